@@ -1,0 +1,52 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each builds .venv from pinned versions first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest
+
+.PHONY: help demo test check test-slow test-engines equations lock clean
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+# Pinned by version and by Python; pip alone is enough, and the stamp makes a second call free.
+$(VENV)/.core: requirements/core.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/core.txt hatchling
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.core
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/test.txt
+	@touch $@
+
+demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 minutes after installation)
+	$(BIN)/simlab run formats
+	$(BIN)/simlab run softmax
+	$(BIN)/simlab figures format_error softmax_levels softmax_spread softmax_real
+
+test: $(VENV)/.test check  ## the core checks: lint, types, layers, tests (under 12 minutes cold)
+	$(PYTEST) -n 2 --dist loadfile -m "not slow and not engines"
+
+check: $(VENV)/.test  ## lint, types, layers, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/equations.py --check
+
+test-slow: $(VENV)/.test  ## the longer checks
+	$(PYTEST) -n 2 -m "slow and not engines"
+
+test-engines: $(VENV)/.test  ## checks against large third-party packages, each in its own environment
+	$(PYTEST) -m engines
+
+equations: $(VENV)/.test  ## regenerate EQUATIONS.md
+	$(BIN)/python scripts/equations.py
+
+lock:  ## re-pin requirements/ (needs uv)
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile pyproject.toml --universal -q -o requirements/core.txt
+	$(BIN)/uv pip compile pyproject.toml --extra test --universal -q -o requirements/test.txt
+
+clean:  ## remove what the commands made
+	rm -rf $(VENV) .cache runs .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Benchmarks are experiments too: ratios measured in one run, results in the same store."""

@@ -1,0 +1,71 @@
+"""One style for all figures: colour-blind-safe, legible in print at column width."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("agg")  # figures are files; no display is needed or asked for
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from simlab.core.results import Results
+
+COLUMN = 3.4
+"""Width of one column in inches."""
+PAGE = 7.0
+"""Width of a page in inches."""
+
+# Okabe and Ito's palette without its yellow, which vanishes on white paper.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# Line styles follow the colours, so that curves stay apart in black and white.
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MUTED = "#6b6b6b"
+
+RC: dict[str, Any] = {
+    "figure.dpi": 100,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "simlab",
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+}
+
+
+def new_figure(width: float = COLUMN, height: float = 2.4, **subplots: Any) -> tuple[Figure, Any]:
+    """Return `plt.subplots(...)`; sizes in inches."""
+    return plt.subplots(figsize=(width, height), **subplots)
+
+
+def render(draw: Callable[[Results], Figure], results: Results, folder: Path, name: str) -> list[Path]:
+    """Draw in the house style, write `name.png` and `name.svg` into `folder`, return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    with mpl.rc_context(RC):
+        figure = draw(results)
+        for path in paths:
+            # A date in the file would make equal figures differ.
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {})
+        plt.close(figure)
+    return paths

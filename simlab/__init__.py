@@ -1,0 +1,1 @@
+"""simlab: a numerical-precision simulation lab for reinforcement learning of language models."""

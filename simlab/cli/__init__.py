@@ -1,0 +1,23 @@
+"""The command line: one file per command, parsing and calls, nothing else."""
+
+import typer
+
+from simlab.cli import doctor, figures, listing, run
+
+app = typer.Typer(
+    name="simlab",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="A numerical-precision simulation lab for reinforcement learning of language models.",
+    epilog="Example: `simlab run formats --smoke && simlab figures format_error`",
+)
+app.add_typer(listing.app, name="list")
+app.command("run", epilog=run.EPILOG)(run.run)
+app.command("figures", epilog=figures.EPILOG)(figures.figures)
+app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
+
+
+def main() -> None:
+    """Entry point of the `simlab` command."""
+    app()

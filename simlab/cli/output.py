@@ -1,0 +1,45 @@
+"""Tables for people, JSON for programs, errors for both."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def show(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str | None = None) -> None:
+    """Print `rows` (equal keys) as a table, or as a JSON list with full precision."""
+    if as_json:
+        typer.echo(json.dumps([dict(row) for row in rows], indent=2))
+        return
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for key in rows[0] if rows else ():
+        table.add_column(key.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+@contextlib.contextmanager
+def one_clear_error() -> Iterator[None]:
+    """Turn bad input into one line on stderr and exit status 2; bugs keep their traceback."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError, PermissionError) as error:
+        typer.secho(f"simlab: {error}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(2) from error

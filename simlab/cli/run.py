@@ -1,0 +1,54 @@
+"""`simlab run`: run experiments into result folders."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simlab.cli.output import one_clear_error
+
+EPILOG = "Example: `simlab run softmax --smoke --out /tmp/softmax`. What there is: `simlab list experiments`."
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(help="Name of the experiment.")],
+    smoke: Annotated[bool, typer.Option("--smoke", help="A tiny version that takes seconds.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Result folder; default runs/EXPERIMENT.")] = None,
+) -> None:
+    """Run an experiment and write its tables and manifest."""
+    from simlab.core.experiment import execute
+    from simlab.core.paths import default_out
+
+    with one_clear_error():
+        chosen = load_experiment(experiment)
+        folder = _writable(out or default_out(experiment, smoke))
+    expected = "seconds" if smoke else f"about {chosen.minutes:g} min on two cores"
+    typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
+    results = execute(chosen, folder, smoke)
+    seconds = results.manifest["timings"]["total"]
+    typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {seconds:.1f} s)")
+    if chosen.figures:
+        typer.echo(f"figures: simlab figures {' '.join(chosen.figures)} --results {folder}")
+
+
+def load_experiment(name: str):
+    """Return the `Experiment` called `name`; `ValueError` lists the names there are."""
+    from simlab.core.catalog import lookup
+    from simlab.core.paths import open_shop
+
+    open_shop()
+    catalog = import_module("experiments").EXPERIMENTS
+    return import_module(lookup(catalog, name, "experiment")).EXPERIMENT
+
+
+def _writable(folder: Path) -> Path:
+    """Create `folder` and try a file in it now: a full disk is better found before the compute."""
+    from simlab.core.atomic import write_atomically
+
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file; name a folder")
+    probe = folder / ".probe"
+    write_atomically(probe, lambda file: file.write(b"simlab"))
+    probe.unlink()
+    return folder

@@ -1,0 +1,1 @@
+"""What every room stands on: catalogs, random streams, results with manifests, experiments."""

@@ -1,0 +1,95 @@
+"""What an experiment is, and what it gets to work with when it runs."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
+from simlab.core.progress import console, track
+from simlab.core.results import Columns, Results, Rows, write_table
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class Run:
+    """One execution of an experiment: its folder, its mode, and what goes into its manifest."""
+
+    name: str
+    out: Path
+    smoke: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+    recorded_seeds: list[int] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+
+    def configure(self, **values: Any) -> None:
+        """Record what was chosen for this run; JSON values only."""
+        self.config.update(values)
+
+    def seeds(self, seeds: Iterable[int]) -> list[int]:
+        """Record the seeds of this run and return them as a list."""
+        listed = [int(seed) for seed in seeds]
+        self.recorded_seeds.extend(seed for seed in listed if seed not in self.recorded_seeds)
+        return listed
+
+    def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+        """Iterate with progress."""
+        return track(items, description, total)
+
+    def say(self, message: str) -> None:
+        """Print one line to the person who waits."""
+        console.print(message, highlight=False)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of the run; seconds go to the manifest, never to a table."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
+
+    def table(self, name: str, data: Columns | Rows | pd.DataFrame) -> Path:
+        """Write a table of results and note its number of rows."""
+        path = write_table(self.out, name, data)
+        self.tables[name] = pq.read_metadata(path).num_rows
+        return path
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A question with a rule of decision that was written before the answer was known.
+
+    `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
+    `figures.FIGURES`; `claims` are ids of the claims list.
+    """
+
+    name: str
+    question: str
+    decision_rule: str
+    run: Callable[[Run], None]
+    minutes: float
+    claims: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+
+
+def execute(experiment: Experiment, out: Path, smoke: bool = False) -> Results:
+    """Run `experiment` into the folder `out` and finish it with its manifest.
+
+    The manifest is removed first and written last: a folder with one holds a finished run.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MANIFEST_NAME).unlink(missing_ok=True)
+    run = Run(experiment.name, out, smoke)
+    run.configure(smoke=smoke)
+    with run.phase("total"):
+        experiment.run(run)
+    write_manifest(out, build_manifest(run.name, run.config, run.recorded_seeds, run.timings, run.tables))
+    return Results(out)

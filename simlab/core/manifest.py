@@ -1,0 +1,93 @@
+"""The manifest beside every result: what was run, on what, from which commit."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from simlab.core.atomic import write_atomically
+from simlab.core.paths import PACKAGE_ROOT
+
+MANIFEST_NAME = "manifest.json"
+PACKAGES = ("simlab", "jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
+
+
+def build_manifest(
+    name: str,
+    config: Mapping[str, Any],
+    seeds: Sequence[int],
+    timings: Mapping[str, float],
+    tables: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return the manifest of one result as plain JSON values.
+
+    `timings` are seconds by phase, `tables` rows by table name. Times live here and never in
+    the tables, so that two runs of one config give byte-identical tables.
+    """
+    return {
+        "name": name,
+        "config": dict(config),
+        "seeds": [int(seed) for seed in seeds],
+        "tables": dict(tables),
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": _is_dirty(),
+        "versions": versions(),
+        "device": device(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "timings": {phase: round(seconds, 3) for phase, seconds in timings.items()},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> Path:
+    """Write `manifest` into `folder` atomically. Values that JSON lacks (NaN, inf) are an error."""
+    text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
+    return write_atomically(folder / MANIFEST_NAME, lambda file: file.write(text.encode()))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that can change a result."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def device() -> dict[str, str | int]:
+    """Return what JAX computes on: platform, kind and count of devices, and the host's processor."""
+    devices = jax.devices()
+    return {
+        "platform": devices[0].platform,
+        "kind": devices[0].device_kind,
+        "count": len(devices),
+        "host": platform.machine(),
+        "cpu_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 0,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Return git's answer about the checkout that holds this package, None outside one."""
+    command = ["git", "-C", str(PACKAGE_ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _is_dirty() -> bool | None:
+    # Results written by an earlier run do not make the code that runs now a different one.
+    status = _git("status", "--porcelain", "--", ":!experiments/results", ":!figures/out")
+    return None if status is None else bool(status)

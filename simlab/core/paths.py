@@ -1,0 +1,39 @@
+"""Where the checkout, its experiments and its figures are."""
+
+import sys
+from pathlib import Path
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+
+
+def shop_root() -> Path:
+    """Return the folder that holds `experiments/` and `figures/`.
+
+    In a checkout that is its root; an installed wheel carries both inside the package.
+    Raises `FileNotFoundError` saying so when neither is there.
+    """
+    for root in (PACKAGE_ROOT.parent, PACKAGE_ROOT / "_bundle"):
+        if (root / "experiments" / "__init__.py").is_file() and (root / "figures" / "__init__.py").is_file():
+            return root
+    raise FileNotFoundError(
+        "experiments/ and figures/ were found neither beside the package nor inside it; "
+        "install simlab from its checkout or from a built wheel"
+    )
+
+
+def open_shop() -> Path:
+    """Make `import experiments` and `import figures` work from anywhere; return their root."""
+    root = shop_root()
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return root
+
+
+def committed_results(name: str) -> Path:
+    """Return the folder of the results of experiment `name` that travel with the code."""
+    return shop_root() / "experiments" / "results" / name
+
+
+def default_out(name: str, smoke: bool) -> Path:
+    """Return where `simlab run` writes by default, below the working folder."""
+    return Path("runs") / (f"{name}-smoke" if smoke else name)

@@ -1,0 +1,63 @@
+"""The result store: one folder with Parquet tables and a manifest."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simlab.core.atomic import write_atomically
+from simlab.core.manifest import MANIFEST_NAME
+
+Columns = Mapping[str, Sequence[Any]]
+Rows = Sequence[Mapping[str, Any]]
+
+
+def write_table(folder: Path, name: str, data: Columns | Rows | pd.DataFrame) -> Path:
+    """Write `data` (columns, list of rows, or a frame) to `folder/name.parquet` atomically.
+
+    Equal data gives equal bytes: no time stamps, no pandas metadata, one row group.
+    """
+    table = _as_arrow(data).replace_schema_metadata(None)
+    return write_atomically(
+        folder / f"{name}.parquet",
+        lambda file: pq.write_table(table, file, compression="zstd", row_group_size=max(1, table.num_rows)),
+    )
+
+
+def _as_arrow(data: Columns | Rows | pd.DataFrame) -> pa.Table:
+    if isinstance(data, pd.DataFrame):
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if isinstance(data, Mapping):
+        return pa.table(dict(data))
+    return pa.Table.from_pylist([dict(row) for row in data])
+
+
+class Results:
+    """A finished run on disk, read lazily: `results.table(name)`, `results.manifest`."""
+
+    def __init__(self, folder: Path):
+        """Open `folder`; raises `FileNotFoundError` when no finished run is there."""
+        self.folder = Path(folder)
+        if not (self.folder / MANIFEST_NAME).is_file():
+            raise FileNotFoundError(f"no finished run in {self.folder}: {MANIFEST_NAME} is missing")
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as a dict."""
+        return json.loads((self.folder / MANIFEST_NAME).read_text())
+
+    @property
+    def table_names(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.parquet"))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return one table as a frame; raises `FileNotFoundError` listing the tables there are."""
+        path = self.folder / f"{name}.parquet"
+        if not path.is_file():
+            raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {self.table_names}")
+        return pd.read_parquet(path)

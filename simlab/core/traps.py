@@ -1,0 +1,212 @@
+"""What XLA does to bits, tested on the machine at hand.
+
+Each trap is a rewrite or a rule of the compiler that would silently change an emulated format.
+The lab works around all of them; this file says which ones are real here.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Trap:
+    """One trap: whether it holds here, what was seen, and what the lab does about it."""
+
+    trap: str
+    holds: bool
+    seen: str
+    remedy: str
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the trap as a row for a table."""
+        return asdict(self)
+
+
+def check_traps() -> list[Trap]:
+    """Test every trap; a few seconds."""
+    return [check() for check in CHECKS]
+
+
+def _random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def constant_magic_disappears() -> Trap:
+    """`(x + C) - C` with a literal C rounds in float arithmetic, and may compile to a copy."""
+    x = _random(4096)
+    kept = int((np.asarray(jax.jit(lambda x: (x + 98304.0) - 98304.0)(x)) == x).sum())
+    return Trap(
+        "a constant magic number is optimised away",
+        kept == x.size,
+        f"{kept} of {x.size} values left unrounded",
+        "magic numbers depend on data",
+    )
+
+
+def product_and_sum_fuse() -> Trap:
+    """`a * b + c` under jit may round once instead of twice."""
+    a, b, c = _random(3, 4096)
+    separate = a * b + c
+    fused = int((np.asarray(jax.jit(lambda a, b, c: a * b + c)(a, b, c)) != separate).sum())
+    return Trap(
+        "a product and a sum become one FMA",
+        fused > 0,
+        f"{fused} of {a.size} sums differ from two roundings",
+        "a real rounding step between them",
+    )
+
+
+def division_by_scalar_becomes_product() -> Trap:
+    """`x / s` with one s for many x may become `x * (1 / s)`."""
+    x, s = _random(4096), np.float32(3.7)
+    wrong = int((np.asarray(jax.jit(lambda x: x / 3.7)(x)) != x / s).sum())
+    return Trap(
+        "division by a scale becomes a product with its reciprocal",
+        wrong > 0,
+        f"{wrong} of {x.size} quotients differ from IEEE division",
+        "an optimization barrier on the broadcast scale",
+    )
+
+
+def exp2_inexact() -> Trap:
+    """`exp2(n)` for whole n should be a power of two."""
+    n = np.arange(-126, 128, dtype=np.float32)
+    wrong = int((np.asarray(jax.jit(jnp.exp2)(n)) != np.ldexp(np.float32(1), n.astype(int))).sum())
+    return Trap(
+        "exp2 of an integer is not a power of two",
+        wrong > 0,
+        f"{wrong} of {n.size} exponents wrong",
+        "scales are built from exponent bits",
+    )
+
+
+def subnormals_flushed() -> Trap:
+    """Float32 subnormals may be read or written as zero."""
+    x = np.asarray([1e-40, -3e-42], np.float32)
+    flushed = int((np.asarray(jax.jit(lambda x: x * jnp.float32(1.5))(x)) == 0).sum())
+    return Trap(
+        "subnormals are flushed to zero",
+        flushed > 0,
+        f"{flushed} of {x.size} products became 0",
+        "integer arithmetic where subnormals matter",
+    )
+
+
+def cast_rounds_cotangent() -> Trap:
+    """The gradient of a float8 round trip is rounded (and overflows) as the value is."""
+    gradient = jax.grad(lambda x: 1000.0 * x.astype(jnp.float8_e4m3fn).astype(jnp.float32))(1.0)
+    return Trap(
+        "a cast to float8 and back also rounds the gradient",
+        float(gradient) != 1000.0,
+        f"1000 became {float(gradient)}",
+        "explicit straight-through rules",
+    )
+
+
+def cast_does_not_saturate() -> Trap:
+    """`astype(float8_e4m3fn)` beyond 448 gives NaN where torch saturates."""
+    value = float(jnp.float32(1e6).astype(jnp.float8_e4m3fn).astype(jnp.float32))
+    return Trap(
+        "the float8 cast overflows to NaN", bool(np.isnan(value)), f"1e6 became {value}", "overflow is an argument"
+    )
+
+
+def float6_fails() -> Trap:
+    """jit on a float6 array fails, or kills the process; tried in one of its own."""
+    code = "import jax, jax.numpy as n; jax.jit(lambda x: x.astype(n.float6_e2m3fn))(n.ones(4))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
+    return Trap(
+        "jit on float6 arrays fails",
+        done.returncode != 0,
+        f"exit status {done.returncode}",
+        "float32 carriers",
+    )
+
+
+def fresh_outputs_slow() -> Trap:
+    """A large output in fresh memory costs page faults; a donated buffer does not."""
+    fresh = _seconds(jax.jit(lambda x: x + 1.0), donate=False)
+    donated = _seconds(jax.jit(lambda x: x + 1.0, donate_argnums=0), donate=True)
+    return Trap(
+        "fresh large outputs are much slower than donated ones",
+        fresh > 2 * donated,
+        f"{fresh / donated:.1f} times the time of x + 1 on 2^22 values",
+        "donated buffers in hot loops",
+    )
+
+
+def _seconds(step: Callable[[jax.Array], jax.Array], donate: bool) -> float:
+    x = jnp.zeros(1 << 22, jnp.float32)
+    times = []
+    for _ in range(12):
+        start = time.perf_counter()
+        y = jax.block_until_ready(step(x))
+        times.append(time.perf_counter() - start)
+        x = y if donate else x
+    return float(np.median(times[2:]))
+
+
+def product_depends_on_shape() -> Trap:
+    """A row of a matrix product may depend on how many rows there are."""
+    x, w = _random(64, 512), _random(512, 48)
+    dot = jax.jit(jnp.dot)
+    differ = int((np.asarray(dot(x, w))[:7] != np.asarray(dot(x[:7], w))).sum())
+    return Trap(
+        "a matrix product depends on the batch size",
+        differ > 0,
+        f"{differ} of {7 * 48} entries differ between 7 and 64 rows",
+        "exact or fixed-order accumulation",
+    )
+
+
+def threefry_slow() -> Trap:
+    """Random bits cost far more than the rounding that uses them."""
+    key = jax.random.key(0)
+    bits = jax.jit(lambda x: x + jax.random.bits(key, x.shape).astype(jnp.float32))
+    ratio = _seconds(bits, donate=False) / _seconds(jax.jit(lambda x: x + 1.0), donate=False)
+    return Trap(
+        "the default generator dominates stochastic rounding",
+        ratio > 3,
+        f"{ratio:.0f} times x + 1",
+        "a counter hash inside the kernel",
+    )
+
+
+def product_in_low_precision() -> Trap:
+    """A float32 matrix product may silently run in TF32 or BF16 on an accelerator."""
+    x, w = _random(64, 512), _random(512, 64)
+    error = np.abs(
+        np.asarray(jax.jit(jnp.dot)(x, w), np.float64) - x.astype(np.float64) @ w.astype(np.float64)
+    )
+    # |error| <= K eps sum |x||w| for float32 sums of K terms; TF32 is 2^13 times coarser.
+    bound = 512 * 2.0**-24 * (np.abs(x).astype(np.float64) @ np.abs(w))
+    return Trap(
+        "a float32 product runs in a shorter format",
+        bool((error > bound).any()),
+        f"largest error {(error / bound).max():.2g} of the float32 bound",
+        "precision=HIGHEST on every product",
+    )
+
+
+CHECKS: tuple[Callable[[], Trap], ...] = (
+    constant_magic_disappears,
+    product_and_sum_fuse,
+    division_by_scalar_becomes_product,
+    exp2_inexact,
+    subnormals_flushed,
+    cast_rounds_cotangent,
+    cast_does_not_saturate,
+    float6_fails,
+    fresh_outputs_slow,
+    product_depends_on_shape,
+    threefry_slow,
+    product_in_low_precision,
+)

@@ -1,0 +1,76 @@
+import json
+import re
+
+import pandas as pd
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from simlab.cli import app
+
+runner = CliRunner()
+
+
+def _commands(command, path=()):
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, (*path, name))
+
+
+@pytest.mark.parametrize("path", [path for path, _ in _commands(get_command(app))], ids=" ".join)
+def test_every_help_shows_an_example(path):
+    result = runner.invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    assert re.search(r"Example: .?simlab", result.output)
+
+
+@pytest.mark.parametrize("catalog", ["formats", "engines", "objectives", "experiments", "figures"])
+def test_lists_print_tables_and_json(catalog):
+    rows = json.loads(runner.invoke(app, ["list", catalog, "--json"]).stdout)
+    assert rows
+    assert all(list(row) == list(rows[0]) for row in rows)
+    shown = runner.invoke(app, ["list", catalog])
+    assert shown.exit_code == 0
+    assert rows[0]["name"].split("-")[0] in shown.stdout
+
+
+def test_run_writes_a_result_that_pandas_opens(tmp_path):
+    result = runner.invoke(app, ["run", "formats", "--smoke", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert set(manifest["tables"]) == {path.stem for path in tmp_path.glob("*.parquet")}
+    for name, rows in manifest["tables"].items():
+        assert len(pd.read_parquet(tmp_path / f"{name}.parquet")) == rows
+
+
+def test_figures_draw_from_a_named_run(tmp_path):
+    runner.invoke(app, ["run", "formats", "--smoke", "--out", str(tmp_path / "run")])
+    result = runner.invoke(
+        app, ["figures", "format_error", "--results", str(tmp_path / "run"), "--out", str(tmp_path / "drawn")]
+    )
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "drawn").iterdir()} == {"format_error.png", "format_error.svg"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "sofmax"], r"unknown experiment 'sofmax'; did you mean 'softmax'\? allowed: "),
+        (["figures", "nothing"], r"unknown figure 'nothing'; .*allowed: .*format_error"),
+        (["figures", "format_error", "--results", "/nowhere"], r"no finished run in /nowhere"),
+        (
+            ["run", "formats", "--smoke", "--out", "/proc/version"],
+            r"--out /proc/version is a file; name a folder",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_error_before_any_compute(arguments, message):
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr.replace("\n", " "))
+    assert "Traceback" not in result.output
+
+
+def test_doctor_prints_json():
+    facts = json.loads(runner.invoke(app, ["doctor", "--json"]).stdout)
+    assert {"device", "versions", "xla_flags", "traps"} == set(facts)
