@@ -9,9 +9,9 @@ help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 # Pinned by version and by Python; pip alone is enough, and the stamp makes a second call free.
-$(VENV)/.core: requirements/core.txt pyproject.toml
+$(VENV)/.core: requirements/core.txt requirements/build.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/core.txt hatchling
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/core.txt -r requirements/build.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -45,6 +45,7 @@ equations: $(VENV)/.test  ## regenerate EQUATIONS.md
 
 lock:  ## re-pin requirements/ (needs uv)
 	$(BIN)/python -m pip install -q uv
+	printf 'editables\nhatchling\n' | $(BIN)/uv pip compile - --universal -q --no-header -o requirements/build.txt
 	$(BIN)/uv pip compile pyproject.toml --universal -q -o requirements/core.txt
 	$(BIN)/uv pip compile pyproject.toml --extra test --universal -q -o requirements/test.txt
 
