@@ -1,3 +1,10 @@
 """The experiments: one file each, one row here (name -> module with an `EXPERIMENT`)."""
 
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "formats": "experiments.formats",
+    "softmax": "experiments.softmax",
+    "theory_corrections": "experiments.theory_corrections",
+    "theory_survival": "experiments.theory_survival",
+    "bench_quantize": "experiments.benchmarks.quantize_throughput",
+    "bench_objectives": "experiments.benchmarks.objective_switch",
+}

@@ -12,4 +12,34 @@ class FigureSource:
     caption: str
 
 
-FIGURES: dict[str, FigureSource] = {}
+FIGURES: dict[str, FigureSource] = {
+    "format_error": FigureSource(
+        "formats", "figures.format_error", "Relative error of every number format against its unit roundoff"
+    ),
+    "softmax_levels": FigureSource(
+        "softmax", "figures.softmax_levels", "Sampled token probabilities in every format (hacking Fig. 13)"
+    ),
+    "softmax_spread": FigureSource(
+        "softmax", "figures.softmax_spread", "Spread of the mismatch ratio against mantissa bits, with theory"
+    ),
+    "softmax_placements": FigureSource(
+        "softmax", "figures.softmax_placements", "Which rounding placement gives the published table"
+    ),
+    "softmax_vocabulary": FigureSource(
+        "softmax",
+        "figures.softmax_vocabulary",
+        "Spread of the mismatch ratio against vocabulary and temperature",
+    ),
+    "softmax_real": FigureSource("softmax", "figures.softmax_real", "Real logits against Gaussian ones"),
+    "theory_corrections": FigureSource(
+        "theory_corrections",
+        "figures.theory_corrections",
+        "Exact bias and variance of every correction at equal mismatch",
+    ),
+    "theory_survival": FigureSource(
+        "theory_survival", "figures.theory_survival", "Survival bias, exactly, by either policy's bins"
+    ),
+    "quantize_throughput": FigureSource(
+        "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"
+    ),
+}

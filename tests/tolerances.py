@@ -15,6 +15,7 @@ def assert_exact(actual, expected, nan_payload: bool = False) -> None:
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"shapes differ: {actual.shape}, {expected.shape}"
     assert actual.dtype == expected.dtype, f"types differ: {actual.dtype}, {expected.dtype}"
+    actual, expected = np.atleast_1d(actual), np.atleast_1d(expected)
     same = _bits(actual) == _bits(expected)
     if not nan_payload and actual.dtype.kind == "f":
         same |= np.isnan(actual) & np.isnan(expected)

@@ -8,7 +8,7 @@ from simlab.cli.output import Json, show
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List formats, engines, objectives, experiments or figures.",
+    help="List formats, engines, pairs, objectives, experiments or figures.",
     epilog="Example: `simlab list formats --json`",
 )
 
@@ -24,7 +24,10 @@ def formats(json: Json = False) -> None:
             "mantissa_bits": int(fmt.mantissa_bits),
             "min_exponent": int(fmt.min_exponent),
             "max_finite": float(fmt.max_finite),
-            "unit_roundoff": 2.0 ** -(int(fmt.mantissa_bits) + 1),
+            # An integer format has no normal range, so no relative bound holds in it.
+            "unit_roundoff": 2.0 ** -(int(fmt.mantissa_bits) + 1)
+            if fmt.max_finite >= 2.0 ** int(fmt.min_exponent)
+            else None,
         }
         for name, fmt in FORMATS.items()
     ]
@@ -65,3 +68,50 @@ def figures(json: Json = False) -> None:
         for name, source in catalog.items()
     ]
     show(rows, json, "Figures")
+
+
+@app.command(epilog="Example: `simlab list objectives --json`")
+def objectives(json: Json = False) -> None:
+    """Objectives and suffixes: where they come from and what can be overridden."""
+    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_names
+
+    presets = {name: objective.source for name, objective in OBJECTIVES.items()}
+    suffixes = {f"+{name}": suffix.source for name, suffix in SUFFIXES.items()}
+    rows = [
+        {"name": name, "source": source, "overrides": list(override_names(named(name)))}
+        for name, source in presets.items()
+    ]
+    plain = set(override_names(named("reinforce")))
+    rows += [
+        {
+            "name": name,
+            "source": source,
+            "overrides": sorted(set(override_names(named(f"reinforce{name}"))) - plain),
+        }
+        for name, source in suffixes.items()
+    ]
+    show(rows, json, "Objectives, and the suffixes that compose on any of them (grpo+tis)")
+
+
+@app.command(epilog="Example: `simlab list engines`")
+def engines(json: Json = False) -> None:
+    """Engines: the real software each stands for, and what it leaves out."""
+    from simlab.engines import ENGINE_CARDS
+
+    rows = [
+        {"name": name, "counterpart": card.counterpart, "leaves_out": card.leaves_out}
+        for name, card in ENGINE_CARDS.items()
+    ]
+    show(rows, json, "Engines; two of them joined by / are a pair train/infer")
+
+
+@app.command(epilog="Example: `simlab list pairs --json`")
+def pairs(json: Json = False) -> None:
+    """Engine pairs: which engine trains and which samples."""
+    from simlab.engines import ENGINE_PAIRS, EXACT_PAIRS
+
+    rows = [
+        {"name": name, "train": name.split("/")[0], "infer": name.split("/")[1], "exact": name in EXACT_PAIRS}
+        for name in ENGINE_PAIRS
+    ]
+    show(rows, json, "Engine pairs; in the exact ones decoding and scoring agree bit for bit")

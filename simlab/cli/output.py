@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -21,7 +22,8 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str | None = N
     for key in rows[0] if rows else ():
         table.add_column(key.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        # Square brackets in a value are text, not rich's markup.
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
     Console().print(table)
 
 

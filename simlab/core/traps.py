@@ -115,7 +115,10 @@ def cast_does_not_saturate() -> Trap:
     """`astype(float8_e4m3fn)` beyond 448 gives NaN where torch saturates."""
     value = float(jnp.float32(1e6).astype(jnp.float8_e4m3fn).astype(jnp.float32))
     return Trap(
-        "the float8 cast overflows to NaN", bool(np.isnan(value)), f"1e6 became {value}", "overflow is an argument"
+        "the float8 cast overflows to NaN",
+        bool(np.isnan(value)),
+        f"1e6 became {value}",
+        "overflow is an argument",
     )
 
 
@@ -128,6 +131,19 @@ def float6_fails() -> Trap:
         done.returncode != 0,
         f"exit status {done.returncode}",
         "float32 carriers",
+    )
+
+
+def max_loses_nan() -> Trap:
+    """The maximum of an array with a NaN may be a number."""
+    x = _random(64, 4096)
+    x[::2, 1234] = np.nan
+    lost = int(np.isfinite(np.asarray(jax.jit(lambda x: jnp.max(jnp.abs(x), axis=-1))(x))[::2]).sum())
+    return Trap(
+        "the maximum of a row loses a NaN",
+        lost > 0,
+        f"{lost} of 32 rows with a NaN have a finite maximum",
+        "a reduction of our own, over bits",
     )
 
 
@@ -205,6 +221,7 @@ CHECKS: tuple[Callable[[], Trap], ...] = (
     cast_rounds_cotangent,
     cast_does_not_saturate,
     float6_fails,
+    max_loses_nan,
     fresh_outputs_slow,
     product_depends_on_shape,
     threefry_slow,

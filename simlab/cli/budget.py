@@ -1,0 +1,49 @@
+"""`simlab budget`: what a mismatch per token costs over a length."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from simlab.cli.output import Json, one_clear_error, show
+
+EPILOG = (
+    "Example: `simlab budget --format e4m3fn --length 8192`, or with a measured mismatch: "
+    "`simlab budget --rho-std 0.02 --length 8192`"
+)
+
+
+def budget(
+    length: Annotated[int, typer.Option(help="Response length in tokens.")] = 8192,
+    fmt: Annotated[
+        str | None, typer.Option("--format", help="Number format of the logits; see `simlab list formats`.")
+    ] = None,
+    rho_std: Annotated[
+        float | None, typer.Option(help="Measured std of rho per token, instead of a format.")
+    ] = None,
+    rounding: Annotated[str, typer.Option(help="Rounding of the logits.")] = "nearest_even",
+    vocabulary: Annotated[int, typer.Option(help="Tokens of the synthetic vocabulary.")] = 2048,
+    logit_std: Annotated[float, typer.Option(help="Standard deviation of the synthetic logits.")] = 1.5,
+    json: Json = False,
+) -> None:
+    """Translate a mismatch per token into the effective sample size of whole sequences.
+
+    With a format only the rounding of the logits counts, on Gaussian logits: a lower end for a real
+    engine, which rounds at every layer. Give the std of rho that you measured to get its budget.
+    """
+    from simlab.theory.budget import budget as compute
+    from simlab.theory.rounding import gaussian_rho_std
+
+    with one_clear_error():
+        if (fmt is None) == (rho_std is None):
+            raise ValueError("give either --format or --rho-std")
+        if rho_std is None:
+            assert fmt is not None
+            rho_std = gaussian_rho_std(fmt, rounding, vocabulary, logit_std)
+        found = asdict(compute(rho_std, length))
+    if json:
+        show([found], True)
+        return
+    show(
+        [{"quantity": key.replace("_", " "), "value": value} for key, value in found.items()], False, "Budget"
+    )

@@ -1,0 +1,59 @@
+"""Every experiment and every figure: names agree, smoke mode runs, figures draw from what it wrote."""
+
+from importlib import import_module
+
+import pytest
+
+from experiments import EXPERIMENTS
+from figures import FIGURES
+from figures.style import render
+from simlab.core.experiment import execute
+from simlab.core.results import Results
+
+
+def _load(name):
+    return import_module(EXPERIMENTS[name]).EXPERIMENT
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_says_what_it_is(name):
+    experiment = _load(name)
+    assert experiment.name == name
+    assert experiment.question.endswith("?")
+    assert experiment.decision_rule
+    assert experiment.minutes > 0
+    assert {figure for figure, source in FIGURES.items() if source.experiment == name} == set(
+        experiment.figures
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_smoke_mode_runs_and_its_figures_draw(name, tmp_path):
+    experiment = _load(name)
+    results = execute(experiment, tmp_path / "run", smoke=True)
+    assert results.manifest["config"]["smoke"]
+    for figure in experiment.figures:
+        for path in render(import_module(FIGURES[figure].module).draw, results, tmp_path / "out", figure):
+            assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_figure_source_is_complete(figure):
+    source = FIGURES[figure]
+    assert source.experiment in EXPERIMENTS
+    assert source.caption
+    assert callable(import_module(source.module).draw)
+
+
+def test_committed_results_are_finished_clean_and_small():
+    from simlab.core.paths import committed_results
+
+    folder = committed_results("")
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        results = Results(path)
+        manifest = results.manifest
+        assert manifest["name"] == path.name
+        assert not manifest["config"]["smoke"]
+        assert set(results.table_names) == set(manifest["tables"])
+        assert all(table.stat().st_size < 1_000_000 for table in path.glob("*.parquet"))
