@@ -1,0 +1,127 @@
+"""The record of a number format: numbers only, so that precision can be traced and swept."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# float32 arithmetic flushes subnormals to zero, so a format either shares them (min_exponent -126) or has a
+# quantum so far above them that 24 more bits survive.
+SMALLEST_QUANTUM_EXPONENT = -102
+FLOAT32_MIN_EXPONENT = -126
+E8M0_MIN_EXPONENT = -127
+
+Number = Any  # a Python or NumPy number, a 0-d array, or a tracer
+Record = TypeVar("Record")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Format:
+    """A number format as a pytree of scalars; every leaf may be traced, stacked and vmapped over.
+
+    Representable values are the multiples of 2^(max(e, min_exponent) - mantissa_bits) at binary exponent e,
+    between `min_finite` and `max_finite`. An integer format is one whose whole range is subnormal (int8: 7
+    mantissa bits, minimum exponent 7). 23 mantissa bits mean float32: values pass untouched.
+    Declare with `Format.declare`, which checks the numbers; the name of a format lives in the catalog.
+
+    Fields: `mantissa_bits` int32, stored fraction bits; `min_exponent` int32, of the smallest normal number;
+    `max_finite` float32; `min_finite` float32, the most negative value, or the smallest value of a format
+    without sign and zero; `overflow_value` float32, what larger magnitudes become under the format's own
+    rule (inf, NaN, or `max_finite` in a format that has neither); `nan_value` float32, what a NaN becomes
+    under that rule (NaN, or a zero whose sign the sign of the NaN flips); `negative_zero` bool, whether -0
+    exists.
+    Source: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
+    """
+
+    mantissa_bits: Number
+    min_exponent: Number
+    max_finite: Number
+    min_finite: Number
+    overflow_value: Number
+    nan_value: Number
+    negative_zero: Number
+
+    @staticmethod
+    def declare(
+        mantissa_bits: int,
+        min_exponent: int,
+        max_finite: float,
+        *,
+        min_finite: float | None = None,
+        overflow_value: float = float("inf"),
+        nan_value: float = float("nan"),
+        negative_zero: bool = True,
+    ) -> "Format":
+        """Return a checked format; `min_finite` defaults to `-max_finite`.
+
+        Raises `ValueError` for widths outside float32, quanta that float32 arithmetic flushes to zero,
+        limits that are not on the format's grid, and unknown special values.
+        """
+        min_finite = -max_finite if min_finite is None else min_finite
+        _check_width(mantissa_bits, min_exponent, max(max_finite, -min_finite))
+        for name, limit in (("max_finite", max_finite), ("min_finite", min_finite)):
+            _check_limit(name, limit, mantissa_bits, min_exponent)
+        _check_range(min_exponent, max_finite, min_finite, negative_zero)
+        _check_special(max_finite, overflow_value, nan_value, negative_zero)
+        return Format(
+            np.int32(mantissa_bits),
+            np.int32(min_exponent),
+            np.float32(max_finite),
+            np.float32(min_finite),
+            np.float32(overflow_value),
+            np.float32(nan_value),
+            np.bool_(negative_zero),
+        )
+
+
+def stack(records: list[Record]) -> Record:
+    """Stack records of numbers (formats, roundings) leaf by leaf, ready for `jax.vmap`."""
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *records)
+
+
+def _check_width(mantissa_bits: int, min_exponent: int, max_finite: float) -> None:
+    """Check what the kernel's float32 arithmetic can hold exactly; see `rounding._round_by_mode`."""
+    if mantissa_bits == 23 and min_exponent == FLOAT32_MIN_EXPONENT:
+        return
+    if not 0 <= mantissa_bits <= 21:
+        raise ValueError(
+            f"mantissa_bits {mantissa_bits}; allowed: 0..21, or 23 with min_exponent -126 (float32)"
+        )
+    if min_exponent == FLOAT32_MIN_EXPONENT or (min_exponent, mantissa_bits) == (E8M0_MIN_EXPONENT, 0):
+        return
+    lowest, largest = SMALLEST_QUANTUM_EXPONENT + mantissa_bits, 2.0 ** (102 + mantissa_bits)
+    if min_exponent < lowest or abs(max_finite) >= largest:
+        raise ValueError(
+            f"min_exponent {min_exponent}, max_finite {max_finite} with {mantissa_bits} mantissa bits; "
+            f"allowed: at least {lowest} and below {largest}, or min_exponent {FLOAT32_MIN_EXPONENT}"
+        )
+
+
+def _check_limit(name: str, value: float, mantissa_bits: int, min_exponent: int) -> None:
+    if not np.isfinite(value) or float(np.float32(value)) != value:
+        raise ValueError(f"{name} {value!r} is not a finite float32")
+    exponent = max(int(np.frexp(value)[1]) - 1, min_exponent)
+    if (Fraction(value) / Fraction(2) ** (exponent - mantissa_bits)).denominator != 1:
+        raise ValueError(f"{name} {value!r} is not representable with {mantissa_bits} mantissa bits")
+
+
+def _check_range(min_exponent: int, max_finite: float, min_finite: float, negative_zero: bool) -> None:
+    if not max_finite > 0 or min_finite == 0 or (min_finite > 0 and min_exponent != E8M0_MIN_EXPONENT):
+        raise ValueError(
+            f"range [{min_finite}, {max_finite}]: max_finite must be positive and min_finite negative "
+            f"(positive only for min_exponent {E8M0_MIN_EXPONENT}, without sign and zero)"
+        )
+    if min_exponent == FLOAT32_MIN_EXPONENT and not negative_zero:
+        raise ValueError(f"negative_zero {negative_zero} with min_exponent {min_exponent}; allowed: True")
+
+
+def _check_special(max_finite: float, overflow_value: float, nan_value: float, negative_zero: bool) -> None:
+    if not (np.isnan(overflow_value) or overflow_value in (np.inf, max_finite)):
+        raise ValueError(f"overflow_value {overflow_value!r}; allowed: inf, nan, max_finite ({max_finite})")
+    is_zero = nan_value == 0 and (negative_zero or not np.signbit(nan_value))
+    if not (np.isnan(nan_value) or (is_zero and overflow_value == max_finite)):
+        raise ValueError(f"nan_value {nan_value!r}; allowed: nan, or a zero if overflow_value is max_finite")

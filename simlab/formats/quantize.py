@@ -1,0 +1,103 @@
+"""Quantization as others call it: by names or records, checked before anything is computed."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from simlab.core.catalog import lookup
+from simlab.formats.catalog import FORMATS
+from simlab.formats.format import Format
+from simlab.formats.gradients import GRADIENTS, Quantized, Recipe, elements_through, quantize_through
+from simlab.formats.rounding import OVERFLOWS, ROUNDINGS, Rounding, StochasticRounding
+from simlab.formats.scale_rules import multiply
+from simlab.formats.scaling import SCALINGS, Scaling, expand_scale
+
+
+def quantize(
+    x: Any,
+    fmt: str | Format,
+    *,
+    rounding: str | Rounding | StochasticRounding = "nearest_even",
+    overflow: Any = "saturate",
+    scaling: str | Scaling | None = None,
+    key: Array | None = None,
+    gradient: str = "identity",
+    cotangent_format: str | Format | None = None,
+) -> Array:
+    """Round x to the nearest numbers of a format (or as `rounding` says), scaled or not; keep float32.
+
+    Returns float32 of x's shape. x is an array of floats: float32 and narrower types enter exactly, float64
+    is rounded to float32 first, as everywhere in JAX. `fmt`, `rounding`, `overflow` and `scaling` are names
+    from `FORMATS`, `ROUNDINGS`, `OVERFLOWS` and `SCALINGS`, or records, whose numbers may be traced.
+    `key` is needed by stochastic rounding alone.
+
+    Gradients are straight through: `identity` passes the cotangent as it is, `clipped` makes it zero where
+    x over its scale lies outside the range of the format. The cotangent is not rounded, except to
+    `cotangent_format` if there is one (to nearest even, unscaled, saturating). Scales count as constants.
+
+    Raises `TypeError` for input that is not floating point, `ValueError` for unknown names, for a scaling
+    that x has too few axes for, and for a missing key.
+    Source: acrl Sec. 5; OCP MX v1.0 Sec. 6.3.
+    """
+    if gradient not in GRADIENTS:
+        raise ValueError(f"unknown gradient {gradient!r}; allowed: {', '.join(GRADIENTS)}")
+    array, recipe = _prepare(x, fmt, rounding, overflow, scaling, key)
+    cotangent = None if cotangent_format is None else _format(cotangent_format)
+    return quantize_through(gradient, array, recipe, cotangent)
+
+
+def quantize_with_scale(
+    x: Any,
+    fmt: str | Format,
+    *,
+    rounding: str | Rounding | StochasticRounding = "nearest_even",
+    overflow: Any = "saturate",
+    scaling: str | Scaling | None = None,
+    key: Array | None = None,
+) -> Quantized:
+    """Quantize as `quantize` does, but return the elements on the format's grid and their scales apart.
+
+    See `Quantized` for shapes; `dequantize` of it equals `quantize` bit for bit. The cotangent of x is that
+    of the elements divided by the scale. Raises as `quantize` does.
+    """
+    return elements_through(*_prepare(x, fmt, rounding, overflow, scaling, key))
+
+
+def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Array:
+    """Multiply elements by their scales; `scaling` must be the one they were made with."""
+    scaling = _scaling(scaling)
+    elements, scale = quantized
+    return elements if scaling is None else multiply(elements, expand_scale(scale, elements.shape, scaling))
+
+
+def _prepare(x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: Any) -> tuple[Array, Recipe]:
+    """Turn names into records and x into float32, or say what is wrong."""
+    fmt, scaling = _format(fmt), _scaling(scaling)
+    rounding = lookup(ROUNDINGS, rounding, "rounding") if isinstance(rounding, str) else rounding
+    saturate = lookup(OVERFLOWS, overflow, "overflow rule") if isinstance(overflow, str) else overflow
+    if not isinstance(rounding, Rounding | StochasticRounding):
+        raise TypeError(f"rounding {rounding!r} is no Rounding; allowed names: {', '.join(ROUNDINGS)}")
+    if isinstance(rounding, StochasticRounding) and key is None:
+        raise ValueError("stochastic rounding needs key=; allowed: a key such as jax.random.key(0)")
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(
+            f"quantize takes floating point, not {x.dtype}; "
+            "allowed: float32, bfloat16, float16, float8 (exact), float64 (rounded to float32 first)"
+        )
+    if scaling is not None:
+        scaling.scale_shape(x.shape)
+    return x.astype(jnp.float32), Recipe(fmt, rounding, saturate, scaling, key)
+
+
+def _format(fmt: str | Format) -> Format:
+    if isinstance(fmt, Format):
+        return fmt
+    return lookup(FORMATS, fmt, "format")
+
+
+def _scaling(scaling: str | Scaling | None) -> Scaling | None:
+    if not isinstance(scaling, Scaling):
+        scaling = SCALINGS["none"] if scaling is None else lookup(SCALINGS, scaling, "scaling")
+    return None if scaling.granularity == "none" else scaling

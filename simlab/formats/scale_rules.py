@@ -1,0 +1,118 @@
+"""The arithmetic of scales: exact division, powers of two from exponent bits, one rule per scale format.
+
+All of it equals the same formula in IEEE float32 arithmetic bit for bit, compiled or not. Plain `x / s` does
+not: compilers turn it into `x * (1 / s)` when s is broadcast or constant.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from simlab.formats.catalog import FORMATS
+from simlab.formats.format import Format
+from simlab.formats.rounding import round_to_format
+
+SMALLEST_NORMAL = np.float32(2.0**-126)
+MANTISSA_BITS = 23
+FRACTION_MASK = (1 << MANTISSA_BITS) - 1
+EXPONENT_BIAS = 127
+
+
+def divide(x: Array, s: Array) -> Array:
+    """x / s rounded once, where an x below 2^-126 counts as a zero; s is a scalar or of x's rank.
+
+    The divisor depends on x, so that no compiler sees a broadcast; an optimization barrier would hide it too,
+    but not under vmap, which broadcasts behind the barrier. What a quotient below 2^-126 becomes is left to
+    the device: that takes a block whose numbers are 2^126 apart.
+    """
+    return x / jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(jnp.inf), s)
+
+
+def multiply(x: Array, s: Array) -> Array:
+    """x * s rounded once, where a product below 2^-126 counts as a zero.
+
+    The factor inside `flush` also keeps a compiler from contracting the product with a later sum.
+    """
+    return flush(x * s)
+
+
+def flush(x: Array) -> Array:
+    """Replace what is below 2^-126 in magnitude by a zero of the same sign."""
+    return x * jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(0), jnp.float32(1))
+
+
+def largest_magnitude(x: Array, axes: tuple[int, ...]) -> Array:
+    """Return max |x| over `axes`, 0 of nothing, NaN where there is one.
+
+    An own reduction, because `jnp.max` of a large array loses NaN on CPU (jaxlib 0.10.2).
+    """
+    return jnp.abs(lax.reduce(x, jnp.float32(0), lambda a, b: lax.max(lax.abs(a), lax.abs(b)), axes))
+
+
+def float32_scale(amax: Array, fmt: Format, min_scale: float) -> Array:
+    """amax / max_finite, at least `min_scale` and at least 2^-126."""
+    smallest = jnp.float32(max(min_scale, float(SMALLEST_NORMAL)))
+    return jnp.maximum(divide(amax, _max_finite(fmt)), smallest)
+
+
+def e8m0_scale(amax: Array, fmt: Format, rule: str) -> Array:
+    """The power of two that `rule` chooses for each amax, within 2^-126 and 2^127."""
+    exponent = E8M0_RULES[rule](amax, fmt)
+    biased = jnp.clip(exponent + EXPONENT_BIAS, 1, 254)
+    return lax.bitcast_convert_type(biased << MANTISSA_BITS, jnp.float32)
+
+
+def two_level_scale(amax: Array, fmt: Format, tensor_scale: Array) -> Array:
+    """tensor_scale times the E4M3 number nearest to amax / (max_finite tensor_scale), at least 2^-9."""
+    exact = divide(divide(amax, _max_finite(fmt)), tensor_scale)
+    level = round_to_format(exact, FORMATS["e4m3fn"], "nearest_even")
+    return jnp.maximum(jnp.maximum(level, jnp.float32(2.0**-9)) * tensor_scale, SMALLEST_NORMAL)
+
+
+def tensor_scale(amax: Array, fmt: Format) -> Array:
+    """The upper level of two: the largest amax over 448 max_finite, of the same rank as `amax`."""
+    largest = largest_magnitude(amax, tuple(range(amax.ndim))).reshape((1,) * amax.ndim)
+    return jnp.maximum(divide(largest, jnp.float32(448) * _max_finite(fmt)), SMALLEST_NORMAL)
+
+
+def _floor_log2(x: Array) -> Array:
+    """Exponent of a positive normal float32."""
+    return (lax.bitcast_convert_type(x, jnp.int32) >> MANTISSA_BITS) - EXPONENT_BIAS
+
+
+def _ceil_log2(x: Array) -> Array:
+    return ((lax.bitcast_convert_type(x, jnp.int32) + FRACTION_MASK) >> MANTISSA_BITS) - EXPONENT_BIAS
+
+
+def _floor_rule(amax: Array, fmt: Format) -> Array:
+    return _floor_log2(amax) - _floor_log2(_max_finite(fmt))
+
+
+def _ceil_rule(amax: Array, fmt: Format) -> Array:
+    return _ceil_log2(amax) - _floor_log2(_max_finite(fmt))
+
+
+def _rceil_rule(amax: Array, fmt: Format) -> Array:
+    return _ceil_log2(divide(amax, _max_finite(fmt)))
+
+
+def _even_rule(amax: Array, fmt: Format) -> Array:
+    top = _floor_log2(_max_finite(fmt))
+    # Where the largest values are subnormal (integers), they have fewer bits than the record says.
+    kept = jnp.minimum(fmt.mantissa_bits, top - fmt.min_exponent + fmt.mantissa_bits)
+    half = (1 << MANTISSA_BITS) >> (kept + 1)
+    return ((lax.bitcast_convert_type(amax, jnp.int32) + half) >> MANTISSA_BITS) - EXPONENT_BIAS - top
+
+
+E8M0_RULES: dict[str, Callable[[Array, Format], Array]] = {
+    "floor": _floor_rule,
+    "ceil": _ceil_rule,
+    "rceil": _rceil_rule,
+    "even": _even_rule,
+}
+
+
+def _max_finite(fmt: Format) -> Array:
+    return jnp.asarray(fmt.max_finite, jnp.float32)

@@ -1,0 +1,207 @@
+"""Scaling: which numbers share a scale, and how the scale follows from them.
+
+Float32 subnormals do not exist here: an input or a result below 2^-126 in magnitude counts as a zero of its
+sign, and no scale is smaller. CPUs and TPUs flush them anyway, and saying it makes GPUs agree.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.formats import scale_rules
+from simlab.formats.format import Format
+
+GRANULARITIES = ("none", "tensor", "token", "channel", "block")
+SCALE_FORMATS = ("float32", "e8m0", "e4m3")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["given"],
+    meta_fields=["granularity", "block", "axis", "scale_format", "rule", "min_scale"],
+)
+@dataclass(frozen=True)
+class Scaling:
+    """Which elements share a scale (`granularity`), in which format it is kept, and how it is chosen.
+
+    x is divided by its scale, rounded to the grid of the element format, and multiplied by the scale again.
+    A scale belongs to a block of x; `granularity` names the shape of the block:
+
+    - `none`: no scale.
+    - `tensor`: all of x.
+    - `token`: all of the last axis: one scale per row of activations `x[..., T, K]`.
+    - `channel`: all of the axis before the last: one scale per output channel of weights `w[..., K, N]`.
+    - `block`: `block` elements along `axis` (activations -1, weights `w[..., K, N]` -2), or a tuple of
+      sizes for the last axes, such as `(128, 128)`. The last block of an axis may be short.
+
+    The element format is not part of it: the largest magnitude of a block (amax) goes to the largest
+    finite value of whatever format is asked for. `scale_format`:
+
+    - `float32`: amax / max_finite, but at least `min_scale`.
+    - `e8m0`: a power of two, 2^-126 to 2^127, by `rule`: `floor` 2^(floor(log2 amax) - emax) as OCP has
+      it; `ceil` the same with ceil(log2 amax); `rceil` 2^ceil(log2(amax / max_finite)) as NVIDIA has it;
+      `even` as floor, after amax is rounded (ties up) to the element's number of mantissa bits.
+    - `e4m3`: two levels: a float32 scale of the tensor, amax / (448 max_finite), times an E4M3 scale per
+      block, rounded to nearest even, at least 2^-9.
+
+    A block of zeros has scale 1. A block with an infinity or NaN has scale NaN and is NaN throughout.
+
+    `given` replaces the scale found from amax (for `e4m3`: the scale of the tensor); it is taken as it is,
+    positive and normal, and must broadcast to the shape of the scale. It is the only field that is data.
+
+    Raises `ValueError` for an unknown name, or a block size that is not a positive integer.
+
+    Source: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
+      acrl Sec. 5; vLLM dynamic_per_token_scaled_fp8_quant.
+    Deviation: e8m0 scales stop at 2^-126, not 2^-127, which float32 arithmetic flushes (so does torchao);
+      x is divided by its scale where GPU kernels often multiply by the rounded reciprocal.
+    """
+
+    granularity: str
+    block: int | tuple[int, ...] | None = None
+    axis: int = -1
+    scale_format: str = "float32"
+    rule: str = "floor"
+    min_scale: float = 0.0
+    given: Any = None
+
+    def __post_init__(self):
+        """Refuse what has no meaning; `given` may be a tracer and is not looked at."""
+        _require(self.granularity, GRANULARITIES, "granularity")
+        _require(self.scale_format, SCALE_FORMATS, "scale_format")
+        _require(self.rule, tuple(scale_rules.E8M0_RULES), "rule")
+        if self.granularity == "block":
+            sizes = self.block if isinstance(self.block, tuple) else (self.block,)
+            if not sizes or not all(_is_size(size) for size in sizes):
+                raise ValueError(
+                    f"bad block size {self.block!r}; allowed: an integer >= 1, or a tuple of them"
+                )
+        elif self.block is not None:
+            raise ValueError(f"block={self.block!r} needs granularity='block', not {self.granularity!r}")
+        if not (isinstance(self.min_scale, int | float) and 0.0 <= self.min_scale < math.inf):
+            raise ValueError(f"bad min_scale {self.min_scale!r}; allowed: a finite number >= 0")
+
+    def block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a block of an array of `shape`: one size per axis.
+
+        Raises `ValueError` when the array has too few axes.
+        """
+        whole = tuple(max(n, 1) for n in shape)
+        sizes = [1] * len(shape)
+        for axis, size in self._sizes_by_axis(len(shape)):
+            if not -len(shape) <= axis < len(shape):
+                raise ValueError(
+                    f"scaling per {self.granularity} needs axis {axis}, but x has shape {shape}; "
+                    f"allowed here: none, tensor{', token, block' if shape else ''}"
+                )
+            sizes[axis] = whole[axis] if size is None else min(size, whole[axis])
+        return tuple(sizes)
+
+    def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the scale of an array of `shape`: per axis the number of blocks.
+
+        The rank stays: x[8, 100] has scales [1, 1] per tensor, [8, 1] per token, [1, 100] per channel,
+        [8, 4] for blocks of 32.
+        """
+        return tuple(-(-n // size) for n, size in zip(shape, self.block_shape(shape), strict=True))
+
+    def _sizes_by_axis(self, ndim: int) -> list[tuple[int, int | None]]:
+        """List (axis, size) of the axes that a block extends over; size None is all of the axis."""
+        if isinstance(self.block, tuple):
+            return [(axis, size) for axis, size in zip(range(-len(self.block), 0), self.block, strict=True)]
+        return {
+            "none": [],
+            "tensor": [(axis, None) for axis in range(ndim)],
+            "token": [(-1, None)],
+            "channel": [(-2, None)],
+            "block": [(self.axis, self.block)],
+        }[self.granularity]
+
+
+def find_scale(x: Array, fmt: Format, scaling: Scaling) -> Array:
+    """Return the scales of x: float32 of `scaling.scale_shape(x.shape)`.
+
+    x is float32; `fmt` is the element format, whose numbers may be traced. Raises `ValueError` when a given
+    scale does not fit.
+    """
+    shape = scaling.scale_shape(x.shape)
+    if scaling.given is not None and scaling.scale_format != "e4m3":
+        return _fit_given(scaling.given, shape)
+    amax = block_amax(x, scaling.block_shape(x.shape))
+    if scaling.scale_format == "float32":
+        scale = scale_rules.float32_scale(amax, fmt, scaling.min_scale)
+    elif scaling.scale_format == "e8m0":
+        scale = scale_rules.e8m0_scale(amax, fmt, scaling.rule)
+    else:
+        given = scaling.given
+        upper = scale_rules.tensor_scale(amax, fmt) if given is None else _fit_given(given, shape)
+        scale = scale_rules.two_level_scale(amax, fmt, upper)
+    scale = jnp.where(amax < scale_rules.SMALLEST_NORMAL, jnp.float32(1), scale)
+    return jnp.where(jnp.isfinite(amax) & jnp.isfinite(scale), scale, jnp.float32(jnp.nan))
+
+
+def block_amax(x: Array, block: tuple[int, ...]) -> Array:
+    """Return the largest magnitude of each block of float32 x; NaN where a block has one."""
+    missing = [(0, -n % size, 0) for n, size in zip(x.shape, block, strict=True)]
+    padded = lax.pad(x, jnp.float32(0), missing)
+    counts = tuple(n // size for n, size in zip(padded.shape, block, strict=True))
+    blocks = padded.reshape(_interleave(counts, block))
+    return scale_rules.largest_magnitude(blocks, tuple(range(1, blocks.ndim, 2)))
+
+
+def expand_scale(scale: Array, shape: tuple[int, ...], scaling: Scaling) -> Array:
+    """Repeat each scale over its block: from `scaling.scale_shape(shape)` to `shape`."""
+    block, counts = scaling.block_shape(shape), scale.shape
+    single = scale.reshape(_interleave(counts, (1,) * len(block)))
+    repeated = jnp.broadcast_to(single, _interleave(counts, block))
+    padded = repeated.reshape(tuple(count * size for count, size in zip(counts, block, strict=True)))
+    return padded[tuple(slice(n) for n in shape)]
+
+
+def _interleave(counts: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(number for pair in zip(counts, sizes, strict=True) for number in pair)
+
+
+def _fit_given(given: Any, shape: tuple[int, ...]) -> Array:
+    scale = jnp.asarray(given, jnp.float32)
+    scale = scale.reshape((1,) * (len(shape) - scale.ndim) + scale.shape)
+    if scale.ndim != len(shape) or any(m not in (1, n) for m, n in zip(scale.shape, shape, strict=True)):
+        raise ValueError(f"given scale of shape {jnp.shape(given)} does not broadcast to {shape}")
+    return jnp.broadcast_to(scale, shape)
+
+
+def _require(value: Any, allowed: tuple[str, ...], kind: str) -> None:
+    if value not in allowed:
+        raise ValueError(f"unknown {kind} {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _is_size(size: Any) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 1
+
+
+# Names say whose recipe it is. Element formats are chosen apart: mxfp8 goes with e4m3fn or e5m2, mxfp6 with
+# e2m3 or e3m2, mxfp4 and nvfp4 with e2m1, the FP8 ones with e4m3fn, the int8 ones with int8.
+SCALINGS: dict[str, Scaling] = {
+    "none": Scaling("none"),
+    "per-tensor": Scaling("tensor"),
+    "per-token": Scaling("token"),
+    "per-channel": Scaling("channel"),
+    "mxfp8": Scaling("block", block=32, scale_format="e8m0"),
+    "mxfp8-rceil": Scaling("block", block=32, scale_format="e8m0", rule="rceil"),
+    "mxfp6": Scaling("block", block=32, scale_format="e8m0"),
+    "mxfp4": Scaling("block", block=32, scale_format="e8m0"),
+    "nvfp4": Scaling("block", block=16, scale_format="e4m3"),
+    "deepseek-1x128": Scaling("block", block=128),
+    "deepseek-128x128": Scaling("block", block=(128, 128)),
+    # vLLM keeps dynamic per-token scales above 1 / (448 * 512).
+    "fp8-per-token": Scaling("token", min_scale=1.0 / (448 * 512)),
+    "fp8-per-channel": Scaling("channel"),
+    "int8-per-token": Scaling("token"),
+    "int8-per-channel": Scaling("channel"),
+}
+"""Presets by the name of the recipe; for weights, `dataclasses.replace(SCALINGS["mxfp8"], axis=-2)`."""
