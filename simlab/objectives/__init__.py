@@ -1,1 +1,44 @@
-"""objectives"""
+"""Objectives: every policy-gradient variant as a pure function of log-probabilities, with a token
+coefficient."""
+
+from simlab.objectives.advantages import ADVANTAGES
+from simlab.objectives.aggregation import AGGREGATIONS
+from simlab.objectives.batch import TokenBatch, prepared
+from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named
+from simlab.objectives.evaluate import objective_value, resolve, token_coefficients
+from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
+from simlab.objectives.objective import (
+    Objective,
+    RolloutTerms,
+    override_names,
+    rollout_terms,
+    value_from_terms,
+    with_overrides,
+)
+from simlab.objectives.record import record
+from simlab.objectives.switch import switch_coefficients
+
+__all__ = [
+    "ADVANTAGES",
+    "AGGREGATIONS",
+    "EXTRA_TERMS",
+    "OBJECTIVES",
+    "SUFFIXES",
+    "Objective",
+    "RolloutTerms",
+    "TokenBatch",
+    "critic_penalty",
+    "entropy_bonus",
+    "kl_penalty",
+    "named",
+    "objective_value",
+    "override_names",
+    "prepared",
+    "record",
+    "resolve",
+    "rollout_terms",
+    "switch_coefficients",
+    "token_coefficients",
+    "value_from_terms",
+    "with_overrides",
+]

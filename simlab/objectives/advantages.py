@@ -1,0 +1,166 @@
+"""Advantages: from one reward per sequence to the number that multiplies its tokens.
+
+An estimator maps `(batch, survivors [B])` to [B], one advantage per sequence, or to [B, T]. Sequences that
+are not survivors do not enter anybody's baseline and get zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from simlab.objectives.batch import TokenBatch, by_group, masked_mean, masked_sum
+
+Array = jax.Array
+Estimator = Callable[[TokenBatch, Array], Array]
+
+GRPO_EPSILON = 1e-6
+WHITEN_EPSILON = 1e-8
+
+
+def per_group(one_group: Callable[[Array, Array], Array]) -> Estimator:
+    """Lift `f(rewards [G], survivors [G]) -> [G]` to an estimator on the batch."""
+
+    @wraps(one_group)
+    def estimator(batch: TokenBatch, survivors: Array) -> Array:
+        rewards = by_group(batch.rewards, batch.group_size)
+        advantages = jax.vmap(one_group)(rewards, by_group(survivors, batch.group_size))
+        return jnp.where(survivors, advantages.reshape(-1), 0)
+
+    return estimator
+
+
+def differ(rewards: Array, survivors: Array) -> Array:
+    """Whether the rewards of the survivors are not all equal, exactly (a rounded mean would not tell)."""
+    highest = jnp.max(jnp.where(survivors, rewards, -jnp.inf))
+    lowest = jnp.min(jnp.where(survivors, rewards, jnp.inf))
+    return highest > lowest
+
+
+def reward(batch: TokenBatch, survivors: Array) -> Array:
+    """The reward itself, no baseline.
+
+    Source: lr Eq. 2-4.
+    """
+    return jnp.where(survivors, batch.rewards, 0)
+
+
+@per_group
+def grpo(rewards: Array, survivors: Array) -> Array:
+    """Reward minus group mean over the group's unbiased standard deviation + 1e-6.
+
+    Source: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43; verl core_algos.compute_grpo_outcome_advantage.
+    Deviation: exactly zero when all survivors have the same reward or only one is left; verl gives a lone
+        sample its reward.
+    """
+    count = jnp.sum(survivors, dtype=jnp.float32)
+    centered = rewards - masked_mean(rewards, survivors)
+    variance = masked_sum(centered**2, survivors) / jnp.maximum(count - 1, 1)
+    return jnp.where(differ(rewards, survivors), centered / (jnp.sqrt(variance) + GRPO_EPSILON), 0)
+
+
+@per_group
+def grpo_no_std(rewards: Array, survivors: Array) -> Array:
+    """Reward minus group mean (Dr. GRPO).
+
+    Source: cancel Eq. 29; verl core_algos.compute_grpo_outcome_advantage without std.
+    """
+    centered = rewards - masked_mean(rewards, survivors)
+    return jnp.where(differ(rewards, survivors), centered, 0)
+
+
+@per_group
+def rloo(rewards: Array, survivors: Array) -> Array:
+    """Reward minus the mean of the others: n / (n - 1) times `grpo_no_std`.
+
+    Source: lr App. C; verl core_algos.compute_rloo_outcome_advantage.
+    Deviation: a lone survivor gets zero, verl gives it its reward.
+    """
+    count = jnp.sum(survivors, dtype=jnp.float32)
+    centered = rewards - masked_mean(rewards, survivors)
+    return jnp.where(differ(rewards, survivors), centered * (count / jnp.maximum(count - 1, 1)), 0)
+
+
+def whitened(batch: TokenBatch, survivors: Array) -> Array:
+    """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
+
+    Source: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
+    Deviation: exactly zero when all survivors have the same reward.
+    """
+    tokens = batch.mask & survivors[:, None]
+    rewards = jnp.broadcast_to(batch.rewards[:, None], batch.mask.shape)
+    advantages = _whiten(rewards, tokens)[:, 0]
+    return jnp.where(survivors & differ(batch.rewards, tokens.any(axis=1)), advantages, 0)
+
+
+def _whiten(x: Array, mask: Array) -> Array:
+    count = jnp.sum(mask, dtype=jnp.float32)
+    centered = x - masked_mean(x, mask)
+    variance = masked_sum(centered**2, mask) / jnp.maximum(count - 1, 1)
+    return centered * jax.lax.rsqrt(variance + WHITEN_EPSILON)
+
+
+@dataclass(frozen=True)
+class Gae:
+    """Generalized advantage estimation from `batch.values`, whitened over the tokens; [B, T].
+
+    The reward stands at the last token of a sequence; `discount` and `trace` are the gamma and lambda of GAE.
+
+    Source: verl core_algos.compute_gae_advantage_return.
+    """
+
+    discount: float = 1.0
+    trace: float = 1.0
+    needs: ClassVar[tuple[str, ...]] = ("values",)
+
+    def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
+        """Advantages [B, T]."""
+        raw = self.unwhitened(batch)
+        tokens = batch.mask & survivors[:, None]
+        return jnp.where(tokens, _whiten(raw, tokens), 0)
+
+    def unwhitened(self, batch: TokenBatch) -> Array:
+        """The recursion before whitening [B, T]; plus `values` it is the critic's target."""
+        assert batch.values is not None
+        return jax.vmap(self._sequence)(batch.rewards, jax.lax.stop_gradient(batch.values), batch.mask)
+
+    def _sequence(self, reward: Array, values: Array, mask: Array) -> Array:
+        last = mask & (jnp.cumsum(mask[::-1])[::-1] == 1)
+        rewards = jnp.where(last, reward, 0)
+
+        def step(carry: tuple[Array, Array], token: tuple[Array, Array, Array]) -> tuple:
+            next_value, next_advantage = carry
+            reward, value, real = token
+            error = reward + self.discount * next_value - value
+            advantage = error + self.discount * self.trace * next_advantage
+            carry = (jnp.where(real, value, next_value), jnp.where(real, advantage, next_advantage))
+            return carry, carry[1]
+
+        zero = jnp.float32(0)
+        _, advantages = jax.lax.scan(step, (zero, zero), (rewards, values, mask), reverse=True)
+        return jnp.where(mask, advantages, 0)
+
+
+gae = Gae()
+
+ADVANTAGES: dict[str, Estimator] = {
+    "reward": reward,
+    "grpo": grpo,
+    "grpo_no_std": grpo_no_std,
+    "rloo": rloo,
+    "whitened": whitened,
+    "gae": gae,
+}
+
+
+def group_filter(batch: TokenBatch) -> Array:
+    """True [B] in groups whose rewards differ: the others are dropped, as dynamic sampling would.
+
+    Source: lr App. C; DAPO dynamic sampling, verl algorithm.filter_groups.
+    """
+    rewards = by_group(batch.rewards, batch.group_size)
+    kept = jax.vmap(differ)(rewards, jnp.ones_like(rewards, bool))
+    return jnp.repeat(kept, batch.group_size)

@@ -1,0 +1,61 @@
+"""From per-token terms [B, T] to one number: the five modes of verl, under its names."""
+
+from collections.abc import Callable
+
+import jax
+
+from simlab.objectives.batch import masked_mean, masked_sum
+
+Array = jax.Array
+Aggregation = Callable[[Array, Array], Array]
+
+
+def token_mean(terms: Array, mask: Array) -> Array:
+    """Mean over all tokens of the batch: long sequences weigh more.
+
+    Source: verl core_algos.agg_loss token-mean; TRL loss_type dapo.
+    """
+    return masked_mean(terms, mask)
+
+
+def token_sum(terms: Array, mask: Array) -> Array:
+    """Sum over all tokens of the batch.
+
+    Source: verl core_algos.agg_loss token-sum.
+    """
+    return masked_sum(terms, mask)
+
+
+def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
+    """Sum over the tokens of a sequence, mean over sequences that have a token.
+
+    Source: cancel Eq. 1, 8, 80; lr Eq. 2; verl core_algos.agg_loss seq-mean-token-sum.
+    """
+    return masked_mean(masked_sum(terms, mask, axis=1), mask.any(axis=1))
+
+
+def seq_mean_token_sum_norm(terms: Array, mask: Array) -> Array:
+    """`seq_mean_token_sum` divided by the padded length T, a constant (Dr. GRPO).
+
+    Source: verl core_algos.agg_loss seq-mean-token-sum-norm; TRL loss_type dr_grpo.
+    """
+    return seq_mean_token_sum(terms, mask) / terms.shape[1]
+
+
+def seq_mean_token_mean(terms: Array, mask: Array) -> Array:
+    """Mean over the tokens of a sequence, then mean over sequences that have a token.
+
+    Source: hacking Eq. 2, 16, 24; acrl Eq. 1; cancel Eq. 66, 68; verl core_algos.agg_loss
+        seq-mean-token-mean.
+    Deviation: sequences without a token leave the denominator (as in verl), where the papers divide by G.
+    """
+    return masked_mean(masked_mean(terms, mask, axis=1), mask.any(axis=1))
+
+
+AGGREGATIONS: dict[str, Aggregation] = {
+    "token-mean": token_mean,
+    "token-sum": token_sum,
+    "seq-mean-token-sum": seq_mean_token_sum,
+    "seq-mean-token-sum-norm": seq_mean_token_sum_norm,
+    "seq-mean-token-mean": seq_mean_token_mean,
+}

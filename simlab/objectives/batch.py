@@ -1,0 +1,98 @@
+"""The record that every objective reads: one row per sampled sequence, one column per response token."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from simlab.objectives.record import record
+
+Array = jax.Array
+
+
+@record(static=("group_size",))
+class TokenBatch:
+    """Log-probabilities of the sampled tokens under three policies, and the rewards.
+
+    `B` sequences of `T` padded response tokens; sequences of one prompt are contiguous, `group_size` each.
+
+    - `logp` [B, T]: current theta, training engine (verl: `log_prob`), natural log.
+    - `logp_train` [B, T]: theta_old, training engine (verl: `old_log_prob`).
+    - `logp_infer` [B, T]: theta_old, inference engine (verl: `rollout_log_probs`).
+    - `rewards` [B]: one number per sequence.
+    - `mask` [B, T]: nonzero at real tokens. Nothing that stands at padded positions is ever read.
+    - `group_size`: static; must divide B.
+    - `key`: random key, for objectives that draw noise.
+    - `logp_reference` [B, T]: reference policy, for the KL term.
+    - `values` [B, T]: critic values at theta_old, for `gae`.
+
+    Source: hacking Eq. 5, 25; verl core_algos.
+    """
+
+    logp: Array
+    logp_train: Array
+    logp_infer: Array
+    rewards: Array
+    mask: Array
+    group_size: int
+    key: Array | None = None
+    logp_reference: Array | None = None
+    values: Array | None = None
+
+
+def prepared(batch: TokenBatch) -> TokenBatch:
+    """Return `batch` checked, in float32 and bool, with zeros at padded positions.
+
+    Raises `ValueError` for shapes that do not fit together.
+    """
+    _check_shapes(batch)
+    mask = jnp.asarray(batch.mask).astype(bool)
+
+    def clean(x: Array) -> Array:
+        return jnp.where(mask, jnp.asarray(x, jnp.float32), jnp.float32(0))
+
+    return replace(
+        batch,
+        logp=clean(batch.logp),
+        logp_train=jax.lax.stop_gradient(clean(batch.logp_train)),
+        logp_infer=jax.lax.stop_gradient(clean(batch.logp_infer)),
+        rewards=jax.lax.stop_gradient(jnp.asarray(batch.rewards, jnp.float32)),
+        mask=mask,
+        logp_reference=None if batch.logp_reference is None else clean(batch.logp_reference),
+        values=None if batch.values is None else clean(batch.values),
+    )
+
+
+def _check_shapes(batch: TokenBatch) -> None:
+    shape = jnp.shape(batch.logp)
+    if len(shape) != 2:
+        raise ValueError(f"logp must be [B, T]; got shape {shape}")
+    for name in ("logp_train", "logp_infer", "mask", "logp_reference", "values"):
+        array = getattr(batch, name)
+        if array is not None and jnp.shape(array) != shape:
+            raise ValueError(f"{name} has shape {jnp.shape(array)}; logp has {shape}")
+    if jnp.shape(batch.rewards) != shape[:1]:
+        raise ValueError(f"rewards has shape {jnp.shape(batch.rewards)}; expected {shape[:1]}")
+    if batch.group_size < 1 or shape[0] % batch.group_size:
+        raise ValueError(f"group_size {batch.group_size} does not divide the {shape[0]} sequences")
+
+
+def masked_sum(x: Array, mask: Array, axis: int | None = None) -> Array:
+    """Sum of `x` where `mask`; zero where nothing is left."""
+    return jnp.sum(jnp.where(mask, x, jnp.float32(0)), axis=axis)
+
+
+def masked_mean(x: Array, mask: Array, axis: int | None = None) -> Array:
+    """Mean of `x` where `mask`; zero where nothing is left."""
+    count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
+    return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
+
+
+def clamp(x: Array, low: Array | float, high: Array | float) -> Array:
+    """Clip with gradient one inside and on the bounds, zero outside (`jnp.clip` halves it on a tie)."""
+    return jnp.where(x < low, low, jnp.where(x > high, high, x))
+
+
+def by_group(x: Array, group_size: int) -> Array:
+    """View [B, ...] as [N, G, ...]."""
+    return x.reshape(-1, group_size, *x.shape[1:])

@@ -1,0 +1,157 @@
+"""Weights that correct for the mismatch ratio rho = pi_train / pi_infer at theta_old.
+
+A correction maps `(batch, advantages [B, T])` to detached weights [B, T]. It multiplies a token's term and
+touches neither baselines nor denominators (masks that do are in `rejection.py`).
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from simlab.core.catalog import lookup
+from simlab.objectives.batch import Array, TokenBatch, by_group, clamp, masked_mean, masked_sum
+from simlab.objectives.record import Scalar, record
+
+Bounds = Scalar | tuple[Scalar, Scalar]
+LogRho = Callable[[TokenBatch], Array]
+
+# verl's SAFETY_BOUND: log rho is clamped to +-20 before it is exponentiated.
+LOG_RHO_LIMIT = 20.0
+
+
+def token_log_rho(batch: TokenBatch) -> Array:
+    """log rho[i, t] clamped to +-20; [B, T].
+
+    Source: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
+    Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the policy ratio; pi(theta_old) / mu(theta_old) is
+        meant.
+    """
+    return clamp(batch.logp_train - batch.logp_infer, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
+
+
+def sequence_log_rho(batch: TokenBatch) -> Array:
+    """log of the product of rho over a sequence, clamped to +-20, at each of its tokens.
+
+    Source: lr Eq. 4; acrl Eq. 3; verl rollout_corr_helper rollout_is sequence.
+    """
+    total = masked_sum(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
+    return jnp.broadcast_to(clamp(total, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
+
+
+def geometric_log_rho(batch: TokenBatch) -> Array:
+    """Mean of log rho over a sequence, clamped to +-20, at each of its tokens.
+
+    Source: slime tis_level geometric.
+    """
+    mean = masked_mean(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
+    return jnp.broadcast_to(clamp(mean, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
+
+
+def as_bounds(bounds: Bounds) -> tuple[Scalar, Scalar]:
+    """A pair (low, high); a bare C means (0, C)."""
+    low, high = bounds if isinstance(bounds, tuple | list) else (0.0, bounds)
+    return low, high
+
+
+@record(static=("log_rho",))
+class Truncated:
+    """min(rho, C), or rho clipped into a pair: truncated importance sampling (TIS).
+
+    Source: lr Eq. 5; acrl Eq. 2; verl rollout_corr_helper rollout_is_threshold; TRL token_truncate,
+        sequence_truncate.
+    """
+
+    log_rho: LogRho = token_log_rho
+    correction_clip: Bounds = 2.0
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Weights [B, T]."""
+        del advantages
+        low, high = as_bounds(self.correction_clip)
+        return clamp(jnp.exp(self.log_rho(batch)), low, high)
+
+
+@record(static=("log_rho",))
+class Masked:
+    """rho where it is at most C, or inside a pair, and zero elsewhere: masked importance sampling (MIS,
+    IcePop).
+
+    Source: lr Eq. 6; acrl Eq. 3; verl rollout_corr_helper rollout_is_threshold lo_hi; TRL token_mask,
+        sequence_mask.
+    """
+
+    log_rho: LogRho = token_log_rho
+    correction_clip: Bounds = 2.0
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Weights [B, T]."""
+        del advantages
+        low, high = as_bounds(self.correction_clip)
+        rho = jnp.exp(self.log_rho(batch))
+        return jnp.where((rho >= low) & (rho <= high), rho, 0)
+
+
+def sequence_discrepancy(batch: TokenBatch) -> Array:
+    """d[i] = mean over the tokens of |pi_train - pi_infer|; [B].
+
+    Source: acrl Eq. 5, 6.
+    """
+    # A log-probability above zero is the caller's error; capped, it stays finite.
+    train, infer = (jnp.exp(jnp.minimum(logp, 0)) for logp in (batch.logp_train, batch.logp_infer))
+    return masked_mean(jnp.abs(train - infer), batch.mask, axis=1)
+
+
+def _sequence_level(d: Array, real: Array, group_size: int) -> Array:
+    del real, group_size
+    return d
+
+
+def _group_level(d: Array, real: Array, group_size: int) -> Array:
+    mean = masked_mean(by_group(d, group_size), by_group(real, group_size), axis=1)
+    return jnp.repeat(mean, group_size)
+
+
+def _batch_level(d: Array, real: Array, group_size: int) -> Array:
+    del group_size
+    return jnp.full_like(d, masked_mean(d, real))
+
+
+# Over what the current discrepancy Y is averaged: d [B], has tokens [B], group size -> Y [B].
+ACRL_LEVELS: dict[str, Callable[[Array, Array, int], Array]] = {
+    "sequence": _sequence_level,
+    "group": _group_level,
+    "batch": _batch_level,
+}
+
+
+@record(static=("acrl_level",))
+class Acrl:
+    """ACRL: min(rho^alpha, C) with alpha = gamma sign(A) (1 - Y / X).
+
+    X is `acrl_reference`, by default this batch's mean discrepancy; Y is the current one, per `acrl_level`.
+    Where X is zero the engines agree and the weight is one.
+
+    Source: acrl Eq. 5-9.
+    Deviation: the text calls Y the sequence's discrepancy, the printed formula averages over the group:
+        `group` is the default, `sequence` and `batch` are offered. Sequences without tokens leave both
+        averages. alpha log rho is clamped to +-20.
+    """
+
+    acrl_gamma: Scalar = 0.65
+    acrl_clip: Scalar = 3.0
+    acrl_reference: Scalar | None = None
+    acrl_level: str = "group"
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Weights [B, T]."""
+        alpha = jnp.sign(advantages) * self.strength(batch)[:, None]
+        exponent = clamp(alpha * token_log_rho(batch), -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
+        return jnp.minimum(jnp.exp(exponent), self.acrl_clip)
+
+    def strength(self, batch: TokenBatch) -> Array:
+        """gamma (1 - Y / X) per sequence [B]: alpha up to the sign of the advantage."""
+        d, real = sequence_discrepancy(batch), batch.mask.any(axis=1)
+        current = lookup(ACRL_LEVELS, self.acrl_level, kind="acrl_level")(d, real, batch.group_size)
+        reference = masked_mean(d, real) if self.acrl_reference is None else jnp.float32(self.acrl_reference)
+        usable = reference > 0
+        return jnp.where(usable, self.acrl_gamma * (1 - current / jnp.where(usable, reference, 1)), 0)

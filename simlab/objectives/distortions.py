@@ -1,0 +1,46 @@
+"""Token weights injected on purpose: objective-level hacking as an experiment.
+
+A distortion maps a batch to detached weights [B, T].
+"""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from simlab.core.streams import stream
+from simlab.objectives.batch import Array, TokenBatch
+from simlab.objectives.record import Scalar, record
+
+
+@record()
+class LowProbabilityDelta:
+    """`distortion_delta` at tokens with pi_train < `distortion_threshold`, one elsewhere.
+
+    Source: hacking Eq. 17-20, 36, Fig. 5, 10.
+    """
+
+    distortion_delta: Scalar = 2.0
+    distortion_threshold: Scalar = 0.1
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Weights [B, T]."""
+        low = jnp.exp(batch.logp_train) < self.distortion_threshold
+        return jnp.where(low, jnp.float32(self.distortion_delta), 1)
+
+
+@record()
+class GaussianNoise:
+    """Independent weights from N(1, `distortion_std`^2), drawn from `batch.key`.
+
+    Source: hacking Eq. 21, 22, 37-43, Fig. 12.
+    """
+
+    distortion_std: Scalar = 0.2
+    needs: ClassVar[tuple[str, ...]] = ("key",)
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Weights [B, T]."""
+        assert batch.key is not None
+        noise = jax.random.normal(stream(batch.key, "objectives.distortion"), batch.mask.shape, jnp.float32)
+        return 1 + self.distortion_std * noise

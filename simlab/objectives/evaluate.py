@@ -1,0 +1,42 @@
+"""The two questions one asks an objective: its value, and its coefficient at every token."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from simlab.objectives.batch import Array, TokenBatch, prepared
+from simlab.objectives.catalog import named
+from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
+
+
+def resolve(objective: str | Objective, **overrides: Any) -> Objective:
+    """A preset by name ("grpo", "grpo+tis"), or an objective as it is, with overrides applied."""
+    if isinstance(objective, str):
+        return with_overrides(named(objective), objective, **overrides)
+    return with_overrides(objective, **overrides)
+
+
+def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: Any) -> Array:
+    """The objective, to be maximized: a float32 scalar. The loss of the frameworks is its negative.
+
+    `overrides` replace numbers (`clip_high=0.28`; may be traced) or named choices (`advantage="rloo"`;
+    static). Raises `ValueError` for a name the objective does not use, listing those it does, and for a batch
+    that does not fit.
+    """
+    resolved = resolve(objective, **overrides)
+    batch = prepared(batch)
+    return value_from_terms(resolved, batch, rollout_terms(resolved, batch))
+
+
+def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: Any) -> Array:
+    """c[i, t] = d objective / d logp[i, t]; [B, T], zero at padding.
+
+    A model trained on `sum(stop_gradient(c) * logp)` takes the same step as on the objective itself.
+
+    Source: cancel Eq. 9, 13, 15, 16, 66-70; hacking Eq. 7, 26.
+    """
+    resolved = resolve(objective, **overrides)
+    logp = jnp.asarray(batch.logp, jnp.float32)
+    return jax.grad(lambda x: objective_value(resolved, replace(batch, logp=x)))(logp)

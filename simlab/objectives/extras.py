@@ -1,0 +1,85 @@
+"""Terms beside the policy objective, to be added to it with a coefficient each; all are to be maximized.
+
+Only `kl_penalty` is a function of logp; the others reach the parameters through the entropy and the critic.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from simlab.core.catalog import lookup
+from simlab.objectives.advantages import Gae
+from simlab.objectives.aggregation import Aggregation, token_mean
+from simlab.objectives.batch import Array, TokenBatch, clamp, prepared
+from simlab.objectives.record import Scalar
+from simlab.objectives.rejection import k1, k2, k3
+
+
+def entropy_bonus(entropy: Array, mask: Array, aggregation: Aggregation = token_mean) -> Array:
+    """Mean entropy of the policy; `entropy` [B, T] in nats, from the logits.
+
+    Source: acrl App. A entropy_coeff; verl core_algos.compute_entropy_loss.
+    """
+    real = mask.astype(bool)
+    return aggregation(jnp.where(real, entropy, 0), real)
+
+
+def _absolute(log_ratio: Array) -> Array:
+    return jnp.abs(log_ratio)
+
+
+def _capped_k3(log_ratio: Array) -> Array:
+    return clamp(k3(clamp(log_ratio, -20.0, 20.0)), -10.0, 10.0)
+
+
+# Of log(reference / policy), the sample drawn from the policy.
+KL_ESTIMATORS: dict[str, Callable[[Array], Array]] = {"k1": k1, "abs": _absolute, "k2": k2, "k3": _capped_k3}
+
+
+def kl_penalty(batch: TokenBatch, estimator: str = "k3", aggregation: Aggregation = token_mean) -> Array:
+    """Minus the estimated KL(policy, reference); `batch.logp_reference` is needed.
+
+    The derivative is that of the estimator itself (verl without the straight-through `+`).
+
+    Source: verl core_algos.kl_penalty_forward.
+    """
+    estimate = lookup(KL_ESTIMATORS, estimator, kind="KL estimator")
+    if batch.logp_reference is None:
+        raise ValueError("kl_penalty needs TokenBatch.logp_reference, which is None")
+    batch = prepared(batch)
+    assert batch.logp_reference is not None
+    divergence = estimate(jax.lax.stop_gradient(batch.logp_reference) - batch.logp)
+    return -aggregation(jnp.where(batch.mask, divergence, 0), batch.mask)
+
+
+def critic_penalty(
+    values: Array,
+    batch: TokenBatch,
+    value_clip: Scalar = 0.5,
+    gae: Gae = Gae(),  # noqa: B008 - frozen
+    aggregation: Aggregation = token_mean,
+) -> Array:
+    """Minus half the squared error of `values` [B, T] (at theta) against the GAE returns, value-clipped.
+
+    `batch.values` holds the critic at theta_old, around which the new values are clipped by `value_clip`.
+
+    Source: verl core_algos.compute_value_loss.
+    """
+    if batch.values is None:
+        raise ValueError("critic_penalty needs TokenBatch.values, which is None")
+    batch = prepared(batch)
+    assert batch.values is not None
+    old = jax.lax.stop_gradient(batch.values)
+    returns = jax.lax.stop_gradient(gae.unwhitened(batch) + old)
+    values = jnp.where(batch.mask, values, 0)
+    clipped = clamp(values, old - value_clip, old + value_clip)
+    error = jnp.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+    return -0.5 * aggregation(jnp.where(batch.mask, error, 0), batch.mask)
+
+
+EXTRA_TERMS: dict[str, Callable[..., Array]] = {
+    "entropy": entropy_bonus,
+    "kl": kl_penalty,
+    "critic": critic_penalty,
+}

@@ -1,0 +1,189 @@
+"""An objective is a record of small functions; this file composes them and overrides their numbers.
+
+per token:  A  x  u(r, A)  x  correction(rho)  x  distortion,   aggregated over the tokens that are kept
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from simlab.core.catalog import lookup
+from simlab.objectives.advantages import ADVANTAGES, Estimator, group_filter
+from simlab.objectives.aggregation import AGGREGATIONS, Aggregation, seq_mean_token_mean
+from simlab.objectives.batch import Array, TokenBatch, by_group
+from simlab.objectives.corrections import ACRL_LEVELS
+from simlab.objectives.ratios import Surrogate
+from simlab.objectives.record import record
+from simlab.objectives.rejection import OffPolicySequenceMask
+from simlab.objectives.transforms import GroupTransform
+
+Weights = Callable[[TokenBatch, Array], Array]
+
+BASELINES = {"all": "all", "survivors": "survivors"}
+
+# Overrides that choose by name and are static; every other override is a number and may be traced.
+CHOICES: dict[str, Mapping[str, Any]] = {
+    "advantage": ADVANTAGES,
+    "aggregation": AGGREGATIONS,
+    "baseline": BASELINES,
+    "acrl_level": ACRL_LEVELS,
+}
+SWITCHES = ("group_filter",)
+
+
+@record(static=("advantage", "aggregation", "group_filter", "baseline", "source"))
+class Objective:
+    """A policy objective, to be maximized. Numbers inside its stages are pytree leaves.
+
+    - `advantage`: estimator, see `advantages.py`; `group_filter` drops groups with equal rewards from the
+    loss.
+    - `surrogate`: policy ratio and clip, see `ratios.py`.
+    - `correction`: weights for rho, see `corrections.py`.
+    - `rejections`: masks by rho, see `rejection.py`. With `baseline` "survivors" a sequence that is wholly
+      rejected does not enter its siblings' baseline; with "all" it does, as in verl.
+    - `staleness`: mask by theta, applied per update.
+    - `transform`: of the group's sequence weights, see `transforms.py`.
+    - `distortion`: injected weights, see `distortions.py`.
+    - `source`: where the preset's form and numbers come from.
+
+    Source: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
+    """
+
+    advantage: Estimator
+    surrogate: Surrogate
+    correction: Weights | None = None
+    rejections: tuple[Callable[[TokenBatch], Array], ...] = ()
+    staleness: OffPolicySequenceMask | None = None
+    transform: GroupTransform | None = None
+    distortion: Callable[[TokenBatch], Array] | None = None
+    aggregation: Aggregation = seq_mean_token_mean
+    group_filter: bool = False
+    baseline: str = "survivors"
+    source: str = ""
+
+
+@record()
+class RolloutTerms:
+    """What stays as it is while minibatches of one rollout are trained on; all [B, T]."""
+
+    advantages: Array
+    correction: Array
+    distortion: Array
+    mask: Array
+
+
+def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
+    """Everything that does not depend on theta, from a prepared batch: compute it once per rollout."""
+    _check_needs(objective, batch)
+    mask = batch.mask
+    for rejection in objective.rejections:
+        mask = mask & rejection(batch)
+    survivors = jnp.ones_like(batch.rewards, bool)
+    if objective.baseline == "survivors":
+        survivors = mask.any(axis=1) | ~batch.mask.any(axis=1)
+    advantages = objective.advantage(batch, survivors)
+    if objective.transform is not None and advantages.ndim == 2:
+        raise ValueError("a group transform needs an advantage per sequence; this one gives one per token")
+    if advantages.ndim == 1:
+        advantages = jnp.broadcast_to(advantages[:, None], mask.shape)
+    if objective.group_filter:
+        mask = mask & group_filter(batch)[:, None]
+    ones = jnp.ones(mask.shape, jnp.float32)
+    terms = RolloutTerms(
+        advantages=advantages,
+        correction=ones if objective.correction is None else objective.correction(batch, advantages),
+        distortion=ones if objective.distortion is None else objective.distortion(batch),
+        mask=mask,
+    )
+    return jax.lax.stop_gradient(terms)
+
+
+def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
+    """The objective of a prepared batch (or of whole groups of it) with rollout terms of the same rows."""
+    mask = terms.mask
+    if objective.staleness is not None:
+        mask = mask & objective.staleness(replace(batch, mask=mask), terms.advantages)
+    kept = replace(batch, mask=mask)
+    weights = objective.surrogate(kept, terms.advantages)
+    if objective.transform is not None:
+        weights = _transformed(objective, weights, kept, terms.advantages)
+    correction = objective.surrogate.pool(terms.correction, mask)
+    per_token = terms.advantages * weights * correction * terms.distortion
+    return objective.aggregation(jnp.where(mask, per_token, 0), mask)
+
+
+def _transformed(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:
+    """Apply the group transform to the one weight that all tokens of a sequence share."""
+    assert objective.transform is not None
+    if not objective.surrogate.one_weight_per_sequence():
+        raise ValueError("a group transform needs a surrogate with one weight per sequence")
+    real = batch.mask.any(axis=1)
+    highest = jnp.max(jnp.where(batch.mask, weights, -jnp.inf), axis=1)
+    per_sequence = jnp.where(real, highest, 1)
+    groups = [by_group(x, batch.group_size) for x in (per_sequence, advantages[:, 0], real)]
+    transformed = jax.vmap(objective.transform)(*groups).reshape(-1)
+    return objective.transform.attach(jnp.broadcast_to(transformed[:, None], weights.shape), batch.logp)
+
+
+def _check_needs(objective: Objective, batch: TokenBatch) -> None:
+    for stage in (objective.advantage, objective.distortion, objective.surrogate):
+        for name in getattr(stage, "needs", ()):
+            if getattr(batch, name) is None:
+                raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+
+
+def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
+    """(name, path) of every number and named choice in a tree of records."""
+    for field in fields(node):
+        value, here = getattr(node, field.name), (*path, field.name)
+        if field.name in node.static_fields:
+            if field.name in CHOICES or field.name in SWITCHES:
+                yield field.name, here
+        elif is_dataclass(value):
+            yield from _knobs(value, here)
+        elif path:
+            yield field.name, here
+        elif isinstance(value, tuple):
+            for position, stage in enumerate(value):
+                yield from _knobs(stage, (*here, position))
+
+
+def override_names(objective: Objective) -> tuple[str, ...]:
+    """The names that `objective_value(objective, batch, **overrides)` accepts, sorted."""
+    return tuple(sorted(_paths(objective)))
+
+
+def _paths(objective: Objective) -> dict[str, list[tuple]]:
+    paths: dict[str, list[tuple]] = {}
+    for name, path in _knobs(objective):
+        if name != "baseline" or objective.rejections:
+            paths.setdefault(name, []).append(path)
+    return paths
+
+
+def with_overrides(objective: Objective, name: str = "this objective", **overrides: Any) -> Objective:
+    """Return `objective` with numbers or choices replaced; numbers may be traced.
+
+    Raises `ValueError` listing the valid names for one that the objective does not use, listing the choices
+    for an unknown choice, and for a name that two of its stages share.
+    """
+    for key, value in overrides.items():
+        paths = lookup(_paths(objective), key, kind=f"override of {name}:")
+        if len(paths) > 1:
+            raise ValueError(f"{key!r} is used by {len(paths)} stages of {name}; set it where they are built")
+        if key in CHOICES and isinstance(value, str):
+            choice = lookup(CHOICES[key], value, kind=key)
+            value = value if key == "acrl_level" else choice
+        objective = _replaced(objective, paths[0], value)
+    return objective
+
+
+def _replaced(node: Any, path: tuple, value: Any) -> Any:
+    if not path:
+        return value
+    if isinstance(node, tuple):
+        return (*node[: path[0]], _replaced(node[path[0]], path[1:], value), *node[path[0] + 1 :])
+    return replace(node, **{path[0]: _replaced(getattr(node, path[0]), path[1:], value)})

@@ -1,0 +1,257 @@
+"""Policy ratios r = pi(theta) / pi(theta_old) and how they are clipped.
+
+A surrogate maps `(batch, advantages [B, T])` to u [B, T]; the token's part of the objective is advantage
+times u. Writing min(r A, clip(r) A) as A times a sign-aware weight is cancel Eq. 47-49, 78. `batch.mask`
+holds the tokens that are still in the loss.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from simlab.objectives.batch import TokenBatch, clamp, masked_mean, masked_sum
+from simlab.objectives.record import Scalar, record
+
+Array = jax.Array
+Ratio = Callable[[TokenBatch], Array]
+
+# verl's bounds on log ratios, beyond which the gradient is zero: 20 per token, 10 above for the
+# length-normalized sequence ratio. exp(20) is 4.9e8, so products with advantages stay finite in float32.
+TOKEN_LIMIT = 20.0
+SEQUENCE_LIMIT = 10.0
+
+
+def score_through(weights: Array, logp: Array) -> Array:
+    """`weights` as value, and `weights` times the score as gradient: a constant coefficient on d logp.
+
+    Source: cancel Eq. 68, 81, 85; verl core_algos.compute_policy_loss_gspo.
+    """
+    return jax.lax.stop_gradient(weights) * (1 + logp - jax.lax.stop_gradient(logp))
+
+
+def token_ratio(batch: TokenBatch) -> Array:
+    """r[i, t] = exp(logp - logp_train), the log clamped to +-20 with zero gradient beyond.
+
+    Source: hacking Eq. 2, 25; acrl Eq. 1; cancel Eq. 7; verl core_algos.compute_policy_loss_vanilla.
+    """
+    return jnp.exp(clamp(batch.logp - batch.logp_train, -TOKEN_LIMIT, TOKEN_LIMIT))
+
+
+def product_ratio(batch: TokenBatch) -> Array:
+    """s[i] = prod_t r[i, t], the importance ratio of the whole sequence, at each of its tokens.
+
+    Under `seq-mean-token-mean` the value is that of Eq. 11 and each token's coefficient is A s.
+
+    Source: cancel Eq. 11-13, 31, 37; cancel Cor. 3.3.
+    """
+    log_ratio = masked_sum(batch.logp - batch.logp_train, batch.mask, axis=1)
+    ratio = jnp.exp(clamp(log_ratio, -TOKEN_LIMIT, TOKEN_LIMIT))
+    return jnp.broadcast_to(ratio[:, None], batch.mask.shape)
+
+
+def geometric_ratio(batch: TokenBatch) -> Array:
+    """s[i] = exp(mean_t log r[i, t]) as value, with the token's own score as gradient (GSPO).
+
+    The token form has the gradient of the sequence form where all tokens of a sequence weigh the same, and
+    lets a distortion weigh them differently.
+
+    Source: hacking Eq. 16; cancel Eq. 44, 56-58, 65; verl core_algos.compute_policy_loss_gspo.
+    """
+    log_ratio = masked_mean(batch.logp - batch.logp_train, batch.mask, axis=1)
+    score = batch.logp - jax.lax.stop_gradient(batch.logp)
+    return jnp.exp(clamp(score + jax.lax.stop_gradient(log_ratio)[:, None], -jnp.inf, SEQUENCE_LIMIT))
+
+
+@record()
+class SignAwareClip:
+    """PPO's clip: bounded above where the advantage is positive, below where it is negative.
+
+    Gradient is zero where the bound is active. `clip_low` = `clip_high` is two-sided, unequal is decoupled
+    (DAPO).
+
+    Source: hacking Eq. 2, 12, 16, 24; acrl Eq. 1; cancel Eq. 42, 46-49, 75-78.
+    Deviation: hacking Eq. 12 clips by the ratio alone; its loss (Eq. 2) clips by ratio and sign, as here.
+    """
+
+    clip_low: Scalar = 0.2
+    clip_high: Scalar = 0.2
+
+    def __call__(self, ratio: Array, advantages: Array) -> Array:
+        """Post-clip weight [B, T]."""
+        low = jnp.where(advantages < 0, 1 - self.clip_low, -jnp.inf)
+        high = jnp.where(advantages < 0, jnp.inf, 1 + self.clip_high)
+        return clamp(ratio, low, high)
+
+
+@record()
+class DualClip:
+    """`SignAwareClip`, and for negative advantages also bounded above by `dual_clip` (inf: off).
+
+    Source: verl core_algos.compute_policy_loss_vanilla clip_ratio_c.
+    """
+
+    clip_low: Scalar = 0.2
+    clip_high: Scalar = 0.2
+    dual_clip: Scalar = 3.0
+
+    def __call__(self, ratio: Array, advantages: Array) -> Array:
+        """Post-clip weight [B, T]."""
+        weights = SignAwareClip(self.clip_low, self.clip_high)(ratio, advantages)
+        return jnp.where((advantages < 0) & (weights > self.dual_clip), self.dual_clip, weights)
+
+
+@record()
+class SignFreeClip:
+    """clip(r, 0, 1 + clip_high) whatever the sign of the advantage; zero gradient beyond.
+
+    Source: cancel Eq. 79, 80.
+    """
+
+    clip_high: Scalar = 0.2
+
+    def __call__(self, ratio: Array, advantages: Array) -> Array:
+        """Post-clip weight [B, T]."""
+        del advantages
+        return jnp.where(ratio > 1 + self.clip_high, 1 + self.clip_high, ratio)
+
+
+class Clip(Protocol):
+    """A clip maps (ratio [B, T], advantages [B, T]) to weights [B, T]."""
+
+    def __call__(self, ratio: Array, advantages: Array) -> Array:
+        """Post-clip weight [B, T]."""
+        ...
+
+
+class Surrogate:
+    """Base of the surrogates: what u is worth per sequence, and how per-token weights combine with it."""
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        raise NotImplementedError
+
+    def one_weight_per_sequence(self) -> bool:
+        """Whether u is the same at all tokens of a sequence, as group transforms need."""
+        return False
+
+    def pool(self, weights: Array, mask: Array) -> Array:
+        """Correction weights [B, T] as they multiply u."""
+        del mask
+        return weights
+
+
+@record(static=("ratio",))
+class Clipped(Surrogate):
+    """A clipped policy ratio: PPO, GRPO, GSPO by the choice of `ratio` and `clip`."""
+
+    ratio: Ratio
+    clip: Clip
+
+    def one_weight_per_sequence(self) -> bool:
+        """Whether the ratio is one of the sequence."""
+        return self.ratio is not token_ratio
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        return self.clip(self.ratio(batch), advantages)
+
+
+@record()
+class LogLikelihood(Surrogate):
+    """u = log pi(theta): the policy gradient itself, no ratio.
+
+    Source: lr Eq. 2-4; verl core_algos.compute_policy_loss_gpg.
+    """
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        del advantages
+        return batch.logp
+
+
+@record()
+class SignFreeWeight(Surrogate):
+    """clip(r, 0, 1 + clip_high) as a constant weight on the score: clipped tokens keep pushing.
+
+    Source: cancel Eq. 81, 82.
+    Deviation: the value is that of Eq. 80; only the gradient differs from `SignFreeClip`, beyond 1 +
+        clip_high.
+    """
+
+    clip_high: Scalar = 0.2
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        return score_through(SignFreeClip(self.clip_high)(token_ratio(batch), advantages), batch.logp)
+
+
+@record()
+class ClippedWeight(Surrogate):
+    """CISPO: a two-sided clipped ratio, detached, times log pi(theta).
+
+    TRL bounds from above only, at an absolute value: `clip_low=1, clip_high=bound - 1`.
+
+    Source: verl core_algos.compute_policy_loss_cispo; TRL loss_type cispo.
+    """
+
+    clip_low: Scalar = 0.2
+    clip_high: Scalar = 0.2
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        del advantages
+        weights = clamp(token_ratio(batch), 1 - self.clip_low, 1 + self.clip_high)
+        return jax.lax.stop_gradient(weights) * batch.logp
+
+
+@record()
+class SoftGate(Surrogate):
+    """SAPO: (4 / tau) sigmoid(tau (r - 1)), tau by the sign of the advantage.
+
+    Source: verl core_algos.compute_policy_loss_sapo; TRL loss_type sapo.
+    """
+
+    sapo_tau_positive: Scalar = 1.0
+    sapo_tau_negative: Scalar = 1.05
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        positive, negative = jnp.float32(self.sapo_tau_positive), jnp.float32(self.sapo_tau_negative)
+        tau = jnp.where(advantages > 0, positive, negative)
+        return jax.nn.sigmoid(tau * (token_ratio(batch) - 1)) * (4 / tau)
+
+
+@record()
+class GeometricMean(Surrogate):
+    """GMPO: sign-aware clip of each log ratio to [-clip_low, clip_high], then exp of the mean over the
+    sequence.
+
+    Correction weights join the geometric mean, as in verl.
+
+    Source: verl core_algos.compute_policy_loss_geo_mean.
+    Deviation: the mean log ratio is capped at 20 (verl overflows beyond 88); sequences without tokens leave
+        the mean over sequences.
+    """
+
+    clip_low: Scalar = 0.4
+    clip_high: Scalar = 0.4
+
+    def one_weight_per_sequence(self) -> bool:
+        """True: u is the sequence's geometric mean."""
+        return True
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """u [B, T]."""
+        log_ratio = batch.logp - batch.logp_train
+        low = jnp.where(advantages < 0, -self.clip_low, -jnp.inf)
+        high = jnp.where(advantages > 0, self.clip_high, jnp.inf)
+        mean = masked_mean(clamp(log_ratio, low, high), batch.mask, axis=1)
+        ratio = jnp.exp(clamp(mean, -jnp.inf, TOKEN_LIMIT))
+        return jnp.broadcast_to(ratio[:, None], batch.mask.shape)
+
+    def pool(self, weights: Array, mask: Array) -> Array:
+        """Geometric mean of the weights over each sequence, with verl's floor of 1e-10."""
+        log_mean = masked_mean(jnp.log(weights + 1e-10), mask, axis=1)
+        return jnp.broadcast_to(jnp.exp(log_mean)[:, None], mask.shape)

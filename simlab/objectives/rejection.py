@@ -1,0 +1,133 @@
+"""Masks: tokens or whole sequences that leave the loss, and its denominators, because the engines disagree.
+
+A rejection maps a batch to the tokens it keeps, bool [B, T].
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
+from simlab.objectives.corrections import token_log_rho
+from simlab.objectives.record import Scalar, record
+
+Level = Callable[[Array, Array], Array]
+
+
+def token(x: Array, mask: Array) -> Array:
+    """Each token by itself."""
+    del mask
+    return x
+
+
+def seq_sum(x: Array, mask: Array) -> Array:
+    """Sum over the sequence, at each of its tokens."""
+    return jnp.broadcast_to(masked_sum(x, mask, axis=1)[:, None], mask.shape)
+
+
+def seq_mean(x: Array, mask: Array) -> Array:
+    """Mean over the sequence, at each of its tokens."""
+    return jnp.broadcast_to(masked_mean(x, mask, axis=1)[:, None], mask.shape)
+
+
+def seq_max(x: Array, mask: Array) -> Array:
+    """Maximum over the sequence, at each of its tokens (zero without tokens)."""
+    highest = jnp.max(jnp.where(mask, x, -jnp.inf), axis=1)
+    return jnp.broadcast_to(jnp.where(mask.any(axis=1), highest, 0)[:, None], mask.shape)
+
+
+def k1(log_rho: Array) -> Array:
+    """-log rho, whose mean under pi_infer is KL(pi_infer, pi_train).
+
+    Source: verl rollout_corr_helper token_k1.
+    """
+    return -log_rho
+
+
+def k2(log_rho: Array) -> Array:
+    """log^2 rho / 2.
+
+    Source: verl rollout_corr_helper token_k2.
+    """
+    return 0.5 * log_rho**2
+
+
+def k3(log_rho: Array) -> Array:
+    """rho - 1 - log rho, never negative.
+
+    Source: verl rollout_corr_helper token_k3.
+    """
+    return jnp.exp(log_rho) - 1 - log_rho
+
+
+@record(static=("level",))
+class RatioBand:
+    """Keeps what has exp(k1) inside a band; one number C means (1 / C, C).
+
+    With `seq_mean` this is the geometric mask. With `seq_max` a sequence stays if all its tokens are in the
+    band.
+
+    Source: verl rollout_corr_helper token_k1, seq_sum_k1, seq_mean_k1.
+    Deviation: as in verl the band holds 1 / rho, not rho, since k1 = -log rho; `seq_max` is ours.
+    """
+
+    level: Level = seq_mean
+    rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        bounds = self.rejection_bounds
+        low, high = bounds if isinstance(bounds, tuple | list) else (1 / bounds, bounds)
+        log_ratio = k1(token_log_rho(batch))
+        highest, lowest = self.level(log_ratio, batch.mask), -self.level(-log_ratio, batch.mask)
+        return (lowest >= jnp.log(jnp.float32(low))) & (highest <= jnp.log(jnp.float32(high)))
+
+
+@record(static=("divergence", "level"))
+class DivergenceCap:
+    """Keeps what has a divergence (`k2` or `k3`) of at most `rejection_bounds`.
+
+    Source: verl rollout_corr_helper token_k2, token_k3, seq_sum_k2, seq_sum_k3, seq_mean_k2, seq_mean_k3,
+        seq_max_k2, seq_max_k3.
+    """
+
+    divergence: Callable[[Array], Array] = k3
+    level: Level = seq_mean
+    rejection_bounds: Scalar = 0.01
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        return self.level(self.divergence(token_log_rho(batch)), batch.mask) <= self.rejection_bounds
+
+
+@record()
+class Veto:
+    """Drops a sequence as soon as one of its tokens has rho below `rejection_bounds`.
+
+    Source: slime rs_veto_threshold.
+    """
+
+    rejection_bounds: Scalar = 1e-4
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        worst = seq_max(-token_log_rho(batch), batch.mask)
+        return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
+
+
+@record()
+class OffPolicySequenceMask:
+    """Drops sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
+
+    It looks at theta, so it is applied per update, after the advantages; it never changes a baseline.
+
+    Source: slime use_opsm, opsm_delta.
+    Deviation: dropped tokens also leave the denominators, as all rejections here; slime zeroes their terms.
+    """
+
+    opsm_delta: Scalar = 1e-4
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Kept tokens [B, T]."""
+        drift = seq_mean(batch.logp_train - batch.logp, batch.mask)
+        return ~((advantages < 0) & (drift > self.opsm_delta))

@@ -1,0 +1,156 @@
+"""DFPO: transforms of the post-clip sequence weights of one group, made so that shared tokens cancel.
+
+A transform maps (weights [G], advantages [G], real [G]) to weights [G]; sequences without tokens (`real`
+false) take no part and their entry is ignored. The result is a constant coefficient on the score unless
+`Differentiated`.
+"""
+
+import jax.numpy as jnp
+
+from simlab.objectives.batch import Array
+from simlab.objectives.ratios import score_through
+from simlab.objectives.record import Scalar, record
+
+
+class GroupTransform:
+    """Base of the transforms; all treat the transformed weight as a constant (stop-gradient).
+
+    Source: cancel Eq. 16, 45, 68, 70, 85.
+    """
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        raise NotImplementedError
+
+    def attach(self, weights: Array, logp: Array) -> Array:
+        """u [B, T] from transformed weights [B, T]."""
+        return score_through(weights, logp)
+
+
+@record()
+class Unchanged(GroupTransform):
+    """The post-clip weights themselves, detached: the control in which clipped sequences keep pushing.
+
+    Source: cancel Eq. 83, 86.
+    """
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        del advantages, real
+        return weights
+
+
+@record()
+class MinReplace(GroupTransform):
+    """Every weight becomes the smallest of the group.
+
+    Source: cancel Eq. 17, 50, 59-62, 84, 87-91, Thm. C.1, Thm. K.1.
+    """
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        del advantages
+        smallest = jnp.min(jnp.where(real, weights, jnp.inf))
+        return jnp.full_like(weights, jnp.where(real.any(), smallest, 1))
+
+
+@record()
+class OrthogonalProjection(GroupTransform):
+    """w - (A.w / A.A) A: the nearest weights with sum A w = 0; entries may become negative.
+
+    Source: cancel Eq. 18, 63.
+    """
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        a = jnp.where(real, advantages, 0)
+        return weights - safe_ratio(jnp.sum(a * weights), jnp.sum(a * a)) * a
+
+
+@record()
+class NonNegativeProjection(GroupTransform):
+    """The nearest weights with sum A v = 0 and v >= 0, in closed form.
+
+    v = max(w - m A, 0) for the multiplier m at which g(m) = sum A max(w - m A, 0) vanishes. g falls, and
+    entry j leaves at m = w_j / A_j; so j stays positive exactly if that point lies beyond the root, which the
+    sign of g there tells. With the active set known, m = (A.w) / (A.A) over it.
+
+    Source: cancel Eq. 51.
+    """
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        a = jnp.where(real, advantages, 0)
+        leaves = weights / jnp.where(a == 0, 1, a)
+        at_leaving = jnp.maximum(weights[None, :] - leaves[:, None] * a[None, :], 0)
+        g = jnp.sum(a[None, :] * at_leaving, axis=1)
+        active = jnp.where(a > 0, g <= 0, jnp.where(a < 0, g >= 0, True))
+        a_active = jnp.where(active, a, 0)
+        multiplier = safe_ratio(jnp.sum(a_active * weights), jnp.sum(a_active * a_active))
+        return jnp.where(active, jnp.maximum(weights - multiplier * a, 0), 0)
+
+
+@record()
+class TruncateAndRebalance(GroupTransform):
+    """Raise weights to `rebalance_floor`, then shrink the heavier side until sum A w = 0.
+
+    The positive side is scaled by min(1, n / p), the negative by min(1, p / n), with p and n the two sides'
+    sums of |A| w.
+
+    Source: cancel Eq. 52-55.
+    Deviation: Eq. 55 prints a minus sign too many in beta; p / n is right. After scaling only w > 0 holds,
+        not w >= floor. The paper gives no floor: 1e-6.
+    """
+
+    rebalance_floor: Scalar = 1e-6
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        a = jnp.where(real, advantages, 0)
+        raised = jnp.maximum(weights, self.rebalance_floor)
+        positive = jnp.sum(jnp.maximum(a, 0) * raised)
+        negative = jnp.sum(jnp.maximum(-a, 0) * raised)
+        heavier_positive = jnp.minimum(safe_ratio(negative, positive), 1)
+        heavier_negative = jnp.minimum(safe_ratio(positive, negative), 1)
+        return raised * jnp.where(a > 0, heavier_positive, jnp.where(a < 0, heavier_negative, 1))
+
+
+@record()
+class Scaled(GroupTransform):
+    """All weights times one constant: the ablation that only takes smaller steps.
+
+    Source: cancel Tab. 3, App. K.6.
+    """
+
+    transform_scale: Scalar = 0.5
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        del advantages, real
+        return self.transform_scale * weights
+
+
+@record()
+class Differentiated(GroupTransform):
+    """A transform without stop-gradient: u = w(theta) log pi(theta), both factors differentiated.
+
+    Source: cancel Tab. 3, App. K.6.
+    Deviation: differentiating Eq. 49-50 as printed gives zero, since sum A = 0; so the ablation must keep the
+        score term. Here the transformed weight is differentiated as a factor beside log pi.
+    """
+
+    inner: GroupTransform
+
+    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+        """Transformed weights [G]."""
+        return self.inner(weights, advantages, real)
+
+    def attach(self, weights: Array, logp: Array) -> Array:
+        """u [B, T] from transformed weights [B, T]."""
+        return weights * logp
+
+
+def safe_ratio(numerator: Array, denominator: Array) -> Array:
+    """numerator / denominator, and zero where the denominator is (in value and gradient)."""
+    usable = denominator != 0
+    return jnp.where(usable, numerator / jnp.where(usable, denominator, 1), 0)

@@ -1,0 +1,106 @@
+"""Equal to TRL 1.16, value and gradient, on the batches that `scripts/trl_goldens.py` drew.
+
+OBJECTIVE_OF is the mapping from `GRPOConfig` (VARIANTS there) to the lab's presets and overrides. TRL clamps
+no log ratio, so its batches stay within +-12, and it adds 1e-4 to the standard deviation of the rewards where
+the lab and verl add 1e-6: the losses are compared on the lab's advantages, the advantages by themselves.
+"""
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simlab.objectives import ADVANTAGES, prepared, resolve
+from tests.objectives.framework_comparison import (
+    GROUP_SIZE,
+    Case,
+    Golden,
+    assert_equal_to_round_off,
+    batch_from,
+    estimator_error,
+    golden_from,
+    worst,
+)
+
+BATCHES = ("moderate", "wide 2", "wide 6", "wide 12")
+# vllm_importance_sampling_mode with clip_max 3 -> suffix.
+CORRECTIONS = {
+    "token_truncate": "tis",
+    "token_mask": "mis",
+    "sequence_truncate": "seq_tis",
+    "sequence_mask": "seq_mis",
+}
+# loss_type bnpo is token-mean within one micro-batch, dapo over the whole step.
+TOKEN_MEAN = {"aggregation": "token-mean"}
+OBJECTIVE_OF = {
+    "grpo": resolve("grpo"),
+    "grpo delta 4": resolve("grpo", dual_clip=4.0),
+    "bnpo": resolve("grpo", **TOKEN_MEAN),
+    "dapo": resolve("dapo", dual_clip=inf, group_filter=False),
+    "dr_grpo": resolve("dr_grpo", dual_clip=inf),
+    "cispo": resolve("cispo", clip_low=1.0),
+    "sapo": resolve("sapo"),
+    "gspo": resolve("gspo"),
+    "gspo_wide": resolve("gspo", clip_low=0.2, clip_high=0.2),
+    "opsm": resolve("grpo+opsm", opsm_delta=0.05, aggregation="token-sum"),
+    **{
+        f"grpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0) for mode, suffix in CORRECTIONS.items()
+    },
+    **{
+        f"bnpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0, **TOKEN_MEAN)
+        for mode, suffix in CORRECTIONS.items()
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def goldens():
+    with np.load(Path(__file__).parent / "goldens" / "trl_losses.npz") as arrays:
+        return dict(arrays)
+
+
+def check_losses(arrays, name: str) -> None:
+    """One variant on all batches; `test_trl_live` calls it with fresh goldens."""
+    assert_equal_to_round_off(OBJECTIVE_OF[name], {label: case(arrays, label, name) for label in BATCHES})
+
+
+def case(arrays, label: str, name: str) -> Case:
+    """TRL's answer, adapted where the lab deviates on purpose."""
+    batch, golden = batch_from(arrays, label), golden_from(arrays, label, name)
+    if name == "opsm":
+        # TRL zeroes the terms but keeps the denominators, B T for this loss: compare the sum over tokens.
+        golden = Golden(*(part * np.float32(batch.logp.size) for part in vars(golden).values()))
+    return Case(batch, golden, unclamped_weight(batch) if "sequence" in name else 0.0)
+
+
+def unclamped_weight(batch) -> np.ndarray:
+    """Where the product of rho is below exp(-20), that is the lab's weight; times the largest r, exp(12)."""
+    log_rho = np.where(batch.mask, batch.logp_train - batch.logp_infer, 0).sum(1, keepdims=True)
+    return np.where(log_rho < -20, np.exp(-20.0 + 12.0), 0.0)
+
+
+def check_advantages(arrays, label: str) -> None:
+    """TRL's advantages are ours but for 1e-4 beside the standard deviation instead of 1e-6."""
+    batch = prepared(batch_from(arrays, label))
+    everybody = np.ones(len(batch.rewards), bool)
+    std = np.repeat(np.asarray(batch.rewards).reshape(-1, GROUP_SIZE).std(1, ddof=1), GROUP_SIZE)
+    for name, scale, factor in (("grpo", "group", (std + 1e-6) / (std + 1e-4)), ("grpo_no_std", "none", 1.0)):
+        golden = arrays[f"{label}/advantages_{scale}"]
+        ours = np.asarray(ADVANTAGES[name](batch, everybody)) * factor
+        allowed = 2 * estimator_error(ADVANTAGES[name], batch, golden[:, None])[:, 0]
+        worst(ours, golden, allowed, f"{name} advantage")
+
+
+def test_every_variant_of_the_script_has_an_objective(goldens):
+    assert set(goldens["names"]) == set(OBJECTIVE_OF)
+
+
+@pytest.mark.parametrize("name", OBJECTIVE_OF)
+def test_value_and_coefficients_are_trls(goldens, name):
+    check_losses(goldens, name)
+
+
+@pytest.mark.parametrize("label", BATCHES)
+def test_advantages_are_trls(goldens, label):
+    check_advantages(goldens, label)

@@ -1,0 +1,192 @@
+"""Names, overrides, errors, sweeps, rollout terms, and the switch."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from simlab.objectives import (
+    OBJECTIVES,
+    TokenBatch,
+    named,
+    objective_value,
+    override_names,
+    prepared,
+    resolve,
+    rollout_terms,
+    switch_coefficients,
+    token_coefficients,
+    value_from_terms,
+    with_overrides,
+)
+from tests.objectives.batches import batch_of, random_batch
+
+PRESETS = {
+    "reinforce",
+    "rloo",
+    "ppo",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "gspo",
+    "gmpo",
+    "cispo",
+    "sapo",
+    "grpo_fix",
+    "grpo_fix_weight",
+    "dfpo_none",
+    "dfpo_min",
+    "dfpo_orth",
+    "dfpo_posorth",
+    "dfpo_rebalance",
+    "gspo_bias",
+    "gspo_noise",
+}
+
+
+def test_presets_are_there_and_say_where_they_come_from():
+    assert set(OBJECTIVES) >= PRESETS
+    assert all(objective.source for objective in OBJECTIVES.values())
+
+
+DEFAULTS = [
+    ("grpo", {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": np.inf}),
+    ("dapo", {"clip_low": 0.2, "clip_high": 0.28, "group_filter": True}),
+    ("gspo", {"clip_low": 3e-4, "clip_high": 4e-4}),
+    ("dfpo_posorth", {"clip_low": 3e-4, "clip_high": 4e-4}),
+    ("gmpo", {"clip_low": 0.4, "clip_high": 0.4}),
+    ("grpo+tis", {"correction_clip": 2.0}),
+    ("grpo+seq_mis", {"correction_clip": 2.0}),
+    ("grpo+icepop", {"correction_clip": (0.5, 5.0)}),
+    ("grpo+acrl", {"acrl_gamma": 0.65, "acrl_clip": 3.0, "acrl_level": "group", "acrl_reference": None}),
+    ("sapo", {"sapo_tau_positive": 1.0, "sapo_tau_negative": 1.05}),
+    ("gspo_bias", {"distortion_delta": 2.0, "distortion_threshold": 0.1}),
+    ("gspo_noise", {"distortion_std": 0.2}),
+    ("grpo+geo_mask", {"rejection_bounds": (0.999, 1.001), "baseline": "survivors"}),
+    ("grpo+opsm", {"opsm_delta": 1e-4}),
+]
+
+
+@pytest.mark.parametrize(("name", "defaults"), DEFAULTS)
+def test_overriding_with_the_default_changes_nothing(name, defaults):
+    assert resolve(name, **defaults) == named(name)
+    assert set(defaults) <= set(override_names(named(name)))
+
+
+def test_unknown_names_are_answered_with_the_valid_ones():
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match=r"clip_hi.*did you mean 'clip_high'.*clip_low.*dual_clip"):
+        objective_value("grpo", batch, clip_hi=0.3)
+    with pytest.raises(ValueError, match=r"'dual_clip'.*allowed: advantage, clip_low, clip_high"):
+        token_coefficients("gspo", batch, dual_clip=3.0)
+    with pytest.raises(ValueError, match="baseline"):
+        objective_value("grpo", batch, baseline="all")
+    with pytest.raises(ValueError, match=r"objective 'gprpo'.*did you mean 'grpo'"):
+        objective_value("gprpo", batch)
+    with pytest.raises(ValueError, match=r"suffix 'tiss'.*did you mean 'tis'"):
+        objective_value("grpo+tiss", batch)
+    with pytest.raises(ValueError, match=r"aggregation 'mean'.*token-mean"):
+        objective_value("grpo", batch, aggregation="mean")
+    with pytest.raises(ValueError, match=r"baseline 'some'.*all, survivors"):
+        objective_value("grpo+k3_mask", batch, baseline="some")
+    with pytest.raises(ValueError, match=r"acrl_level 'token'.*sequence, group, batch"):
+        objective_value("grpo+acrl", batch, acrl_level="token")
+    with pytest.raises(ValueError, match="two stages for 'correction'"):
+        named("grpo+tis+acrl")
+    with pytest.raises(ValueError, match="used by 2 stages"):
+        objective_value("grpo+geo_mask+k3_mask", batch, rejection_bounds=0.1)
+
+
+def test_batches_that_do_not_fit_are_refused():
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match="group_size 3"):
+        objective_value("grpo", replace(batch, group_size=3))
+    with pytest.raises(ValueError, match="logp_infer has shape"):
+        objective_value("grpo", replace(batch, logp_infer=batch.logp_infer[:, 1:]))
+    with pytest.raises(ValueError, match="rewards has shape"):
+        objective_value("grpo", replace(batch, rewards=batch.rewards[:, None]))
+    with pytest.raises(ValueError, match=r"TokenBatch\.values"):
+        objective_value("ppo", batch)
+
+
+def test_numpy_in_double_precision_is_accepted():
+    batch = random_batch(0)
+    fields = {
+        name: np.float64(getattr(batch, name)) for name in ("logp", "logp_train", "logp_infer", "rewards")
+    }
+    double = replace(batch, **fields, mask=np.int64(batch.mask))
+    np.testing.assert_array_equal(token_coefficients("grpo", double), token_coefficients("grpo", batch))
+
+
+def test_numbers_may_be_sweep_axes():
+    batch = random_batch(1)
+    bounds = jnp.float32([0.01, 0.1, 0.3])
+    swept = jax.jit(
+        jax.vmap(lambda high: objective_value("dapo+tis", batch, clip_high=high, correction_clip=high))
+    )
+    one_by_one = [objective_value("dapo+tis", batch, clip_high=x, correction_clip=x) for x in bounds]
+    # Same work in another order: a few roundings of numbers of order one.
+    np.testing.assert_allclose(swept(bounds), one_by_one, atol=1e-6)
+    assert np.ptp(one_by_one) > 1e-3
+
+
+def test_an_objective_is_a_pytree_of_its_numbers():
+    batch = random_batch(2)
+    value = jax.jit(objective_value)
+    for high in (0.05, 0.3):
+        changed = with_overrides(OBJECTIVES["grpo"], clip_high=high)
+        np.testing.assert_allclose(
+            value(changed, batch), objective_value("grpo", batch, clip_high=high), atol=1e-6
+        )
+    assert value._cache_size() == 1
+
+
+def test_minibatches_of_whole_groups_reuse_the_rollout_terms():
+    """Batch-wide quantities (whitening, X) stay those of the rollout; the parts add up to the whole."""
+    batch = prepared(random_batch(3))
+    objective = resolve("rloo+acrl", advantage="whitened", aggregation="token-sum", acrl_level="batch")
+    terms = rollout_terms(objective, batch)
+    parts = [
+        jax.tree.map(lambda x, rows=rows: x[rows] if np.ndim(x) else x, (batch, terms))
+        for rows in (slice(0, 4), slice(4, 8))
+    ]
+    halves = [value_from_terms(objective, *part) for part in parts]
+    np.testing.assert_allclose(sum(halves), value_from_terms(objective, batch, terms), atol=1e-6)
+
+
+def test_sum_of_detached_coefficients_times_logp_has_the_same_gradient():
+    batch = random_batch(4)
+    for name in ("gmpo+mis", "dfpo_min_no_stop"):
+        c = token_coefficients(name, batch)
+        np.testing.assert_array_equal(jax.grad(lambda logp, c=c: jnp.sum(c * logp))(batch.logp), c)
+
+
+def test_switch_is_the_objectives_one_by_one():
+    names = ("grpo", "dfpo_min", "cispo", "grpo+acrl")
+    batch = random_batch(5)
+    together = jax.jit(jax.vmap(lambda i: switch_coefficients(i, batch, names)))(jnp.arange(len(names)))
+    for name, actual in zip(names, together, strict=True):
+        np.testing.assert_allclose(actual, token_coefficients(name, batch), atol=1e-6)
+
+
+def test_group_filter_leaves_the_denominator():
+    batch = batch_of(np.zeros((4, 1)), [1, 0, 1, 1], 2)
+    kept = token_coefficients("grpo", batch, group_filter=True, advantage="grpo_no_std")
+    np.testing.assert_array_equal(kept, [[0.25], [-0.25], [0], [0]])
+    assert token_coefficients("grpo", batch, advantage="grpo_no_std")[0, 0] == 0.125
+
+
+def test_positional_order_of_the_batch():
+    assert list(TokenBatch.__dataclass_fields__) == [
+        "logp",
+        "logp_train",
+        "logp_infer",
+        "rewards",
+        "mask",
+        "group_size",
+        "key",
+        "logp_reference",
+        "values",
+    ]
