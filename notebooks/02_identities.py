@@ -1,0 +1,159 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Identities: what must hold, and what does not
+#
+# Training runs are noisy; identities are not. Here a policy is a table of softmax rows, small enough
+# that *every* sequence it can produce is written down. Expectations are sums, gradients are exact,
+# everything is float64. Three questions:
+#
+# 1. Why does the mismatch ratio rho look biased for rare tokens, and why does the sign depend on who sorts?
+# 2. What does sampling from the wrong engine add to the objective?
+# 3. When do the updates of a token that all samples share cancel?
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from simlab.models import enumerate_sequences
+from simlab.theory import noisy_pair, random_logits
+from simlab.theory.expectation import softmax
+
+SMOKE = bool(os.environ.get("SIMLAB_SMOKE"))
+
+# %% [markdown]
+# ## 1. Survival bias
+#
+# The engine samples; rho = pi_train / pi_infer of the token that was sampled. Averaged over everything,
+# rho is exactly 1 (and 1/rho is at least 1: *hacking* Eq. 46). Averaged over a *bin of tokens*, the mean
+# of rho is the bin's mass under pi_train over its mass under pi_infer, so it depends on how the bin was
+# chosen.
+
+# %%
+from simlab.theory.importance import inverse_rho_mean, mean_rho_in_bins, rho_mean, survival_bias
+
+rng = np.random.default_rng(0)
+logits = rng.normal(scale=1.5, size=(2_000 if SMOKE else 20_000, 64))
+noise = 0.2 * rng.normal(size=logits.shape)
+train, infer = softmax(logits), softmax(logits + noise)
+print("mean of rho  ", rho_mean(train, infer)[0].mean())
+print("mean of 1/rho", inverse_rho_mean(train, infer)[0].mean())
+
+# %%
+edges = np.geomspace(1e-4, 1, 13)
+centers = np.sqrt(edges[1:] * edges[:-1])
+figure, axis = plt.subplots(figsize=(5, 3))
+for by, sorting, style in (("train", train, "o-"), ("infer", infer, "s--")):
+    measured, _ = mean_rho_in_bins(train, infer, edges, by)
+    predicted = 1 + survival_bias(sorting, 0.2**2, by, logit_variance=1.5**2)
+    expected, _ = mean_rho_in_bins(sorting * predicted, sorting, edges, by)
+    axis.plot(centers, measured, style, label=f"sorted by pi_{by}")
+    axis.plot(centers, expected, color="gray", linewidth=0.8)
+axis.axhline(1, color="black", linewidth=0.5)
+axis.set(xscale="log", xlabel="probability of the token", ylabel="mean rho")
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# Same tokens, same engines, opposite signs. Sorted by pi_train, rare tokens have mean rho *below* 1, by
+# -s² (sum p² - p): a small effect. Sorted by pi_infer they are far *above* 1, because a token that is
+# rare for the engine is one that the engine's noise has pushed down. Gray: the prediction.
+
+# %% [markdown]
+# ## 2. The objective that is really optimized
+#
+# *hacking* Eq. 10 writes the change of the objective as the sum over tokens of Cov(X_t, 1/rho_t). But a
+# sequence is sampled as a whole: all pairs (t, s) enter. The printed sum is 1/T of the truth.
+
+# %%
+from simlab.theory.hacking import objective_gap
+
+for length in (1, 2, 3, 5):
+    space = enumerate_sequences(3, length)
+    pair = noisy_pair(space, random_logits(space, 0), dose=0.003)
+    values = np.random.default_rng(1).normal(size=(len(space.tokens), 1))
+    gap = objective_gap(pair, np.repeat(values / length, length, axis=1))
+    print(
+        f"T = {length}: printed / exact {gap.printed / gap.exact:.3f}, "
+        f"all pairs / exact {gap.double_sum / gap.exact:.3f}"
+    )
+
+# %% [markdown]
+# That is also why token-level correction leaves most of the bias of long sequences in place, while
+# sequence-level correction removes it and pays in variance:
+
+# %%
+from simlab.theory.corrections import dose_for, qualities
+from simlab.theory.expectation import random_rewards
+
+space = enumerate_sequences(3, 4 if SMOKE else 8)
+table = random_logits(space, 0)
+pair = dose_for(0.3, lambda dose: noisy_pair(space, table, dose))
+found = qualities(pair, random_rewards(space, 0), size=16)
+figure, axis = plt.subplots(figsize=(5, 3))
+for name, quality in found.items():
+    axis.plot(quality.bias, quality.std, "o")
+    axis.annotate(name, (quality.bias, quality.std), fontsize=8, xytext=(4, 2), textcoords="offset points")
+axis.set(xlabel="bias / |gradient|", ylabel="std of one group / |gradient|", title="std of rho = 0.3")
+plt.show()
+
+# %% [markdown]
+# ## 3. Cancellation on a shared token
+#
+# All samples of a group begin with the same token. Their advantages sum to zero, so with weights per
+# token its updates cancel (*cancel* Eq. 9). Weights that depend on the whole sequence do not cancel (Eq.
+# 13), and neither does a clip that looks at the sign of the advantage (Eq. 75, 76). All three read off
+# the objectives themselves:
+
+# %%
+from simlab.theory.cancellation import group_batch, objective_leftover
+
+rng = np.random.default_rng(0)
+# The sequence clip is opened, so that coupling alone is seen.
+wide = {"clip_low": 1.0, "clip_high": 100.0}
+settings = {"grpo": {}, "grpo_fix": {}, "gspo": wide, "dfpo_none": wide, "dfpo_min": wide, "dfpo_orth": wide}
+shared = np.linspace(-0.5, 0.5, 7 if SMOKE else 21)
+log_ratio = np.repeat(0.3 * rng.normal(size=(1, 8, 5)), len(shared), axis=0)
+log_ratio[:, :, 0] = shared[:, None]
+rewards = np.tile(np.array([0.0, 1, 1, 0, 1, 0, 0, 0]), (len(shared), 1))
+figure, axis = plt.subplots(figsize=(5, 3))
+for (name, clip), style in zip(settings.items(), ("-", "--", "-.", ":", "-", "--"), strict=True):
+    total, size = objective_leftover(name, group_batch(log_ratio, rewards), **clip)
+    axis.plot(np.exp(shared), total / np.where(size > 0, size, 1), style, label=name)
+axis.set(xlabel="policy ratio of the shared token", ylabel="what is left / sum of sizes")
+axis.legend(fontsize=7)
+plt.show()
+
+# %% [markdown]
+# `grpo` cancels inside 0.8 .. 1.2 and not at all outside; `grpo_fix` everywhere; `gspo` nowhere, and its
+# stop-gradient alone (`dfpo_none`) changes nothing; the transforms of DFPO restore it. With *unequal
+# lengths* they do not, because each sample is divided by its own length after the weights were balanced:
+
+# %%
+from simlab.theory.cancellation import length_counterexample
+
+length_counterexample()
+
+# %% [markdown]
+# ## The whole board
+#
+# `simlab theory` checks all of this and more in under a minute. Here are the rows of one paper.
+
+# %%
+from simlab.theory.board import board
+from simlab.theory.checks import acrl
+
+for row in board(acrl.CLAIMS):
+    print(f"{row['claim']:4} {row['equation']:26} {row['verdict']:10} {row['found'][:90]}")

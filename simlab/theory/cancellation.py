@@ -1,0 +1,196 @@
+"""When the updates of a token that all samples of a group share cancel, and what restores it.
+
+A group is `advantages` `[G]` with sum zero and log policy ratios `[G, T]`. The coefficient of the shared
+token is the sum over the group of what multiplies its score.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from simlab.objectives import OBJECTIVES, TokenBatch, objective_value, token_coefficients
+
+
+def shared_coefficient(weights: np.ndarray, advantages: np.ndarray) -> float:
+    """(1/G) sum_i A_i w_i: what multiplies the shared token's score when sample i has weight w_i.
+
+    Source: cancel Eq. 2, 9, 13, 38.
+    """
+    return float(advantages @ weights) / len(advantages)
+
+
+def sequence_coupled(log_ratio: np.ndarray, shared: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The ratio of the shared token and the product u_i of all others, `[G]` each.
+
+    Source: cancel Eq. 11, 12, 31, 35-37.
+    Deviation: this is the plain product of Eq. 11; Eq. 44 takes its length-th root.
+    """
+    rest = np.delete(log_ratio, shared, axis=1).sum(1)
+    return np.exp(log_ratio[:, shared]), np.exp(rest)
+
+
+def pair_leftover(log_ratio: np.ndarray, advantage: float) -> tuple[float, float]:
+    """Shared coefficient of two samples with advantages -A, +A under products, and A rho (u_2 - u_1) / 2.
+
+    Source: cancel Eq. 6, 12, 13, 32-38.
+    """
+    rho, u = sequence_coupled(log_ratio)
+    signed = np.array([-advantage, advantage])
+    return shared_coefficient(rho * u, signed), advantage * rho[0] * (u[1] - u[0]) / 2
+
+
+def near_zero_exponent(leftover: np.ndarray, scales: np.ndarray) -> float:
+    """Slope of log P(|leftover| < e) in log e: 1 when the cancelling set has codimension one.
+
+    Source: cancel Cor. 3.3.
+    Deviation: the paper says measure zero; the exponent also says how fast one leaves that set.
+    """
+    chance = (np.abs(leftover)[:, None] < scales).mean(0)
+    return float(np.polyfit(np.log(scales), np.log(chance), 1)[0])
+
+
+def clip_leftover(weight: float, advantage: float, clip: float) -> dict[str, float]:
+    """Sums over samples of advantage -A and +A that share a ratio w, under the sign-dependent clip.
+
+    `value`: of A times the post-clip weight. `gradient`: of the factor that multiplies the score, where
+    a clipped branch counts zero: -A w above the range, +A w below it.
+
+    Source: cancel Eq. 10, 75-78.
+    Deviation: Eq. 75 and 76 are sums of values; what cancels or not in an update is the gradient.
+    """
+    clipped = float(np.clip(weight, 1 - clip, 1 + clip))
+    value = advantage * (min(weight, clipped) - max(weight, clipped))
+    gradient = advantage * weight * (float(weight <= 1 + clip) - float(weight >= 1 - clip))
+    return {"value": value, "gradient": gradient}
+
+
+def group_batch(log_ratio: np.ndarray, rewards: np.ndarray, mask: np.ndarray | None = None) -> TokenBatch:
+    """A batch of groups with given log policy ratios `[N, G, T]` and rewards `[N, G]`, at zero mismatch.
+
+    logp_train is -1 at every token, so that position t is the same token of the same context in all
+    samples of a group wherever their log-ratios there agree.
+    """
+    size, length = log_ratio.shape[1:]
+    train = np.full((log_ratio.shape[0] * size, length), -1.0, np.float32)
+    return TokenBatch(
+        logp=jnp.asarray(train + log_ratio.reshape(train.shape), jnp.float32),
+        logp_train=jnp.asarray(train),
+        logp_infer=jnp.asarray(train),
+        rewards=jnp.asarray(rewards.ravel(), jnp.float32),
+        mask=jnp.asarray(np.ones(train.shape, bool) if mask is None else mask.reshape(train.shape)),
+        group_size=size,
+    )
+
+
+def objective_leftover(
+    name: str, batch: TokenBatch, shared: int = 0, **overrides
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum over each group of an objective's token coefficients at the shared position, and of their sizes.
+
+    Source: cancel Eq. 2, 9, 82.
+    """
+    column = np.asarray(token_coefficients(name, batch, **overrides), np.float64)[:, shared]
+    groups = column.reshape(-1, batch.group_size)
+    return groups.sum(1), np.abs(groups).sum(1)
+
+
+def objective_clip_leftover(weight: float, clip: float) -> dict[str, float]:
+    """`clip_leftover` with A = 1/2, read off the `grpo` preset: its value, and its token coefficients.
+
+    Source: cancel Eq. 75-78.
+    """
+    batch = group_batch(np.full((1, 2, 1), np.log(weight)), np.array([[0.0, 1.0]]))
+    settings = {"advantage": "grpo_no_std", "clip_low": clip, "clip_high": clip}
+    total, _ = objective_leftover("grpo", batch, **settings)
+    # The objective is a mean over the two samples.
+    return {"value": 2 * float(objective_value("grpo", batch, **settings)), "gradient": 2 * float(total[0])}
+
+
+def transformed(preset: str, weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+    """Apply the group transform of `preset` to groups of `weights` `[N, G]`.
+
+    Source: cancel Eq. 17, 18, 50-55, 63.
+    """
+    real = jnp.ones(weights.shape, bool)
+    single = (jnp.asarray(weights, jnp.float32), jnp.asarray(advantages, jnp.float32), real)
+    return np.asarray(_batched_transform(preset)(*single), np.float64)
+
+
+@cache
+def _batched_transform(preset: str):
+    transform = OBJECTIVES[preset].transform
+    if transform is None:
+        raise ValueError(f"{preset!r} has no group transform")
+    return jax.jit(jax.vmap(transform))
+
+
+def constraint(weights: np.ndarray, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """sum A w relative to sum |A| |w before|, per group of `[N, G]`.
+
+    Source: cancel Eq. 63, 73.
+    """
+    return (advantages * weights).sum(1) / (np.abs(advantages) * np.abs(before)).sum(1)
+
+
+def rebalance_as_printed(weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+    """Truncate-and-rebalance with beta exactly as printed: the wrong sign makes the weights negative.
+
+    Source: cancel Eq. 52-55.
+    Deviation: kept to show that it fails; `objectives.transforms.TruncateAndRebalance` is the right one.
+    """
+    positive, negative = advantages > 0, advantages < 0
+    up, down = advantages[positive] @ weights[positive], -advantages[negative] @ weights[negative]
+    out = weights.copy()
+    if up > down:
+        out[positive] *= down / up
+    else:
+        out[negative] *= -up / down
+    return out
+
+
+def min_replace_bias(
+    weights: np.ndarray, advantages: np.ndarray, scores: np.ndarray
+) -> tuple[float, float, float]:
+    """|g_min - g_base|, its bound by the spread, and the bound by delta = max |log w|; scores `[G, D]`.
+
+    Source: cancel Eq. 90-96.
+    """
+    gap = weights - weights.min()
+    bias = np.linalg.norm((advantages * gap) @ scores) / len(weights)
+    sizes = np.abs(advantages) * np.linalg.norm(scores, axis=1)
+    delta = np.abs(np.log(weights)).max()
+    return float(bias), float(sizes @ gap) / len(weights), float(sizes.mean() * 2 * np.sinh(delta))
+
+
+def remaining_gradient(weights: np.ndarray, advantages: np.ndarray, scores: np.ndarray) -> float:
+    """|(1/G) sum A_i w_i g_i|: what is left of the update after a transform; scores `[G, D]`.
+
+    Source: cancel Cor. 3.4, Eq. 68, 74, 90, 91.
+    """
+    return float(np.linalg.norm((advantages * weights) @ scores)) / len(weights)
+
+
+def length_counterexample(tolerance: float = 1e-9) -> dict:
+    """Search small groups for weights with sum A w = 0 whose shared-token sum over lengths is not zero.
+
+    Length normalization divides by |y_i| after the weights were balanced. Groups are tried from the
+    smallest: G, then lengths, then rewards; weights all one (Min-Replace).
+
+    Source: cancel Eq. 70-73.
+    Deviation: App. D.3 says lengths must be nearly equal; the search shows the smallest failure.
+    """
+    for size in (2, 3):
+        for lengths in np.ndindex(*(3,) * size):
+            for rewards in np.ndindex(*(2,) * size):
+                advantages = np.asarray(rewards) - np.mean(rewards)
+                per_token = advantages / (np.asarray(lengths) + 1)
+                if abs(advantages.sum()) < tolerance < abs(per_token.sum()):
+                    return {
+                        "advantages": advantages,
+                        "lengths": np.asarray(lengths) + 1,
+                        "constraint": float(advantages.sum()),
+                        "shared": float(per_token.sum()) / size,
+                    }
+    raise AssertionError("no counterexample among groups of 2 and 3")

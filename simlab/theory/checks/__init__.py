@@ -1,0 +1,1 @@
+"""One module per paper: the checks behind the rows of the board."""

@@ -1,0 +1,113 @@
+"""How rounding a softmax moves probabilities: exactly per format, and predicted from ulps."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from simlab.formats import quantize
+from simlab.theory.expectation import softmax
+
+SITES = ("logits", "probs")
+
+
+def rounded_softmax(
+    logits: np.ndarray, fmt: str, rounding: str = "nearest_even", sites: tuple[str, ...] = SITES
+) -> np.ndarray:
+    """Probabilities that an engine prints, `[K, V]`: logits and final probabilities rounded, exact between.
+
+    Rows need not sum to one; an engine samples from the rows divided by their sums.
+
+    Source: hacking Eq. 44, 45.
+    Deviation: Eq. 45 does not say where rounding happens; rounding at these two sites gives the
+    statistics of Tab. 2. Between them the softmax is computed in float64 instead of float32.
+    """
+    rounded = _round(logits, fmt, rounding) if "logits" in sites else logits
+    probs = softmax(rounded)
+    return _round(probs, fmt, rounding) if "probs" in sites else probs
+
+
+def _round(values: np.ndarray, fmt: str, rounding: str) -> np.ndarray:
+    return np.asarray(quantize(jnp.asarray(values, jnp.float32), fmt, rounding=rounding), np.float64)
+
+
+def normalized_rows(printed: np.ndarray) -> np.ndarray:
+    """The law that is sampled from when `printed` is printed; `ValueError` where a row is all zero."""
+    total = printed.sum(-1, keepdims=True)
+    if not (total > 0).all():
+        raise ValueError("a row of probabilities rounds to zero everywhere: the format cannot hold it")
+    return printed / total
+
+
+def ulp(values: np.ndarray, mantissa_bits: int) -> np.ndarray:
+    """Distance of neighbors in a format without exponent limits: 2^(exponent - mantissa bits)."""
+    return np.ldexp(1.0, np.frexp(values)[1] - 1 - mantissa_bits)
+
+
+def log_ratio_moments(
+    logits: np.ndarray,
+    mantissa_bits: int,
+    rounding: str = "nearest_even",
+    sites: tuple[str, ...] = SITES,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted mean and variance of log(rounded / exact probability) for each token, `[K, V]`.
+
+    A rounding error of a value x is nearly uniform over one ulp(x): variance ulp^2 / 12, mean 0 to
+    nearest and -sign(x) ulp / 2 toward zero. With d_b the error of logit b, log p_a moves by
+    d_a - sum_b p_b d_b; rounding p_a itself adds an error relative to p_a. The errors being independent,
+        variance = (ulp(z_a)^2 (1 - 2 p_a) + sum_b p_b^2 ulp(z_b)^2 + (ulp(p_a) / p_a)^2) / 12,
+    so the spread of rho halves with each mantissa bit, rare tokens are no worse than common ones of the
+    same |logit|, and large |logits| dominate. For BF16 and N(0, 1.5^2) logits over 2048 tokens this
+    gives the 0.0048 of Tab. 2.
+
+    Source: hacking Eq. 44, 45, Tab. 2.
+    Deviation: the paper measures the spread; the formula is a result of ours. Subnormals, overflow and
+    the normalization of printed rows are left out.
+    """
+    if rounding not in ("nearest_even", "toward_zero"):
+        raise ValueError(f"rounding must be nearest_even or toward_zero, got {rounding!r}")
+    probs = softmax(logits)
+    of_logits = ulp(logits, mantissa_bits) * ("logits" in sites)
+    of_probs = ulp(probs, mantissa_bits) / probs * ("probs" in sites)
+    variance = of_logits**2 * (1 - 2 * probs) + (probs**2 * of_logits**2).sum(-1, keepdims=True)
+    shift = -np.sign(logits) * of_logits / 2
+    mean = shift - (probs * shift).sum(-1, keepdims=True) - of_probs / 2
+    return mean * (rounding == "toward_zero"), (variance + of_probs**2) / 12
+
+
+def predicted_rho_std(
+    logits: np.ndarray,
+    mantissa_bits: int,
+    rounding: str = "nearest_even",
+    sites: tuple[str, ...] = SITES,
+) -> float:
+    """Predicted std of rho over sampled tokens: of log rho, to first order.
+
+    Source: hacking Eq. 5, 45, Tab. 2.
+    """
+    mean, variance = log_ratio_moments(logits, mantissa_bits, rounding, sites)
+    law = softmax(logits) / len(logits)
+    average = (law * mean).sum()
+    return float(np.sqrt((law * (variance + (mean - average) ** 2)).sum()))
+
+
+def measured_rho_std(logits: np.ndarray, printed: np.ndarray) -> float:
+    """Exact std of exact / printed probability over tokens sampled from the printed law.
+
+    Source: hacking Eq. 5, Tab. 2.
+    """
+    law = normalized_rows(printed) / len(printed)
+    rho = np.where(printed > 0, softmax(logits) / np.where(printed > 0, printed, 1.0), 0.0)
+    mean = (law * rho).sum()
+    return float(np.sqrt((law * (rho - mean) ** 2).sum()))
+
+
+def gaussian_rho_std(
+    fmt: str, rounding: str = "nearest_even", vocabulary: int = 2048, logit_std: float = 1.5, rows: int = 64
+) -> float:
+    """Std of rho when only the logits are rounded, on `rows` draws of N(0, logit_std^2) logits.
+
+    Source: hacking App. C.1.
+    """
+    if vocabulary < 2 or logit_std <= 0:
+        raise ValueError(f"need vocabulary >= 2 and logit_std > 0, got {vocabulary} and {logit_std}")
+    logits = np.random.default_rng(0).normal(scale=logit_std, size=(rows, vocabulary))
+    return measured_rho_std(logits, rounded_softmax(logits, fmt, rounding, ("logits",)))
