@@ -15,6 +15,7 @@ from simlab.objectives.advantages import ADVANTAGES, Estimator, group_filter
 from simlab.objectives.aggregation import AGGREGATIONS, Aggregation, seq_mean_token_mean
 from simlab.objectives.batch import Array, TokenBatch, by_group
 from simlab.objectives.corrections import ACRL_LEVELS
+from simlab.objectives.override_ranges import check_range
 from simlab.objectives.ratios import Surrogate
 from simlab.objectives.record import record
 from simlab.objectives.rejection import OffPolicySequenceMask
@@ -168,12 +169,13 @@ def with_overrides(objective: Objective, name: str = "this objective", **overrid
     """Return `objective` with numbers or choices replaced; numbers may be traced.
 
     Raises `ValueError` listing the valid names for one that the objective does not use, listing the choices
-    for an unknown choice, and for a name that two of its stages share.
+    for an unknown choice, for a number out of its range, and for a name that two of its stages share.
     """
     for key, value in overrides.items():
         paths = lookup(_paths(objective), key, kind=f"override of {name}:")
         if len(paths) > 1:
             raise ValueError(f"{key!r} is used by {len(paths)} stages of {name}; set it where they are built")
+        check_range(key, value)
         if key in CHOICES and isinstance(value, str):
             choice = lookup(CHOICES[key], value, kind=key)
             value = value if key == "acrl_level" else choice

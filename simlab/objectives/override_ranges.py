@@ -1,0 +1,46 @@
+"""What the numbers of an objective may be, checked before any compute."""
+
+import math
+from typing import Any
+
+from jax.core import Tracer
+
+INFINITY = math.inf
+
+# name -> smallest and largest value allowed, and whether a pair (low, high) may stand for it.
+RANGES: dict[str, tuple[float, float, bool]] = {
+    "clip_low": (0.0, INFINITY, False),
+    "clip_high": (0.0, INFINITY, False),
+    "dual_clip": (1.0, INFINITY, False),
+    "correction_clip": (0.0, INFINITY, True),
+    "acrl_gamma": (0.0, INFINITY, False),
+    "acrl_clip": (0.0, INFINITY, False),
+    "acrl_reference": (0.0, INFINITY, False),
+    "distortion_delta": (0.0, INFINITY, False),
+    "distortion_threshold": (0.0, 1.0, False),
+    "distortion_std": (0.0, INFINITY, False),
+    "rejection_bounds": (0.0, INFINITY, True),
+    "opsm_delta": (0.0, INFINITY, False),
+    "sapo_tau_positive": (2.0**-126, INFINITY, False),
+    "sapo_tau_negative": (2.0**-126, INFINITY, False),
+}
+
+
+def check_range(name: str, value: Any) -> None:
+    """Raise `ValueError` naming the value and what is allowed; traced values pass unseen."""
+    if name not in RANGES or value is None:
+        return
+    low, high, pairs = RANGES[name]
+    numbers = value if isinstance(value, tuple | list) else (value,)
+    allowed = f"{low:g} to {high:g}" + (", or a pair (low, high) of such with low <= high" if pairs else "")
+    if len(numbers) > 1 and not (pairs and len(numbers) == 2):
+        raise ValueError(f"bad {name} {value!r}; allowed: one number, {allowed}")
+    if any(isinstance(number, Tracer) or getattr(number, "ndim", 0) for number in numbers):
+        return
+    try:
+        known = [float(number) for number in numbers]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"bad {name} {value!r}; allowed: a number, {allowed}") from error
+    # `not low <= x` also catches NaN.
+    if any(not low <= number <= high for number in known) or known != sorted(known):
+        raise ValueError(f"bad {name} {value!r}; allowed: {allowed}")

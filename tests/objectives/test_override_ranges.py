@@ -1,0 +1,45 @@
+import jax
+import numpy as np
+import pytest
+
+from simlab.objectives import OBJECTIVES, named, override_names, with_overrides
+from simlab.objectives.objective import CHOICES, SWITCHES
+from simlab.objectives.override_ranges import RANGES
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "value"),
+    [
+        ("grpo", "clip_low", -0.1),
+        ("grpo", "clip_high", float("nan")),
+        ("grpo", "clip_high", "wide"),
+        ("grpo", "clip_high", (0.1, 0.2)),
+        ("ppo", "dual_clip", 0.5),
+        ("grpo+tis", "correction_clip", (2.0, 0.5)),
+        ("grpo+tis", "correction_clip", (0.5, 2.0, 3.0)),
+        ("gspo_bias", "distortion_threshold", 1.5),
+        ("grpo+acrl", "acrl_reference", -0.01),
+    ],
+)
+def test_numbers_out_of_range_name_value_and_what_is_allowed(name, override, value):
+    with pytest.raises(ValueError, match=rf"bad {override} .*allowed: "):
+        with_overrides(named(name), **{override: value})
+
+
+def test_edges_pairs_arrays_and_traced_numbers_pass():
+    with_overrides(named("grpo"), clip_low=0, clip_high=np.float32(np.inf), dual_clip=np.inf)
+    with_overrides(named("grpo+tis"), correction_clip=(0.5, 0.5))
+    with_overrides(named("gspo_bias"), distortion_delta=0)
+    swept = jax.vmap(lambda low: with_overrides(named("grpo"), clip_low=low).surrogate.clip.clip_low)
+    assert swept(np.asarray([0.1, 0.2], np.float32)).shape == (2,)
+
+
+def test_every_number_that_can_be_overridden_has_a_range():
+    ours = {"rebalance_floor", "transform_scale"}  # names beyond the published ones
+    names = {name for preset in OBJECTIVES for name in override_names(named(preset))}
+    names |= {
+        name
+        for suffix in ("tis", "geo_mask", "acrl", "opsm")
+        for name in override_names(named(f"grpo+{suffix}"))
+    }
+    assert names - set(CHOICES) - set(SWITCHES) - ours == set(RANGES)
