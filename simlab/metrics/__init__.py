@@ -1,1 +1,22 @@
-"""metrics"""
+"""Metrics: how far the engines are apart, what an objective does about it, and where the update goes.
+
+The name of a metric is that of its paper or the plainest word; `VERL_ALIASES` translates verl's. An average
+or extreme of nothing is NaN, a count or sum of nothing is zero.
+"""
+
+from simlab.metrics.catalog import METRICS, OBJECTIVE_METRICS, VERL_ALIASES, WEIGHT_METRICS
+from simlab.metrics.pressure import clipped_tokens, kept_tokens
+from simlab.metrics.probability_bins import PROBABILITY_EDGES
+from simlab.metrics.structure import energy_by_frequency, jitter2
+
+__all__ = [
+    "METRICS",
+    "OBJECTIVE_METRICS",
+    "PROBABILITY_EDGES",
+    "VERL_ALIASES",
+    "WEIGHT_METRICS",
+    "clipped_tokens",
+    "energy_by_frequency",
+    "jitter2",
+    "kept_tokens",
+]

@@ -1,0 +1,145 @@
+"""What an objective does to a batch: which tokens it clips or rejects, and what that adds to the objective.
+
+Every function maps an objective (a preset's name or a record) and a `TokenBatch` to a scalar. A token
+counts as clipped when its advantage is not zero and yet its coefficient is: a clip that keeps pushing
+(CISPO, DFPO) does not count.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from simlab.metrics.reductions import mean
+from simlab.objectives import Objective, TokenBatch, prepared, resolve, rollout_terms, token_coefficients
+from simlab.objectives.aggregation import token_sum
+from simlab.objectives.batch import by_group, masked_mean, masked_sum
+from simlab.objectives.ratios import token_ratio
+
+Array = jax.Array
+
+
+def _advantages(objective: Objective, batch: TokenBatch) -> Array:
+    return rollout_terms(objective, batch).advantages
+
+
+def _bare(objective: str | Objective) -> Objective:
+    """The objective with its ratio and clip alone: what else may zero a coefficient is taken off."""
+    return replace(
+        resolve(objective),
+        correction=None,
+        rejections=(),
+        staleness=None,
+        distortion=None,
+        group_filter=False,
+    )
+
+
+def clipped_tokens(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Tokens that the clip keeps from pushing, bool [B, T].
+
+    Source: hacking Eq. 12.
+    """
+    bare, batch = _bare(objective), prepared(batch)
+    pushes = token_coefficients(bare, batch) != 0
+    return batch.mask & (_advantages(bare, batch) != 0) & ~pushes
+
+
+def _fraction(tokens: Array, mask: Array) -> Array:
+    return mean(tokens.astype(jnp.float32), mask)
+
+
+def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Fraction of all tokens that are clipped.
+
+    Source: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac.
+    Deviation: includes what verl counts apart as pg_clipfrac_lower (dual clip).
+    """
+    return _fraction(clipped_tokens(objective, batch), prepared(batch).mask)
+
+
+def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Fraction of all tokens that are clipped and have a positive advantage.
+
+    Source: TRL clip_ratio/high_mean.
+    """
+    bare, ready = _bare(objective), prepared(batch)
+    return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) > 0), ready.mask)
+
+
+def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Fraction of all tokens that are clipped and have a negative advantage.
+
+    Source: TRL clip_ratio/low_mean.
+    """
+    bare, ready = _bare(objective), prepared(batch)
+    return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) < 0), ready.mask)
+
+
+def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Array:
+    """What clipping adds to the objective: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
+
+    X = r A / (G |o|) with the token's policy ratio.
+
+    Source: hacking Eq. 7, 13, 14, 26.
+    """
+    bare, ready = _bare(objective), prepared(batch)
+    weighted = token_ratio(ready) * _advantages(bare, ready)
+    lost = jnp.where(clipped_tokens(bare, batch), -weighted, 0)
+    per_sequence = masked_mean(lost, ready.mask, axis=1)
+    return jnp.mean(per_sequence)
+
+
+def hacking_j(objective: str | Objective, batch: TokenBatch) -> Array:
+    """J = sum over the batch of A (phi - 1), phi the injected weights of the objective's distortion.
+
+    The control of the paper's figure is this with the distorted objective on the batches of the other run.
+
+    Source: hacking Eq. 20, 23, Fig. 6.
+    """
+    resolved, ready = resolve(objective), prepared(batch)
+    terms = rollout_terms(resolved, ready)
+    return masked_sum(terms.advantages * (terms.distortion - 1), ready.mask)
+
+
+def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling is no rejection."""
+    resolved, ready = replace(resolve(objective), group_filter=False), prepared(batch)
+    terms = rollout_terms(resolved, ready)
+    if resolved.staleness is None:
+        return terms.mask
+    return terms.mask & resolved.staleness(replace(ready, mask=terms.mask), terms.advantages)
+
+
+def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Fraction of the tokens that are rejected.
+
+    Source: verl rollout_corr_helper rollout_rs_masked_fraction.
+    """
+    return _fraction(~kept_tokens(objective, batch), prepared(batch).mask)
+
+
+def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Fraction of the sequences that lose at least one token.
+
+    Source: verl rollout_corr_helper rollout_rs_seq_masked_fraction.
+    Deviation: of the sequences that have tokens; verl divides by all.
+    """
+    mask = prepared(batch).mask
+    return _fraction((mask & ~kept_tokens(objective, batch)).any(axis=1), mask.any(axis=1))
+
+
+def asym(objective: str | Objective, batch: TokenBatch) -> Array:
+    """Variance over a group of w_i A_i, the weight with which a sequence pushes; mean over groups.
+
+    w_i A_i is the mean over the sequence's tokens of the coefficient before aggregation, corrections and
+    distortions included; the variance divides by the number of sequences with tokens.
+
+    Source: cancel Eq. 23, 94.
+    """
+    resolved, ready = resolve(objective), prepared(batch)
+    coefficients = token_coefficients(replace(resolved, aggregation=token_sum), batch)
+    modulation = by_group(masked_mean(coefficients, ready.mask, axis=1), batch.group_size)
+    real = by_group(ready.mask.any(axis=1), batch.group_size)
+    centered = modulation - masked_mean(modulation, real, axis=1)[:, None]
+    return mean(masked_mean(centered**2, real, axis=1), real.any(axis=1))

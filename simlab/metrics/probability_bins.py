@@ -1,0 +1,59 @@
+"""The mismatch at fixed probability: raw std rho falls when entropy falls, although tokens of the same
+probability disagree more; these numbers do not mix the two.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from simlab.metrics.reductions import on_tokens
+from simlab.objectives import TokenBatch
+from simlab.objectives.corrections import token_log_rho
+
+Array = jax.Array
+
+# Bin k holds EDGES[k] <= pi < EDGES[k + 1], the last one also pi = 1. Fixed, so that runs can be compared.
+PROBABILITY_EDGES = (0.0, 0.001, 0.01, 0.1, 0.5, 0.9, 1.0)
+
+
+def membership(logp: Array, mask: Array, edges: tuple[float, ...] = PROBABILITY_EDGES) -> Array:
+    """Whether token [B, T] is real and its probability falls into bin K; bool [B, T, K]."""
+    inner = jnp.asarray(edges[1:-1], jnp.float32)
+    which = jnp.searchsorted(inner, jnp.exp(logp), side="right")
+    return jax.nn.one_hot(which, len(edges) - 1, dtype=bool) & mask[..., None]
+
+
+def binned_mean(values: Array, members: Array) -> Array:
+    """Mean of `values` [B, T] over the tokens of each bin [K]; NaN where a bin has none."""
+    total = jnp.sum(jnp.where(members, values[..., None], 0), axis=(0, 1))
+    return total / jnp.sum(members, axis=(0, 1), dtype=jnp.float32)
+
+
+@on_tokens
+def tokens_by_pi_train(batch: TokenBatch) -> Array:
+    """Number of tokens in each bin of pi_train, [K]."""
+    return jnp.sum(membership(batch.logp_train, batch.mask), axis=(0, 1), dtype=jnp.float32)
+
+
+@on_tokens
+def mean_rho_by_pi_train(batch: TokenBatch) -> Array:
+    """Mean rho in each bin of pi_train, [K]; below one at low probability is survival bias.
+
+    Source: hacking Fig. 7.
+    """
+    return 1 + binned_mean(jnp.expm1(token_log_rho(batch)), membership(batch.logp_train, batch.mask))
+
+
+@on_tokens
+def mean_rho_by_pi_infer(batch: TokenBatch) -> Array:
+    """Mean rho in each bin of pi_infer, [K]; the survival bias shows with the other sign."""
+    return 1 + binned_mean(jnp.expm1(token_log_rho(batch)), membership(batch.logp_infer, batch.mask))
+
+
+@on_tokens
+def rms_log_rho_by_pi_train(batch: TokenBatch) -> Array:
+    """Root mean square of log rho in each bin of pi_train, [K].
+
+    Source: hacking Fig. 7.
+    """
+    square = (batch.logp_train - batch.logp_infer) ** 2
+    return jnp.sqrt(binned_mean(square, membership(batch.logp_train, batch.mask)))

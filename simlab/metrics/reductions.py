@@ -1,0 +1,62 @@
+"""Averages and extremes over the tokens or sequences that exist.
+
+One rule for all metrics: an average, extreme or ratio of nothing is NaN (nothing was measured), a count or
+a sum of nothing is zero.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+import jax
+import jax.numpy as jnp
+
+from simlab.objectives import TokenBatch
+from simlab.objectives.batch import masked_sum, prepared
+
+Array = jax.Array
+Rest = ParamSpec("Rest")
+
+
+def on_tokens(
+    metric: Callable[Concatenate[TokenBatch, Rest], Array],
+) -> Callable[Concatenate[TokenBatch, Rest], Array]:
+    """Let `metric` see a checked batch, bool mask and zeros at padded positions, whatever stood there."""
+
+    @wraps(metric)
+    def measured(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
+        return metric(prepared(batch), *args, **kwargs)
+
+    return measured
+
+
+def as_mask(mask: Array) -> Array:
+    """A mask of any type as bool: nonzero is real."""
+    return jnp.asarray(mask).astype(bool)
+
+
+def mean(x: Array, mask: Array, axis: int | None = None) -> Array:
+    """Mean of `x` where `mask`; NaN where nothing is left."""
+    count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
+    return masked_sum(x, mask, axis) / count
+
+
+def std(x: Array, mask: Array) -> Array:
+    """Standard deviation of `x` where `mask`, dividing by the number of entries."""
+    return jnp.sqrt(mean((x - mean(x, mask)) ** 2, mask))
+
+
+def maximum(x: Array, mask: Array) -> Array:
+    """Largest entry of `x` where `mask`; NaN where nothing is left."""
+    return jnp.where(mask.any(), jnp.max(jnp.where(mask, x, -jnp.inf)), jnp.nan)
+
+
+def minimum(x: Array, mask: Array) -> Array:
+    """Smallest entry of `x` where `mask`; NaN where nothing is left."""
+    return -maximum(-x, mask)
+
+
+def sequence_mean(x: Array, mask: Array) -> Array:
+    """Mean over the tokens of each sequence, then over the sequences that have tokens."""
+    real = mask.any(axis=1)
+    return mean(jnp.where(real, mean(x, mask, axis=1), 0), real)

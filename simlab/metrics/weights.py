@@ -1,0 +1,103 @@
+"""Statistics of any weights on tokens: corrections for the mismatch, distortions, post-clip weights.
+
+Every function takes weights [B, T] (or [B]) and the mask of the same shape; entries outside it are never
+read.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from simlab.metrics.reductions import as_mask, maximum, mean, minimum, sequence_mean, std
+
+Array = jax.Array
+
+
+def weight_mean(weights: Array, mask: Array) -> Array:
+    """Mean weight.
+
+    Source: verl rollout_corr_helper rollout_is_mean.
+    """
+    return mean(weights, as_mask(mask))
+
+
+def weight_std(weights: Array, mask: Array) -> Array:
+    """Standard deviation of the weights, dividing by the number of entries.
+
+    Source: verl rollout_corr_helper rollout_is_std.
+    """
+    return std(weights, as_mask(mask))
+
+
+def weight_max(weights: Array, mask: Array) -> Array:
+    """Largest weight.
+
+    Source: verl rollout_corr_helper rollout_is_max.
+    """
+    return maximum(weights, as_mask(mask))
+
+
+def weight_min(weights: Array, mask: Array) -> Array:
+    """Smallest weight.
+
+    Source: verl rollout_corr_helper rollout_is_min.
+    """
+    return minimum(weights, as_mask(mask))
+
+
+def effective_sample_size(weights: Array, mask: Array) -> Array:
+    """(mean w)^2 / mean(w^2): one when all weights agree, 1/n when one has it all, NaN when all are zero.
+
+    Source: verl rollout_corr_helper rollout_is_eff_sample_size.
+    """
+    real = as_mask(mask)
+    # Relative to the largest one: the square of a large weight would lose the small ones or overflow.
+    scaled = jnp.where(real, weights, 0) / jnp.max(jnp.where(real, jnp.abs(weights), 0))
+    return mean(scaled, real) ** 2 / mean(scaled**2, real)
+
+
+def weight_sequence_mean(weights: Array, mask: Array) -> Array:
+    """Mean over each sequence, then over sequences.
+
+    Source: verl rollout_corr_helper rollout_is_seq_mean.
+    """
+    return sequence_mean(weights, as_mask(mask))
+
+
+def _per_sequence(weights: Array, mask: Array) -> tuple[Array, Array]:
+    real = as_mask(mask).any(axis=1)
+    return jnp.where(real, mean(weights, as_mask(mask), axis=1), 0), real
+
+
+def weight_sequence_std(weights: Array, mask: Array) -> Array:
+    """Standard deviation of the sequences' mean weights, unbiased; NaN for a single sequence.
+
+    Source: verl rollout_corr_helper rollout_is_seq_std.
+    """
+    means, real = _per_sequence(weights, mask)
+    count = jnp.sum(real, dtype=jnp.float32)
+    return std(means, real) * jnp.sqrt(count / (count - 1))
+
+
+def weight_sequence_max(weights: Array, mask: Array) -> Array:
+    """Largest of the sequences' mean weights.
+
+    Source: verl rollout_corr_helper rollout_is_seq_max.
+    """
+    return maximum(*_per_sequence(weights, mask))
+
+
+def weight_sequence_min(weights: Array, mask: Array) -> Array:
+    """Smallest of the sequences' mean weights.
+
+    Source: verl rollout_corr_helper rollout_is_seq_min.
+    """
+    return minimum(*_per_sequence(weights, mask))
+
+
+def weight_sequence_max_deviation(weights: Array, mask: Array) -> Array:
+    """Largest distance of a sequence's mean weight from one.
+
+    Source: verl rollout_corr_helper rollout_is_seq_max_deviation.
+    """
+    means, real = _per_sequence(weights, mask)
+    return maximum(jnp.abs(means - 1), real)
