@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
+RESULTS := formats softmax theory_survival theory_corrections bench_quantize bench_linear bench_objectives
 
-.PHONY: help demo test check test-slow test-engines equations lock clean
+.PHONY: help demo results test check test-slow test-engines equations lock clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -22,7 +23,11 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.core
 demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 minutes after installation)
 	$(BIN)/simlab run formats
 	$(BIN)/simlab run softmax
-	$(BIN)/simlab figures format_error softmax_levels softmax_spread softmax_real
+	$(BIN)/simlab figures format_error softmax_levels softmax_placements softmax_spread softmax_real
+
+results: $(VENV)/.core  ## re-make the results and figures that travel with the code (commit first)
+	for name in $(RESULTS); do $(BIN)/simlab run $$name --out experiments/results/$$name || exit 1; done
+	$(BIN)/simlab figures --results experiments/results --out figures/out
 
 test: $(VENV)/.test check  ## the core checks: lint, types, layers, tests (under 12 minutes cold)
 	$(PYTEST) -n 2 --dist loadfile -m "not slow and not engines"

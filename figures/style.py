@@ -9,6 +9,7 @@ import matplotlib as mpl
 mpl.use("agg")  # figures are files; no display is needed or asked for
 
 import matplotlib.pyplot as plt
+from cycler import cycler
 from matplotlib.figure import Figure
 
 from simlab.core.results import Results
@@ -25,7 +26,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#6b6b6b"
 
-RC: dict[str, Any] = {
+RC: Any = {
     "figure.dpi": 100,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 200,
@@ -41,7 +42,7 @@ RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.6,
     "xtick.labelsize": 7,

@@ -2,7 +2,7 @@
 
 import typer
 
-from simlab.cli import budget, doctor, figures, listing, run, theory
+from simlab.cli import budget, doctor, figures, listing, run, theory, warm_start
 
 app = typer.Typer(
     name="simlab",
@@ -15,6 +15,7 @@ app = typer.Typer(
 app.add_typer(listing.app, name="list")
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("figures", epilog=figures.EPILOG)(figures.figures)
+app.command("warm-start", epilog=warm_start.EPILOG)(warm_start.warm_start)
 app.command("theory", epilog=theory.EPILOG)(theory.theory)
 app.command("budget", epilog=budget.EPILOG)(budget.budget)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)

@@ -12,6 +12,8 @@ from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+WIDE = 160
+
 
 def show(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str | None = None) -> None:
     """Print `rows` (equal keys) as a table, or as a JSON list with full precision."""
@@ -24,7 +26,9 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str | None = N
     for row in rows:
         # Square brackets in a value are text, not rich's markup.
         table.add_row(*(escape(_cell(value)) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    # A pipe has no width; 80 columns would fold every cell.
+    (console if console.is_terminal else Console(width=WIDE)).print(table)
 
 
 def _cell(value: Any) -> str:

@@ -1,0 +1,75 @@
+"""The shape of a transformer, with the names of Qwen3's `config.json`, and the presets of the lab."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """A Qwen3 or Qwen3-MoE architecture; static and hashable.
+
+    `num_experts` 0 is dense, with feed-forward layers of width `intermediate_size`; otherwise each token goes
+    to `num_experts_per_tok` experts of width `moe_intermediate_size`, whose router probabilities are
+    normalized to sum 1 if `norm_topk_prob`. `qk_norm` False with `attention_bias` True is Qwen2.
+
+    Raises `ValueError` for shapes that do not fit together.
+    """
+
+    vocab_size: int = 32
+    hidden_size: int = 64
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 2
+    num_key_value_heads: int = 1
+    head_dim: int = 32
+    intermediate_size: int = 96
+    num_experts: int = 0
+    num_experts_per_tok: int = 2
+    moe_intermediate_size: int = 32
+    norm_topk_prob: bool = True
+    qk_norm: bool = True
+    attention_bias: bool = False
+    tie_word_embeddings: bool = True
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-6
+
+    def __post_init__(self):
+        """Refuse shapes that attention or the router cannot have."""
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} is no multiple of "
+                f"num_key_value_heads {self.num_key_value_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding turns pairs")
+        if self.num_experts and not 1 <= self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_tok {self.num_experts_per_tok}; allowed: 1 to {self.num_experts}"
+            )
+
+    @property
+    def heads(self) -> tuple[int, int, int]:
+        """Numbers of query, key and value heads, in the order of the fused projection."""
+        return self.num_attention_heads, self.num_key_value_heads, self.num_key_value_heads
+
+    @property
+    def queries_per_key(self) -> int:
+        """Number of query heads that share a key head."""
+        return self.num_attention_heads // self.num_key_value_heads
+
+
+_TINY = TransformerConfig()
+_SMALL = TransformerConfig(
+    hidden_size=128,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=256,
+    moe_intermediate_size=64,
+)
+
+# head_dim 32 and widths that are multiples of 32: the smallest that real engines serve on a CPU.
+MODELS: dict[str, TransformerConfig] = {
+    "tiny-dense": _TINY,
+    "tiny-moe": replace(_TINY, num_experts=8),
+    "small-dense": _SMALL,
+    "small-moe": replace(_SMALL, num_experts=16, num_experts_per_tok=4),
+}

@@ -1,0 +1,36 @@
+"""Rotary position embedding, in the convention of Hugging Face: the halves of a head are rotated."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from simlab.engines import Engine, store
+from simlab.engines.accumulate import float32_dot
+
+
+def rotation_table(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return cosines and sines of positions 0 to length - 1, float32 `[length, head_dim]` each."""
+    frequencies = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    angles = np.arange(length)[:, None] * np.tile(frequencies, 2)
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def rotate(x: Array, cos: Array, sin: Array, engine: Engine) -> Array:
+    """Rotate heads x [..., T, H, head_dim] by the angles of their positions, cos and sin [T, head_dim].
+
+    Products and sums are rounded to `engine.elementwise`, as separate kernels do.
+    """
+    across = (1,) * (x.ndim - 3)
+    cos, sin = (table.reshape(*across, table.shape[0], 1, table.shape[1]) for table in (cos, sin))
+    # (-second, first) as a product with a signed permutation: exact in any order of summation, and x is
+    # computed once for it, where a concatenation would have the compiler compute x again for each half.
+    turned = float32_dot(x, jnp.asarray(_quarter_turn(x.shape[-1])))
+    return store(
+        store(x * cos, engine.elementwise) + store(turned * sin, engine.elementwise), engine.elementwise
+    )
+
+
+def _quarter_turn(head_dim: int) -> np.ndarray:
+    half = np.eye(head_dim // 2, dtype=np.float32)
+    zero = np.zeros_like(half)
+    return np.block([[zero, half], [-half, zero]])

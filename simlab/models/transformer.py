@@ -1,0 +1,194 @@
+"""The transformer: Qwen3 and Qwen3-MoE, every product, norm, softmax, cache and router through the engine.
+
+One function extends a sequence by some tokens and a cache by their keys and values. Scoring is one call on
+all tokens with an empty cache; decoding is one call per token. So both are the same arithmetic, and agree bit
+for bit under every engine whose sums do not depend on the shape of a batch.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from simlab.engines import (
+    Engine,
+    add_residual,
+    attend,
+    combine_experts,
+    find_engine,
+    linear,
+    log_softmax,
+    quantize_operand,
+    rms_norm,
+    route,
+    softmax,
+    store,
+    store_cache,
+)
+from simlab.formats import Quantized
+from simlab.models.cache import Cache, empty_cache, extended
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params
+from simlab.models.rotary import rotate, rotation_table
+
+Weights = dict[str, Any]
+
+
+def prepare(params: Params, config: TransformerConfig, engine: Engine) -> Weights:
+    """Return `params` as the engine holds them, rounded once for all tokens to come.
+
+    Matrices go to the sites of their products; embeddings, biases and the weights of norms to `elementwise`.
+    """
+    head = params["embedding"].T if config.tie_word_embeddings else params["lm_head"]
+    return {
+        "embedding": store(params["embedding"], engine.elementwise),
+        "layers": tuple(_prepare_layer(layer, engine) for layer in params["layers"]),
+        "norm": store(params["norm"], engine.elementwise),
+        "lm_head": quantize_operand(head, engine.lm_head.weights),
+    }
+
+
+def _prepare_layer(layer: Params, engine: Engine) -> Weights:
+    def quantized(w: Array) -> Quantized:
+        return quantize_operand(w, engine.projection.weights)
+
+    prepared: Weights = {}
+    for name, weight in layer.items():
+        if name == "router":
+            prepared[name] = quantize_operand(weight, engine.router.weights)
+        elif weight.ndim == 1:
+            prepared[name] = store(weight, engine.elementwise)
+        else:
+            prepared[name] = jax.vmap(quantized)(weight) if weight.ndim == 3 else quantized(weight)
+    return prepared
+
+
+def extend(
+    weights: Weights,
+    config: TransformerConfig,
+    engine: Engine,
+    caches: tuple[Cache, ...],
+    tokens: Array,
+    start: Array | int,
+) -> tuple[Array, tuple[Cache, ...]]:
+    """Read `tokens [B, T]` at positions start to start + T - 1 behind what `caches` hold.
+
+    Returns the normed hidden states [B, T, D] and the caches with the new keys and values. `weights` are
+    from `prepare`; start + T must not exceed the length of the caches.
+    """
+    length = caches[0].keys.shape[1]
+    cos, sin = rotation_table(length, config.head_dim, config.rope_theta)
+    positions = start + jnp.arange(tokens.shape[1])
+    angles = jnp.asarray(cos)[positions], jnp.asarray(sin)[positions]
+    visible = jnp.arange(length)[None, :] <= positions[:, None]
+    residual = read = weights["embedding"][tokens]
+    written = []
+    for layer, cache in zip(weights["layers"], caches, strict=True):
+        x = rms_norm(read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
+        x, cache = _self_attention(layer, config, engine, cache, x, angles, visible, start)
+        residual, read = add_residual(residual, x, engine)
+        x = rms_norm(read, layer["mlp_norm"], engine, epsilon=config.rms_norm_eps)
+        residual, read = add_residual(residual, _feed_forward(layer, config, engine, x), engine)
+        written.append(cache)
+    return rms_norm(read, weights["norm"], engine, epsilon=config.rms_norm_eps), tuple(written)
+
+
+def _self_attention(
+    layer: Weights,
+    config: TransformerConfig,
+    engine: Engine,
+    cache: Cache,
+    x: Array,
+    angles: tuple[Array, Array],
+    visible: Array,
+    start: Array | int,
+) -> tuple[Array, Cache]:
+    """Attention of normed x [B, T, D] over the cache and itself, before the residual sum."""
+    qkv = linear(x, layer["qkv"], engine)
+    if config.attention_bias:
+        qkv = store(qkv + layer["qkv_bias"][None, None], engine.projection.output)
+    heads = qkv.reshape(*x.shape[:2], -1, config.head_dim)
+    queries, keys, values = jnp.split(heads, np.cumsum(config.heads)[:2], axis=2)
+    if config.qk_norm:
+        queries = rms_norm(queries, layer["q_norm"], engine, epsilon=config.rms_norm_eps)
+        keys = rms_norm(keys, layer["k_norm"], engine, epsilon=config.rms_norm_eps)
+    queries, keys = (rotate(x, *angles, engine) for x in (queries, keys))
+    cache = extended(cache, store_cache(keys, engine), store_cache(values, engine), start)
+    mixed = _attend_by_group(config, engine, queries, cache, visible)
+    return linear(mixed, layer["o"], engine), cache
+
+
+def _attend_by_group(
+    config: TransformerConfig, engine: Engine, queries: Array, cache: Cache, visible: Array
+) -> Array:
+    """Return attention of queries [B, T, H, head_dim] as [B, T, H head_dim].
+
+    The query heads that share a key head are rows of one product.
+    """
+    batch, length = queries.shape[:2]
+    groups = (batch, length, config.num_key_value_heads, config.queries_per_key, config.head_dim)
+    rows = queries.reshape(groups).transpose(0, 2, 3, 1, 4).reshape(batch, groups[2], -1, config.head_dim)
+    mask = jnp.tile(visible, (config.queries_per_key, 1))
+
+    def one_head(rows: Array, keys: Array, values: Array) -> Array:
+        return attend(rows, keys, values, mask, engine)
+
+    mixed = jax.vmap(jax.vmap(one_head, in_axes=(0, 1, 1)))(rows, cache.keys, cache.values)
+    mixed = mixed.reshape(batch, groups[2], groups[3], length, config.head_dim)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, length, -1)
+
+
+def _feed_forward(layer: Weights, config: TransformerConfig, engine: Engine, x: Array) -> Array:
+    """SwiGLU of normed x [B, T, D], by one dense layer or by the chosen experts."""
+    if not config.num_experts:
+        return _swiglu(layer["gate_up"], layer["down"], engine, x)
+    router_logits = linear(x, layer["router"], engine.router)
+    chosen, shares = route(router_logits, engine, config.num_experts_per_tok, normalize=config.norm_topk_prob)
+    # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
+    outputs = jax.vmap(lambda gate_up, down: _swiglu(gate_up, down, engine, x), out_axes=-2)(
+        layer["gate_up"], layer["down"]
+    )
+    return combine_experts(jnp.take_along_axis(outputs, chosen[..., None], axis=-2), shares, engine)
+
+
+def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> Array:
+    gate, up = jnp.split(linear(x, gate_up, engine), 2, axis=-1)
+    activated = store(jax.nn.silu(gate), engine.elementwise)
+    return linear(store(activated * up, engine.elementwise), down, engine)
+
+
+def read_logits(weights: Weights, engine: Engine, hidden: Array) -> Array:
+    """Return logits [..., V] of normed hidden states [..., D]."""
+    return linear(hidden, weights["lm_head"], engine.lm_head)
+
+
+def token_logps(logits: Array, engine: Engine) -> Array:
+    """Return log-probabilities [..., V] as the engine reports them.
+
+    An engine that rounds token probabilities reports the logarithm of the rounded ones.
+    """
+    if engine.token_softmax.probs.format is None:
+        return log_softmax(logits, engine)
+    return jnp.log(softmax(logits, engine))
+
+
+def logits(params: Params, config: TransformerConfig, tokens: Array, engine: Engine | str = "f32") -> Array:
+    """Return next-token logits [B, T, V] of token ids [B, T] under an engine, given by name or record."""
+    engine = find_engine(engine)
+    weights = prepare(params, config, engine)
+    hidden, _ = extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
+    return read_logits(weights, engine, hidden)
+
+
+def response_logps(
+    params: Params, config: TransformerConfig, engine: Engine, prompts: Array, responses: Array
+) -> tuple[Array, Array]:
+    """Score responses [B, T] to prompts [B, P]: log-probabilities of the tokens, and entropies, [B, T]."""
+    weights = prepare(params, config, engine)
+    tokens = jnp.concatenate([prompts, responses[:, :-1]], axis=1)
+    hidden, _ = extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
+    logps = token_logps(read_logits(weights, engine, hidden[:, prompts.shape[1] - 1 :]), engine)
+    entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
+    return jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0], entropies

@@ -1,0 +1,72 @@
+"""Sampling whole responses: one prefill per prompt, then one scan over tokens with a KV cache."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.core.streams import stream
+from simlab.engines import Engine, softmax
+from simlab.models.cache import empty_cache, repeated
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params
+from simlab.models.transformer import extend, prepare, read_logits, token_logps
+from simlab.rollout.sampler import Sampler, draw_token, processed_logits
+from simlab.rollout.trajectory import Trajectory, response_mask
+
+
+def generate(
+    params: Params,
+    config: TransformerConfig,
+    engine: Engine,
+    sampler: Sampler,
+    key: Array,
+    prompts: Array,
+    check: Callable[[Array], Array],
+    *,
+    group_size: int,
+    length: int,
+    end: int,
+    pad: int,
+) -> Trajectory:
+    """Sample `group_size` responses of up to `length` tokens to each of `prompts [N, P]` and reward them.
+
+    Weights are quantized once and each prompt is read once. `check` maps tokens [B, P + T] to rewards [B].
+    After `end`, tokens are `pad` and their log-probabilities zero.
+    """
+    weights = prepare(params, config, engine)
+    count, prompt_length = prompts.shape
+    caches = empty_cache(config, count, prompt_length + length)
+    hidden, caches = extend(weights, config, engine, caches, prompts, 0)
+    hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, group_size)
+    uniforms = jax.random.uniform(stream(key, "tokens"), (length, count * group_size))
+
+    def draw(hidden: Array, uniform: Array, position: Array | int) -> tuple[Array, Array]:
+        logits = read_logits(weights, engine, hidden)[:, 0]
+        allowed = processed_logits(logits, sampler, position, end)
+        token = draw_token(uniform, softmax(allowed, engine))
+        reported = token_logps(allowed if sampler.processed else logits, engine)
+        return token, jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
+
+    def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
+        caches, last, ended = carry
+        position, uniform = inputs
+        hidden, caches = extend(weights, config, engine, caches, last[:, None], prompt_length + position - 1)
+        token, logp = draw(hidden, uniform, position)
+        token = jnp.where(ended, pad, token)
+        return (caches, token, ended | (token == end)), (token, logp)
+
+    token, logp = draw(hidden, uniforms[0], 0)
+    _, (tokens, logps) = lax.scan(step, (caches, token, token == end), (jnp.arange(1, length), uniforms[1:]))
+    responses = jnp.concatenate([token[None], tokens]).T
+    logps = jnp.concatenate([logp[None], logps]).T
+    mask = response_mask(responses, end)
+    prompts = jnp.repeat(prompts, group_size, axis=0)
+    return Trajectory(
+        prompts=prompts,
+        responses=responses,
+        mask=mask,
+        logp_infer=jnp.where(mask, logps, 0.0),
+        rewards=check(jnp.concatenate([prompts, responses], axis=-1)),
+    )

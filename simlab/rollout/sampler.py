@@ -1,0 +1,73 @@
+"""How a token is drawn from logits, and which log-probability of it is reported."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Number = Any  # a Python number or a traced scalar
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["temperature", "top_k", "top_p", "min_length"],
+    meta_fields=["processed"],
+)
+@dataclass(frozen=True)
+class Sampler:
+    """Temperature, then top-k, then top-p, as in vLLM. Numbers are data; None leaves a filter out.
+
+    Before `min_length` tokens the end token cannot be drawn. `processed` reports log-probabilities after all
+    of this (vLLM's `processed_logprobs`); otherwise they are those of the raw logits (`raw_logprobs`).
+    `temperature` is positive; for greedy decoding take `GREEDY`, which is top-k 1.
+    """
+
+    temperature: Number = 1.0
+    top_k: Number | None = None
+    top_p: Number | None = None
+    min_length: Number = 0
+    processed: bool = False
+
+
+GREEDY = Sampler(top_k=1)
+
+
+def processed_logits(logits: Array, sampler: Sampler, position: Array | int, end: int) -> Array:
+    """Return what is drawn from: logits [..., V] over the temperature, -inf where a filter forbids a token.
+
+    `position` is the number of tokens that the response already has. Of equal logits the one with the lowest
+    index ranks first. Top-p keeps the fewest tokens whose probabilities sum to at least `top_p`.
+    """
+    too_early = (jnp.arange(logits.shape[-1]) == end) & (position < sampler.min_length)
+    logits = jnp.where(_leading(too_early, logits), -jnp.inf, logits)
+    logits = logits / jnp.asarray(sampler.temperature, jnp.float32)
+    if sampler.top_k is None and sampler.top_p is None:
+        return logits
+    order = jnp.argsort(logits, axis=-1, descending=True, stable=True)
+    rank = jnp.argsort(order, axis=-1, stable=True)
+    keep = jnp.ones(logits.shape, bool)
+    if sampler.top_k is not None:
+        keep = rank < sampler.top_k
+    if sampler.top_p is not None:
+        probs = jax.nn.softmax(jnp.where(keep, logits, -jnp.inf), axis=-1)
+        ranked = jnp.take_along_axis(probs, order, axis=-1)
+        before = jnp.cumsum(ranked, axis=-1) - ranked
+        keep = keep & (jnp.take_along_axis(before, rank, axis=-1) < sampler.top_p)
+    return jnp.where(keep, logits, -jnp.inf)
+
+
+def draw_token(uniform: Array, probs: Array) -> Array:
+    """Return the token that `uniform` [...] in [0, 1) picks by inverting the distribution `probs` [..., V].
+
+    One number per token, so two engines that are given the same numbers draw the same token wherever
+    their distributions agree. `probs` need not sum to one exactly; a probability of 0 is never drawn.
+    """
+    below = jnp.cumsum(probs, axis=-1)
+    return jnp.sum(below <= uniform[..., None] * below[..., -1:], axis=-1, dtype=jnp.int32)
+
+
+def _leading(row: Array, like: Array) -> Array:
+    return row.reshape((1,) * (like.ndim - 1) + row.shape)

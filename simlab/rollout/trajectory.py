@@ -1,0 +1,36 @@
+"""What a rollout hands to learning: the one record between the two."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Trajectory:
+    """Sampled responses, `B = N x G`, the `G` of one prompt contiguous.
+
+    - `prompts` [B, P], `responses` [B, T]: int32 tokens; padding follows the end of a response.
+    - `mask` [B, T]: boolean, true up to and including the end token.
+    - `logp_infer` [B, T]: log-probability of each sampled token as the sampling engine reports it.
+    - `rewards` [B].
+    """
+
+    prompts: Array
+    responses: Array
+    mask: Array
+    logp_infer: Array
+    rewards: Array
+
+    @property
+    def tokens(self) -> Array:
+        """Prompts and responses, [B, P + T]."""
+        return jnp.concatenate([self.prompts, self.responses], axis=-1)
+
+
+def response_mask(responses: Array, end: int) -> Array:
+    """Return where `responses [..., T]` are real: up to and including the first `end` token."""
+    ends = (responses == end).astype(jnp.int32)
+    return jnp.cumsum(ends, axis=-1) - ends == 0

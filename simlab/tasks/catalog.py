@@ -1,0 +1,14 @@
+"""The tasks: name -> task with its defaults; `TASKS["add"](difficulty=2, train_size=64)` changes them."""
+
+from simlab.tasks.sequences import Recurrence, Sorting
+from simlab.tasks.sums import Addition, DigitSum, Template, TwoSpellings
+from simlab.tasks.task import Task
+
+TASKS: dict[str, type[Task]] = {
+    "add": Addition,
+    "digit_sum": DigitSum,
+    "sort": Sorting,
+    "recurrence": Recurrence,
+    "two_spellings": TwoSpellings,
+    "template": Template,
+}

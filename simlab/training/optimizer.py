@@ -1,0 +1,48 @@
+"""AdamW with clipping of the gradient norm, every number of it traced."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+from jax import Array
+
+from simlab.models.parameters import Params
+
+Number = Any  # a Python number or a traced scalar
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Numbers of optax's AdamW; the gradient's global norm is clipped to `max_grad_norm` first.
+
+    `learning_rate` 0 freezes the policy.
+    """
+
+    learning_rate: Number = 2.5e-4
+    beta1: Number = 0.9
+    beta2: Number = 0.99
+    eps: Number = 1e-8
+    weight_decay: Number = 0.0
+    max_grad_norm: Number = 1.0
+
+    def transformation(self) -> optax.GradientTransformation:
+        """Return the direction of a step, before the learning rate."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_grad_norm),
+            optax.scale_by_adam(self.beta1, self.beta2, self.eps),
+            optax.add_decayed_weights(self.weight_decay),
+        )
+
+    def init(self, params: Params) -> Any:
+        """Return the moments before the first step."""
+        return self.transformation().init(params)
+
+    def update(self, grads: Params, state: Any, params: Params, factor: Array | float) -> tuple[Params, Any]:
+        """Return new parameters and state; `factor` of the schedule multiplies the learning rate."""
+        # optax raises its decay rates to an integer power, which strict promotion of types forbids.
+        with jax.numpy_dtype_promotion("standard"):
+            direction, state = self.transformation().update(grads, state, params)
+        rate = self.learning_rate * factor
+        return jax.tree.map(lambda p, d: p - rate * d, params, direction), state

@@ -1,0 +1,56 @@
+"""Warm starts: a first policy from supervised demonstrations, in float32."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.core.streams import stream
+from simlab.engines import Engine
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params, init_params
+from simlab.models.transformer import response_logps
+from simlab.rollout.trajectory import response_mask
+from simlab.tasks import END, Task
+from simlab.training.optimizer import AdamW
+from simlab.training.schedules import Cosine
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
+
+    Every digit of a demonstration is wrong with probability `mistakes`, which leaves headroom. The
+    learning rate falls along a cosine to a tenth.
+    """
+
+    optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3, weight_decay=0.0))
+    mistakes: Any = 0.02
+    steps: int = field(default=1000, metadata={"static": True})
+    batch: int = field(default=64, metadata={"static": True})
+
+
+def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:
+    """Return parameters trained on demonstrations from fresh ones, and the losses [steps], nats per token."""
+    params = init_params(stream(key, "init"), model)
+    schedule = Cosine(steps=how.steps, final=0.1, warmup=how.steps // 20)
+
+    def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
+        params, moments = carry
+        key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
+        prompts = task.prompts(stream(key_step, "prompts"), how.batch)
+        responses = task.demonstrations(stream(key_step, "responses"), prompts, how.mistakes)
+        loss, grads = jax.value_and_grad(_cross_entropy)(params, model, prompts, responses)
+        return how.optimizer.update(grads, moments, params, schedule(number)), loss
+
+    (params, _), losses = lax.scan(step, (params, how.optimizer.init(params)), jnp.arange(how.steps))
+    return params, losses
+
+
+def _cross_entropy(params: Params, model: TransformerConfig, prompts: Array, responses: Array) -> Array:
+    logp, _ = response_logps(params, model, Engine(), prompts, responses)
+    mask = response_mask(responses, END)
+    return -jnp.sum(jnp.where(mask, logp, 0.0)) / jnp.sum(mask, dtype=jnp.float32)

@@ -1,0 +1,241 @@
+"""The transformer: decoding against scoring, an independent forward pass in float64, and its gradient."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from simlab.engines import ENGINES, Engine, Site
+from simlab.models.cache import empty_cache, repeated
+from simlab.models.config import MODELS, TransformerConfig
+from simlab.models.parameters import init_params, parameter_count
+from simlab.models.rotary import rotate, rotation_table
+from simlab.models.transformer import extend, logits, prepare, read_logits, response_logps
+from tests.tolerances import assert_exact
+
+DENSE = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+MOE = replace(DENSE, num_experts=4)
+BATCH, PROMPT, LENGTH = 3, 4, 8
+
+score = jax.jit(logits, static_argnums=1)
+
+
+@pytest.fixture(scope="module", params=[DENSE, MOE], ids=["dense", "moe"])
+def config(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def params(config):
+    return init_params(jax.random.key(0), config)
+
+
+@pytest.fixture(scope="module")
+def tokens(config):
+    return jax.random.randint(jax.random.key(1), (BATCH, LENGTH), 0, config.vocab_size)
+
+
+def decode(params, config, tokens, engine):
+    """Logits of all positions, read as a rollout does: token by token, from a growing cache."""
+    weights = prepare(params, config, engine)
+
+    def step(caches, inputs):
+        token, position = inputs
+        hidden, caches = extend(weights, config, engine, caches, token[:, None], position)
+        return caches, hidden
+
+    caches = empty_cache(config, BATCH, LENGTH)
+    _, hidden = jax.lax.scan(step, caches, (tokens.T, jnp.arange(LENGTH)))
+    return read_logits(weights, engine, hidden[:, :, 0].transpose(1, 0, 2))
+
+
+decoded = jax.jit(decode, static_argnums=1)
+
+# Exact or fixed-order sums, stored in 16 or 8 bits. Compiling them is dear: the experts under bf16-exact
+# stand for all, and the rest is slow.
+EXACT = [
+    (MOE, "bf16-exact"),
+    *(
+        pytest.param(model, name, marks=pytest.mark.slow)
+        for name in ("bf16-exact", "bf16-ordered", "fp8-e4m3-exact")
+        for model in (DENSE, MOE)
+        if (model, name) != (MOE, "bf16-exact")
+    ),
+]
+# Why the others promise nothing, even where their bits happen to agree:
+INEXACT = {
+    "f32": "the device's own product adds in an order that depends on the shape",
+    "f32-exact": "products are exact, but the float32 multiply-adds of norms and rotations may be fused in "
+    "one program and not in the other, with no rounding behind them to absorb the difference",
+}
+
+
+@pytest.mark.parametrize(("model", "name"), EXACT)
+def test_decoding_equals_scoring_bit_for_bit(model, name):
+    params, engine = init_params(jax.random.key(0), model), ENGINES[name]
+    tokens = jax.random.randint(jax.random.key(1), (BATCH, LENGTH), 0, model.vocab_size)
+    assert_exact(decoded(params, model, tokens, engine), score(params, model, tokens, engine))
+
+
+@pytest.mark.parametrize("name", ["f32", pytest.param("f32-exact", marks=pytest.mark.slow)])
+def test_decoding_is_close_to_scoring_elsewhere(params, config, tokens, name):
+    # Not a tolerance class: a bound on mistakes, far above rounding and far below a wrong position or mask.
+    assert name in INEXACT
+    engine = ENGINES[name]
+    apart = np.asarray(decoded(params, config, tokens, engine) - score(params, config, tokens, engine))
+    assert np.abs(apart).max() < 1e-4
+
+
+def test_no_token_sees_the_future(params, config, tokens):
+    changed = tokens.at[:, -1].set((tokens[:, -1] + 1) % config.vocab_size)
+    before, after = (score(params, config, row, Engine()) for row in (tokens, changed))
+    assert_exact(before[:, :-1], after[:, :-1])
+    assert (np.asarray(before[:, -1]) != np.asarray(after[:, -1])).any()
+
+
+def test_float32_forward_agrees_with_an_independent_one(params, config, tokens):
+    # Float32 against float64: about 100 sums of up to 64 terms of order 1 in a row, 2^-24 each.
+    expected = reference_logits(jax.tree.map(lambda x: np.asarray(x, np.float64), params), config, tokens)
+    np.testing.assert_allclose(score(params, config, tokens, Engine()), expected, atol=100 * 64 * 2.0**-24)
+
+
+def reference_logits(params, config, tokens):
+    """Qwen3 from its definition, one sequence and one token at a time, in float64."""
+
+    def norm(x, weight):
+        return x / np.sqrt((x * x).mean() + config.rms_norm_eps) * weight
+
+    def turned(x, position):
+        half = config.head_dim // 2
+        angle = position * config.rope_theta ** (-np.arange(half) / half)
+        a, b = x[:half], x[half:]
+        return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)])
+
+    def swiglu(x, gate_up, down):
+        gate, up = np.split(x @ gate_up, 2)
+        return (gate / (1 + np.exp(-gate)) * up) @ down
+
+    def softmax(z):
+        weights = np.exp(z - z.max())
+        return weights / weights.sum()
+
+    def feed_forward(layer, x):
+        if not config.num_experts:
+            return swiglu(x, layer["gate_up"], layer["down"])
+        probs = softmax(x @ layer["router"])
+        chosen = np.argsort(-probs, kind="stable")[: config.num_experts_per_tok]
+        total = probs[chosen].sum()
+        return sum(probs[e] / total * swiglu(x, layer["gate_up"][e], layer["down"][e]) for e in chosen)
+
+    def one_sequence(row):
+        xs = [params["embedding"][token] for token in row]
+        for layer in params["layers"]:
+            heads = [
+                (norm(x, layer["attention_norm"]) @ layer["qkv"]).reshape(-1, config.head_dim) for x in xs
+            ]
+            q = [
+                [turned(norm(h, layer["q_norm"]), t) for h in row[: config.heads[0]]]
+                for t, row in enumerate(heads)
+            ]
+            k = [turned(norm(row[config.heads[0]], layer["k_norm"]), t) for t, row in enumerate(heads)]
+            v = [row[config.heads[0] + 1] for row in heads]
+            for t, x in enumerate(xs):
+                mixed = []
+                for head in q[t]:
+                    weights = softmax(
+                        np.asarray([head @ k[s] for s in range(t + 1)]) / np.sqrt(config.head_dim)
+                    )
+                    mixed.append(sum(w * v[s] for s, w in enumerate(weights)))
+                xs[t] = x + np.concatenate(mixed) @ layer["o"]
+            xs = [x + feed_forward(layer, norm(x, layer["mlp_norm"])) for x in xs]
+        return np.stack([norm(x, params["norm"]) @ params["embedding"].T for x in xs])
+
+    return np.stack([one_sequence(row) for row in np.asarray(tokens)])
+
+
+def test_gradient_is_straight_through(params, config, tokens):
+    """Rounding is invisible to the gradient: at the finest format it is that of float32."""
+    prompts, responses = tokens[:, :PROMPT], tokens[:, PROMPT:]
+
+    @jax.jit
+    def gradient(engine):
+        return jax.grad(lambda p: response_logps(p, config, engine, prompts, responses)[0].sum())(params)
+
+    plain = gradient(Engine())
+    rounded = gradient(replace(Engine(), projection=ENGINES["bf16"].projection, residual=Site.of("bf16")))
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(rounded), strict=True):
+        assert np.isfinite(b).all()
+        # BF16 has 8 bits; a dropped gradient would differ by all of its size.
+        assert np.linalg.norm(a - b) < 0.2 * np.linalg.norm(a) + 1e-6
+
+
+def test_response_logps_reads_the_right_positions(params, config, tokens):
+    prompts, responses = tokens[:, :PROMPT], tokens[:, PROMPT:]
+    logps, entropies = jax.jit(response_logps, static_argnums=1)(params, config, Engine(), prompts, responses)
+    full = jax.nn.log_softmax(score(params, config, tokens, Engine())[:, PROMPT - 1 : -1])
+    # Two softmax implementations: a few units in the last place of numbers up to 16.
+    np.testing.assert_allclose(
+        logps, np.take_along_axis(np.asarray(full), np.asarray(responses)[..., None], -1)[..., 0], atol=1e-5
+    )
+    np.testing.assert_allclose(entropies, -(np.exp(full) * full).sum(-1), atol=1e-5)
+
+
+def test_caches_repeat_sequences_in_a_row(config):
+    caches = jax.tree.map(lambda x: x + jnp.arange(2.0)[:, None, None, None], empty_cache(config, 2, 3))
+    for leaf in jax.tree.leaves(repeated(caches, 2)):
+        assert_exact(leaf[:, 0, 0, 0], jnp.asarray([0.0, 0.0, 1.0, 1.0]))
+
+
+def test_rotation_by_zero_is_nothing_and_rotations_add():
+    cos, sin = (jnp.asarray(table) for table in rotation_table(3, 32, 10000.0))
+    x = jax.random.normal(jax.random.key(0), (1, 3, 1, 32))
+    turned = rotate(x, cos, sin, Engine())
+    assert_exact(turned[:, 0], x[:, 0])
+    again = rotate(rotate(x[:, 2:], cos[1:2], sin[1:2], Engine()), cos[1:2], sin[1:2], Engine())
+    np.testing.assert_allclose(turned[:, 2:], again, atol=1e-6)
+
+
+def test_biases_and_an_untied_head_are_read():
+    config = replace(DENSE, attention_bias=True, tie_word_embeddings=False, qk_norm=False)
+    params = init_params(jax.random.key(0), config)
+    tokens = jnp.arange(4)[None]
+    before = score(params, config, tokens, Engine())
+    params["layers"][0]["qkv_bias"] += 0.5
+    assert (score(params, config, tokens, Engine()) != before).any()
+    assert (score({**params, "lm_head": params["lm_head"] * 0}, config, tokens, Engine()) == 0).all()
+
+
+def test_engine_sites_are_swept_in_one_program(params, config, tokens):
+    """The residual stream's format as a vmapped axis: one program, the numbers of separate ones."""
+    engines = [replace(Engine(), residual=Site.of(name)) for name in ("fp32", "bf16", "e4m3fn")]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *engines)
+    swept = jax.jit(jax.vmap(lambda engine: logits(params, config, tokens, engine)))(stacked)
+    spread = [np.abs(np.asarray(swept[i] - swept[0])).max() for i in (1, 2)]
+    assert 0 < spread[0] < spread[1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"num_key_value_heads": 3}, "no multiple of num_key_value_heads 3"),
+        ({"head_dim": 31}, "head_dim 31 is odd"),
+        ({"num_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok 3; allowed: 1 to 2"),
+    ],
+)
+def test_impossible_shapes_are_refused(bad, words):
+    with pytest.raises(ValueError, match=words):
+        replace(DENSE, **bad)
+
+
+def test_sizes_of_the_presets():
+    shapes = {
+        name: jax.eval_shape(lambda c=config: init_params(jax.random.key(0), c))
+        for name, config in MODELS.items()
+    }
+    counts = {name: parameter_count(shape) for name, shape in shapes.items()}
+    assert 5e4 < counts["tiny-dense"] < counts["tiny-moe"] < counts["small-dense"] < counts["small-moe"] < 3e6
+    assert MODELS["small-moe"].num_hidden_layers >= 4
+    assert MODELS["small-moe"].num_experts == 16
+    assert all(config.head_dim == 32 and config.moe_intermediate_size % 32 == 0 for config in MODELS.values())

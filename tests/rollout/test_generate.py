@@ -1,0 +1,109 @@
+"""Generation: shapes, endings, and log-probabilities that scoring confirms."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from simlab.engines import ENGINES, Engine
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import init_params
+from simlab.models.transformer import logits, response_logps
+from simlab.rollout import GREEDY, Sampler, generate
+from tests.tolerances import assert_exact
+
+CONFIG = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
+PROMPTS = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32)
+END, PAD, GROUP, LENGTH = 1, 0, 3, 6
+
+
+@pytest.fixture(scope="module")
+def params():
+    # A likely end token, so that responses differ in length.
+    params = init_params(jax.random.key(0), CONFIG)
+    return {**params, "embedding": params["embedding"].at[END].mul(3.0)}
+
+
+@partial(jax.jit, static_argnames=("length",))
+def sample(params, engine, sampler, key, length=LENGTH):
+    return generate(
+        params,
+        CONFIG,
+        engine,
+        sampler,
+        key,
+        PROMPTS,
+        lambda tokens: jnp.sum(tokens, axis=-1).astype(jnp.float32),
+        group_size=GROUP,
+        length=length,
+        end=END,
+        pad=PAD,
+    )
+
+
+@pytest.fixture(scope="module")
+def trajectory(params):
+    return sample(params, Engine(), Sampler(), jax.random.key(1))
+
+
+def test_groups_are_contiguous(trajectory):
+    assert_exact(trajectory.prompts, jnp.repeat(PROMPTS, GROUP, axis=0))
+    assert trajectory.responses.shape == trajectory.mask.shape == (2 * GROUP, LENGTH)
+    assert_exact(trajectory.rewards, trajectory.tokens.sum(-1).astype(jnp.float32))
+
+
+def test_padding_follows_the_end(trajectory):
+    for row, mask in zip(np.asarray(trajectory.responses), np.asarray(trajectory.mask), strict=True):
+        assert (row[~mask] == PAD).all()
+        assert END not in row[:-1][mask[1:]]
+    lengths = np.asarray(trajectory.mask).sum(-1)
+    assert len(set(lengths.tolist())) > 1
+
+
+def scored(params, engine, trajectory):
+    logps, _ = jax.jit(response_logps, static_argnums=1)(
+        params, CONFIG, engine, trajectory.prompts, trajectory.responses
+    )
+    return jnp.where(trajectory.mask, logps, 0.0)
+
+
+def test_reported_logps_are_those_of_scoring(params, trajectory):
+    # Float32 sums of up to 64 terms of order 1 in another order, in one layer.
+    np.testing.assert_allclose(
+        trajectory.logp_infer, scored(params, Engine(), trajectory), atol=20 * 64 * 2.0**-24
+    )
+
+
+@pytest.mark.slow
+def test_reported_logps_are_those_of_scoring_bit_for_bit(params):
+    engine = ENGINES["bf16-exact"]
+    trajectory = sample(params, engine, Sampler(), jax.random.key(1))
+    assert_exact(trajectory.logp_infer, scored(params, engine, trajectory))
+
+
+def test_greedy_follows_the_argmax(params):
+    trajectory = sample(params, Engine(), GREEDY, jax.random.key(1))
+    best = np.argmax(jax.jit(logits, static_argnums=1)(params, CONFIG, trajectory.tokens, Engine()), axis=-1)[
+        :, 2:-1
+    ]
+    mask = np.asarray(trajectory.mask)
+    assert_exact(np.asarray(trajectory.responses)[mask], best.astype(np.int32)[mask])
+
+
+def test_processed_logps_are_of_what_was_drawn_from(params):
+    trajectory = sample(params, Engine(), Sampler(top_k=1, processed=True), jax.random.key(1))
+    assert_exact(trajectory.logp_infer, jnp.zeros_like(trajectory.logp_infer))
+
+
+def test_the_same_key_gives_the_same_responses_and_another_others(params, trajectory):
+    again = sample(params, Engine(), Sampler(), jax.random.key(1))
+    other = sample(params, Engine(), Sampler(), jax.random.key(2))
+    assert_exact(again.responses, trajectory.responses)
+    assert (np.asarray(other.responses) != np.asarray(trajectory.responses)).any()
+
+
+def test_nothing_ends_before_the_minimum_length(params):
+    trajectory = sample(params, Engine(), Sampler(min_length=LENGTH), jax.random.key(1))
+    assert np.asarray(trajectory.mask).all()

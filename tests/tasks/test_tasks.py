@@ -1,0 +1,87 @@
+"""What each task pays for, case by case, and how its demonstrations are distributed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from simlab.tasks import TASKS, decode, encode
+from tests.tolerances import assert_within_interval, binomial_interval
+
+CASES = [
+    ("add", "123+456=", "0579$", 1.0),
+    ("add", "999+999=", "abcjabcjabcjabcj1998$", 1.0),
+    ("add", "123+456=", "a0579b$", 0.0),
+    ("add", "123+456=", "0578$", 0.0),
+    ("add", "123+456=", "579$", 0.0),
+    ("add", "123+456=", "k0579$", 0.0),
+    ("add", "123+456=", "_0579$", 0.0),
+    ("add", "123+456=", "abcjabcjabcjabcja0579", 0.0),
+    ("digit_sum", "17:42=", "830$", 1.0),
+    ("digit_sum", "17:42=", "119$", 1.0),
+    ("digit_sum", "17:42=", "118$", 0.0),
+    ("digit_sum", "17:42=", "92$", 0.0),
+    ("digit_sum", "17:42=", "1199", 0.0),
+    ("digit_sum", "17:42=", "a00$", 0.0),
+    ("sort", "50213>", "01235$", 1.0),
+    ("sort", "50210>", "00125$", 1.0),
+    ("sort", "50213>", "01253$", 0.0),
+    ("two_spellings", "12+34=", "046$", 1.0),
+    ("two_spellings", "12+34=", "aeg$", 1.0),
+    ("two_spellings", "12+34=", "0eg$", 0.0),
+    ("template", "12+34=", "iadd:046$", 1.0),
+    ("template", "12+34=", "iadd:045$", 0.0),
+    ("template", "12+34=", "046$", 0.0),
+    ("recurrence", "1234>", "5$", 1 / 32),
+    ("recurrence", "1234>", "5704$", 4 / 32),
+    ("recurrence", "1234>", "5703$", 0.0),
+    ("recurrence", "1234>", "$", 0.0),
+]
+
+
+@pytest.mark.parametrize(("name", "prompt", "response", "reward"), CASES)
+def test_reward(name, prompt, response, reward):
+    task = TASKS[name]()
+    assert float(task.check(encode(prompt + response.ljust(task.response_length, "_")))) == np.float32(reward)
+
+
+def test_the_longest_recurrence_earns_everything():
+    terms = [1, 2, 3, 4]
+    for _ in range(32):
+        terms.append((terms[-1] + terms[-4]) % 10)
+    text = "1234>" + "".join(map(str, terms[4:])) + "$"
+    assert float(TASKS["recurrence"]().check(encode(text))) == 1.0
+
+
+def test_responses_reach_128_tokens_and_no_more():
+    assert TASKS["recurrence"](difficulty=127).response_length == 128
+    with pytest.raises(ValueError, match="a response of 129 tokens"):
+        TASKS["recurrence"](difficulty=128)
+
+
+def test_spellings_are_equally_frequent():
+    task = TASKS["two_spellings"]()
+    prompts = jnp.tile(task.prompts(jax.random.key(0), 1), (2000, 1))
+    responses = task.demonstrations(jax.random.key(1), prompts)
+    in_letters = int(sum(decode(row)[0].isalpha() for row in responses))
+    assert_within_interval(in_letters, *binomial_interval(2000, 0.5, 1e-6), false_alarm=1e-6)
+
+
+def test_mistakes_have_the_stated_rate():
+    task = TASKS["sort"]()
+    prompts = task.prompts(jax.random.key(0), 2000)
+    right, spoilt = (task.demonstrations(jax.random.key(1), prompts, mistakes=rate) for rate in (0.0, 0.2))
+    # A random digit is the right one in a tenth of the draws.
+    digits = 5 * 2000
+    changed = int((right != spoilt).sum())
+    assert_within_interval(changed, *binomial_interval(digits, 0.2 * 0.9, 1e-6), false_alarm=1e-6)
+
+
+def test_the_prompt_sets_of_the_flagship_do_not_move():
+    task = TASKS["add"]()
+    assert [decode(row) for row in task.prompt_set("held_out")[:2]] == ["885+440=", "403+958="]
+
+
+def test_characters_without_a_token_are_refused():
+    with pytest.raises(ValueError, match="no token for 'X'"):
+        encode("12X")
