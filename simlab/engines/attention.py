@@ -1,0 +1,56 @@
+"""Attention of one head over one sequence, decoding and scoring alike."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+from jax import Array
+
+from simlab.engines.catalog import find_engine
+from simlab.engines.engine import Attention, Engine
+from simlab.engines.matmul import product
+from simlab.engines.site import Site, site_key, store
+from simlab.engines.softmax import exponentials_at, softmax, total_at
+from simlab.formats.scale_rules import divide, multiply
+
+
+def store_cache(x: Array, engine: Engine | str, key: Array | None = None) -> Array:
+    """Round keys or values [..., D] to the engine's KV cache; returns float32 of the same shape.
+
+    Scoring must pass its keys and values through it too, or the two sides see different numbers.
+    """
+    return store(x, find_engine(engine).attention.cache, key)
+
+
+def attend(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    mask: Array,
+    engine: Engine | str,
+    key: Array | None = None,
+) -> Array:
+    """Attend with float32 queries [T, D] to cached keys and values [S, D]; returns float32 [T, D].
+
+    `mask` [T, S] is True where a query sees a key; every query must see one. Keys and values come from
+    `store_cache`. Scores are q k / sqrt(D). What masked keys and values hold never changes a bit, as long as
+    it is finite, if the engine's value accumulator adds in order; one query alone has the bits that it has
+    among others if both accumulators do not depend on the batch (see `EXACT_PAIRS`).
+    """
+    sites = find_engine(engine).attention
+    queries = store(queries, sites.queries, site_key(key, "queries"))
+    scores = product(queries, keys.T, sites.score_accumulator)
+    scores = multiply(scores, jnp.float32(queries.shape[-1] ** -0.5))
+    # Scores are stored before they are masked: few formats have an infinity.
+    scores = store(scores, sites.softmax.logits, site_key(key, "scores"))
+    scores = jnp.where(mask, scores, -jnp.inf)
+    result = _weighted(scores, values, sites, site_key(key, "softmax"))
+    return store(result, sites.output, site_key(key, "output"))
+
+
+def _weighted(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:
+    steps = replace(sites.softmax, logits=Site())
+    if sites.normalize == "before":
+        return product(softmax(scores, steps, key), values, sites.value_accumulator)
+    exponentials = exponentials_at(scores, steps, key)[1]
+    total = total_at(exponentials, steps, key)
+    return divide(product(exponentials, values, sites.value_accumulator), total)

@@ -1,0 +1,125 @@
+"""The engine record: which format, scaling, rounding and order of summation holds at each site."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+
+from simlab.engines.accumulate import Accumulator, Float32Sum
+from simlab.engines.site import FLOAT32_SITE, Site
+
+NORMALIZE = ("before", "after")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Linear:
+    """Sites of a matrix product with weights: x `activations`, w `weights`, the result `output`."""
+
+    activations: Site = FLOAT32_SITE
+    weights: Site = FLOAT32_SITE
+    output: Site = FLOAT32_SITE
+    accumulator: Accumulator = field(default_factory=Float32Sum)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Softmax:
+    """Sites of exp(z - max z) / sum: what is rounded, in the order in which it is computed.
+
+    `logits` z; `shifted` z - max z; `exponentials`; `total`, their sum, which is itself float32; `probs`;
+    `log_probs`, the result of a log-softmax.
+    """
+
+    logits: Site = FLOAT32_SITE
+    shifted: Site = FLOAT32_SITE
+    exponentials: Site = FLOAT32_SITE
+    total: Site = FLOAT32_SITE
+    probs: Site = FLOAT32_SITE
+    log_probs: Site = FLOAT32_SITE
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["queries", "cache", "softmax", "output", "score_accumulator", "value_accumulator"],
+    meta_fields=["normalize"],
+)
+@dataclass(frozen=True)
+class Attention:
+    """Sites of attention. `softmax.logits` are the scores, `softmax.probs` the attention probabilities.
+
+    `cache` holds keys and values, in decoding as in scoring. `normalize` says when the softmax divides:
+    `before` the product with the values, or `after` it, as fused kernels do, which round the
+    `softmax.exponentials` instead of the probabilities.
+    """
+
+    queries: Site = FLOAT32_SITE
+    cache: Site = FLOAT32_SITE
+    softmax: Softmax = field(default_factory=Softmax)
+    output: Site = FLOAT32_SITE
+    score_accumulator: Accumulator = field(default_factory=Float32Sum)
+    value_accumulator: Accumulator = field(default_factory=Float32Sum)
+    normalize: str = "before"
+
+    def __post_init__(self):
+        """Refuse an unknown order of division."""
+        if self.normalize not in NORMALIZE:
+            raise ValueError(f"unknown normalize {self.normalize!r}; allowed: {', '.join(NORMALIZE)}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Norm:
+    """Sites of RMSNorm: `input` is what it reads, `normalized` x / rms(x), `output` that times the weight."""
+
+    input: Site = FLOAT32_SITE
+    normalized: Site = FLOAT32_SITE
+    output: Site = FLOAT32_SITE
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Engine:
+    """Numerics of one forward pass, site by site; `Engine()` is float32 throughout.
+
+    | tensor | site |
+    |---|---|
+    | weights, activations of projections and experts | `projection.weights`, `projection.activations` |
+    | KV cache | `attention.cache` |
+    | attention scores, attention probabilities | `attention.softmax.logits`, `attention.softmax.probs` |
+    | residual stream, norms | `residual`, `norm` |
+    | router logits, router probabilities, weights of the chosen experts | `router.output`,
+      `router_softmax.probs`, `router_weights` |
+    | lm_head, logits | `lm_head` (weights, activations), `lm_head.output` |
+    | logits as the sampler reads them, token probabilities | `token_softmax.logits`, `token_softmax.probs` |
+    | embeddings, rotary embedding, SwiGLU, scaled expert outputs | `elementwise` |
+
+    Every matrix product has its own accumulator. All numbers are data: engines of one `static_signature`
+    can be stacked (`simlab.formats.stack`) and mapped over by `jax.vmap`. Names live in the catalog.
+    """
+
+    projection: Linear = field(default_factory=Linear)
+    attention: Attention = field(default_factory=Attention)
+    router: Linear = field(default_factory=Linear)
+    router_softmax: Softmax = field(default_factory=Softmax)
+    router_weights: Site = FLOAT32_SITE
+    lm_head: Linear = field(default_factory=Linear)
+    token_softmax: Softmax = field(default_factory=Softmax)
+    norm: Norm = field(default_factory=Norm)
+    residual: Site = FLOAT32_SITE
+    elementwise: Site = FLOAT32_SITE
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EnginePair:
+    """The engine that computes gradients and the engine that samples."""
+
+    train: Engine
+    infer: Engine
+
+
+def static_signature(engine: Engine | EnginePair) -> Hashable:
+    """Return what shapes the compiled program: engines with equal signatures share it."""
+    return jax.tree.structure(engine)

@@ -1,0 +1,152 @@
+"""A matrix product with weights as an engine does it: quantize both sides, multiply, scale, round."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.engines.accumulate import blocks_of, float32_dot
+from simlab.engines.catalog import find_engine
+from simlab.engines.engine import Engine, Linear
+from simlab.engines.matmul import check_operands
+from simlab.engines.site import Site, site_key, store
+from simlab.formats import Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
+from simlab.formats.scale_rules import multiply
+
+
+def linear(
+    x: Array | Quantized,
+    w: Array | Quantized,
+    engine: Engine | Linear | str,
+    key: Array | None = None,
+) -> Array:
+    """Multiply float32 x [..., T, K] (or [K]) by w [K, N] as the engine's `projection` does.
+
+    Returns float32 [..., T, N] (or [N]). `engine` is an engine, its name, or one `Linear` of it
+    (`engine.lm_head`, `engine.router`). x and w are quantized to their sites, their elements multiplied with
+    the accumulator, and only then scaled, as in real FP8 kernels: by the scale of the column, then of the
+    row; block scales multiply the sum of their block, and blocks are added in float32, from left to right.
+    Powers of two (e8m0) scale the elements instead, which is the same number. The result is rounded to
+    `output`. Either side may come quantized from `quantize_operand`: weights once per rollout, x once for
+    several products.
+
+    The gradient is straight-through: that of the float32 product of the quantized operands. `key` is needed
+    where a site rounds stochastically.
+    Raises `ValueError` for scales that cannot be applied after the sum, and for shapes that do not match.
+    Source: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
+    """
+    sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
+    if not isinstance(x, Quantized):
+        x = quantize_operand(x, sites.activations, site_key(key, "x"))
+    if not isinstance(w, Quantized):
+        w = quantize_operand(w, sites.weights, site_key(key, "w"))
+    check_operands(x.elements, w.elements)
+    result = scaled_product(_as_rows(x), w, sites).reshape(*x.elements.shape[:-1], w.elements.shape[1])
+    return store(result, sites.output, site_key(key, "output"))
+
+
+def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
+    """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
+    if site.format is None:
+        return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
+    return quantize_with_scale(x, site.format, **site.options(), key=key)
+
+
+@jax.custom_jvp
+@jax.jit
+def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
+    """Multiply quantized x [M, K] by quantized w [K, N] and apply the scales: float32 [M, N], unrounded.
+
+    To its derivatives it is the float32 product of the quantized operands, their scales being constants.
+    """
+    rows = _scaled(x, sites.activations.scaling, along=1)
+    columns = _scaled(w, sites.weights.scaling, along=0)
+    block = _common_block(rows.block, columns.block)
+    if block is None:
+        return _apply(sites.accumulator.dot(rows.elements, columns.elements), rows.scale, columns.scale)
+    x_blocks = blocks_of(rows.elements.T, block).transpose(0, 2, 1)
+    x_scales, w_scales = _per_block(rows, 1, len(x_blocks)), _per_block(columns, 0, len(x_blocks))
+
+    def add_block(total: Array, operands: tuple[Array, ...]) -> tuple[Array, None]:
+        a, b, row_scale, column_scale = operands
+        return total + _apply(sites.accumulator.dot(a, b), row_scale, column_scale), None
+
+    zeros = jnp.zeros((x.elements.shape[0], w.elements.shape[1]), jnp.float32)
+    return lax.scan(add_block, zeros, (x_blocks, blocks_of(columns.elements, block), x_scales, w_scales))[0]
+
+
+@scaled_product.defjvp
+def _scaled_product_jvp(primals, tangents):
+    x, w, sites = primals
+    x_dot, w_dot, _ = tangents
+    x_scaling, w_scaling = sites.activations.scaling, sites.weights.scaling
+    tangent = float32_dot(_tangent(x_dot, x, x_scaling), dequantize(w, w_scaling))
+    tangent += float32_dot(dequantize(x, x_scaling), _tangent(w_dot, w, w_scaling))
+    return scaled_product(x, w, sites), tangent
+
+
+def _tangent(direction: Quantized, at: Quantized, scaling: Scaling | None) -> Array:
+    """Multiply the tangent of elements by their scales: linear, unlike `dequantize`, which flushes."""
+    if scaling is None or scaling.granularity == "none":
+        return direction.elements
+    return direction.elements * expand_scale(at.scale, at.elements.shape, scaling)
+
+
+class _Scaled(NamedTuple):
+    """One side of a product: elements, scales [M, n] or [n, N], and how many terms share one (None: all)."""
+
+    elements: Array
+    scale: Array | None
+    block: int | None
+
+
+def _scaled(side: Quantized, scaling: Scaling | None, along: int) -> _Scaled:
+    """Say what of the scale is left to apply after the sum over axis `along`."""
+    if scaling is None or scaling.granularity == "none":
+        return _Scaled(side.elements, None, None)
+    if scaling.scale_format == "e8m0":
+        return _Scaled(dequantize(side, scaling), None, None)
+    shape = side.elements.shape
+    block = scaling.block_shape(shape)
+    other = 1 - along
+    scale = jnp.repeat(side.scale, block[other], axis=other) if block[other] > 1 else side.scale
+    scale = lax.slice_in_dim(scale, 0, shape[other], axis=other)
+    if block[along] >= shape[along]:
+        return _Scaled(side.elements, scale, None)
+    if scaling.granularity != "block" or block[along] == 1:
+        raise ValueError(
+            f"scaling per {scaling.granularity} varies along the {shape[along]} terms of the sum; allowed: "
+            "none, tensor, token (activations), channel (weights), block along the terms"
+        )
+    return _Scaled(side.elements, scale, block[along])
+
+
+def _common_block(x_block: int | None, w_block: int | None) -> int | None:
+    if x_block is not None and w_block is not None and x_block != w_block:
+        raise ValueError(f"blocks of {x_block} and {w_block} terms; allowed: the same size on both sides")
+    return x_block if w_block is None else w_block
+
+
+def _apply(result: Array, row_scale: Array | None, column_scale: Array | None) -> Array:
+    """Multiply [M, N] by the scale of its column, then by that of its row."""
+    for scale in (column_scale, row_scale):
+        if scale is not None:
+            result = multiply(result, scale)
+    return result
+
+
+def _per_block(side: _Scaled, along: int, blocks: int) -> Array:
+    """Return scales [blocks, M, 1] or [blocks, 1, N]; one for all blocks is repeated."""
+    assert side.scale is not None or side.block is None
+    scale = jnp.ones((1, 1), jnp.float32) if side.scale is None else side.scale
+    other = scale.shape[1 - along]
+    scale = jnp.broadcast_to(scale, (blocks, other) if along == 0 else (other, blocks))
+    return scale[:, None, :] if along == 0 else scale.T[:, :, None]
+
+
+def _as_rows(x: Quantized) -> Quantized:
+    """Flatten the leading axes of elements [..., K] and scale into one."""
+    one_scale = all(n == 1 for n in x.scale.shape[:-1])
+    rows = 1 if one_scale else -1
+    return Quantized(x.elements.reshape(-1, x.elements.shape[-1]), x.scale.reshape(rows, x.scale.shape[-1]))

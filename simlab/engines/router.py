@@ -1,0 +1,46 @@
+"""The choice of experts from router logits."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.engines.catalog import find_engine
+from simlab.engines.engine import Engine
+from simlab.engines.site import site_key, store
+from simlab.engines.softmax import softmax
+from simlab.formats.scale_rules import divide, multiply
+
+
+def route(
+    logits: Array, engine: Engine | str, top_k: int, *, normalize: bool = True, key: Array | None = None
+) -> tuple[Array, Array]:
+    """Choose `top_k` of E experts from float32 router logits [..., E].
+
+    Returns (experts int32 [..., top_k], weights float32 [..., top_k]), in order of falling probability; of
+    equal probabilities the lower expert comes first. `normalize` divides the weights by their sum, added in
+    that order. The choice has no gradient, the weights have.
+    Source: Qwen3MoeSparseMoeBlock of transformers; vLLM fused_topk.
+    """
+    record = find_engine(engine)
+    probs = softmax(logits, record.router_softmax, site_key(key, "softmax"))
+    weights, experts = lax.top_k(probs, top_k)
+    if normalize:
+        weights = divide(weights, _sum_in_order(weights)[..., None])
+    return experts, store(weights, record.router_weights, site_key(key, "weights"))
+
+
+def combine_experts(outputs: Array, weights: Array, engine: Engine | str, key: Array | None = None) -> Array:
+    """Add the outputs [..., top_k, D] of the chosen experts by their weights [..., top_k]; float32 [..., D].
+
+    Each weighted output is stored as the engine's `elementwise` site says; they are added in order of choice
+    in float32 and stored again.
+    """
+    site = find_engine(engine).elementwise
+    scaled = store(multiply(outputs, weights[..., None]), site, site_key(key, "scaled"))
+    return store(_sum_in_order(jnp.moveaxis(scaled, -2, -1)), site, site_key(key, "sum"))
+
+
+def _sum_in_order(x: Array) -> Array:
+    total = x[..., 0]
+    for i in range(1, x.shape[-1]):
+        total = total + x[..., i]
+    return total

@@ -1,0 +1,79 @@
+"""A site: one place of the forward pass at which a tensor is stored, and in which format."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import Array
+
+from simlab.core.catalog import lookup
+from simlab.core.streams import stream
+from simlab.formats import (
+    FORMATS,
+    OVERFLOWS,
+    ROUNDINGS,
+    SCALINGS,
+    Format,
+    Rounding,
+    Scaling,
+    StochasticRounding,
+    quantize,
+)
+from simlab.formats.format import Number
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Site:
+    """Format, rounding, overflow rule and scaling of one stored tensor.
+
+    `Site()` leaves float32 as it is and costs nothing. The numbers of `format`, `rounding` and `saturate` are
+    data and may be traced; whether there is a format at all, whether rounding is stochastic, and the
+    granularity of `scaling` shape the program.
+    """
+
+    format: Format | None = None
+    rounding: Rounding | StochasticRounding | None = None
+    saturate: Number | None = None
+    scaling: Scaling | None = None
+
+    @staticmethod
+    def of(
+        fmt: str | Format,
+        rounding: str | Rounding | StochasticRounding = "nearest_even",
+        overflow: str = "saturate",
+        scaling: str | Scaling | None = None,
+    ) -> "Site":
+        """Return a site from names of the catalogs of `simlab.formats`, or from records.
+
+        `Site.of("fp32")` rounds to float32, which changes nothing but has the static signature of any other
+        format, so that it can be stacked with them. Raises `ValueError` for unknown names.
+        """
+        return Site(
+            lookup(FORMATS, fmt, "format") if isinstance(fmt, str) else fmt,
+            lookup(ROUNDINGS, rounding, "rounding") if isinstance(rounding, str) else rounding,
+            lookup(OVERFLOWS, overflow, "overflow rule"),
+            lookup(SCALINGS, scaling, "scaling") if isinstance(scaling, str) else scaling,
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of `quantize` other than x, format and key."""
+        return {"rounding": self.rounding, "overflow": self.saturate, "scaling": self.scaling}
+
+
+FLOAT32_SITE = Site()
+
+
+def store(x: Array, site: Site, key: Array | None = None) -> Array:
+    """Round float32 x (any shape) as the site says; the gradient is straight-through.
+
+    `key` is needed only where the site rounds stochastically.
+    """
+    if site.format is None:
+        return x
+    return quantize(x, site.format, **site.options(), key=key)
+
+
+def site_key(key: Array | None, name: str) -> Array | None:
+    """Return the stream of one site below `key`, or None where nothing is stochastic."""
+    return None if key is None else stream(key, name)

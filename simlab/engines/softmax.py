@@ -1,0 +1,112 @@
+"""Softmax and log-softmax with rounding at any of its steps, and where rounding happens in practice."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.core.catalog import lookup
+from simlab.engines.catalog import find_engine
+from simlab.engines.engine import Engine, Softmax
+from simlab.engines.site import Site, site_key, store
+from simlab.engines.sums import tree_sum
+from simlab.formats import Format, Rounding, StochasticRounding
+from simlab.formats.scale_rules import divide
+
+
+def softmax(z: Array, engine: Engine | Softmax | str, key: Array | None = None) -> Array:
+    """Softmax over the last axis of float32 logits z [..., V]; returns float32 probabilities [..., V].
+
+    z is rounded, shifted by its maximum, exponentiated, summed (a fixed tree, so that the bits of a row do
+    not depend on the batch) and divided, with a rounding after each step as the engine's `token_softmax`
+    says. `engine` is an engine, its name, or the sites alone (see `softmax_placement`). -inf masks a logit,
+    unless the format of the logits has none. Rounded probabilities are not normalized again. The gradient is
+    straight-through.
+    Source: hacking Eq. 44-45.
+    Deviation: the maximum is subtracted first, as every implementation does; in exact arithmetic it cancels.
+    """
+    sites = _sites(engine)
+    exponentials = exponentials_at(z, sites, key)[1]
+    total = total_at(exponentials, sites, key)
+    return store(divide(exponentials, total), sites.probs, site_key(key, "probs"))
+
+
+def log_softmax(z: Array, engine: Engine | Softmax | str, key: Array | None = None) -> Array:
+    """Log-softmax over the last axis of float32 logits z [..., V]: shifted logits minus log of the total.
+
+    Returns float32 [..., V]. Steps, roundings and `engine` are those of `softmax`, the last
+    rounding is `log_probs`.
+    Source: verl torch_functional.logprobs_from_logits; vLLM Sampler.compute_logprobs.
+    """
+    sites = _sites(engine)
+    shifted, exponentials = exponentials_at(z, sites, key)
+    total = total_at(exponentials, sites, key)
+    return store(shifted - jnp.log(total), sites.log_probs, site_key(key, "log_probs"))
+
+
+def _sites(engine: Engine | Softmax | str) -> Softmax:
+    return engine if isinstance(engine, Softmax) else find_engine(engine).token_softmax
+
+
+def exponentials_at(z: Array, sites: Softmax, key: Array | None = None) -> tuple[Array, Array]:
+    """Return (z - max z, exp of it), both rounded to their sites, of z's shape [..., V]."""
+    z = store(z, sites.logits, site_key(key, "logits"))
+    largest = lax.stop_gradient(jnp.max(z, axis=-1, keepdims=True))
+    shifted = store(z - largest, sites.shifted, site_key(key, "shifted"))
+    return shifted, store(jnp.exp(shifted), sites.exponentials, site_key(key, "exponentials"))
+
+
+def total_at(exponentials: Array, sites: Softmax, key: Array | None = None) -> Array:
+    """Return the sum over the last axis, rounded to its site, [..., 1]."""
+    return store(tree_sum(exponentials)[..., None], sites.total, site_key(key, "total"))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The steps of a softmax that are rounded, and who does so."""
+
+    sites: tuple[str, ...]
+    practice: str
+
+
+SOFTMAX_PLACEMENTS: dict[str, Placement] = {
+    "float32": Placement((), "nothing rounded: the reference"),
+    "logits": Placement(("logits",), "BF16 lm_head, float32 softmax: vLLM's sampler, verl's trainers"),
+    "probs": Placement(("probs",), "float32 logits, probabilities returned in the model's type"),
+    "logits-probs": Placement(
+        ("logits", "probs"),
+        "float32 inside: torch.softmax of a BF16 tensor, and the reading of hacking Eq. 45 that gives Tab. 2",
+    ),
+    "logits-exponentials": Placement(
+        ("logits", "exponentials"), "weights rounded before they are normalized, sum of the rounded ones"
+    ),
+    "exponentials": Placement(
+        ("exponentials",), "fused attention: float32 scores, unnormalized weights rounded"
+    ),
+    "exp-and-sum": Placement(
+        ("logits", "exponentials", "total", "probs"), "BF16 exp and sum, shift in float32"
+    ),
+    "everywhere": Placement(
+        ("logits", "shifted", "exponentials", "total", "probs", "log_probs"),
+        "each step a BF16 operation of its own (sum kept in float32 and rounded once)",
+    ),
+    "log-probs": Placement(("log_probs",), "float32 logits, log-probabilities returned in the model's type"),
+    "logits-log-probs": Placement(("logits", "log_probs"), "torch.log_softmax of a BF16 tensor"),
+}
+
+
+def softmax_placement(
+    name: str,
+    fmt: str | Format = "bf16",
+    rounding: str | Rounding | StochasticRounding = "nearest_even",
+) -> Softmax:
+    """Return the sites of the placement `name` of `SOFTMAX_PLACEMENTS`, rounded to `fmt`.
+
+    The steps that the placement leaves alone are rounded to fp32, which changes nothing and keeps one static
+    signature for all placements and formats: stack them with `simlab.formats.stack` and `jax.vmap` over them.
+    Raises `ValueError` for unknown names.
+    """
+    chosen = lookup(SOFTMAX_PLACEMENTS, name, "softmax placement").sites
+    rounded, untouched = Site.of(fmt, rounding, "format"), Site.of("fp32", rounding, "format")
+    steps = ("logits", "shifted", "exponentials", "total", "probs", "log_probs")
+    return Softmax(**{step: rounded if step in chosen else untouched for step in steps})

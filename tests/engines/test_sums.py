@@ -1,0 +1,34 @@
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from simlab.engines.sums import tree_sum
+from tests.tolerances import assert_exact
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 100, 1000])
+def test_error_is_within_the_depth_of_the_tree(n):
+    x = np.random.default_rng(n).exponential(size=(20, n)).astype(np.float32)
+    exact = np.array([float(sum(map(Fraction, map(float, row)))) for row in x])
+    # Each level of additions of non-negative numbers adds at most 2^-24 relative error.
+    depth = int(np.ceil(np.log2(max(n, 16))))
+    assert (np.abs(np.asarray(tree_sum(jnp.asarray(x))) - exact) <= depth * 2.0**-24 * exact * 1.0001).all()
+
+
+def test_bits_depend_on_neither_batch_nor_zeros_at_the_end():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32))
+    whole = np.asarray(jax.jit(tree_sum)(x))
+    assert_exact(tree_sum(x), whole)
+    assert_exact(tree_sum(x[3]), whole[3])
+    assert_exact(jax.vmap(tree_sum)(x), whole)
+    for zeros in (1, 10, 58, 500):
+        assert_exact(tree_sum(jnp.pad(x, ((0, 0), (0, zeros)))), whole)
+    # A sum of the device has none of this to offer, or the test would have no teeth.
+    assert not np.array_equal(np.asarray(tree_sum(x[:, ::-1])), whole)
+
+
+def test_gradient_is_one():
+    assert_exact(jax.grad(lambda x: tree_sum(x))(jnp.arange(40.0)), np.ones(40, np.float32))
