@@ -1,0 +1,1 @@
+"""The parts of the softmax experiment: Gaussian logits, the sweep, real logits, theory, statistics."""

@@ -1,0 +1,84 @@
+"""Statistics that compare seeds with each other and with a printed table."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+
+def summary(rho: np.ndarray) -> dict[str, float]:
+    """Return mean, std, max and min of rho, the columns of the paper's table."""
+    rho = np.asarray(rho, float)
+    return {
+        "mean": float(rho.mean()),
+        "std": float(rho.std()),
+        "max": float(rho.max()),
+        "min": float(rho.min()),
+    }
+
+
+def prediction_interval(
+    values: np.ndarray, of: int, false_alarm: float, printed: float = 0.0
+) -> tuple[float, float]:
+    """Return bounds on the average of `of` further draws, given `values` (normal theory).
+
+    `printed` is one unit of the last printed digit; half of it is added on both sides.
+    """
+    values = np.asarray(values, float)
+    half = stats.t.isf(false_alarm / 2, len(values) - 1) * values.std(ddof=1)
+    half = half * math.sqrt(1 / of + 1 / len(values)) + printed / 2
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def mean_interval(values: np.ndarray, false_alarm: float = 0.05) -> tuple[float, float]:
+    """Return the t interval of the mean of `values`."""
+    values = np.asarray(values, float)
+    half = stats.t.isf(false_alarm / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def histogram_kl(p: np.ndarray, q: np.ndarray, bins: int, floors: Sequence[float]) -> list[float]:
+    """Return KL(p || q) between histograms of two samples over their common range, for each floor.
+
+    A floor is added to every cell's share; with 0, cells empty in either histogram are left out.
+    """
+    limits = (min(p.min(), q.min()), max(p.max(), q.max()))
+    shares = [np.histogram(x, bins, limits)[0] / len(x) for x in (p, q)]
+    return [_divergence(*(share + floor for share in shares)) for floor in floors]
+
+
+def _divergence(a: np.ndarray, b: np.ndarray) -> float:
+    both = (a > 0) & (b > 0)
+    return float(np.sum(a[both] * np.log(a[both] / b[both])))
+
+
+def jaccard(a: np.ndarray, b: np.ndarray) -> float:
+    """Return |A and B| / |A or B| of the sets of values."""
+    a, b = np.unique(a), np.unique(b)
+    return len(np.intersect1d(a, b, assume_unique=True)) / len(np.union1d(a, b))
+
+
+def shared_mass(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the part of sample `a` whose values occur in sample `b` too."""
+    return float(np.isin(a, b).mean())
+
+
+def total_variation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the total-variation distance of the samples' distributions over exact values."""
+    both, where = np.unique(np.concatenate([a, b]), return_inverse=True)
+    counts = np.bincount(where[: len(a)], minlength=len(both)) / len(a)
+    return float(np.abs(counts - np.bincount(where[len(a) :], minlength=len(both)) / len(b)).sum() / 2)
+
+
+def noise_variation(a: np.ndarray, b: np.ndarray, generator: np.random.Generator, splits: int = 8) -> float:
+    """Return the mean total variation of random splits of both samples: what sampling alone gives."""
+    pooled = np.unique(np.concatenate([a, b]), return_inverse=True)[1]
+    found = []
+    for _ in range(splits):
+        order = generator.permutation(pooled)
+        counts = [
+            np.bincount(part, minlength=pooled.max() + 1) for part in (order[: len(a)], order[len(a) :])
+        ]
+        found.append(np.abs(counts[0] / len(a) - counts[1] / len(b)).sum() / 2)
+    return float(np.mean(found))

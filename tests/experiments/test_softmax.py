@@ -1,0 +1,217 @@
+"""The softmax experiment: its kernels against oracles, its rules on made-up numbers, its run twice."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import softmax as experiment
+from experiments.softmax_study import gaussian, printed, real, statistics, sweep, tables, theory
+from experiments.softmax_study.placements import EXACT, probabilities, setting
+from simlab.core.experiment import execute
+from simlab.engines import SOFTMAX_PLACEMENTS, log_softmax, softmax, softmax_placement
+from tests.tolerances import (
+    assert_exact,
+    assert_ulp,
+    assert_within_interval,
+    binomial_interval,
+    normal_interval,
+)
+
+VERDICTS = {"reproduced", "opposite", "no effect", "inconclusive"}
+
+
+def _logits(n: int, vocabulary: int, seed: int = 0):
+    return gaussian.logits(jax.random.key(seed), n, vocabulary)
+
+
+def _nothing(n: int):
+    return jnp.full((n,), -jnp.inf)
+
+
+@pytest.mark.parametrize("placement", SOFTMAX_PLACEMENTS)
+def test_without_remainder_probabilities_are_those_of_the_engine(placement):
+    z = _logits(4, 300)
+    sites = softmax_placement(placement, "bf16")
+    expected = jnp.exp(log_softmax(z, sites)) if placement.endswith("log-probs") else softmax(z, sites)
+    assert_exact(probabilities(z, _nothing(4), setting(placement, "bf16")), expected)
+
+
+def test_the_remainder_stands_for_the_logits_left_out():
+    z = jnp.sort(3 * _logits(5, 512), -1)
+    rest = jax.nn.logsumexp(z[:, :200], -1)
+    whole = probabilities(z, _nothing(5), EXACT)[:, 200:]
+    # Both normalizers are sums of at most 512 nonnegative terms (depth 9 in units of 2^-24, that is at
+    # most 9 ulp each); logsumexp, exp and the addition add 4 + 2 + 1 ulp to a part that is below half.
+    assert_ulp(probabilities(z[:, 200:], rest, EXACT), whole, k=2 * 9 + 7)
+
+
+def test_temperature_divides_rounded_logits_and_centering_precedes_rounding():
+    z = _logits(3, 64) + 20.0
+    rounded = z.astype(jnp.bfloat16).astype(jnp.float32)
+    warm = probabilities(z, _nothing(3), setting("logits", "bf16", temperature=1.5))
+    assert_exact(warm, probabilities(rounded / jnp.float32(1.5), _nothing(3), EXACT))
+    shifted = (z - z.max(-1, keepdims=True)).astype(jnp.bfloat16).astype(jnp.float32)
+    centered = probabilities(z, _nothing(3), setting("centered-logits", "bf16"))
+    assert_exact(centered, probabilities(shifted, _nothing(3), EXACT))
+
+
+@pytest.mark.parametrize("vocabulary", [64, 100, 2047])
+def test_draw_inverts_the_running_sum(vocabulary):
+    generator = np.random.default_rng(vocabulary)
+    # Integer weights with a power of two as total: all sums are exact in float32.
+    p = generator.multinomial(2**14, generator.dirichlet(np.full(vocabulary, 0.3))).astype(np.float32)
+    u = np.arange(0, 2**14, 7, dtype=np.float32) / 2**14
+    expected = np.searchsorted(np.cumsum(p), u * 2**14, side="right")
+    np.testing.assert_array_equal(gaussian.draw(jnp.asarray(p), jnp.asarray(u)), expected)
+
+
+def test_skipped_settings_cost_nothing_and_do_not_change_the_others():
+    sampler = tables.Sampler(per_vector=10, tokens=2500)
+    one = sampler(7, lambda placement, name: (placement, name) == ("logits-probs", "bf16"))
+    two = sampler(7, lambda placement, name: placement in ("logits-probs", "logits") and name == "bf16")
+    assert set(one) == {("logits-probs", "bf16")}
+    np.testing.assert_array_equal(one["logits-probs", "bf16"], two["logits-probs", "bf16"])
+    assert not np.array_equal(two["logits", "bf16"][1], two["logits-probs", "bf16"][1])
+
+
+def test_describe_agrees_with_float64():
+    z = jnp.sort(_logits(3, 500), -1)
+    train, infer = (probabilities(z, _nothing(3), one) for one in (EXACT, setting("logits-probs", "fp16")))
+    found = sweep.describe(train, infer)
+    p, q = np.asarray(train, float), np.asarray(infer, float)
+    weight = q / q.sum(-1, keepdims=True)
+    rho = p / q
+    mean = np.sum(weight * rho, -1).mean()
+    expected = {
+        "mean": mean,
+        "std": np.sqrt(np.sum(weight * (rho - mean) ** 2, -1).mean()),
+        "max": rho.max(),
+        "min": rho.min(),
+        "inverse": np.sum(weight / rho, -1).mean(),
+        "kl": np.sum(weight * np.log(weight / (p / p.sum(-1, keepdims=True))), -1).mean(),
+        "levels": np.mean([len(np.unique(row)) for row in q]),
+        "lost": 0.0,
+    }
+    for name, value in expected.items():
+        # Sums of 500 float32 terms; the KL and the std are sums of squares of differences of 6e-4 that
+        # carry an error of 2^-24 each, so 1e-4 relative and less.
+        np.testing.assert_allclose(found[name], value, rtol=1e-3 if name in ("kl", "std") else 2e-6)
+
+
+def test_describe_says_so_where_everything_was_rounded_to_zero():
+    z = jnp.sort(_logits(2, 500), -1)
+    train = probabilities(z, _nothing(2), EXACT)
+    found = sweep.describe(train, jnp.zeros_like(train))
+    assert np.isnan(found["std"])
+    assert np.isnan(found["kl"])
+    assert found["levels"] == 0
+    assert found["lost"] == pytest.approx(1, abs=1e-6)
+
+
+def test_theory_predicts_the_spread_of_rounded_float64_softmax():
+    generator = np.random.default_rng(5)
+    z = generator.normal(0, 1.5, (400, 2048)).astype(np.float32).astype(float)
+    p = np.exp(z)
+    p /= p.sum(-1, keepdims=True)
+    q = np.exp(z.astype(ml_dtypes.bfloat16).astype(float))
+    q = (q / q.sum(-1, keepdims=True)).astype(ml_dtypes.bfloat16).astype(float)
+    square = np.sum(q * (p / q - 1) ** 2, -1)
+    share, _ = theory.gaussian_shares(1.5)
+    # Finite vocabulary: the largest of 2048 logits is near 5, so the tilted law lacks its tail (1% of the
+    # std); first order leaves out terms of relative size 0.005.
+    low, high = normal_interval(
+        len(square), float(theory.spread(7, share)) ** 2, square.std(), false_alarm=1e-6
+    )
+    assert_within_interval(square.mean(), low * 0.97, high * 1.01, false_alarm=1e-6)
+    exact = np.sum(p * theory.token_variance(z, p, 7), -1)
+    low, high = normal_interval(len(square), 0.0, (square - exact).std(), false_alarm=1e-6)
+    assert_within_interval((square - exact).mean(), low, high, false_alarm=1e-6)
+    pair = theory.empirical_shares(z, p)
+    assert theory.spread(7, *pair) == pytest.approx(np.sqrt(exact.mean()), rel=1e-6)
+
+
+def test_statistics_on_known_samples():
+    a, b = np.array([1.0, 1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0, 4.0])
+    assert statistics.total_variation(a, b) == pytest.approx(0.5)
+    assert statistics.jaccard(a, b) == pytest.approx(0.5)
+    assert statistics.shared_mass(a, b) == pytest.approx(0.75)
+    assert statistics.histogram_kl(a, a, 3, [0.0, 1e-10]) == [0.0, 0.0]
+    # Two bins: shares (3/4, 1/4) and (1/4, 3/4).
+    kl = statistics.histogram_kl(np.array([0, 0, 0, 4.0]), np.array([0, 4.0, 4.0, 4.0]), 2, [0.0])[0]
+    assert kl == pytest.approx(0.5 * np.log(3))
+
+
+def test_prediction_interval_covers():
+    generator = np.random.default_rng(3)
+    covered = 0
+    for _ in range(1000):
+        low, high = statistics.prediction_interval(generator.normal(size=8), 5, 0.05)
+        covered += low <= generator.normal(size=5).mean() <= high
+    assert_within_interval(covered, *binomial_interval(1000, 0.95, 1e-6), false_alarm=1e-6)
+
+
+def test_the_rule_accepts_the_papers_own_numbers_and_rejects_a_wider_spread():
+    seeds = np.arange(6)
+    noise = np.array([-1, 1, -1, 1, -1, 1]) * 1e-5
+    base = {"per_vector": 1, "format": "bf16", "levels": 10, "levels_float32": 1000}
+    rows = [
+        base | {"placement": name, "seed": s, **printed.PAPER, "std": std + unrest * noise[s]}
+        for name, std, unrest in (("right", 0.0048, 1), ("wide", 0.0074, 1), ("restless", 0.0048, 9))
+        for s in seeds
+    ]
+    ratios = pd.DataFrame(rows)
+    fitting = printed.fitting(printed.fit(ratios), ratios)
+    assert bool(fitting.loc[(1, "right"), "table"])
+    assert not bool(fitting.loc[(1, "wide"), "table"])
+    assert list(fitting["steady"]) == [True, False, False]
+    assert fitting["collapse"].all()
+
+
+def test_real_logits_are_small_sorted_and_faithful():
+    assert real.FILE.stat().st_size < 1_000_000
+    taken = real.load()
+    assert taken.logits.shape == (100, 2047)
+    assert taken.logits.dtype == np.float32
+    assert (np.diff(taken.logits, axis=-1) >= 0).all()
+    both = real.Distributions.of(taken.logits, taken.rest, tables.BF16)
+    # What the remainder stands for holds at most 9% of the probability, and its tokens' spread is close
+    # to that of the others.
+    np.testing.assert_allclose(both.std(), taken.full_std, rtol=0.03)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    return [execute(experiment.EXPERIMENT, folder, smoke=True) for folder in folders]
+
+
+def test_smoke_run_repeats_byte_for_byte(smoke):
+    first, second = smoke
+    assert first.table_names == second.table_names
+    for name in first.table_names:
+        assert (first.folder / f"{name}.parquet").read_bytes() == (
+            second.folder / f"{name}.parquet"
+        ).read_bytes(), name
+
+
+def test_one_program_per_shape_and_verdicts_in_the_agreed_words(smoke):
+    config = smoke[0].manifest["config"]
+    assert config["sweep_programs"] == config["sweep_shapes"] == 2
+    verdicts = smoke[0].table("verdicts")
+    assert set(verdicts["verdict"]) <= VERDICTS
+    assert {"H1", "H2", "H3", "H18"} <= set(verdicts["claim"])
+    settled = verdicts.set_index("statement")["verdict"]
+    assert (settled[[s for s in settled.index if s.startswith("std of")]] == "reproduced").all()
+
+
+def test_sweep_covers_every_combination_once(smoke):
+    frame = smoke[0].table("sweep")
+    axes = ["format", "placement", "rounding", "temperature", "vocabulary"]
+    assert not frame.duplicated(axes).any()
+    expected = len(sweep.SWEPT_FORMATS) * len(sweep.SWEPT_PLACEMENTS) * len(sweep.ALL_ROUNDINGS)
+    assert len(frame) == expected * len(sweep.TEMPERATURES) * 2
+    untouched = frame[(frame["format"] == "fp32") & (frame["placement"] != "centered-logits")]
+    assert (untouched["std"] == 0).all()
