@@ -182,9 +182,11 @@ def _round_by_chance(bits: Array, lowest: Array, fmt: Format, words: Array) -> A
     """
     magnitude = bits & jnp.uint32(SIGN - 1)
     lift = _float(jnp.where(magnitude < lowest, lowest, jnp.uint32(0)))
-    dropped = jnp.uint32(23) - jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32)
-    chance = lax.shift_right_logical(words, jnp.uint32(32) - dropped)
-    carried = _bits(_float(magnitude) + lift) + chance & (jnp.uint32(ALL) << dropped)
+    # `& 31` spares the compiler's guard against shifts by 32 and more.
+    mantissa_bits = jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32) & jnp.uint32(31)
+    chance = (words >> jnp.uint32(9)) >> mantissa_bits
+    kept = jnp.uint32(ALL) << (jnp.uint32(23) - mantissa_bits)
+    carried = _bits(_float(magnitude) + lift) + chance & kept
     rounded = _float(carried) - lift
     return _bits(jnp.where(bits >= jnp.uint32(SIGN), jnp.float32(0) - rounded, rounded))
 
