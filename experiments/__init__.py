@@ -6,5 +6,6 @@ EXPERIMENTS: dict[str, str] = {
     "theory_corrections": "experiments.theory_corrections",
     "theory_survival": "experiments.theory_survival",
     "bench_quantize": "experiments.benchmarks.quantize_throughput",
+    "bench_linear": "experiments.benchmarks.linear_throughput",
     "bench_objectives": "experiments.benchmarks.objective_switch",
 }

@@ -42,4 +42,7 @@ FIGURES: dict[str, FigureSource] = {
     "quantize_throughput": FigureSource(
         "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"
     ),
+    "linear_throughput": FigureSource(
+        "bench_linear", "figures.linear_throughput", "Emulated products in units of a float32 product"
+    ),
 }

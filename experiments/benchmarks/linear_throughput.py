@@ -124,7 +124,7 @@ def run(run: Run) -> None:
 
 
 EXPERIMENT = Experiment(
-    name="bench-linear",
+    name="bench_linear",
     question="What do emulated formats and orders of summation cost, in float32 products of the same shape?",
     decision_rule="Fast enough if, at 1024 x 256 x 1024 and known to the compiler, the fp8-e4m3 engine takes "
     f"at most {FP8_LIMIT} float32 products and partial sums of 32 rounded to BF16 at most {PARTIAL_LIMIT} "

@@ -57,7 +57,10 @@ def test_figures_draw_from_a_named_run(tmp_path):
     [
         (["run", "sofmax"], r"unknown experiment 'sofmax'; did you mean 'softmax'\? allowed: "),
         (["figures", "nothing"], r"unknown figure 'nothing'; .*allowed: .*format_error"),
-        (["figures", "format_error", "--results", "/nowhere"], r"no finished run in /nowhere"),
+        (
+            ["figures", "format_error", "--results", "/nowhere"],
+            r"no finished run in /nowhere and /nowhere/formats; make one with: simlab run formats",
+        ),
         (
             ["run", "formats", "--smoke", "--out", "/proc/version"],
             r"--out /proc/version is a file; name a folder",
@@ -69,6 +72,13 @@ def test_bad_input_is_one_clear_error_before_any_compute(arguments, message):
     assert result.exit_code == 2
     assert re.search(message, result.stderr.replace("\n", " "))
     assert "Traceback" not in result.output
+
+
+def test_a_figure_refuses_the_results_of_another_experiment(tmp_path):
+    runner.invoke(app, ["run", "formats", "--smoke", "--out", str(tmp_path)])
+    result = runner.invoke(app, ["figures", "softmax_levels", "--results", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "holds a run of 'formats', not of 'softmax'" in result.stderr.replace("\n", " ")
 
 
 def test_doctor_prints_json():
