@@ -33,7 +33,7 @@ class Size:
     per_position: int = 500
 
 
-FULL = Size(seeds={1: 20, 10: 100, 100: 100, 500: 100, 50_000: 100})
+FULL = Size(seeds={1: 100, 10: 100, 100: 100, 500: 100, 50_000: 100})
 SMOKE = Size(
     seeds={10: 5},
     seeds_per_spread=2,
@@ -151,7 +151,7 @@ EXPERIMENT = Experiment(
     question="What does a softmax in few bits do to the probabilities of tokens, and to their ratio?",
     decision_rule=f"H1: {printed.RULE}. Each row of the table `verdicts` states its own rule.",
     run=run,
-    minutes=3.0,
+    minutes=4.0,
     claims=("H1", "H2", "H3", "H18"),
     figures=(
         "softmax_levels",

@@ -88,7 +88,7 @@ def compare(
             before = time_calls(dot, 3)
             milliseconds[i, j] = time_calls(listed[j].call, 3)
             dot()
-            ratios[i, j] = milliseconds[i, j] / min(before, time_calls(dot, 3))
+            ratios[i, j] = 2 * milliseconds[i, j] / (before + time_calls(dot, 3))
     low, median, high = np.quantile(ratios, [0.25, 0.5, 0.75], axis=0)
     return [
         {

@@ -1,5 +1,6 @@
 """A matrix product with weights as an engine does it: quantize both sides, multiply, scale, round."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -64,13 +65,16 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
     columns = _scaled(w, sites.weights.scaling, along=0)
     block = _common_block(rows.block, columns.block)
     if block is None:
-        return _apply(sites.accumulator.dot(rows.elements, columns.elements), rows.scale, columns.scale)
+        sums = sites.accumulator.dot(rows.elements, columns.elements)
+        # The guard of `multiply` against contraction with a later sum is not needed before a rounding.
+        times = multiply if sites.output.format is None else jnp.multiply
+        return _apply(times, sums, rows.scale, columns.scale)
     x_blocks = blocks_of(rows.elements.T, block).transpose(0, 2, 1)
     x_scales, w_scales = _per_block(rows, 1, len(x_blocks)), _per_block(columns, 0, len(x_blocks))
 
     def add_block(total: Array, operands: tuple[Array, ...]) -> tuple[Array, None]:
         a, b, row_scale, column_scale = operands
-        return total + _apply(sites.accumulator.dot(a, b), row_scale, column_scale), None
+        return total + _apply(multiply, sites.accumulator.dot(a, b), row_scale, column_scale), None
 
     zeros = jnp.zeros((x.elements.shape[0], w.elements.shape[1]), jnp.float32)
     return lax.scan(add_block, zeros, (x_blocks, blocks_of(columns.elements, block), x_scales, w_scales))[0]
@@ -128,11 +132,13 @@ def _common_block(x_block: int | None, w_block: int | None) -> int | None:
     return x_block if w_block is None else w_block
 
 
-def _apply(result: Array, row_scale: Array | None, column_scale: Array | None) -> Array:
+def _apply(
+    times: Callable[[Array, Array], Array], result: Array, row_scale: Array | None, column_scale: Array | None
+) -> Array:
     """Multiply [M, N] by the scale of its column, then by that of its row."""
     for scale in (column_scale, row_scale):
         if scale is not None:
-            result = multiply(result, scale)
+            result = times(result, scale)
     return result
 
 

@@ -123,32 +123,25 @@ def _round(x: Array, fmt: Format, rounding, saturate: Number, key: Array | None)
     limits = _limits(fmt)
     reached = _clip(bits, *_reach(fmt, limits, stops))
 
-    # float32 arithmetic flushes float32's subnormals. Formats that share them are rounded in [1, 2) instead,
-    # where the fraction bits of a subnormal look like any others, and get their exponent back.
-    shared = fmt.min_exponent <= FLOAT32_MIN_EXPONENT
-    kept = jnp.where(shared, jnp.uint32(ALL - INFINITY), jnp.uint32(ALL))
-    value = reached & kept | jnp.where(shared, jnp.uint32(ONE), jnp.uint32(0))
-    lowest = jnp.where(shared, jnp.uint32(0), _bits_of_power(fmt.min_exponent))
     if isinstance(rounding, StochasticRounding):
         assert key is not None
-        rounded = _round_by_chance(value, lowest, fmt, random_words(key, x.shape))
+        rounded = _round_by_chance(reached, fmt, random_words(key, x.shape))
     else:
-        rounded = _round_by_mode(value, lowest, fmt, rounding)
-    rounded = rounded + (reached - value)
-
-    rounded = rounded | (bits & jnp.where(fmt.negative_zero, jnp.uint32(SIGN), jnp.uint32(0)))
+        rounded = _round_by_mode(reached, fmt, rounding)
     smallest_below = jnp.where(has_sign, jnp.uint32(0), _smallest_bound(rounding))
     rounded = jnp.where(magnitude < smallest_below, _bits(fmt.min_finite), rounded)
     rounded = _overflow(rounded, limits, fmt, stops)
     return lax.bitcast_convert_type(_replace_special(rounded, bits, magnitude, fmt, saturate), jnp.float32)
 
 
-def _round_by_mode(bits: Array, lowest: Array, fmt: Format, mode: Rounding) -> Array:
-    """Round to a multiple of the quantum: to nearest even, then by one more quantum if the mode asks.
-
-    `lowest` holds the bits of the power of two below which the quantum no longer shrinks.
-    """
-    binade = jnp.maximum(bits & jnp.uint32(INFINITY), lowest)
+def _round_by_mode(numbers: Array, fmt: Format, mode: Rounding) -> Array:
+    """Round to a multiple of the quantum: to nearest even, then by one more quantum if the mode asks."""
+    # float32 arithmetic flushes float32's subnormals. Formats that share them are rounded in [1, 2) instead,
+    # where the fraction bits of a subnormal look like any others, and get their exponent back.
+    shared = _shares_subnormals(fmt)
+    kept = jnp.where(shared, jnp.uint32(ALL - INFINITY), jnp.uint32(ALL))
+    bits = numbers & kept | jnp.where(shared, jnp.uint32(ONE), jnp.uint32(0))
+    binade = jnp.maximum(bits & jnp.uint32(INFINITY), _lowest_binade(fmt))
     # Directed modes tell zero from magnitudes that float32 arithmetic flushes to it: these are lifted.
     directed = (mode.carry_positive == 1) | (mode.carry_negative == 1)
     quarter = _bits_of_power(jnp.maximum(fmt.min_exponent - fmt.mantissa_bits - 2, FLOAT32_MIN_EXPONENT))
@@ -171,24 +164,28 @@ def _round_by_mode(bits: Array, lowest: Array, fmt: Format, mode: Rounding) -> A
     last_kept = jnp.where(mode.carry_positive == 0.5, before_tie, jnp.float32(0))
     rest = (value - nearest) * _float(jnp.uint32(2 * ONE) + fraction_bits - binade)
     step = _float((binade - fraction_bits) ^ turned)
-    return _bits(jnp.where(_float(_bits(rest) ^ turned) > last_kept, nearest + step, nearest))
+    rounded = jnp.where(_float(_bits(rest) ^ turned) > last_kept, nearest + step, nearest)
+    # Zero has lost its sign on the way.
+    zero_sign = numbers & jnp.where(fmt.negative_zero, jnp.uint32(SIGN), jnp.uint32(0))
+    return _bits(rounded) + (numbers - bits) | zero_sign
 
 
-def _round_by_chance(bits: Array, lowest: Array, fmt: Format, words: Array) -> Array:
+def _round_by_chance(bits: Array, fmt: Format, words: Array) -> Array:
     """Round to a multiple of the quantum, away from zero with a probability equal to the fraction.
 
-    Added to the lowest binade, subnormals get the quantum of normal numbers: the one whose bits the format
-    keeps. Random bits below those carry into them as often as the fraction asks.
+    Random bits below those that the format keeps carry into them as often as the fraction asks. Subnormals
+    are lifted into the lowest binade of normal numbers for that, where they have the same quantum.
     """
-    magnitude = bits & jnp.uint32(SIGN - 1)
-    lift = _float(jnp.where(magnitude < lowest, lowest, jnp.uint32(0)))
+    magnitude, lowest = bits & jnp.uint32(SIGN - 1), _lowest_binade(fmt)
+    subnormal = magnitude < lowest
+    lifted = jnp.where(subnormal, _bits(_float(magnitude) + _float(lowest)), magnitude)
     # `& 31` spares the compiler's guard against shifts by 32 and more.
     mantissa_bits = jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32) & jnp.uint32(31)
     chance = (words >> jnp.uint32(9)) >> mantissa_bits
-    kept = jnp.uint32(ALL) << (jnp.uint32(23) - mantissa_bits)
-    carried = _bits(_float(magnitude) + lift) + chance & kept
-    rounded = _float(carried) - lift
-    return _bits(jnp.where(bits >= jnp.uint32(SIGN), jnp.float32(0) - rounded, rounded))
+    carried = lifted + chance & (jnp.uint32(ALL) << (jnp.uint32(23) - mantissa_bits))
+    rounded = jnp.where(subnormal, _bits(_float(carried) - _float(lowest)), carried) | bits & jnp.uint32(SIGN)
+    unwanted = jnp.where(fmt.negative_zero, jnp.uint32(0), jnp.uint32(SIGN))
+    return jnp.where(rounded == unwanted, jnp.uint32(0), rounded)
 
 
 def _smallest_bound(rounding) -> Array:
@@ -223,7 +220,7 @@ def _limits(fmt: Format) -> tuple[Array, Array]:
 
 def _reach(fmt: Format, limits: tuple[Array, Array], stops: tuple[Array, Array]) -> tuple[Array, Array]:
     """Bits of wider limits, if need be, that change no result and keep the sums of rounding finite."""
-    shared = fmt.min_exponent <= FLOAT32_MIN_EXPONENT
+    shared = _shares_subnormals(fmt)
     four_times = jnp.uint32(2 << 23)
     top = jnp.where(shared, jnp.uint32(INFINITY), limits[0] + four_times)
     bottom = jnp.where(shared, jnp.uint32(SIGN | INFINITY), limits[1] + four_times)
@@ -256,6 +253,15 @@ def _replace_special(rounded: Array, bits: Array, magnitude: Array, fmt: Format,
     # Where zero has no counterpart, it wraps round to the largest magnitude of all.
     first = jnp.where(has_sign, jnp.uint32(0), jnp.uint32(1))
     return jnp.where(magnitude - first > last - first, special, rounded)
+
+
+def _shares_subnormals(fmt: Format) -> Array:
+    return jnp.asarray(fmt.min_exponent) <= FLOAT32_MIN_EXPONENT
+
+
+def _lowest_binade(fmt: Format) -> Array:
+    """Bits of the power of two below which the quantum no longer shrinks; 0 where float32 says that."""
+    return jnp.where(_shares_subnormals(fmt), jnp.uint32(0), _bits_of_power(fmt.min_exponent))
 
 
 def _fraction_bits(fmt: Format) -> Array:
