@@ -89,5 +89,6 @@ def _git(*arguments: str) -> str | None:
 
 def _is_dirty() -> bool | None:
     # Results written by an earlier run do not make the code that runs now a different one.
-    status = _git("status", "--porcelain", "--", ":!experiments/results", ":!figures/out")
+    made = (":(top,exclude)experiments/results", ":(top,exclude)figures/out")
+    status = _git("status", "--porcelain", "--", ":(top)", *made)
     return None if status is None else bool(status)
