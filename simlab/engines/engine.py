@@ -10,6 +10,7 @@ from simlab.engines.accumulate import Accumulator, Float32Sum
 from simlab.engines.site import FLOAT32_SITE, Site
 
 NORMALIZE = ("before", "after")
+REPLAYS = ("none", "R2", "R3")
 
 
 @jax.tree_util.register_dataclass
@@ -111,13 +112,25 @@ class Engine:
     elementwise: Site = FLOAT32_SITE
 
 
-@jax.tree_util.register_dataclass
+@partial(jax.tree_util.register_dataclass, data_fields=["train", "infer"], meta_fields=["replay"])
 @dataclass(frozen=True)
 class EnginePair:
-    """The engine that computes gradients and the engine that samples."""
+    """The engine that computes gradients, the engine that samples, and whose choice of experts training uses.
+
+    `replay`, of an MoE: with `none` the training engine routes anew in every forward pass; with `R2` the
+    updates take the experts that it chose at theta_old; with `R3` scoring and updates take those of the
+    rollout. Replay fixes the choice only: shares are computed from the router's own logits.
+    Source: verl `router_replay.mode`.
+    """
 
     train: Engine
     infer: Engine
+    replay: str = "none"
+
+    def __post_init__(self):
+        """Refuse an unknown replay."""
+        if self.replay not in REPLAYS:
+            raise ValueError(f"unknown replay {self.replay!r}; allowed: {', '.join(REPLAYS)}")
 
 
 def static_signature(engine: Engine | EnginePair) -> Hashable:

@@ -11,9 +11,15 @@ from simlab.formats.scale_rules import divide, multiply
 
 
 def route(
-    logits: Array, engine: Engine | str, top_k: int, *, normalize: bool = True, key: Array | None = None
+    logits: Array,
+    engine: Engine | str,
+    top_k: int,
+    *,
+    normalize: bool = True,
+    replayed: Array | None = None,
+    key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Choose `top_k` of E experts from float32 router logits [..., E].
+    """Choose `top_k` of E experts from float32 router logits [..., E], or take the ones `replayed`.
 
     Returns (experts int32 [..., top_k], weights float32 [..., top_k]), in order of falling probability; of
     equal probabilities the lower expert comes first. `normalize` divides the weights by their sum, added in
@@ -22,7 +28,10 @@ def route(
     """
     record = find_engine(engine)
     probs = softmax(logits, record.router_softmax, site_key(key, "softmax"))
-    weights, experts = lax.top_k(probs, top_k)
+    if replayed is None:
+        weights, experts = lax.top_k(probs, top_k)
+    else:
+        weights, experts = jnp.take_along_axis(probs, replayed, axis=-1), replayed
     if normalize:
         weights = divide(weights, _sum_in_order(weights)[..., None])
     return experts, store(weights, record.router_weights, site_key(key, "weights"))

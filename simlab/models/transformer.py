@@ -5,7 +5,7 @@ all tokens with an empty cache; decoding is one call per token. So both are the 
 for bit under every engine whose sums do not depend on the shape of a batch.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,14 @@ from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
 Weights = dict[str, Any]
+
+
+class Scores(NamedTuple):
+    """What scoring returns: `logp` of the sampled tokens and `entropy`, [B, T]; `experts` as in `extend`."""
+
+    logp: Array
+    entropy: Array
+    experts: Array | None
 
 
 def prepare(params: Params, config: TransformerConfig, engine: Engine) -> Weights:
@@ -72,11 +80,14 @@ def extend(
     caches: tuple[Cache, ...],
     tokens: Array,
     start: Array | int,
-) -> tuple[Array, tuple[Cache, ...]]:
+    replayed: Array | None = None,
+) -> tuple[Array, tuple[Cache, ...], Array | None]:
     """Read `tokens [B, T]` at positions start to start + T - 1 behind what `caches` hold.
 
-    Returns the normed hidden states [B, T, D] and the caches with the new keys and values. `weights` are
-    from `prepare`; start + T must not exceed the length of the caches.
+    Returns the normed hidden states [B, T, D], the caches with the new keys and values, and the experts that
+    the engine chooses, int32 [B, T, L, top_k] (None if dense). Experts `replayed`, of that shape, are used in
+    their stead; what is returned is still the engine's own choice. `weights` are from `prepare`; start + T
+    must not exceed the length of the caches.
     """
     length = caches[0].keys.shape[1]
     cos, sin = rotation_table(length, config.head_dim, config.rope_theta)
@@ -84,15 +95,23 @@ def extend(
     angles = jnp.asarray(cos)[positions], jnp.asarray(sin)[positions]
     visible = jnp.arange(length)[None, :] <= positions[:, None]
     residual = read = weights["embedding"][tokens]
-    written = []
-    for layer, cache in zip(weights["layers"], caches, strict=True):
+    written, experts = [], []
+    for number, (layer, cache) in enumerate(zip(weights["layers"], caches, strict=True)):
         x = rms_norm(read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
         x, cache = _self_attention(layer, config, engine, cache, x, angles, visible, start)
         residual, read = add_residual(residual, x, engine)
         x = rms_norm(read, layer["mlp_norm"], engine, epsilon=config.rms_norm_eps)
-        residual, read = add_residual(residual, _feed_forward(layer, config, engine, x), engine)
+        if config.num_experts:
+            x, chosen = _experts(
+                layer, config, engine, x, None if replayed is None else replayed[:, :, number]
+            )
+            experts.append(chosen)
+        else:
+            x = _swiglu(layer["gate_up"], layer["down"], engine, x)
+        residual, read = add_residual(residual, x, engine)
         written.append(cache)
-    return rms_norm(read, weights["norm"], engine, epsilon=config.rms_norm_eps), tuple(written)
+    hidden = rms_norm(read, weights["norm"], engine, epsilon=config.rms_norm_eps)
+    return hidden, tuple(written), jnp.stack(experts, axis=2) if experts else None
 
 
 def _self_attention(
@@ -140,17 +159,22 @@ def _attend_by_group(
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, length, -1)
 
 
-def _feed_forward(layer: Weights, config: TransformerConfig, engine: Engine, x: Array) -> Array:
-    """SwiGLU of normed x [B, T, D], by one dense layer or by the chosen experts."""
-    if not config.num_experts:
-        return _swiglu(layer["gate_up"], layer["down"], engine, x)
+def _experts(
+    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
+) -> tuple[Array, Array]:
+    """Mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
     router_logits = linear(x, layer["router"], engine.router)
-    chosen, shares = route(router_logits, engine, config.num_experts_per_tok, normalize=config.norm_topk_prob)
+    top_k, normalize = config.num_experts_per_tok, config.norm_topk_prob
+    chosen, shares = route(router_logits, engine, top_k, normalize=normalize)
+    used = chosen
+    if replayed is not None:
+        used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
     outputs = jax.vmap(lambda gate_up, down: _swiglu(gate_up, down, engine, x), out_axes=-2)(
         layer["gate_up"], layer["down"]
     )
-    return combine_experts(jnp.take_along_axis(outputs, chosen[..., None], axis=-2), shares, engine)
+    outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
+    return combine_experts(outputs, shares, engine), chosen
 
 
 def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> Array:
@@ -178,17 +202,26 @@ def logits(params: Params, config: TransformerConfig, tokens: Array, engine: Eng
     """Return next-token logits [B, T, V] of token ids [B, T] under an engine, given by name or record."""
     engine = find_engine(engine)
     weights = prepare(params, config, engine)
-    hidden, _ = extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
+    hidden, *_ = extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
     return read_logits(weights, engine, hidden)
 
 
 def response_logps(
-    params: Params, config: TransformerConfig, engine: Engine, prompts: Array, responses: Array
-) -> tuple[Array, Array]:
-    """Score responses [B, T] to prompts [B, P]: log-probabilities of the tokens, and entropies, [B, T]."""
+    params: Params,
+    config: TransformerConfig,
+    engine: Engine,
+    prompts: Array,
+    responses: Array,
+    replayed: Array | None = None,
+) -> Scores:
+    """Score responses [B, T] to prompts [B, P], with the experts `replayed` if given.
+
+    `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`.
+    """
     weights = prepare(params, config, engine)
     tokens = jnp.concatenate([prompts, responses[:, :-1]], axis=1)
-    hidden, _ = extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
+    caches = empty_cache(config, *tokens.shape)
+    hidden, _, experts = extend(weights, config, engine, caches, tokens, 0, replayed)
     logps = token_logps(read_logits(weights, engine, hidden[:, prompts.shape[1] - 1 :]), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
-    return jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0], entropies
+    return Scores(jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0], entropies, experts)

@@ -38,7 +38,7 @@ def generate(
     weights = prepare(params, config, engine)
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
-    hidden, caches = extend(weights, config, engine, caches, prompts, 0)
+    hidden, caches, read = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, group_size)
     uniforms = jax.random.uniform(stream(key, "tokens"), (length, count * group_size))
 
@@ -52,13 +52,15 @@ def generate(
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         caches, last, ended = carry
         position, uniform = inputs
-        hidden, caches = extend(weights, config, engine, caches, last[:, None], prompt_length + position - 1)
+        place = prompt_length + position - 1
+        hidden, caches, experts = extend(weights, config, engine, caches, last[:, None], place)
         token, logp = draw(hidden, uniform, position)
         token = jnp.where(ended, pad, token)
-        return (caches, token, ended | (token == end)), (token, logp)
+        return (caches, token, ended | (token == end)), (token, logp, experts)
 
     token, logp = draw(hidden, uniforms[0], 0)
-    _, (tokens, logps) = lax.scan(step, (caches, token, token == end), (jnp.arange(1, length), uniforms[1:]))
+    inputs = (jnp.arange(1, length), uniforms[1:])
+    _, (tokens, logps, experts) = lax.scan(step, (caches, token, token == end), inputs)
     responses = jnp.concatenate([token[None], tokens]).T
     logps = jnp.concatenate([logp[None], logps]).T
     mask = response_mask(responses, end)
@@ -69,4 +71,10 @@ def generate(
         mask=mask,
         logp_infer=jnp.where(mask, logps, 0.0),
         rewards=check(jnp.concatenate([prompts, responses], axis=-1)),
+        experts=None if read is None else _joined(jnp.repeat(read, group_size, axis=0), experts),
     )
+
+
+def _joined(read: Array, decoded: Array) -> Array:
+    """Join the experts of prompts [B, P, L, k] and of decoded tokens [T - 1, B, 1, L, k]."""
+    return jnp.concatenate([read, jnp.swapaxes(decoded[:, :, 0], 0, 1)], axis=1)

@@ -1,72 +1,108 @@
-"""Groups of G independent samples with 0/1 rewards: exact moments of the group's gradient.
+"""Groups of G independent samples with finitely many reward values: exact expectations over all groups.
 
-An advantage of sample i depends on its own reward and on how many of the others succeed. So
-expectations over all groups, S^G of them, are sums over own reward and a binomial count.
+An advantage depends on the sample's own reward and on how many samples of the group have each reward. So
+expectations over all groups, S^G of them, are sums over the own reward and a multinomial count.
 """
 
 from collections.abc import Callable
+from functools import cache
+from math import comb
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import binom
 
-from simlab.models.tabular import squared_score_norms
 from simlab.theory.expectation import PolicyPair
 
-# Advantage of one sample from its own reward, the group's number of successes, and the group size.
-Advantage = Callable[[float, np.ndarray, int], np.ndarray]
+MOST_COMPOSITIONS = 50_000
+# Advantage of one sample: own reward, the group's counts [..., R] of each reward, and the rewards [R].
+Advantage = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
 
 
-def centered(own: float, successes: np.ndarray, size: int) -> np.ndarray:
+def centered(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean.
 
     Source: cancel Eq. 29.
     """
-    return own - successes / size
+    return own - counts @ values / counts.sum(-1)
 
 
-def leave_one_out(own: float, successes: np.ndarray, size: int) -> np.ndarray:
-    """Reward minus the mean of the others (RLOO).
+def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Reward minus the mean of the others (RLOO); zero for a lone sample.
 
     Source: lr App. C.
     """
-    return own - (successes - own) / (size - 1)
+    others = counts.sum(-1) - 1
+    return np.where(others > 0, own - (counts @ values - own) / np.maximum(others, 1), 0.0)
 
 
-def normalized(own: float, successes: np.ndarray, size: int) -> np.ndarray:
+def normalized(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean over the unbiased std; zero in groups of equal rewards.
 
     Source: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
     """
-    rate = successes / size
-    std = np.sqrt(rate * (1 - rate) * size / (size - 1))
-    return np.where(std > 0, (own - rate) / (std + 1e-6), 0.0)
+    size = counts.sum(-1)
+    mean = counts @ values / size
+    squares = (counts * (values - mean[..., None]) ** 2).sum(-1)
+    std = np.sqrt(squares / np.maximum(size - 1, 1))
+    return np.where((counts > 0).sum(-1) > 1, (own - mean) / (std + 1e-6), 0.0)
 
 
 ADVANTAGES: dict[str, Advantage] = {"centered": centered, "rloo": leave_one_out, "grpo": normalized}
 
 
-def mean_advantage(rule: Advantage, success: float, size: int) -> np.ndarray:
-    """E of A given the own reward 0 or 1, the others succeeding with probability `success`; `[2]`."""
-    others = np.arange(size)
-    chance = binom.pmf(others, size - 1, success)
-    return np.array([chance @ rule(own, others + own, size) for own in (0, 1)])
+@cache
+def compositions(total: int, parts: int) -> np.ndarray:
+    """All ways `[M, parts]` to split `total` samples over `parts` kinds; at most 50,000 of them.
+
+    `ValueError` beyond: rewards of too many values for groups this large.
+    """
+    if comb(total + parts - 1, parts - 1) > MOST_COMPOSITIONS:
+        raise ValueError(
+            f"{parts} kinds of samples in groups of {total} have {comb(total + parts - 1, parts - 1)} "
+            f"compositions; at most {MOST_COMPOSITIONS}: use fewer reward values or smaller groups"
+        )
+    if parts == 1:
+        return np.array([[total]])
+    rows = []
+    for first in range(total + 1):
+        rest = compositions(total - first, parts - 1)
+        rows.append(np.column_stack([np.full(len(rest), first), rest]))
+    return np.concatenate(rows)
 
 
-def mean_squared_advantage(rule: Advantage, success: float, size: int) -> np.ndarray:
-    """E of A^2 given the own reward; `[2]`."""
-    return mean_advantage(lambda *arguments: rule(*arguments) ** 2, success, size)
+def multinomial_ways(counts: np.ndarray) -> np.ndarray:
+    """Number of orders of a group with `counts` `[M, R]` of each kind, `[M]`."""
+    return binom(np.cumsum(counts, -1), counts).prod(-1)
 
 
-def mean_product(rule: Advantage, success: float, size: int) -> np.ndarray:
-    """E of A_1 A_2 given the rewards of samples 1 and 2; `[2, 2]`."""
-    others = np.arange(size - 1)
-    chance = binom.pmf(others, size - 2, success)
+def reward_levels(rewards: np.ndarray, law: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reward values `[R]`, the value that each sequence has `[S]`, and the chance of each value `[R]`."""
+    values, index = np.unique(rewards, return_inverse=True)
+    return values, index, np.bincount(index, law)
+
+
+def _mean_given_others(
+    rule: Advantage, chances: np.ndarray, values: np.ndarray, others: int, present: np.ndarray
+) -> np.ndarray:
+    """E of A for each own value `[R]`, in groups of `present` `[R]` and `others` independent samples."""
+    counts = compositions(others, len(values))
+    chance = multinomial_ways(counts) * (chances**counts).prod(-1)
+    kinds = np.eye(len(values), dtype=int)
     return np.array(
-        [
-            [chance @ (rule(a, others + a + b, size) * rule(b, others + a + b, size)) for b in (0, 1)]
-            for a in (0, 1)
-        ]
+        [chance @ rule(own, counts + kind + present, values) for own, kind in zip(values, kinds, strict=True)]
     )
+
+
+def mean_advantage(rule: Advantage, chances: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """E of A given the own reward, the others having each of `values` with `chances`; `[R]` each."""
+    return _mean_given_others(rule, chances, values, size - 1, np.zeros(len(values), int))
+
+
+def _slope_in_chances(rule: Advantage, chances: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """d/d chances of `mean_advantage`, `[R, R]`: G - 1 times the mean with one of the others given."""
+    kinds = np.eye(len(values), dtype=int)
+    columns = [_mean_given_others(rule, chances, values, size - 2, kind) for kind in kinds]
+    return (size - 1) * np.stack(columns, axis=1)
 
 
 def group_value(
@@ -74,10 +110,10 @@ def group_value(
 ) -> np.ndarray:
     """E of (1/G) sum_i A_i u(o_i): own sample from `law`, the others from `others`; all `[S]`.
 
-    `u` may be `[S]` or `[S, ...]`.
+    `u` may be `[S]` or `[S, ...]`. `ValueError` for rewards of too many values, see `compositions`.
     """
-    advantage = mean_advantage(rule, float(others @ rewards), size)[rewards.astype(int)]
-    return np.tensordot(law * advantage, u, 1)
+    values, index, chances = reward_levels(rewards, others)
+    return np.tensordot(law * mean_advantage(rule, chances, values, size)[index], u, 1)
 
 
 def group_gap(
@@ -96,10 +132,10 @@ def group_gap(
     p, q = pair.law_train, pair.law_infer
     excess = np.where(pair.space.mask, np.expm1(-pair.log_rho), 0.0)
     sequence = excess.sum(1)
-    success, shift = float(p @ rewards), float((p * sequence) @ rewards)
-    slope = _slope_in_success(rule, success, size)
-    indices = rewards.astype(int)
-    base = mean_advantage(rule, success, size)[indices]
+    values, index, chances = reward_levels(rewards, p)
+    shift = np.bincount(index, p * sequence)
+    slope = _slope_in_chances(rule, chances, values, size) @ shift
+    base = mean_advantage(rule, chances, values, size)[index]
     start = group_value(p, p, u, rewards, rule, size)
     return {
         "exact": group_value(q, q, u, rewards, rule, size) - start,
@@ -107,38 +143,5 @@ def group_gap(
         "others": group_value(p, q, u, rewards, rule, size) - start,
         "double_sum": np.tensordot(p * sequence * base, u, 1),
         "printed": np.tensordot(p * sequence / pair.space.lengths * base, u, 1),
-        "cross_samples": np.tensordot(p * shift * slope[indices], u, 1),
+        "cross_samples": np.tensordot(p * slope[index], u, 1),
     }
-
-
-def _slope_in_success(rule: Advantage, success: float, size: int) -> np.ndarray:
-    """d/dp of `mean_advantage`, `[2]`: G - 1 times the effect of turning one of the others into a success."""
-    others = np.arange(size - 1)
-    chance = binom.pmf(others, size - 2, success)
-    return np.array(
-        [
-            (size - 1) * (chance @ (rule(own, others + 1 + own, size) - rule(own, others + own, size)))
-            for own in (0, 1)
-        ]
-    )
-
-
-def group_gradient_moments(
-    pair: PolicyPair, weights: np.ndarray, rewards: np.ndarray, rule: Advantage, size: int
-) -> tuple[np.ndarray, float]:
-    """Mean `[K, V]` and total variance of one group's gradient (1/G) sum_i A_i sum_t w_t grad log pi_train.
-
-    Sampled from pi_infer; `weights` `[S, T]` may not depend on the group.
-
-    Source: lr Eq. 3-6, 11; acrl Eq. 1-3.
-    """
-    law, indices = pair.law_infer, rewards.astype(int)
-    success = float(law @ rewards)
-    # E[w s ; reward = r], r = 0, 1.
-    parts = [pair.gradient((law * (indices == r))[:, None] * weights) for r in (0, 1)]
-    mean = np.tensordot(mean_advantage(rule, success, size), np.stack(parts), 1)
-    squares = squared_score_norms(pair.space, pair.train, weights)
-    own = float(law @ (mean_squared_advantage(rule, success, size)[indices] * squares))
-    inner = np.array([[np.vdot(a, b) for b in parts] for a in parts])
-    crossed = float((mean_product(rule, success, size) * inner).sum())
-    return mean, own / size + (1 - 1 / size) * crossed - float(np.vdot(mean, mean))

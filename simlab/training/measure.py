@@ -7,9 +7,11 @@ from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.metrics import METRICS
 from simlab.models.parameters import Params
+from simlab.models.transformer import Scores
 from simlab.objectives import TokenBatch
 from simlab.objectives.batch import masked_mean
 from simlab.rollout.generate import generate
+from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import END, PAD
 from simlab.training.recipe import Recipe
 
@@ -30,14 +32,30 @@ STEP_METRICS = (
 )
 
 
-def step_metrics(batch: TokenBatch, entropy: Array) -> dict[str, Array]:
-    """Return the metrics of one rollout; `entropy` [B, T] is that of the training engine at theta_old."""
+def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> dict[str, Array]:
+    """Return the metrics of one rollout; `scores` are those of the training engine at theta_old."""
     measured = {name: METRICS[name](batch) for name in STEP_METRICS}
-    return measured | {
+    measured |= {
         "reward": jnp.mean(batch.rewards),
         "response_length": jnp.mean(jnp.sum(batch.mask, axis=1, dtype=jnp.float32)),
-        "entropy": masked_mean(entropy, batch.mask),
+        "entropy": masked_mean(scores.entropy, batch.mask),
     }
+    if scores.experts is not None and trajectory.experts is not None:
+        measured["router_flips"] = router_flips(scores.experts, trajectory)
+    return measured
+
+
+def router_flips(chosen: Array, trajectory: Trajectory) -> Array:
+    """Return, per layer [L], how often the set of experts that read a response token differs from `chosen`.
+
+    `chosen` [B, P + T - 1, L, top_k] is the training engine's own choice; the order within a set is ignored.
+    """
+    assert trajectory.experts is not None
+    start = trajectory.prompts.shape[1] - 1
+    ours, theirs = (jnp.sort(x[:, start:], axis=-1) for x in (chosen, trajectory.experts))
+    flipped = jnp.any(ours != theirs, axis=-1).astype(jnp.float32)
+    mask = trajectory.mask[..., None].astype(jnp.float32)
+    return jnp.sum(flipped * mask, axis=(0, 1)) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
 def evaluate(

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from simlab.core.streams import stream
 from simlab.models.parameters import Params
-from simlab.models.transformer import response_logps
+from simlab.models.transformer import Scores, response_logps
 from simlab.objectives import (
     RolloutTerms,
     TokenBatch,
@@ -57,23 +57,20 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 
     Advantages, corrections and rho are fixed here, once per rollout; ratios are recomputed per minibatch.
     """
-
-    def score(params: Params) -> tuple[Array, Array]:
-        return response_logps(
-            params, recipe.model, recipe.engines.train, trajectory.prompts, trajectory.responses
-        )
-
-    logp_train, entropy = score(state.params)
+    replay = recipe.engines.replay
+    sampled = trajectory.experts if replay == "R3" else None
+    scores = score(recipe, state.params, replace(trajectory, experts=sampled))
+    replayed = replace(trajectory, experts=scores.experts if replay == "R2" else sampled)
     batch = prepared(
         TokenBatch(
-            logp=logp_train,
-            logp_train=logp_train,
+            logp=scores.logp,
+            logp_train=scores.logp,
             logp_infer=trajectory.logp_infer,
             rewards=trajectory.rewards,
             mask=trajectory.mask,
             group_size=recipe.group_size,
             key=jax.random.fold_in(stream(state.key, "objective"), state.step),
-            logp_reference=None if state.reference is None else score(state.reference)[0],
+            logp_reference=None if state.reference is None else score(recipe, state.reference, replayed).logp,
         )
     )
     terms = rollout_terms(recipe.objective, batch)
@@ -84,10 +81,23 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
         grads, norm = policy_gradient(recipe, params, *part)
         return recipe.optimizer.update(grads, moments, params, factor), norm
 
-    parts = _in_minibatches((trajectory, replace(batch, key=None), terms), recipe.minibatches)
+    parts = _in_minibatches((replayed, replace(batch, key=None), terms), recipe.minibatches)
     (params, moments), norms = lax.scan(update, (state.params, state.moments), parts)
-    metrics = step_metrics(batch, entropy) | {"grad_norm": jnp.mean(norms), "learning_rate_factor": factor}
+    metrics = step_metrics(batch, scores, trajectory)
+    metrics |= {"grad_norm": jnp.mean(norms), "learning_rate_factor": factor}
     return replace(state, params=params, moments=moments, step=state.step + 1), metrics
+
+
+def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
+    """Score a trajectory with the training engine, replaying the experts that it carries."""
+    return response_logps(
+        params,
+        recipe.model,
+        recipe.engines.train,
+        trajectory.prompts,
+        trajectory.responses,
+        trajectory.experts,
+    )
 
 
 def policy_gradient(
@@ -99,9 +109,7 @@ def policy_gradient(
     """
 
     def loss(params: Params) -> Array:
-        logp, entropy = response_logps(
-            params, recipe.model, recipe.engines.train, trajectory.prompts, trajectory.responses
-        )
+        logp, entropy, _ = score(recipe, params, trajectory)
         logp = jnp.where(batch.mask, logp, 0.0)
         coefficients = jax.grad(
             lambda logp: value_from_terms(recipe.objective, replace(batch, logp=logp), terms)

@@ -27,10 +27,10 @@ class WarmStart:
     learning rate falls along a cosine to a tenth.
     """
 
-    optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3, weight_decay=0.0))
-    mistakes: Any = 0.02
-    steps: int = field(default=1000, metadata={"static": True})
-    batch: int = field(default=64, metadata={"static": True})
+    optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=8e-3))
+    mistakes: Any = 0.05
+    steps: int = field(default=2000, metadata={"static": True})
+    batch: int = field(default=128, metadata={"static": True})
 
 
 def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:
@@ -51,6 +51,6 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
 
 
 def _cross_entropy(params: Params, model: TransformerConfig, prompts: Array, responses: Array) -> Array:
-    logp, _ = response_logps(params, model, Engine(), prompts, responses)
+    logp = response_logps(params, model, Engine(), prompts, responses).logp
     mask = response_mask(responses, END)
     return -jnp.sum(jnp.where(mask, logp, 0.0)) / jnp.sum(mask, dtype=jnp.float32)

@@ -43,7 +43,7 @@ def decode(params, config, tokens, engine):
 
     def step(caches, inputs):
         token, position = inputs
-        hidden, caches = extend(weights, config, engine, caches, token[:, None], position)
+        hidden, caches, _ = extend(weights, config, engine, caches, token[:, None], position)
         return caches, hidden
 
     caches = empty_cache(config, BATCH, LENGTH)
@@ -173,7 +173,9 @@ def test_gradient_is_straight_through(params, config, tokens):
 
 def test_response_logps_reads_the_right_positions(params, config, tokens):
     prompts, responses = tokens[:, :PROMPT], tokens[:, PROMPT:]
-    logps, entropies = jax.jit(response_logps, static_argnums=1)(params, config, Engine(), prompts, responses)
+    logps, entropies, _ = jax.jit(response_logps, static_argnums=1)(
+        params, config, Engine(), prompts, responses
+    )
     full = jax.nn.log_softmax(score(params, config, tokens, Engine())[:, PROMPT - 1 : -1])
     # Two softmax implementations: a few units in the last place of numbers up to 16.
     np.testing.assert_allclose(

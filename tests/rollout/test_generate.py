@@ -63,7 +63,7 @@ def test_padding_follows_the_end(trajectory):
 
 
 def scored(params, engine, trajectory):
-    logps, _ = jax.jit(response_logps, static_argnums=1)(
+    logps, *_ = jax.jit(response_logps, static_argnums=1)(
         params, CONFIG, engine, trajectory.prompts, trajectory.responses
     )
     return jnp.where(trajectory.mask, logps, 0.0)

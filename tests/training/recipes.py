@@ -17,6 +17,10 @@ MOE = replace(DENSE, num_experts=4)
 # A mismatch that is cheap to compile: one site only.
 COARSE = EnginePair(Engine(), replace(Engine(), residual=Site.of("e5m2", "toward_zero")))
 
+COARSE_ROUTER = EnginePair(
+    Engine(), replace(Engine(), router=replace(Engine().router, output=Site.of("e2m1")))
+)
+
 
 def small_recipe(pair: str | EnginePair = "f32/f32", objective: str = "grpo", **changes) -> Recipe:
     task = TASKS["recurrence"](difficulty=4, train_size=32, held_out_size=8)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.models.transformer import response_logps
+from simlab.engines.engine import REPLAYS
 from simlab.objectives import TokenBatch, objective_value, prepared, rollout_terms
 from simlab.training.optimizer import AdamW
-from simlab.training.step import learn, policy_gradient, rollout
+from simlab.training.step import learn, policy_gradient, rollout, score
 from tests.tolerances import assert_exact
-from tests.training.recipes import COARSE, MOE, small_recipe, small_state
+from tests.training.recipes import COARSE, COARSE_ROUTER, MOE, small_recipe, small_state
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,7 @@ def learned(recipe, state, trajectory):
 
 
 def token_batch(recipe, params, trajectory, logp):
-    logp_train, _ = response_logps(
-        params, recipe.model, recipe.engines.train, trajectory.prompts, trajectory.responses
-    )
+    logp_train = score(recipe, params, trajectory).logp
     return TokenBatch(
         logp=logp_train if logp is None else logp,
         logp_train=logp_train,
@@ -53,9 +51,7 @@ def token_batch(recipe, params, trajectory, logp):
 
 def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
     def objective(params):
-        logp, _ = response_logps(
-            params, recipe.model, recipe.engines.train, trajectory.prompts, trajectory.responses
-        )
+        logp = score(recipe, params, trajectory).logp
         return -objective_value(recipe.objective, token_batch(recipe, state.params, trajectory, logp))
 
     @jax.jit
@@ -118,12 +114,54 @@ def test_extra_terms_enter_the_gradient(state, trajectory):
     after, metrics = jax.jit(learn)(recipe, state, flat)
     # Only the entropy pulls: away from the reference, against a KL that starts at zero.
     assert metrics["grad_norm"] > 0
-    prompts, responses = flat.prompts, flat.responses
-    entropies = [
-        float(response_logps(s.params, recipe.model, recipe.engines.train, prompts, responses)[1].mean())
-        for s in (state, after)
-    ]
+    entropies = [float(score(recipe, s.params, flat).entropy.mean()) for s in (state, after)]
     assert entropies[1] > entropies[0]
+
+
+@pytest.fixture(scope="module")
+def routed():
+    """A mixture, its state, and a rollout whose engine routes some tokens otherwise than training does."""
+    recipe = small_recipe(COARSE_ROUTER, "grpo", model=MOE, optimizer=AdamW(learning_rate=0.1))
+    state = small_state(recipe)
+    sampled = jax.jit(rollout)(recipe, state)
+    sampled = replace(sampled, rewards=jnp.sum(sampled.responses % 2, axis=1).astype(jnp.float32))
+    scored = jax.jit(score)
+    chosen = scored(recipe, state.params, replace(sampled, experts=None)).experts
+    assert bool(jnp.any(chosen != sampled.experts))
+    return recipe, state, sampled, chosen, scored
+
+
+def test_replaying_ones_own_experts_changes_no_bit(routed):
+    recipe, state, sampled, chosen, scored = routed
+    free = scored(recipe, state.params, replace(sampled, experts=None))
+    own = scored(recipe, state.params, replace(sampled, experts=chosen))
+    theirs = scored(recipe, state.params, sampled)
+    assert_exact(own.logp, free.logp)
+    assert bool(jnp.any(theirs.logp != free.logp))
+    # What is returned stays the engine's own choice; the first layer reads the same input either way.
+    assert_exact(theirs.experts[:, :, 0], chosen[:, :, 0])
+
+
+def test_r3_scores_with_the_experts_of_the_rollout_and_r2_with_those_of_scoring(routed):
+    recipe, state, sampled, _, scored = routed
+    learned = jax.jit(learn)
+
+    def mismatch(experts):
+        logp = scored(recipe, state.params, replace(sampled, experts=experts)).logp
+        log_rho = np.asarray(logp - sampled.logp_infer)[np.asarray(sampled.mask)]
+        return np.sqrt(np.mean(log_rho**2))
+
+    results = {
+        replay: learned(replace(recipe, engines=replace(recipe.engines, replay=replay)), state, sampled)
+        for replay in REPLAYS
+    }
+    for replay, experts in (("none", None), ("R2", None), ("R3", sampled.experts)):
+        # A mean of at most 80 float32 squares, and a square root.
+        np.testing.assert_allclose(results[replay][1]["rms_log_rho"], mismatch(experts), rtol=1e-5)
+    # R2 is free routing until the first update moves a choice.
+    first = {replay: state.params["embedding"] - r[0].params["embedding"] for replay, r in results.items()}
+    assert bool(jnp.any(first["R2"] != first["none"]))
+    assert bool(jnp.any(first["R2"] != first["R3"]))
 
 
 @pytest.mark.slow
