@@ -1,4 +1,4 @@
-"""Bias and variance of every correction for the mismatch ratio at equal mismatch, exactly.
+"""Bias and variance of every correction and mask for the mismatch ratio at equal mismatch, exactly.
 
 All sequences of a tabular policy (V = 3) are enumerated, so there is no sampling error: the spread is
 over policies, engine noises and reward tables.
@@ -11,7 +11,7 @@ import numpy as np
 from simlab.core.experiment import Experiment, Run
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
-from simlab.theory.corrections import best_mse, dose_for, qualities
+from simlab.theory.corrections import ACRL_LEVEL, best_mse, dose_for, qualities
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 
 GROUP = 16
@@ -77,7 +77,12 @@ def run(run: Run) -> None:
     lengths = (2, 4) if run.smoke else (1, 2, 4, 6, 8)
     doses = (0.03, 0.3) if run.smoke else tuple(float(d) for d in np.geomspace(0.01, 1.0, 9).round(4))
     run.configure(
-        vocabulary=VOCABULARY, group_size=GROUP, lengths=list(lengths), rho_std=list(doses), advantage="rloo"
+        vocabulary=VOCABULARY,
+        group_size=GROUP,
+        lengths=list(lengths),
+        rho_std=list(doses),
+        advantage="rloo",
+        acrl_level=ACRL_LEVEL,
     )
     cases = [(length, dose, seed) for length in lengths for dose in doses for seed in seeds]
     with run.phase("moments"):
@@ -99,7 +104,7 @@ EXPERIMENT = Experiment(
         "at 64, 1024 and 16384 groups of 16; exact sums, no sampling error"
     ),
     run=run,
-    minutes=0.6,
+    minutes=3.0,
     claims=("V4", "V6"),
     figures=("theory_corrections",),
 )

@@ -92,7 +92,8 @@ for length in (1, 2, 3, 5):
 
 # %% [markdown]
 # That is also why token-level correction leaves most of the bias of long sequences in place, while
-# sequence-level correction removes it and pays in variance:
+# sequence-level correction removes it and pays in variance. Every correction of the lab, exactly; masks
+# leave sequences out of loss and baseline, ACRL's weights see the discrepancy of the whole group:
 
 # %%
 from simlab.theory.corrections import dose_for, qualities
@@ -102,11 +103,15 @@ space = enumerate_sequences(3, 4 if SMOKE else 8)
 table = random_logits(space, 0)
 pair = dose_for(0.3, lambda dose: noisy_pair(space, table, dose))
 found = qualities(pair, random_rewards(space, 0), size=16)
-figure, axis = plt.subplots(figsize=(5, 3))
-for name, quality in found.items():
-    axis.plot(quality.bias, quality.std, "o")
-    axis.annotate(name, (quality.bias, quality.std), fontsize=8, xytext=(4, 2), textcoords="offset points")
-axis.set(xlabel="bias / |gradient|", ylabel="std of one group / |gradient|", title="std of rho = 0.3")
+names = sorted(found, key=lambda name: -found[name].bias)
+figure, axes = plt.subplots(ncols=2, figsize=(7, 4), sharey=True, layout="constrained")
+axes[0].plot([found[name].bias for name in names], names, "o")
+axes[1].plot([found[name].std for name in names], names, "s")
+axes[0].set(xlabel="bias / |gradient|", title="std of rho = 0.3")
+axes[1].set(xlabel="std of one group / |gradient|")
+for axis in axes:
+    axis.set_xlim(left=0)
+    axis.grid(axis="y")
 plt.show()
 
 # %% [markdown]
@@ -147,9 +152,23 @@ from simlab.theory.cancellation import length_counterexample
 length_counterexample()
 
 # %% [markdown]
+# ## The three answers to 10 + 10
+#
+# The worked example of *cancel* Appendix A, on a table of nine words: "The answer is 25 .", "The answer
+# is 20 .", "10 + 10 = 20 .". The first is wrong. Sequence weights leave the template of the first two
+# moving, and the two right answers drift apart.
+
+# %%
+from simlab.theory.drift import TOY, three_trajectories
+
+print(*TOY, sep="\n")
+for name, value in three_trajectories().items():
+    print(f"{name:30}", np.round(value, 4))
+
+# %% [markdown]
 # ## The whole board
 #
-# `simlab theory` checks all of this and more in under a minute. Here are the rows of one paper.
+# `simlab theory` checks all of this and more in about a minute. Here are the rows of one paper.
 
 # %%
 from simlab.theory.board import board

@@ -127,8 +127,9 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 
 def growth_exponent(horizons: np.ndarray, values: np.ndarray) -> float:
-    """Slope of log value against log T, by least squares."""
-    return float(np.polyfit(np.log(horizons), np.log(values), 1)[0])
+    """Slope of log value against log T, by least squares over the values above zero, at least two."""
+    used = values > 0
+    return float(np.polyfit(np.log(horizons[used]), np.log(values[used]), 1)[0])
 
 
 @dataclass(frozen=True)

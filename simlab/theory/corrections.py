@@ -1,7 +1,8 @@
 """Bias and variance of every correction for rho, exactly, at one mismatch.
 
-The target is the gradient with samples from pi_train and the same advantages; a correction weighs
-samples from pi_infer. Both moments are sums over all sequences and all groups.
+The target is the gradient with samples from pi_train and the same advantages; a correction weighs, or
+drops, samples from pi_infer. Both moments are sums over all sequences and all groups. At theta_old all
+policy ratios are one: clips and group transforms do nothing, and corrections are all that is left.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,20 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simlab.models.tabular import sequence_scores, squared_score_norms
-from simlab.theory.expectation import PolicyPair
-from simlab.theory.groups import Advantage, group_gradient_moments, leave_one_out
+from simlab.models.tabular import sequence_scores, squared_score_norms, token_values
+from simlab.theory.expectation import PolicyPair, expect
+from simlab.theory.group_moments import Weighting, fixed, group_gradient_moments
+from simlab.theory.groups import Advantage, leave_one_out
 
-# Weights [S, T] from a pair.
-Correction = Callable[[PolicyPair], np.ndarray]
+Correction = Callable[[PolicyPair], Weighting]
 
 
-def none(pair: PolicyPair) -> np.ndarray:
+def none(pair: PolicyPair) -> Weighting:
     """Weights of one.
 
     Source: lr Eq. 3; acrl Eq. 1.
     """
-    return np.ones(pair.space.tokens.shape)
+    return fixed(np.ones(pair.space.tokens.shape))
 
 
 def tempered(level: str, power: float, low: float = 0.0, high: float = np.inf) -> Correction:
@@ -30,7 +31,7 @@ def tempered(level: str, power: float, low: float = 0.0, high: float = np.inf) -
 
     Source: lr Eq. 4, 5; acrl Eq. 2.
     """
-    return lambda pair: np.clip(np.exp(power * _log_rho(pair, level)), low, high)
+    return lambda pair: fixed(np.clip(np.exp(power * _log_rho(pair, level)), low, high))
 
 
 def masked(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
@@ -39,11 +40,110 @@ def masked(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
     Source: lr Eq. 6; acrl Eq. 3.
     """
 
-    def weights(pair: PolicyPair) -> np.ndarray:
+    def weighting(pair: PolicyPair) -> Weighting:
         rho = np.exp(_log_rho(pair, level))
-        return np.where((rho >= low) & (rho <= high), rho, 0.0)
+        return fixed(np.where((rho >= low) & (rho <= high), rho, 0.0))
 
-    return weights
+    return weighting
+
+
+def pooled(high: float = 2.0) -> Correction:
+    """Geometric mean over a sequence of min(rho, high) per token: what `gmpo+tis` makes of its weights.
+
+    Source: verl core_algos.compute_policy_loss_geo_mean.
+    """
+
+    def weighting(pair: PolicyPair) -> Weighting:
+        logs = np.minimum(_log_rho(pair, "token"), np.log(high))
+        return fixed(np.exp(_sequence_mean(pair, logs)[:, None] * np.ones_like(logs)))
+
+    return weighting
+
+
+def rejected(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
+    """Weights of one; sequences where `keep` `[S]` is false leave loss, denominator and baseline.
+
+    Source: verl rollout_corr_helper seq_mean_k1, seq_mean_k3.
+    """
+    return lambda pair: fixed(np.ones(pair.space.tokens.shape), keep(pair))
+
+
+def geometric_band(low: float = 0.999, high: float = 1.001) -> Correction:
+    """Keep sequences whose geometric mean of 1/rho lies in [low, high].
+
+    Source: verl rollout_corr_helper seq_mean_k1.
+    """
+
+    def keep(pair: PolicyPair) -> np.ndarray:
+        mean = -_sequence_mean(pair, _log_rho(pair, "token"))
+        return (mean >= np.log(low)) & (mean <= np.log(high))
+
+    return rejected(keep)
+
+
+def k3_cap(most: float = 0.01) -> Correction:
+    """Keep sequences whose mean of rho - 1 - log rho is at most `most`.
+
+    Source: verl rollout_corr_helper seq_mean_k3.
+    """
+
+    def keep(pair: PolicyPair) -> np.ndarray:
+        log_rho = _log_rho(pair, "token")
+        return _sequence_mean(pair, np.expm1(log_rho) - log_rho) <= most
+
+    return rejected(keep)
+
+
+def veto(least: float = 0.5) -> Correction:
+    """Keep sequences none of whose tokens has rho below `least`.
+
+    Source: slime rs_veto_threshold.
+    Deviation: the default there is 1e-4, which no mismatch studied here reaches.
+    """
+    return rejected(lambda pair: (_log_rho(pair, "token") >= np.log(least)).all(1))
+
+
+def sequence_discrepancy(pair: PolicyPair) -> np.ndarray:
+    """d: mean over a sequence's tokens of |pi_train - pi_infer|, `[S]`.
+
+    Source: acrl Eq. 5, 6.
+    """
+    return _sequence_mean(pair, token_values(pair.space, np.abs(pair.train - pair.infer)))
+
+
+ACRL_LEVEL = 2.0
+"""Expected discrepancy over the reference X: it has doubled since X was measured."""
+
+
+def acrl(
+    over: str = "group", level: float = ACRL_LEVEL, gamma: float = 0.65, clip: float = 3.0, bins: int = 8
+) -> Correction:
+    """min(rho^alpha, clip), alpha = gamma sign(A) (1 - Y / X), with X = E[d] / `level`.
+
+    Y is the mean of d over the "group", or d of the "sequence" itself. `ValueError` for other levels.
+
+    Source: acrl Eq. 5-9.
+    Deviation: for the group, d is put on `bins` steps up to the largest d, its mean kept, so that the
+        group's total has a law that can be written down: an error of second order in 1 / bins.
+    """
+    if over not in ("group", "sequence"):
+        raise ValueError(f"over must be group or sequence, got {over!r}")
+
+    def weighting(pair: PolicyPair) -> Weighting:
+        d, log_rho = sequence_discrepancy(pair), _log_rho(pair, "token")
+        reference = expect(pair.law_infer, d) / level
+        if reference == 0:
+            return none(pair)
+        step = d.max() / bins
+
+        def weights(mean_step: float, sign: int) -> np.ndarray:
+            current = d[:, None] if over == "sequence" else step * mean_step
+            return np.minimum(np.exp(sign * gamma * (1 - current / reference) * log_rho), clip)
+
+        steps = d / step if over == "group" else np.zeros(len(d))
+        return Weighting(weights, steps, np.ones(len(d), bool))
+
+    return weighting
 
 
 def _log_rho(pair: PolicyPair, level: str) -> np.ndarray:
@@ -55,6 +155,10 @@ def _log_rho(pair: PolicyPair, level: str) -> np.ndarray:
     return np.broadcast_to(total / scale, log_rho.shape)
 
 
+def _sequence_mean(pair: PolicyPair, values: np.ndarray) -> np.ndarray:
+    return values.sum(1) / pair.space.lengths
+
+
 CLIP = 2.0
 CORRECTIONS: dict[str, Correction] = {
     "none": none,
@@ -62,11 +166,20 @@ CORRECTIONS: dict[str, Correction] = {
     "token TIS": tempered("token", 1.0, high=CLIP),
     "token MIS": masked("token", high=CLIP),
     "IcePop": masked("token", low=0.5, high=5.0),
+    "ACRL": acrl("group"),
+    "ACRL per sequence": acrl("sequence"),
+    "geometric TIS": tempered("geometric", 1.0, high=CLIP),
+    "geometric MIS": masked("geometric", high=CLIP),
+    "GMPO pooled TIS": pooled(CLIP),
+    "geometric mask": geometric_band(),
+    "k3 mask": k3_cap(),
+    "veto": veto(),
     "sequence IS": tempered("sequence", 1.0),
+    "sequence IS^1/2": tempered("sequence", 0.5),
     "sequence TIS": tempered("sequence", 1.0, high=CLIP),
     "sequence MIS": masked("sequence", high=CLIP),
-    "sequence IS^1/2": tempered("sequence", 0.5),
 }
+"""Every correction of `simlab.objectives`; `counterparts` says which is which."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +244,7 @@ def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
     """
     values = rewards - float(pair.law_train @ rewards)
     target = pair.gradient(pair.law_train * values).ravel()
-    ones = none(pair)
+    ones = np.ones(pair.space.tokens.shape)
     norms = np.sqrt(squared_score_norms(pair.space, pair.train, ones))
     scores = sequence_scores(pair.space, pair.train)
     directions = scores / np.where(norms > 0, norms, 1.0)[:, None]

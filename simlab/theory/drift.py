@@ -14,7 +14,7 @@ from simlab.models.tabular import (
     token_values,
 )
 from simlab.theory.expectation import safe_log, softmax
-from simlab.theory.groups import Advantage, group_value, mean_advantage
+from simlab.theory.groups import Advantage, group_value, mean_advantage, reward_levels
 
 
 def kl_after_step(logits: np.ndarray, direction: np.ndarray, eta: float) -> tuple[float, float]:
@@ -133,7 +133,8 @@ def template_drift(seed: int, step: float, rule: Advantage, size: int) -> Templa
         for u in (has * ratios[:, 0], has * ratios.prod(1))
     )
     given = law * has / (law @ has)
-    advantage = mean_advantage(rule, float(law @ rewards), size)[rewards.astype(int)]
+    values, index, chances = reward_levels(rewards, law)
+    advantage = mean_advantage(rule, chances, values, size)[index]
     weight = ratios.prod(1)
     covariance = float(given @ (advantage * weight) - (given @ advantage) * (given @ weight))
     return TemplateDrift(token, sequence, covariance)

@@ -53,20 +53,26 @@ def pairs(draw, dose: float = 1.0) -> PolicyPair:
 
 @dataclass(frozen=True)
 class Group:
-    """One group: log policy ratios `[G, T]` with token 0 shared, and rewards `[G]`."""
+    """One group: log policy ratios `[G, T]` with token 0 shared, rewards `[G]`, and lengths `[G]`."""
 
     log_ratio: np.ndarray
     rewards: np.ndarray
+    lengths: np.ndarray
 
     @property
     def advantages(self) -> np.ndarray:
         """Centered rewards."""
         return self.rewards - self.rewards.mean()
 
+    @property
+    def mask(self) -> np.ndarray:
+        """Real tokens, `[G, T]`."""
+        return np.arange(self.log_ratio.shape[1]) < self.lengths[:, None]
+
 
 @st.composite
 def groups(draw, shared: float = 3.0, spread: float = 3.0) -> Group:
-    """A group of 2 or 8 samples of 1 or 5 tokens; the shared log-ratio within +-`shared`."""
+    """A group of 2 or 8 samples, padded to 1 or 5 tokens; the shared log-ratio within +-`shared`."""
     size, length = draw(st.sampled_from([(2, 1), (2, 5), (8, 1), (8, 5)]))
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
     log_ratio = draw(st.sampled_from([0.0, 0.1, 1.0])) * spread * rng.uniform(-1, 1, size=(size, length))
@@ -78,7 +84,8 @@ def groups(draw, shared: float = 3.0, spread: float = 3.0) -> Group:
         rewards = (rng.permutation(size) < draw(st.integers(1, size - 1))).astype(np.float64)
     else:
         rewards = rng.normal(size=size)
-    return Group(log_ratio, rewards)
+    lengths = rng.integers(1, length + 1, size=size) if draw(st.booleans()) else np.full(size, length)
+    return Group(log_ratio, rewards, lengths)
 
 
 @st.composite

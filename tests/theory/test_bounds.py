@@ -122,6 +122,8 @@ def test_noise_penalty_is_quadratic_and_progress_linear():
 def test_growth_exponent_of_a_power_law():
     horizons = np.array([1.0, 2.0, 5.0])
     assert bounds.growth_exponent(horizons, 3 * horizons**1.7) == pytest.approx(1.7)
+    # Two engines may agree on the first tokens.
+    assert bounds.growth_exponent(horizons, np.array([0.0, 4.0, 25.0])) == pytest.approx(2)
 
 
 def test_engine_rows_are_the_table_up_to_the_engine():

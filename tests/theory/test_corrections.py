@@ -1,66 +1,88 @@
-"""V4: exact moments against all groups by brute force, and the weights against the objectives' own."""
+"""V4: exact moments of every correction against its objective over all groups, bounds, and the budget."""
 
-from itertools import product
+from dataclasses import replace
+from itertools import pairwise
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 
-from simlab.models.tabular import enumerate_sequences
-from simlab.objectives import SUFFIXES, TokenBatch
+from simlab.models.tabular import enumerate_sequences, sequence_scores
+from simlab.objectives import OBJECTIVES, SUFFIXES, TokenBatch, token_coefficients
 from simlab.theory import corrections
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
+from simlab.theory.checks import vexact
+from simlab.theory.counterparts import COUNTERPARTS
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
-from simlab.theory.groups import ADVANTAGES, group_gradient_moments
+from simlab.theory.group_moments import group_gradient_moments
+from simlab.theory.groups import ADVANTAGES
 from tests.theory.strategies import pairs
-
-OBJECTIVE_NAMES = {
-    "token TIS": "tis",
-    "token MIS": "mis",
-    "sequence TIS": "seq_tis",
-    "sequence MIS": "seq_mis",
-    "IcePop": "icepop",
-}
+from tests.tolerances import assert_exact
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
-@pytest.mark.parametrize("correction", ["none", "token TIS", "sequence IS"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_moments_against_all_groups(name, correction, size):
-    space = enumerate_sequences(2, 2)
-    pair = noisy_pair(space, random_logits(space, 0), 0.5)
-    rewards = np.array([0.0, 1.0, 1.0, 0.0])
-    weights = corrections.CORRECTIONS[correction](pair)
-    mean, variance = group_gradient_moments(pair, weights, rewards, ADVANTAGES[name], size)
-    first, second = np.zeros(space.table_shape), 0.0
-    each = [pair.gradient(np.eye(4)[i][:, None] * weights) for i in range(4)]
-    for chosen in product(range(4), repeat=size):
-        chance = np.prod(pair.law_infer[list(chosen)])
-        k = np.float64(rewards[list(chosen)].sum())
-        gradient = sum(ADVANTAGES[name](rewards[i], k, size) * each[i] for i in chosen) / size
-        first += chance * gradient
-        second += chance * (gradient**2).sum()
-    np.testing.assert_allclose(mean, first, rtol=0, atol=1e-14)
-    assert variance == pytest.approx(second - (first**2).sum(), abs=1e-13)
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_moments_are_those_of_the_objective_over_all_groups(name):
+    pair = vexact.small_case(name)
+    kept = corrections.CORRECTIONS[COUNTERPARTS[name][0]](pair).kept
+    assert (0 < kept.sum() < len(kept)) == (name in vexact.NOISE_OF_MASKS)
+    # float32 coefficients: 1e-6 relative; ACRL's steps: second order in 1 / 32.
+    tolerance = vexact.ACRL_MOMENTS if name == "acrl" else vexact.SINGLE_MOMENTS
+    assert vexact.counterpart_residual(name) < tolerance
 
 
-@pytest.mark.parametrize(("ours", "theirs"), OBJECTIVE_NAMES.items())
-def test_weights_are_those_of_the_objectives(ours, theirs):
-    space = enumerate_sequences(3, 3, end=0)
+@pytest.mark.parametrize(("wrong", "name"), [("token IS", "tis"), ("none", "k3_mask"), ("none", "acrl")])
+def test_the_moments_of_another_correction_differ(monkeypatch, wrong, name):
+    monkeypatch.setitem(COUNTERPARTS, name, (wrong, COUNTERPARTS[name][1]))
+    assert vexact.counterpart_residual(name) > 0.01
+
+
+def test_every_suffix_and_every_correction_is_covered():
+    assert set(SUFFIXES) <= set(COUNTERPARTS)
+    # The square root of the sequence weight is ours.
+    covered = {correction for correction, _ in COUNTERPARTS.values()}
+    assert covered == set(corrections.CORRECTIONS) - {"sequence IS^1/2"}
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "gspo_noise"])
+def test_presets_alone_do_not_see_the_mismatch(name):
+    space = enumerate_sequences(3, 2)
     pair = noisy_pair(space, random_logits(space, 0), 1.0)
+    train = jnp.asarray(pair.logp_train[:8], jnp.float32)
     batch = TokenBatch(
-        logp=jnp.asarray(pair.logp_train, jnp.float32),
-        logp_train=jnp.asarray(pair.logp_train, jnp.float32),
-        logp_infer=jnp.asarray(pair.logp_infer, jnp.float32),
-        rewards=jnp.zeros(len(space.tokens)),
-        mask=jnp.asarray(space.mask),
-        group_size=1,
+        logp=train,
+        logp_train=train,
+        logp_infer=jnp.asarray(pair.logp_infer[:8], jnp.float32),
+        rewards=jnp.arange(8, dtype=jnp.float32) % 3,
+        mask=jnp.ones(train.shape, bool),
+        group_size=4,
+        values=jnp.zeros(train.shape),
     )
-    theirs = np.asarray(SUFFIXES[theirs].stage(batch, jnp.ones(space.mask.shape)), np.float64)
-    expected = corrections.CORRECTIONS[ours](pair)
-    # Log-probabilities in float32 (up to 20, error 2e-6) and an exponential: 1e-5 relative.
-    np.testing.assert_allclose(theirs[space.mask], expected[space.mask], rtol=1e-5)
+    found, blind = (token_coefficients(name, b) for b in (batch, replace(batch, logp_infer=train)))
+    assert np.abs(found).max() > 0
+    assert_exact(found, blind)
+
+
+def test_acrl_steps_are_an_error_of_second_order():
+    space = enumerate_sequences(3, 4)
+    pair = noisy_pair(space, random_logits(space, 0), 0.3)
+    rewards = random_rewards(space, 0)
+    means = [
+        group_gradient_moments(pair, corrections.acrl(bins=bins)(pair), rewards, ADVANTAGES["rloo"], 4)[0]
+        for bins in (4, 8, 16)
+    ]
+    # Errors c h^2 at h, h/2, h/4: the differences are 12 and 3 parts; a quarter, with room.
+    change = [np.linalg.norm(b - a) for a, b in pairwise(means)]
+    assert change[1] < change[0] / 3
+    assert change[1] < 1e-4 * np.linalg.norm(means[2])
+
+
+def test_acrl_refuses_an_unknown_level_and_leaves_equal_engines_alone():
+    with pytest.raises(ValueError, match="group or sequence"):
+        corrections.acrl("batch")
+    space = enumerate_sequences(2, 2)
+    same = noisy_pair(space, random_logits(space, 0), 0.0)
+    assert (corrections.acrl()(same).weights(0.0, 1) == 1).all()
 
 
 @given(pairs())
@@ -68,11 +90,13 @@ def test_sequence_weights_are_unbiased_and_equal_engines_need_no_correction(pair
     rewards = random_rewards(pair.space, 1)
     same = PolicyPair(pair.space, pair.train, pair.train)
     target = pair.gradient(pair.law_train * rewards)
-    weights = corrections.CORRECTIONS["sequence IS"](pair)
+    weights = corrections.CORRECTIONS["sequence IS"](pair).weights(0.0, 1)
     mean = pair.gradient((pair.law_infer * rewards)[:, None] * weights)
     np.testing.assert_allclose(mean, target, rtol=0, atol=1e-9)
     for correction in corrections.CORRECTIONS.values():
-        np.testing.assert_array_equal(correction(same)[pair.space.mask], 1.0)
+        weighting = correction(same)
+        np.testing.assert_allclose(weighting.weights(0.0, 1)[pair.space.mask], 1.0, rtol=1e-15)
+        assert weighting.kept.all()
 
 
 def test_rloo_target_is_the_policy_gradient():
@@ -104,8 +128,6 @@ def test_no_sequence_weight_beats_the_oracle_bound():
     scale = (target**2).sum()
     n = 100
     bound = corrections.best_mse(pair, rewards, n)
-    from simlab.models.tabular import sequence_scores
-
     v = values[:, None] * sequence_scores(space, pair.train)
     rng = np.random.default_rng(0)
     rho = np.exp(pair.log_rho.sum(1))

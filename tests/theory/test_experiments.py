@@ -6,6 +6,7 @@ import pytest
 
 from figures.style import render
 from simlab.core.experiment import execute
+from simlab.theory.corrections import CORRECTIONS
 
 
 @pytest.mark.parametrize("name", ["theory_corrections", "theory_survival"])
@@ -18,6 +19,7 @@ def test_smoke_run_and_figure(name, tmp_path):
         assert all(path.stat().st_size > 1000 for path in render(draw, results, tmp_path, figure))
     if name == "theory_corrections":
         table = results.table("moments")
+        assert set(table.correction) == set(CORRECTIONS)
         assert (table[table.correction == "sequence IS"].bias < 1e-10).all()
         assert (table[table.correction == "none"].bias > 1e-3).all()
         ess = results.table("ess")

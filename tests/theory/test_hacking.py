@@ -1,6 +1,4 @@
-"""H5, H6, H19: forms of the objective's change, with groups of samples against brute force."""
-
-from itertools import product
+"""H5, H6, H19: forms of the objective's change."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,6 @@ from hypothesis import given
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory import hacking
 from simlab.theory.expectation import noisy_pair, random_logits, relative
-from simlab.theory.groups import ADVANTAGES, group_gap
 from tests.theory.strategies import pairs
 
 
@@ -93,42 +90,6 @@ def test_phi_of_the_loss_is_the_gradient_of_the_clipped_loss():
     np.testing.assert_allclose(gradient, by_loss * advantages, rtol=0, atol=1e-14)
     assert (by_ratio <= by_loss).all()
     assert (by_ratio < by_loss).any()
-
-
-@pytest.mark.parametrize("name", ADVANTAGES)
-@pytest.mark.parametrize("size", [2, 3])
-def test_group_gap_against_all_groups(name, size):
-    pair = standard_pair(2, 0.4, vocabulary=2)
-    rewards = np.array([0.0, 1.0, 1.0, 0.0])
-    u = np.random.default_rng(3).normal(size=4)
-    rule = ADVANTAGES[name]
-
-    def value(own, others):
-        total = 0.0
-        for chosen in product(range(4), repeat=size):
-            k = np.float64(rewards[list(chosen)].sum())
-            chance = own[chosen[0]] * np.prod(others[list(chosen[1:])])
-            total += chance * rule(rewards[chosen[0]], k, size) * u[chosen[0]]
-        return total
-
-    p, q = pair.law_train, pair.law_infer
-    gap = group_gap(pair, u, rewards, rule, size)
-    assert gap["exact"] == pytest.approx(value(q, q) - value(p, p), abs=1e-14)
-    assert gap["own"] == pytest.approx(value(q, p) - value(p, p), abs=1e-14)
-    assert gap["others"] == pytest.approx(value(p, q) - value(p, p), abs=1e-14)
-
-
-@pytest.mark.parametrize("name", ADVANTAGES)
-def test_group_gap_to_first_order(name):
-    rewards = (np.arange(27) % 3 == 0).astype(np.float64)
-    u = np.random.default_rng(3).normal(size=27)
-    errors = []
-    for dose in (0.02, 0.01):
-        gap = group_gap(standard_pair(3, dose), u, rewards, ADVANTAGES[name], 4)
-        errors.append(abs(gap["exact"] - gap["double_sum"] - gap["cross_samples"]))
-        assert gap["printed"] == pytest.approx(gap["double_sum"] / 3, rel=1e-10)
-    # Second order: half the dose, a quarter of the error.
-    assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
 
 
 def test_gradient_of_the_double_sum_converges():

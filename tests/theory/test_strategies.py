@@ -31,6 +31,8 @@ GROUPS = {
     "real rewards": lambda group: not np.isin(group.rewards, (0, 1)).any(),
     "ratios e apart": lambda group: np.ptp(group.log_ratio.sum(1)) > 1,
     "a pair": lambda group: len(group.rewards) == 2,
+    "equal lengths": lambda group: np.ptp(group.lengths) == 0 and group.lengths[0] == 5,
+    "lengths from 1 to 5": lambda group: set(group.lengths) >= {1, 5},
     "a single token": lambda group: group.log_ratio.shape[1] == 1,
 }
 WEIGHTS = {

@@ -1,0 +1,101 @@
+"""The same corrections in `simlab.objectives`, and their moments by brute force over whole groups."""
+
+from dataclasses import replace
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective, TokenBatch, named, token_coefficients
+from simlab.objectives.corrections import (
+    Masked,
+    Truncated,
+    geometric_log_rho,
+    sequence_log_rho,
+    token_log_rho,
+)
+from simlab.objectives.objective import override_names, with_overrides
+from simlab.objectives.rejection import Veto
+from simlab.theory.corrections import ACRL_LEVEL, CLIP, sequence_discrepancy
+from simlab.theory.expectation import PolicyPair, expect
+
+PLAIN = replace(named("reinforce"), advantage=ADVANTAGES["rloo"])
+"""A log pi summed over tokens, with RLOO advantages: the coefficient is the advantage over G."""
+
+
+def _suffixed(name: str) -> Objective:
+    return replace(named(name), advantage=PLAIN.advantage, aggregation=AGGREGATIONS["seq-mean-token-sum"])
+
+
+COUNTERPARTS: dict[str, tuple[str, Objective]] = {
+    "tis": ("token TIS", _suffixed("reinforce+tis")),
+    "mis": ("token MIS", _suffixed("reinforce+mis")),
+    "seq_tis": ("sequence TIS", _suffixed("reinforce+seq_tis")),
+    "seq_mis": ("sequence MIS", _suffixed("reinforce+seq_mis")),
+    "icepop": ("IcePop", _suffixed("reinforce+icepop")),
+    "acrl": ("ACRL", _suffixed("reinforce+acrl")),
+    "geo_mask": ("geometric mask", _suffixed("reinforce+geo_mask")),
+    "k3_mask": ("k3 mask", _suffixed("reinforce+k3_mask")),
+    # It compares theta with theta_old, which are the same here.
+    "opsm": ("none", _suffixed("reinforce+opsm")),
+    "gmpo+tis": ("GMPO pooled TIS", _suffixed("gmpo+tis")),
+    "none": ("none", PLAIN),
+    "dfpo_min": ("none", _suffixed("dfpo_min")),
+    "dfpo_orth": ("none", _suffixed("dfpo_orth")),
+    "acrl per sequence": (
+        "ACRL per sequence",
+        with_overrides(_suffixed("reinforce+acrl"), acrl_level="sequence"),
+    ),
+    "token IS": ("token IS", replace(PLAIN, correction=Truncated(token_log_rho, float("inf")))),
+    "sequence IS": ("sequence IS", replace(PLAIN, correction=Truncated(sequence_log_rho, float("inf")))),
+    "geometric TIS": ("geometric TIS", replace(PLAIN, correction=Truncated(geometric_log_rho, CLIP))),
+    "geometric MIS": ("geometric MIS", replace(PLAIN, correction=Masked(geometric_log_rho, CLIP))),
+    "veto": ("veto", replace(PLAIN, rejections=(Veto(0.5),))),
+}
+"""Name in the lab (each suffix of `objectives.SUFFIXES` is there) to `CORRECTIONS` and the objective."""
+
+
+def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:
+    """The correction's name and its objective; ACRL's reference is set as `corrections.acrl` does."""
+    correction, objective = COUNTERPARTS[name]
+    if "acrl_reference" in override_names(objective):
+        reference = expect(pair.law_infer, sequence_discrepancy(pair)) / ACRL_LEVEL
+        objective = with_overrides(objective, acrl_reference=reference)
+    return correction, objective
+
+
+def enumerated_moments(
+    pair: PolicyPair, objective: Objective, rewards: np.ndarray, size: int
+) -> tuple[np.ndarray, float]:
+    """Mean `[K, V]` and total variance of the gradient of `objective` over all S^G groups, one at a time.
+
+    The coefficients are the objective's own, in float32: an oracle for `group_gradient_moments`.
+
+    Source: lr Eq. 3-6; acrl Eq. 1-9.
+    """
+    chosen = np.array(list(product(range(len(rewards)), repeat=size)))
+    coefficients = _all_coefficients(objective, pair, rewards, chosen)
+    chance = pair.law_infer[chosen].prod(1)
+    gradients = np.zeros((len(chosen), pair.train.size))
+    for group, (members, c) in enumerate(zip(chosen, coefficients, strict=True)):
+        weights = np.zeros(pair.space.tokens.shape)
+        np.add.at(weights, members, c)
+        gradients[group] = pair.gradient(weights).ravel()
+    mean = chance @ gradients
+    return mean.reshape(pair.train.shape), float(chance @ (gradients**2).sum(1) - mean @ mean)
+
+
+def _all_coefficients(
+    objective: Objective, pair: PolicyPair, rewards: np.ndarray, chosen: np.ndarray
+) -> np.ndarray:
+    """Token coefficients `[N, G, T]` of groups `chosen` `[N, G]` at theta_old."""
+    train, infer = (jnp.asarray(x[chosen], jnp.float32) for x in (pair.logp_train, pair.logp_infer))
+    mask = jnp.asarray(pair.space.mask[chosen])
+    scores = jnp.asarray(rewards[chosen], jnp.float32)
+
+    def one_group(train: jax.Array, infer: jax.Array, mask: jax.Array, scores: jax.Array) -> jax.Array:
+        batch = TokenBatch(train, train, infer, scores, mask, chosen.shape[1])
+        return token_coefficients(objective, batch)
+
+    return np.asarray(jax.jit(jax.vmap(one_group))(train, infer, mask, scores), np.float64)

@@ -1,0 +1,167 @@
+"""Mean and variance of one group's corrected gradient, exactly, also for weights that see the group."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simlab.models.tabular import squared_score_norms
+from simlab.theory.expectation import PolicyPair
+from simlab.theory.groups import Advantage, compositions, multinomial_ways
+
+NEGLIGIBLE = 1e-16
+"""Group totals rarer than this are left out; the Fourier transforms are no more exact."""
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """How a correction weighs the tokens of a sample, and what it needs to know of the group.
+
+    `weights(mean_step, sign)`: `[S, T]` from the group's mean of `steps` and the sign of the sample's
+    advantage. `steps` `[S]`: numbers >= 0, zero where the group does not matter; one that is not whole
+    counts as one of its neighbors, by chances that keep its mean. `kept` `[S]`: the sequences that stay
+    in the loss, its denominator and the others' baseline.
+    """
+
+    weights: Callable[[float, int], np.ndarray]
+    steps: np.ndarray
+    kept: np.ndarray
+
+
+def fixed(weights: np.ndarray, kept: np.ndarray | None = None) -> Weighting:
+    """Weights `[S, T]` that depend on the sample alone; all sequences are kept unless `kept` says so."""
+
+    def of_any_group(mean_step: float, sign: int) -> np.ndarray:
+        del mean_step, sign
+        return weights
+
+    count = len(weights)
+    return Weighting(of_any_group, np.zeros(count), np.ones(count, bool) if kept is None else kept)
+
+
+@dataclass(frozen=True)
+class _GroupLaws:
+    """Sums over all groups of coefficients A / n times the chance that the others' steps total m.
+
+    A kind is a reward value with a sign of the advantage, (value, sign), listed in `kinds`. `one`,
+    `square` `[kinds, m]`: for one sample's coefficient and its square. `pair` `[kinds, kinds, m]`: for the
+    product of two samples' coefficients. `total` `[m]`: chance of the whole group's total.
+    """
+
+    kinds: list[tuple[int, int]]
+    one: np.ndarray
+    square: np.ndarray
+    pair: np.ndarray
+    total: np.ndarray
+
+
+def _group_laws(chances: np.ndarray, values: np.ndarray, rule: Advantage, size: int) -> _GroupLaws:
+    """Sum over the compositions of the others; `chances` `[R + 1, steps]`, the last row is dropped samples.
+
+    Steps add up, so the law of their total is a product of Fourier transforms.
+    """
+    count, length = len(values), size * (chances.shape[1] - 1) + 1
+    spectrum = np.fft.rfft(chances, length)
+    one_more = np.eye(count, dtype=int)
+
+    def over_others(number: int, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The laws of the others' total `[M, length]`, and the coefficient of each own value `[R, M]`."""
+        counts = compositions(number, count + 1)
+        transformed = multinomial_ways(counts)[:, None] * (spectrum ** counts[..., None]).prod(1)
+        alive = counts[:, :count] + present
+        coefficient = [
+            rule(own, alive + k, values) / (alive + k).sum(1) for own, k in zip(values, one_more, strict=True)
+        ]
+        return np.fft.irfft(transformed, length), np.stack(coefficient)
+
+    laws, alone = over_others(size - 1, np.zeros(count, int))
+    kinds = [(r, sign) for r in range(count) for sign in (1, -1) if (np.sign(alone[r]) == sign).any()]
+    own = np.array([np.where(np.sign(alone[r]) == sign, alone[r], 0.0) for r, sign in kinds])
+    pair = np.zeros((len(kinds), len(kinds), length))
+    for i, (r, sign) in enumerate(kinds):
+        for j, (other, other_sign) in enumerate(kinds):
+            # The coefficient of each with the other present.
+            first = over_others(size - 2, one_more[other])[1][r]
+            rest, given_first = over_others(size - 2, one_more[r])
+            both = (np.sign(first) == sign) & (np.sign(given_first[other]) == other_sign)
+            pair[i, j] = np.where(both, first * given_first[other], 0.0) @ rest
+    total = np.fft.irfft(spectrum.sum(0) ** size, length)
+    return _GroupLaws(kinds, own @ laws, own**2 @ laws, pair, total)
+
+
+def group_gradient_moments(
+    pair: PolicyPair, weighting: Weighting, rewards: np.ndarray, rule: Advantage, size: int
+) -> tuple[np.ndarray, float]:
+    """Mean `[K, V]` and total variance of one group's gradient (1/n) sum_i A_i sum_t w_t grad log pi_train.
+
+    The G samples come from pi_infer; n of them are kept. Rewards may take any few values. `ValueError` for
+    groups of one and for too many values, see `groups.compositions`.
+
+    Source: lr Eq. 3-6, 11; acrl Eq. 1-9.
+    """
+    if size < 2:
+        raise ValueError(f"a group needs at least 2 samples, got {size}")
+    values, level = np.unique(rewards, return_inverse=True)
+    if len(values) == 1:  # no advantages
+        return np.zeros(pair.space.table_shape), 0.0
+    level = np.where(weighting.kept, level, len(values))
+    steps = _split(weighting.steps)
+    reach = int(np.ceil(weighting.steps.max())) + 1
+    chances = sum(
+        np.bincount(level * reach + step, pair.law_infer * share, (len(values) + 1) * reach)
+        for step, share in steps
+    )
+    laws = _group_laws(np.reshape(chances, (-1, reach)), values, rule, size)
+    mean, own, crossed = np.zeros(pair.space.table_shape), 0.0, 0.0
+    for total in np.flatnonzero(laws.total > NEGLIGIBLE).tolist():
+        parts = []
+        for i, (value, sign) in enumerate(laws.kinds):
+            weights = weighting.weights(total / size, sign)
+            law = np.where(level == value, pair.law_infer, 0.0)
+            one, square = (_expected(law, table[i], total, steps) for table in (laws.one, laws.square))
+            mean += pair.gradient(one[:, None] * weights)
+            own += float(square @ squared_score_norms(pair.space, pair.train, weights))
+            parts.append(_by_step(pair, law[:, None] * weights, steps, reach))
+        crossed += _crossed(np.stack(parts), laws.pair, total)
+    mean *= size
+    return mean, size * own + size * (size - 1) * crossed - float(np.vdot(mean, mean))
+
+
+Split = list[tuple[np.ndarray, np.ndarray]]
+
+
+def _split(steps: np.ndarray) -> Split:
+    """Whole steps `[S]` and the chance that each sequence counts as them."""
+    low = np.floor(steps).astype(int)
+    if (low == steps).all():
+        return [(low, np.ones(len(steps)))]
+    return [(low, 1 - (steps - low)), (np.ceil(steps).astype(int), steps - low)]
+
+
+def _expected(law: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
+    """`law` times the mean over its steps of `table` at what is left of the total, `[S]`."""
+    chance = sum(share * np.where(step <= total, table[total - step], 0.0) for step, share in steps)
+    return law * chance
+
+
+def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: int) -> np.ndarray:
+    """`pair.gradient` of the sequences of each step apart, `[reach, K V]`."""
+    if reach == 1:
+        return pair.gradient(coefficients).reshape(1, -1)
+    space, size = pair.space, pair.train.size
+    mass = np.zeros(reach * size)
+    for step, share in steps:
+        flat = step[:, None] * size + space.contexts * space.vocabulary + space.tokens
+        mass += np.bincount(flat[space.mask], (share[:, None] * coefficients)[space.mask], reach * size)
+    mass = mass.reshape(reach, *space.table_shape)
+    return (mass - mass.sum(2, keepdims=True) * pair.train).reshape(reach, size)
+
+
+def _crossed(parts: np.ndarray, laws: np.ndarray, total: int) -> float:
+    """Sum over two samples' kinds and steps of the inner product of `parts` `[kinds, reach, K V]`."""
+    kinds, reach, width = parts.shape
+    flat = parts.reshape(kinds * reach, width)
+    inner = (flat @ flat.T).reshape(kinds, reach, kinds, reach)
+    left = total - np.add.outer(np.arange(reach), np.arange(reach))
+    chance = np.where(left >= 0, laws[:, :, left], 0.0)
+    return float(np.einsum("ikjl,ijkl->", inner, chance))
