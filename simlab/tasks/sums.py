@@ -44,9 +44,10 @@ class Sum(Task):
 class Addition(Sum):
     """The flagship task: up to `scratch` letters of any kind, then the sum, such as `bfa0946$`.
 
-    The letters are free: they earn nothing and cost nothing. Demonstrations draw them from probabilities 1/2,
-    1/4, ... 1/512, 1/512, so that tokens of every probability are sampled at every step. A policy may write
-    fewer; demonstrations write all, so that a digit is always as far from those that it depends on.
+    The letters are free: they earn nothing and cost nothing. Demonstrations draw `a` 15 times of 16, `b` 15
+    times of the other 16, and so on, so that rare tokens are sampled at every step; with more noise in them
+    the reward teaches too slowly. A policy may write fewer letters; demonstrations write all, so that a digit
+    is always as far from those that it depends on.
     """
 
     scratch: int = 16
@@ -65,9 +66,8 @@ class Addition(Sum):
 
     def answer(self, key: Array, prompt: Array) -> Array:
         """Return `scratch` random letters and the sum."""
-        # The number of leading zeros of random bits is k with probability 2^-(k + 1).
-        leading = lax.clz(jax.random.bits(key, (self.scratch,))).astype(jnp.int32)
-        letters = LETTER + jnp.minimum(leading, 9)
+        # A quarter of the number of leading zeros of random bits: k with probability 15/16^(k + 1).
+        letters = LETTER + lax.clz(jax.random.bits(key, (self.scratch,))).astype(jnp.int32) // 4
         return ended(jnp.concatenate([letters, self.total(prompt)]), self.response_length)
 
 

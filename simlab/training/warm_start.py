@@ -28,8 +28,8 @@ class WarmStart:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=8e-3))
-    mistakes: Any = 0.03
-    steps: int = field(default=1600, metadata={"static": True})
+    mistakes: Any = 0.05
+    steps: int = field(default=800, metadata={"static": True})
     batch: int = field(default=128, metadata={"static": True})
 
 
