@@ -39,6 +39,9 @@ FIGURES: dict[str, FigureSource] = {
     "theory_survival": FigureSource(
         "theory_survival", "figures.theory_survival", "Survival bias, exactly, by either policy's bins"
     ),
+    "length_growth": FigureSource(
+        "length_growth", "figures.length_growth", "Response length and reward grow together where length pays"
+    ),
     "quantize_throughput": FigureSource(
         "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"
     ),

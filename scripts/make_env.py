@@ -1,4 +1,4 @@
-"""Build the environment of one third-party framework: `python scripts/make_env.py verl` (or trl).
+"""Build the environment of one third-party framework: `python scripts/make_env.py verl` (or trl, or hf).
 
 It lands in `.cache/venvs/<name>` of the checkout, from `requirements/<name>.txt`, and is kept until that
 file or the Python version changes. The last line printed is the path of its interpreter.
@@ -47,7 +47,7 @@ def _pip(python: Path, *arguments: str) -> None:
 def main() -> None:
     """Build the environment named on the command line; exit with pip's output when that fails."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=("verl", "trl"))
+    parser.add_argument("name", choices=("verl", "trl", "hf"))
     try:
         print(environment(parser.parse_args().name))
     except subprocess.CalledProcessError as error:

@@ -1,5 +1,7 @@
 """`simlab list`: what the catalogs hold."""
 
+import re
+from collections.abc import Callable
 from importlib import import_module
 
 import typer
@@ -8,7 +10,7 @@ from simlab.cli.output import Json, show
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List formats, engines, pairs, objectives, experiments or figures.",
+    help="List formats, engines, pairs, objectives, metrics, experiments or figures.",
     epilog="Example: `simlab list formats --json`",
 )
 
@@ -115,3 +117,46 @@ def pairs(json: Json = False) -> None:
         for name in ENGINE_PAIRS
     ]
     show(rows, json, "Engine pairs; in the exact ones decoding and scoring agree bit for bit")
+
+
+@app.command(epilog="Example: `simlab list metrics --json`")
+def metrics(json: Json = False) -> None:
+    """Metrics: what they read, when a run measures them, unit and source."""
+    from simlab.metrics import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, WEIGHT_METRICS
+    from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
+    from simlab.training.probes import PROBES
+
+    rows = [
+        {"name": name, "reads": "run", "measured": "every step", "about": about, "unit": "", "source": ""}
+        for name, about in STEP_NUMBERS.items()
+    ]
+    rows += [_described(name, found, "run", "between chunks") for name, found in PROBES.items()]
+    rows += [
+        _described(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
+        for name, found in METRICS.items()
+    ]
+    for reads, catalog in (
+        ("objective, token batch", OBJECTIVE_METRICS),
+        ("weights", WEIGHT_METRICS),
+        ("curves of a run", CURVE_METRICS),
+    ):
+        rows += [_described(name, found, reads, "on demand") for name, found in catalog.items()]
+    show(rows, json, "Metrics and probes; without a unit: a pure number")
+
+
+def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
+    """A row from the docstring: its first line, and its lines `Unit:` and `Source:`."""
+    text = metric.__doc__ or ""
+
+    def line(label: str) -> str:
+        found = re.search(rf"^ *{label}: (.+?)\.?$", text, re.MULTILINE)
+        return found.group(1) if found else ""
+
+    return {
+        "name": name,
+        "reads": reads,
+        "measured": measured,
+        "about": text.split("\n", 1)[0],
+        "unit": line("Unit"),
+        "source": line("Source"),
+    }

@@ -4,19 +4,26 @@ The name of a metric is that of its paper or the plainest word; `VERL_ALIASES` t
 or extreme of nothing is NaN, a count or sum of nothing is zero.
 """
 
-from simlab.metrics.catalog import METRICS, OBJECTIVE_METRICS, VERL_ALIASES, WEIGHT_METRICS
+from simlab.metrics.catalog import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, VERL_ALIASES, WEIGHT_METRICS
+from simlab.metrics.divergence import exact_kl
+from simlab.metrics.noise_scale import GradientNoise, gradient_noise
 from simlab.metrics.pressure import clipped_tokens, kept_tokens
-from simlab.metrics.probability_bins import PROBABILITY_EDGES
+from simlab.metrics.probability_bins import PROBABILITY_EDGES, controlled_rms_log_rho
 from simlab.metrics.structure import energy_by_frequency, jitter2
 
 __all__ = [
+    "CURVE_METRICS",
     "METRICS",
     "OBJECTIVE_METRICS",
     "PROBABILITY_EDGES",
     "VERL_ALIASES",
     "WEIGHT_METRICS",
+    "GradientNoise",
     "clipped_tokens",
+    "controlled_rms_log_rho",
     "energy_by_frequency",
+    "exact_kl",
+    "gradient_noise",
     "jitter2",
     "kept_tokens",
 ]

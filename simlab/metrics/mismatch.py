@@ -88,7 +88,10 @@ def min_rho_sequence(batch: TokenBatch) -> Array:
 
 @on_tokens
 def rms_log_rho(batch: TokenBatch) -> Array:
-    """Root mean square of log rho over all tokens: like `std_rho`, but not ruled by a few large ratios."""
+    """Root mean square of log rho over all tokens: like `std_rho`, but not ruled by a few large ratios.
+
+    Unit: nats.
+    """
     return jnp.sqrt(mean((batch.logp_train - batch.logp_infer) ** 2, batch.mask))
 
 
@@ -169,6 +172,7 @@ def pcc(batch: TokenBatch) -> Array:
 def k1_kl(batch: TokenBatch) -> Array:
     """Mean of -log rho: an unbiased estimate of KL(pi_infer, pi_train), sometimes negative.
 
+    Unit: nats.
     Source: verl rollout_corr_helper kl.
     """
     return mean(batch.logp_infer - batch.logp_train, batch.mask)
@@ -178,6 +182,7 @@ def k1_kl(batch: TokenBatch) -> Array:
 def k3_kl(batch: TokenBatch) -> Array:
     """Mean of rho - 1 - log rho: an estimate of KL(pi_infer, pi_train) that is never negative.
 
+    Unit: nats.
     Source: verl rollout_corr_helper k3_kl.
     Deviation: log rho is clamped to +-20; verl's overflows beyond 88.
     """

@@ -26,6 +26,7 @@ def _over_sequences(per_sequence: Array, batch: TokenBatch) -> Array:
 def log_ppl_abs_diff(batch: TokenBatch) -> Array:
     """Mean over sequences of |sum of logp_train - sum of logp_infer|; grows with the length.
 
+    Unit: nats.
     Source: lr Eq. 7, 8.
     """
     total = masked_sum(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
@@ -36,6 +37,7 @@ def log_ppl_abs_diff(batch: TokenBatch) -> Array:
 def log_ppl_abs_diff_per_token(batch: TokenBatch) -> Array:
     """Mean over sequences of |mean of logp_train - mean of logp_infer|: what verl calls log_ppl_abs_diff.
 
+    Unit: nats.
     Source: verl rollout_corr_helper log_ppl_abs_diff.
     """
     return _over_sequences(jnp.abs(_log_ppl_difference(batch)), batch)
@@ -45,6 +47,7 @@ def log_ppl_abs_diff_per_token(batch: TokenBatch) -> Array:
 def log_ppl_diff(batch: TokenBatch) -> Array:
     """Mean over sequences of the per-token log-perplexity, training minus inference.
 
+    Unit: nats.
     Source: verl rollout_corr_helper log_ppl_diff.
     """
     return _over_sequences(_log_ppl_difference(batch), batch)
@@ -54,6 +57,7 @@ def log_ppl_diff(batch: TokenBatch) -> Array:
 def log_ppl_diff_max(batch: TokenBatch) -> Array:
     """Largest over sequences of the per-token log-perplexity, training minus inference.
 
+    Unit: nats.
     Source: verl rollout_corr_helper log_ppl_diff_max.
     """
     return maximum(_log_ppl_difference(batch), batch.mask.any(axis=1))
@@ -63,6 +67,7 @@ def log_ppl_diff_max(batch: TokenBatch) -> Array:
 def log_ppl_diff_min(batch: TokenBatch) -> Array:
     """Smallest over sequences of the per-token log-perplexity, training minus inference.
 
+    Unit: nats.
     Source: verl rollout_corr_helper log_ppl_diff_min.
     """
     return minimum(_log_ppl_difference(batch), batch.mask.any(axis=1))
@@ -81,6 +86,7 @@ def ppl_ratio(batch: TokenBatch) -> Array:
 def training_log_ppl(batch: TokenBatch) -> Array:
     """Mean over sequences of the training engine's log-perplexity per token.
 
+    Unit: nats.
     Source: verl rollout_corr_helper training_log_ppl.
     """
     return sequence_mean(-batch.logp_train, batch.mask)
@@ -90,6 +96,7 @@ def training_log_ppl(batch: TokenBatch) -> Array:
 def rollout_log_ppl(batch: TokenBatch) -> Array:
     """Mean over sequences of the inference engine's log-perplexity per token.
 
+    Unit: nats.
     Source: verl rollout_corr_helper rollout_log_ppl.
     """
     return sequence_mean(-batch.logp_infer, batch.mask)

@@ -81,6 +81,7 @@ def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Array:
 
     X = r A / (G |o|) with the token's policy ratio.
 
+    Unit: advantage.
     Source: hacking Eq. 7, 13, 14, 26.
     """
     bare, ready = _bare(objective), prepared(batch)
@@ -95,6 +96,7 @@ def hacking_j(objective: str | Objective, batch: TokenBatch) -> Array:
 
     The control of the paper's figure is this with the distorted objective on the batches of the other run.
 
+    Unit: advantage.
     Source: hacking Eq. 20, 23, Fig. 6.
     """
     resolved, ready = resolve(objective), prepared(batch)
@@ -135,6 +137,7 @@ def asym(objective: str | Objective, batch: TokenBatch) -> Array:
     w_i A_i is the mean over the sequence's tokens of the coefficient before aggregation, corrections and
     distortions included; the variance divides by the number of sequences with tokens.
 
+    Unit: squared advantage.
     Source: cancel Eq. 23, 94.
     """
     resolved, ready = resolve(objective), prepared(batch)

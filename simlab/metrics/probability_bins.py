@@ -30,7 +30,10 @@ def binned_mean(values: Array, members: Array) -> Array:
 
 @on_tokens
 def tokens_by_pi_train(batch: TokenBatch) -> Array:
-    """Number of tokens in each bin of pi_train, [K]."""
+    """Number of tokens in each bin of pi_train, [K].
+
+    Unit: tokens.
+    """
     return jnp.sum(membership(batch.logp_train, batch.mask), axis=(0, 1), dtype=jnp.float32)
 
 
@@ -53,7 +56,23 @@ def mean_rho_by_pi_infer(batch: TokenBatch) -> Array:
 def rms_log_rho_by_pi_train(batch: TokenBatch) -> Array:
     """Root mean square of log rho in each bin of pi_train, [K].
 
+    Unit: nats.
     Source: hacking Fig. 7.
     """
     square = (batch.logp_train - batch.logp_infer) ** 2
     return jnp.sqrt(binned_mean(square, membership(batch.logp_train, batch.mask)))
+
+
+def controlled_rms_log_rho(rms: Array, tokens: Array, reference_tokens: Array) -> Array:
+    """Root mean square of log rho as it would be if pi_train had the histogram of a reference step.
+
+    `rms` and `tokens` [..., K] are `rms_log_rho_by_pi_train` and `tokens_by_pi_train` of any steps,
+    `reference_tokens` [K] the latter of the reference, say the first step of a run. At the reference it is
+    `rms_log_rho`; elsewhere it moves only when tokens of equal probability disagree more or less. A bin
+    without tokens now is left out, the others share its weight. NaN when none is left.
+
+    Unit: nats.
+    """
+    weights = jnp.where(tokens > 0, jnp.broadcast_to(reference_tokens, tokens.shape), 0)
+    squares = jnp.where(tokens > 0, rms, 0) ** 2
+    return jnp.sqrt(jnp.sum(weights * squares, axis=-1) / jnp.sum(weights, axis=-1))

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from simlab.rollout.noise import LogitNoise
+
 Number = Any  # a Python number or a traced scalar
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["temperature", "top_k", "top_p", "min_length"],
+    data_fields=["temperature", "top_k", "top_p", "min_length", "noise"],
     meta_fields=["processed"],
 )
 @dataclass(frozen=True)
@@ -22,13 +24,15 @@ class Sampler:
 
     Before `min_length` tokens the end token cannot be drawn. `processed` reports log-probabilities after all
     of this (vLLM's `processed_logprobs`); otherwise they are those of the raw logits (`raw_logprobs`).
-    `temperature` is positive; for greedy decoding take `GREEDY`, which is top-k 1.
+    `temperature` is positive; for greedy decoding take `GREEDY`, which is top-k 1. `noise` is added to the
+    logits before all else, raw log-probabilities included.
     """
 
     temperature: Number = 1.0
     top_k: Number | None = None
     top_p: Number | None = None
     min_length: Number = 0
+    noise: LogitNoise | None = None
     processed: bool = False
 
 

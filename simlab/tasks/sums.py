@@ -52,6 +52,12 @@ class Addition(Sum):
 
     scratch: int = 16
 
+    def __post_init__(self):
+        """Refuse less than no scratch."""
+        if self.scratch < 0:
+            raise ValueError(f"bad scratch {self.scratch}; allowed: 0 or more letters")
+        super().__post_init__()
+
     @property
     def response_length(self) -> int:
         """Scratch, digits and the end token."""

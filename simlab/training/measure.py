@@ -1,19 +1,13 @@
-"""What is measured at every step, and the evaluation that is too dear for it."""
+"""What is measured at every step; what is too dear for that is in `probes.py`."""
 
 import jax.numpy as jnp
 from jax import Array
 
-from simlab.core.streams import stream
-from simlab.engines import Engine
 from simlab.metrics import METRICS
-from simlab.models.parameters import Params
 from simlab.models.transformer import Scores
 from simlab.objectives import TokenBatch
 from simlab.objectives.batch import masked_mean
-from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
-from simlab.tasks import END, PAD
-from simlab.training.recipe import Recipe
 
 # Names in `simlab.metrics.METRICS`; the binned ones are vectors over `PROBABILITY_EDGES`.
 STEP_METRICS = (
@@ -31,6 +25,22 @@ STEP_METRICS = (
     "rms_log_rho_by_pi_train",
 )
 
+# The other numbers of a step, and what they are.
+STEP_NUMBERS: dict[str, str] = {
+    "reward": "Mean reward of the rollout, hence of the sampler's policy.",
+    "response_length": "Mean number of tokens of a response, the end token included.",
+    "entropy": "Mean entropy of the training engine's policy over the response tokens, in nats.",
+    "router_flips": "Per layer, fraction of tokens that the two engines send to other experts; MoE only.",
+    "grad_norm": "Norm of the gradient before clipping, mean over the minibatches.",
+    "learning_rate_factor": "What the schedule makes of the learning rate, in [0, 1].",
+    "std_rho_copied": "std_rho below forced copies of the sampler's log-probabilities.",
+    "rms_log_rho_copied": "rms_log_rho below forced copies of the sampler's log-probabilities.",
+    "std_rho_at_rollout": "std_rho between the engines at theta_rollout; stale rollouts only.",
+    "rms_log_rho_at_rollout": "rms_log_rho between the engines at theta_rollout; stale rollouts only.",
+    "critic_loss": "Squared error of the critic against the returns, halved and clipped; with a critic only.",
+    "critic_grad_norm": "Norm of the critic's gradient before clipping; with a critic only.",
+}
+
 
 def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> dict[str, Array]:
     """Return the metrics of one rollout; `scores` are those of the training engine at theta_old."""
@@ -46,9 +56,11 @@ def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> d
 
 
 def router_flips(chosen: Array, trajectory: Trajectory) -> Array:
-    """Return, per layer [L], how often the set of experts that read a response token differs from `chosen`.
+    """Return, per layer [L], the fraction of tokens whose set of experts in the rollout is not `chosen`.
 
     `chosen` [B, P + T - 1, L, top_k] is the training engine's own choice; the order within a set is ignored.
+    Counted are the tokens that were read to predict a response token: the last of the prompt and all of the
+    response but the last. 0 without any.
     """
     assert trajectory.experts is not None
     start = trajectory.prompts.shape[1] - 1
@@ -56,28 +68,3 @@ def router_flips(chosen: Array, trajectory: Trajectory) -> Array:
     flipped = jnp.any(ours != theirs, axis=-1).astype(jnp.float32)
     mask = trajectory.mask[..., None].astype(jnp.float32)
     return jnp.sum(flipped * mask, axis=(0, 1)) / jnp.maximum(jnp.sum(mask), 1.0)
-
-
-def evaluate(
-    recipe: Recipe, params: Params, engine: Engine, key: Array, *, split: str = "held_out", prompts: int = 64
-) -> dict[str, Array]:
-    """Sample `recipe.group_size` responses to each of `prompts` prompts of a split, as `engine` would.
-
-    `avg_at_k` is the mean reward and `pass_at_k` the mean over prompts of the best of the k responses, with
-    k = `recipe.group_size`; pass@1 estimated from k samples is `avg_at_k` where rewards are 0 or 1.
-    """
-    sampled = generate(
-        params,
-        recipe.model,
-        engine,
-        recipe.sampler,
-        key,
-        recipe.task.prompts(stream(key, "prompts"), prompts, split),
-        recipe.task.check,
-        group_size=recipe.group_size,
-        length=recipe.task.response_length,
-        end=END,
-        pad=PAD,
-    )
-    by_prompt = sampled.rewards.reshape(prompts, recipe.group_size)
-    return {"avg_at_k": jnp.mean(by_prompt), "pass_at_k": jnp.mean(jnp.max(by_prompt, axis=1))}

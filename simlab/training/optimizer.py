@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
@@ -44,5 +45,11 @@ class AdamW:
         # optax raises its decay rates to an integer power, which strict promotion of types forbids.
         with jax.numpy_dtype_promotion("standard"):
             direction, state = self.transformation().update(grads, state, params)
-        rate = self.learning_rate * factor
-        return jax.tree.map(lambda p, d: p - rate * d, params, direction), state
+        rate = jnp.asarray(self.learning_rate * factor, jnp.float32)
+        # Zero times an infinite step is NaN, and -0 minus -0 is +0: frozen means that no bit moves.
+        return jax.tree.map(lambda p, d: jnp.where(rate == 0, p, p - rate * d), params, direction), state
+
+
+def global_norm(grads: Params) -> Array:
+    """Return the Euclidean norm of all leaves together."""
+    return jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(grads)))

@@ -10,22 +10,36 @@ import jax.numpy as jnp
 from jax import Array
 
 from simlab.engines.engine import EnginePair
+from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.objectives import Objective
+from simlab.objectives.advantages import Gae, gae
 from simlab.rollout.sampler import Sampler
 from simlab.tasks import VOCABULARY_SIZE, Task
+from simlab.training.critic import Critic, CriticState
 from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Constant, Schedule
+from simlab.training.staleness import first_ring
 
 Number = Any  # a Python number or a traced scalar
 EXTRA_TERMS = ("entropy", "kl")
+OLD_LOG_PROBS = ("train", "rollout")
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["engines", "objective", "optimizer", "sampler", "schedule", "extra_terms"],
-    meta_fields=["task", "model", "prompts", "group_size", "minibatches"],
+    data_fields=[
+        "engines",
+        "objective",
+        "optimizer",
+        "sampler",
+        "schedule",
+        "extra_terms",
+        "gradient_site",
+        "critic",
+    ],
+    meta_fields=["task", "model", "prompts", "group_size", "minibatches", "staleness", "old_log_probs"],
 )
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -36,7 +50,16 @@ class Recipe:
     program. One step samples `prompts` x `group_size` responses and makes `minibatches` updates, each
     on whole groups. `extra_terms` maps `entropy` and `kl` to coefficients; a term not named is left out.
 
-    Raises `ValueError` for an unknown term and sizes that do not fit together.
+    - `gradient_site`: how each leaf of the policy's gradient is rounded before its norm is clipped.
+    - `critic`: with an objective whose advantage is `gae`, and only then; its `discount` and `trace` rule.
+    - `staleness`: the rollout is sampled with the parameters of so many steps ago, see `staleness.py`.
+    - `old_log_probs`: what stands for pi_train at theta_old: `train`, the training engine's score, or
+      `rollout`, forced copying of what the sampler reported. Copying hides the mismatch from rho and leaves
+      it in the gradient, where the policy ratio starts at pi_train / pi_infer instead of 1. It is verl's
+      `rollout_correction.bypass_mode`, but the rollout is scored all the same, for the metrics.
+
+    Raises `ValueError` for an unknown term or name, and sizes that do not fit together.
+    Source: vexact V7; verl algorithm.rollout_correction.bypass_mode.
     """
 
     engines: EnginePair
@@ -45,11 +68,15 @@ class Recipe:
     sampler: Sampler = field(default_factory=Sampler)
     schedule: Schedule = field(default_factory=Constant)
     extra_terms: Mapping[str, Number] = field(default_factory=dict)
+    gradient_site: Site = FLOAT32_SITE
+    critic: Critic | None = None
     task: Task
     model: TransformerConfig
     prompts: int = 8
     group_size: int = 16
     minibatches: int = 4
+    staleness: int = 0
+    old_log_probs: str = "train"
 
     def __post_init__(self):
         """Refuse what cannot run."""
@@ -58,23 +85,42 @@ class Recipe:
                 raise ValueError(f"unknown extra term {name!r}; allowed: {', '.join(EXTRA_TERMS)}")
         if self.minibatches < 1 or self.prompts % self.minibatches:
             raise ValueError(f"minibatches {self.minibatches} does not divide the {self.prompts} prompts")
+        if self.staleness < 0:
+            raise ValueError(f"staleness {self.staleness}; allowed: 0 or more steps")
+        if self.old_log_probs not in OLD_LOG_PROBS:
+            allowed = ", ".join(OLD_LOG_PROBS)
+            raise ValueError(f"unknown old_log_probs {self.old_log_probs!r}; allowed: {allowed}")
+        self._check_critic()
         if self.model.vocab_size < VOCABULARY_SIZE:
             raise ValueError(f"vocab_size {self.model.vocab_size}; the tasks need at least {VOCABULARY_SIZE}")
+
+    def _check_critic(self) -> None:
+        # `getattr`: a tree of vmap axes may hold no objective.
+        estimator = getattr(self.objective, "advantage", None)
+        if isinstance(estimator, Gae) and estimator != gae:
+            raise ValueError(f"{estimator} in the objective; set discount and trace of the critic instead")
+        if isinstance(estimator, Gae) != (self.critic is not None) and estimator is not None:
+            raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """Parameters, moments, step (int32), the key of the run, and the first parameters where a KL needs them.
+    """What a run carries from step to step; a part that the recipe does not need is None.
 
-    The key never changes: every step draws from the stream of its own number.
+    `params` and `moments` of the policy, `step` (int32), and the `key` of the run, which never changes: every
+    step draws from the stream of its own number. `reference`: the first parameters, for a KL. `memory`: of
+    the schedule. `critic`: its parameters and moments. `ring`: parameters of past steps, for staleness.
     """
 
     params: Params
     moments: Any
     step: Array
     key: Array
-    reference: Params | None
+    reference: Params | None = None
+    memory: Any = None
+    critic: CriticState | None = None
+    ring: Params | None = None
 
 
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
@@ -89,4 +135,7 @@ def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
         step=jnp.zeros((), jnp.int32),
         key=copied(key),
         reference=copied(params) if "kl" in recipe.extra_terms else None,
+        memory=copied(recipe.schedule.init()),
+        critic=None if recipe.critic is None else recipe.critic.init(params),
+        ring=first_ring(params, recipe.staleness),
     )

@@ -1,66 +1,232 @@
-"""Schedules of the learning rate: functions of the step, from records whose numbers may be traced."""
+"""Schedules of the learning rate: functions of the step, from records whose numbers may be traced.
+
+A schedule may have a memory, which it fills with the metrics of past steps; it travels in the train state.
+"""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from simlab.core.catalog import lookup
+
 Number = Any  # a Python number or a traced scalar
 
 
-class Schedule(Protocol):
-    """Whatever says which part of the learning rate a step takes."""
+class Schedule:
+    """Whatever says which part of the learning rate a step takes.
 
-    def __call__(self, step: Array) -> Array:
+    One without memory has a method `_factor` of the step. One that reacts to the run overrides all three:
+    `init` returns a tree of arrays, `observe` that tree after a step.
+    """
+
+    def init(self) -> Any:
+        """Return the memory before the first step."""
+        return None
+
+    def __call__(self, step: Array, memory: Any = None) -> Array:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
-        ...
+        del memory
+        return self._factor(step)
+
+    def _factor(self, step: Array) -> Array:
+        raise NotImplementedError
+
+    def observe(self, memory: Any, step: Array, metrics: dict[str, Array]) -> Any:
+        """Return the memory after `step`, whose `metrics` are those of the train step."""
+        del step, metrics
+        return memory
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class Constant(Schedule):
     """Factor 1 after a linear rise over `warmup` steps."""
 
     warmup: Number = 0
 
-    def __call__(self, step: Array) -> Array:
-        """Return the factor."""
+    def _factor(self, step: Array) -> Array:
         return _rise(step, self.warmup)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class Linear(Schedule):
     """A straight fall from 1 to `final` between the warm-up and step `steps`, `final` from then on."""
 
-    steps: Number
+    steps: Number = 400
     final: Number = 0.0
     warmup: Number = 0
 
-    def __call__(self, step: Array) -> Array:
-        """Return the factor."""
+    def _factor(self, step: Array) -> Array:
         done = _done(step, self.warmup, self.steps)
         return _rise(step, self.warmup) * (1 - (1 - self.final) * done)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(Schedule):
     """Half a cosine from 1 to `final` between the warm-up and step `steps`, `final` from then on.
 
     Source: cancel App. D.
     """
 
-    steps: Number
+    steps: Number = 400
     final: Number = 0.0
     warmup: Number = 0
 
-    def __call__(self, step: Array) -> Array:
-        """Return the factor."""
+    def _factor(self, step: Array) -> Array:
         done = _done(step, self.warmup, self.steps)
         return _rise(step, self.warmup) * (self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * done)) / 2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Halving(Schedule):
+    """Halves at every multiple of `period`, down to `final`.
+
+    The paper counts steps from 1 and the lab from 0, so the first halved step is number `period` - 1 here.
+
+    Source: lr Alg. 1.
+    """
+
+    period: Number = 100
+    final: Number = 0.1
+    warmup: Number = 0
+
+    def _factor(self, step: Array) -> Array:
+        return _rise(step, self.warmup) * _halved(step, self.period, self.final)
+
+
+class Lengths(NamedTuple):
+    """Memory of `LengthTriggered`: `early` lengths, how many are `seen`, how many `above` in a row now.
+
+    `surge` is the step, from 1, at which the length surged; infinite until then.
+    """
+
+    early: Array
+    seen: Array
+    above: Array
+    surge: Array
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["rise", "patience", "delay", "final", "warmup"],
+    meta_fields=["early"],
+)
+@dataclass(frozen=True, kw_only=True)
+class LengthTriggered(Schedule):
+    """Halves every `delay` x surge steps, down to `final`, once the response length has surged.
+
+    The surge is the first of `patience` steps in a row whose mean response length is above `rise` times the
+    median of the first `early` (static) steps. Until they are over the factor is 1.
+
+    Source: lr Alg. 1, Sec. 3.3, 4.2.
+    Deviation: the paper finds the surge by eye after a run; here it is defined, and only past steps are read.
+        A surge that is confirmed after the end of its first period is answered at the next step.
+    """
+
+    rise: Number = 2.0
+    patience: Number = 3
+    delay: Number = 1.8
+    final: Number = 0.1
+    warmup: Number = 0
+    early: int = 10
+
+    def init(self) -> Lengths:
+        """Return a memory without lengths."""
+        zero = jnp.zeros((), jnp.int32)
+        return Lengths(jnp.zeros(self.early, jnp.float32), zero, zero, jnp.float32(jnp.inf))
+
+    def __call__(self, step: Array, memory: Any = None) -> Array:
+        """Return the factor."""
+        return _rise(step, self.warmup) * _halved(step, self.delay * memory.surge, self.final)
+
+    def observe(self, memory: Lengths, step: Array, metrics: dict[str, Array]) -> Lengths:
+        """Note `response_length`."""
+        length = metrics["response_length"]
+        collecting = memory.seen < self.early
+        here = (jnp.arange(self.early) == memory.seen) & collecting
+        high = ~collecting & (length > self.rise * jnp.median(memory.early))
+        above = jnp.where(high, memory.above + 1, 0)
+        surged = (_float(above) >= self.patience) & jnp.isinf(memory.surge)
+        first = _float(step) + 2.0 - _float(above)
+        return Lengths(
+            jnp.where(here, length, memory.early),
+            jnp.minimum(memory.seen + 1, self.early),
+            above,
+            jnp.where(surged, first, memory.surge),
+        )
+
+
+class Alarm(NamedTuple):
+    """Memory of `MismatchTriggered`, float32 scalars: the `initial` level, the `smoothed` one, the `factor`.
+
+    `seen` counts the steps so far, `quiet` those for which the alarm cannot ring.
+    """
+
+    initial: Array
+    smoothed: Array
+    factor: Array
+    seen: Array
+    quiet: Array
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["rise", "early", "smoothing", "cooldown", "final", "warmup"],
+    meta_fields=["metric"],
+)
+@dataclass(frozen=True, kw_only=True)
+class MismatchTriggered(Schedule):
+    """Halves, down to `final`, when the smoothed mismatch is above `rise` times its initial level.
+
+    The initial level is the mean of `metric` (static: the name of a step metric that is a scalar) over the
+    first `early` steps; after them it is smoothed by `smoothing` x old + (1 - `smoothing`) x new. A halving
+    silences the alarm for `cooldown` steps; the rate never rises again. Values that are not finite ring, but
+    do not enter the means. After early steps without any mismatch, all mismatch rings.
+
+    It is our own: where lr takes the length as an early sign of the mismatch, this takes the mismatch itself.
+    """
+
+    rise: Number = 2.0
+    early: Number = 20
+    smoothing: Number = 0.9
+    cooldown: Number = 20
+    final: Number = 0.1
+    warmup: Number = 0
+    metric: str = "rms_log_rho"
+
+    def init(self) -> Alarm:
+        """Return a silent alarm."""
+        zero = jnp.zeros((), jnp.float32)
+        return Alarm(zero, zero, jnp.ones((), jnp.float32), zero, zero)
+
+    def __call__(self, step: Array, memory: Any = None) -> Array:
+        """Return the factor."""
+        return _rise(step, self.warmup) * memory.factor
+
+    def observe(self, memory: Alarm, step: Array, metrics: dict[str, Array]) -> Alarm:
+        """Note the mismatch, and halve if it is too high."""
+        del step
+        level = lookup(metrics, self.metric, "step metric")
+        finite, learning = jnp.isfinite(level), memory.seen < self.early
+        mean = memory.initial + (level - memory.initial) / (memory.seen + 1)
+        followed = memory.smoothed + (1 - self.smoothing) * (level - memory.smoothed)
+        initial = jnp.where(learning & finite, mean, memory.initial)
+        smoothed = jnp.where(finite, jnp.where(learning, initial, followed), memory.smoothed)
+        rings = ~learning & (memory.quiet <= 0) & (~finite | (smoothed > self.rise * initial))
+        return Alarm(
+            initial,
+            smoothed,
+            jnp.where(rings, jnp.maximum(memory.factor / 2, self.final), memory.factor),
+            memory.seen + 1,
+            jnp.where(rings, _float(self.cooldown), memory.quiet - 1),
+        )
 
 
 def _rise(step: Array, warmup: Number) -> Array:
@@ -73,8 +239,20 @@ def _done(step: Array, warmup: Number, steps: Number) -> Array:
     return jnp.clip((_float(step) - start) / jnp.maximum(1.0, _float(steps) - start), 0.0, 1.0)
 
 
+def _halved(step: Array, period: Number, final: Number) -> Array:
+    halvings = jnp.floor((_float(step) + 1.0) / _float(period))
+    return jnp.maximum(jnp.ldexp(jnp.float32(1), -halvings.astype(jnp.int32)), final)
+
+
 def _float(number: Number) -> Array:
     return jnp.asarray(number).astype(jnp.float32)
 
 
-SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "linear": Linear, "cosine": Cosine}
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "linear": Linear,
+    "cosine": Cosine,
+    "halving": Halving,
+    "length-triggered": LengthTriggered,
+    "mismatch-triggered": MismatchTriggered,
+}

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from simlab.core.streams import stream
+from simlab.engines.site import Site, store
+from simlab.metrics import METRICS
 from simlab.models.parameters import Params
 from simlab.models.transformer import Scores, response_logps
 from simlab.objectives import (
@@ -22,8 +24,11 @@ from simlab.objectives import (
 from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import END, PAD
+from simlab.training.critic import token_values, update_critic
 from simlab.training.measure import step_metrics
+from simlab.training.optimizer import global_norm
 from simlab.training.recipe import Recipe, TrainState
+from simlab.training.staleness import oldest, renewed
 
 Metrics = dict[str, Array]
 
@@ -34,11 +39,11 @@ def train_step(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
 
 
 def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
-    """Sample responses to training prompts with the inference engine, and reward them."""
+    """Sample responses to training prompts with the inference engine at theta_rollout, and reward them."""
     key = jax.random.fold_in(stream(state.key, "rollout"), state.step)
     prompts = recipe.task.prompts(stream(key, "prompts"), recipe.prompts)
     return generate(
-        state.params,
+        oldest(state.ring, state.params, state.step),
         recipe.model,
         recipe.engines.infer,
         recipe.sampler,
@@ -57,35 +62,106 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 
     Advantages, corrections and rho are fixed here, once per rollout; ratios are recomputed per minibatch.
     """
+    scores, replayed = score_rollout(recipe, state.params, trajectory)
+    batch = token_batch(recipe, state, replayed, scores)
+    objective, factor = recipe.objective, recipe.schedule(state.step, state.memory)
+    if recipe.critic is not None:
+        objective = replace(objective, advantage=recipe.critic.gae)
+    rows = replayed, replace(batch, key=None), rollout_terms(objective, batch)
+    parts = _in_minibatches(rows, recipe.minibatches)
+    params, moments, norms = _update_policy(recipe, state, factor, parts)
+    metrics = {
+        **step_metrics(batch, scores, trajectory),
+        **_hidden_mismatch(recipe, state, batch, scores, replayed),
+        "grad_norm": jnp.mean(norms),
+        "learning_rate_factor": factor,
+    }
+    critic = state.critic
+    if critic is not None and recipe.critic is not None:
+        critic, measured = update_critic(recipe.critic, critic, recipe.model, recipe.engines.train, parts[:2])
+        metrics |= measured
+    after = replace(
+        state,
+        params=params,
+        moments=moments,
+        step=state.step + 1,
+        memory=recipe.schedule.observe(state.memory, state.step, metrics),
+        critic=critic,
+        ring=renewed(state.ring, state.params, state.step),
+    )
+    return after, metrics
+
+
+def score_rollout(recipe: Recipe, params: Params, trajectory: Trajectory) -> tuple[Scores, Trajectory]:
+    """Return the scores of the training engine, and the trajectory with the experts that it has to replay."""
     replay = recipe.engines.replay
     sampled = trajectory.experts if replay == "R3" else None
-    scores = score(recipe, state.params, replace(trajectory, experts=sampled))
-    replayed = replace(trajectory, experts=scores.experts if replay == "R2" else sampled)
-    batch = prepared(
+    scores = score(recipe, params, replace(trajectory, experts=sampled))
+    return scores, replace(trajectory, experts=scores.experts if replay == "R2" else sampled)
+
+
+def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores: Scores) -> TokenBatch:
+    """Return what the objective reads of a scored rollout."""
+    values = None
+    if state.critic is not None:
+        values = token_values(state.critic.params, recipe.model, recipe.engines.train, replayed)
+    return prepared(
         TokenBatch(
             logp=scores.logp,
-            logp_train=scores.logp,
-            logp_infer=trajectory.logp_infer,
-            rewards=trajectory.rewards,
-            mask=trajectory.mask,
+            logp_train=replayed.logp_infer if recipe.old_log_probs == "rollout" else scores.logp,
+            logp_infer=replayed.logp_infer,
+            rewards=replayed.rewards,
+            mask=replayed.mask,
             group_size=recipe.group_size,
             key=jax.random.fold_in(stream(state.key, "objective"), state.step),
             logp_reference=None if state.reference is None else score(recipe, state.reference, replayed).logp,
+            values=values,
         )
     )
-    terms = rollout_terms(recipe.objective, batch)
-    factor = recipe.schedule(state.step)
+
+
+def _update_policy(
+    recipe: Recipe, state: TrainState, factor: Array, parts: tuple
+) -> tuple[Params, Any, Array]:
+    """Return parameters and moments after one update per minibatch, and the norms of the gradients."""
+    key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
 
     def update(carry: tuple[Params, Any], part: tuple) -> tuple[tuple[Params, Any], Array]:
         params, moments = carry
-        grads, norm = policy_gradient(recipe, params, *part)
+        number, rows = part
+        grads, norm = policy_gradient(recipe, params, *rows)
+        grads = stored(grads, recipe.gradient_site, jax.random.fold_in(key, number))
         return recipe.optimizer.update(grads, moments, params, factor), norm
 
-    parts = _in_minibatches((replayed, replace(batch, key=None), terms), recipe.minibatches)
-    (params, moments), norms = lax.scan(update, (state.params, state.moments), parts)
-    metrics = step_metrics(batch, scores, trajectory)
-    metrics |= {"grad_norm": jnp.mean(norms), "learning_rate_factor": factor}
-    return replace(state, params=params, moments=moments, step=state.step + 1), metrics
+    numbered = jnp.arange(recipe.minibatches), parts
+    (params, moments), norms = lax.scan(update, (state.params, state.moments), numbered)
+    return params, moments, norms
+
+
+def stored(grads: Params, site: Site, key: Array) -> Params:
+    """Round every leaf of a gradient as `site` says; each has its own stream of random bits."""
+    leaves, tree = jax.tree.flatten(grads)
+    return tree.unflatten(
+        [store(leaf, site, jax.random.fold_in(key, number)) for number, leaf in enumerate(leaves)]
+    )
+
+
+def _hidden_mismatch(
+    recipe: Recipe, state: TrainState, batch: TokenBatch, scores: Scores, replayed: Trajectory
+) -> Metrics:
+    """Measure what rho does not show: `..._copied` below forced copies, `..._at_rollout` without the age."""
+    metrics = {}
+    if recipe.old_log_probs == "rollout":
+        metrics |= _mismatch(batch, scores.logp, "copied")
+    if state.ring is not None:
+        past = score(recipe, oldest(state.ring, state.params, state.step), replayed).logp
+        metrics |= _mismatch(batch, past, "at_rollout")
+    return metrics
+
+
+def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
+    seen = replace(batch, logp_train=jnp.where(batch.mask, logp_train, 0.0))
+    return {f"{name}_{where}": METRICS[name](seen) for name in ("std_rho", "rms_log_rho")}
 
 
 def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
@@ -122,8 +198,7 @@ def policy_gradient(
         return -total
 
     grads = jax.grad(loss)(params)
-    norm = jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(grads)))
-    return grads, norm
+    return grads, global_norm(grads)
 
 
 def _in_minibatches(rows: Any, count: int) -> Any:

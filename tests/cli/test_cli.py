@@ -24,7 +24,9 @@ def test_every_help_shows_an_example(path):
     assert re.search(r"Example: .?simlab", result.output)
 
 
-@pytest.mark.parametrize("catalog", ["formats", "engines", "pairs", "objectives", "experiments", "figures"])
+@pytest.mark.parametrize(
+    "catalog", ["formats", "engines", "pairs", "objectives", "metrics", "experiments", "figures"]
+)
 def test_lists_print_tables_and_json(catalog):
     rows = json.loads(runner.invoke(app, ["list", catalog, "--json"]).stdout)
     assert rows

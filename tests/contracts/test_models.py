@@ -11,8 +11,11 @@ from simlab.models.parameters import init_params
 from simlab.models.transformer import logits
 from tests.tolerances import assert_exact
 
+# The small presets are the tiny ones with larger numbers, at four times the compile time.
+PRESETS = [pytest.param(name, marks=pytest.mark.slow if name.startswith("small") else ()) for name in MODELS]
 
-@pytest.fixture(params=MODELS, scope="module")
+
+@pytest.fixture(params=PRESETS, scope="module")
 def config(request):
     return MODELS[request.param]
 

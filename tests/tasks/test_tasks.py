@@ -59,6 +59,22 @@ def test_responses_reach_128_tokens_and_no_more():
         TASKS["recurrence"](difficulty=128)
 
 
+@pytest.mark.parametrize(
+    ("scratch", "response", "reward"),
+    [(0, "046$", 1.0), (0, "a046", 0.0), (3, "ab046$_", 1.0), (3, "046$___", 1.0), (3, "abca046", 0.0)],
+)
+def test_scratch_is_optional(scratch, response, reward):
+    task = TASKS["add"](difficulty=2, scratch=scratch)
+    assert task.response_length == len(response)
+    assert float(task.check(encode("12+34=" + response))) == reward
+
+
+def test_scratch_reaches_128_tokens_and_no_less_than_none():
+    assert TASKS["add"](scratch=123).response_length == 128
+    with pytest.raises(ValueError, match="bad scratch -1; allowed: 0 or more letters"):
+        TASKS["add"](scratch=-1)
+
+
 def test_spellings_are_equally_frequent():
     task = TASKS["two_spellings"]()
     prompts = jnp.tile(task.prompts(jax.random.key(0), 1), (2000, 1))

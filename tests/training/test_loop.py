@@ -1,4 +1,6 @@
-"""Chunks, runs side by side, warm starts and files: none of them changes a run."""
+"""Chunks, runs side by side, forks, warm starts and files: none of them changes a run."""
+
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -7,87 +9,141 @@ import optax
 import pytest
 
 from simlab.models.parameters import init_params
+from simlab.objectives import named
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import load_tree, save_tree
+from simlab.training.critic import Critic
+from simlab.training.fork import fork, load_state
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import initial_state
-from simlab.training.schedules import SCHEDULES, Constant, Cosine, Linear
+from simlab.training.schedules import LengthTriggered, MismatchTriggered
 from simlab.training.warm_start import WarmStart, warm_start
-from tests.tolerances import assert_exact
-from tests.training.recipes import DENSE, small_recipe, small_state
+from tests.training.recipes import DENSE, MOE, QUICK, assert_same_tree, differ, small_recipe, small_state
+
+# Every part of the state that a run may carry, but a critic.
+RECIPE = small_recipe(
+    extra_terms={"entropy": 0.01, "kl": 0.1}, schedule=LengthTriggered(early=2), staleness=1
+)
 
 
 def copied(tree):
     return jax.tree.map(jnp.copy, tree)  # the loop donates its state
 
 
-def assert_same_tree(actual, expected):
-    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        raw = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in (a, b)]
-        assert_exact(*raw)
+@pytest.fixture(scope="module")
+def whole():
+    """Four steps in two chunks: the state after two, and what follows."""
+    first, _ = next(train(RECIPE, small_state(RECIPE), 2, chunk=2))
+    half = copied(first)
+    ((after, metrics),) = train(RECIPE, first, 2, chunk=2)
+    assert differ(half.params, after.params)
+    return half, after, metrics
 
 
-def test_a_resumed_run_is_the_same_run(tmp_path):
-    recipe = small_recipe()
-    state = small_state(recipe)
-    whole = list(train(recipe, copied(state), 4, chunk=2))
-    assert len(whole) == 2
-    assert whole[0][1]["reward"].shape == (2,)
-    # The state of the first chunk went into the second, donated; so make it once more.
-    (half,) = train(recipe, copied(state), 2, chunk=2)
-    path = save_tree(tmp_path / "state.npz", half[0])
-    ((resumed, metrics),) = train(recipe, load_tree(path, state), 2, chunk=2)
-    assert_same_tree(resumed, whole[1][0])
-    assert_same_tree(metrics, whole[1][1])
+def test_chunks_change_no_bit(whole):
+    half, after, metrics = whole
+    chunks = train(RECIPE, small_state(RECIPE), 4, chunk=2)
+    first, early = next(chunks)
+    assert early["reward"].shape == (2,)
+    assert_same_tree(first, half)
+    last, late = next(chunks)
+    assert_same_tree((last, late), (after, metrics))
+
+
+def test_a_fork_without_a_change_is_the_same_run_also_from_a_file(whole, tmp_path):
+    half, after, metrics = whole
+    stored = load_state(save_tree(tmp_path / "state.npz", half), RECIPE)
+    assert_same_tree(stored, half)
+    for state in (half, stored):
+        ((resumed, measured),) = train(RECIPE, fork(state, RECIPE), 2, chunk=2)
+        assert_same_tree((resumed, measured), (after, metrics))
+
+
+def test_a_fork_with_another_learning_rate_begins_with_the_same_rollout(whole):
+    half, after, metrics = whole
+    faster = replace(RECIPE, optimizer=AdamW(learning_rate=1e-2))
+    ((other, measured),) = train(faster, fork(half, faster), 2, chunk=2)
+    for name in ("reward", "response_length", "entropy", "log_ppl_abs_diff", "mean_rho_by_pi_train"):
+        np.testing.assert_array_equal(measured[name][0], metrics[name][0])
+    assert differ(other.params, after.params)
+    assert measured["grad_norm"][1] != metrics["grad_norm"][1]
+
+
+def test_learning_rate_zero_freezes_the_policy_and_nothing_else(whole):
+    half = whole[0]
+    frozen = replace(RECIPE, optimizer=AdamW(learning_rate=0.0))
+    ((after, metrics),) = train(frozen, fork(half, frozen), 2, chunk=2)
+    assert_same_tree(after.params, half.params)
+    assert differ(after.moments, half.moments)
+    assert (np.asarray(metrics["grad_norm"]) > 0).all()
+    assert int(after.step) == int(half.step) + 2
+
+
+def test_a_frozen_policy_stays_whatever_the_gradient_is():
+    params = {"w": jnp.asarray([-0.0, 1.0, 2.0])}
+    frozen = AdamW(learning_rate=0.0)
+    for bad in ([-1.0, 1.0, 1.0], [jnp.nan, jnp.inf, 1.0]):
+        after, _ = frozen.update({"w": jnp.asarray(bad)}, frozen.init(params), params, 1.0)
+        assert_same_tree(after, params)
+
+
+def test_what_only_one_recipe_has_starts_afresh_or_is_dropped(whole):
+    half = whole[0]
+    changed = replace(
+        RECIPE,
+        extra_terms={},
+        schedule=MismatchTriggered(),
+        objective=named("ppo"),
+        critic=Critic(),
+        staleness=3,
+    )
+    forked = fork(half, changed)
+    for name in ("params", "moments", "step", "key"):
+        assert_same_tree(getattr(forked, name), getattr(half, name))
+    assert forked.reference is None
+    assert_same_tree(forked.memory, MismatchTriggered().init())
+    assert_same_tree(forked.critic.params["body"], half.params)
+    assert_same_tree(forked.ring, jax.tree.map(lambda x: jnp.stack([x] * 3), half.params))
+    back = fork(forked, RECIPE)
+    assert_same_tree(back.reference, half.params)
+    assert back.critic is None
+    assert_same_tree(fork(forked, replace(changed, staleness=2)).critic, forked.critic)
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), half)
+    together = jax.vmap(lambda state: fork(state, changed))(stacked)
+    assert_same_tree(jax.tree.map(lambda x: x[1], together), forked)
+
+
+def test_a_fork_to_another_model_is_refused(whole, tmp_path):
+    with pytest.raises(ValueError, match="not those of the recipe's model"):
+        fork(whole[0], replace(RECIPE, model=MOE))
+    path = save_tree(tmp_path / "state.npz", whole[0])
+    with pytest.raises(ValueError, match=r"differ in.*reference"):
+        load_state(path, replace(RECIPE, extra_terms={}))
 
 
 def test_many_seeds_side_by_side():
-    recipe = small_recipe()
-    states = [small_state(recipe, seed) for seed in (1, 2)]
+    states = [small_state(RECIPE, seed) for seed in (1, 2)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    ((_, side_by_side),) = train(recipe, stacked, 2, chunk=2, axes=(None, 0))
+    ((_, side_by_side),) = train(RECIPE, stacked, 2, chunk=2, axes=(None, 0))
     assert side_by_side["entropy"].shape == (2, 2)
     for row, state in zip(side_by_side["entropy"], states, strict=True):
-        ((_, alone),) = train(recipe, state, 2, chunk=2)
+        ((_, alone),) = train(RECIPE, state, 2, chunk=2)
         # Batched products may add in another order; a token rarely flips in two steps.
         np.testing.assert_allclose(row, alone["entropy"], rtol=1e-3)
     assert (side_by_side["entropy"][0] != side_by_side["entropy"][1]).all()
 
 
 def test_the_loop_spends_no_array_of_the_caller():
-    recipe = small_recipe(extra_terms={"kl": 0.1})
     params, key = init_params(jax.random.key(0), DENSE), jax.random.key(1)
-    next(train(recipe, initial_state(recipe, params, key), 2, chunk=2))
+    next(train(RECIPE, initial_state(RECIPE, params, key), 2, chunk=2))
     assert not params["embedding"].is_deleted()
     assert not key.is_deleted()
 
 
 def test_chunks_must_divide_the_steps():
-    recipe = small_recipe()
     with pytest.raises(ValueError, match="chunk 3 does not divide the 4 steps"):
-        next(train(recipe, small_state(recipe), 4, chunk=3))
-
-
-@pytest.mark.parametrize(
-    ("schedule", "points"),
-    [
-        (Constant(), {0: 1.0, 99: 1.0}),
-        (Constant(warmup=4), {0: 0.25, 1: 0.5, 3: 1.0, 9: 1.0}),
-        (Linear(steps=10, final=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
-        (Linear(steps=10, warmup=2), {0: 0.5, 2: 1.0, 6: 0.5, 10: 0.0}),
-        (Cosine(steps=10, final=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
-    ],
-)
-def test_schedules(schedule, points):
-    for step, factor in points.items():
-        assert np.isclose(jax.jit(lambda s, t: s(t))(schedule, jnp.int32(step)), factor, atol=1e-6)
-
-
-def test_every_schedule_runs_in_a_recipe():
-    for schedule in SCHEDULES.values():
-        made = schedule() if schedule is Constant else schedule(steps=10)
-        assert 0 <= float(made(jnp.int32(3))) <= 1
+        next(train(RECIPE, small_state(RECIPE), 4, chunk=3))
 
 
 def test_adamw_is_that_of_optax():
@@ -110,7 +166,9 @@ def test_adamw_is_that_of_optax():
 def test_warm_starts_learn_and_survive_on_disk(tmp_path):
     task = TASKS["sort"](difficulty=2, train_size=64, held_out_size=16)
     how = WarmStart(steps=60, batch=32, mistakes=0.0)
-    params, losses = jax.jit(warm_start, static_argnums=(0, 1))(task, DENSE, how, jax.random.key(0))
+    params, losses = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=QUICK)(
+        task, DENSE, how, jax.random.key(0)
+    )
     assert losses[-5:].mean() < 0.4 * losses[0]
     path = save_tree(tmp_path / "params.npz", params)
     assert_same_tree(load_tree(path, params), params)

@@ -1,23 +1,41 @@
 """One step: what learns, what stays, and that the loss is the objective's."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from simlab.engines import EXACT_PAIRS, Site, store
 from simlab.engines.engine import REPLAYS
 from simlab.objectives import TokenBatch, objective_value, prepared, rollout_terms
+from simlab.training.critic import Critic
+from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
-from simlab.training.step import learn, policy_gradient, rollout, score
+from simlab.training.step import learn, policy_gradient, rollout, score, score_rollout, stored
 from tests.tolerances import assert_exact
-from tests.training.recipes import COARSE, COARSE_ROUTER, MOE, small_recipe, small_state
+from tests.training.recipes import (
+    COARSE,
+    COARSE_ROUTER,
+    MOE,
+    QUICK,
+    assert_same_tree,
+    differ,
+    rms,
+    small_recipe,
+    small_state,
+)
+
+roll, scored, learned_from = (jax.jit(f, compiler_options=QUICK) for f in (rollout, score, learn))
+OFF = {"entropy": 0.0, "kl": 0.0}
 
 
 @pytest.fixture(scope="module")
 def recipe():
-    return small_recipe(COARSE, "gspo+tis")
+    # Coefficients are data: the tests below switch the terms on without another program.
+    return small_recipe(COARSE, "gspo+tis", extra_terms=OFF)
 
 
 @pytest.fixture(scope="module")
@@ -27,36 +45,38 @@ def state(recipe):
 
 @pytest.fixture(scope="module")
 def trajectory(recipe, state):
-    # An untrained policy earns nothing; rewards of our own give it something to learn.
-    sampled = jax.jit(rollout)(recipe, state)
-    return replace(sampled, rewards=jnp.sum(sampled.responses % 2, axis=1).astype(jnp.float32))
+    return roll(recipe, state)
 
 
 @pytest.fixture(scope="module")
 def learned(recipe, state, trajectory):
-    return jax.jit(learn)(recipe, state, trajectory)
+    return learned_from(recipe, state, trajectory)
 
 
-def token_batch(recipe, params, trajectory, logp):
-    logp_train = score(recipe, params, trajectory).logp
-    return TokenBatch(
-        logp=logp_train if logp is None else logp,
-        logp_train=logp_train,
-        logp_infer=trajectory.logp_infer,
-        rewards=trajectory.rewards,
-        mask=trajectory.mask,
-        group_size=recipe.group_size,
+def token_batch(recipe, params, trajectory):
+    logp = scored(recipe, params, trajectory).logp
+    return prepared(
+        TokenBatch(
+            logp=logp,
+            logp_train=logp,
+            logp_infer=trajectory.logp_infer,
+            rewards=trajectory.rewards,
+            mask=trajectory.mask,
+            group_size=recipe.group_size,
+        )
     )
 
 
 def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
+    recipe = replace(recipe, extra_terms={})
+    batch = token_batch(recipe, state.params, trajectory)
+
     def objective(params):
         logp = score(recipe, params, trajectory).logp
-        return -objective_value(recipe.objective, token_batch(recipe, state.params, trajectory, logp))
+        return -objective_value(recipe.objective, replace(batch, logp=logp))
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=QUICK)
     def both(params):
-        batch = prepared(token_batch(recipe, state.params, trajectory, None))
         terms = rollout_terms(recipe.objective, batch)
         return jax.grad(objective)(params), *policy_gradient(recipe, params, trajectory, batch, terms)
 
@@ -71,8 +91,9 @@ def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
 
 
 def test_learning_makes_better_responses_likelier(recipe, state, trajectory, learned):
-    after = token_batch(recipe, learned[0].params, trajectory, None).logp_train
-    before = token_batch(recipe, state.params, trajectory, None).logp_train
+    after = token_batch(recipe, learned[0].params, trajectory).logp_train
+    before = token_batch(recipe, state.params, trajectory).logp_train
+    assert differ(learned[0].params, state.params)
     gain = jnp.sum(jnp.where(trajectory.mask, after - before, 0), axis=1)
     groups = np.asarray(trajectory.rewards).reshape(recipe.prompts, -1)
     advantages = (groups - groups.mean(axis=1, keepdims=True)).ravel()
@@ -94,28 +115,112 @@ def test_metrics_of_a_rollout_with_mismatch(learned):
     assert metrics["tokens_by_pi_train"].sum() > 0
 
 
-def test_learning_rate_zero_freezes_the_policy(recipe, state, trajectory):
-    frozen = replace(recipe, optimizer=AdamW(learning_rate=0.0))
-    after, _ = jax.jit(learn)(frozen, state, trajectory)
-    for a, b in zip(jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True):
-        assert_exact(a, b)
-
-
 def test_equal_rewards_teach_nothing(recipe, state, trajectory):
     flat = replace(trajectory, rewards=jnp.ones_like(trajectory.rewards))
-    _, metrics = jax.jit(learn)(recipe, state, flat)
+    _, metrics = learned_from(recipe, state, flat)
     assert metrics["grad_norm"] == 0
 
 
-def test_extra_terms_enter_the_gradient(state, trajectory):
-    recipe = small_recipe(COARSE, "gspo+tis", extra_terms={"entropy": 0.1, "kl": 0.1})
+def test_the_entropy_bonus_raises_the_entropy(recipe, state, trajectory):
     flat = replace(trajectory, rewards=jnp.ones_like(trajectory.rewards))
+    pulled = replace(recipe, extra_terms={**OFF, "entropy": 0.1})
+    after, _ = learned_from(pulled, state, flat)
+    before, later = (
+        float(jnp.sum(jnp.where(flat.mask, scored(recipe, s.params, flat).entropy, 0)))
+        for s in (state, after)
+    )
+    assert later > before
+
+
+def test_the_kl_term_leads_back_to_the_reference(recipe, state, trajectory):
+    flat = replace(trajectory, rewards=jnp.ones_like(trajectory.rewards))
+    pulled = replace(recipe, extra_terms={**OFF, "kl": 0.1})
+    # At the reference itself the KL is at its minimum.
+    assert learned_from(pulled, state, flat)[1]["grad_norm"] < 1e-6
+    away = replace(state, params=jax.tree.map(lambda w: 1.2 * w, state.params))
+    after, metrics = learned_from(pulled, away, flat)
+    assert metrics["grad_norm"] > 0.001
+
+    def divergence(params):
+        log_ratio = scored(recipe, state.params, flat).logp - scored(recipe, params, flat).logp
+        return float(jnp.sum(jnp.where(flat.mask, jnp.expm1(log_ratio) - log_ratio, 0)))
+
+    assert divergence(after.params) < divergence(away.params)
+
+
+@pytest.fixture(scope="module")
+def asynchronous():
+    """Forced copying, a rollout one step old and a rounded gradient, in one step with one minibatch."""
+    recipe = small_recipe(
+        COARSE,
+        "grpo",
+        old_log_probs="rollout",
+        staleness=1,
+        gradient_site=Site.of("bf16"),
+        minibatches=1,
+        # Without memory and clipping the first moment is the gradient.
+        optimizer=AdamW(beta1=0.0, max_grad_norm=1e9),
+    )
     state = small_state(recipe)
-    after, metrics = jax.jit(learn)(recipe, state, flat)
-    # Only the entropy pulls: away from the reference, against a KL that starts at zero.
-    assert metrics["grad_norm"] > 0
-    entropies = [float(score(recipe, s.params, flat).entropy.mean()) for s in (state, after)]
-    assert entropies[1] > entropies[0]
+    past = jax.tree.map(lambda w: 1.1 * w, state.params)
+    return recipe, replace(state, ring=jax.tree.map(lambda w: w[None], past)), past
+
+
+@pytest.fixture(scope="module")
+def old_rollout(asynchronous):
+    recipe, state, _ = asynchronous
+    return roll(recipe, state)
+
+
+def test_the_rollout_is_sampled_with_the_parameters_of_a_step_ago(asynchronous, old_rollout):
+    recipe, state, past = asynchronous
+    assert_same_tree(roll(recipe, replace(state, params=past)), old_rollout)
+    now = replace(state, ring=jax.tree.map(lambda w: w[None], state.params))
+    assert differ(roll(recipe, now).logp_infer, old_rollout.logp_infer)
+
+
+def test_forced_copying_hides_the_mismatch_and_leaves_it_in_the_gradient(asynchronous, old_rollout):
+    recipe, state, past = asynchronous
+    exact_gradient = replace(recipe, gradient_site=Site.of("fp32"))
+    after, metrics = learned_from(exact_gradient, state, old_rollout)
+    assert metrics["std_rho"] == metrics["rms_log_rho"] == metrics["discrepancy"] == 0
+    assert_same_tree(after.ring, jax.tree.map(lambda w: w[None], state.params))
+    mask = old_rollout.mask
+    for name, params in (("rms_log_rho_copied", state.params), ("rms_log_rho_at_rollout", past)):
+        apart = scored(recipe, params, old_rollout).logp - old_rollout.logp_infer
+        # A mean of at most 80 float32 squares, and a square root.
+        np.testing.assert_allclose(metrics[name], rms(apart, mask), rtol=1e-5)
+    assert metrics["rms_log_rho_copied"] > metrics["rms_log_rho_at_rollout"] > 0
+
+    honest = token_batch(recipe, state.params, old_rollout)
+    copied = replace(honest, logp_train=honest.logp_infer)
+    gradient = jax.jit(policy_gradient, compiler_options=QUICK)
+    expected, straight = (
+        gradient(recipe, state.params, old_rollout, batch, rollout_terms(recipe.objective, batch))[0]
+        for batch in (copied, honest)
+    )
+    moments = after.moments[1].mu
+    for leaf, same, other in zip(*map(jax.tree.leaves, (moments, expected, straight)), strict=True):
+        # Another program for the same sums, of at most ~100 terms.
+        np.testing.assert_allclose(leaf, same, atol=100 * 2.0**-24 * np.abs(same).max())
+        assert np.abs(leaf - other).max() > 1e-3 * np.abs(same).max()
+
+
+def test_the_gradient_is_rounded_before_the_optimizer(asynchronous, old_rollout):
+    recipe, state, _ = asynchronous
+    exact = replace(recipe, gradient_site=Site.of("fp32"))
+    rounded, whole = (learned_from(r, state, old_rollout)[0].moments[1].mu for r in (recipe, exact))
+    assert differ(rounded, whole)
+    assert_same_tree(rounded, jax.tree.map(lambda g: store(g, recipe.gradient_site), whole))
+
+
+def test_every_leaf_and_minibatch_has_its_own_random_bits():
+    halfway = jnp.full((64,), 1 + 2.0**-8)
+    site, keys = Site.of("bf16", "stochastic"), jax.random.split(jax.random.key(0), 2)
+    first, again = (stored({"a": halfway, "b": halfway}, site, key) for key in keys)
+    assert differ(first["a"], first["b"])
+    assert differ(first["a"], again["a"])
+    assert set(np.unique(first["a"])) == {1, 1 + 2.0**-7}
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +228,14 @@ def routed():
     """A mixture, its state, and a rollout whose engine routes some tokens otherwise than training does."""
     recipe = small_recipe(COARSE_ROUTER, "grpo", model=MOE, optimizer=AdamW(learning_rate=0.1))
     state = small_state(recipe)
-    sampled = jax.jit(rollout)(recipe, state)
-    sampled = replace(sampled, rewards=jnp.sum(sampled.responses % 2, axis=1).astype(jnp.float32))
-    scored = jax.jit(score)
+    sampled = roll(recipe, state)
     chosen = scored(recipe, state.params, replace(sampled, experts=None)).experts
     assert bool(jnp.any(chosen != sampled.experts))
-    return recipe, state, sampled, chosen, scored
+    return recipe, state, sampled, chosen
 
 
 def test_replaying_ones_own_experts_changes_no_bit(routed):
-    recipe, state, sampled, chosen, scored = routed
+    recipe, state, sampled, chosen = routed
     free = scored(recipe, state.params, replace(sampled, experts=None))
     own = scored(recipe, state.params, replace(sampled, experts=chosen))
     theirs = scored(recipe, state.params, sampled)
@@ -142,38 +245,55 @@ def test_replaying_ones_own_experts_changes_no_bit(routed):
     assert_exact(theirs.experts[:, :, 0], chosen[:, :, 0])
 
 
-def test_r3_scores_with_the_experts_of_the_rollout_and_r2_with_those_of_scoring(routed):
-    recipe, state, sampled, _, scored = routed
-    learned = jax.jit(learn)
+@pytest.mark.parametrize("replay", REPLAYS)
+def test_r3_scores_with_the_experts_of_the_rollout_and_r2_updates_with_those_of_scoring(routed, replay):
+    recipe, state, sampled, chosen = routed
+    recipe = replace(recipe, engines=replace(recipe.engines, replay=replay))
+    scores, replayed = jax.jit(score_rollout, compiler_options=QUICK)(recipe, state.params, sampled)
+    used = sampled.experts if replay == "R3" else None
+    expected = scored(recipe, state.params, replace(sampled, experts=used)).logp
+    # Another program: float32 round-off of log-probabilities of order one.
+    np.testing.assert_allclose(scores.logp, expected, atol=100 * 2.0**-24)
+    kept = {"none": None, "R2": chosen, "R3": sampled.experts}[replay]
+    assert_same_tree(replayed.experts, kept)
 
-    def mismatch(experts):
-        logp = scored(recipe, state.params, replace(sampled, experts=experts)).logp
-        log_rho = np.asarray(logp - sampled.logp_infer)[np.asarray(sampled.mask)]
-        return np.sqrt(np.mean(log_rho**2))
 
-    results = {
-        replay: learned(replace(recipe, engines=replace(recipe.engines, replay=replay)), state, sampled)
-        for replay in REPLAYS
+def test_replay_reaches_the_updates(routed):
+    recipe, state, sampled, _ = routed
+    after = {
+        replay: learned_from(replace(recipe, engines=replace(recipe.engines, replay=replay)), state, sampled)[
+            0
+        ]
+        for replay in ("none", "R2")
     }
-    for replay, experts in (("none", None), ("R2", None), ("R3", sampled.experts)):
-        # A mean of at most 80 float32 squares, and a square root.
-        np.testing.assert_allclose(results[replay][1]["rms_log_rho"], mismatch(experts), rtol=1e-5)
     # R2 is free routing until the first update moves a choice.
-    first = {replay: state.params["embedding"] - r[0].params["embedding"] for replay, r in results.items()}
-    assert bool(jnp.any(first["R2"] != first["none"]))
-    assert bool(jnp.any(first["R2"] != first["R3"]))
+    assert differ(after["none"].params, after["R2"].params)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [None, MOE], ids=["dense", "moe"])
-def test_an_exact_pair_has_no_mismatch_at_all(model):
+@pytest.mark.parametrize("pair", EXACT_PAIRS)
+def test_an_exact_pair_has_no_mismatch_over_a_whole_run(pair, model):
     changes = {} if model is None else {"model": model}
-    recipe = small_recipe("bf16-exact/bf16-exact", **changes)
-    state = small_state(recipe)
-    sampled = jax.jit(rollout)(recipe, state)
-    _, metrics = jax.jit(learn)(recipe, state, sampled)
-    assert metrics["max_rho"] == metrics["mean_rho"] == 1
-    assert metrics["std_rho"] == metrics["discrepancy"] == metrics["log_ppl_abs_diff"] == 0
+    recipe = small_recipe(pair, optimizer=AdamW(learning_rate=0.01), **changes)
+    ((after, metrics),) = train(recipe, small_state(recipe), 4, chunk=4)
+    assert differ(after.params, small_state(recipe).params)
+    # rms_log_rho is zero only if every difference of log-probabilities is.
+    for name in ("rms_log_rho", "std_rho", "discrepancy", "log_ppl_abs_diff"):
+        assert_exact(metrics[name], np.zeros(4, np.float32))
+    for name in ("max_rho", "mean_rho"):
+        assert_exact(metrics[name], np.ones(4, np.float32))
+
+
+@pytest.mark.slow
+def test_copying_from_a_truly_identical_engine_is_the_same_run():
+    runs = []
+    for source in ("train", "rollout"):
+        recipe = small_recipe(
+            "f32-exact/f32-exact", old_log_probs=source, optimizer=AdamW(learning_rate=0.01)
+        )
+        runs.append(next(train(recipe, small_state(recipe), 3, chunk=3))[0])
+    assert_same_tree(*runs)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +301,10 @@ def test_an_exact_pair_has_no_mismatch_at_all(model):
     [
         ({"minibatches": 3}, "minibatches 3 does not divide the 4 prompts"),
         ({"extra_terms": {"entropie": 0.1}}, "unknown extra term 'entropie'; allowed: entropy, kl"),
+        ({"staleness": -1}, "staleness -1; allowed: 0 or more steps"),
+        ({"old_log_probs": "bypass"}, "unknown old_log_probs 'bypass'; allowed: train, rollout"),
+        ({"objective": "ppo"}, "a critic and the advantage `gae` need each other"),
+        ({"critic": Critic()}, "a critic and the advantage `gae` need each other"),
     ],
 )
 def test_bad_recipes_are_refused(bad, words):

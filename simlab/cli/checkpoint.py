@@ -1,0 +1,68 @@
+"""`simlab checkpoint`: policies of the lab as Hugging Face folders, and what such a folder holds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simlab.cli.output import Json, one_clear_error, show
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Save a policy as a Hugging Face checkpoint, or look into one.",
+    epilog="Example: `simlab checkpoint inspect policy`",
+)
+
+
+@app.command(epilog="Example: `simlab checkpoint save policy.npz tiny-moe --out policy --dtype bfloat16`")
+def save(
+    parameters: Annotated[Path, typer.Argument(help="Parameters as the lab writes them (.npz).")],
+    model: Annotated[str, typer.Argument(help="Name of the model preset that they belong to.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    dtype: Annotated[
+        str, typer.Option(help="Storage of the weights: float32, bfloat16, float16.")
+    ] = "float32",
+) -> None:
+    """Write a checkpoint, with a tokenizer, that transformers and vLLM load."""
+    from simlab.core.catalog import lookup
+    from simlab.harness import save_checkpoint
+    from simlab.harness.tree import shapes_of
+    from simlab.models.config import MODELS
+    from simlab.training.checkpoints import load_tree
+
+    with one_clear_error():
+        config = lookup(MODELS, model, "model")
+        save_checkpoint(out, config, load_tree(parameters, shapes_of(config)), dtype=dtype)
+    typer.echo(out)
+
+
+@app.command(epilog="Example: `simlab checkpoint inspect policy --tensors`")
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A Hugging Face folder or a .gguf file.")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors, not the config.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a checkpoint without reading its weights, and print its config or its tensors."""
+    from dataclasses import asdict
+    from math import prod
+
+    from simlab.harness import open_checkpoint
+
+    with one_clear_error():
+        try:
+            found = open_checkpoint(path)
+        except ImportError as error:
+            raise ValueError(error) from error
+    rows = [
+        {"name": name, "stored": tensor.dtype, "shape": list(tensor.shape), "file": tensor.file.name}
+        for name, tensor in found.tensors.items()
+    ]
+    if tensors:
+        show(rows, json, f"Tensors of {path}")
+        return
+    facts = {
+        **asdict(found.config),
+        "parameters": sum(prod(row["shape"]) for row in rows),
+        "stored": ", ".join(sorted({row["stored"] for row in rows})),
+    }
+    show([{"field": name, "value": value} for name, value in facts.items()], json, f"Checkpoint {path}")

@@ -1,0 +1,98 @@
+"""Doses: mismatch of a chosen size, put back into an engine pair that agrees exactly.
+
+Each dose maps an engine and a number of mantissa bits to an engine; fewer bits are more mismatch. The bits
+may be traced, so a dose is one compiled program. Give it to the inference side alone: `dosed`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from simlab.core.catalog import lookup
+from simlab.engines.accumulate import Accumulator, PartialSums
+from simlab.engines.catalog import FP8_S4, find_pair
+from simlab.engines.engine import Engine, EnginePair
+from simlab.engines.site import Site
+from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, SCALINGS, Format
+from simlab.formats.format import Number
+
+
+def truncated_fp8(engine: Engine, bits: Number) -> Engine:
+    """Truncate the operands of projections and experts to `bits`, 2 to 21, scaled as FP8; 4 in the flagship.
+
+    Activations are scaled per token and weights per channel to the range of E4M3, whose numbers these are but
+    for the bits. No number of bits is the identity, as the scales are no powers of two.
+
+    Source: acrl Sec. 5, Tab. 2; vexact V3.
+    """
+    fmt = replace(FP8_S4, mantissa_bits=_checked(bits, tuple(range(2, 22))))
+    x, w = (_truncating(fmt, SCALINGS[name]) for name in ("fp8-per-token", "fp8-per-channel"))
+    return replace(engine, projection=replace(engine.projection, activations=x, weights=w))
+
+
+def truncated(engine: Engine, bits: Number) -> Engine:
+    """Truncate the operands of projections and experts to `bits`, 0 to 21, where they are, without a scale.
+
+    The range stays that of float32. An engine that stores BF16 operands is itself at 7 bits.
+
+    Source: acrl Tab. 2; vexact V3.
+    """
+    site = _truncating(_wide(_checked(bits, tuple(range(22)))), None)
+    return replace(engine, projection=replace(engine.projection, activations=site, weights=site))
+
+
+def rounded_sums(engine: Engine, bits: Number) -> Engine:
+    """Round every product's running sum to `bits`, 0 to 21 or 23, after each 16 terms; 23 is float32.
+
+    The order within is fixed, so an engine that adds in order (`bf16-ordered`) is itself at 23 bits.
+
+    Source: vexact V3; NVIDIA cuBLAS split-K in BF16.
+    Deviation: sums of all products are rounded alike, real kernels choose by shape.
+    """
+    fmt = _wide(_checked(bits, (*range(22), 23)))
+    site = Site(fmt, ROUNDINGS["nearest_even"], OVERFLOWS["format"])
+    return _adding(engine, PartialSums(site, block=16, inside="ordered"))
+
+
+DOSES: dict[str, Callable[[Engine, Number], Engine]] = {
+    "truncated-fp8": truncated_fp8,
+    "truncated": truncated,
+    "rounded-sums": rounded_sums,
+}
+
+
+def dosed(pair: EnginePair | str, dose: str, bits: Number) -> EnginePair:
+    """Return the pair with a dose of `DOSES` on its inference side; raises `ValueError` for unknown names."""
+    pair = find_pair(pair)
+    return replace(pair, infer=lookup(DOSES, dose, "dose")(pair.infer, bits))
+
+
+def _truncating(fmt: Format, scaling) -> Site:
+    return Site(fmt, ROUNDINGS["toward_zero"], OVERFLOWS["saturate"], scaling)
+
+
+def _wide(bits: Number) -> Format:
+    """Return float32 with other mantissa bits."""
+    largest = (2 - jnp.ldexp(jnp.float32(1), -bits)) * jnp.float32(2.0**127)
+    return replace(FORMATS["fp32"], mantissa_bits=bits, max_finite=largest, min_finite=-largest)
+
+
+def _adding(engine: Engine, accumulator: Accumulator) -> Engine:
+    attention = replace(engine.attention, score_accumulator=accumulator, value_accumulator=accumulator)
+    products = {
+        name: replace(getattr(engine, name), accumulator=accumulator)
+        for name in ("projection", "router", "lm_head")
+    }
+    return replace(engine, attention=attention, **products)
+
+
+def _checked(bits: Number, allowed: tuple[int, ...]) -> Number:
+    """Return int32 bits; what is traced or stacked passes unseen."""
+    if isinstance(bits, jax.Array):
+        return bits.astype(jnp.int32)
+    if bits not in allowed:
+        raise ValueError(f"bad dose of {bits!r} bits; allowed: {', '.join(map(str, allowed))}")
+    return np.int32(bits)

@@ -1,0 +1,204 @@
+"""`config.json` of Hugging Face <-> `TransformerConfig`; what the lab does not compute is refused by name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simlab.core.catalog import lookup
+from simlab.models.config import TransformerConfig
+
+ARCHITECTURES = {
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Qwen2ForCausalLM": "qwen2",
+    "LlamaForCausalLM": "llama",
+}
+"""Architecture -> model type. Qwen2.5 is Qwen2, SmolLM2 is Llama."""
+
+# Options of these architectures that change what is computed, with the values that leave it alone.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "mlp_bias": (False,),
+    "use_sliding_window": (False,),
+    "partial_rotary_factor": (1, 1.0),
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+    "quantization_config": (None,),
+}
+
+
+class Json:
+    """A JSON object of a file, whose values are asked for with their type."""
+
+    def __init__(self, values: Mapping[str, Any], file: Path):
+        """Wrap `values`; `file` is named in errors."""
+        self.values, self.file = values, file
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return a positive integer. Raises `ValueError` naming the key and the file, as do the others."""
+        return self._typed(name, default, lambda x: type(x) is int and x > 0, "a positive integer")
+
+    def number(self, name: str, default: float) -> float:
+        """Return a positive finite number."""
+        return float(
+            self._typed(
+                name, default, lambda x: type(x) in (int, float) and 0 < x < float("inf"), "a positive number"
+            )
+        )
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        return self._typed(name, default, lambda x: type(x) is bool, "true or false")
+
+    def _typed(self, name, default, accepts, words):
+        value = self.values.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise ValueError(f"{self.file} lacks {name!r}")
+        if not accepts(value):
+            raise ValueError(f"{self.file}: {name} is {value!r}; allowed: {words}")
+        return value
+
+
+def read_config(values: Mapping[str, Any], file: Path) -> TransformerConfig:
+    """Return the lab's config of a `config.json`, whose values are given.
+
+    Raises `ValueError` naming the architecture, or the option, that the lab does not have.
+    """
+    model_type = _model_type(values, file)
+    for name, neutral in _NEUTRAL.items():
+        value = values.get(name, neutral[0])
+        if not any(value == allowed for allowed in neutral):
+            raise _unsupported(file, name, value)
+    layer_types = values.get("layer_types") or []
+    if set(layer_types) - {"full_attention"}:
+        raise _unsupported(file, "layer_types", layer_types)
+    # In Qwen3 and Llama this adds a bias to the output projection too; Qwen2 has biases without saying so.
+    if model_type != "qwen2" and values.get("attention_bias"):
+        raise _unsupported(file, "attention_bias", True)
+    json = Json(values, file)
+    heads = json.integer("num_attention_heads")
+    moe = model_type == "qwen3_moe"
+    return TransformerConfig(
+        vocab_size=json.integer("vocab_size"),
+        hidden_size=json.integer("hidden_size"),
+        num_hidden_layers=json.integer("num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=json.integer("num_key_value_heads", heads if model_type == "llama" else None),
+        head_dim=_head_dim(json, heads, model_type),
+        intermediate_size=json.integer("intermediate_size"),
+        num_experts=_expert_count(json) if moe else 0,
+        num_experts_per_tok=json.integer("num_experts_per_tok", None if moe else 2),
+        moe_intermediate_size=json.integer("moe_intermediate_size", None if moe else 32),
+        norm_topk_prob=json.flag("norm_topk_prob", not moe),
+        qk_norm=model_type in ("qwen3", "qwen3_moe"),
+        attention_bias=model_type == "qwen2",
+        tie_word_embeddings=json.flag("tie_word_embeddings", False),
+        rope_theta=_rope_theta(values, file),
+        rms_norm_eps=json.number("rms_norm_eps", 1e-6),
+    )
+
+
+def _unsupported(file: Path, name: str, value: Any) -> ValueError:
+    return ValueError(f"{file}: {name} {value!r} is not supported")
+
+
+def _model_type(values: Mapping[str, Any], file: Path) -> str:
+    named, model_type = values.get("architectures"), values.get("model_type")
+    if not named:
+        by_type = {kind: kind for kind in ARCHITECTURES.values()}
+        return lookup(by_type, model_type, "model_type")  # pyright: ignore[reportArgumentType]
+    architecture = named[0] if isinstance(named, list) else named
+    found = lookup(ARCHITECTURES, architecture, "architecture")
+    if model_type not in (None, found):
+        raise ValueError(f"{file}: architecture {architecture!r} does not go with model_type {model_type!r}")
+    return found
+
+
+def _head_dim(json: Json, heads: int, model_type: str) -> int:
+    if model_type == "qwen3" and "head_dim" not in json.values:
+        return 128
+    width = json.integer("hidden_size")
+    if json.values.get("head_dim") is None and width % heads:
+        raise ValueError(f"{json.file}: hidden_size {width} is no multiple of num_attention_heads {heads}")
+    return json.integer("head_dim", width // heads)
+
+
+def _expert_count(json: Json) -> int:
+    """Read the number of experts under its older name, its newer one, or both if they agree."""
+    spellings = ("num_experts", "num_local_experts")
+    found = {name: json.integer(name) for name in spellings if json.values.get(name) is not None}
+    if len(set(found.values())) != 1:
+        raise ValueError(f"{json.file} must give one number of experts as {' or '.join(spellings)}: {found}")
+    return next(iter(found.values()))
+
+
+def _rope_theta(values: Mapping[str, Any], file: Path) -> float:
+    """Read the base of rotary embedding: `rope_theta`, in newer files inside `rope_parameters`."""
+    rope: dict[str, Any] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        options = values.get(name) or {}
+        if not isinstance(options, dict) or not _is_plain_rope(options):
+            raise _unsupported(file, name, options)
+        rope |= options
+    return Json({**values, **rope}, file).number("rope_theta", 10000.0)
+
+
+def _is_plain_rope(options: Mapping[str, Any]) -> bool:
+    named = set(options) <= {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
+    kind = options.get("rope_type", options.get("type", "default"))
+    return named and kind == "default" and options.get("partial_rotary_factor", 1) == 1
+
+
+def config_values(config: TransformerConfig, dtype: str, longest: int) -> dict[str, Any]:
+    """Return the values of `config.json` for weights stored as `dtype` and up to `longest` tokens.
+
+    Fields that a dense model does not use are written too, so that its config comes back equal.
+    Raises `ValueError` for a combination that no Hugging Face architecture has.
+    """
+    architecture = _architecture_of(config)
+    rope = {"rope_theta": config.rope_theta}
+    values = {
+        "architectures": [architecture],
+        "model_type": ARCHITECTURES[architecture],
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": longest,
+        "rms_norm_eps": config.rms_norm_eps,
+        # Older readers know only the first of each of these two pairs, newer ones prefer the second.
+        **rope,
+        "rope_parameters": {**rope, "rope_type": "default"},
+        "torch_dtype": dtype,
+        "dtype": dtype,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "num_experts_per_tok": config.num_experts_per_tok,
+        "moe_intermediate_size": config.moe_intermediate_size,
+        "norm_topk_prob": config.norm_topk_prob,
+        "use_cache": True,
+    }
+    if architecture != "Qwen2ForCausalLM":
+        values |= {"attention_bias": False}
+    if config.num_experts:
+        values |= {"num_experts": config.num_experts, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    return values
+
+
+def _architecture_of(config: TransformerConfig) -> str:
+    found = {
+        (True, True, False): "Qwen3MoeForCausalLM",
+        (False, True, False): "Qwen3ForCausalLM",
+        (False, False, True): "Qwen2ForCausalLM",
+        (False, False, False): "LlamaForCausalLM",
+    }.get((config.num_experts > 0, config.qk_norm, config.attention_bias))
+    if found is None:
+        raise ValueError(
+            f"no architecture has num_experts {config.num_experts}, qk_norm {config.qk_norm} and "
+            f"attention_bias {config.attention_bias} together; allowed: {', '.join(ARCHITECTURES)}"
+        )
+    return found

@@ -1,0 +1,185 @@
+"""The safetensors format: headers checked before anything is read, weights read and written in blocks.
+
+The library of that name maps whole files, and touched pages of a map count as memory of the process, so
+reading with it holds a checkpoint twice. It is the oracle of the tests instead.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from simlab.core.atomic import write_atomically
+
+DTYPES: dict[str, np.dtype] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+"""The formats of stored weights that the lab reads and writes."""
+
+# The library's own limit: a longer header is an attack, not a model.
+LONGEST_HEADER = 100_000_000
+
+
+class Stored(Protocol):
+    """A tensor in a file: its `file`, the format `dtype` and its `shape`; weights only when asked for."""
+
+    @property
+    def file(self) -> Path: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows start to stop - 1 along the last axis, all others flattened, float32 [rows, width]."""
+        ...
+
+
+@dataclass(frozen=True)
+class SafeTensor:
+    """A tensor of a safetensors file, `offset` bytes behind its beginning."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows start to stop - 1 as in `Stored`; widening to float32 is exact."""
+        dtype, width = DTYPES[self.dtype], self.shape[-1]
+        with open(self.file, "rb") as file:
+            file.seek(self.offset + start * width * dtype.itemsize)
+            values = np.fromfile(file, dtype, (stop - start) * width)
+        if values.size != (stop - start) * width:
+            raise ValueError(f"{self.file} became shorter while it was read")
+        return values.astype(np.float32, copy=False).reshape(stop - start, width)
+
+
+def read_header(path: Path) -> dict[str, SafeTensor]:
+    """Return the tensors of a safetensors file by name, none of them read.
+
+    Raises `ValueError` naming the file unless the header is sound and its tensors fill the file exactly.
+    """
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, LONGEST_HEADER):
+            raise ValueError(
+                f"{path} is truncated or no safetensors file: a header of {length} bytes in {size} bytes"
+            )
+        text = file.read(length)
+    try:
+        header = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is corrupt: its header is no JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is corrupt: its header is no table of tensors")
+    header.pop("__metadata__", None)
+    tensors = {name: _checked(path, name, entry, 8 + length) for name, entry in header.items()}
+    _check_coverage(path, tensors, 8 + length, size)
+    return tensors
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a name stands twice")
+    return table
+
+
+def _checked(path: Path, name: str, entry: Any, start: int) -> SafeTensor:
+    where = f"tensor {name!r} in {path}"
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{where} is corrupt: its entry must have dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if dtype not in list(DTYPES):
+        raise ValueError(f"{where} is stored as {dtype!r}; allowed: {', '.join(DTYPES)}")
+    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
+        raise ValueError(f"{where} is corrupt: shape {shape!r}, data_offsets {offsets!r}")
+    tensor = SafeTensor(path, dtype, tuple(shape), start + offsets[0])
+    if tensor.nbytes != offsets[1] - offsets[0]:
+        raise ValueError(
+            f"{where} is corrupt: {dtype} {shape} takes {tensor.nbytes} bytes, not {offsets[1] - offsets[0]}"
+        )
+    return tensor
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _check_coverage(path: Path, tensors: dict[str, SafeTensor], start: int, size: int) -> None:
+    """Refuse tensors that overlap, leave holes, or reach beyond the end of the file."""
+    end = start
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if tensor.offset != end:
+            raise ValueError(f"{path} is corrupt: tensor {name!r} begins at byte {tensor.offset}, not {end}")
+        end += tensor.nbytes
+    if end != size:
+        state = "truncated" if end > size else "corrupt"
+        raise ValueError(f"{path} is {state}: its tensors end at byte {end}, the file at {size}")
+
+
+class Planned(NamedTuple):
+    """A tensor to be written: its `name`, and its weights `values` as a float32 view, however strided."""
+
+    name: str
+    values: np.ndarray
+
+
+def write_safetensors(path: Path, tensors: Sequence[Planned], dtype: str) -> None:
+    """Write tensors in the format `dtype`, block by block.
+
+    Raises `ValueError` naming a tensor with a finite weight beyond the largest number of the format.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, values in tensors:
+        begin, end = end, end + values.size * itemsize
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+
+    def write(file: BinaryIO) -> None:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, values in tensors:
+            for block in _blocks(values):
+                narrow = _narrowed(name, block, dtype)
+                file.write(narrow.view(np.uint8).data)
+
+    write_atomically(path, write)
+
+
+def _narrowed(name: str, block: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(block, DTYPES[dtype])
+    if dtype != "F32" and not np.isfinite(narrow[np.isfinite(block)]).all():
+        largest = np.abs(block[np.isfinite(block)]).max()
+        raise ValueError(f"a weight of {name!r} is {largest:g}, too large for {dtype}; allowed: F32, BF16")
+    return narrow
+
+
+def _blocks(values: np.ndarray) -> Iterator[np.ndarray]:
+    values = np.atleast_2d(values)
+    for index in np.ndindex(values.shape[:-2]):
+        for block in row_blocks(*values.shape[-2:]):
+            yield values[index][block]
+
+
+def row_blocks(rows: int, width: int) -> Iterator[slice]:
+    """Return slices of the rows of a float32 matrix, about 4 MB each: what may lie in memory twice."""
+    step = max(1, 2**20 // max(width, 1))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

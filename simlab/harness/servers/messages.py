@@ -1,0 +1,37 @@
+"""Messages between the lab and a server: a JSON header and named arrays, as one `.npz` behind its length."""
+
+import io
+import json
+from typing import Any, BinaryIO
+
+import numpy as np
+
+# Text that strays into the pipe would announce more than this.
+LARGEST = 2**34
+Message = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write one message."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, header=np.asarray(json.dumps(header)), **arrays)
+    content = buffer.getvalue()
+    stream.write(len(content).to_bytes(8, "little") + content)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Message:
+    """Read one message. Raises `EOFError` when the other side has gone, also in the middle of one."""
+    length = int.from_bytes(_exactly(stream, 8), "little")
+    if length > LARGEST:
+        raise ValueError(f"a message of {length} bytes: the other side printed something else")
+    with np.load(io.BytesIO(_exactly(stream, length)), allow_pickle=False) as stored:
+        arrays = dict(stored)
+    return json.loads(str(arrays.pop("header"))), arrays
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytes:
+    content = stream.read(length)
+    if content is None or len(content) < length:
+        raise EOFError("the pipe was closed")
+    return content

@@ -1,0 +1,105 @@
+"""Hugging Face transformers behind a pipe: loads checkpoints, samples token by token, scores.
+
+Runs with the interpreter of an environment that has torch and transformers; requests come on standard input,
+answers go to standard output, everything else to standard error.
+"""
+
+import os
+import platform
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+import transformers  # pyright: ignore[reportMissingImports]
+from messages import receive, send  # pyright: ignore[reportMissingImports]
+
+
+class Server:
+    """The model, and the experts that the routers of a mixture choose, seen by a hook on each."""
+
+    def __init__(self):
+        """Start without a model."""
+        self.model: Any = None
+        self.chosen: list[Any] = []
+
+    def describe(self, _header: dict, _arrays: dict) -> tuple[dict, dict]:
+        """Return versions."""
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        return {**versions, "transformers": transformers.__version__}, {}
+
+    def load(self, header: dict, _arrays: dict) -> tuple[dict, dict]:
+        """Load the checkpoint `folder` as `dtype`."""
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            header["folder"], dtype=header["dtype"]
+        )
+        self.model.eval()
+        for layer in self.model.model.layers:
+            gate = getattr(layer.mlp, "gate", None)
+            if gate is not None:
+                gate.register_forward_hook(lambda _module, _inputs, output: self.chosen.append(output[-1]))
+        return {"dtype": str(self.model.dtype)}, {}
+
+    def score(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return float32 log-probabilities of `tokens` [B, S] from position `first` on, and experts."""
+        tokens = torch.as_tensor(arrays["tokens"], dtype=torch.long)
+        first = int(arrays["first"])
+        logits, experts, _ = self._forward(tokens[:, :-1], None)
+        logps = torch.log_softmax(logits[:, first - 1 :].float(), -1)
+        logps = logps.gather(-1, tokens[:, first:, None])[..., 0]
+        return {}, {"logps": logps.numpy(), **experts}
+
+    def generate(self, header: dict, arrays: dict) -> tuple[dict, dict]:
+        """Sample `length` tokens behind each of `prompts` [N, P], none of them stopped early."""
+        generator = torch.Generator().manual_seed(header["seed"])
+        read = torch.as_tensor(arrays["prompts"], dtype=torch.long)
+        cache, tokens, reported, chosen = None, [], [], []
+        for _ in range(header["length"]):
+            logits, experts, cache = self._forward(read, cache)
+            logps = torch.log_softmax(logits[:, -1].float(), -1)
+            if header["temperature"]:
+                probs = torch.softmax(logits[:, -1].float() / header["temperature"], -1)
+                read = torch.multinomial(probs, 1, generator=generator)
+            else:
+                read = logps.argmax(-1, keepdim=True)
+            tokens.append(read)
+            reported.append(logps.gather(-1, read))
+            chosen.append(experts)
+        found = {"tokens": torch.cat(tokens, 1).numpy(), "logps": torch.cat(reported, 1).numpy()}
+        if chosen[0]:
+            found["experts"] = np.concatenate([one["experts"] for one in chosen], axis=1)
+        return {}, found
+
+    def _forward(self, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, dict[str, np.ndarray], Any]:
+        """Return logits [B, T, V], for a mixture `experts` [B, T, L, k], and the extended cache."""
+        if self.model is None:
+            raise RuntimeError("no weights have been loaded")
+        self.chosen.clear()
+        with torch.inference_mode():
+            answer = self.model(input_ids=tokens, past_key_values=cache, use_cache=True)
+        layers = [chosen.reshape(*tokens.shape, -1).numpy() for chosen in self.chosen]
+        experts = {"experts": np.stack(layers, 2).astype(np.int32)} if layers else {}
+        return answer.logits, experts, answer.past_key_values
+
+
+def main() -> None:
+    """Answer requests until standard input ends; a mistake is an answer too."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    torch.set_num_threads(int(os.environ.get("SIMLAB_TORCH_THREADS", "1")))
+    server = Server()
+    while True:
+        try:
+            header, arrays = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            send(answers, *getattr(server, header["do"])(header, arrays))
+        except Exception as error:  # any failure of the framework is reported, not lost
+            traceback.print_exc()
+            send(answers, {"error": f"{type(error).__name__}: {error}"}, {})
+
+
+if __name__ == "__main__":
+    main()

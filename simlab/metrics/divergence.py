@@ -1,0 +1,17 @@
+"""Divergence of two policies over the whole vocabulary, position by position."""
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def exact_kl(logps: Array, reference: Array) -> Array:
+    """KL(policy, reference) of each position [...] from log-probabilities [..., V]; tokens of p = 0 add 0.
+
+    Unlike the estimators k1 and k3 it has no sampling noise in the token.
+
+    Unit: nats.
+    """
+    terms = jnp.exp(logps) * (logps - reference)
+    return jnp.sum(jnp.where(logps > -jnp.inf, terms, 0), axis=-1)

@@ -1,0 +1,32 @@
+"""Gradient noise scale: how large a batch has to be before its gradient is more signal than noise."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+class GradientNoise(NamedTuple):
+    """Estimates of |G|^2 (`signal`), of tr Sigma per unit of batch (`noise`), and `scale`, noise / signal."""
+
+    signal: Array
+    noise: Array
+    scale: Array
+
+
+def gradient_noise(small_square: Array, big_square: Array, small: int, big: int) -> GradientNoise:
+    """Estimate the simple noise scale B = tr Sigma / |G|^2 from gradients at two batch sizes.
+
+    `small_square` is the mean of |gradient|^2 over batches of `small` units, `big_square` that of one batch
+    of `big` units, the average of the small ones. A unit is what the caller counts: sequences, or groups.
+    `signal` and `noise` are each unbiased; their ratio is not, and `signal` may come out negative when a
+    batch is mostly noise: average the two over steps before dividing. NaN for `small` = `big`.
+
+    Unit: scale in units of batch; signal and noise in squared gradient.
+    Source: arXiv 1812.06162 Eq. 2.9, App. A.1.
+    """
+    signal = (big * big_square - small * small_square) / jnp.float32(big - small)
+    noise = (small_square - big_square) * big * small / jnp.float32(big - small)
+    return GradientNoise(signal, noise, noise / signal)

@@ -1,0 +1,43 @@
+"""How good a policy is under an engine, on prompts of either split."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from simlab.core.streams import stream
+from simlab.engines import Engine
+from simlab.models.parameters import Params
+from simlab.rollout.generate import generate
+from simlab.tasks import END, PAD
+from simlab.training.recipe import Recipe
+
+
+def evaluate(
+    recipe: Recipe, params: Params, engine: Engine, key: Array, *, split: str = "held_out", prompts: int = 64
+) -> dict[str, Array]:
+    """Sample k = `recipe.group_size` responses to each of `prompts` prompts of a split, as `engine` would.
+
+    `avg_at_k` is the mean reward. A response passes if it earns the full reward of 1: `pass_at_1` is the
+    fraction that does, of all k per prompt, `pass_at_k` the fraction of prompts with one that does. Where
+    rewards are 0 or 1, `avg_at_k` is `pass_at_1`. For greedy decoding evaluate
+    `replace(recipe, sampler=GREEDY, group_size=1)`.
+    """
+    sampled = generate(
+        params,
+        recipe.model,
+        engine,
+        recipe.sampler,
+        key,
+        recipe.task.prompts(stream(key, "prompts"), prompts, split),
+        recipe.task.check,
+        group_size=recipe.group_size,
+        length=recipe.task.response_length,
+        end=END,
+        pad=PAD,
+    )
+    by_prompt = sampled.rewards.reshape(prompts, recipe.group_size)
+    passes = (by_prompt >= 1).astype(jnp.float32)
+    return {
+        "avg_at_k": jnp.mean(by_prompt),
+        "pass_at_1": jnp.mean(passes),
+        "pass_at_k": jnp.mean(jnp.max(passes, axis=1)),
+    }

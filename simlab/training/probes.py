@@ -1,0 +1,266 @@
+"""Probes: measurements too dear for every step, made between the chunks of a run, which they do not touch.
+
+They look at the rollout from which the next step will learn: same prompts, same random numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.core.catalog import lookup
+from simlab.core.streams import stream
+from simlab.engines import Engine
+from simlab.metrics import energy_by_frequency, exact_kl, gradient_noise
+from simlab.models.parameters import Params
+from simlab.models.transformer import Scores, logits, response_logps, token_logps
+from simlab.objectives import (
+    Objective,
+    RolloutTerms,
+    TokenBatch,
+    rollout_terms,
+    token_coefficients,
+    value_from_terms,
+)
+from simlab.objectives.batch import by_group, masked_mean
+from simlab.objectives.extras import KL_ESTIMATORS
+from simlab.rollout.trajectory import Trajectory
+from simlab.training.curvature import hessian_ends
+from simlab.training.evaluate import evaluate
+from simlab.training.optimizer import global_norm
+from simlab.training.recipe import Recipe, TrainState
+from simlab.training.step import Metrics, policy_gradient, rollout, score, score_rollout, token_batch
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is probed: a run between two steps. `base` are the parameters that the KL is measured to."""
+
+    recipe: Recipe
+    state: TrainState
+    base: Params | None = None
+
+    @property
+    def params(self) -> Params:
+        """The parameters now."""
+        return self.state.params
+
+    @property
+    def key(self) -> Array:
+        """A key of its own for this step."""
+        return jax.random.fold_in(stream(self.state.key, "probe"), self.state.step)
+
+    @cached_property
+    def sampled(self) -> Trajectory:
+        """The rollout of the next step."""
+        return rollout(self.recipe, self.state)
+
+    @cached_property
+    def scored(self) -> tuple[Scores, Trajectory]:
+        """Its scores, and the same rollout with the experts that the updates will replay."""
+        return score_rollout(self.recipe, self.params, self.sampled)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The rollout as the updates will read it."""
+        return self.scored[1]
+
+    @cached_property
+    def batch(self) -> TokenBatch:
+        """The token batch of that rollout at theta_old."""
+        scores, trajectory = self.scored
+        return token_batch(self.recipe, self.state, trajectory, scores)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The objective, with the advantage of the critic if there is one."""
+        objective, critic = self.recipe.objective, self.recipe.critic
+        return objective if critic is None else replace(objective, advantage=critic.gae)
+
+    @cached_property
+    def terms(self) -> RolloutTerms:
+        """The rollout terms of that batch."""
+        return rollout_terms(self.objective, self.batch)
+
+
+Probe = Callable[[Subject], Metrics]
+
+
+def trainer_reward(subject: Subject) -> Metrics:
+    """`trainer_reward`, `sampler_reward`: mean reward of either engine on the prompts of the next step.
+
+    Both are given the same random numbers, so they differ only where the engines' distributions do; a
+    quantized sampler starts lower. The same to the bit for an exact pair. Under staleness the sampler has old
+    parameters, the trainer those of now.
+    """
+    trained = rollout(_trainer_samples(subject.recipe), replace(subject.state, ring=None))
+    return {
+        "trainer_reward": jnp.mean(trained.rewards),
+        "sampler_reward": jnp.mean(subject.sampled.rewards),
+    }
+
+
+def held_out(subject: Subject) -> Metrics:
+    """`held_out_avg_at_k`, `held_out_pass_at_1`, `held_out_pass_at_k` under the inference engine."""
+    measured = evaluate(subject.recipe, subject.params, subject.recipe.engines.infer, subject.key)
+    return {f"held_out_{name}": value for name, value in measured.items()}
+
+
+def held_out_trainer(subject: Subject) -> Metrics:
+    """The same as `held_out_trainer_...` under the training engine, prompt by prompt comparable.
+
+    Source: acrl Tab. 12, 13.
+    """
+    recipe = _trainer_samples(subject.recipe)
+    measured = evaluate(recipe, subject.params, recipe.engines.infer, subject.key)
+    return {f"held_out_trainer_{name}": value for name, value in measured.items()}
+
+
+def _trainer_samples(recipe: Recipe) -> Recipe:
+    """The recipe in which the training engine samples, without the noise that a dose puts on logits."""
+    engines = replace(recipe.engines, infer=recipe.engines.train)
+    return replace(recipe, engines=engines, sampler=replace(recipe.sampler, noise=None))
+
+
+def noise_scale(subject: Subject) -> Metrics:
+    """`noise_scale` and its parts `gradient_signal` |G|^2, `gradient_noise` tr Sigma, at theta_old.
+
+    One prompt's group is the small batch and all groups are the big one, so the scale counts prompts: as many
+    as a step needs for its gradient to be half signal. Advantages are those of the whole rollout. NaN for a
+    single prompt.
+
+    Unit: prompts; squared gradient.
+    Source: arXiv 1812.06162 Eq. 2.9, App. A.1.
+    Deviation: the big gradient is the mean of the groups', also where the objective averages over tokens.
+    """
+    recipe, params = subject.recipe, subject.params
+    rows = (subject.trajectory, replace(subject.batch, key=None), subject.terms)
+    groups = jax.tree.map(lambda x: by_group(x, recipe.group_size), rows)
+
+    def add(total: tuple[Params, Array], group: tuple) -> tuple[tuple[Params, Array], None]:
+        gradient, norm = policy_gradient(recipe, params, *group)
+        return (jax.tree.map(jnp.add, total[0], gradient), total[1] + norm**2), None
+
+    nothing = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.float32))
+    (total, squares), _ = lax.scan(add, nothing, groups)
+    big_square = global_norm(total) ** 2 / recipe.prompts**2
+    signal, noise, scale = gradient_noise(squares / recipe.prompts, big_square, 1, recipe.prompts)
+    return {"gradient_signal": signal, "gradient_noise": noise, "noise_scale": scale}
+
+
+def energy(subject: Subject) -> Metrics:
+    """`energy_by_frequency` [4]: share of the per-token gradient norms by frequency bucket, frequent first.
+
+    A token's norm is |c| times the norm of grad log pi, exactly: T backward passes for each sequence.
+
+    Source: cancel Eq. 24.
+    """
+    recipe, trajectory = subject.recipe, subject.trajectory
+    return {
+        "energy_by_frequency": energy_by_frequency(
+            token_coefficients(subject.objective, subject.batch),
+            trajectory.responses,
+            trajectory.mask,
+            recipe.model.vocab_size,
+            score_norms=score_norms(recipe, subject.params, trajectory),
+        )
+    }
+
+
+def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Array:
+    """Return the norm of grad log pi of every response token under the training engine, [B, T]."""
+
+    def of_sequence(row: Trajectory) -> Array:
+        logp, backward = jax.vjp(lambda params: score(recipe, params, row).logp, params)
+        one_hot = jnp.eye(logp.shape[1], dtype=logp.dtype)[:, None]
+        return jax.vmap(lambda cotangent: global_norm(backward(cotangent)))(one_hot)
+
+    return lax.map(of_sequence, jax.tree.map(lambda x: x[:, None], trajectory))
+
+
+def curvature(subject: Subject) -> Metrics:
+    """`hessian_top`, `hessian_bottom`: extreme eigenvalues of the Hessian of the policy loss at theta_old.
+
+    The loss is minus the objective on the next step's rollout, without extra terms, differentiated in full:
+    what an objective stops the gradient of stays constant. `hessian_residual` bounds the distance of the top
+    one to an eigenvalue. The forward pass is float32 whatever the training engine: rounding has no second
+    derivative. So logp_train is the float32 one here, while rho keeps the engines' values.
+
+    Unit: loss per squared weight.
+    Source: lr Sec. 3.1.
+    """
+    recipe, trajectory = subject.recipe, subject.trajectory
+
+    def logp(params: Params) -> Array:
+        sampled = trajectory.prompts, trajectory.responses, trajectory.experts
+        scored = response_logps(params, recipe.model, Engine(), *sampled).logp
+        return jnp.where(trajectory.mask, scored, 0.0)
+
+    batch = replace(subject.batch, logp_train=lax.stop_gradient(logp(subject.params)))
+
+    def loss(params: Params) -> Array:
+        return -value_from_terms(subject.objective, replace(batch, logp=logp(params)), subject.terms)
+
+    top, bottom, residual = hessian_ends(loss, subject.params, stream(subject.key, "hessian"))
+    return {"hessian_top": top, "hessian_bottom": bottom, "hessian_residual": residual}
+
+
+def kl_to_base(subject: Subject) -> Metrics:
+    """`kl_to_base`: KL(policy, base) at the response positions of the next rollout, mean over tokens.
+
+    Exact over the vocabulary, under the training engine; `kl_to_base_k1` and `kl_to_base_k3` are the
+    estimators from the sampled tokens alone, biased where the sampler is not the training engine.
+
+    Unit: nats per token.
+    Source: verl core_algos.kl_penalty_forward.
+    """
+    if subject.base is None:
+        raise ValueError("the probe kl_to_base needs the base parameters; pass base=")
+    recipe, trajectory = subject.recipe, subject.trajectory
+
+    def logps(params: Params) -> Array:
+        z = logits(params, recipe.model, trajectory.tokens, recipe.engines.train)
+        return token_logps(z, recipe.engines.train)[:, trajectory.prompts.shape[1] - 1 : -1]
+
+    ours, theirs = logps(subject.params), logps(subject.base)
+    log_ratio = jnp.take_along_axis(theirs - ours, trajectory.responses[..., None], axis=-1)[..., 0]
+    log_ratio = jnp.where(trajectory.mask, log_ratio, 0.0)
+    divergences = {"kl_to_base": exact_kl(ours, theirs)}
+    divergences |= {f"kl_to_base_{name}": KL_ESTIMATORS[name](log_ratio) for name in ("k1", "k3")}
+    return {name: masked_mean(x, trajectory.mask) for name, x in divergences.items()}
+
+
+PROBES: dict[str, Probe] = {
+    "trainer_reward": trainer_reward,
+    "held_out": held_out,
+    "held_out_trainer": held_out_trainer,
+    "noise_scale": noise_scale,
+    "energy": energy,
+    "curvature": curvature,
+    "kl_to_base": kl_to_base,
+}
+
+
+def probe(recipe: Recipe, state: TrainState, base: Params | None = None, *, names: Sequence[str]) -> Metrics:
+    """Return what the probes `names` of `PROBES` measure between two steps. A pure function: jit and vmap it.
+
+    Raises `ValueError` for an unknown name.
+    """
+    chosen = [lookup(PROBES, name, "probe") for name in names]
+    subject = Subject(recipe, state, base)
+    return {key: value for measure in chosen for key, value in measure(subject).items()}
+
+
+def compiled_probe(names: Sequence[str], axes: Any = None) -> Callable[..., Metrics]:
+    """Return the jitted `probe` of `names`, mapped over `axes` (of recipe, state and base) if given.
+
+    Make it once per run and call it between chunks: `for state, metrics in train(...): look(recipe, state)`.
+    """
+    for name in names:
+        lookup(PROBES, name, "probe")
+    one = partial(probe, names=tuple(names))
+    return jax.jit(one if axes is None else jax.vmap(one, in_axes=axes))

@@ -1,0 +1,37 @@
+"""Asynchronous rollouts: the parameters of some steps ago sample, those of now learn.
+
+Three policies, in verl's words: `rollout_log_probs` (here `logp_infer`) are of the inference engine at
+theta_rollout, the parameters `staleness` steps ago; `old_log_probs` (`logp_train`) of the training engine at
+theta_old, the parameters now; `log_prob` (`logp`) of the training engine at theta, which the minibatches
+move. So rho at theta_old holds both the mismatch of the engines and the age of the sample; rho at
+theta_rollout, with both engines at the same parameters, holds the mismatch alone.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from simlab.models.parameters import Params
+
+
+def first_ring(params: Params, staleness: int) -> Params | None:
+    """Return the ring before the first step: `staleness` copies of `params`, or None if there is no age."""
+    if not staleness:
+        return None
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * staleness), params)
+
+
+def oldest(ring: Params | None, params: Params, step: Array) -> Params:
+    """Return theta_rollout at `step`: the parameters of as many steps ago as the ring is long."""
+    if ring is None:
+        return params
+    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, step % len(x), keepdims=False), ring)
+
+
+def renewed(ring: Params | None, params: Params, step: Array) -> Params | None:
+    """Put `params`, with which `step` began, in the place of the oldest."""
+    if ring is None:
+        return None
+    return jax.tree.map(
+        lambda x, new: lax.dynamic_update_index_in_dim(x, new, step % len(x), axis=0), ring, params
+    )

@@ -1,0 +1,223 @@
+"""What every task, model preset, schedule, engine pair and probe has to keep inside a run.
+
+Compiling is the whole cost, so the dear combinations are slow tests: here they are only traced, which fixes
+shapes, types and names, and a few of each kind run.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from simlab.engines import ENGINE_PAIRS, static_signature
+from simlab.engines.engine import REPLAYS
+from simlab.formats import stack
+from simlab.metrics import METRICS
+from simlab.models.config import MODELS, TransformerConfig
+from simlab.rollout.trajectory import Trajectory
+from simlab.tasks import END, PAD, TASKS
+from simlab.training.loop import train
+from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
+from simlab.training.optimizer import AdamW
+from simlab.training.probes import PROBES, probe
+from simlab.training.recipe import Recipe, TrainState
+from simlab.training.schedules import SCHEDULES
+from simlab.training.step import rollout, train_step
+from tests.training.recipes import QUICK, assert_same_tree, differ, small_recipe, small_state
+
+MODEL = TransformerConfig(
+    hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1
+)
+STEPS = 4
+# An average of nothing is NaN by the rule of the metrics: bins without tokens; rho that does not vary.
+MAY_BE_NAN = {name for name in METRICS if "_by_" in name} | {"pcc"}
+
+
+def recipe_of(pair="f32/f32", **changes) -> Recipe:
+    sizes = {"model": MODEL, "prompts": 2, "group_size": 2, "minibatches": 1}
+    return small_recipe(pair, optimizer=AdamW(learning_rate=1e-2), **(sizes | changes))
+
+
+def finished(recipe: Recipe, state: TrainState, chunk: int = STEPS, axes=None) -> tuple:
+    """The last state and all metrics of `STEPS` steps, the step axis joined."""
+    states, metrics = zip(*train(recipe, state, STEPS, chunk=chunk, axes=axes), strict=True)
+    joined = jax.tree.map(lambda *x: np.concatenate(x, axis=0 if axes is None else 1), *metrics)
+    return states[-1], joined
+
+
+def check_metrics(metrics: dict) -> None:
+    for name, values in metrics.items():
+        assert name in MAY_BE_NAN or np.isfinite(values).all(), name
+
+
+def check_run(recipe: Recipe) -> None:
+    """Finite metrics, a state that moves, and the same bytes from the same seed."""
+    first = small_state(recipe)
+    state, metrics = finished(recipe, small_state(recipe))
+    check_metrics(metrics)
+    assert int(state.step) == STEPS
+    assert differ(state.params, first.params)
+    again, same = finished(recipe, small_state(recipe))
+    assert_same_tree(again, state)
+    assert_same_tree(same, metrics)
+    _, other = finished(recipe, small_state(recipe, seed=2))
+    assert differ(other, metrics)
+
+
+def check_traced(recipe: Recipe) -> dict:
+    """A step that can be scanned: the state keeps its shapes and types. Returns the shapes of its metrics."""
+    state = jax.eval_shape(lambda: small_state(recipe))
+    after, metrics = jax.eval_shape(lambda state: train_step(recipe, state), state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
+        assert (new.shape, new.dtype) == (old.shape, old.dtype)
+    assert all(metric.dtype == jnp.float32 for metric in metrics.values())
+    return metrics
+
+
+def check_rollout(recipe: Recipe, sampled: Trajectory) -> None:
+    rows = recipe.prompts * recipe.group_size
+    assert sampled.responses.shape == (rows, recipe.task.response_length)
+    assert sampled.mask[:, 0].all()
+    assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD).all()
+    assert (np.asarray(sampled.responses == END).sum(-1) <= 1).all()
+    assert np.isfinite(sampled.logp_infer).all()
+    assert (np.asarray(sampled.logp_infer) <= 0).all()
+    rewards = np.asarray(sampled.rewards)
+    assert ((rewards >= 0) & (rewards <= 1)).all()
+
+
+def test_a_run_lives_and_repeats_itself():
+    check_run(recipe_of())
+
+
+# In tests/training/test_loop.py for a run in float32; here for one whose sampler rounds.
+@pytest.mark.slow
+def test_a_run_does_not_know_its_chunks():
+    recipe = recipe_of("f32/fp8-e4m3")
+    whole, halves = (finished(recipe, small_state(recipe), chunk) for chunk in (STEPS, STEPS // 2))
+    assert_same_tree(halves, whole)
+
+
+SIGNATURES: dict = defaultdict(list)
+for _name, _pair in ENGINE_PAIRS.items():
+    SIGNATURES[static_signature(_pair)].append(_name)
+
+
+def _pairs(names: list[str]):
+    fast = names[0] == "f32/fp8-e4m3"
+    return pytest.param(names, id="+".join(names), marks=() if fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("names", [_pairs(names) for names in SIGNATURES.values()])
+def test_pairs_of_one_signature_live_side_by_side(names):
+    recipe = replace(recipe_of(), engines=stack([ENGINE_PAIRS[name] for name in names]))
+    mapped = replace(jax.tree.map(lambda _: None, recipe), engines=0)
+    state = jax.tree.map(lambda x: jnp.stack([x] * len(names)), small_state(recipe))
+    first = small_state(recipe).params
+    after, metrics = finished(recipe, state, axes=(mapped, 0))
+    check_metrics(metrics)
+    assert metrics["reward"].shape == (len(names), STEPS)
+    rows = [jax.tree.map(lambda x, row=row: x[row], (after.params, metrics)) for row in range(len(names))]
+    for number, (params, measured) in enumerate(rows):
+        assert differ(params, first)
+        assert all(differ(measured, other) for _, other in rows[:number])
+
+
+@pytest.mark.parametrize("names", [pytest.param(names, id="+".join(names)) for names in SIGNATURES.values()])
+def test_every_pair_makes_a_step_that_can_be_scanned(names):
+    check_traced(recipe_of(names[0]))
+
+
+def task_of(name: str):
+    return TASKS[name](difficulty=2, train_size=16, held_out_size=8)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_can_be_rolled_out(name):
+    recipe = recipe_of(task=task_of(name))
+    sample = jax.jit(rollout, compiler_options=QUICK)
+    sampled = sample(recipe, small_state(recipe))
+    check_rollout(recipe, sampled)
+    assert_same_tree(sample(recipe, small_state(recipe)), sampled)
+    assert differ(sample(recipe, small_state(recipe, seed=2)).responses, sampled.responses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_runs(name):
+    # An untrained policy earns nothing in most tasks: the entropy bonus moves it all the same.
+    check_run(recipe_of(task=task_of(name), extra_terms={"entropy": 0.1}))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_preset_makes_a_step_that_can_be_scanned(name):
+    metrics = check_traced(recipe_of(model=MODELS[name]))
+    experts = MODELS[name].num_experts
+    assert ("router_flips" in metrics) == bool(experts)
+    if experts:
+        assert metrics["router_flips"].shape == (MODELS[name].num_hidden_layers,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_every_preset_runs(name):
+    check_run(recipe_of(model=MODELS[name]))
+
+
+@pytest.mark.parametrize("replay", REPLAYS)
+def test_every_replay_makes_a_step_that_can_be_scanned(replay):
+    recipe = recipe_of(model=replace(MODEL, num_experts=4))
+    check_traced(replace(recipe, engines=replace(recipe.engines, replay=replay)))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_stays_between_zero_and_one_and_repeats_itself(name):
+    schedule = SCHEDULES[name]()
+    rng = np.random.default_rng(0)
+    # Metrics that surge in the middle, for schedules that react.
+    surge = np.where(np.arange(60) > 30, 5.0, 1.0) * rng.uniform(0.9, 1.1, 60)
+    observed = {metric: jnp.asarray(surge, jnp.float32) for metric in (*STEP_METRICS, *STEP_NUMBERS)}
+
+    def step(memory, inputs):
+        number, metrics = inputs
+        factor = schedule(number, memory)
+        return schedule.observe(memory, number, metrics), factor
+
+    @jax.jit
+    def factors():
+        return lax.scan(step, schedule.init(), (jnp.arange(60), observed))[1]
+
+    values = factors()
+    assert values.dtype == jnp.float32
+    assert ((np.asarray(values) >= 0) & (np.asarray(values) <= 1)).all()
+    assert_same_tree(factors(), values)
+    check_traced(recipe_of(schedule=schedule))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_runs(name):
+    check_run(recipe_of(schedule=SCHEDULES[name]()))
+
+
+def test_every_probe_can_look_at_a_mixture():
+    # tests/training/test_probes.py compares what they return with its definition, on a dense model.
+    recipe = recipe_of(model=replace(MODEL, num_experts=4))
+    recipe = replace(recipe, engines=replace(recipe.engines, replay="R2"))
+    state = jax.eval_shape(lambda: small_state(recipe))
+    measured = jax.eval_shape(lambda state: probe(recipe, state, state.params, names=tuple(PROBES)), state)
+    assert len(measured) > len(PROBES)
+    assert all(value.dtype == jnp.float32 for value in measured.values())
+
+
+def test_every_number_of_a_step_is_described():
+    described = set(STEP_METRICS) | set(STEP_NUMBERS)
+    plain = check_traced(recipe_of(extra_terms={"kl": 0.1, "entropy": 0.1}))
+    routed = check_traced(recipe_of(model=replace(MODEL, num_experts=4)))
+    aged = check_traced(recipe_of(staleness=2, old_log_probs="rollout"))
+    assert set(plain) | set(routed) | set(aged) <= described
