@@ -12,6 +12,7 @@ from simlab.models.cache import empty_cache, repeated
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, token_logps
+from simlab.rollout.noise import context_digest, extended_digest, perturbed
 from simlab.rollout.sampler import Sampler, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
 
@@ -39,28 +40,31 @@ def generate(
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
     hidden, caches, read = extend(weights, config, engine, caches, prompts, 0)
-    hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, group_size)
+    hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, count, group_size)
     uniforms = jax.random.uniform(stream(key, "tokens"), (length, count * group_size))
 
-    def draw(hidden: Array, uniform: Array, position: Array | int) -> tuple[Array, Array]:
-        logits = read_logits(weights, engine, hidden)[:, 0]
+    def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple[Array, Array]:
+        noise_key = jax.random.fold_in(stream(key, "logit noise"), position)
+        logits = perturbed(read_logits(weights, engine, hidden)[:, 0], sampler.noise, noise_key, digest)
         allowed = processed_logits(logits, sampler, position, end)
         token = draw_token(uniform, softmax(allowed, engine))
         reported = token_logps(allowed if sampler.processed else logits, engine)
         return token, jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
-        caches, last, ended = carry
+        caches, last, ended, digest = carry
         position, uniform = inputs
         place = prompt_length + position - 1
         hidden, caches, experts = extend(weights, config, engine, caches, last[:, None], place)
-        token, logp = draw(hidden, uniform, position)
+        digest = extended_digest(digest, last)
+        token, logp = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)
-        return (caches, token, ended | (token == end)), (token, logp, experts)
+        return (caches, token, ended | (token == end), digest), (token, logp, experts)
 
-    token, logp = draw(hidden, uniforms[0], 0)
+    digest = context_digest(jnp.repeat(prompts, group_size, axis=0))
+    token, logp = draw(hidden, uniforms[0], 0, digest)
     inputs = (jnp.arange(1, length), uniforms[1:])
-    _, (tokens, logps, experts) = lax.scan(step, (caches, token, token == end), inputs)
+    _, (tokens, logps, experts) = lax.scan(step, (caches, token, token == end, digest), inputs)
     responses = jnp.concatenate([token[None], tokens]).T
     logps = jnp.concatenate([logp[None], logps]).T
     mask = response_mask(responses, end)

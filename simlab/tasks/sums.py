@@ -50,7 +50,7 @@ class Addition(Sum):
     is always as far from those that it depends on.
     """
 
-    scratch: int = 16
+    scratch: int = 8
 
     def __post_init__(self):
         """Refuse less than no scratch."""

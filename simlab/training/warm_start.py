@@ -27,9 +27,9 @@ class WarmStart:
     learning rate falls along a cosine to a tenth.
     """
 
-    optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=8e-3))
+    optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
     mistakes: Any = 0.05
-    steps: int = field(default=800, metadata={"static": True})
+    steps: int = field(default=1200, metadata={"static": True})
     batch: int = field(default=128, metadata={"static": True})
 
 

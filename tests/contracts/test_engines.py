@@ -28,6 +28,7 @@ from simlab.engines import (
     store,
     store_cache,
 )
+from simlab.engines.tensor_core import TensorCore
 from simlab.formats import stack
 from tests.tolerances import assert_exact
 
@@ -115,6 +116,11 @@ def test_projection_is_within_its_roundings_of_float64(name):
     error = magnitude * units * 2.0**-24
     if isinstance(sites.accumulator, PartialSums) and sites.accumulator.partial.format is not None:
         error += magnitude * 8 * 2.0**-8
+    adder = getattr(sites.accumulator, "core", sites.accumulator)
+    if isinstance(adder, TensorCore):
+        # A block truncates its products and the running sum at 2^-F of the largest, and its sum at 2^-R.
+        lost = (adder.block + 1) * 2.0 ** -int(adder.fraction_bits) + 2.0 ** -int(adder.result_bits)
+        error += magnitude * (X.shape[1] // adder.block) * lost
     if sites.output.format is not None:
         error += (np.abs(expected) + error) * 2.0 ** -(int(sites.output.format.mantissa_bits) + 1)
     assert (np.abs(actual - expected) <= error).all()

@@ -71,7 +71,6 @@ def test_an_unknown_kind_is_refused():
         LogitNoise(0.1, "static")
 
 
-@pytest.mark.xfail(reason="generate does not read the sampler's noise yet", strict=True)
 @pytest.mark.parametrize("kind", ["fresh", "fixed"])
 def test_the_sampler_reports_the_noisy_distribution_that_it_draws_from(kind):
     config = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
