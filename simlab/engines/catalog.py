@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simlab.core.catalog import lookup
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float32Sum
 from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax
+from simlab.engines.kernel_order import LastTileFirst
 from simlab.engines.site import Site
+from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore
 from simlab.formats import SCALINGS, Format, Scaling
 
 EXACT = ACCUMULATORS["exact"]
@@ -16,6 +20,8 @@ BF16 = Site.of("bf16", overflow="format")
 FP16 = Site.of("fp16", overflow="format")
 # E4M3 with one more mantissa bit and the same range.
 FP8_S4 = Format.declare(4, -6, 448.0, overflow_value=float("nan"))
+# E4M3 with one mantissa bit less.
+FP8_S2 = Format.declare(2, -6, 448.0, overflow_value=float("nan"))
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,12 @@ def _quantized(
     return replace(base, projection=Linear(x, w, BF16))
 
 
+def _head_too(engine: Engine) -> Engine:
+    """The lm_head multiplies the same quantized operands; logits are stored as before."""
+    x, w = engine.projection.activations, engine.projection.weights
+    return replace(engine, lm_head=replace(engine.lm_head, activations=x, weights=w))
+
+
 def _with_accumulators(engine: Engine, product: Accumulator, values: Accumulator) -> Engine:
     """The same rounding points with other sums; `values` adds over keys, whose number grows in decoding."""
     return replace(
@@ -96,7 +108,35 @@ def _fp8_exact() -> Engine:
     return replace(exact, projection=replace(exact.projection, accumulator=ExactSum(slices=2)))
 
 
-# What none of them has: tile order within a float32 product, tensor-core adders, kernels chosen by shape.
+def _on_card(architecture: str, projection: Linear | None = None) -> Engine:
+    """BF16 server on a card's tensor cores, with other projections if given; values by FlashAttention."""
+    core = TENSOR_CORES[architecture]["bf16"]
+    engine = _with_accumulators(_server(BF16, core), core, LastTileFirst(core))
+    return engine if projection is None else replace(engine, projection=projection)
+
+
+def _fp8_on(
+    architecture: str, activations: str = "fp8-per-token", weights: str = "fp8-per-channel"
+) -> Linear:
+    """Projections in E4M3 with the FP8 adder of an architecture."""
+    x, w = (Site.of("e4m3fn", scaling=scaling) for scaling in (activations, weights))
+    return Linear(x, w, BF16, TENSOR_CORES[architecture]["e4m3fn"])
+
+
+def _mxfp8_on(architecture: str) -> Linear:
+    """Projections in MXFP8; from the top binade of E4M3 to its smallest normal number there are 14 more."""
+    x, w = Site.of("e4m3fn", scaling="mxfp8"), Site.of("e4m3fn", scaling=_along_k("mxfp8"))
+    return Linear(x, w, BF16, MXTensorCore(TENSOR_CORES[architecture]["e4m3fn"], np.int32(14)))
+
+
+_CARD_GAPS = (
+    "split-K and tile shapes that libraries choose by size, the rescaling inside FlashAttention, "
+    "exponentials of the card's own unit"
+)
+
+# What none of them has: tile order within a float32 product, kernels chosen by shape. Adders of tensor cores
+# are in those named after a card, whose rounding points are those of vllm-bf16: two of them differ by the
+# card and the format alone.
 ENGINE_CARDS: dict[str, EngineCard] = {
     "f32": EngineCard(
         Engine(),
@@ -132,6 +172,11 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     "fp8-s4-truncated": EngineCard(
         _quantized(FP8_S4, "fp8-per-token", "fp8-per-channel", "toward_zero"),
         "none: E4M3 with one more mantissa bit, truncated; the middle dose between BF16 and truncated FP8",
+        "any hardware",
+    ),
+    "fp8-s2-truncated-head": EngineCard(
+        _head_too(_quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        "none: E4M3 with one mantissa bit less, truncated, in the lm_head too; a strong dose",
         "any hardware",
     ),
     "fp8-block128": EngineCard(
@@ -190,12 +235,53 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "none: fp8-e4m3 with exact sums; equals its own decoding bit for bit",
         "everything about the order of sums",
     ),
+    "a100-bf16": EngineCard(
+        _on_card("ampere"),
+        "BF16 kernels of an A100 (mma.sync, 24 bits, blocks of 8), one running sum over K",
+        _CARD_GAPS,
+    ),
+    "h100-bf16": EngineCard(
+        _on_card("hopper"),
+        "BF16 kernels of an H100 (wgmma, 25 bits, blocks of 16), one running sum over K; a B200 adds alike",
+        _CARD_GAPS,
+    ),
+    "h100-fp8": EngineCard(
+        _on_card("hopper", _fp8_on("hopper")),
+        "vLLM with quantization=fp8 on an H100: CUTLASS with fast accumulation, 13 bits over all of K",
+        _CARD_GAPS,
+    ),
+    "h100-fp8-deepgemm": EngineCard(
+        _on_card("hopper", _fp8_on("hopper", "deepseek-1x128", "deepseek-128x128")),
+        "DeepGEMM on an H100: 13 bits within 128 products, whose sums are scaled and added in float32",
+        f"the fused multiply-add of scale and sum (two roundings here); {_CARD_GAPS}",
+    ),
+    "ada-fp8": EngineCard(
+        _on_card("ampere", _fp8_on("ada")),
+        "vLLM with quantization=fp8 on an L40S or RTX 4090: mma.sync, 13 bits, blocks of 16",
+        f"BF16 products of its own: those of an A100 stand in; {_CARD_GAPS}",
+    ),
+    "b200-fp8": EngineCard(
+        _on_card("blackwell", _fp8_on("blackwell")),
+        "vLLM with quantization=fp8 on a B200: tcgen05, 25 bits, blocks of 32",
+        _CARD_GAPS,
+    ),
+    "b200-mxfp8": EngineCard(
+        _on_card("blackwell", _mxfp8_on("blackwell")),
+        "MXFP8 E4M3 on a B200: tcgen05 block scaling, scales added to exponents before 25 bits are kept",
+        f"scales by round-up, as torchao and cuBLAS choose them (floor rule here); {_CARD_GAPS}",
+    ),
+    "b200-nvfp4": EngineCard(
+        _on_card("blackwell", _quantized("e2m1", "nvfp4", _along_k("nvfp4")).projection),
+        "NVFP4 W4A4 on a B200: exact sums of 16 products, scaled by two E4M3 numbers",
+        "the adder of those sums (four and the running sum aligned at 35 bits, the result cut to 24): "
+        f"they are added in float32 here, with the scales of the tensors in each; as nvfp4; {_CARD_GAPS}",
+    ),
 }
 
 ENGINES: dict[str, Engine] = {name: card.engine for name, card in ENGINE_CARDS.items()}
 
 # train/infer. In the last group both sides are one engine whose bits do not depend on the batch.
-_EXACT = ("f32-exact", "bf16-exact", "bf16-ordered", "fp8-e4m3-exact")
+_EXACT = ("f32-exact", "bf16-exact", "bf16-ordered", "fp8-e4m3-exact", "h100-bf16", "h100-fp8")
 EXACT_PAIRS = tuple(f"{name}/{name}" for name in _EXACT)
 _PAIR_NAMES = (
     "f32/f32",
@@ -203,6 +289,7 @@ _PAIR_NAMES = (
     "f32/fp8-e4m3",
     "f32/fp8-e4m3-truncated",
     "f32/fp8-s4-truncated",
+    "f32/fp8-s2-truncated-head",
     "bf16/bf16",
     "bf16/bf16-exact",
     "bf16/vllm-bf16",
@@ -219,6 +306,15 @@ _PAIR_NAMES = (
     "bf16-fp32router/vllm-bf16",
     "bf16-fp32router/bf16-fp32router",
     "fp16/fp16",
+    "a100-bf16/h100-bf16",
+    "a100-bf16/h100-fp8",
+    "h100-bf16/ada-fp8",
+    "h100-bf16/h100-fp8",
+    "h100-bf16/h100-fp8-deepgemm",
+    "h100-bf16/b200-fp8",
+    "h100-bf16/b200-mxfp8",
+    "h100-bf16/b200-nvfp4",
+    "h100-fp8/b200-fp8",
     *EXACT_PAIRS,
 )
 

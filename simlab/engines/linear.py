@@ -11,6 +11,7 @@ from simlab.engines.accumulate import blocks_of, float32_dot
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Linear
 from simlab.engines.matmul import check_operands
+from simlab.engines.once import once
 from simlab.engines.site import Site, site_key, store
 from simlab.formats import Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
 from simlab.formats.scale_rules import multiply
@@ -44,14 +45,14 @@ def linear(
         w = quantize_operand(w, sites.weights, site_key(key, "w"))
     check_operands(x.elements, w.elements)
     result = scaled_product(_as_rows(x), w, sites).reshape(*x.elements.shape[:-1], w.elements.shape[1])
-    return store(result, sites.output, site_key(key, "output"))
+    return once(store(result, sites.output, site_key(key, "output")), sites.output)
 
 
 def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
     """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
     if site.format is None:
         return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
-    return quantize_with_scale(x, site.format, **site.options(), key=key)
+    return quantize_with_scale(once(x, site), site.format, **site.options(), key=key)
 
 
 @jax.custom_jvp

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
+from jax.core import Tracer
 
 from simlab.core.catalog import lookup
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, float32_dot
 from simlab.engines.exact_sum import slices_for
-from simlab.formats import FORMATS, Format
+from simlab.engines.tensor_core import TENSOR_CORES, TensorCore, find_tensor_core
+from simlab.formats import FORMATS, Format, quantize
 
 
 def matmul(
@@ -18,20 +21,30 @@ def matmul(
     """Multiply float32 a [..., M, K] (or [K]) by b [K, N] with the sums that `accumulator` says.
 
     Returns float32 [..., M, N] (or [N]). Nothing is rounded before the products. `accumulator` is a name of
-    `ACCUMULATORS` or a record; `format`, a name of `FORMATS` or a record of plain numbers, tells it the grid
-    of the operands: `exact` takes as many slices as make every value of it exact. The gradient is that of
-    the float32 product, whatever the accumulator.
-    Raises `ValueError` for unknown names and for shapes that do not match, `TypeError` for other types.
+    `ACCUMULATORS`, an architecture of `TENSOR_CORES`, or a record; `format`, a name of `FORMATS` or a record
+    of plain numbers, tells it the grid of the operands: `exact` takes as many slices as make every value of
+    it exact, an architecture takes the adder that it has for it. The gradient is that of the float32 product,
+    whatever the accumulator.
+    Raises `ValueError` for unknown names, for a format that an architecture does not have, for operands of a
+    tensor core that are off its grid (if they are no tracers), and for shapes that do not match; `TypeError`
+    for other types.
     """
-    if isinstance(accumulator, str):
-        accumulator = lookup(ACCUMULATORS, accumulator, "accumulator")
     if isinstance(format, str):
         format = lookup(FORMATS, format, "format")
+    check_operands(a, b)
+    if isinstance(accumulator, str):
+        accumulator = _named(accumulator, format)
     if isinstance(accumulator, ExactSum) and format is not None:
         accumulator = replace(accumulator, slices=slices_for(format))
-    check_operands(a, b)
+    if isinstance(accumulator, TensorCore) and format is not None:
+        check_grid(a, b, format)
     rows = a.reshape(-1, a.shape[-1])
     return product(rows, b, accumulator).reshape(*a.shape[:-1], b.shape[-1])
+
+
+def _named(name: str, fmt: Format | None) -> Accumulator:
+    lookup(ACCUMULATORS | TENSOR_CORES, name, "accumulator")
+    return find_tensor_core(name, fmt) if name in TENSOR_CORES else ACCUMULATORS[name]
 
 
 @jax.custom_jvp
@@ -55,3 +68,26 @@ def check_operands(a: Array, b: Array) -> None:
             raise TypeError(f"matmul takes float32, but {name} is {x.dtype}")
     if a.ndim < 1 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a.shape} by {b.shape}; allowed: [..., K] by [K, N]")
+
+
+def check_grid(a: Array, b: Array, fmt: Format) -> None:
+    """Raise unless what is known of a and b are numbers of the format, infinities and NaN among them."""
+    for name, x in (("a", a), ("b", b)):
+        if isinstance(x, Tracer):
+            continue
+        with jax.ensure_compile_time_eval():
+            off = np.asarray(_off_grid(x, fmt))
+        if off.any():
+            raise ValueError(
+                f"{name} holds {np.asarray(x)[off][0]}, which is not on the grid of the format; "
+                "allowed: numbers of the format, as quantize gives them"
+            )
+
+
+@jax.jit
+def _off_grid(x: Array, fmt: Format) -> Array:
+    """Return where x differs in a bit from its nearest number of the format."""
+    rounded = quantize(x, fmt, overflow="format")
+    # By bits: float32 arithmetic takes its subnormals for zeros.
+    differs = lax.bitcast_convert_type(x, jnp.int32) != lax.bitcast_convert_type(rounded, jnp.int32)
+    return differs & ~jnp.isnan(x)

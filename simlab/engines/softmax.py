@@ -8,6 +8,7 @@ from jax import Array, lax
 from simlab.core.catalog import lookup
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Softmax
+from simlab.engines.once import once
 from simlab.engines.site import Site, site_key, store
 from simlab.engines.sums import tree_sum
 from simlab.formats import Format, Rounding, StochasticRounding
@@ -53,7 +54,8 @@ def exponentials_at(z: Array, sites: Softmax, key: Array | None = None) -> tuple
     z = store(z, sites.logits, site_key(key, "logits"))
     largest = lax.stop_gradient(jnp.max(z, axis=-1, keepdims=True))
     shifted = store(z - largest, sites.shifted, site_key(key, "shifted"))
-    return shifted, store(jnp.exp(shifted), sites.exponentials, site_key(key, "exponentials"))
+    exponentials = store(jnp.exp(shifted), sites.exponentials, site_key(key, "exponentials"))
+    return shifted, once(exponentials, sites.exponentials)
 
 
 def total_at(exponentials: Array, sites: Softmax, key: Array | None = None) -> Array:

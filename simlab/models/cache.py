@@ -12,7 +12,11 @@ from simlab.models.config import TransformerConfig
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of one layer, [B, S, key heads, head_dim] each; positions not yet written are zero."""
+    """Keys [B x key heads, head_dim, S] and values [B x key heads, S, head_dim] of one layer.
+
+    Both are as the products of attention read them, the key heads of one sequence contiguous, so that nothing
+    is moved when a token is added. Positions not yet written are zero.
+    """
 
     keys: Array
     values: Array
@@ -20,19 +24,26 @@ class Cache:
 
 def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cache, ...]:
     """Return caches of all layers for `batch` sequences of up to `length` tokens."""
-    zeros = jnp.zeros((batch, length, config.num_key_value_heads, config.head_dim), jnp.float32)
-    return (Cache(zeros, zeros),) * config.num_hidden_layers
+    keys = jnp.zeros((batch * config.num_key_value_heads, config.head_dim, length), jnp.float32)
+    return (Cache(keys, keys.swapaxes(1, 2)),) * config.num_hidden_layers
 
 
 def extended(cache: Cache, keys: Array, values: Array, start: Array | int) -> Cache:
-    """Write keys and values [B, T, heads, head_dim] at positions start to start + T - 1."""
+    """Write keys and values [B, T, key heads, head_dim] at positions start to start + T - 1."""
+    batch, length, heads, width = keys.shape
+    keys = keys.transpose(0, 2, 3, 1).reshape(batch * heads, width, length)
+    values = values.transpose(0, 2, 1, 3).reshape(batch * heads, length, width)
+    return Cache(
+        lax.dynamic_update_slice_in_dim(cache.keys, keys, start, axis=2),
+        lax.dynamic_update_slice_in_dim(cache.values, values, start, axis=1),
+    )
 
-    def written(old: Array, new: Array) -> Array:
-        return lax.dynamic_update_slice_in_dim(old, new, start, axis=1)
 
-    return Cache(written(cache.keys, keys), written(cache.values, values))
+def repeated(caches: tuple[Cache, ...], batch: int, times: int) -> tuple[Cache, ...]:
+    """Return caches in which each of the `batch` sequences stands `times` times in a row."""
 
+    def repeat(x: Array) -> Array:
+        by_sequence = x.reshape(batch, -1, *x.shape[1:])
+        return jnp.repeat(by_sequence, times, axis=0).reshape(-1, *x.shape[1:])
 
-def repeated(caches: tuple[Cache, ...], times: int) -> tuple[Cache, ...]:
-    """Return caches in which every sequence stands `times` times in a row."""
-    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), caches)
+    return jax.tree.map(repeat, caches)

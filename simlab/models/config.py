@@ -70,6 +70,8 @@ _SMALL = TransformerConfig(
 MODELS: dict[str, TransformerConfig] = {
     "tiny-dense": _TINY,
     "tiny-moe": replace(_TINY, num_experts=8),
+    # Llama, SmolLM2: no norms of queries and keys, which would dampen the rounding errors of their products.
+    "tiny-llama": replace(_TINY, qk_norm=False),
     "small-dense": _SMALL,
     "small-moe": replace(_SMALL, num_experts=16, num_experts_per_tok=4),
 }

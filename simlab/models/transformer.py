@@ -89,7 +89,7 @@ def extend(
     their stead; what is returned is still the engine's own choice. `weights` are from `prepare`; start + T
     must not exceed the length of the caches.
     """
-    length = caches[0].keys.shape[1]
+    length = caches[0].values.shape[1]
     cos, sin = rotation_table(length, config.head_dim, config.rope_theta)
     positions = start + jnp.arange(tokens.shape[1])
     angles = jnp.asarray(cos)[positions], jnp.asarray(sin)[positions]
@@ -147,16 +147,13 @@ def _attend_by_group(
     The query heads that share a key head are rows of one product.
     """
     batch, length = queries.shape[:2]
-    groups = (batch, length, config.num_key_value_heads, config.queries_per_key, config.head_dim)
-    rows = queries.reshape(groups).transpose(0, 2, 3, 1, 4).reshape(batch, groups[2], -1, config.head_dim)
-    mask = jnp.tile(visible, (config.queries_per_key, 1))
-
-    def one_head(rows: Array, keys: Array, values: Array) -> Array:
-        return attend(rows, keys, values, mask, engine)
-
-    mixed = jax.vmap(jax.vmap(one_head, in_axes=(0, 1, 1)))(rows, cache.keys, cache.values)
-    mixed = mixed.reshape(batch, groups[2], groups[3], length, config.head_dim)
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, length, -1)
+    heads, share, width = config.num_key_value_heads, config.queries_per_key, config.head_dim
+    rows = queries.reshape(batch, length, heads, share, width).transpose(0, 2, 3, 1, 4)
+    rows = rows.reshape(batch * heads, share * length, width)
+    mask = jnp.tile(visible, (share, 1))
+    mixed = jax.vmap(lambda q, k, v: attend(q, k.T, v, mask, engine))(rows, cache.keys, cache.values)
+    mixed = mixed.reshape(batch, heads, share, length, width).transpose(0, 3, 1, 2, 4)
+    return mixed.reshape(batch, length, -1)
 
 
 def _experts(

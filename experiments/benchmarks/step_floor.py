@@ -1,0 +1,81 @@
+"""The arithmetic floor of a training step: its matrix products alone, as fast as the machine makes them."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from simlab.models.config import TransformerConfig
+from simlab.training.recipe import Recipe
+
+SIDE_BY_SIDE = 8
+
+
+class Product(NamedTuple):
+    """A product [batch, rows, terms] by [batch, terms, columns]."""
+
+    batch: int
+    rows: int
+    terms: int
+    columns: int
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.rows * self.terms * self.columns
+
+
+def forward(config: TransformerConfig, sequences: int, length: int, keys: int, read: int) -> Counter[Product]:
+    """Count the products of one forward pass of a dense model; `read` is how many positions get logits."""
+    rows, width = sequences * length, config.hidden_size
+    heads, queries = sequences * config.num_key_value_heads, config.queries_per_key * length
+    layer = [
+        Product(1, rows, width, sum(config.heads) * config.head_dim),
+        Product(heads, queries, config.head_dim, keys),
+        Product(heads, queries, keys, config.head_dim),
+        Product(1, rows, config.num_attention_heads * config.head_dim, width),
+        Product(1, rows, width, 2 * config.intermediate_size),
+        Product(1, rows, config.intermediate_size, width),
+    ]
+    head = Product(1, sequences * read, width, config.vocab_size)
+    return Counter(layer * config.num_hidden_layers) + Counter([head])
+
+
+def with_backward(products: Counter[Product]) -> Counter[Product]:
+    """Add the two products of the gradient of each."""
+    total = Counter(products)
+    for (batch, rows, terms, columns), count in products.items():
+        total[Product(batch, rows, columns, terms)] += count
+        total[Product(batch, terms, rows, columns)] += count
+    return total
+
+
+def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
+    """Count the products of every stage of a step, with attention over as many keys as the caches hold."""
+    config, length = recipe.model, recipe.task.response_length
+    sequences, keys = recipe.prompts * recipe.group_size, prompt_length + length
+    rollout = forward(config, recipe.prompts, prompt_length, keys, 1)
+    for _ in range(length - 1):
+        rollout += forward(config, sequences, 1, keys, 1)
+    score = forward(config, sequences, keys - 1, keys - 1, length)
+    part = with_backward(forward(config, sequences // recipe.minibatches, keys - 1, keys - 1, length))
+    updates = Counter({product: recipe.minibatches * count for product, count in part.items()})
+    return {"rollout": rollout, "score": score, "updates": updates, "step": rollout + score + updates}
+
+
+def timed_call(product: Product) -> Callable[[], Any]:
+    """Return a call that makes `SIDE_BY_SIDE` independent products, as many cores as there are at work."""
+    rng = np.random.default_rng(0)
+
+    def operand(rows: int, columns: int) -> Array:
+        values = rng.standard_normal((SIDE_BY_SIDE, product.batch, rows, columns), np.float32)
+        return jnp.asarray(values.squeeze(1) if product.batch == 1 else values)
+
+    a, b = operand(product.rows, product.terms), operand(product.terms, product.columns)
+    pairs = list(zip(a, b, strict=True))
+    program = jax.jit(lambda pairs: [jnp.matmul(x, y) for x, y in pairs])
+    return lambda: jax.block_until_ready(program(pairs))

@@ -1,0 +1,296 @@
+"""Time of one training step and of its parts, beside its arithmetic floor and the same step in PyTorch."""
+
+import importlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks import step_floor
+from experiments.benchmarks.step_floor import SIDE_BY_SIDE, Product, timed_call
+from simlab.core.experiment import Experiment, Run
+from simlab.engines import find_pair
+from simlab.models.config import MODELS, TransformerConfig
+from simlab.models.parameters import Params, init_params
+from simlab.models.transformer import response_logps
+from simlab.objectives import named
+from simlab.rollout import response_mask
+from simlab.tasks import END, TASKS
+from simlab.training.recipe import Recipe, initial_state
+from simlab.training.step import rollout, score, train_step
+
+STAGES = ("rollout", "score", "updates", "step")
+# Engine pair, and how its numbers enter: known to the compiler, or traced, so that they can be swept.
+VARIANTS = {
+    "float32": ("f32/f32", "constants"),
+    "emulated": ("f32/fp8-s4-truncated", "constants"),
+    "emulated, traced": ("f32/fp8-s4-truncated", "arguments"),
+}
+PEER = "pytorch, {} threads"
+LIMITS = {"step / floor": 2.0, "rollout / floor": 3.0, "emulated / float32": 1.25, "pytorch / emulated": 1.5}
+# Float32 sums in another order: of up to 96 terms for log-probabilities, of all tokens for gradients.
+LOGP_BOUND, GRADIENT_BOUND = 2e-5, 1e-4
+# A last bit of a sum that differs crosses a rounding threshold now and then: measured against what the
+# emulation itself moves.
+EMULATED_BOUND = 0.05
+
+
+@dataclass(frozen=True)
+class Case:
+    """A timed call; `updates` of simlab are its step less its rollout and score."""
+
+    implementation: str
+    stage: str
+    call: Callable[[], Any]
+
+
+def recipe_of(pair: str, smoke: bool) -> Recipe:
+    """Return the flagship's recipe, or one that compiles in seconds."""
+    small = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
+    return Recipe(
+        engines=find_pair(pair),
+        objective=named("grpo"),
+        task=TASKS["add"](),
+        model=small if smoke else MODELS["tiny-dense"],
+        prompts=4 if smoke else 8,
+        group_size=2 if smoke else 16,
+    )
+
+
+def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
+    """Rollout, scoring and step of one variant, compiled; the same parameters at every call."""
+    state = initial_state(recipe, params, jax.random.key(1))
+    trajectory = jax.jit(rollout)(recipe, state)
+    stages: dict[str, tuple[Callable, tuple]] = {
+        "rollout": (rollout, (state,)),
+        "score": (
+            lambda recipe, state, trajectory: score(recipe, state.params, trajectory),
+            (state, trajectory),
+        ),
+        "step": (train_step, (state,)),
+    }
+    return [
+        Case(name, stage, _compiled(function, recipe, name, *rest))
+        for stage, (function, rest) in stages.items()
+    ]
+
+
+def _compiled(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
+    if VARIANTS[variant][1] == "arguments":
+        program, arguments = jax.jit(function), (recipe, *rest)
+    else:
+        program, arguments = jax.jit(lambda *rest: function(recipe, *rest)), rest
+    return lambda: jax.block_until_ready(program(*arguments))
+
+
+class Peer:
+    """The PyTorch twin on some threads, compiled; raises `ImportError` where torch is missing."""
+
+    def __init__(self, threads: int, recipe: Recipe, params: Params):
+        """Compile it and sample once."""
+        self.torch = importlib.import_module("torch")
+        self.torch.set_num_threads(threads)
+        self.torch._inductor.config.cpp.threads = threads
+        self.torch._dynamo.reset()
+        self.module = importlib.import_module("experiments.benchmarks.step_speed_torch")
+        self.threads, self.recipe = threads, recipe
+        tree = jax.tree.map(np.asarray, params)
+        length = recipe.task.response_length
+        self.twin = self.module.Twin(recipe.model, tree, length, self.module.TruncatedFp8)
+        prompts = recipe.task.prompts(jax.random.key(2), recipe.prompts)
+        self.prompts = self.torch.tensor(np.asarray(prompts, np.int64))
+        self.sampled = self.twin.rollout(self.prompts, recipe.group_size)
+        self.old = self._score()
+
+    def cases(self) -> list[Case]:
+        """Every stage, each on the threads of this peer."""
+        sizes = self.recipe.group_size, self.recipe.minibatches
+        calls = {
+            "rollout": lambda: self.twin.rollout(self.prompts, self.recipe.group_size),
+            "score": self._score,
+            "updates": lambda: self.twin.update(self.sampled, self.old, *sizes),
+            "step": lambda: self.twin.step(self.prompts, *sizes),
+        }
+        return [Case(PEER.format(self.threads), stage, self._on_threads(f)) for stage, f in calls.items()]
+
+    def _score(self) -> Any:
+        with self.torch.no_grad():
+            return self.twin.score(self.module.Float32, *self.sampled[:2])
+
+    def _on_threads(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        def timed() -> None:
+            self.torch.set_num_threads(self.threads)
+            call()
+
+        return timed
+
+    def agreement(self, params: Params) -> list[dict]:
+        """Compare log-probabilities of both engines and the gradient of the loss at theta_old with ours."""
+        prompts, responses, _ = (jnp.asarray(x.numpy().astype(np.int32)) for x in self.sampled)
+        advantages = np.random.default_rng(0).standard_normal(len(prompts)).astype(np.float32)
+        ours = {
+            side: jax.jit(response_logps, static_argnums=1)(
+                params, self.recipe.model, engine, prompts, responses
+            ).logp
+            for side, engine in (("train", self.recipe.engines.train), ("infer", self.recipe.engines.infer))
+        }
+        theirs = {}
+        for side, engine in (("train", self.module.Float32), ("infer", self.module.TruncatedFp8)):
+            with self.torch.no_grad():
+                theirs[side] = self.twin.response_logps(engine, *self.sampled[:2]).numpy()
+        moved = _rms(ours["infer"] - ours["train"])
+        gradients = self._gradient(advantages), _gradient(self.recipe, params, prompts, responses, advantages)
+        apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(*gradients, strict=True)]
+        return [
+            _agreement(
+                "float32 log-probs, largest difference",
+                np.abs(theirs["train"] - ours["train"]).max(),
+                LOGP_BOUND,
+            ),
+            _agreement("gradient, largest relative difference of a leaf", max(apart), GRADIENT_BOUND),
+            _agreement(
+                "emulated log-probs, rms difference over rms mismatch",
+                _rms(theirs["infer"] - ours["infer"]) / moved,
+                EMULATED_BOUND,
+            ),
+        ]
+
+    def _gradient(self, advantages: np.ndarray) -> list[np.ndarray]:
+        for leaf in self.twin.leaves:
+            leaf.grad = None
+        old = self.old.detach()
+        self.twin.loss(*self.sampled[:2], self.torch.tensor(advantages), old).backward()
+        return [leaf.grad.numpy() for leaf in self.twin.leaves]
+
+
+def _gradient(
+    recipe: Recipe, params: Params, prompts: Any, responses: Any, advantages: Any
+) -> list[np.ndarray]:
+    """Gradient of GRPO's loss at ratio one, its leaves in the twin's order."""
+    mask = response_mask(responses, END).astype(jnp.float32)
+
+    def loss(params: Params) -> jax.Array:
+        logp = response_logps(params, recipe.model, recipe.engines.train, prompts, responses).logp
+        return -jnp.mean(jnp.sum(logp * mask, axis=1) / jnp.sum(mask, axis=1) * advantages)
+
+    grads = jax.jit(jax.grad(loss))(params)
+    layers = [leaf for layer in grads["layers"] for leaf in layer.values()]
+    return [np.asarray(leaf) for leaf in (grads["embedding"], grads["norm"], *layers)]
+
+
+def _rms(x: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def _agreement(quantity: str, difference: Any, bound: float) -> dict:
+    return {"quantity": quantity, "difference": float(difference), "bound": bound}
+
+
+def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
+    """Return the twin on one thread and on all, and why there is none if so."""
+    try:
+        return [Peer(threads, recipe, params) for threads in sorted({1, os.cpu_count() or 1})], ""
+    except ImportError as error:
+        return [], f"not installed: {error.name}; pip install 'simlab[peers]'"
+
+
+def fastest(run: Run, calls: list[Callable[[], Any]], rounds: int, seed: int) -> np.ndarray:
+    """Milliseconds of every call, each once per round in another order: the least over rounds."""
+    rng = np.random.default_rng(seed)
+    for call in calls:
+        call()
+    seconds = np.empty((rounds, len(calls)))
+    for i in run.track(range(rounds), "rounds"):
+        for j in rng.permutation(len(calls)):
+            start = time.perf_counter()
+            calls[j]()
+            seconds[i, j] = time.perf_counter() - start
+    return 1e3 * seconds.min(axis=0)
+
+
+def products_of(stages: dict[str, Counter[Product]]) -> list[Product]:
+    """Return every shape of product that a step has, once."""
+    return list(dict.fromkeys(product for counts in stages.values() for product in counts))
+
+
+def stage_rows(cases: list[Case], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
+    """Rows by implementation and stage; `least` is what the products of a stage take."""
+    found: dict[str, dict[str, float]] = {"floor": least}
+    for case, time_taken in zip(cases, ms, strict=True):
+        found.setdefault(case.implementation, {})[case.stage] = float(time_taken)
+    for times in found.values():
+        times.setdefault("updates", times["step"] - times["rollout"] - times["score"])
+    return [
+        {
+            "implementation": name,
+            "stage": stage,
+            "ms": times[stage],
+            "floors": times[stage] / least[stage],
+            "steps_per_s": 1e3 / times["step"],
+        }
+        for name, times in found.items()
+        for stage in STAGES
+    ]
+
+
+def ratios(rows: list[dict]) -> dict[str, float]:
+    """Return what `LIMITS` names."""
+    ms = {(row["implementation"], row["stage"]): row["ms"] for row in rows}
+    step = ms["emulated", "step"]
+    found = {
+        "step / floor": step / ms["floor", "step"],
+        "rollout / floor": ms["emulated", "rollout"] / ms["floor", "rollout"],
+        "emulated / float32": step / ms["float32", "step"],
+    }
+    theirs = [t for (name, stage), t in ms.items() if name.startswith("pytorch") and stage == "step"]
+    return found | ({"pytorch / emulated": min(theirs) / step} if theirs else {})
+
+
+def run(run: Run) -> None:
+    (seed,) = run.seeds([0])
+    rounds = 2 if run.smoke else 40
+    names = ("float32", "emulated") if run.smoke else tuple(VARIANTS)
+    recipe = recipe_of(VARIANTS["emulated"][0], run.smoke)
+    params = init_params(jax.random.key(seed), recipe.model)
+    run.configure(variants=VARIANTS, limits=LIMITS, rounds=rounds, model=asdict(recipe.model))
+    cases = []
+    for name in run.track(names, "compile"):
+        cases += simlab_cases(name, recipe_of(VARIANTS[name][0], run.smoke), params)
+    found, absent = ([], "not part of a smoke run") if run.smoke else peers(recipe, params)
+    cases += [case for peer in found for case in peer.cases()]
+    stages = step_floor.by_stage(recipe, recipe.task.prompts(jax.random.key(0), 1).shape[1])
+    products = products_of(stages)
+    calls = [case.call for case in cases] + [timed_call(product) for product in products]
+    ms = fastest(run, calls, rounds, seed)
+    one = dict(zip(products, ms[len(cases) :] / SIDE_BY_SIDE, strict=True))
+    least = {stage: float(sum(one[p] * n for p, n in counts.items())) for stage, counts in stages.items()}
+    rows = stage_rows(cases, ms[: len(cases)], least)
+    run.table("stages", rows)
+    agreed = [row for peer in found for row in peer.agreement(params)]
+    run.table("agreement", agreed or [{"quantity": absent, "difference": np.nan, "bound": np.nan}])
+    for name, ratio in ratios(rows).items():
+        wanted = f"at least {LIMITS[name]}" if name.startswith("pytorch") else f"at most {LIMITS[name]}"
+        run.say(f"{name}: {ratio:.2f} ({wanted} wanted)")
+    wrong = [row["quantity"] for row in agreed if not row["difference"] <= row["bound"]]
+    if wrong:
+        raise RuntimeError(f"the twin computes something else: {'; '.join(wrong)}")
+
+
+EXPERIMENT = Experiment(
+    name="bench_step",
+    question="How fast is one training step, beside its matrix products alone and the same step in PyTorch?",
+    decision_rule="Fast enough if, in one run (least times), the step of the flagship's recipe under "
+    f"f32/fp8-s4-truncated takes at most {LIMITS['step / floor']} times its arithmetic floor and its "
+    f"rollout {LIMITS['rollout / floor']} times, the step at most {LIMITS['emulated / float32']} times that "
+    f"of f32/f32, and compiled PyTorch at least {LIMITS['pytorch / emulated']} times as long, on its best "
+    "number of threads and with log-probabilities and gradients equal to ours within the table's bounds.",
+    run=run,
+    minutes=12.0,
+    figures=("step_speed",),
+)

@@ -1,0 +1,88 @@
+"""Engines between two cards: format, adder and order exchanged one by one, and exact Shapley shares."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from simlab.engines import ENGINES, Accumulator, Engine
+from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
+from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
+
+FACTORS = ("format", "adder", "order")
+NARROW = 13
+SPLITS = 2
+SHORT_TILE = 16  # sequences of the lab are shorter than one tile of a real kernel
+
+
+def between(changed: frozenset[str]) -> Engine:
+    """Return `h100-bf16` with the projections of an FP8 rollout as far as `changed` says.
+
+    `format`: E4M3 per token and channel instead of BF16; `adder`: 13 bits instead of 25; `order`: split-K
+    instead of one running sum.
+    """
+    engine = ENGINES["b200-fp8" if "format" in changed else "h100-bf16"]
+    core = TENSOR_CORES["hopper"]["bf16"]
+    if "format" in changed:
+        core = TENSOR_CORES["blackwell"]["e4m3fn"]
+    if "adder" in changed:
+        core = with_bits(core, NARROW)
+    return with_sums(engine, SplitK(core, SPLITS) if "order" in changed else core)
+
+
+def with_bits(core: TensorCore, bits: int) -> TensorCore:
+    """Return the adder with so many fraction bits inside, and at most so many in its results."""
+    return replace(core, fraction_bits=np.int32(bits), result_bits=np.int32(min(bits, 23)))
+
+
+def with_sums(engine: Engine, accumulator: Accumulator) -> Engine:
+    """Return the engine with other sums in its projections."""
+    return replace(engine, projection=replace(engine.projection, accumulator=accumulator))
+
+
+def with_adder_bits(bits: int) -> Engine:
+    """Return FP8 on a Hopper card whose adder had so many bits; 13 and 25 are an H100 and a B200."""
+    return with_sums(ENGINES["b200-fp8"], with_bits(TENSOR_CORES["blackwell"]["e4m3fn"], bits))
+
+
+def orders(attention: bool) -> dict[str, tuple[str, Engine]]:
+    """Return other orders of the same products: name -> (card with one running sum, engine).
+
+    Orders over keys are among them where there is `attention`.
+    """
+    listed = {}
+    for card in ("h100-bf16", "h100-fp8"):
+        core = ENGINES[card].projection.accumulator
+        listed[f"{card}, split-K {SPLITS}"] = card, with_sums(ENGINES[card], SplitK(core, SPLITS))
+    core = ENGINES["h100-fp8"].projection.accumulator
+    listed["h100-fp8, promoted every 32"] = "h100-fp8", with_sums(ENGINES["h100-fp8"], Promoted(core, 32))
+    if attention:
+        base = ENGINES["h100-bf16"]
+        tiles = LastTileFirst(TENSOR_CORES["hopper"]["bf16"], SHORT_TILE)
+        turned = replace(base.attention, value_accumulator=tiles)
+        listed["h100-bf16, keys from the end"] = "h100-bf16", replace(base, attention=turned)
+    return listed
+
+
+def subsets(names: Sequence[str]) -> list[frozenset[str]]:
+    """Return all subsets, the empty one first."""
+    return [frozenset(chosen) for size in range(len(names) + 1) for chosen in combinations(names, size)]
+
+
+def shapley(value: Callable[[frozenset[str]], np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the exact Shapley value of each name: its average step over all orders of joining.
+
+    They sum to `value` of all names less that of none.
+    Source: L. S. Shapley, A value for n-person games (1953).
+    """
+    shares = {}
+    for name in names:
+        others = [other for other in names if other != name]
+        total = np.zeros_like(value(frozenset()))
+        for before in subsets(others):
+            weight = math.factorial(len(before)) * math.factorial(len(others) - len(before))
+            total = total + weight * (value(before | {name}) - value(before))
+        shares[name] = total / math.factorial(len(names))
+    return shares

@@ -1,0 +1,135 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which card sampled this?
+#
+# Two cards that multiply the same numbers do not get the same sum. A tensor core takes a block of products,
+# aligns them to the largest, cuts off what is too small, and adds. How many products, and where it cuts, is
+# different on every card. simlab adds as they do, to the bit. A product of 128 terms, on three of them:
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from experiments.softmax_study import real
+from experiments.which_card_study.factors import between, shapley, with_adder_bits
+from simlab.engines import ENGINES, matmul
+from simlab.engines.kernel_order import Promoted
+from simlab.engines.tensor_core import TENSOR_CORES
+from simlab.formats import quantize
+from simlab.theory.engine_pairs import engine_rows
+
+SMOKE = bool(os.environ.get("SIMLAB_SMOKE"))
+rng = np.random.default_rng(0)
+
+
+def draw(terms):
+    """E4M3 numbers [16, K] and [K, 16], and the exact sums of their products."""
+    a, b = (np.asarray(quantize(rng.normal(size=shape), "e4m3fn")) for shape in ((16, terms), (terms, 16)))
+    return a, b, a.astype(float) @ b.astype(float)
+
+
+a, b, exact = draw(128)
+for card in ("ada", "hopper", "blackwell"):
+    print(f"{card:10s} {float(matmul(a, b, accumulator=card, format='e4m3fn')[0, 0])!r}")
+print(f"{'exact':10s} {exact[0, 0]!r}")
+
+# %% [markdown]
+# ## What thirteen bits cost
+#
+# In FP8, Ada and Hopper keep 13 bits while they add, Blackwell 25. The error grows with the length of the
+# sum, unless the kernel takes partial sums out of the adder every 128 products, as DeepGEMM does.
+
+# %%
+adders = {
+    "H100": TENSOR_CORES["hopper"]["e4m3fn"],
+    "H100, promoted every 128": Promoted(TENSOR_CORES["hopper"]["e4m3fn"]),
+    "B200": TENSOR_CORES["blackwell"]["e4m3fn"],
+}
+lengths = [64, 256] if SMOKE else [64, 128, 256, 512, 1024, 2048, 4096]
+error = {name: [] for name in adders}
+for terms in lengths:
+    a, b, exact = draw(terms)
+    for name, adder in adders.items():
+        wrong = np.asarray(matmul(a, b, accumulator=adder), float) - exact
+        error[name].append(np.sqrt(np.mean(wrong**2) / np.mean(exact**2)))
+figure, axis = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
+for name, line in error.items():
+    axis.loglog(lengths, line, "o-", label=name)
+axis.set(xlabel="terms of the sum", ylabel="relative error", title="FP8 products")
+axis.legend(frameon=False, fontsize="small")
+plt.show()
+
+# %% [markdown]
+# ## Guess the card
+#
+# Somebody sends log-probabilities of sampled tokens, from weights that we have, and does not say which card
+# they came from. Score the tokens under every card: the one that sampled agrees to the bit. (The policy:
+# next-token logits of SmolLM2, behind one quantized product and a head.)
+
+# %%
+logits = np.asarray(real.load(10 if SMOKE else 100).logits[:, -128:], float)
+logits -= logits.max(-1, keepdims=True)
+law = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+tokens = np.array([rng.choice(128, size=32, p=row) for row in law])
+
+
+def score(engine):
+    """Log-probabilities of the tokens [positions, 32]."""
+    return np.take_along_axis(np.log(engine_rows(logits, engine)), tokens, 1)
+
+
+cards = ["h100-bf16", "h100-fp8", "b200-fp8"]
+if not SMOKE:
+    cards += ["a100-bf16", "ada-fp8", "h100-fp8-deepgemm", "b200-mxfp8", "b200-nvfp4"]
+scores = {card: score(ENGINES[card]) for card in cards}
+received = scores["h100-fp8"]
+for card in sorted(cards, key=lambda card: np.abs(scores[card] - received).mean()):
+    rms = np.sqrt(np.mean((scores[card] - received) ** 2))
+    print(f"{card:18s} RMS log rho {rms:.1e}, equal tokens {np.mean(scores[card] == received):.0%}")
+
+# %% [markdown]
+# ## Format, adder or order?
+#
+# Between a BF16 trainer and an FP8 rollout on an H100 the format changes, and the adder. What is each worth?
+# Exchange them in both orders and take the average step: the exact Shapley value, which sums to the whole.
+
+# %%
+names = ("format", "adder")
+sets = [frozenset(), frozenset({"format"}), frozenset({"adder"}), frozenset(names)]
+under = {changed: score(between(changed)) for changed in sets}
+value = {changed: np.mean((under[changed] - under[frozenset()]) ** 2) for changed in sets}
+shares = shapley(value.__getitem__, names)
+for name, share in shares.items():
+    print(f"{name}: {share / value[frozenset(names)]:+.2%} of the mean squared log rho")
+print("left over:", value[frozenset(names)] - sum(shares.values()))
+
+# %% [markdown]
+# ## How many bits are enough?
+#
+# The bits of the adder are data, so one compiled program sweeps them. Fewer than the hardware has, and the
+# adder takes over; more would not be seen behind the format.
+
+# %%
+bits = [5, 13, 25] if SMOKE else [5, 6, 7, 8, 9, 11, 13, 16, 20, 25]
+swept = {count: score(with_adder_bits(count)) for count in bits}
+figure, axis = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
+for name, reference in (("to a BF16 trainer", scores["h100-bf16"]), ("to 25 bits", scores["b200-fp8"])):
+    distance = [np.sqrt(np.mean((swept[count] - reference) ** 2)) for count in bits]
+    axis.semilogy(bits, np.where(np.array(distance) > 0, distance, np.nan), "o-", label=name)
+axis.axvline(13, color="gray", linewidth=0.8)
+axis.set(xlabel="fraction bits of the FP8 adder", ylabel="RMS log rho", title="H100: 13, B200: 25")
+axis.legend(frameon=False, fontsize="small")
+plt.show()
