@@ -39,11 +39,38 @@ FIGURES: dict[str, FigureSource] = {
     "theory_survival": FigureSource(
         "theory_survival", "figures.theory_survival", "Survival bias, exactly, by either policy's bins"
     ),
+    "flagship": FigureSource(
+        "flagship", "figures.flagship", "Reward, mismatch and survival bias with and without corrections"
+    ),
+    "flagship_sweep": FigureSource(
+        "flagship_sweep", "figures.flagship", "The flagship in five minutes: four arms, two seeds"
+    ),
+    "which_card": FigureSource(
+        "which_card", "figures.which_card", "Mismatch between the tensor cores of all pairs of cards"
+    ),
+    "which_card_shares": FigureSource(
+        "which_card",
+        "figures.which_card_shares",
+        "Shares of format, adder and order in the mismatch of two cards",
+    ),
     "length_growth": FigureSource(
         "length_growth", "figures.length_growth", "Response length and reward grow together where length pays"
     ),
     "quantize_throughput": FigureSource(
         "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"
+    ),
+    "step_speed": FigureSource(
+        "bench_step",
+        "figures.step_speed",
+        "Where the time of a training step goes, beside its matrix products and PyTorch",
+    ),
+    "sweep_cost": FigureSource(
+        "bench_sweep", "figures.sweep_cost", "Cost of a sweep against runs, width, response length and steps"
+    ),
+    "tensor_core_throughput": FigureSource(
+        "bench_tensor_cores",
+        "figures.tensor_core_throughput",
+        "Emulated tensor cores beside a float32 product",
     ),
     "linear_throughput": FigureSource(
         "bench_linear", "figures.linear_throughput", "Emulated products in units of a float32 product"

@@ -2,7 +2,7 @@
 
 import typer
 
-from simlab.cli import budget, doctor, figures, listing, run, theory, warm_start
+from simlab.cli import budget, checkpoint, doctor, figures, listing, run, sweep, theory, warm_start, watch
 
 app = typer.Typer(
     name="simlab",
@@ -15,7 +15,10 @@ app = typer.Typer(
 app.add_typer(listing.app, name="list")
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("figures", epilog=figures.EPILOG)(figures.figures)
+app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
+app.command("watch", epilog=watch.EPILOG)(watch.watch)
 app.command("warm-start", epilog=warm_start.EPILOG)(warm_start.warm_start)
+app.add_typer(checkpoint.app, name="checkpoint")
 app.command("theory", epilog=theory.EPILOG)(theory.theory)
 app.command("budget", epilog=budget.EPILOG)(budget.budget)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)

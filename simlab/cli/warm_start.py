@@ -14,7 +14,7 @@ def warm_start(
     task: Annotated[str, typer.Argument(help="Name of the task.")],
     model: Annotated[str, typer.Argument(help="Name of the model preset.")],
     out: Annotated[Path, typer.Option(help="Where to write the parameters (.npz).")],
-    steps: Annotated[int, typer.Option(help="Updates, each on 128 fresh demonstrations.")] = 800,
+    steps: Annotated[int, typer.Option(help="Updates, each on 128 fresh demonstrations.")] = 1200,
     mistakes: Annotated[float, typer.Option(help="Probability that a demonstrated digit is wrong.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of parameters and demonstrations.")] = 0,
 ) -> None:

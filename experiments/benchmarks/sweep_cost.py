@@ -1,0 +1,169 @@
+"""What a sweep costs: against runs, width, response length and steps; a second start; a second process.
+
+Times are of the steady state, compilation apart, each the fastest of a few. On an accelerator widths go to
+512.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from simlab.core.experiment import Experiment, Run
+from simlab.sweeps.config import run_config
+from simlab.sweeps.execute import lane_of
+from simlab.sweeps.plan import PlannedRun
+from simlab.sweeps.program import chunk_length, compiled, run_slice, stacked
+from simlab.sweeps.store import Store
+
+BASE: dict[str, Any] = {
+    "engines": "f32/fp8-e4m3",
+    "objective": "grpo+tis",
+    "task": {"name": "recurrence", "difficulty": 16},
+    "model": "tiny-dense",
+    "prompts": 4,
+    "group_size": 8,
+    "minibatches": 2,
+    "steps": 10,
+}
+SMALL = {
+    "engines": "f32/f32",
+    "task": {"name": "recurrence", "difficulty": 4},
+    "model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1},
+    "prompts": 2,
+    "group_size": 2,
+    "minibatches": 1,
+    "steps": 2,
+}
+WIDTH = 4
+
+# A process of its own, from its start to the end of its first step.
+START = """
+import json, sys
+from simlab.sweeps import sweep
+sweep(json.loads(sys.argv[1]), None, sys.argv[2], width=int(sys.argv[3]), workers=0)
+"""
+SWEEP = """
+import json, sys
+from simlab.sweeps import sweep
+given = json.loads(sys.argv[1])
+result = sweep(given["base"], given["over"], sys.argv[2], width=int(sys.argv[3]), workers=int(sys.argv[4]))
+print(result.manifest["timings"]["runs"])
+"""
+
+
+def run(run: Run) -> None:
+    base = BASE | (SMALL if run.smoke else {})
+    wide = jax.default_backend() != "cpu"
+    axes: dict[str, tuple[int, ...]] = {
+        "width": (1, 2) if run.smoke else tuple(2**i for i in range(10)) if wide else (1, 2, 4, 8),
+        "length": (2, 4) if run.smoke else (8, 16, 32, 64),
+        "steps": (2, 4) if run.smoke else (10, 20, 40),
+        "runs": (2, 4) if run.smoke else (4, 8, 16),
+    }
+    width = 2 if run.smoke else WIDTH
+    run.configure(base=base, width=width, axes={name: list(values) for name, values in axes.items()})
+    rows = []
+    for axis, values in run.track(axes.items(), "axes"):
+        rows += [{"axis": axis, "value": value, **cost(base, width, axis, value)} for value in values]
+    run.table("cost", rows)
+    run.table("fits", [fit(axis, rows) for axis in axes])
+    with run.phase("starts"):
+        run.table("starts", starts(base | {"steps": 1}))
+    with run.phase("processes"):
+        run.table("processes", processes(base, width, 2 if run.smoke else 4))
+
+
+def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, float]:
+    """Seconds to compile, and of all runs; run-steps per second."""
+    changes: dict[str, Any] = {}
+    if axis == "length":
+        changes = {"task.difficulty": value}
+    elif axis == "steps":
+        changes = {"steps": value}
+    width, runs = (value, value) if axis == "width" else (width, value if axis == "runs" else width)
+    config = run_config(base, changes)
+    lane = lane_of(PlannedRun("", config, ""), Store(Path()))
+    compile_seconds = compiled(stacked([lane], width), config.steps).seconds
+    seconds = min(_seconds(lane, width, config.steps, runs) for _ in range(3))
+    return {
+        "compile_s": compile_seconds,
+        "seconds": seconds,
+        "run_steps_per_s": runs * config.steps / seconds,
+        "chunk": chunk_length(config.steps),
+    }
+
+
+def _seconds(lane: Any, width: int, steps: int, runs: int) -> float:
+    start = time.perf_counter()
+    for _ in range(-(-runs // width)):
+        for _ in run_slice([lane] * width, width, steps):
+            pass
+    return time.perf_counter() - start
+
+
+def fit(axis: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The exponent of seconds ~ value^exponent, and the largest deviation from it."""
+    points = [(row["value"], row["seconds"]) for row in rows if row["axis"] == axis]
+    x, y = np.log(np.asarray(points, float)).T
+    exponent, offset = np.polyfit(x, y, 1)
+    off = float(np.exp(np.abs(exponent * x + offset - y).max()))
+    return {"axis": axis, "exponent": float(exponent), "factor": float(np.exp(offset)), "worst_ratio": off}
+
+
+def starts(base: dict[str, Any]) -> list[dict[str, Any]]:
+    """Seconds from the start of a process to the end of its first step, without and with kept programs."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, which in enumerate(("first start", "second start")):
+            command = [sys.executable, "-c", START, json.dumps(base), f"{folder}/{number}", "1"]
+            rows.append({"start": which, "seconds": _timed(command, folder)[0]})
+    for row in rows:
+        row["speedup"] = rows[0]["seconds"] / row["seconds"]
+    return rows
+
+
+def processes(base: dict[str, Any], width: int, slices: int) -> list[dict[str, Any]]:
+    """Seconds of the same runs in one pinned process and in one per core, compilation apart."""
+    over = {"seed": list(range(width * slices))}
+    cores = len(os.sched_getaffinity(0))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in dict.fromkeys((1, cores)):
+            output = ""
+            for number in range(2):  # the first time compiles
+                given = json.dumps({"base": base, "over": over})
+                out = f"{folder}/{count}-{number}"
+                command = [sys.executable, "-c", SWEEP, given, out, str(width), str(count)]
+                _, output = _timed(command, folder)
+            rows.append({"processes": count, "seconds": float(output.split()[-1])})
+    for row in rows:
+        row["speedup"] = rows[0]["seconds"] / row["seconds"]
+    return rows
+
+
+def _timed(command: list[str], cache: str) -> tuple[float, str]:
+    start = time.perf_counter()
+    environment = os.environ | {"SIMLAB_CACHE": cache}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return time.perf_counter() - start, done.stdout
+
+
+EXPERIMENT = Experiment(
+    name="bench_sweep",
+    question="How does the time of a sweep grow, and what do kept programs and a second process save?",
+    decision_rule=(
+        "Kept programs are worth it if a second start reaches its first step at least 3 times sooner than a "
+        "first one; one process per core is worth it if the same runs take at most 1 / 1.5 of one process."
+    ),
+    minutes=12.0,
+    figures=("sweep_cost",),
+    run=run,
+)

@@ -1,0 +1,63 @@
+"""The flagship as a sweep: `examples/flagship.toml`, four arms and two seeds, on the cores there are."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlab.core.experiment import Experiment, Run
+from simlab.core.paths import shop_root
+from simlab.metrics import PROBABILITY_EDGES
+from simlab.sweeps import Grid, SweepResult, sweep
+from simlab.sweeps.file import read_file
+
+CHUNK = 20
+SMOKE = {
+    "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
+    "warm_start": None,
+    "prompts": 4,
+    "group_size": 4,
+    "steps": CHUNK,
+}
+
+
+def run(run: Run) -> None:
+    described = read_file(shop_root() / "examples" / "flagship.toml")
+    base, points = described.base, described.grid
+    if run.smoke:
+        base, points = {**base, **SMOKE}, Grid(points.points[::4])
+    result = sweep(base, points, run.out / "sweep", name="flagship_sweep", width=described.width, yes=True)
+    run.seeds(sorted(set(result.runs()["seed"])))
+    run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
+    run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
+    run.table("steps", result.frame([]))
+    run.table("bins", bins(result))
+
+
+def bins(result: SweepResult) -> pd.DataFrame:
+    """Mean rho by bin of pi_train, over chunks of steps and with each token counted once."""
+    wide: Any = result.vector_frame([]).pivot(
+        index=["arm", "run", "step", "index"], columns="metric", values="value"
+    )
+    tokens = wide["tokens_by_pi_train"].astype(float)
+    rows: Any = pd.DataFrame({"tokens": tokens, "total": (wide["mean_rho_by_pi_train"] * tokens).fillna(0.0)})
+    rows = rows.reset_index()
+    rows["step"] = rows["step"] // CHUNK * CHUNK
+    rows = rows.groupby(["arm", "run", "step", "index"], sort=False, as_index=False).sum()
+    edges = np.asarray(PROBABILITY_EDGES)
+    rows["low"], rows["high"] = edges[rows["index"]], edges[rows["index"] + 1]
+    rows["mean_rho"] = rows["total"] / rows["tokens"].where(rows["tokens"] > 0)
+    return rows.drop(columns=["index", "total"])
+
+
+EXPERIMENT = Experiment(
+    name="flagship_sweep",
+    question="Does the flagship's picture show in five minutes, with four arms and two seeds?",
+    decision_rule=(
+        "Only a look, with too few seeds to decide: the verdict is that of the experiment `flagship`."
+    ),
+    minutes=5.0,
+    claims=(),
+    figures=("flagship_sweep",),
+    run=run,
+)

@@ -1,0 +1,64 @@
+"""`simlab sweep`: compute a grid of runs that a TOML file describes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simlab.cli.output import one_clear_error
+
+EPILOG = "Example: `simlab sweep examples/first_sweep.toml --out runs/first_sweep`, and again to go on."
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(help="TOML file: tables base and over; see examples/.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; 0 is this one. Default one per core on a CPU.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Runs side by side in a slice.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be computed.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw curves here and in OUT/curves.png.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however long it takes.")] = False,
+) -> None:
+    """Compute every run of a grid that the folder does not hold yet.
+
+    It says how many programs, runs and steps there are and how long they take. It may be killed at any moment
+    and started again.
+    """
+    from simlab.sweeps import sweep as compute
+    from simlab.sweeps.file import read_file
+    from simlab.sweeps.local import StoppedError
+    from simlab.sweeps.plan import default_width
+    from simlab.sweeps.sweep import prepare
+
+    with one_clear_error():
+        described = read_file(config)
+        folder = out or Path("runs") / described.name
+        chosen = width or described.width
+        found, _ = prepare(described.base, described.grid, folder, chosen or default_width())
+    if plan:
+        typer.echo(f"{described.name}: {found.describe()}")
+        return
+    try:
+        result = compute(
+            described.base,
+            described.grid,
+            folder,
+            name=described.name,
+            width=chosen,
+            workers=workers,
+            yes=yes,
+            watch=watch,
+        )
+    except StoppedError as stopped:
+        typer.echo(f"simlab: {stopped}", err=True)
+        raise typer.Exit(1) from stopped
+    typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
+    broken = [
+        run
+        for run, status in zip(result.runs()["arm"], result.runs()["status"], strict=True)
+        if status == "diverged"
+    ]
+    if broken:
+        typer.echo(f"diverged: {len(broken)} runs, of {', '.join(dict.fromkeys(broken))}")

@@ -1,0 +1,42 @@
+"""How programs are compiled, and the folder in which they are kept from one process to the next."""
+
+import os
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+VARIABLE = "SIMLAB_CACHE"
+
+
+def one_order() -> dict[str, bool] | None:
+    """Return the compiler's options with which the bits of a run do not depend on the number of cores.
+
+    One thread adds in one order; other threads are for other runs.
+    """
+    return {"xla_cpu_multi_thread_eigen": False} if jax.default_backend() == "cpu" else None
+
+
+def cache_folder() -> Path | None:
+    """Return `$SIMLAB_CACHE`, or `simlab` in the user's cache folder; None if the variable is empty."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "simlab"
+
+
+def keep_programs() -> Path | None:
+    """Let JAX keep compiled programs in the cache folder, unless the user has chosen another; return it."""
+    folder = cache_folder()
+    if folder is not None and programs_folder() is None:
+        jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+        # JAX looks for the folder once, at its first compilation, which may have been before this.
+        compilation_cache.reset_cache()
+    return programs_folder()
+
+
+def programs_folder() -> Path | None:
+    """Return the folder that JAX keeps programs in, None if it does not."""
+    folder = getattr(jax.config, "jax_compilation_cache_dir", None)
+    return None if folder is None else Path(folder)

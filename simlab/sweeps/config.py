@@ -1,0 +1,185 @@
+"""One run in plain values: what `Recipe` needs, by the names of its fields, steps, seed, first policy."""
+
+import dataclasses
+import hashlib
+import json
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import jax
+
+from simlab.core.catalog import lookup
+from simlab.objectives import Objective, TokenBatch, objective_value
+from simlab.sweeps.plain import Plain, number, plain, read
+from simlab.sweeps.start import read_start, start_key
+from simlab.training.recipe import Recipe
+
+# Part of every key. Raise it when a change of the code changes what a run computes or how it is written.
+SCHEMA = 1
+
+
+def _recipe_fields() -> list[tuple]:
+    """The fields of `Recipe`, as they are written in plain values, with the same defaults."""
+    fields = []
+    for field in dataclasses.fields(Recipe):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if default is dataclasses.MISSING:
+            fields.append((field.name, Plain))
+        else:
+            fields.append((field.name, Plain, dataclasses.field(default_factory=lambda d=default: plain(d))))
+    return fields
+
+
+_Fields: Any = dataclasses.make_dataclass("_Fields", _recipe_fields(), frozen=True, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig(_Fields):
+    """A run, checked and in canonical form: plain values only, equal for equal runs.
+
+    Every field of `simlab.training.recipe.Recipe` under its own name, and
+
+    - `steps`: length of the run;
+    - `seed`: of the run's random streams (and of its first parameters if there is no warm start);
+    - `warm_start`: None, a file of parameters (a path, or the name of one in `experiments/warm_starts`, or
+      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed.
+
+    A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), or a table of its fields, with the
+    `name` of the catalog's entry that it changes: `{"name": "grpo+tis", "correction_clip": 5.0}`.
+    Raises `ValueError` naming the field, the value and what is allowed.
+    """
+
+    steps: int = 100
+    seed: int = 0
+    warm_start: Plain = None
+
+    def __post_init__(self):
+        """Check every field and put it into canonical form."""
+        for name, value in _canonical(self.as_dict()).items():
+            object.__setattr__(self, name, value)
+
+    def as_dict(self) -> dict[str, Plain]:
+        """Return all fields by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(RunConfig))
+
+
+def run_config(
+    values: "RunConfig | Mapping[str, Plain]", changes: Mapping[str, Plain] | None = None
+) -> RunConfig:
+    """Return the run of `values` with `changes`, whose names may be dotted: `optimizer.learning_rate`.
+
+    Raises `ValueError` for unknown names, listing those there are, and whatever `RunConfig` raises.
+    """
+    table = values.as_dict() if isinstance(values, RunConfig) else dict(values)
+    # The whole before its parts: `objective` first, then `objective.clip_low`.
+    for dotted in sorted(changes or {}, key=lambda name: name.count(".")):
+        table = _changed(table, dotted.split("."), (changes or {})[dotted])
+    for name in table:
+        lookup(dict.fromkeys(FIELDS), name, "field of the run")
+    missing = [f.name for f in dataclasses.fields(RunConfig) if f.name not in table and _required(f)]
+    if missing:
+        raise ValueError(f"a run needs {', '.join(missing)}")
+    return RunConfig(**table)
+
+
+def recipe_of(config: RunConfig) -> Recipe:
+    """Return the recipe that `config` writes down."""
+    return _build(config.as_dict())[0]
+
+
+def run_key(config: RunConfig, width: int, program: str = "") -> str:
+    """Return the content hash of a run: 20 hexadecimal digits.
+
+    Of the canonical config (a warm start by its content, not its path), of the width of the slices that it
+    is computed in, of what else shapes its `program`, and of `SCHEMA`. A run of one key has one sequence of
+    bytes on one kind of device.
+    """
+    content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
+    text = json.dumps([SCHEMA, width, program, content], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def columns(config: RunConfig) -> dict[str, Plain]:
+    """Return the config as flat columns: `objective`, `objective.clip_low`, `optimizer.learning_rate`, ..."""
+    return dict(_flat(config.as_dict() | {"warm_start": start_key(config.warm_start)}))
+
+
+def _flat(table: Mapping[str, Plain], above: str = "") -> Iterator[tuple[str, Plain]]:
+    for name, value in table.items():
+        here = above if name == "name" and above else f"{above}.{name}" if above else name
+        if isinstance(value, Mapping):
+            yield from _flat(value, here)
+        else:
+            yield here, value
+
+
+def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
+    head, *rest = path
+    if not rest:
+        return {**table, head: value}
+    inner = table.get(head)
+    inner = {"name": inner} if isinstance(inner, str) else inner or {}
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"{'.'.join(path)}: {head} is {inner!r}, which has no fields")
+    return {**table, head: _changed(inner, rest, value)}
+
+
+def _required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _canonical(values: Mapping[str, Plain]) -> dict[str, Plain]:
+    recipe, canonical = _build(values)
+    _check_objective(recipe)
+    return canonical | {
+        "steps": number(values["steps"], "steps", 0),
+        "seed": number(values["seed"], "seed", 0),
+        "warm_start": read_start(values["warm_start"], recipe.model),
+    }
+
+
+def _build(values: Mapping[str, Plain]) -> tuple[Recipe, dict[str, Plain]]:
+    hints = typing.get_type_hints(Recipe)
+    records, canonical = {}, {}
+    for field in dataclasses.fields(Recipe):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        records[field.name], canonical[field.name] = read(
+            hints[field.name],
+            values[field.name],
+            field.name,
+            None if default is dataclasses.MISSING else default,
+        )
+    return Recipe(**records), canonical
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """Find what only shows when an objective meets a batch (stages that do not fit), without computing."""
+    leaves, structure = jax.tree.flatten(recipe.objective)
+    del leaves  # numbers were checked where they were read
+    try:
+        _check_structure(structure, recipe.group_size, getattr(recipe, "critic", None) is not None)
+    except ValueError as error:
+        raise ValueError(f"objective: {error}") from error
+
+
+@cache
+def _check_structure(structure: Any, group_size: int, has_critic: bool) -> None:
+    rows, shape = 2 * group_size, (2 * group_size, 2)
+    names = ("logp", "logp_train", "logp_infer", *(("values",) if has_critic else ()))
+    arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in names}
+    arrays |= {
+        "rewards": jax.ShapeDtypeStruct((rows,), "float32"),
+        "mask": jax.ShapeDtypeStruct(shape, "bool"),
+    }
+
+    def value(**arrays: Any) -> Any:
+        objective: Objective = jax.tree.unflatten(structure, [0.5] * structure.num_leaves)
+        batch = TokenBatch(**arrays, key=jax.random.key(0), group_size=group_size)
+        return objective_value(objective, batch)
+
+    jax.eval_shape(value, **arrays)

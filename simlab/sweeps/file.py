@@ -1,0 +1,92 @@
+"""A sweep described in a TOML file.
+
+    name = "first_sweep"            # also the default folder, runs/first_sweep
+    width = 4                       # optional
+
+    [base]                          # a run in plain values, see RunConfig
+    engines = "f32/bf16"
+    task = "add"
+    model = "tiny-dense"
+    steps = 300
+    [base.optimizer]
+    learning_rate = 3e-4
+
+    [arms."no correction"]          # optional: named points, each a table of changes
+    objective = "grpo"
+    [arms.TIS]
+    objective = { name = "grpo+tis", correction_clip = 5.0 }
+
+    [sampled]                       # optional: random points
+    count = 20
+    seed = 0
+    [sampled.fields]
+    "optimizer.learning_rate" = { log_uniform = [1e-5, 1e-3] }
+
+    [over]                          # optional: all combinations
+    seed = [0, 1]
+
+The grid is the product of arms, sampled and over. What is written here has the keys of the same in Python.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simlab.core.catalog import lookup
+from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
+
+PARTS = ("name", "width", "base", "arms", "sampled", "over")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a file asks for."""
+
+    name: str
+    width: int | None
+    base: Mapping[str, Any]
+    grid: Grid
+
+
+def read_file(path: Path) -> Described:
+    """Return the sweep in a TOML file; raises `ValueError` naming what is wrong in it, and where."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    try:
+        parts = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    for name in parts:
+        lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
+    if "base" not in parts:
+        raise ValueError(f"{path}: the table [base] is missing")
+    points = as_grid(None)
+    if "arms" in parts:
+        points = points * listed({name: _dotted(changes) for name, changes in parts["arms"].items()})
+    if "sampled" in parts:
+        points = points * _sampled(parts["sampled"])
+    points = points * grid(_dotted(parts.get("over", {})))
+    return Described(parts.get("name", path.stem), parts.get("width"), parts["base"], points)
+
+
+def _sampled(part: Mapping[str, Any]) -> Grid:
+    absent = {"count", "seed", "fields"} - set(part)
+    if absent:
+        raise ValueError(f"[sampled] needs {', '.join(sorted(absent))}")
+    return sampled(part["count"], part["seed"], part["fields"])
+
+
+def _dotted(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
+
+    A table with a `name` is a value: an entry of a catalog with changes.
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and "name" not in value:
+            found |= {f"{name}.{inner}": v for inner, v in _dotted(value).items()}
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,118 @@
+"""Which runs a sweep holds: grids of changes to a base, as records that multiply."""
+
+import itertools
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simlab.core.catalog import lookup
+
+Changes = Mapping[str, Any]  # dotted field -> plain value
+SCALES = ("uniform", "log_uniform")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of a grid: what it changes, and its arm's name where it has one."""
+
+    changes: Changes
+    arm: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points in order. `a * b` pairs every point of a with every point of b, b's running faster."""
+
+    points: tuple[Point, ...]
+
+    def __mul__(self, other: "Grid") -> "Grid":
+        """Return the product; a field that both change is an error."""
+        return Grid(tuple(_both(a, b) for a, b in itertools.product(self.points, other.points)))
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.points)
+
+
+def grid(axes: Mapping[str, Sequence[Any]]) -> Grid:
+    """Return all combinations: `grid({"objective": ["grpo", "gspo"], "seed": range(4)})`, last fastest."""
+    axes = {name: _values(name, values) for name, values in axes.items()}
+    combinations = itertools.product(*axes.values())
+    return Grid(tuple(Point(dict(zip(axes, values, strict=True))) for values in combinations))
+
+
+def listed(points: Sequence[Changes] | Mapping[str, Any]) -> Grid:
+    """Return the points that are written down.
+
+    A list of changes; or a table of named arms, `{"TIS": {"objective": "grpo+tis"}}`; or columns of equal
+    length, `{"seed": [0, 1], "prompts": [8, 16]}`, read row by row.
+    """
+    if not isinstance(points, Mapping):
+        return Grid(tuple(Point(dict(changes)) for changes in points))
+    if all(isinstance(changes, Mapping) for changes in points.values()):
+        return Grid(tuple(Point(dict(changes), str(name)) for name, changes in points.items()))
+    columns = {name: _values(name, values) for name, values in points.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"listed columns must be equally long; these have {lengths}")
+    return Grid(
+        tuple(Point(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
+    )
+
+
+def sampled(count: int, seed: int, fields: Mapping[str, Any]) -> Grid:
+    """Return `count` random points: per field a list to choose from, or `{"log_uniform": [low, high]}`.
+
+    `uniform` likewise. A field's draws depend on `seed` and its name alone, and a larger `count` begins with
+    the points of a smaller one.
+    """
+    draws = {name: _draws(name, how, count, seed) for name, how in fields.items()}
+    return Grid(tuple(Point({name: column[i] for name, column in draws.items()}) for i in range(count)))
+
+
+def as_grid(over: Any) -> Grid:
+    """Return a grid from itself, from a table of axes, or from None (one point that changes nothing)."""
+    if over is None:
+        return Grid((Point({}),))
+    if isinstance(over, Grid):
+        return over
+    if isinstance(over, Mapping):
+        return grid(over)
+    raise ValueError(f"bad grid {over!r}; allowed: a table of axes, grid(...), listed(...), sampled(...)")
+
+
+def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if not isinstance(how, Mapping):
+        choices = _values(name, how)
+        return [choices[i] for i in generator.integers(len(choices), size=count)]
+    for scale in how:
+        lookup(dict.fromkeys(SCALES), scale, f"scale of {name}")
+    ((scale, bounds),) = how.items()
+    low, high = bounds
+    if not low < high or (scale == "log_uniform" and low <= 0):
+        raise ValueError(f"{name}: bad range {bounds!r}; allowed: low < high, above 0 for log_uniform")
+    uniform = generator.random(count)
+    if scale == "uniform":
+        return [float(low + (high - low) * u) for u in uniform]
+    return [float(low * math.exp(u * math.log(high / low))) for u in uniform]
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
+        raise ValueError(f"{name}: bad axis {values!r}; allowed: a list of values")
+    found = list(values)
+    if not found:
+        raise ValueError(f"{name}: an axis without values")
+    return found
+
+
+def _both(a: Point, b: Point) -> Point:
+    twice = sorted(set(a.changes) & set(b.changes))
+    if twice:
+        raise ValueError(f"both factors of a grid change {', '.join(twice)}")
+    return Point({**a.changes, **b.changes}, ", ".join(name for name in (a.arm, b.arm) if name))

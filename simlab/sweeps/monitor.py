@@ -1,0 +1,195 @@
+"""What a running sweep has done so far, read from its folder by whoever wants to know."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from simlab.core.progress import console
+from simlab.sweeps.execute import LIVE
+from simlab.sweeps.store import Store
+from simlab.sweeps.terminal import chart
+
+LIVE_FOLDER = "live"
+REDRAW_SECONDS = 1.0
+REDRAW_FILE_SECONDS = 10.0
+RECENT = 10  # steps over which the shown numbers are averaged
+
+
+@dataclass
+class Arm:
+    """One arm: how many runs it has, which are finished, and the curves [runs][steps] of what is shown."""
+
+    runs: int
+    finished: int = 0
+    diverged: int = 0
+    curves: dict[str, list[np.ndarray]] = field(default_factory=lambda: {name: [] for name in LIVE})
+
+    def recent(self, name: str) -> float:
+        """Return the mean of the last steps of all its runs so far, NaN before the first."""
+        last = np.concatenate([curve[-RECENT:] for curve in self.curves[name]] or [np.array([])])
+        return float(np.nanmean(last)) if np.isfinite(last).any() else float("nan")
+
+    def mean(self, name: str) -> np.ndarray:
+        """Return the mean curve [steps] over the runs that have come so far at each step."""
+        curves = self.curves[name]
+        padded = np.full((len(curves), max(map(len, curves), default=0)), np.nan)
+        for row, curve in zip(padded, curves, strict=True):
+            row[: len(curve)] = curve
+        counts = np.isfinite(padded).sum(axis=0)
+        return np.where(counts, np.nansum(padded, axis=0) / np.maximum(counts, 1), np.nan)
+
+
+class Monitor:
+    """Reads a job's events as they come, and finished runs from the store."""
+
+    def __init__(self, folder: Path, job: Path | None = None):
+        """Follow `job`, by default the newest in `folder`; raises `FileNotFoundError` where there is none."""
+        jobs = sorted((Path(folder) / LIVE_FOLDER).glob("*-*[0-9a-f].json"))
+        if job is None and not jobs:
+            raise FileNotFoundError(f"no sweep is running in {folder}")
+        self.job = job or jobs[-1]
+        self.store = Store(Path(folder))
+        described = json.loads(self.job.read_text())
+        self.pid: int = described["pid"]
+        self.arm_of = {row["run"]: row["arm"] for row in described["runs"]}
+        self._curves: dict[str, dict[str, np.ndarray]] = {}
+        self._final: dict[str, str] = {}
+        self._read: dict[Path, int] = {}
+
+    def poll(self) -> dict[str, Arm]:
+        """Return the arms as they are now."""
+        self._read_events()
+        for key in self.arm_of:
+            if key not in self._final and self.store.has(key):
+                steps = self.store.table(key, "steps")
+                self._curves[key] = {name: steps[name].to_numpy() for name in LIVE if name in steps}
+                self._final[key] = self.store.record(key)["status"]
+        arms: dict[str, Arm] = {}
+        for key, name in self.arm_of.items():
+            arm = arms.setdefault(name, Arm(0))
+            arm.runs += 1
+            arm.finished += key in self._final
+            arm.diverged += self._final.get(key) == "diverged"
+            for metric, curve in self._curves.get(key, {}).items():
+                arm.curves[metric].append(curve)
+        return arms
+
+    def _read_events(self) -> None:
+        for path in self.job.parent.glob(f"{self.job.stem}.*.jsonl"):
+            with open(path) as file:
+                file.seek(self._read.get(path, 0))
+                for line in file:
+                    if not line.endswith("\n"):
+                        break  # still being written
+                    self._read[path] = self._read.get(path, 0) + len(line.encode())
+                    event = json.loads(line)
+                    if event["event"] == "chunk":
+                        self._append(event)
+
+    def _append(self, event: dict[str, Any]) -> None:
+        for lane, key in enumerate(event["runs"]):
+            if key in self._final:
+                continue
+            curves = self._curves.setdefault(key, {})
+            for name in LIVE:
+                if name in event:
+                    values = np.asarray(event[name][lane], float)
+                    # A slice that was begun again begins its curve again.
+                    before = curves.get(name, values[:0])[: event["step"] - len(values)]
+                    curves[name] = np.concatenate([before, values])
+
+
+def table_of(arms: dict[str, Arm]) -> Table:
+    """Return the arms as a table: runs, reward and mismatch."""
+    table = Table("arm", "runs", "steps", "reward", "mismatch (std rho)", "diverged", header_style="bold")
+    for name, arm in arms.items():
+        steps = max((len(curve) for curve in arm.curves["reward"]), default=0)
+        shown = [f"{arm.recent(metric):.3g}" for metric in LIVE]
+        table.add_row(Text(name), f"{arm.finished}/{arm.runs}", str(steps), *shown, str(arm.diverged or ""))
+    return table
+
+
+def charts_of(arms: dict[str, Arm]) -> Group:
+    """Return the arms' mean curves, a chart per metric."""
+    width = max(40, min(100, console.width - 12))
+    return Group(
+        *(
+            Text(chart(title, {name: arm.mean(metric) for name, arm in arms.items()}, width))
+            for metric, title in zip(LIVE, ("reward", "mismatch (std rho)"), strict=True)
+        )
+    )
+
+
+@contextlib.contextmanager
+def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
+    """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
+    said: list[int] = [-1]
+    drawn = [0.0, 0.0]
+
+    def line(arms: dict[str, Arm]) -> None:
+        finished = sum(arm.finished for arm in arms.values())
+        if finished != said[0]:
+            said[0] = finished
+            parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in arms.items()]
+            shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
+            console.print(
+                f"{finished}/{len(monitor.arm_of)} runs; reward / mismatch: {shown}", highlight=False
+            )
+
+    live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
+
+    def show() -> None:
+        now = time.monotonic()
+        if now - drawn[0] < REDRAW_SECONDS:
+            return
+        drawn[0] = now
+        arms = monitor.poll()
+        if live is not None:
+            live.update(Group(table_of(arms), charts_of(arms)) if watch else table_of(arms))
+        else:
+            line(arms)
+        if watch and now - drawn[1] > REDRAW_FILE_SECONDS:
+            drawn[1] = now
+            draw_file(arms, monitor.store.folder / "curves.png")
+
+    with live or contextlib.nullcontext():
+        yield show
+        drawn[0] = drawn[1] = 0.0
+        show()
+
+
+def draw_file(arms: dict[str, Arm], path: Path) -> None:
+    """Redraw the curves in a file, atomically."""
+    from simlab.sweeps.curves import save_arm_curves
+
+    save_arm_curves({metric: {n: a.mean(metric) for n, a in arms.items()} for metric in LIVE}, path)
+
+
+def remove_dead_jobs(folder: Path) -> None:
+    """Remove what killed sweeps have left behind; those of living processes stay."""
+    for job in (folder / LIVE_FOLDER).glob("*-*[0-9a-f].json"):
+        with contextlib.suppress(OSError, ValueError):
+            if not _alive(json.loads(job.read_text())["pid"]):
+                for path in job.parent.glob(f"{job.stem}.*"):
+                    path.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

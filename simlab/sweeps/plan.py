@@ -1,0 +1,145 @@
+"""What a sweep will compute, grouped into programs, before it computes anything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
+from simlab.sweeps.grids import Grid
+from simlab.sweeps.program import program_name, static_signature, swept_recipe
+
+# Runs side by side in a slice. More of them amortize the cost of small operations; empty lanes cost as much
+# as full ones. Part of every key, so it depends on nothing but the kind of device.
+WIDTHS = {"cpu": 4}
+WIDE = 64
+# Fields that make another run of the same arm.
+REPEATS = ("seed", "warm_start")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run, its key, and the arm that it belongs to."""
+
+    key: str
+    config: RunConfig
+    arm: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one program."""
+
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps of each run."""
+        return self.runs[0].config.steps
+
+    def slices(self, width: int) -> int:
+        """Return how many slices of `width` the runs fill."""
+        return -(-len(self.runs) // width)
+
+    @property
+    def cost(self) -> float:
+        """Return the relative cost of a step: weights times tokens."""
+        recipe = recipe_of(self.runs[0].config)
+        model = recipe.model
+        inner = model.num_experts_per_tok * model.moe_intermediate_size if model.num_experts else 0
+        inner = inner or model.intermediate_size
+        attention = (sum(model.heads) + model.num_attention_heads) * model.head_dim
+        weights = model.num_hidden_layers * model.hidden_size * (attention + 3 * inner)
+        tokens = recipe.task.prompt_length + recipe.task.response_length
+        return float(weights) * recipe.prompts * recipe.group_size * tokens
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs in the order of the grid, and those that are missing in groups, largest first."""
+
+    runs: tuple[PlannedRun, ...]
+    groups: tuple[Group, ...]
+    width: int
+
+    @property
+    def missing(self) -> int:
+        """Number of runs to compute."""
+        return sum(len(group.runs) for group in self.groups)
+
+    @property
+    def steps(self) -> int:
+        """Number of run-steps to compute."""
+        return sum(len(group.runs) * group.steps for group in self.groups)
+
+    def describe(self) -> str:
+        """Return one line: programs, runs, steps."""
+        done = len(self.runs) - self.missing
+        kept = f" ({done} are there already)" if done else ""
+        slices = sum(group.slices(self.width) for group in self.groups)
+        return (
+            f"{len(self.runs)} runs{kept}; {len(self.groups)} programs, {slices} slices "
+            f"of width {self.width}, {self.steps} run-steps to compute"
+        )
+
+
+def default_width() -> int:
+    """Return the width of slices on this kind of device."""
+    return WIDTHS.get(jax.default_backend(), WIDE)
+
+
+def expand(base: RunConfig | Mapping[str, Any], grid: Grid, width: int) -> tuple[PlannedRun, ...]:
+    """Return the runs of a grid, checked, each key once.
+
+    Raises `ValueError` for whatever is wrong, naming the point of the grid.
+    """
+    configs = []
+    for point in grid.points:
+        try:
+            configs.append(run_config(base, point.changes))
+        except ValueError as error:
+            place = f" (at {point.arm or dict(point.changes)})" if point.changes else ""
+            raise ValueError(f"{error}{place}") from error
+    arms = _arms(grid, configs)
+    runs: dict[str, PlannedRun] = {}
+    for config, arm in zip(configs, arms, strict=True):
+        key = run_key(config, width, program_name(swept_recipe(config)))
+        runs.setdefault(key, PlannedRun(key, config, arm))
+    return tuple(runs.values())
+
+
+def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], width: int) -> Plan:
+    """Group the missing runs by static signature."""
+    wanted, groups = set(missing), {}
+    for run in runs:
+        if run.key in wanted:
+            signature = static_signature(swept_recipe(run.config), run.config.steps)
+            groups.setdefault(signature, []).append(run)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    return Plan(tuple(runs), tuple(Group(tuple(group)) for group in ordered), width)
+
+
+def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
+    """Name arms as their points do, and by the columns that vary besides, repeats aside."""
+    tables = [columns(config) for config in configs]
+    names = dict.fromkeys(name for table in tables for name in table)
+    repeats = tuple(f"{name}." for name in REPEATS)
+    spelled = [field for point in grid.points if point.arm for field in point.changes]
+    varied = [
+        name
+        for name in names
+        if name not in REPEATS
+        and not name.startswith(repeats)
+        and not any(name == field or name.startswith(f"{field}.") for field in spelled)
+        and len({repr(table.get(name)) for table in tables}) > 1
+    ]
+    labels = []
+    for point, table in zip(grid.points, tables, strict=True):
+        parts = [
+            str(table[name]) if isinstance(table[name], str) else f"{name}={table[name]}"
+            for name in varied
+            if name in table
+        ]
+        labels.append(", ".join([point.arm, *parts] if point.arm else parts) or "all")
+    return labels

@@ -1,0 +1,97 @@
+"""First policies: a file of parameters known by its content, or a recipe of supervised demonstrations."""
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from simlab.core.paths import shop_root
+from simlab.core.streams import stream
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params, init_params
+from simlab.sweeps.cache import one_order
+from simlab.sweeps.plain import Plain, number, read_fields
+from simlab.tasks import Task
+from simlab.training.checkpoints import load_tree, save_tree
+from simlab.training.warm_start import WarmStart, warm_start
+
+PREFIX = "sha256:"
+
+
+def read_start(value: Plain, model: TransformerConfig) -> Plain:
+    """Return the canonical form of `warm_start`: None, `{"file", "sha256"}`, or a table with `seed`.
+
+    Raises `ValueError` for a file that is not there or does not fit the model.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Mapping) and "file" not in value:
+        table = dict(value)
+        seed = number(table.pop("seed", 0), "warm_start.seed", 0)
+        return read_fields(WarmStart, table, "warm_start")[1] | {"seed": seed}
+    name = value["file"] if isinstance(value, Mapping) else value
+    if not isinstance(name, str | Path):
+        raise ValueError(f"warm_start: bad value {value!r}; allowed: a file, its sha256:..., or a table")
+    path = _find(str(name))
+    written = path.stat().st_mtime_ns
+    try:
+        _check_fit(path, written, model)
+    except ValueError as error:
+        raise ValueError(f"warm_start: {error}") from error
+    return {"file": str(path), "sha256": _digest(path, written)}
+
+
+def start_key(start: Plain) -> Plain:
+    """Return what identifies a canonical first policy: the content of a file, not its place."""
+    return PREFIX + start["sha256"] if start is not None and "sha256" in start else start
+
+
+def first_params(start: Plain, task: Task, model: TransformerConfig, seed: int, folder: Path) -> Params:
+    """Return the parameters a run begins with; those of a table are trained once and kept in `folder`."""
+    if start is None:
+        return init_params(stream(jax.random.key(seed), "init"), model)
+    if "sha256" in start:
+        return load_tree(Path(start["file"]), _like(model))
+    name = hashlib.sha256(repr((task, model, sorted(start.items()))).encode()).hexdigest()[:20]
+    path = folder / f"{name}.npz"
+    if not path.is_file():
+        changes = {field: value for field, value in start.items() if field != "seed"}
+        how = WarmStart(**read_fields(WarmStart, changes, "warm_start")[0])
+        train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=one_order())
+        save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
+    return load_tree(path, _like(model))
+
+
+def _like(model: TransformerConfig) -> Params:
+    return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+
+
+def _find(name: str) -> Path:
+    """Return the file of that path, name, or content."""
+    shelf = shop_root() / "experiments" / "warm_starts"
+    for path in (Path(name), shelf / name, shelf / f"{name}.npz", shop_root() / name):
+        if path.is_file():
+            return path.resolve()
+    kept = sorted(shelf.glob("*.npz"))
+    if name.startswith(PREFIX):
+        for path in kept:
+            if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
+                return path.resolve()
+    raise ValueError(
+        f"warm_start: no file {name!r}; there are: {', '.join(path.stem for path in kept) or 'none'}"
+    )
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, written: int) -> str:
+    del written  # a file that is written again is read again
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _check_fit(path: Path, written: int, model: TransformerConfig) -> None:
+    del written
+    load_tree(path, _like(model))

@@ -1,0 +1,127 @@
+"""The call: check, plan, say what it will cost, compute what is missing, write the tables."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
+from simlab.core.progress import console
+from simlab.core.results import write_table
+from simlab.sweeps.cache import keep_programs
+from simlab.sweeps.config import RunConfig
+from simlab.sweeps.grids import Grid, as_grid
+from simlab.sweeps.local import compute
+from simlab.sweeps.plan import Plan, PlannedRun, default_width, expand, make_plan
+from simlab.sweeps.result import SweepResult
+from simlab.sweeps.store import VIEW, Store
+from simlab.sweeps.tables import runs_table
+
+ASK_ABOVE_MINUTES = 5.0
+
+
+def sweep(
+    base: RunConfig | Mapping[str, Any],
+    over: Grid | Mapping[str, Any] | None = None,
+    out: str | Path = "runs/sweep",
+    *,
+    name: str = "sweep",
+    width: int | None = None,
+    workers: int | None = None,
+    yes: bool = False,
+    watch: bool = False,
+) -> SweepResult:
+    """Compute every run of a grid that `out` does not hold yet, and return all of them.
+
+    - `base`: a run in plain values, see `RunConfig`; what `over` gives may be missing in it.
+    - `over`: `{"objective": ["grpo", "gspo"], "optimizer.learning_rate": [1e-4, 3e-4], "seed": range(4)}` for
+      all combinations, or a grid of `grid`, `listed`, `sampled` and their products with `*`.
+    - `out`: folder of the sweep; see `simlab.sweeps.tables` for what is in it. Sweeps may share one.
+    - `width`: runs side by side in a slice; part of the key of a run. Default 4 on a CPU, 64 elsewhere.
+    - `workers`: processes; 0 is this one. Default one per core on a CPU, this process elsewhere.
+    - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
+    - `watch`: redraw curves in the terminal, and in `out/curves.png`.
+
+    Killed at any moment and called again it goes on, and ends with the same bytes.
+    Raises `ValueError` before any compute, naming the field, the value and what is allowed.
+    """
+    began = time.perf_counter()
+    keep_programs()
+    folder, chosen = Path(out), default_width() if width is None else width
+    if chosen < 1:
+        raise ValueError(f"width {chosen}; allowed: an integer >= 1")
+    points = as_grid(over)
+    plan, store = prepare(base, points, folder, chosen)
+    console.print(f"{name}: {plan.describe()}", highlight=False)
+    timings = {"plan": time.perf_counter() - began}
+    if plan.missing:
+        timings |= compute(plan, store, workers, lambda minutes: _agreed(minutes, yes), watch)
+    timings["total"] = time.perf_counter() - began
+    return _write_view(store, plan, name, timings)
+
+
+def prepare(
+    base: RunConfig | Mapping[str, Any], points: Grid, folder: Path, width: int
+) -> tuple[Plan, Store]:
+    """Check every run of the grid and plan those that `folder` lacks."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out {folder} is a file; name a folder")
+    runs = expand(base, points, width)
+    store = Store(folder)
+    return make_plan(runs, store.missing(run.key for run in runs), width), store
+
+
+def _agreed(minutes: float, yes: bool) -> bool:
+    """Say how long it will take, and ask if that is long and somebody is there."""
+    console.print(
+        f"expected: {_duration(minutes)} (calibrated on this machine, as busy as it is)", highlight=False
+    )
+    if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
+        return True
+    return console.input("go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _duration(minutes: float) -> str:
+    return (
+        f"{60 * minutes:.0f} s"
+        if minutes < 2
+        else f"{minutes:.0f} min"
+        if minutes < 120
+        else f"{minutes / 60:.1f} h"
+    )
+
+
+def _write_view(store: Store, plan: Plan, name: str, timings: Mapping[str, float]) -> SweepResult:
+    """Write the tables of this sweep beside the store: the same bytes however it came about."""
+    table = runs_table([store.record(run.key) for run in plan.runs], [run.arm for run in plan.runs])
+    result = SweepResult(store.folder, table)
+    store.lock_view()
+    try:
+        (store.folder / MANIFEST_NAME).unlink(missing_ok=True)
+        tables = {"runs": table, "steps": result.steps(), "vectors": result.vectors()}
+        for table_name, frame in tables.items():
+            write_table(store.folder, table_name, frame)
+        rows = {table_name: len(frame) for table_name, frame in tables.items()}
+        seeds = sorted({run.config.seed for run in plan.runs})
+        manifest = build_manifest(name, _config(plan), seeds, timings, rows)
+        write_manifest(store.folder, manifest)
+    finally:
+        store.release([VIEW])
+    return result
+
+
+def _config(plan: Plan) -> dict[str, Any]:
+    first: PlannedRun = plan.runs[0]
+    varied = SweepResult.varying(pd.DataFrame([run.config.as_dict() for run in plan.runs]))
+    common = {field: value for field, value in first.config.as_dict().items() if field not in varied}
+    return {
+        "width": plan.width,
+        "arms": list(dict.fromkeys(run.arm for run in plan.runs)),
+        "computed": plan.missing,
+        # JSON has no infinity.
+        "common": json.loads(json.dumps(common), parse_constant=str),
+    }

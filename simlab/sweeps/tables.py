@@ -1,0 +1,96 @@
+"""What a sweep writes: tidy tables, the same bytes for the same runs, times nowhere but in the manifest.
+
+| table | one row per | columns |
+|---|---|---|
+| `runs` | run, in the order of the grid | `run` (its key), `arm`, `status` (`finished` or `diverged`),
+  `diverged_at` (step from 0, -1 if it did not), `steps_made`, then every field of the config under its dotted
+  name: `objective`, `objective.clip_low`, `optimizer.learning_rate`, `warm_start` (its content hash), ... |
+| `steps` | run and step | `run`, `step` from 0, then every scalar metric of the training step under its name,
+  float32, as measured on the rollout of that step, before its update |
+| `vectors` | run, step, metric and place | `run`, `step`, `metric`, `index`, `value`; the place of a
+  `..._by_pi_train` metric is a bin, between `simlab.metrics.PROBABILITY_EDGES[index]` and the next edge |
+
+A field that a run does not have (the `clip_low` of an objective without one) is empty in its row. A run that
+diverges (one of `WATCHED` is not finite) keeps the step at which it did, and has no later rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# Not finite only when something broke; other metrics are NaN where there is nothing to average.
+WATCHED = ("grad_norm", "entropy", "reward")
+
+Metrics = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """One finished run, ready to be written."""
+
+    steps: dict[str, Any]
+    vectors: dict[str, Any]
+    record: dict[str, Any]
+
+
+def diverged_at(metrics: Metrics) -> int:
+    """Return the first step at which a watched metric [steps] is not finite, or -1."""
+    broken = [~np.isfinite(metrics[name]) for name in WATCHED if name in metrics]
+    where = np.flatnonzero(np.any(broken, axis=0)) if broken else np.array([], int)
+    return int(where[0]) if len(where) else -1
+
+
+def run_tables(key: str, columns: Mapping[str, Any], metrics: Metrics) -> RunTables:
+    """Return the tables of a run from its metrics, each [steps, ...]."""
+    first = diverged_at(metrics)
+    made = first + 1 if first >= 0 else len(next(iter(metrics.values())))
+    kept = {name: np.asarray(values)[:made] for name, values in sorted(metrics.items())}
+    scalars = {name: values for name, values in kept.items() if values.ndim == 1}
+    vectors = {name: values.reshape(made, -1) for name, values in kept.items() if values.ndim > 1}
+    steps = {"run": [key] * made, "step": np.arange(made, dtype=np.int32)} | scalars
+    record = {
+        "run": key,
+        "status": "diverged" if first >= 0 else "finished",
+        "diverged_at": first,
+        "steps_made": made,
+        "columns": dict(columns),
+    }
+    return RunTables(steps, _long(key, vectors), record)
+
+
+def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("step", "metric", "index", "value")}
+    for name, values in vectors.items():
+        step, index = np.indices(values.shape, dtype=np.int32)
+        parts["step"].append(step.ravel())
+        parts["metric"].append(np.full(values.size, name, object))
+        parts["index"].append(index.ravel())
+        parts["value"].append(values.astype(np.float32).ravel())
+    empty = {"step": np.int32, "metric": object, "index": np.int32, "value": np.float32}
+    joined = {
+        name: np.concatenate(found) if found else np.array([], empty[name]) for name, found in parts.items()
+    }
+    return {"run": [key] * len(joined["step"])} | joined
+
+
+def runs_table(records: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> pd.DataFrame:
+    """Return the `runs` table of these records, in their order."""
+    own = ("run", "status", "diverged_at", "steps_made")
+    columns = {"run": [], "arm": list(arms)} | {name: [] for name in own}
+    columns |= {name: [] for record in records for name in record["columns"]}
+    for record in records:
+        for name in columns:
+            if name != "arm":
+                columns[name].append(record[name] if name in own else record["columns"].get(name))
+    return pd.DataFrame({name: _one_kind(values) for name, values in columns.items()})
+
+
+def _one_kind(values: list[Any]) -> list[Any]:
+    """Return a column; a number in one run and a pair or a word in another all become text."""
+    kinds = {type(value) for value in values if value is not None}
+    if list in kinds or (len(kinds) > 1 and not kinds <= {int, float}):
+        return [None if value is None else str(value) for value in values]
+    return values

@@ -1,0 +1,57 @@
+"""Watching a sweep from another process."""
+
+import contextlib
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+
+from simlab.sweeps.execute import LIVE
+from simlab.sweeps.monitor import Arm, Monitor, charts_of, draw_file, table_of
+from simlab.sweeps.result import load
+
+
+def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | None = None) -> None:
+    """Redraw the newest sweep of `folder` until it ends, in the terminal and in `file`.
+
+    Without one that runs, the last finished one is drawn; raises `FileNotFoundError` without that too.
+    """
+    try:
+        monitor = Monitor(folder)
+    except FileNotFoundError:
+        arms, monitor = _finished(folder), None
+    else:
+        arms = monitor.poll()
+    console = Console()
+    screen = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    with screen or contextlib.nullcontext():
+        while True:
+            shown = Group(table_of(arms), charts_of(arms))
+            if screen is None:
+                console.print(shown)
+            else:
+                screen.update(shown, refresh=True)
+            if file is not None:
+                draw_file(arms, file)
+            # The job's file goes when its sweep ends.
+            if once or monitor is None or not monitor.job.is_file():
+                return
+            time.sleep(every)
+            arms = monitor.poll()
+
+
+def _finished(folder: Path) -> dict[str, Arm]:
+    """The arms of a finished sweep, from its tables."""
+    result = load(folder)
+    arms: dict[str, Arm] = {}
+    steps = dict(iter(result.steps().groupby("run", sort=False)))
+    for row in result.runs().to_dict("records"):
+        arm = arms.setdefault(str(row["arm"]), Arm(0))
+        arm.runs += 1
+        arm.finished += 1
+        arm.diverged += row["status"] == "diverged"
+        for name in LIVE:
+            arm.curves[name].append(np.asarray(steps[row["run"]][name], float))
+    return arms

@@ -1,0 +1,82 @@
+"""`simlab sweep` and `simlab watch`: errors and plans before any compute, and a whole small sweep."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from simlab.cli import app
+from simlab.core.paths import shop_root
+from simlab.sweeps.file import read_file
+from simlab.sweeps.plan import expand
+
+runner = CliRunner()
+SWEEP = """
+name = "small"
+width = 2
+[base]
+engines = "f32/f32"
+objective = "grpo"
+task = "sort"
+model = "tiny-dense"
+steps = 2
+[over]
+seed = [0, 1]
+"""
+
+
+def call(tmp_path, text, *options):
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    return runner.invoke(app, ["sweep", str(path), "--out", str(tmp_path / "out"), *options])
+
+
+def test_a_plan_computes_nothing(tmp_path):
+    result = call(tmp_path, SWEEP, "--plan")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == "small: 2 runs; 1 programs, 1 slices of width 2, 4 run-steps to compute"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SWEEP.replace('"grpo"', '"grop"'),
+            r"objective: unknown objective 'grop'; did you mean 'grpo'\? allowed",
+        ),
+        (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed: bad axis 1; allowed: a list of values"),
+        (SWEEP.replace("[over]", "[ovr]"), r"unknown part of sweep.toml 'ovr'; did you mean 'over'\?"),
+        (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
+        ("[over]\nseed = [0]", r"the table \[base\] is missing"),
+        (SWEEP.replace("width = 2", "sampled = {count = 3}"), r"\[sampled\] needs fields, seed"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_error(tmp_path, text, message):
+    result = call(tmp_path, text)
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr.replace("\n", " "))
+    assert not (tmp_path / "out").exists()
+
+
+def test_watching_nothing_is_an_error(tmp_path):
+    result = runner.invoke(app, ["watch", str(tmp_path), "--once"])
+    assert result.exit_code == 2
+    assert "no finished run" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "path", sorted((shop_root() / "examples").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_examples_can_be_planned(path):
+    described = read_file(path)
+    assert len(expand(described.base, described.grid, described.width or 4)) == len(described.grid)
+
+
+@pytest.mark.slow
+def test_a_sweep_from_a_file(tmp_path):
+    result = call(tmp_path, SWEEP, "--workers", "0")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["name"] == "small"
+    assert runner.invoke(app, ["watch", str(tmp_path / "out")]).exit_code == 0

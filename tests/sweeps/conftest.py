@@ -1,0 +1,24 @@
+"""One folder of compiled programs for all tests of sweeps, so that processes compile each only once."""
+
+import os
+
+import pytest
+
+from simlab.sweeps import SweepResult, sweep
+from simlab.sweeps.cache import VARIABLE
+from tests.sweeps.small import BASE, GRID, WIDTH
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs(tmp_path_factory):
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = before or str(tmp_path_factory.mktemp("programs"))
+    yield
+    if before is None:
+        del os.environ[VARIABLE]
+
+
+@pytest.fixture(scope="session")
+def reference(programs, tmp_path_factory) -> SweepResult:
+    """The small sweep, computed in this process without any interruption."""
+    return sweep(BASE, GRID, tmp_path_factory.mktemp("reference"), width=WIDTH, workers=0)

@@ -1,0 +1,65 @@
+"""The smallest sweep: one compiled program for all tests."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from simlab.sweeps.cache import programs_folder
+
+WIDTH = 2
+# A mismatch that is cheap to compile, at one site; without a reward the entropy bonus moves the policy.
+BASE: dict[str, Any] = {
+    "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
+    "objective": "grpo",
+    "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
+    "model": {
+        "name": "tiny-dense",
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    },
+    "optimizer": {"learning_rate": 0.01},
+    "extra_terms": {"entropy": 0.1},
+    "prompts": 2,
+    "group_size": 2,
+    "minibatches": 1,
+    "steps": 2,
+}
+GRID = {"objective": ["grpo", "grpo+tis"], "seed": [0, 1, 2]}
+
+SCRIPT = """
+import json, sys
+from simlab.sweeps import sweep
+given = json.loads(sys.argv[1])
+sweep(given.pop("base"), given.pop("over"), given.pop("out"), **given)
+"""
+
+
+def start(out: Path, over: dict[str, Any] | None = None, workers: int = 0) -> subprocess.Popen:
+    """Start the small sweep in a process of its own."""
+    given = {"base": BASE, "over": over or GRID, "out": str(out), "width": WIDTH, "workers": workers}
+    environment = {**os.environ, "SIMLAB_CACHE": str(Path(str(programs_folder())).parent)}
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, json.dumps(given)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> None:
+    """Wait for a sweep to end well."""
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors.decode()
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Digests of everything that a sweep leaves but its manifest."""
+    paths = [*folder.glob("*.parquet"), *(folder / "store").glob("[0-9a-f]*")]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(paths)}

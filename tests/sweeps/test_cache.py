@@ -1,0 +1,22 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from simlab.sweeps.cache import cache_folder
+
+
+def test_programs_are_kept_in_the_users_cache_folder_or_where_it_is_said(monkeypatch):
+    monkeypatch.delenv("SIMLAB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache_folder() == Path("/caches/simlab")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "simlab"
+    monkeypatch.setenv("SIMLAB_CACHE", "/elsewhere")
+    assert cache_folder() == Path("/elsewhere")
+    monkeypatch.setenv("SIMLAB_CACHE", "")
+    assert cache_folder() is None
+
+
+def test_importing_the_package_is_cheap():
+    code = "import simlab, sys; assert 'jax' not in sys.modules; simlab.sweep; assert 'jax' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

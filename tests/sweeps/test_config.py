@@ -1,0 +1,191 @@
+"""Configs are checked before any compute, and equal runs have equal keys however they are written."""
+
+import numpy as np
+import pytest
+
+from simlab.engines import ENGINE_PAIRS, find_pair
+from simlab.models.config import MODELS
+from simlab.objectives import resolve
+from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
+from simlab.sweeps.file import read_file
+from simlab.sweeps.plan import expand
+from simlab.tasks import TASKS
+from simlab.training.schedules import SCHEDULES
+from tests.sweeps.small import BASE
+
+FLAGSHIP = {
+    "engines": "f32/fp8-s4-truncated",
+    "objective": {"name": "grpo+tis", "correction_clip": 5.0},
+    "task": "add",
+    "model": "tiny-dense",
+    "steps": 10,
+}
+
+TOML = """
+[base]
+engines = "f32/fp8-s4-truncated"
+task = "add"
+model = "tiny-dense"
+steps = 10
+[base.objective]
+name = "grpo+tis"
+correction_clip = 5
+[over]
+seed = [0, 1]
+optimizer.learning_rate = [1e-3]
+"""
+
+
+def test_a_config_is_the_recipe_that_it_writes_down():
+    recipe = recipe_of(run_config(FLAGSHIP, {"optimizer.learning_rate": 1}))
+    expected = find_pair("f32/fp8-s4-truncated")
+    assert repr(recipe.engines) == repr(expected)
+    assert recipe.objective == resolve("grpo+tis", correction_clip=5.0)
+    assert recipe.optimizer.learning_rate == 1.0
+    assert isinstance(recipe.optimizer.learning_rate, float)
+    assert recipe.task == TASKS["add"]()
+    assert recipe.model == MODELS["tiny-dense"]
+
+
+def test_the_canonical_form_is_a_fixed_point():
+    changes = {
+        "engines.infer.residual": {"name": "e5m2", "rounding": "toward_zero"},
+        "engines.infer.projection.activations.format.mantissa_bits": 3,
+        "schedule": {"name": "cosine", "steps": 10.0},
+        "warm_start": {"steps": 20},
+    }
+    config = run_config(FLAGSHIP, changes)
+    assert run_config(config) == config
+    assert RunConfig(**config.as_dict()) == config
+    sites = recipe_of(config).engines.infer
+    assert sites.projection.activations.format.mantissa_bits == 3
+    assert (
+        sites.projection.activations.scaling
+        == find_pair(FLAGSHIP["engines"]).infer.projection.activations.scaling
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"critic": {}, "objective": "ppo"},
+        {"gradient_site": "e5m2"},
+        {"staleness": 2},
+        {"engines.replay": "R3", "model": "tiny-moe"},
+        {"schedule": "length-triggered", "schedule.rise": 1.5},
+    ],
+    ids=repr,
+)
+def test_fields_that_this_room_does_not_know_are_read_by_their_types(changes):
+    config = run_config(FLAGSHIP, changes)
+    assert run_config(config) == config
+    assert recipe_of(config) is not None
+    assert run_key(config, 4) != run_key(run_config(FLAGSHIP), 4)
+
+
+def test_toml_and_python_give_the_same_keys(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(TOML)
+    described = read_file(path)
+    from_file = [run.key for run in expand(described.base, described.grid, 4)]
+    base = {**FLAGSHIP, "steps": 10.0, "objective": {"correction_clip": np.float32(5), "name": "grpo+tis"}}
+    changes = [{"seed": seed, "optimizer.learning_rate": np.float32(1e-3)} for seed in (0, 1)]
+    assert from_file == [run_key(run_config(base, c), 4, _program(base)) for c in changes]
+
+
+def _program(base):
+    from simlab.sweeps.program import program_name, swept_recipe
+
+    return program_name(swept_recipe(run_config(base)))
+
+
+def test_whatever_changes_a_run_changes_its_key():
+    keys = {
+        run_key(run_config(FLAGSHIP, changes), 4)
+        for changes in (
+            {},
+            {"seed": 1},
+            {"steps": 11},
+            {"objective": "grpo+tis"},
+            {"engines": "f32/bf16"},
+            {"prompts": 4},
+            {"sampler.temperature": 0.9},
+            {"task.train_size": 64},
+            {"model.num_hidden_layers": 1},
+            {"schedule.warmup": 5},
+            {"extra_terms.entropy": 0.1},
+        )
+    }
+    keys |= {run_key(run_config(FLAGSHIP), 8), run_key(run_config(FLAGSHIP), 4, "another program")}
+    assert len(keys) == 13
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer.lerning_rate": 1}, r"field of optimizer 'lerning_rate'; did you mean 'learning_rate'\?"),
+        ({"optimizer.learning_rate": -1}, r"optimizer.learning_rate: bad value -1.0; allowed: at least 0"),
+        (
+            {"optimizer.learning_rate": "high"},
+            r"optimizer.learning_rate: bad value 'high'; allowed: a number",
+        ),
+        ({"steps": 2.5}, r"steps: bad value 2.5; allowed: an integer"),
+        ({"steps": 0}, r"steps: bad value 0; allowed: 1 to"),
+        ({"seed": True}, r"seed: bad value True; allowed: a number"),
+        ({"stepz": 3}, r"unknown field of the run 'stepz'; did you mean 'steps'\? allowed: engines, "),
+        (
+            {"engines": "f32/fp7"},
+            r"engines: unknown engine pair 'f32/fp7'; did you mean .* allowed: f32/f32, ",
+        ),
+        ({"objective": "grpo+tos"}, r"objective: unknown suffix 'tos'; did you mean .* allowed: tis, "),
+        ({"objective.clip": 2}, r"unknown field of objective 'clip'; did you mean 'clip_low'\? allowed: "),
+        ({"objective.clip_low": -1}, r"objective: bad clip_low -1.0; allowed: 0 to inf"),
+        ({"objective": 3}, r"objective: bad value 3; allowed: a name or a table"),
+        ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
+        ({"task.difficulty": 20}, r"task: bad difficulty 20; allowed: 1 to 8 digits"),
+        ({"model.hidden_size": "wide"}, r"model.hidden_size: bad value 'wide'; allowed: a number"),
+        ({"prompts": 7}, r"minibatches 4 does not divide the 7 prompts"),
+        ({"warm_start": "nothing"}, r"warm_start: no file 'nothing'; there are: "),
+        ({"sampler.top_p": 2}, r"sampler.top_p: bad value 2.0; allowed: "),
+        ({"extra_terms": {"kll": 1}}, r"unknown extra term 'kll'; allowed: entropy, kl"),
+        ({"engines.infer.residual": "e9m9"}, r"engines.infer.residual: unknown format 'e9m9'"),
+    ],
+)
+def test_a_wrong_value_names_field_value_and_what_is_allowed(changes, message):
+    with pytest.raises(ValueError, match=message):
+        run_config(FLAGSHIP, changes)
+
+
+def test_stages_that_do_not_fit_are_found_before_any_compute():
+    with pytest.raises(ValueError, match="objective: a group transform needs"):
+        run_config(FLAGSHIP, {"objective": "dfpo_min", "objective.advantage": "gae", "critic": {}})
+
+
+def test_missing_fields_are_named():
+    with pytest.raises(ValueError, match="a run needs engines, objective, task, model"):
+        run_config({})
+
+
+def test_every_name_of_every_catalog_can_be_written():
+    for name in ENGINE_PAIRS:
+        assert columns(run_config(FLAGSHIP, {"engines": name}))["engines"] == name
+    for name in TASKS:
+        assert columns(run_config(FLAGSHIP, {"task": name}))["task"] == name
+    for name in MODELS:
+        assert columns(run_config(FLAGSHIP, {"model": name}))["model"] == name
+    for name in SCHEDULES:
+        assert columns(run_config(FLAGSHIP, {"schedule": name}))["schedule"] == name
+
+
+def test_a_warm_start_is_known_by_its_content(tmp_path):
+    import jax
+
+    from simlab.models.parameters import init_params
+    from simlab.training.checkpoints import save_tree
+
+    params = init_params(jax.random.key(0), recipe_of(run_config(BASE)).model)
+    paths = [save_tree(tmp_path / name, params) for name in ("a.npz", "b.npz")]
+    configs = [run_config(BASE, {"warm_start": str(path)}) for path in paths]
+    assert run_key(configs[0], 2) == run_key(configs[1], 2) != run_key(run_config(BASE), 2)
+    with pytest.raises(ValueError, match=r"warm_start: .* in .*a.npz is float32"):
+        run_config(FLAGSHIP, {"warm_start": str(paths[0]), "model.num_hidden_layers": 1})

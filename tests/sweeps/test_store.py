@@ -1,0 +1,98 @@
+"""Claims end with their process, and tables have the same bytes for the same numbers."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+
+from simlab.core.results import write_table
+from simlab.sweeps.store import Store
+from simlab.sweeps.tables import run_tables, runs_table
+
+KEYS = [f"{i}{0:019x}" for i in range(1, 5)]
+CLAIM = """
+import sys
+from pathlib import Path
+from simlab.sweeps.store import Store
+print(*Store(Path(sys.argv[1])).claim(sys.argv[2:], 3), flush=True)
+sys.stdin.read()
+"""
+
+
+def metrics(steps=3, broken=None):
+    values = np.arange(steps, dtype=np.float32)
+    entropy = values.copy()
+    if broken is not None:
+        entropy[broken:] = np.nan
+    return {"reward": values, "entropy": entropy, "mean_rho": values * np.nan, "by_bin": np.ones((steps, 2))}
+
+
+def test_a_claim_excludes_other_processes_and_ends_with_its_own(tmp_path):
+    other = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path), *KEYS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout.readline().split() == KEYS[:3]
+    store = Store(tmp_path)
+    assert store.claim(KEYS, 4) == KEYS[3:]
+    other.kill()
+    other.wait()
+    assert store.claim(KEYS[:3], 4) == KEYS[:3]
+
+
+def test_what_is_finished_is_neither_missing_nor_claimed(tmp_path):
+    store = Store(tmp_path)
+    store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
+    assert store.missing(KEYS) == KEYS[1:]
+    assert store.claim(KEYS, 2) == KEYS[1:3]
+    # Without its record, which comes last, a run is not there.
+    (tmp_path / "store" / f"{KEYS[0]}.json").unlink()
+    assert store.missing(KEYS) == KEYS
+
+
+def test_tables_of_a_run(tmp_path):
+    tables = run_tables("k", {"seed": 0}, metrics())
+    assert tables.record["status"] == "finished"
+    steps = pd.DataFrame(tables.steps)
+    assert list(steps["step"]) == [0, 1, 2]
+    vectors = pd.DataFrame(tables.vectors)
+    assert list(vectors["index"]) == [0, 1] * 3
+    for folder in ("a", "b"):
+        Store(tmp_path / folder).write("k", tables)
+    names = [path.name for path in (tmp_path / "a" / "store").iterdir()]
+    assert all(
+        (tmp_path / "a" / "store" / n).read_bytes() == (tmp_path / "b" / "store" / n).read_bytes()
+        for n in names
+    )
+
+
+def test_a_run_ends_at_the_step_at_which_it_diverged():
+    tables = run_tables("k", {}, metrics(steps=5, broken=2))
+    assert (tables.record["status"], tables.record["diverged_at"], tables.record["steps_made"]) == (
+        "diverged",
+        2,
+        3,
+    )
+    assert list(pd.DataFrame(tables.steps)["step"]) == [0, 1, 2]
+
+
+def test_a_column_of_numbers_and_pairs_can_be_written(tmp_path):
+    def record(key, clip):
+        return {
+            "run": key,
+            "status": "finished",
+            "diverged_at": -1,
+            "steps_made": 1,
+            "columns": {"clip": clip, "kind": "x"} if clip else {},
+        }
+
+    records = [record("a", 2.0), record("b", [0.5, 5.0]), record("c", None)]
+    table = runs_table(records, ["x", "x", "y"])
+    assert list(table["clip"])[:2] == ["2.0", "[0.5, 5.0]"]
+    assert list(table["kind"].isna()) == list(table["clip"].isna()) == [False, False, True]
+    write_table(tmp_path, "runs", table)
+    numbers = runs_table([record("a", 2.0), record("b", 3.0), record("c", None)], ["x", "x", "y"])
+    assert numbers["clip"].sum() == 5.0

@@ -1,0 +1,118 @@
+"""A run's bytes depend on its config alone, and nothing is computed twice."""
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from simlab.objectives import OBJECTIVES, SUFFIXES
+from simlab.sweeps import load, sweep
+from simlab.sweeps.grids import grid, listed
+from tests.sweeps.small import BASE, GRID, WIDTH, finish, start, tables
+
+
+def small_sweep(out, over=None, **changes):
+    return sweep(BASE | changes.pop("base", {}), over, out, width=WIDTH, workers=0, **changes)
+
+
+def test_tables_are_tidy(reference):
+    runs, steps, vectors = reference.runs(), reference.steps(), reference.vectors()
+    assert list(runs["arm"]) == ["grpo"] * 3 + ["grpo+tis"] * 3
+    assert list(runs["seed"]) == [0, 1, 2] * 2
+    assert set(runs["status"]) == {"finished"}
+    assert list(steps["step"]) == [0, 1] * 6
+    assert not steps.duplicated(["run", "step"]).any()
+    assert steps["reward"].dtype == np.float32
+    assert set(vectors["metric"]) >= {"mean_rho_by_pi_train", "tokens_by_pi_train"}
+    frame = reference.frame()
+    assert len(frame) == len(steps)
+    assert list(frame.loc[frame["arm"] == "grpo", "seed"]) == [0, 0, 1, 1, 2, 2]
+    assert "steps" not in frame  # the same in all runs
+    assert "optimizer.learning_rate" in reference.frame(["optimizer.learning_rate"])
+    # Runs of different seeds are different runs, and the policy moves.
+    assert frame["entropy"].nunique() == 6
+    on_disk = load(reference.folder)
+    pd.testing.assert_frame_equal(on_disk.runs(), runs)
+    for name, count in reference.manifest["tables"].items():
+        assert len(pd.read_parquet(reference.folder / f"{name}.parquet")) == count
+
+
+def test_a_run_has_the_same_bytes_alone_and_beside_others(reference, tmp_path):
+    alone = small_sweep(tmp_path, {"seed": [1]}, base={"objective": "grpo+tis"})
+    (key,) = alone.runs()["run"]
+    assert key in set(reference.runs()["run"])
+    expected, actual = tables(reference.folder), tables(tmp_path)
+    for name in (f"{key}.steps.parquet", f"{key}.vectors.parquet", f"{key}.json"):
+        assert actual[name] == expected[name]
+
+
+def test_one_process_two_processes_and_this_one_give_the_same_bytes(reference, tmp_path):
+    finish(start(tmp_path, workers=2))
+    assert tables(tmp_path) == tables(reference.folder)
+
+
+def test_two_sweeps_at_once_in_one_folder(reference, tmp_path):
+    # They share half of their runs; the second also wants what the first does not.
+    first = start(tmp_path, {"objective": ["grpo"], "seed": [0, 1, 2]})
+    second = start(tmp_path, GRID)
+    finish(first)
+    finish(second)
+    finish(start(tmp_path, GRID))
+    assert tables(tmp_path) == tables(reference.folder)
+
+
+def test_repeated_and_widened_sweeps_compute_what_is_missing(reference, tmp_path):
+    small_sweep(tmp_path, {"objective": ["grpo"], "seed": [0, 2]})
+    widened = small_sweep(tmp_path, GRID)
+    assert widened.manifest["config"]["computed"] == 4
+    assert tables(tmp_path) == tables(reference.folder)
+    again = small_sweep(tmp_path, GRID)
+    assert again.manifest["config"]["computed"] == 0
+    assert tables(tmp_path) == tables(reference.folder)
+
+
+def test_a_diverged_run_is_recorded_and_the_others_go_on(reference, tmp_path):
+    result = small_sweep(tmp_path, {"optimizer.learning_rate": [0.01, 1e30]})
+    runs = result.runs().set_index("optimizer.learning_rate")
+    assert runs.loc[1e30, "status"] == "diverged"
+    assert runs.loc[1e30, "diverged_at"] == 1
+    assert runs.loc[0.01, "status"] == "finished"
+    assert (result.steps().groupby("run").size() == 2).all()
+    key = runs.loc[0.01, "run"]
+    assert tables(tmp_path)[f"{key}.steps.parquet"] == tables(reference.folder)[f"{key}.steps.parquet"]
+
+
+def test_at_most_one_compilation_per_static_signature_of_an_engine(tmp_path, monkeypatch):
+    compiled: list[str] = []
+    monkeypatch.setattr("simlab.sweeps.program._PROGRAMS", {})
+    plain = [name for name, found in OBJECTIVES.items() if not getattr(found.advantage, "needs", ())]
+    objectives = [*plain[:11], *(f"grpo+{suffix}" for suffix in list(SUFFIXES)[:5])]
+    residuals = [{"name": "f32/f32", "infer": {"residual": fmt}} for fmt in ("e5m2", "bf16", "fp16")]
+    over = {"objective": objectives, "engines": ["f32/f32", *residuals], "seed": [0, 1]}
+    lower = jax.stages.Lowered.compile
+
+    def counted(self, *arguments, **options):
+        compiled.append(str(self.in_tree))
+        return lower(self, *arguments, **options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
+    result = sweep(BASE | {"steps": 1}, over, tmp_path, width=16, workers=0)
+    assert len(result.runs()) == 128
+    assert len(compiled) == 2
+    assert set(result.runs()["status"]) == {"finished"}
+
+
+def test_arms_are_named_or_told_apart_by_what_varies(tmp_path):
+    arms = listed({"none": {"objective": "grpo"}, "TIS": {"objective": "grpo+tis"}}) * grid({"seed": [0, 1]})
+    result = small_sweep(tmp_path, arms)
+    assert list(result.runs()["arm"]) == ["none", "none", "TIS", "TIS"]
+
+
+def test_curves_and_their_errors(reference):
+    figure = reference.curves(("reward", "entropy"), by="objective")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["reward", "entropy"]
+    assert len(figure.axes[0].lines) == 2
+    with pytest.raises(ValueError, match="no metric 'rewards'; there are: run, step"):
+        reference.curves("rewards")
+    with pytest.raises(ValueError, match="no column 'lr'; there are: run, arm"):
+        reference.frame(["lr"])
