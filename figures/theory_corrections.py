@@ -1,5 +1,7 @@
 """Bias, spread and error of every correction at equal mismatch, and which one to take."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -115,7 +117,7 @@ def _best(axis, moments) -> None:
     winner = order.le(order.min(axis=1) * 1.001, axis=0).idxmax(axis=1).unstack()
     lengths, doses = winner.index.to_numpy(), winner.columns.to_numpy()
     present = [name for name in SHOWN if (winner == name).to_numpy().any()]
-    styles = {
+    styles: dict[str, dict[str, Any]] = {
         name: {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
         for i, name in enumerate(present)
     }
