@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-RESULTS := formats softmax theory_survival theory_corrections bench_quantize bench_linear bench_objectives
+RESULTS := formats softmax theory_survival theory_corrections flagship length_growth which_card \
+	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores
 
 .PHONY: help demo results test check test-slow test-engines equations lock clean
 help:  ## show this list
@@ -23,7 +24,8 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.core
 demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 minutes after installation)
 	$(BIN)/simlab run formats
 	$(BIN)/simlab run softmax
-	$(BIN)/simlab figures format_error softmax_levels softmax_placements softmax_spread softmax_real
+	$(BIN)/simlab run flagship_sweep
+	$(BIN)/simlab figures format_error softmax_levels softmax_placements softmax_spread softmax_real flagship_sweep
 
 results: $(VENV)/.core  ## re-make the results and figures that travel with the code (commit first)
 	for name in $(RESULTS); do $(BIN)/simlab run $$name --out experiments/results/$$name || exit 1; done

@@ -110,13 +110,13 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     kept = replace(batch, mask=mask)
     weights = objective.surrogate(kept, terms.advantages)
     if objective.transform is not None:
-        weights = _transformed(objective, weights, kept, terms.advantages)
+        weights = transformed_weights(objective, weights, kept, terms.advantages)
     correction = objective.surrogate.pool(terms.correction, mask)
     per_token = terms.advantages * weights * correction * terms.distortion
     return objective.aggregation(jnp.where(mask, per_token, 0), mask)
 
 
-def _transformed(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:
+def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:
     """Apply the group transform to the one weight that all tokens of a sequence share."""
     assert objective.transform is not None
     if not objective.surrogate.one_weight_per_sequence():

@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
-from simlab.objectives.objective import _transformed
+from simlab.objectives.objective import transformed_weights
 
 Number = Any  # a Python number or a traced scalar
 PICKED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
@@ -154,7 +154,7 @@ class AnySurrogate:
             # The check that surrogate and transform fit was made when the config was read.
             shared = SimpleNamespace(one_weight_per_sequence=lambda: True)
             stages: Any = SimpleNamespace(surrogate=shared, transform=transform)
-            return _transformed(stages, weights, batch, advantages)
+            return transformed_weights(stages, weights, batch, advantages)
 
         weights = self.objective._pick("surrogate", lambda stage: stage(batch, advantages))
         return self.objective._pick("transform", transformed, weights)

@@ -69,7 +69,8 @@ def read(hint: Any, value: Plain, where: str, present: Any = None) -> Read:
         if typing.get_origin(option) is tuple and isinstance(value, tuple | list):
             numbers = [_scalar(typing.get_args(option), part, where, present) for part in value]
             return tuple(numbers), numbers
-    return _same(_scalar(options, value, where, present))
+    found = _scalar(options, value, where, present)
+    return found, plain(found)
 
 
 def read_fields(cls: type, values: Mapping[str, Plain], where: str, present: Any = None) -> Read:

@@ -1,5 +1,7 @@
 """Configs are checked before any compute, and equal runs have equal keys however they are written."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,7 @@ def test_the_canonical_form_is_a_fixed_point():
     config = run_config(FLAGSHIP, changes)
     assert run_config(config) == config
     assert RunConfig(**config.as_dict()) == config
+    assert json.loads(json.dumps(config.as_dict())) == config.as_dict()
     sites = recipe_of(config).engines.infer
     assert sites.projection.activations.format.mantissa_bits == 3
     assert (
