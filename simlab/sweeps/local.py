@@ -16,7 +16,7 @@ import jax
 from simlab.core.atomic import write_atomically
 from simlab.core.progress import console
 from simlab.sweeps.execute import calibrate, train_warm_starts, work
-from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_dead_jobs, showing
+from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
 from simlab.sweeps.plan import Plan
 from simlab.sweeps.store import Store
 
@@ -37,7 +37,6 @@ def compute(
     `agreed` gets the expected minutes and says whether to go on; raises `StoppedError` if not.
     """
     count = _processes(plan, workers)
-    remove_dead_jobs(store.folder)
     train_warm_starts(plan, store)
     job = _write_job(plan, store.folder, count)
     try:
@@ -46,8 +45,7 @@ def compute(
                 return _here(plan, store, job, agreed, show)
             return _in_processes(plan, store, job, count, agreed, show)
     finally:
-        for path in job.parent.glob(f"{job.name.partition('.')[0]}.*"):
-            path.unlink(missing_ok=True)
+        remove_job(job)
 
 
 def expected_minutes(plan: Plan, calibrations: Sequence[Mapping[str, float]], processes: int) -> float:

@@ -181,8 +181,15 @@ def remove_dead_jobs(folder: Path) -> None:
     for job in (folder / LIVE_FOLDER).glob("*-*[0-9a-f].json"):
         with contextlib.suppress(OSError, ValueError):
             if not _alive(json.loads(job.read_text())["pid"]):
-                for path in job.parent.glob(f"{job.stem}.*"):
-                    path.unlink(missing_ok=True)
+                remove_job(job)
+
+
+def remove_job(job: Path) -> None:
+    """Remove a job's files, itself last: without it nobody would know whose the others are."""
+    for path in job.parent.glob(f"{job.stem}.*"):
+        if path != job:
+            path.unlink(missing_ok=True)
+    job.unlink(missing_ok=True)
 
 
 def _alive(pid: int) -> bool:

@@ -16,6 +16,7 @@ from simlab.sweeps.cache import keep_programs
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.local import compute
+from simlab.sweeps.monitor import remove_dead_jobs
 from simlab.sweeps.plan import Plan, PlannedRun, default_width, expand, make_plan
 from simlab.sweeps.result import SweepResult
 from simlab.sweeps.store import VIEW, Store
@@ -57,6 +58,7 @@ def sweep(
     points = as_grid(over)
     plan, store = prepare(base, points, folder, chosen)
     console.print(f"{name}: {plan.describe()}", highlight=False)
+    remove_dead_jobs(folder)
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
         timings |= compute(plan, store, workers, lambda minutes: _agreed(minutes, yes), watch)
