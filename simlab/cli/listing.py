@@ -10,7 +10,7 @@ from simlab.cli.output import Json, show
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List formats, engines, pairs, objectives, metrics, experiments or figures.",
+    help="List what the catalogs hold: formats, engines, pairs, doses, objectives, tasks, models, ...",
     epilog="Example: `simlab list formats --json`",
 )
 
@@ -144,6 +144,56 @@ def metrics(json: Json = False) -> None:
     show(rows, json, "Metrics and probes; without a unit: a pure number")
 
 
+@app.command(epilog="Example: `simlab list tasks`")
+def tasks(json: Json = False) -> None:
+    """Tasks: what earns a reward, and how long responses are."""
+    from simlab.tasks import TASKS
+
+    rows = [
+        {"name": name, "about": _first_line(task), "response_length": task().response_length}
+        for name, task in TASKS.items()
+    ]
+    show(rows, json, "Tasks, with their default difficulty")
+
+
+@app.command(epilog="Example: `simlab list models`")
+def models(json: Json = False) -> None:
+    """Model presets: their shapes."""
+    from simlab.models import MODELS
+
+    shown = ("num_hidden_layers", "hidden_size", "num_experts", "num_experts_per_tok", "qk_norm")
+    rows = [
+        {"name": name} | {field: getattr(config, field) for field in shown} for name, config in MODELS.items()
+    ]
+    show(rows, json, "Models; fields as in Qwen3's config.json")
+
+
+@app.command(epilog="Example: `simlab list schedules`")
+def schedules(json: Json = False) -> None:
+    """Schedules of the learning rate, with their numbers."""
+    from dataclasses import fields
+
+    from simlab.training.schedules import SCHEDULES
+
+    rows = [
+        {"name": name, "about": _first_line(kind), "numbers": [field.name for field in fields(kind)]}
+        for name, kind in SCHEDULES.items()
+    ]
+    show(rows, json, "Schedules")
+
+
+@app.command(epilog="Example: `simlab list doses`")
+def doses(json: Json = False) -> None:
+    """Doses: mismatch of a chosen size, put onto the inference engine of a pair."""
+    from simlab.engines.dose import DOSES
+
+    show([{"name": name, "about": _first_line(dose)} for name, dose in DOSES.items()], json, "Doses")
+
+
+def _first_line(unit: Callable) -> str:
+    return (unit.__doc__ or "").split("\n", 1)[0]
+
+
 def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
     """A row from the docstring: its first line, and its lines `Unit:` and `Source:`."""
     text = metric.__doc__ or ""
@@ -156,7 +206,7 @@ def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[s
         "name": name,
         "reads": reads,
         "measured": measured,
-        "about": text.split("\n", 1)[0],
+        "about": _first_line(metric),
         "unit": line("Unit"),
         "source": line("Source"),
     }

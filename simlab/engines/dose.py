@@ -21,7 +21,7 @@ from simlab.formats.format import Number
 
 
 def truncated_fp8(engine: Engine, bits: Number) -> Engine:
-    """Truncate the operands of projections and experts to `bits`, 2 to 21, scaled as FP8; 4 in the flagship.
+    """Truncate the operands of projections and experts to `bits`, 2 to 21, scaled as FP8.
 
     Activations are scaled per token and weights per channel to the range of E4M3, whose numbers these are but
     for the bits. No number of bits is the identity, as the scales are no powers of two.
