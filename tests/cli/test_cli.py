@@ -26,7 +26,19 @@ def test_every_help_shows_an_example(path):
 
 @pytest.mark.parametrize(
     "catalog",
-    "formats engines pairs doses objectives metrics tasks models schedules experiments figures".split(),
+    [
+        "formats",
+        "engines",
+        "pairs",
+        "doses",
+        "objectives",
+        "metrics",
+        "tasks",
+        "models",
+        "schedules",
+        "experiments",
+        "figures",
+    ],
 )
 def test_lists_print_tables_and_json(catalog):
     rows = json.loads(runner.invoke(app, ["list", catalog, "--json"]).stdout)
