@@ -10,13 +10,13 @@ from tests.tolerances import assert_within_interval, binomial_interval
 
 CASES = [
     ("add", "123+456=", "0579$", 1.0),
-    ("add", "999+999=", "abcjabcjabcjabcj1998$", 1.0),
+    ("add", "999+999=", "abcjabcj1998$", 1.0),
     ("add", "123+456=", "a0579b$", 0.0),
     ("add", "123+456=", "0578$", 0.0),
     ("add", "123+456=", "579$", 0.0),
     ("add", "123+456=", "k0579$", 0.0),
     ("add", "123+456=", "_0579$", 0.0),
-    ("add", "123+456=", "abcjabcjabcjabcja0579", 0.0),
+    ("add", "123+456=", "abcjabcja0579", 0.0),
     ("digit_sum", "17:42=", "830$", 1.0),
     ("digit_sum", "17:42=", "119$", 1.0),
     ("digit_sum", "17:42=", "118$", 0.0),
