@@ -171,12 +171,10 @@ def models(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list schedules`")
 def schedules(json: Json = False) -> None:
     """Schedules of the learning rate, with their numbers."""
-    from dataclasses import fields
-
     from simlab.training.schedules import SCHEDULES
 
     rows = [
-        {"name": name, "about": _first_line(kind), "numbers": [field.name for field in fields(kind)]}
+        {"name": name, "about": _first_line(kind), "numbers": list(vars(kind()))}
         for name, kind in SCHEDULES.items()
     ]
     show(rows, json, "Schedules")
