@@ -1,9 +1,9 @@
 """The flagship: a strong dose of mismatch, uncorrected, with TIS, under GSPO, and the BF16 control."""
 
-from experiments.flagship_sweep import CHUNK, SMOKE, bins
+from experiments.flagship_sweep import CHUNK, SMOKE, record
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
-from simlab.sweeps import grid, sweep
+from simlab.sweeps import grid
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid
 
@@ -17,12 +17,7 @@ def run(run: Run) -> None:
     base, points = {**described.base, "steps": STEPS}, described.grid * grid({"warm_start": WARM_STARTS})
     if run.smoke:
         base, points = {**described.base, **SMOKE, "steps": CHUNK}, Grid(described.grid.points[::4])
-    result = sweep(base, points, run.out / "sweep", name="flagship", width=WIDTH, yes=True)
-    run.seeds(sorted(set(result.runs()["seed"])))
-    run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
-    run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
-    run.table("steps", result.frame([]))
-    run.table("bins", bins(result))
+    record(run, base, points, WIDTH)
 
 
 EXPERIMENT = Experiment(

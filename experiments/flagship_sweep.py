@@ -1,5 +1,6 @@
 """The flagship as a sweep: `examples/flagship.toml`, four arms and two seeds, on the cores there are."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,12 @@ def run(run: Run) -> None:
     base, points = described.base, described.grid
     if run.smoke:
         base, points = {**base, **SMOKE}, Grid(points.points[::4])
-    result = sweep(base, points, run.out / "sweep", name="flagship_sweep", width=described.width, yes=True)
+    record(run, base, points, described.width)
+
+
+def record(run: Run, base: Mapping[str, Any], points: Grid, width: int | None) -> None:
+    """Sweep, and write the tables `steps` and `bins`."""
+    result = sweep(base, points, run.out / "sweep", name=run.name, width=width, yes=True)
     run.seeds(sorted(set(result.runs()["seed"])))
     run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})

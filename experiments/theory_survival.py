@@ -7,16 +7,17 @@ that no probability underflows. The mean over sampled tokens is a sum over the v
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
+from simlab.formats import FORMATS
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias
 from simlab.theory.rounding import rounded_softmax
 
+# All formats with a sign and an exponent that are coarser than float32.
+FLOATS = [name for name in FORMATS if name not in ("fp32", "e8m0") and not name.startswith("int")]
 ENGINES = {
-    "bf16": ("bf16", "nearest_even"),
-    "bf16 truncated": ("bf16", "toward_zero"),
-    "e4m3fn": ("e4m3fn", "nearest_even"),
-    "e4m3fn truncated": ("e4m3fn", "toward_zero"),
-    "e5m2": ("e5m2", "nearest_even"),
+    name + suffix: (name, rounding)
+    for name in FLOATS
+    for suffix, rounding in (("", "nearest_even"), (" truncated", "toward_zero"))
 }
 NOISE = 0.2
 STD = 1.5

@@ -5,6 +5,7 @@ times u. Writing min(r A, clip(r) A) as A times a sign-aware weight is cancel Eq
 holds the tokens that are still in the loss.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -125,12 +126,12 @@ class Clip(Protocol):
         ...
 
 
-class Surrogate:
+class Surrogate(ABC):
     """Base of the surrogates: what u is worth per sequence, and how per-token weights combine with it."""
 
+    @abstractmethod
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
-        raise NotImplementedError
 
     def one_weight_per_sequence(self) -> bool:
         """Whether u is the same at all tokens of a sequence, as group transforms need."""

@@ -5,6 +5,8 @@ false) take no part and their entry is ignored. The result is a constant coeffic
 `Differentiated`.
 """
 
+from abc import ABC, abstractmethod
+
 import jax.numpy as jnp
 
 from simlab.objectives.batch import Array
@@ -12,15 +14,15 @@ from simlab.objectives.ratios import score_through
 from simlab.objectives.record import Scalar, record
 
 
-class GroupTransform:
+class GroupTransform(ABC):
     """Base of the transforms; all treat the transformed weight as a constant (stop-gradient).
 
     Source: cancel Eq. 16, 45, 68, 70, 85.
     """
 
+    @abstractmethod
     def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
         """Transformed weights [G]."""
-        raise NotImplementedError
 
     def attach(self, weights: Array, logp: Array) -> Array:
         """u [B, T] from transformed weights [B, T]."""

@@ -9,15 +9,28 @@ from functools import cache
 from typing import Any
 
 import jax
+import jaxlib
 
 from simlab.core.catalog import lookup
+from simlab.core.paths import PACKAGE_ROOT
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.plain import Plain, number, plain, read
 from simlab.sweeps.start import read_start, start_key
 from simlab.training.recipe import Recipe
 
-# Part of every key. Raise it when a change of the code changes what a run computes or how it is written.
-SCHEMA = 1
+COMPUTING = [
+    "core",
+    "formats",
+    "engines",
+    "models",
+    "objectives",
+    "tasks",
+    "rollout",
+    "metrics",
+    "training",
+    "sweeps",
+]
+"""The rooms whose code decides what a run computes and how it is written."""
 
 
 def _recipe_fields() -> list[tuple]:
@@ -96,12 +109,22 @@ def run_key(config: RunConfig, width: int, program: str = "") -> str:
     """Return the content hash of a run: 20 hexadecimal digits.
 
     Of the canonical config (a warm start by its content, not its path), of the width of the slices that it
-    is computed in, of what else shapes its `program`, and of `SCHEMA`. A run of one key has one sequence of
+    is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence of
     bytes on one kind of device.
     """
     content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
-    text = json.dumps([SCHEMA, width, program, content], sort_keys=True)
+    text = json.dumps([code_digest(), width, program, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@cache
+def code_digest() -> str:
+    """Return the content hash of the rooms `COMPUTING` and of the version of jaxlib."""
+    digest = hashlib.sha256(jaxlib.__version__.encode())
+    for room in COMPUTING:
+        for path in sorted((PACKAGE_ROOT / room).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def columns(config: RunConfig) -> dict[str, Plain]:

@@ -3,6 +3,7 @@
 A schedule may have a memory, which it fills with the metrics of past steps; it travels in the train state.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,24 +17,19 @@ from simlab.core.catalog import lookup
 Number = Any  # a Python number or a traced scalar
 
 
-class Schedule:
+class Schedule(ABC):
     """Whatever says which part of the learning rate a step takes.
 
-    One without memory has a method `_factor` of the step. One that reacts to the run overrides all three:
-    `init` returns a tree of arrays, `observe` that tree after a step.
+    One that reacts to the run has a memory, a tree of arrays that `init` makes and `observe` renews.
     """
 
     def init(self) -> Any:
         """Return the memory before the first step."""
         return None
 
+    @abstractmethod
     def __call__(self, step: Array, memory: Any = None) -> Array:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
-        del memory
-        return self._factor(step)
-
-    def _factor(self, step: Array) -> Array:
-        raise NotImplementedError
 
     def observe(self, memory: Any, step: Array, metrics: dict[str, Array]) -> Any:
         """Return the memory after `step`, whose `metrics` are those of the train step."""
@@ -48,7 +44,9 @@ class Constant(Schedule):
 
     warmup: Number = 0
 
-    def _factor(self, step: Array) -> Array:
+    def __call__(self, step: Array, memory: Any = None) -> Array:
+        """Return the factor."""
+        del memory
         return _rise(step, self.warmup)
 
 
@@ -61,7 +59,9 @@ class Linear(Schedule):
     final: Number = 0.0
     warmup: Number = 0
 
-    def _factor(self, step: Array) -> Array:
+    def __call__(self, step: Array, memory: Any = None) -> Array:
+        """Return the factor."""
+        del memory
         done = _done(step, self.warmup, self.steps)
         return _rise(step, self.warmup) * (1 - (1 - self.final) * done)
 
@@ -78,7 +78,9 @@ class Cosine(Schedule):
     final: Number = 0.0
     warmup: Number = 0
 
-    def _factor(self, step: Array) -> Array:
+    def __call__(self, step: Array, memory: Any = None) -> Array:
+        """Return the factor."""
+        del memory
         done = _done(step, self.warmup, self.steps)
         return _rise(step, self.warmup) * (self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * done)) / 2)
 
@@ -97,7 +99,9 @@ class Halving(Schedule):
     final: Number = 0.1
     warmup: Number = 0
 
-    def _factor(self, step: Array) -> Array:
+    def __call__(self, step: Array, memory: Any = None) -> Array:
+        """Return the factor."""
+        del memory
         return _rise(step, self.warmup) * _halved(step, self.period, self.final)
 
 

@@ -1,14 +1,17 @@
 """Configs are checked before any compute, and equal runs have equal keys however they are written."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from simlab.core.paths import PACKAGE_ROOT
 from simlab.engines import ENGINE_PAIRS, find_pair
 from simlab.models.config import MODELS
 from simlab.objectives import resolve
-from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
+from simlab.sweeps import config as config_module
+from simlab.sweeps.config import RunConfig, code_digest, columns, recipe_of, run_config, run_key
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
 from simlab.tasks import TASKS
@@ -121,6 +124,21 @@ def test_whatever_changes_a_run_changes_its_key():
     }
     keys |= {run_key(run_config(FLAGSHIP), 8), run_key(run_config(FLAGSHIP), 4, "another program")}
     assert len(keys) == 13
+
+
+def test_a_run_of_other_code_has_another_key(monkeypatch, tmp_path):
+    def key_where(changed: str) -> str:
+        with open(tmp_path / changed, "a") as file:
+            file.write("# changed\n")
+        code_digest.cache_clear()
+        return run_key(run_config(FLAGSHIP), 4)
+
+    key = run_key(run_config(FLAGSHIP), 4)
+    shutil.copytree(PACKAGE_ROOT, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.pyc"))
+    monkeypatch.setattr(config_module, "PACKAGE_ROOT", tmp_path)
+    assert key_where("cli/run.py") == key
+    assert key_where("engines/norm.py") != key
+    code_digest.cache_clear()
 
 
 @pytest.mark.parametrize(
