@@ -84,7 +84,7 @@ def _agreed(minutes: float, yes: bool) -> bool:
     )
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
-    return console.input("go on? [y/N] ").strip().lower() in ("y", "yes")
+    return console.input("go on? [y/N] ", markup=False).strip().lower() in ("y", "yes")
 
 
 def _duration(minutes: float) -> str:
