@@ -1,11 +1,15 @@
-"""Time of one training step and of its parts, beside its arithmetic floor and the same step in PyTorch."""
+"""Time of one training step and its parts, beside its arithmetic floor and the same step in PyTorch, TRL."""
 
 import importlib
+import json
 import os
+import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +19,7 @@ import numpy as np
 from experiments.benchmarks import step_floor
 from experiments.benchmarks.step_floor import SIDE_BY_SIDE, Product, timed_call
 from simlab.core.experiment import Experiment, Run
+from simlab.core.paths import shop_root
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -22,6 +27,7 @@ from simlab.models.transformer import response_logps
 from simlab.objectives import named
 from simlab.rollout import response_mask
 from simlab.tasks import END, TASKS
+from simlab.tasks.vocabulary import CHARACTERS
 from simlab.training.recipe import Recipe, initial_state
 from simlab.training.step import rollout, score, train_step
 
@@ -33,7 +39,14 @@ VARIANTS = {
     "emulated, traced": ("f32/fp8-s4-truncated", "arguments"),
 }
 PEER = "pytorch, {} threads"
-LIMITS = {"step / floor": 2.0, "rollout / floor": 3.0, "emulated / float32": 1.25, "pytorch / emulated": 1.5}
+TRL = "trl, {} threads"
+LIMITS = {
+    "step / floor": 2.0,
+    "rollout / floor": 3.0,
+    "emulated / float32": 1.25,
+    "pytorch / emulated": 1.5,
+    "trl / emulated": 4.0,
+}
 # Float32 sums in another order: of up to 96 terms for log-probabilities, of all tokens for gradients.
 LOGP_BOUND, GRADIENT_BOUND = 2e-5, 1e-4
 # A last bit of a sum that differs crosses a rounding threshold now and then: measured against what the
@@ -200,6 +213,39 @@ def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
         return [], f"not installed: {error.name}; pip install 'simlab[peers]'"
 
 
+def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, float]:
+    """Milliseconds of the fastest step of TRL's trainer by thread count; nothing where it is not installed.
+
+    It runs in a process of its own, so its steps are timed after ours and not between them.
+    """
+    root = shop_root()
+    python = root / ".cache" / "venvs" / "trl" / "bin" / "python"
+    if not python.exists():
+        return {}
+    prompts = np.asarray(recipe.task.prompts(jax.random.key(2), 64))
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = importlib.import_module("simlab.harness").save_checkpoint(
+            Path(folder, "checkpoint"), recipe.model, params
+        )
+        settings = {
+            "checkpoint": str(checkpoint),
+            "texts": ["".join(CHARACTERS[token] for token in prompt) for prompt in prompts],
+            "prompts": recipe.prompts,
+            "group_size": recipe.group_size,
+            "minibatches": recipe.minibatches,
+            "response_length": int(recipe.task.response_length),
+            "steps": steps,
+        }
+        for threads in sorted({1, os.cpu_count() or 1}):
+            file = Path(folder, "settings.json")
+            file.write_text(json.dumps(settings | {"threads": threads}))
+            script = root / "experiments" / "benchmarks" / "step_speed_trl.py"
+            done = subprocess.run([python, script, file], capture_output=True, text=True, check=True)
+            found[TRL.format(threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
 def fastest(run: Run, calls: list[Callable[[], Any]], rounds: int, seed: int) -> np.ndarray:
     """Milliseconds of every call, each once per round in another order: the least over rounds."""
     rng = np.random.default_rng(seed)
@@ -227,16 +273,20 @@ def stage_rows(cases: list[Case], ms: np.ndarray, least: dict[str, float]) -> li
     for times in found.values():
         times.setdefault("updates", times["step"] - times["rollout"] - times["score"])
     return [
-        {
-            "implementation": name,
-            "stage": stage,
-            "ms": times[stage],
-            "floors": times[stage] / least[stage],
-            "steps_per_s": 1e3 / times["step"],
-        }
+        _row(name, stage, times[stage], times["step"], least)
         for name, times in found.items()
         for stage in STAGES
     ]
+
+
+def _row(name: str, stage: str, ms: float, step_ms: float, least: dict[str, float]) -> dict:
+    return {
+        "implementation": name,
+        "stage": stage,
+        "ms": ms,
+        "floors": ms / least[stage],
+        "steps_per_s": 1e3 / step_ms,
+    }
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:
@@ -248,8 +298,11 @@ def ratios(rows: list[dict]) -> dict[str, float]:
         "rollout / floor": ms["emulated", "rollout"] / ms["floor", "rollout"],
         "emulated / float32": step / ms["float32", "step"],
     }
-    theirs = [t for (name, stage), t in ms.items() if name.startswith("pytorch") and stage == "step"]
-    return found | ({"pytorch / emulated": min(theirs) / step} if theirs else {})
+    for peer in ("pytorch", "trl"):
+        theirs = [t for (name, stage), t in ms.items() if name.startswith(peer) and stage == "step"]
+        if theirs:
+            found[f"{peer} / emulated"] = min(theirs) / step
+    return found
 
 
 def run(run: Run) -> None:
@@ -271,11 +324,15 @@ def run(run: Run) -> None:
     one = dict(zip(products, ms[len(cases) :] / SIDE_BY_SIDE, strict=True))
     least = {stage: float(sum(one[p] * n for p, n in counts.items())) for stage, counts in stages.items()}
     rows = stage_rows(cases, ms[: len(cases)], least)
+    for name, step in ({} if run.smoke else trl_steps(recipe, params)).items():
+        rows.append(_row(name, "step", step, step, least))
     run.table("stages", rows)
     agreed = [row for peer in found for row in peer.agreement(params)]
     run.table("agreement", agreed or [{"quantity": absent, "difference": np.nan, "bound": np.nan}])
     for name, ratio in ratios(rows).items():
-        wanted = f"at least {LIMITS[name]}" if name.startswith("pytorch") else f"at most {LIMITS[name]}"
+        wanted = (
+            f"at least {LIMITS[name]}" if name.startswith(("pytorch", "trl")) else f"at most {LIMITS[name]}"
+        )
         run.say(f"{name}: {ratio:.2f} ({wanted} wanted)")
     wrong = [row["quantity"] for row in agreed if not row["difference"] <= row["bound"]]
     if wrong:
@@ -284,12 +341,13 @@ def run(run: Run) -> None:
 
 EXPERIMENT = Experiment(
     name="bench_step",
-    question="How fast is one training step, beside its matrix products alone and the same step in PyTorch?",
+    question="How fast is one training step, beside its products alone, the same step in PyTorch, and TRL's?",
     decision_rule="Fast enough if, in one run (least times), the step of the flagship's recipe under "
     f"f32/fp8-s4-truncated takes at most {LIMITS['step / floor']} times its arithmetic floor and its "
     f"rollout {LIMITS['rollout / floor']} times, the step at most {LIMITS['emulated / float32']} times that "
-    f"of f32/f32, and compiled PyTorch at least {LIMITS['pytorch / emulated']} times as long, on its best "
-    "number of threads and with log-probabilities and gradients equal to ours within the table's bounds.",
+    f"of f32/f32, compiled PyTorch at least {LIMITS['pytorch / emulated']} times as long, on its best "
+    "number of threads and with log-probabilities and gradients equal to ours within the table's bounds, and "
+    f"TRL's GRPOTrainer in float32 at least {LIMITS['trl / emulated']} times as long.",
     run=run,
     minutes=12.0,
     figures=("step_speed",),
