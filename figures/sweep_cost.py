@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
@@ -27,5 +28,7 @@ def draw(results: Results) -> Figure:
         panel.set(xscale="log", yscale="log", xlabel=label, title=f"exponent {exponent:.2f}")
         panel.set_xticks(x, [f"{value:g}" for value in x])
         panel.minorticks_off()
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     panels[0].set_ylabel("seconds")
     return figure

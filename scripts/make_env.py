@@ -1,4 +1,4 @@
-"""Build the environment of one third-party framework: `python scripts/make_env.py verl` (or trl, or hf).
+"""Build the environment of one third-party framework: `python scripts/make_env.py verl`, or another name.
 
 It lands in `.cache/venvs/<name>` of the checkout, from `requirements/<name>.txt`, and is kept until that
 file or the Python version changes. The last line printed is the path of its interpreter.
@@ -15,6 +15,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+NAMES = ("verl", "trl", "hf", "vllm", "llamacpp", "browser", "ray")
 
 
 def environment(name: str) -> Path:
@@ -33,7 +34,9 @@ def environment(name: str) -> Path:
         pins = requirements.read_text().splitlines()
         # torch first and with its own dependencies, which differ between the CPU and the CUDA builds; the
         # file names everything else, and verl itself would ask for packages that only a GPU machine has.
-        _pip(python, *(pin for pin in pins if pin.startswith("torch==")))
+        torch = [pin for pin in pins if pin.startswith("torch==")]
+        if torch:
+            _pip(python, *torch)
         _pip(python, "--no-deps", "-r", str(requirements))
         stamp.write_text(key)
     return python
@@ -47,7 +50,7 @@ def _pip(python: Path, *arguments: str) -> None:
 def main() -> None:
     """Build the environment named on the command line; exit with pip's output when that fails."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=("verl", "trl", "hf"))
+    parser.add_argument("name", choices=NAMES)
     try:
         print(environment(parser.parse_args().name))
     except subprocess.CalledProcessError as error:

@@ -16,6 +16,10 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(help="Processes; 0 is this one. Default one per core on a CPU.")
     ] = None,
+    executor: Annotated[str, typer.Option(help="local, or ray (needs 'simlab[ray]').")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray head, host:6379, or local; default the one that runs here.")
+    ] = None,
     width: Annotated[int | None, typer.Option(help="Runs side by side in a slice.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be computed.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Redraw curves here and in OUT/curves.png.")] = False,
@@ -30,6 +34,8 @@ def sweep(
     from simlab.sweeps.file import read_file
     from simlab.sweeps.local import StoppedError
     from simlab.sweeps.plan import default_width
+    from simlab.sweeps.ray_executor import ClusterError
+    from simlab.sweeps.store import DamagedError
     from simlab.sweeps.sweep import prepare
 
     with one_clear_error():
@@ -48,12 +54,17 @@ def sweep(
             name=described.name,
             width=chosen,
             workers=workers,
+            executor=executor,
+            address=address,
             yes=yes,
             watch=watch,
         )
     except StoppedError as stopped:
         typer.echo(f"simlab: {stopped}", err=True)
         raise typer.Exit(1) from stopped
+    except (OSError, DamagedError, ClusterError) as error:
+        typer.secho(f"simlab: {error}; what is finished is kept: call again to go on", err=True, fg="red")
+        raise typer.Exit(2) from error
     typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
     broken = [
         run

@@ -1,10 +1,18 @@
 """Looking a name up in a catalog, with an error that helps."""
 
 import difflib
+import reprlib
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Record = TypeVar("Record")
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 80
+
+
+def shown(value: Any) -> str:
+    """Return `repr(value)` for a message, its middle left out if it is long."""
+    return _SHOWN.repr(value)
 
 
 def lookup(catalog: Mapping[str, Record], name: str, kind: str) -> Record:
@@ -15,6 +23,6 @@ def lookup(catalog: Mapping[str, Record], name: str, kind: str) -> Record:
     """
     if isinstance(name, str) and name in catalog:
         return catalog[name]
-    close = difflib.get_close_matches(str(name), list(catalog), n=1)
+    close = difflib.get_close_matches(str(name)[:80], list(catalog), n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"unknown {kind} {name!r}; {hint}allowed: {', '.join(catalog)}")
+    raise ValueError(f"unknown {kind} {shown(name)}; {hint}allowed: {', '.join(catalog)}")

@@ -5,6 +5,8 @@ from typing import Any
 
 from jax.core import Tracer
 
+from simlab.core.catalog import shown
+
 INFINITY = math.inf
 
 # name -> smallest and largest value allowed, and whether a pair (low, high) may stand for it.
@@ -34,13 +36,13 @@ def check_range(name: str, value: Any) -> None:
     numbers = value if isinstance(value, tuple | list) else (value,)
     allowed = f"{low:g} to {high:g}" + (", or a pair (low, high) of such with low <= high" if pairs else "")
     if len(numbers) > 1 and not (pairs and len(numbers) == 2):
-        raise ValueError(f"bad {name} {value!r}; allowed: one number, {allowed}")
+        raise ValueError(f"bad {name} {shown(value)}; allowed: one number, {allowed}")
     if any(isinstance(number, Tracer) or getattr(number, "ndim", 0) for number in numbers):
         return
     try:
         known = [float(number) for number in numbers]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"bad {name} {value!r}; allowed: a number, {allowed}") from error
+        raise ValueError(f"bad {name} {shown(value)}; allowed: a number, {allowed}") from error
     # `not low <= x` also catches NaN.
     if any(not low <= number <= high for number in known) or known != sorted(known):
-        raise ValueError(f"bad {name} {value!r}; allowed: {allowed}")
+        raise ValueError(f"bad {name} {shown(value)}; allowed: {allowed}")

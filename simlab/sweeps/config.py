@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jaxlib
 
-from simlab.core.catalog import lookup
+from simlab.core.catalog import lookup, shown
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.plain import Plain, number, plain, read
@@ -148,7 +148,7 @@ def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[
     inner = table.get(head)
     inner = {"name": inner} if isinstance(inner, str) else inner or {}
     if not isinstance(inner, Mapping):
-        raise ValueError(f"{'.'.join(path)}: {head} is {inner!r}, which has no fields")
+        raise ValueError(f"{'.'.join(path)}: {head} is {shown(inner)}, which has no fields")
     return {**table, head: _changed(inner, rest, value)}
 
 
@@ -186,7 +186,7 @@ def _check_objective(recipe: Recipe) -> None:
     del leaves  # numbers were checked where they were read
     try:
         _check_structure(structure, recipe.group_size, getattr(recipe, "critic", None) is not None)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"objective: {error}") from error
 
 

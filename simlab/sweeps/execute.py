@@ -90,16 +90,31 @@ def _compute(runs: Sequence[PlannedRun], steps: int, width: int, store: Store, r
 
 def _write_slice(runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report) -> None:
     keys = [run.key for run in runs]
+    lanes = [lane_of(run, store) for run in runs]
+    metrics = slice_metrics(
+        lanes, width, steps, lambda live: report({"event": "chunk", "runs": keys, **live})
+    )
+    write_runs(runs, metrics, store)
+
+
+def slice_metrics(lanes: Sequence[Lane], width: int, steps: int, report: Report) -> Metrics:
+    """Return the metrics [lanes, steps, ...] of one slice; ends early where every lane has diverged.
+
+    `report` gets `step`, how many are done, and the `LIVE` metrics of each chunk.
+    """
     parts: list[Metrics] = []
-    for done, metrics in run_slice([lane_of(run, store) for run in runs], width, steps):
+    for done, metrics in run_slice(lanes, width, steps):
         parts.append(metrics)
-        live = {name: metrics[name].tolist() for name in LIVE if name in metrics}
-        report({"event": "chunk", "runs": keys, "step": done, **live})
+        report({"step": done} | {name: metrics[name].tolist() for name in LIVE if name in metrics})
         if all(
-            diverged_at({name: values[i] for name, values in metrics.items()}) >= 0 for i in range(len(runs))
+            diverged_at({name: values[i] for name, values in metrics.items()}) >= 0 for i in range(len(lanes))
         ):
             break
-    whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+
+
+def write_runs(runs: Sequence[PlannedRun], metrics: Metrics, store: Store) -> None:
+    """Write the runs of a slice."""
     for lane, run in enumerate(runs):
-        metrics = {name: values[lane] for name, values in whole.items()}
-        store.write(run.key, run_tables(run.key, columns(run.config), metrics))
+        of_lane = {name: values[lane] for name, values in metrics.items()}
+        store.write(run.key, run_tables(run.key, columns(run.config), of_lane))

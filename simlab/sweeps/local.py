@@ -30,7 +30,7 @@ class StoppedError(RuntimeError):
 
 
 def compute(
-    plan: Plan, store: Store, workers: int | None, agreed: Callable[[float], bool], watch: bool
+    plan: Plan, store: Store, agreed: Callable[[float], bool], watch: bool, workers: int | None
 ) -> dict[str, float]:
     """Compute the missing runs of `plan`; return seconds by phase.
 
@@ -38,7 +38,7 @@ def compute(
     """
     count = _processes(plan, workers)
     train_warm_starts(plan, store)
-    job = _write_job(plan, store.folder, count)
+    job = write_job(plan, store.folder, count)
     try:
         with showing(Monitor(store.folder, job), watch) as show:
             if count == 0:
@@ -69,8 +69,8 @@ def _processes(plan: Plan, workers: int | None) -> int:
     return workers
 
 
-def _write_job(plan: Plan, folder: Path, count: int) -> Path:
-    """Write what a worker and a watcher have to know; the name is that of this call."""
+def write_job(plan: Plan, folder: Path, count: int) -> Path:
+    """Write what workers and a watcher have to know; the name is that of this call."""
     missing = [run.key for group in plan.groups for run in group.runs]
     job = {
         "pid": os.getpid(),

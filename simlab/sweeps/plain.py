@@ -4,6 +4,7 @@ Nothing here knows the fields of a recipe: a new field of a known type, or of an
 """
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simlab.core.catalog import lookup
+from simlab.core.catalog import lookup, shown
 from simlab.engines import ENGINES, Engine, EnginePair, Site, find_pair
 from simlab.formats import FORMATS, ROUNDINGS, SCALINGS, Format, Rounding, Scaling
 from simlab.models.config import MODELS, TransformerConfig
@@ -123,24 +124,31 @@ def number(value: Plain, where: str, present: Any) -> Plain:
     """
     if isinstance(present, bool | np.bool_):
         if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{where}: bad value {value!r}; allowed: true, false")
+            raise ValueError(f"{where}: bad value {shown(value)}; allowed: true, false")
         return bool(value)
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"{where}: bad value {value!r}; allowed: a number")
+        raise ValueError(f"{where}: bad value {shown(value)}; allowed: a number")
     if isinstance(present, int | np.integer):
         if value != value or value in (np.inf, -np.inf) or int(value) != value:
-            raise ValueError(f"{where}: bad value {value!r}; allowed: an integer")
+            raise ValueError(f"{where}: bad value {shown(value)}; allowed: an integer")
         found: int | float = int(value)
     else:
-        found = shortest(float(value))
+        found = shortest(_as_float(value))
     check_range(where, found)
     return found
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond all floats
+        return math.inf if value > 0 else -math.inf
 
 
 def _scalar(options: tuple, value: Plain, where: str, present: Any) -> Plain:
     if str in options and (isinstance(value, str) or options == (str,)):
         if not isinstance(value, str):
-            raise ValueError(f"{where}: bad value {value!r}; allowed: a name")
+            raise ValueError(f"{where}: bad value {shown(value)}; allowed: a name")
         return value
     for kind, like in ((bool, False), (int, 0), (float, 0.0)):
         if kind in options:
@@ -216,13 +224,13 @@ def _name_and_changes(value: Plain, where: str, present: Any) -> tuple[Any, dict
     table = dict(_table(value, where))
     name = table.pop("name", None)
     if name is None and (present is None or present is dataclasses.MISSING):
-        raise ValueError(f"{where}: a name is needed, in {dict(value)!r}")
+        raise ValueError(f"{where}: a name is needed, in {shown(dict(value))}")
     return name, table
 
 
 def _table(value: Plain, where: str) -> Mapping[str, Plain]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}: bad value {value!r}; allowed: a name or a table of fields")
+        raise ValueError(f"{where}: bad value {shown(value)}; allowed: a name or a table of fields")
     return value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from simlab.core.catalog import shown
 from simlab.core.paths import shop_root
 from simlab.core.streams import stream
 from simlab.models.config import TransformerConfig
@@ -19,6 +20,7 @@ from simlab.training.checkpoints import load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
 
 PREFIX = "sha256:"
+LONGEST_NAME = 250  # bytes of a file name that every file system takes
 
 
 def read_start(value: Plain, model: TransformerConfig) -> Plain:
@@ -34,7 +36,7 @@ def read_start(value: Plain, model: TransformerConfig) -> Plain:
         return read_fields(WarmStart, table, "warm_start")[1] | {"seed": seed}
     name = value["file"] if isinstance(value, Mapping) else value
     if not isinstance(name, str | Path):
-        raise ValueError(f"warm_start: bad value {value!r}; allowed: a file, its sha256:..., or a table")
+        raise ValueError(f"warm_start: bad value {shown(value)}; allowed: a file, its sha256:..., or a table")
     path = _find(str(name))
     written = path.stat().st_mtime_ns
     try:
@@ -73,7 +75,7 @@ def _find(name: str) -> Path:
     """Return the file of that path, name, or content."""
     shelf = shop_root() / "experiments" / "warm_starts"
     for path in (Path(name), shelf / name, shelf / f"{name}.npz", shop_root() / name):
-        if path.is_file():
+        if len(path.name) < LONGEST_NAME and path.is_file():
             return path.resolve()
     kept = sorted(shelf.glob("*.npz"))
     if name.startswith(PREFIX):
@@ -81,7 +83,7 @@ def _find(name: str) -> Path:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
     raise ValueError(
-        f"warm_start: no file {name!r}; there are: {', '.join(path.stem for path in kept) or 'none'}"
+        f"warm_start: no file {shown(name)}; there are: {', '.join(path.stem for path in kept) or 'none'}"
     )
 
 

@@ -4,10 +4,11 @@ A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` an
 presence says that the run is there. The tables beside `store/` are the last sweep's view; see `tables.py`.
 """
 
+import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,17 @@ class Store:
         write_atomically(self.runs / f"{key}.json", lambda file: file.write(text.encode()))
 
     def record(self, key: str) -> Mapping[str, Any]:
-        """Return what is known of a finished run: its columns, `status` and `diverged_at`."""
-        return json.loads((self.runs / f"{key}.json").read_text())
+        """Return what is known of a finished run: its columns, `status` and `diverged_at`.
+
+        Raises `DamagedError` for a file that cannot be read.
+        """
+        with _whole(self.runs / f"{key}.json") as path:
+            return json.loads(path.read_text())
 
     def table(self, key: str, name: str) -> pd.DataFrame:
-        """Return a finished run's `steps` or `vectors`."""
-        return pd.read_parquet(self.runs / f"{key}.{name}.parquet")
+        """Return a finished run's `steps` or `vectors`; raises `DamagedError`."""
+        with _whole(self.runs / f"{key}.{name}.parquet") as path:
+            return pd.read_parquet(path)
 
     def _lock(self, key: str) -> bool:
         try:
@@ -90,6 +96,22 @@ class Store:
             self.runs.mkdir(parents=True, exist_ok=True)
             self._locks = os.open(self.runs / ".claims", os.O_RDWR | os.O_CREAT, 0o644)
         return self._locks
+
+
+class DamagedError(ValueError):
+    """A stored file that no longer is what was written."""
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    except (OSError, ValueError) as error:  # pyarrow's and JSON's errors are among them
+        record = path.with_name(f"{path.name.split('.')[0]}.json")
+        raise DamagedError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}); delete {record.name} beside it and call "
+            "again: that run alone is computed anew"
+        ) from error
 
 
 VIEW = "0" * 15

@@ -3,19 +3,21 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from simlab.core.catalog import lookup
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console
 from simlab.core.results import write_table
+from simlab.sweeps import local, ray_executor
 from simlab.sweeps.cache import keep_programs
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
-from simlab.sweeps.local import compute
 from simlab.sweeps.monitor import remove_dead_jobs
 from simlab.sweeps.plan import Plan, PlannedRun, default_width, expand, make_plan
 from simlab.sweeps.result import SweepResult
@@ -23,6 +25,12 @@ from simlab.sweeps.store import VIEW, Store
 from simlab.sweeps.tables import runs_table
 
 ASK_ABOVE_MINUTES = 5.0
+
+
+EXECUTORS: dict[str, Callable[[int | None, str | None], Callable[..., dict[str, float]]]] = {
+    "local": lambda workers, _: partial(local.compute, workers=workers),
+    "ray": lambda _, address: partial(ray_executor.compute, address=address),
+}
 
 
 def sweep(
@@ -33,6 +41,8 @@ def sweep(
     name: str = "sweep",
     width: int | None = None,
     workers: int | None = None,
+    executor: str = "local",
+    address: str | None = None,
     yes: bool = False,
     watch: bool = False,
 ) -> SweepResult:
@@ -44,6 +54,8 @@ def sweep(
     - `out`: folder of the sweep; see `simlab.sweeps.tables` for what is in it. Sweeps may share one.
     - `width`: runs side by side in a slice; part of the key of a run. Default 4 on a CPU, 64 elsewhere.
     - `workers`: processes; 0 is this one. Default one per core on a CPU, this process elsewhere.
+    - `executor`: where slices are computed: `local`, in `workers` processes of this machine, or `ray`, on the
+      cluster at `address` (see `simlab.sweeps.ray_executor`).
     - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
     - `watch`: redraw curves in the terminal, and in `out/curves.png`.
 
@@ -55,13 +67,14 @@ def sweep(
     folder, chosen = Path(out), default_width() if width is None else width
     if chosen < 1:
         raise ValueError(f"width {chosen}; allowed: an integer >= 1")
+    compute = lookup(EXECUTORS, executor, "executor")(workers, address)
     points = as_grid(over)
     plan, store = prepare(base, points, folder, chosen)
     console.print(f"{name}: {plan.describe()}", highlight=False)
     remove_dead_jobs(folder)
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
-        timings |= compute(plan, store, workers, lambda minutes: _agreed(minutes, yes), watch)
+        timings |= compute(plan, store, lambda minutes: _agreed(minutes, yes), watch)
     timings["total"] = time.perf_counter() - began
     return _write_view(store, plan, name, timings)
 

@@ -1,0 +1,159 @@
+"""The Ray executor: slices as tasks on a cluster, their metrics streamed back into the store of the driver.
+
+Nothing but the driver touches the sweep's folder, so that nodes need not share a disk. A run has the bytes
+that the local executor gives it on the same kind of device.
+"""
+
+import importlib
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from simlab.sweeps.cache import keep_programs
+from simlab.sweeps.config import code_digest
+from simlab.sweeps.execute import Report, lane_of, slice_metrics, train_warm_starts, write_runs
+from simlab.sweeps.local import StoppedError, expected_minutes, write_event, write_job
+from simlab.sweeps.monitor import Monitor, remove_job, showing
+from simlab.sweeps.plan import Plan, PlannedRun
+from simlab.sweeps.program import Lane, Metrics, compiled, run_slice, stacked
+from simlab.sweeps.store import Store
+
+POLL_SECONDS = 0.5
+CLAIM_SECONDS = 1.0
+
+
+class ClusterError(RuntimeError):
+    """Ray is not installed, or no cluster answers."""
+
+
+def compute(
+    plan: Plan, store: Store, agreed: Callable[[float], bool], watch: bool, address: str | None
+) -> dict[str, float]:
+    """Compute the missing runs of `plan` on the cluster at `address`; return seconds by phase.
+
+    `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
+    sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere refuses. A
+    task whose worker or node dies is run again; when the driver dies its tasks end, and the next sweep
+    computes what is missing. `agreed` is as for the local executor.
+    Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
+    fails.
+    """
+    ray = _connected(address)
+    job = write_job(plan, store.folder, 1)
+    try:
+        train_warm_starts(plan, store)
+        with (
+            showing(Monitor(store.folder, job), watch) as show,
+            open(job.with_suffix(".0.jsonl"), "a") as events,
+        ):
+            began = time.perf_counter()
+            group = plan.groups[0]
+            lanes = [_plain(lane_of(run, store)) for run in group.runs[: plan.width]]
+            task = _task(ray, _calibrated)
+            measured = ray.get(task.remote(code_digest(), lanes, plan.width, group.steps, group.cost))
+            cores = int(ray.cluster_resources().get("CPU", 1))
+            if not agreed(expected_minutes(plan, [measured], cores)):
+                raise StoppedError("stopped before anything was computed")
+            calibrated = time.perf_counter()
+            _work(ray, plan, store, lambda event: write_event(events, event), show)
+        return {"calibration": calibrated - began, "runs": time.perf_counter() - calibrated}
+    finally:
+        remove_job(job)
+        ray.shutdown()
+
+
+def _connected(address: str | None) -> Any:
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError as error:
+        raise ClusterError("executor ray needs Ray: pip install 'simlab[ray]'") from error
+    try:
+        ray.init(
+            address=address or "auto", log_to_driver=False, logging_level="ERROR", include_dashboard=False
+        )
+    except (ConnectionError, ValueError) as error:
+        raise ClusterError(
+            f"no Ray cluster at {address or 'this machine'}: {error}; start one with `ray start --head`, "
+            "or take --address local"
+        ) from error
+    return ray
+
+
+def _task(ray: Any, function: Callable) -> Any:
+    # A core each; a worker or node that dies costs a retry, an error in the code does not.
+    return ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=False)(function)
+
+
+def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[], None]) -> None:
+    """Submit every slice that nobody else computes, and write each as it comes back."""
+    submit = _task(ray, _computed)
+    running: dict[Any, Sequence[PlannedRun]] = {}
+    try:
+        while running or store.missing(run.key for group in plan.groups for run in group.runs):
+            mine = {run.key for runs in running.values() for run in runs}
+            for runs, steps in _claimed(plan, store, mine):
+                lanes = [_plain(lane_of(run, store)) for run in runs]
+                running[submit.remote(code_digest(), lanes, plan.width, steps)] = runs
+            if not running:  # others have claimed what is left
+                time.sleep(CLAIM_SECONDS)
+                continue
+            done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
+            for reference in done:
+                metrics, live, seconds = ray.get(reference)
+                runs = running.pop(reference)
+                write_runs(runs, metrics, store)
+                keys = [run.key for run in runs]
+                store.release(keys)
+                for chunk in live:
+                    report({"event": "chunk", "runs": keys, **chunk})
+                report({"event": "slice", "runs": keys, "seconds": seconds})
+            show()
+    finally:
+        store.release(run.key for runs in running.values() for run in runs)
+
+
+def _claimed(plan: Plan, store: Store, mine: Iterable[str]) -> list[tuple[list[PlannedRun], int]]:
+    """Claim all but `mine`, in slices with their steps: a lock does not keep out the process that has it."""
+    slices = []
+    for group in plan.groups:
+        by_key = {run.key: run for run in group.runs if run.key not in mine}
+        while keys := store.claim(store.missing(by_key), plan.width):
+            slices.append(([by_key.pop(key) for key in keys], group.steps))
+    return slices
+
+
+def _plain(lane: Lane) -> Lane:
+    """Return the lane with its parameters on the host."""
+    return replace(lane, params=jax.tree.map(np.asarray, lane.params))
+
+
+def _check_code(digest: str) -> None:
+    keep_programs()
+    if digest != code_digest():
+        raise RuntimeError(
+            f"node {socket.gethostname()} has another version of simlab or jaxlib than the driver"
+        )
+
+
+def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost: float) -> dict[str, float]:
+    _check_code(digest)
+    program = compiled(stacked(lanes, width), steps)
+    start = time.perf_counter()
+    done, _ = next(run_slice(lanes, width, steps))
+    return {"compile": program.seconds, "step": (time.perf_counter() - start) / done, "cost": cost}
+
+
+def _computed(
+    digest: str, lanes: Sequence[Lane], width: int, steps: int
+) -> tuple[Metrics, list[dict[str, Any]], float]:
+    """Return the metrics of a slice, what was live in it, and its seconds."""
+    _check_code(digest)
+    start = time.perf_counter()
+    live: list[dict[str, Any]] = []
+    metrics = slice_metrics(lanes, width, steps, live.append)
+    return metrics, live, time.perf_counter() - start

@@ -1,0 +1,147 @@
+"""What can go wrong with a disk, a clock and a config: one clear error, nothing lost, nothing twice."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simlab.sweeps import sweep
+from simlab.sweeps.cache import programs_folder
+from simlab.sweeps.grids import grid
+from simlab.sweeps.plan import expand
+from simlab.sweeps.store import DamagedError
+from tests.sweeps.small import BASE, GRID, SCRIPT, WIDTH, tables
+
+FIELDS = [
+    *BASE,
+    "seed",
+    "warm_start",
+    "schedule",
+    "staleness",
+    "old_log_probs",
+    "sampler",
+    "critic",
+    "gradient_site",
+    "optimizer.learning_rate",
+    "sampler.temperature",
+    "model.hidden_size",
+    "task.difficulty",
+    "objective.clip_low",
+    "engines.infer",
+    "extra_terms.entropy",
+    "nonsense",
+    "..",
+    "",
+]
+HOSTILE = st.one_of(
+    st.sampled_from(
+        [10**400, -(10**400), 2**63, -1, "../../etc/passwd", "/etc/passwd", "grpo+", "/", "f32/"]
+    ),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(),
+    st.text(),
+    st.just("a" * 3000),
+    st.none(),
+    st.booleans(),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["name", "clip_low", "x"]), st.one_of(st.none(), st.text(), st.floats())),
+)
+
+
+@settings(max_examples=200)
+@given(field=st.sampled_from(FIELDS), value=HOSTILE)
+def test_a_hostile_config_is_refused_in_a_few_words_or_is_a_run(field, value):
+    said = ""
+    try:
+        (run,) = expand(BASE, grid({field: [value]}), WIDTH)
+        assert len(run.key) == 20
+    except ValueError as error:
+        said = str(error)
+    assert len(said) < 2500  # the longest lists all engine pairs
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.hidden_size": -1}, "model.hidden_size: bad value -1"),
+        ({"model.hidden_size": 0}, "model.hidden_size: bad value 0"),
+        ({"optimizer.learning_rate": 10**400}, "optimizer.learning_rate: bad value"),
+        ({"optimizer.learning_rate": 1e308}, "optimizer.learning_rate: bad value"),
+        ({"objective.clip_low": []}, "objective"),
+        ({"warm_start": "a" * 10_000}, "warm_start: no file"),
+        ({"staleness": 2**63}, "staleness: bad value"),
+    ],
+)
+def test_numbers_that_once_passed(changes, message):
+    with pytest.raises(ValueError, match=message):
+        expand(
+            BASE | {k: v for k, v in changes.items() if "." not in k},
+            grid({k: [v] for k, v in changes.items()}),
+            2,
+        )
+
+
+def small_sweep(out):
+    return sweep(BASE, GRID, out, width=WIDTH, workers=0)
+
+
+# Files of some kilobytes each: the limit is met in the middle of a run's tables.
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n" + SCRIPT
+
+
+def test_a_full_disk_loses_nothing(reference, tmp_path):
+    given_config = {"base": BASE, "over": GRID, "out": str(tmp_path), "width": WIDTH, "workers": 0}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, json.dumps(given_config)],
+        env=os.environ | {"SIMLAB_CACHE": str(Path(str(programs_folder())).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "File too large" in done.stderr
+    kept = [path for path in (tmp_path / "store").glob("*") if not path.name.startswith(".")]
+    assert all(path.stat().st_size < 9000 for path in kept)
+    small_sweep(tmp_path)
+    assert tables(tmp_path) == tables(reference.folder)
+
+
+def test_a_folder_that_cannot_be_written_is_one_error():
+    # Not even root writes there.
+    with pytest.raises(OSError, match="/proc/simlab"):
+        small_sweep("/proc/simlab")
+
+
+@pytest.mark.parametrize("name", ["json", "steps.parquet", "vectors.parquet"])
+@pytest.mark.parametrize("damage", ["cut", "emptied", "gone"])
+def test_a_damaged_file_is_named_and_only_its_run_computed_anew(reference, tmp_path, name, damage):
+    small_sweep(tmp_path)
+    path = sorted((tmp_path / "store").glob(f"[0-9a-f]*.{name}"))[2]
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "emptied" else whole[: len(whole) // 2])
+    if (name, damage) != ("json", "gone"):  # a run without its record is not there
+        with pytest.raises(DamagedError, match=path.name):
+            small_sweep(tmp_path)
+        path.with_name(f"{path.name.split('.')[0]}.json").unlink()
+    others = {each: each.stat().st_mtime_ns for each in path.parent.glob("[0-9a-f]*.json")}
+    small_sweep(tmp_path)
+    assert tables(tmp_path) == tables(reference.folder)
+    assert all(each.stat().st_mtime_ns == written for each, written in others.items())
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(reference, tmp_path, monkeypatch):
+    sweep(BASE, {**GRID, "seed": [0]}, tmp_path, width=WIDTH, workers=0)
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 10**18)
+    monkeypatch.setattr(time, "time", lambda: real() / 1e9 - 1e9)
+    small_sweep(tmp_path)
+    assert tables(tmp_path) == tables(reference.folder)
