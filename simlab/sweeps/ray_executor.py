@@ -25,6 +25,7 @@ from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
 CLAIM_SECONDS = 1.0
+KNOCK_SECONDS = 10.0
 
 
 class ClusterError(RuntimeError):
@@ -73,15 +74,23 @@ def _connected(address: str | None) -> Any:
     except ImportError as error:
         raise ClusterError("executor ray needs Ray: pip install 'simlab[ray]'") from error
     try:
+        _knock(address)
         ray.init(
             address=address or "auto", log_to_driver=False, logging_level="ERROR", include_dashboard=False
         )
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a refused connection is an OSError
         raise ClusterError(
             f"no Ray cluster at {address or 'this machine'}: {error}; start one with `ray start --head`, "
             "or take --address local"
         ) from error
     return ray
+
+
+def _knock(address: str | None) -> None:
+    """Raise `OSError` where nothing listens at host:port, for which Ray would wait for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
 
 
 def _task(ray: Any, function: Callable) -> Any:

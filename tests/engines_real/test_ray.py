@@ -19,8 +19,8 @@ pytestmark = pytest.mark.engines
 
 GRID = {"objective": ["grpo", "gspo", "grpo+tis"], "seed": list(range(10))}
 # Long enough that a slice is under way when something dies.
-LONG = BASE | {"steps": 400}
-PATIENCE = 300
+LONG = BASE | {"steps": 200}
+PATIENCE = 600
 
 
 class Cluster:
