@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-RESULTS := formats softmax theory_survival theory_corrections flagship length_growth which_card \
+RESULTS := formats softmax theory theory_survival theory_corrections flagship length_growth which_card \
 	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores
 
 .PHONY: help demo results test check test-slow test-engines equations lock clean
@@ -40,6 +40,7 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/equations.py --check
+	$(BIN)/python scripts/board.py --check
 
 test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"

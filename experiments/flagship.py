@@ -1,36 +1,123 @@
 """The flagship: a strong dose of mismatch, uncorrected, with TIS, under GSPO, and the BF16 control."""
 
+from typing import Any
+
+import numpy as np
+
 from experiments.flagship_sweep import CHUNK, SMOKE, record
+from experiments.regime import STEPS, WARM_STARTS, WIDTH
+from simlab.claims.finding import Finding
+from simlab.claims.statistics import Interval, decide, paired_effect
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
+from simlab.core.results import Results
 from simlab.sweeps import grid
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid
 
-STEPS = 600
-WARM_STARTS = ("add-tiny-llama-0", "add-tiny-llama-2")
-WIDTH = 4
+NONE, TIS, GSPO, CONTROL = "no correction", "TIS", "GSPO", "BF16 control"
+EARLY, LATE = (0.1, 0.3), (0.8, 1.0)
+MARGIN = 0.05
+RARE = 0.01
+HISTORY = (
+    "Seeds 0 and 1 of the same starts were run first, 600 steps, with differences for ratios: inconclusive. "
+    "Steps and rule were then fixed for seeds 2 and 3."
+)
+
+RULE = (
+    "Per run: early is the mean over the second and third tenth of the steps, late that over the last fifth. "
+    "Runs are paired by warm start and seed, intervals are over warm starts. Decline: the reward's "
+    "late / early, without correction less BF16 control, is below zero, and without correction it is "
+    "below 1. Growth: log of late / early of RMS log rho, above zero. No effect: an interval within "
+    f"{MARGIN}. Survival bias: mean rho at pi_train < {RARE} falls without correction."
+)
 
 
 def run(run: Run) -> None:
     described = read_file(shop_root() / "examples" / "flagship.toml")
     base, points = {**described.base, "steps": STEPS}, described.grid * grid({"warm_start": WARM_STARTS})
     if run.smoke:
-        base, points = {**described.base, **SMOKE, "steps": CHUNK}, Grid(described.grid.points[::4])
+        base, points = {**described.base, **SMOKE, "steps": CHUNK}, Grid(described.grid.points[::2])
     record(run, base, points, WIDTH)
+
+
+def findings(results: Results) -> list[Finding]:
+    """What the flagship says about survival bias and about corrections."""
+    steps: Any = results.table("steps")
+    reward, mismatch = _late_over_early(steps, "reward"), np.log(_late_over_early(steps, "rms_log_rho"))
+    early, late = _windows(_rare(results.table("bins")), "mean_rho")
+    decline = _less(reward, NONE, CONTROL)
+    kept = _less(reward, TIS, NONE)
+    slowed = _less(mismatch, TIS, NONE)
+    falls = _less(late - early, NONE)
+    note = f"Decline itself: {_written(decline)}; of the arm alone: {_written(_less(reward - 1, NONE))}."
+    return [
+        Finding.of(
+            "H4",
+            decide(falls, expected="negative", margin=0.02),
+            falls,
+            unit=f"mean rho at pi_train < {RARE}, late minus early, no correction",
+            rule=RULE,
+        ),
+        Finding.of(
+            "H7",
+            decide(slowed, expected="negative", margin=MARGIN),
+            slowed,
+            unit="growth of log RMS log rho, TIS minus no correction",
+            rule=RULE,
+            note=f"Growth of the mismatch only. {HISTORY}",
+        ),
+        Finding.of(
+            "L3",
+            decide(kept, expected="positive", margin=MARGIN),
+            kept,
+            unit="reward, late / early, TIS minus no correction",
+            rule=RULE,
+            note=f"Token TIS only. {note} {HISTORY}",
+        ),
+    ]
+
+
+def _windows(table: Any, column: str) -> tuple[Any, Any]:
+    """Means of a column early and late, by arm, warm start and seed."""
+    done = table["step"] / (table["step"].max() + 1)
+    by = ["arm", "warm_start", "seed"]
+    early, late = (
+        table[(done >= low) & (done < high)].groupby(by)[column].mean() for low, high in (EARLY, LATE)
+    )
+    return early, late
+
+
+def _late_over_early(table: Any, column: str) -> Any:
+    early, late = _windows(table, column)
+    return late / early
+
+
+def _less(values: Any, arm: str, other: str | None = None) -> Interval:
+    """Mean over runs of an arm's value, less that of another at the same warm start and seed."""
+    ours = values[arm].sort_index()
+    theirs = 0.0 if other is None else values[other].sort_index()
+    return paired_effect(ours, theirs, ours.index.get_level_values("warm_start"))
+
+
+def _rare(bins: Any) -> Any:
+    """Mean rho of all rare tokens of a chunk, each counted once."""
+    rare = bins[bins["high"] <= RARE].assign(total=lambda x: x["mean_rho"].fillna(0.0) * x["tokens"])
+    sums = rare.groupby(["arm", "warm_start", "seed", "step"], as_index=False)[["total", "tokens"]].sum()
+    return sums.assign(mean_rho=sums["total"] / sums["tokens"].where(sums["tokens"] > 0))
+
+
+def _written(interval: Interval) -> str:
+    return f"{interval.effect:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
 EXPERIMENT = Experiment(
     name="flagship",
     question="Does mismatch alone make a healthy run decline, and do TIS and sequence ratios prevent it?",
-    decision_rule=(
-        "Rise and decline: without correction the mean reward of the last 40 steps lies below that of the "
-        "best 40 in a row by more than twice the standard error over runs, and for TIS, GSPO and the BF16 "
-        "control it does not. Survival bias: without correction mean rho at pi_train < 0.01 is below 1 in "
-        "every run and lower in the last 100 steps than in the first 100."
-    ),
-    minutes=25.0,
-    claims=("H4", "H7", "L3", "V3"),
+    decision_rule=RULE,
+    minutes=10.0,
+    claims=("H4", "H7", "L3"),
     figures=("flagship",),
     run=run,
+    decide=findings,
 )

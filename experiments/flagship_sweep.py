@@ -13,6 +13,7 @@ from simlab.sweeps import Grid, SweepResult, sweep
 from simlab.sweeps.file import read_file
 
 CHUNK = 20
+START = ["warm_start", "seed"]
 SMOKE = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "warm_start": None,
@@ -36,20 +37,22 @@ def record(run: Run, base: Mapping[str, Any], points: Grid, width: int | None) -
     run.seeds(sorted(set(result.runs()["seed"])))
     run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
-    run.table("steps", result.frame([]))
+    run.table("steps", result.frame(START))
     run.table("bins", bins(result))
 
 
 def bins(result: SweepResult) -> pd.DataFrame:
     """Mean rho by bin of pi_train, over chunks of steps and with each token counted once."""
-    wide: Any = result.vector_frame([]).pivot(
-        index=["arm", "run", "step", "index"], columns="metric", values="value"
+    wide: Any = result.vector_frame(START).pivot(
+        index=["arm", *START, "run", "step", "index"], columns="metric", values="value"
     )
     tokens = wide["tokens_by_pi_train"].astype(float)
     rows: Any = pd.DataFrame({"tokens": tokens, "total": (wide["mean_rho_by_pi_train"] * tokens).fillna(0.0)})
     rows = rows.reset_index()
     rows["step"] = rows["step"] // CHUNK * CHUNK
-    rows = rows.groupby(["arm", "run", "step", "index"], sort=False, as_index=False).sum()
+    rows = rows.groupby(
+        ["arm", *START, "run", "step", "index"], sort=False, as_index=False, dropna=False
+    ).sum()
     edges = np.asarray(PROBABILITY_EDGES)
     rows["low"], rows["high"] = edges[rows["index"]], edges[rows["index"] + 1]
     rows["mean_rho"] = rows["total"] / rows["tokens"].where(rows["tokens"] > 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.softmax_study import gaussian, levels, printed, real, sweep, tables, verdicts
+from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
 from simlab.core.streams import stream
 
 
@@ -146,6 +149,40 @@ def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
     }
 
 
+# What stands for each claim among the rows of `verdicts`, by the beginning of its statement; the first is
+# shown, and all of them have to be reproduced. What follows is said beside it.
+PARTS = {
+    "H1": (("std of", "mean of", "max of", "min of"), ("the KL column", "BF16 spreads a real")),
+    "H2": (("BF16 probabilities fall", "places and heights"), ("a real model's",)),
+    "H3": (("E[1/rho]", "the average of 1/rho"), ("the same with rounded",)),
+}
+
+
+def decide(results: Results) -> list[Finding]:
+    """H1 to H3 from the rows of `verdicts`; H18 asks whether levels are there before any training."""
+    rows: list[dict[str, Any]] = results.table("verdicts").to_dict("records")  # pyright: ignore[reportAssignmentType]
+
+    def find(start: str) -> dict[str, Any]:
+        return next(row for row in rows if row["statement"].startswith(start))
+
+    findings = []
+    for claim, (parts, beside) in PARTS.items():
+        chosen = [find(start) for start in parts]
+        note = "; ".join(
+            f"{row['verdict']}: {row['statement']} ({row['measured']:.4g})" for row in map(find, beside)
+        )
+        verdict = next((row["verdict"] for row in chosen if row["verdict"] != "reproduced"), "reproduced")
+        findings.append(_finding(claim, chosen[0], verdict, f"Beside it: {note}"))
+    static = find("static part")
+    verdict = "opposite" if static["verdict"] == "reproduced" else "inconclusive"
+    return [*findings, _finding("H18", static, verdict, "Levels before any training; read so afterwards.")]
+
+
+def _finding(claim: str, row: dict[str, Any], verdict: str, note: str) -> Finding:
+    low, effect, high = sorted((row["low"], row["measured"], row["high"]))
+    return Finding(claim, verdict, effect, low, high, row["statement"], row["rule"], note)
+
+
 EXPERIMENT = Experiment(
     name="softmax",
     question="What does a softmax in few bits do to the probabilities of tokens, and to their ratio?",
@@ -153,6 +190,7 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=4.0,
     claims=("H1", "H2", "H3", "H18"),
+    decide=decide,
     figures=(
         "softmax_levels",
         "softmax_spread",

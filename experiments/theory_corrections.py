@@ -5,10 +5,14 @@ over policies, engine noises and reward tables.
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from simlab.claims import Finding, paired_effect
+from simlab.claims import decide as verdict_of
 from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
 from simlab.theory.corrections import ACRL_LEVEL, best_mse, dose_for, qualities
@@ -96,6 +100,43 @@ def run(run: Run) -> None:
         run.table("ess", [row for case in run.track(chosen, "sample size") for row in sample_sizes(*case)])
 
 
+JUDGED = {"length": 8, "rho_std": 0.1}
+BIAS_MARGIN, ERROR_MARGIN = 0.02, 0.02
+AFTER = "Rule written after the tables."
+
+
+def decide(results: Results) -> list[Finding]:
+    """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`."""
+    table: Any = results.table("moments")
+    table = table[(table["length"] == JUDGED["length"]) & (table["rho_std"] == JUDGED["rho_std"])]
+    bias, error = (
+        table.pivot(index="seed", columns="correction", values=value) for value in ("bias", "mse_64")
+    )
+    best = error.mean().drop("none").idxmin()
+    place = f"T = {JUDGED['length']}, std rho {JUDGED['rho_std']}"
+    biased = paired_effect(bias["none"], 0.0, bias.index)
+    saved = paired_effect(np.log(error["none"]), np.log(error[best]), error.index)
+    ranked = ", ".join(f"{name} {value:.3f}" for name, value in error.mean().sort_values().items())
+    return [
+        Finding.of(
+            "V4",
+            verdict_of(biased, expected="positive", margin=BIAS_MARGIN),
+            biased,
+            unit=f"bias of the gradient without correction, relative to its norm, {place}",
+            rule=f"interval over policies above zero and not within {BIAS_MARGIN}",
+            note=AFTER,
+        ),
+        Finding.of(
+            "V6",
+            verdict_of(saved, expected="positive", margin=ERROR_MARGIN),
+            saved,
+            unit=f"log of mean squared error, no correction minus {best}, 64 groups, {place}",
+            rule=f"interval over policies above zero and not within {ERROR_MARGIN}, best remedy on average",
+            note=f"{AFTER} One gradient, not a run. Mean squared error: {ranked}",
+        ),
+    ]
+
+
 EXPERIMENT = Experiment(
     name="theory_corrections",
     question="Which correction for the mismatch ratio has the least error, at which mismatch and length?",
@@ -106,5 +147,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=3.0,
     claims=("V4", "V6"),
+    decide=decide,
     figures=("theory_corrections",),
 )

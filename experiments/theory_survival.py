@@ -4,9 +4,13 @@ Logits are N(0, 1.5^2) over 2048 tokens, as in the papers' softmax study; only t
 that no probability underflows. The mean over sampled tokens is a sum over the vocabulary, not a sample.
 """
 
+from typing import Any
+
 import numpy as np
 
+from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
 from simlab.formats import FORMATS
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias
@@ -62,6 +66,29 @@ def run(run: Run) -> None:
     run.table("survival", table)
 
 
+LEAST_MASS = 1e-3
+
+
+def decide(results: Results) -> list[Finding]:
+    """H4 without training: engine noise, sorted by the training policy as in the paper."""
+    table: Any = results.table("survival")
+    kept = table[table["mass"] > LEAST_MASS]
+    rarest = kept.sort_values("low").groupby(["engine", "by"]).first()["mean_rho"] - 1
+    effect = rarest["gaussian noise", "train"]
+    shown = ("gaussian noise", "infer"), ("e4m3fn truncated", "train"), ("e4m3fn truncated", "infer")
+    listed = "; ".join(f"{engine} by pi_{by} {rarest[engine, by]:+.4f}" for engine, by in shown)
+    return [
+        Finding.exact(
+            "H4",
+            "reproduced" if effect < 0 else "opposite",
+            effect,
+            unit="mean rho - 1 in the rarest bin, sorted by pi_train, noise of 0.2 on the logits",
+            rule=EXPERIMENT.decision_rule,
+            note=f"Others: {listed}",
+        )
+    ]
+
+
 EXPERIMENT = Experiment(
     name="theory_survival",
     question="Is the mean of rho of rare tokens below 1, and does it depend on which policy sorts them?",
@@ -69,5 +96,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=0.2,
     claims=("H4",),
+    decide=decide,
     figures=("theory_survival",),
 )

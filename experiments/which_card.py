@@ -1,13 +1,16 @@
 """Which card sampled? Mismatch of all pairs of cards, and how much of it is format, adder and order."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from experiments.which_card_study import factors, vectors, verdicts
 from experiments.which_card_study.measures import RESAMPLES, interval, mismatch, squares
 from experiments.which_card_study.policies import Policy, smollm2, trained
+from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
 from simlab.engines import ENGINES
 
 CARDS = (
@@ -102,6 +105,12 @@ def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> l
     return rows
 
 
+def decide(results: Results) -> list[Finding]:
+    """T1 to T4 from the stored tables."""
+    tables: Any = {name: results.table(name).to_dict("records") for name in results.table_names}
+    return verdicts.findings(tables)
+
+
 EXPERIMENT = Experiment(
     name="which_card",
     question="How far are two cards apart, and is it the format, the adder or the order?",
@@ -109,5 +118,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=6.0,
     claims=("T1", "T2", "T3", "T4"),
+    decide=decide,
     figures=("which_card", "which_card_shares"),
 )

@@ -31,6 +31,9 @@ FIGURES: dict[str, FigureSource] = {
         "Spread of the mismatch ratio against vocabulary and temperature",
     ),
     "softmax_real": FigureSource("softmax", "figures.softmax_real", "Real logits against Gaussian ones"),
+    "board_exact": FigureSource(
+        "theory", "figures.board_exact", "Residuals and tightness of the exact claims"
+    ),
     "theory_corrections": FigureSource(
         "theory_corrections",
         "figures.theory_corrections",
@@ -56,6 +59,36 @@ FIGURES: dict[str, FigureSource] = {
     "length_growth": FigureSource(
         "length_growth", "figures.length_growth", "Response length and reward grow together where length pays"
     ),
+    "hacking_fig2": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig2", "Reward, entropy and mismatch with TIS and without"
+    ),
+    "hacking_fig5": FigureSource(
+        "hacking_dynamics",
+        "figures.hacking_fig5",
+        "Mismatch under injected weights and clips, and mean rho by probability",
+    ),
+    "lr_fig2": FigureSource(
+        "lr_dynamics", "figures.lr_fig2", "Corrections, learning rates and schedules under one mismatch"
+    ),
+    "vexact_doses": FigureSource(
+        "vexact_dynamics", "figures.vexact_doses", "Reward against three kinds of dose, and without mismatch"
+    ),
+    "acrl_fig9": FigureSource(
+        "acrl_dynamics", "figures.acrl_fig9", "Discrepancy, entropy and reward under ACRL and over gamma"
+    ),
+    "cancel_fig2": FigureSource(
+        "cancel_dynamics", "figures.cancel_fig2", "Reward of DFPO, its parts and its rivals, and group size"
+    ),
+    "leaderboard": FigureSource(
+        "leaderboard", "figures.leaderboard", "Every remedy against one dose of mismatch, ranked"
+    ),
+    "real_pairs": FigureSource(
+        "real_pairs", "figures.real_pairs", "Measured mismatch of real engines by probability of the token"
+    ),
+    "calibration": FigureSource(
+        "real_pairs", "figures.calibration", "Log rho of emulated engines against measured ones, in quantiles"
+    ),
+    "real_rl": FigureSource("real_rl", "figures.real_rl", "RL under vLLM beside its emulated twin"),
     "quantize_throughput": FigureSource(
         "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"
     ),

@@ -1,51 +1,56 @@
 """Reward, mismatch and survival bias of the flagship runs."""
 
+from typing import Any
+
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, DASHES, MUTED, PAGE, new_figure
+from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
 SMOOTH = 20
 LOW_PROBABILITY = 0.01
+LOOKS = {
+    "no correction": (COLORS[1], "-"),
+    "TIS": (COLORS[0], "--"),
+    "GSPO": (COLORS[2], "-."),
+    "BF16 control": (MUTED, ":"),
+}
 
 
 def draw(results: Results) -> Figure:
-    steps, bins = results.table("steps"), results.table("bins")
-    figure, axes = new_figure(PAGE, 2.4, ncols=3)
-    for look, arm in enumerate(dict.fromkeys(steps["arm"])):
-        rows = steps[steps["arm"] == arm]
-        _band(axes[0], _by_run(rows, "reward"), str(arm), look)
-        _band(axes[1], _by_run(rows, "rms_log_rho"), str(arm), look)
-        _survival(axes[2], bins[(bins["arm"] == arm) & (bins["high"] <= LOW_PROBABILITY)], look)
-    axes[0].set(xlabel="step", ylabel="reward of the sampling policy", ylim=(0, 1))
-    axes[0].legend(loc="lower left")
-    axes[1].set(xlabel="step", ylabel="mismatch: RMS log $\\rho$", yscale="log")
-    axes[2].axhline(1, color=MUTED, lw=0.8)
-    axes[2].set(xlabel="step", ylabel=f"mean $\\rho$ where $\\pi_{{train}} < {LOW_PROBABILITY}$")
+    steps: Any = results.table("steps")
+    figure, axes = new_figure(PAGE, 2.5, ncols=3)
+    rare = _rare(results.table("bins"))
+    for arm, look in LOOKS.items():
+        _band(axes[0], _curves(steps[steps["arm"] == arm], "reward", SMOOTH), look, arm)
+        _band(axes[1], _curves(steps[steps["arm"] == arm], "rms_log_rho", SMOOTH), look)
+        _band(axes[2], _curves(rare[rare["arm"] == arm], "mean_rho", 1), look)
+    axes[0].set(title="Reward of the sampler", xlabel="step", ylim=(0, 1))
+    axes[1].set(title="Mismatch: RMS log $\\rho$", xlabel="step", yscale="log")
+    axes[2].axhline(1, color=MUTED, lw=0.6)
+    axes[2].set(title="Mean $\\rho$ of rare tokens", xlabel="step", ylim=(0, None))
+    figure.legend(loc="outside upper center", ncols=len(LOOKS))
     return figure
 
 
-def _by_run(rows, column: str) -> np.ndarray:
-    """One curve per run, [run, step]; the table is written run after run."""
-    return np.asarray(rows[column]).reshape(len(set(rows["run"])), -1)
+def _curves(rows: Any, column: str, smooth: int) -> Any:
+    """One smoothed curve per run, [step, run]."""
+    curves = rows.pivot(index="step", columns="run", values=column)
+    return curves.rolling(smooth, min_periods=1).mean()
 
 
-def _band(axis, curves: np.ndarray, label: str, look: int) -> None:
-    """Mean over runs of smoothed curves, with their standard error."""
-    smooth = np.asarray(pd.DataFrame(curves.T).rolling(SMOOTH, min_periods=1).mean())
-    mean, error = smooth.mean(axis=1), smooth.std(axis=1, ddof=1) / np.sqrt(smooth.shape[1])
-    steps = np.arange(len(mean))
-    axis.plot(steps, mean, color=COLORS[look], ls=DASHES[look], label=label)
-    axis.fill_between(steps, mean - error, mean + error, color=COLORS[look], alpha=0.2, lw=0)
+def _band(axis, curves: Any, look: tuple[str, str], label: str | None = None) -> None:
+    """Mean over runs, with its standard error."""
+    mean, error = curves.mean(axis=1), curves.sem(axis=1).fillna(0.0)
+    color, dashes = look
+    axis.plot(curves.index, mean, color=color, ls=dashes, label=label)
+    axis.fill_between(np.asarray(curves.index), mean - error, mean + error, color=color, alpha=0.2, lw=0)
 
 
-def _survival(axis, rare, look: int) -> None:
-    """Mean rho of rare tokens over all runs, each token counted once."""
-    steps, where = np.unique(rare["step"], return_inverse=True)
-    tokens = np.bincount(where, rare["tokens"])
-    total = np.bincount(where, np.nan_to_num(rare["mean_rho"] * rare["tokens"]))
-    axis.plot(
-        steps[tokens > 0], (total / np.maximum(tokens, 1))[tokens > 0], color=COLORS[look], ls=DASHES[look]
-    )
+def _rare(bins: Any) -> Any:
+    """Mean rho of rare tokens by run and chunk of steps, each token counted once."""
+    rare = bins[bins["high"] <= LOW_PROBABILITY]
+    rare = rare.assign(total=rare["mean_rho"].fillna(0.0) * rare["tokens"])
+    sums = rare.groupby(["arm", "run", "step"], as_index=False)[["total", "tokens"]].sum()
+    return sums.assign(mean_rho=sums["total"] / sums["tokens"].where(sums["tokens"] > 0))

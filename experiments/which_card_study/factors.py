@@ -1,15 +1,15 @@
 """Engines between two cards: format, adder and order exchanged one by one, and exact Shapley shares."""
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 
+from simlab.claims.attribution import shapley, subsets
 from simlab.engines import ENGINES, Accumulator, Engine
 from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
+
+__all__ = ["FACTORS", "between", "orders", "shapley", "subsets", "with_adder_bits", "with_bits", "with_sums"]
 
 FACTORS = ("format", "adder", "order")
 NARROW = 13
@@ -64,25 +64,3 @@ def orders(attention: bool) -> dict[str, tuple[str, Engine]]:
         turned = replace(base.attention, value_accumulator=tiles)
         listed["h100-bf16, keys from the end"] = "h100-bf16", replace(base, attention=turned)
     return listed
-
-
-def subsets(names: Sequence[str]) -> list[frozenset[str]]:
-    """Return all subsets, the empty one first."""
-    return [frozenset(chosen) for size in range(len(names) + 1) for chosen in combinations(names, size)]
-
-
-def shapley(value: Callable[[frozenset[str]], np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the exact Shapley value of each name: its average step over all orders of joining.
-
-    They sum to `value` of all names less that of none.
-    Source: L. S. Shapley, A value for n-person games (1953).
-    """
-    shares = {}
-    for name in names:
-        others = [other for other in names if other != name]
-        total = np.zeros_like(value(frozenset()))
-        for before in subsets(others):
-            weight = math.factorial(len(before)) * math.factorial(len(others) - len(before))
-            total = total + weight * (value(before | {name}) - value(before))
-        shares[name] = total / math.factorial(len(names))
-    return shares

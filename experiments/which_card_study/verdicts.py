@@ -1,5 +1,7 @@
 """The rules of T1-T4, written before the run, and what they say of its tables."""
 
+from simlab.claims import Finding
+
 Tables = dict[str, list[dict]]
 
 MARGIN = 0.01
@@ -14,6 +16,14 @@ RULES = {
     f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it",
     "T4": "two cards of one format differ if RMS log rho of the pair is, with its interval, above "
     f"{MATTERS} of that of h100-bf16/h100-fp8, and do not if below {NOTHING} of it",
+}
+
+ENDS = ("rms_low", "rms_high")
+UNITS = {
+    "T1": "share of recorded outputs equal to the bit",
+    "T2": "share of the adder in the mean squared log rho of h100-bf16/h100-fp8",
+    "T3": "RMS log rho of another order, over that of h100-bf16/h100-fp8",
+    "T4": "RMS log rho of two cards of one format, over that of h100-bf16/h100-fp8",
 }
 
 
@@ -78,3 +88,36 @@ def _row(claim: str, policy: str, what: str, verdict: str, measured: str) -> dic
         "verdict": verdict,
         "measured": f"{policy}, {what}: {measured}",
     }
+
+
+def findings(tables: Tables) -> list[Finding]:
+    """One finding per claim: its verdict where all policies and things compared agree, else inconclusive.
+
+    The number is the mean over them, the interval runs from the lowest of their intervals to the highest.
+    """
+    listed = [_summary("T1", tables, [row["equal"] / row["outputs"] for row in tables["vectors"]])]
+    adders = [row for row in tables["shares"] if row["factor"] == "adder"]
+    listed.append(
+        _summary("T2", tables, *([row[name] for row in adders] for name in ("share", "low", "high")))
+    )
+    whole = _whole(tables["pairs"])
+    cards = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
+    for claim, rows in (("T3", tables["orders"]), ("T4", cards)):
+        columns = ([row[name] / whole[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
+        listed.append(_summary(claim, tables, *columns))
+    return listed
+
+
+def _summary(claim: str, tables: Tables, effects: list, lows: list | None = None, highs: list | None = None):
+    rows = [row for row in tables["verdicts"] if row["claim"] == claim]
+    words = {row["verdict"] for row in rows}
+    return Finding(
+        claim,
+        words.pop() if len(words) == 1 else "inconclusive",
+        sum(effects) / len(effects),
+        min(lows or effects),
+        max(highs or effects),
+        unit=UNITS[claim],
+        rule=RULES[claim],
+        note="; ".join(f"{row['verdict']}: {row['measured']}" for row in rows),
+    )

@@ -2,7 +2,26 @@
 
 import typer
 
-from simlab.cli import budget, checkpoint, doctor, figures, listing, run, sweep, theory, warm_start, watch
+from simlab.cli import (
+    budget,
+    calibrate,
+    checkpoint,
+    claims,
+    diagnose,
+    doctor,
+    explain,
+    export,
+    figures,
+    listing,
+    plan,
+    probe,
+    report,
+    run,
+    sweep,
+    theory,
+    warm_start,
+    watch,
+)
 
 app = typer.Typer(
     name="simlab",
@@ -19,6 +38,14 @@ app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("watch", epilog=watch.EPILOG)(watch.watch)
 app.command("warm-start", epilog=warm_start.EPILOG)(warm_start.warm_start)
 app.add_typer(checkpoint.app, name="checkpoint")
+app.command("probe", epilog=probe.EPILOG)(probe.probe)
+app.command("calibrate", epilog=calibrate.EPILOG)(calibrate.calibrate)
+app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("diagnose", epilog=diagnose.EPILOG)(diagnose.diagnose)
+app.command("claims", epilog=claims.EPILOG)(claims.claims)
+app.command("report", epilog=report.EPILOG)(report.report)
+app.command("explain", epilog=explain.EPILOG)(explain.explain)
+app.add_typer(export.app, name="export")
 app.command("theory", epilog=theory.EPILOG)(theory.theory)
 app.command("budget", epilog=budget.EPILOG)(budget.budget)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)

@@ -16,6 +16,8 @@ def warm_start(
     out: Annotated[Path, typer.Option(help="Where to write the parameters (.npz).")],
     steps: Annotated[int, typer.Option(help="Updates, each on 128 fresh demonstrations.")] = 1200,
     mistakes: Annotated[float, typer.Option(help="Probability that a demonstrated digit is wrong.")] = 0.05,
+    learning_rate: Annotated[float, typer.Option(help="Of AdamW, behind a warm-up.")] = 4e-3,
+    final: Annotated[float, typer.Option(help="Part of the learning rate that is left at the end.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of parameters and demonstrations.")] = 0,
 ) -> None:
     """Train a model on demonstrations of a task and write its parameters."""
@@ -25,12 +27,14 @@ def warm_start(
     from simlab.models.config import MODELS
     from simlab.tasks import TASKS
     from simlab.training.checkpoints import save_tree
+    from simlab.training.optimizer import AdamW
     from simlab.training.warm_start import WarmStart
     from simlab.training.warm_start import warm_start as train
 
     with one_clear_error():
         chosen, config = lookup(TASKS, task, "task")(), lookup(MODELS, model, "model")
-    how = WarmStart(steps=steps, mistakes=mistakes)
+    optimizer = AdamW(learning_rate=learning_rate)
+    how = WarmStart(optimizer=optimizer, steps=steps, mistakes=mistakes, final=final)
     params, losses = jax.jit(train, static_argnums=(0, 1))(chosen, config, how, jax.random.key(seed))
     save_tree(out, params)
     typer.echo(f"{out}: loss {float(losses[0]):.3f} to {float(losses[-20:].mean()):.3f} nats per token")

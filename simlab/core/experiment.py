@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,7 +68,8 @@ class Experiment:
     """A question with a rule of decision that was written before the answer was known.
 
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
-    `figures.FIGURES`; `claims` are ids of the claims list.
+    `figures.FIGURES`; `claims` are ids of the claims list. `decide` reads a finished run and gives one
+    `simlab.claims.Finding` for each claim that it settles; it computes nothing that takes long.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Experiment:
     minutes: float
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
+    decide: Callable[[Results], Sequence[Any]] | None = None
 
 
 def execute(experiment: Experiment, out: Path, smoke: bool = False) -> Results:

@@ -76,10 +76,15 @@ def _quantized(
     return replace(base, projection=Linear(x, w, BF16))
 
 
-def _head_too(engine: Engine) -> Engine:
-    """The lm_head multiplies the same quantized operands; logits are stored as before."""
+def _everywhere(engine: Engine) -> Engine:
+    """The lm_head and attention multiply the same quantized operands; results are stored as before."""
     x, w = engine.projection.activations, engine.projection.weights
-    return replace(engine, lm_head=replace(engine.lm_head, activations=x, weights=w))
+    softmax = replace(engine.attention.softmax, exponentials=x)
+    return replace(
+        engine,
+        lm_head=replace(engine.lm_head, activations=x, weights=w),
+        attention=replace(engine.attention, queries=x, cache=x, softmax=softmax),
+    )
 
 
 def _with_accumulators(engine: Engine, product: Accumulator, values: Accumulator) -> Engine:
@@ -174,9 +179,15 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "none: E4M3 with one more mantissa bit, truncated; the middle dose between BF16 and truncated FP8",
         "any hardware",
     ),
-    "fp8-s2-truncated-head": EngineCard(
-        _head_too(_quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
-        "none: E4M3 with one mantissa bit less, truncated, in the lm_head too; a strong dose",
+    "fp8-e4m3-truncated-all": EngineCard(
+        _everywhere(_quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        "fp8-e4m3-truncated with every product in FP8: lm_head, and queries, keys, values and probabilities "
+        "of attention too",
+        "as fp8-e4m3; no library rounds this way",
+    ),
+    "fp8-s2-truncated-all": EngineCard(
+        _everywhere(_quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        "none: the same with one mantissa bit less; the flagship's dose",
         "any hardware",
     ),
     "fp8-block128": EngineCard(
@@ -289,7 +300,8 @@ _PAIR_NAMES = (
     "f32/fp8-e4m3",
     "f32/fp8-e4m3-truncated",
     "f32/fp8-s4-truncated",
-    "f32/fp8-s2-truncated-head",
+    "f32/fp8-e4m3-truncated-all",
+    "f32/fp8-s2-truncated-all",
     "bf16/bf16",
     "bf16/bf16-exact",
     "bf16/vllm-bf16",

@@ -37,7 +37,7 @@ class GgufTensor:
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start to stop - 1 as in `Stored`, dequantized."""
-        gguf = _package()
+        gguf = package()
         with open(self.file, "rb") as file:
             file.seek(self.offset + start * self.row_bytes)
             data = np.fromfile(file, np.uint8, (stop - start) * self.row_bytes)
@@ -47,7 +47,8 @@ class GgufTensor:
         return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(self.kind))
 
 
-def _package() -> Any:
+def package() -> Any:
+    """Return the package gguf. Raises `ImportError` saying how to install it."""
     try:
         import gguf  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -60,7 +61,7 @@ def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], boo
 
     Raises `ImportError` saying what to install, and `ValueError` naming what is wrong with the file.
     """
-    gguf = _package()
+    gguf = package()
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
             raise ValueError(f"{path} is no GGUF file")
@@ -82,7 +83,7 @@ def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], boo
 
 def _tensor(path: Path, tensor: Any) -> GgufTensor:
     shape = tuple(int(size) for size in reversed(tensor.shape.tolist()))
-    block, block_bytes = _package().GGML_QUANT_SIZES[tensor.tensor_type]
+    block, block_bytes = package().GGML_QUANT_SIZES[tensor.tensor_type]
     return GgufTensor(
         path,
         tensor.tensor_type.name,
@@ -94,7 +95,7 @@ def _tensor(path: Path, tensor: Any) -> GgufTensor:
 
 
 def _check_readable(name: str, tensor: GgufTensor) -> None:
-    gguf = _package()
+    gguf = package()
     kind = gguf.GGMLQuantizationType(tensor.kind)
     try:
         gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)

@@ -1,6 +1,7 @@
 """The lab's own forward pass, under any engine record, behind the protocol of real engines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,10 @@ from simlab.harness.protocol import (
     refuse_without_weights,
     sampled,
 )
+from simlab.models.cache import empty_cache
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
-from simlab.models.transformer import response_logps
+from simlab.models.transformer import extend, prepare, response_logps
 from simlab.rollout.generate import generate
 from simlab.rollout.sampler import GREEDY, Sampler
 
@@ -60,11 +62,35 @@ class JaxEngine:
         experts = None if found.experts is None else np.asarray(found.experts)
         return Scored(checked_logps(self.name, found.logp, responses.shape), experts)
 
+    def hidden_states(self, tokens: np.ndarray, depths: Sequence[int]) -> np.ndarray:
+        """Return what the head would read behind each of `depths` layers, [depths, B, S, D].
+
+        `tokens` is [B, S]. Each depth is a program of its own: the model cut there.
+        """
+        config, params = self._held()
+        return np.stack(
+            [
+                _hidden(
+                    {**params, "layers": params["layers"][:depth]},
+                    replace(config, num_hidden_layers=depth),
+                    self.engine,
+                    jnp.asarray(tokens),
+                )
+                for depth in depths
+            ]
+        )
+
     def _held(self) -> tuple[TransformerConfig, Params]:
         return self._weights or refuse_without_weights(f"simlab {self.name}")
 
 
 _score = jax.jit(response_logps, static_argnums=1)
+
+
+@partial(jax.jit, static_argnums=1)
+def _hidden(params, config, engine, tokens):
+    caches = empty_cache(config, *tokens.shape)
+    return extend(prepare(params, config, engine), config, engine, caches, tokens, 0)[0]
 
 
 @partial(jax.jit, static_argnums=(1, 6))

@@ -24,11 +24,12 @@ class WarmStart:
     """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
 
     Every digit of a demonstration is wrong with probability `mistakes`, which leaves headroom. The
-    learning rate falls along a cosine to a tenth.
+    learning rate falls along a cosine to the part `final` of it.
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
     mistakes: Any = 0.05
+    final: Any = 0.1
     steps: int = field(default=1200, metadata={"static": True})
     batch: int = field(default=128, metadata={"static": True})
 
@@ -36,7 +37,7 @@ class WarmStart:
 def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:
     """Return parameters trained on demonstrations from fresh ones, and the losses [steps], nats per token."""
     params = init_params(stream(key, "init"), model)
-    schedule = Cosine(steps=how.steps, final=0.1, warmup=how.steps // 20)
+    schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
     def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
         params, moments = carry

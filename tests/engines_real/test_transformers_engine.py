@@ -78,7 +78,7 @@ def test_sampling_is_repeatable_and_moves_with_the_seed(real, policy):
 def test_a_wrong_sync_is_named(real, policy, monkeypatch):
     """Weights that arrive as others, as a broken reload has them, fail the probe."""
     config, params = policy
-    import simlab.harness.transformers_engine as module
+    import simlab.harness.served_engine as module
 
     layers = (*params["layers"][:-1], {**params["layers"][-1], "down": params["layers"][-1]["down"] * 0})
 

@@ -110,7 +110,7 @@ def worst(actual: np.ndarray, expected: np.ndarray, allowed: np.ndarray, what: s
 
 def without_ratio(objective: Objective) -> Objective:
     """The objective with coefficient A x aggregation: no ratio, no clip, no weights."""
-    return replace(objective, surrogate=LogLikelihood(), correction=None)
+    return replace(objective, surrogate=LogLikelihood(), correction=None, transform=None)
 
 
 def gate_error(objective: Objective) -> float:

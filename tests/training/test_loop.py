@@ -166,10 +166,10 @@ def test_adamw_is_that_of_optax():
 def test_warm_starts_learn_and_survive_on_disk(tmp_path):
     task = TASKS["sort"](difficulty=2, train_size=64, held_out_size=16)
     how = WarmStart(steps=60, batch=32, mistakes=0.0)
-    params, losses = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=QUICK)(
-        task, DENSE, how, jax.random.key(0)
-    )
+    teach = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=QUICK)
+    params, losses = teach(task, DENSE, how, jax.random.key(0))
     assert losses[-5:].mean() < 0.4 * losses[0]
+    assert bool((teach(task, DENSE, replace(how, final=1.0), jax.random.key(0))[1][-5:] != losses[-5:]).all())
     path = save_tree(tmp_path / "params.npz", params)
     assert_same_tree(load_tree(path, params), params)
     with pytest.raises(ValueError, match="differ in"):

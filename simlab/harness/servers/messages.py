@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import sys
+import traceback
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -35,3 +38,23 @@ def _exactly(stream: BinaryIO, length: int) -> bytes:
     if content is None or len(content) < length:
         raise EOFError("the pipe was closed")
     return content
+
+
+def serve(make: Any) -> None:
+    """Answer requests with the methods of `make()` until standard input ends; a mistake is an answer too.
+
+    Whatever a framework prints goes to standard error: standard output belongs to the answers.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    server = make()
+    while True:
+        try:
+            header, arrays = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            send(answers, *getattr(server, header["do"])(header, arrays))
+        except Exception as error:  # any failure of the framework is reported, not lost
+            traceback.print_exc()
+            send(answers, {"error": f"{type(error).__name__}: {error}"}, {})

@@ -6,14 +6,12 @@ answers go to standard output, everything else to standard error.
 
 import os
 import platform
-import sys
-import traceback
 from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
-from messages import receive, send  # pyright: ignore[reportMissingImports]
+from messages import serve  # pyright: ignore[reportMissingImports]
 
 
 class Server:
@@ -22,6 +20,7 @@ class Server:
     def __init__(self):
         """Start without a model."""
         self.model: Any = None
+        self.tokenizers: dict[str, Any] = {}
         self.chosen: list[Any] = []
 
     def describe(self, _header: dict, _arrays: dict) -> tuple[dict, dict]:
@@ -40,6 +39,13 @@ class Server:
             if gate is not None:
                 gate.register_forward_hook(lambda _module, _inputs, output: self.chosen.append(output[-1]))
         return {"dtype": str(self.model.dtype)}, {}
+
+    def encode(self, header: dict, _arrays: dict) -> tuple[dict, dict]:
+        """Return the tokens of `text` by the tokenizer of `folder`."""
+        folder = header["folder"]
+        if folder not in self.tokenizers:
+            self.tokenizers[folder] = transformers.AutoTokenizer.from_pretrained(folder)
+        return {}, {"tokens": np.asarray(self.tokenizers[folder](header["text"]).input_ids, np.int32)}
 
     def score(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
         """Return float32 log-probabilities of `tokens` [B, S] from position `first` on, and experts."""
@@ -71,6 +77,15 @@ class Server:
             found["experts"] = np.concatenate([one["experts"] for one in chosen], axis=1)
         return {}, found
 
+    def hidden(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return the hidden states [depths, B, S, D] of `tokens` behind each of `depths` layers, normed."""
+        with torch.inference_mode():
+            tokens = torch.as_tensor(arrays["tokens"], dtype=torch.long)
+            states = self.model(input_ids=tokens, output_hidden_states=True).hidden_states
+            # The last one is normed already, as the head reads it.
+            normed = [*(self.model.model.norm(state) for state in states[:-1]), states[-1]]
+        return {}, {"hidden": np.stack([normed[depth].float().numpy() for depth in arrays["depths"]])}
+
     def _forward(self, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, dict[str, np.ndarray], Any]:
         """Return logits [B, T, V], for a mixture `experts` [B, T, L, k], and the extended cache."""
         if self.model is None:
@@ -83,23 +98,6 @@ class Server:
         return answer.logits, experts, answer.past_key_values
 
 
-def main() -> None:
-    """Answer requests until standard input ends; a mistake is an answer too."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    torch.set_num_threads(int(os.environ.get("SIMLAB_TORCH_THREADS", "1")))
-    server = Server()
-    while True:
-        try:
-            header, arrays = receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            send(answers, *getattr(server, header["do"])(header, arrays))
-        except Exception as error:  # any failure of the framework is reported, not lost
-            traceback.print_exc()
-            send(answers, {"error": f"{type(error).__name__}: {error}"}, {})
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(int(os.environ.get("SIMLAB_TORCH_THREADS", "1")))
+    serve(Server)

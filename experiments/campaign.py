@@ -1,0 +1,201 @@
+"""The arms behind the claims about dynamics: one list, one store of runs, whichever experiment asks.
+
+A run is known by its content, so an arm that several experiments read is computed once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.regime import BASE, CONTROL, DOSES, STEPS, WARM_STARTS
+from simlab.training.optimizer import AdamW
+
+PILOT_STEPS = min(STEPS, 200)
+WIDTH = 4  # an arm has four runs
+
+NONE, BF16 = "no correction", "BF16 control"
+TIS, MIS, SEQ_TIS, SEQ_MIS = "token TIS", "token MIS", "sequence TIS", "sequence MIS"
+GSPO, NOISE = "GSPO", "GSPO, weight noise"
+SLOW = "rate / 10"
+EXACT, COPIED, FP16 = "zero mismatch", "copied log-probs", "FP16 twice"
+ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
+FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
+TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
+
+
+def _starts(label: str, **how: Any) -> dict[str, dict[str, Any]]:
+    return {f"{label} {seed}": {"seed": seed, **how} for seed in range(4)}
+
+
+_SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
+TEMPLATE_STARTS = _starts("template", **_SHORT)
+SPELLING_STARTS = _starts("two_spellings", **_SHORT)
+RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
+STARTS: dict[str, Any] = {
+    **{name: name for name in WARM_STARTS},
+    **TEMPLATE_STARTS,
+    **SPELLING_STARTS,
+    **RECURRENCE_STARTS,
+}
+"""First policies by label: a file, or how it is taught; the latter are taught when a run needs them."""
+CLIP = {"clip_low": 0.03, "clip_high": 0.04}
+"""Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
+WARMUP = BASE["schedule"]["warmup"]
+PERIOD = PILOT_STEPS // 4
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What an arm changes in `BASE`, where it starts, and how long it runs.
+
+    `x_factor`: an ACRL arm, whose reference X is this factor times the discrepancy at the first steps of
+    `NONE` (or of the arm `x_from`) from the same start.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    starts: Sequence[str] = WARM_STARTS
+    steps: int = PILOT_STEPS
+    x_factor: float | None = None
+    x_from: str = NONE
+
+
+def _objective(name: str, **numbers: Any) -> dict[str, Any]:
+    return {"objective": {"name": name, **numbers}}
+
+
+def _schedule(name: str, **numbers: Any) -> dict[str, Any]:
+    return {"schedule": {"name": name, "warmup": WARMUP, **numbers}}
+
+
+def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, **changes: Any) -> Arm:
+    objective = _objective("grpo+acrl", acrl_gamma=gamma, acrl_clip=5.0)
+    return Arm({**objective, **changes}, x_factor=factor, x_from=x_from)
+
+
+def _truncated(bits: int) -> dict[str, Any]:
+    cut = {"format": {"mantissa_bits": bits}}
+    product = {"activations": cut, "weights": cut}
+    attention = {"queries": cut, "cache": cut, "softmax": {"exponentials": cut}}
+    infer = {"projection": product, "lm_head": product, "attention": attention}
+    return {"engines": {"name": DOSES[-1], "infer": infer}}
+
+
+def _noisy(kind: str, scale: float) -> dict[str, Any]:
+    return {"engines": "f32/f32", "sampler.noise": {"kind": kind, "scale": scale}}
+
+
+def _fp8(objective: str) -> dict[str, Any]:
+    return {"engines": "f32/fp8-e4m3", "objective": objective}
+
+
+DOSED = BASE["engines"]
+RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
+DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
+CLIPS = {0.2: NONE, 0.28: "clip 0.28"}
+GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
+REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
+TRAIN_SIZES = {4096: NONE, 102: "2.5% of the prompts"}
+BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
+SCALES = (0.3, 1.0)
+NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
+
+ARMS: dict[str, Arm] = {
+    NONE: Arm(_objective("grpo")),
+    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
+    TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
+    MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
+    SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
+    SEQ_MIS: Arm(_objective("grpo+seq_mis", correction_clip=2.0)),
+    # hacking
+    GSPO: Arm(_objective("gspo", **CLIP)),
+    NOISE: Arm(_objective("gspo_noise", **CLIP)),
+    **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
+    **{name: Arm(_objective("gspo_bias", distortion_delta=d, **CLIP)) for d, name in DELTAS.items()},
+    # lr
+    SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
+    **{
+        name: Arm({"task.train_size": size, **_objective("grpo")})
+        for size, name in TRAIN_SIZES.items()
+        if name != NONE
+    },
+    **{
+        f"{name}, halving": Arm({**_schedule("halving", period=PERIOD), **_objective(objective)})
+        for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
+    },
+    FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
+    # vexact
+    EXACT: Arm({"engines": f"{DOSED.split('/')[1]}/{DOSED.split('/')[1]}", **_objective("grpo")}),
+    COPIED: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
+    ON_POLICY: Arm(
+        {"minibatches": 1, "optimizer.max_grad_norm": 1e9, **_objective("grpo", clip_low=1.0, clip_high=1e9)}
+    ),
+    ON_POLICY_BF16: Arm(
+        {
+            "minibatches": 1,
+            "optimizer.max_grad_norm": 1e9,
+            "engines": CONTROL,
+            **_objective("grpo", clip_low=1.0, clip_high=1e9),
+        }
+    ),
+    **{name: Arm({**_truncated(bits), **_objective("grpo")}) for bits, name in BITS.items() if name != NONE},
+    **{
+        name: Arm({**_noisy(kind, scale), **_objective("grpo")})
+        for kind, names in NOISES.items()
+        for scale, name in names.items()
+    },
+    # acrl
+    FP8: Arm(_fp8("grpo")),
+    FP8_TIS: Arm(_fp8("grpo+tis")),
+    FP8_MIS: Arm(_fp8("grpo+mis")),
+    FP8_ACRL: _acrl(0.65, engines="f32/fp8-e4m3", x_from=FP8),
+    TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
+    **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
+    **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
+    # what else there is against mismatch
+    "IcePop": Arm(_objective("grpo+icepop")),
+    "CISPO": Arm(_objective("cispo")),
+    "GSPO, token TIS": Arm(_objective("gspo+tis", **CLIP)),
+}
+
+EQUAL = "f32/f32"
+CANCEL = {
+    "GRPO": "grpo",
+    "GRPO-fix": "grpo_fix",
+    "GSPO": "gspo",
+    "DFPO without transform": "dfpo_none",
+    "DFPO min": "dfpo_min",
+    "DFPO min, no stop": "dfpo_min_no_stop",
+    "GSPO scaled": "dfpo_scale",
+}
+SPELLED = ("DFPO without transform", "DFPO min")
+GROUPS = (2, 4, 8)
+
+
+def _cancel(starts: Mapping[str, Any], objective: str, group: int = 16) -> Arm:
+    task = next(iter(starts)).rpartition(" ")[0]
+    clip = {} if objective in ("grpo", "grpo_fix") else CLIP
+    changes = {"task": task, "model": "tiny-dense", "engines": EQUAL, "prompts": 4, "group_size": group}
+    # The default rate, not that at which mismatch breaks a run.
+    changes |= {"optimizer": {}, "schedule": "constant"}
+    return Arm({**changes, **_objective(objective, **clip)}, tuple(starts), PILOT_STEPS)
+
+
+ARMS |= {f"template: {name}": _cancel(TEMPLATE_STARTS, objective) for name, objective in CANCEL.items()}
+ARMS |= {f"two_spellings: {name}": _cancel(SPELLING_STARTS, CANCEL[name]) for name in SPELLED}
+ARMS |= {
+    f"template: {name}, G = {group}": _cancel(TEMPLATE_STARTS, CANCEL[name], group)
+    for name in ("GSPO", "DFPO min")
+    for group in GROUPS
+}
+
+LENGTHS = {
+    "length: no schedule": {},
+    "length: BF16": {"engines": CONTROL},
+    "length: triggered": _schedule("length-triggered", rise=1.5, delay=1.8),
+    "length: triggered late": _schedule("length-triggered", rise=1.5, delay=4.0),
+}
+RECURRENCE = {"task": {"name": "recurrence", "difficulty": 16}, **_objective("grpo")}
+ARMS |= {name: Arm({**RECURRENCE, **changes}, tuple(RECURRENCE_STARTS)) for name, changes in LENGTHS.items()}
+
+LATER: frozenset[str] = frozenset()
+"""Arms that the stored results leave out for want of time; claims that need one are not decided by them."""

@@ -1,0 +1,89 @@
+"""Looks at a run between its steps: what the step does not measure, on the rollout that comes next."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import jax.numpy as jnp
+from jax import Array
+
+from simlab.engines import find_engine
+from simlab.metrics import METRICS, OBJECTIVE_METRICS
+from simlab.objectives import named
+from simlab.objectives.objective import with_overrides
+from simlab.training.probes import PROBES, Subject
+from simlab.training.step import learn, score
+
+Look = Callable[[Subject], Mapping[str, Array]]
+DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
+
+
+def mismatch(subject: Subject) -> dict[str, Array]:
+    """`rms_log_rho` and `discrepancy` of the next rollout."""
+    return {name: METRICS[name](subject.batch) for name in ("rms_log_rho", "discrepancy")}
+
+
+def clipping(subject: Subject) -> dict[str, Array]:
+    """`clip_fraction`, `delta_clip_j` and `asym` with the ratios that the next step ends with.
+
+    Source: hacking Eq. 13; cancel Eq. 23.
+    """
+    recipe = subject.recipe
+    after, _ = learn(recipe, subject.state, subject.sampled)
+    logp = score(recipe, after.params, subject.trajectory).logp
+    batch = replace(subject.batch, logp=jnp.where(subject.batch.mask, logp, 0.0))
+    names = ("clip_fraction", "delta_clip_j", "asym")
+    return {name: OBJECTIVE_METRICS[name](subject.objective, batch) for name in names}
+
+
+def hacking(subject: Subject) -> dict[str, Array]:
+    """`hacking_j`: J with the weights of delta = 2, whether or not the run is distorted.
+
+    Source: hacking Eq. 23, Fig. 6.
+    """
+    return {"hacking_j": OBJECTIVE_METRICS["hacking_j"](DISTORTED, subject.batch)}
+
+
+def under_fp8(subject: Subject) -> dict[str, Array]:
+    """`discrepancy_fp8`: what the discrepancy were, did FP8 sample.
+
+    Source: acrl Tab. 8.
+    """
+    engines = replace(subject.recipe.engines, infer=find_engine("fp8-e4m3"))
+    other = Subject(replace(subject.recipe, engines=engines), subject.state)
+    return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
+
+
+def clusters(subject: Subject) -> dict[str, Array]:
+    """`shared_values`: share of uncertain tokens whose pi_infer another has to the bit; pi_train likewise.
+
+    Uncertain: pi_infer below 0.9. Source: hacking Fig. 3b, App. C.1.
+    """
+    batch = subject.batch
+    uncertain = batch.mask & (batch.logp_infer < jnp.log(0.9))
+
+    def shared(logp: Array) -> Array:
+        values = jnp.sort(jnp.where(uncertain, logp, jnp.nan).reshape(-1))  # NaN goes to the end
+        equal = values[1:] == values[:-1]
+        none = jnp.zeros(1, bool)
+        either = jnp.concatenate([equal, none]) | jnp.concatenate([none, equal])
+        return jnp.sum(either) / jnp.maximum(jnp.sum(uncertain), 1)
+
+    return {"shared_values": shared(batch.logp_infer), "shared_values_train": shared(batch.logp_train)}
+
+
+def frequent_energy(subject: Subject) -> dict[str, Array]:
+    """`energy_frequent`: share of the gradient norms on the most frequent quarter of the tokens."""
+    return {"energy_frequent": PROBES["energy"](subject)["energy_by_frequency"][0]}
+
+
+LOOKS: dict[str, Look] = {
+    "mismatch": mismatch,
+    "clipping": clipping,
+    "hacking": hacking,
+    "under FP8": under_fp8,
+    "clusters": clusters,
+    "frequent energy": frequent_energy,
+    "curvature": PROBES["curvature"],
+    "KL to base": PROBES["kl_to_base"],
+    "held out": PROBES["held_out"],
+}

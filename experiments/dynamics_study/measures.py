@@ -1,0 +1,251 @@
+"""One number of a run, from its tables: what the rules are about.
+
+`early` is the first tenth of a run, `late` its last quarter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlab.core.results import Results
+
+Frame = Any  # a pandas frame; its stubs widen every operation
+EARLY, LATE = 0.1, 0.75
+PEAK = 5  # chunks
+RARE, COMMON = 0.01, 0.5
+
+
+@dataclass(frozen=True)
+class View:
+    """The tables of one run: its row in `runs`, its `chunks`, `bins` and `changes`, and what was watched."""
+
+    steps: int
+    diverged: bool
+    chunks: Frame
+    bins: Frame
+    changes: Frame
+    watched: Frame
+
+    def curve(self, metric: str) -> np.ndarray:
+        """Return the means over chunks."""
+        return np.asarray(self.chunks[metric], float)
+
+    def early(self, metric: str) -> float:
+        """Mean over the first tenth."""
+        return _mean(self.chunks[self.chunks["step"] < EARLY * self.steps], metric)
+
+    def late(self, metric: str) -> float:
+        """Mean over the last quarter, or over the last chunks there are."""
+        start = min(LATE * self.steps, self.chunks["step"].max())
+        return _mean(self.chunks[self.chunks["step"] >= start], metric)
+
+    def seen(self, late: bool) -> Frame:
+        """Return what was watched in the last quarter, or in the first."""
+        step = self.watched["step"] if len(self.watched) else np.zeros(0)
+        return self.watched[step >= LATE * self.steps if late else step <= (1 - LATE) * self.steps]
+
+    def looked(self, metric: str) -> np.ndarray:
+        """Return a watched curve, empty where it was not watched."""
+        return np.asarray(self.watched.get(metric, []), float)
+
+    def binned(self, metric: str, low: float, high: float, late: bool) -> float:
+        """Mean over the tokens with pi_train in [low, high) of the first tenth or the last quarter."""
+        rows = self.bins[(self.bins["low"] >= low - 1e-6) & (self.bins["high"] <= high + 1e-6)]
+        rows = rows[rows["step"] >= LATE * self.steps if late else rows["step"] < EARLY * self.steps]
+        rows = rows[rows["tokens"] > 0]
+        if not len(rows):
+            return np.nan
+        power = 2 if metric == "rms_log_rho" else 1
+        return float(np.average(rows[metric] ** power, weights=rows["tokens"]) ** (1 / power))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run and what it is, in words."""
+
+    says: str
+    of: Callable[[View], float]
+
+    def __call__(self, view: View) -> float:
+        """Return the number."""
+        return float(self.of(view))
+
+
+def late(metric: str, says: str) -> Measure:
+    """The mean over the last quarter."""
+    return Measure(f"{says}, last quarter", lambda view: view.late(metric))
+
+
+def late_log(metric: str, says: str) -> Measure:
+    """The logarithm of the mean over the last quarter."""
+    return Measure(f"log of {says}, last quarter", lambda view: np.log(view.late(metric)))
+
+
+def growth(metric: str, says: str) -> Measure:
+    """The log ratio of the last quarter to the first tenth."""
+    return Measure(
+        f"log growth of {says}, last quarter against first tenth",
+        lambda view: np.log(view.late(metric) / view.early(metric)),
+    )
+
+
+def change(metric: str, says: str) -> Measure:
+    """The difference of the last quarter and the first tenth."""
+    return Measure(
+        f"change of {says}, last quarter less first tenth",
+        lambda view: view.late(metric) - view.early(metric),
+    )
+
+
+def together(one: str, other: str, says: str) -> Measure:
+    """Spearman's correlation of two curves over the chunks of a run."""
+    return Measure(
+        f"rank correlation over the run of {says}", lambda view: _ranked(view.curve(one), view.curve(other))
+    )
+
+
+def first_change(metric: str, before: str, says: str) -> Measure:
+    """Steps from the change point of `before` to that of `metric`."""
+
+    def of(view: View) -> float:
+        step = view.changes.set_index("metric")["step"]
+        return float(step[metric] - step[before])
+
+    return Measure(f"steps between the change points of {says}", of)
+
+
+def steps_to(level: float) -> Measure:
+    """Log of the step at which the reward, over five chunks, first reaches `level`; of all if never."""
+
+    def of(view: View) -> float:
+        smooth = _smooth(view)
+        reached = np.flatnonzero(smooth >= level)
+        return float(np.log(view.chunks["step"].iloc[reached[0]] + 10 if len(reached) else view.steps))
+
+    return Measure(f"log of the steps until reward {level}", of)
+
+
+def watched_late(metric: str, says: str) -> Measure:
+    """The mean of what was watched over the last quarter."""
+    return Measure(
+        f"{says}, last quarter",
+        lambda view: _mean(view.seen(late=True), metric),
+    )
+
+
+def watched_change(metric: str, says: str) -> Measure:
+    """What was watched in the last quarter less what was watched in the first."""
+
+    def of(view: View) -> float:
+        return _mean(view.seen(late=True), metric) - _mean(view.seen(late=False), metric)
+
+    return Measure(f"change of {says}, last quarter less first", of)
+
+
+def watched_together(one: str, other: str, says: str) -> Measure:
+    """Spearman's correlation of two watched curves."""
+
+    def of(view: View) -> float:
+        return _ranked(view.looked(one), view.looked(other))
+
+    return Measure(f"rank correlation over the run of {says}", of)
+
+
+def watched_range(metric: str, says: str) -> Measure:
+    """Log of the largest over the smallest value that was watched."""
+
+    def of(view: View) -> float:
+        curve = view.looked(metric)
+        return float(np.log(curve.max() / curve.min())) if len(curve) else np.nan
+
+    return Measure(f"log of largest over smallest {says}", of)
+
+
+def _smooth(view: View) -> np.ndarray:
+    curve: Any = pd.Series(view.curve("reward"))
+    return np.asarray(curve.rolling(PEAK, min_periods=1).mean(), float)
+
+
+def _fall(view: View) -> float:
+    smooth = _smooth(view)
+    return (0.0 if view.diverged else view.late("reward")) - float(smooth.max())
+
+
+def _collapse(view: View) -> float:
+    smooth = _smooth(view)
+    low = np.flatnonzero(smooth < 0.8 * np.maximum.accumulate(smooth))
+    return float(view.chunks["step"].iloc[low[0]]) if len(low) else float(view.steps)
+
+
+def _peak(view: View) -> float:
+    return float(_smooth(view).max())
+
+
+REWARD = Measure("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
+FALL = Measure("reward, last quarter less best 50 steps", _fall)
+PEAK_REWARD = Measure("reward, best 50 steps", _peak)
+COLLAPSE_STEP = Measure("first step below 0.8 of the best reward so far, the length if none", _collapse)
+MISMATCH = late_log("rms_log_rho", "RMS log rho")
+GROWTH = growth("rms_log_rho", "RMS log rho")
+GROWTH_LPD = growth("log_ppl_abs_diff", "log_ppl_abs_diff")
+GROWTH_D = growth("discrepancy", "the discrepancy d")
+ENTROPY = late("entropy", "entropy")
+ENTROPY_GROWTH = growth("entropy", "entropy")
+WIDEST = Measure("largest std rho of any chunk", lambda view: float(view.curve("std_rho").max()))
+RARE_RHO = Measure(
+    "mean rho - 1 at pi_train < 0.01, last quarter", lambda v: v.binned("mean_rho", 0, RARE, True) - 1
+)
+RARE_DRIFT = Measure(
+    "change of mean rho at pi_train < 0.01",
+    lambda v: v.binned("mean_rho", 0, RARE, True) - v.binned("mean_rho", 0, RARE, False),
+)
+RARE_SPREAD = Measure(
+    "log of RMS log rho at pi_train < 0.01 over that at > 0.5",
+    lambda v: np.log(v.binned("rms_log_rho", 0, RARE, True) / v.binned("rms_log_rho", COMMON, 1, True)),
+)
+COMMON_RHO = Measure(
+    "mean rho - 1 at pi_train > 0.9, last quarter", lambda v: v.binned("mean_rho", 0.9, 1, True) - 1
+)
+FROM_X = Measure(
+    "|log d| against the first tenth, last quarter",
+    lambda v: abs(np.log(v.late("discrepancy") / v.early("discrepancy"))),
+)
+
+
+def _mean(rows: Frame, metric: str) -> float:
+    # NaN where it was not measured, as in the smoke mode.
+    return float(np.asarray(rows[metric], float).mean()) if metric in rows and len(rows) else np.nan
+
+
+def _ranked(one: np.ndarray, other: np.ndarray) -> float:
+    if len(one) != len(other):
+        return np.nan
+    return float(pd.Series(one).corr(pd.Series(other), method="spearman"))
+
+
+class Views:
+    """All runs of an experiment's results, by arm, start and seed."""
+
+    def __init__(self, results: Results):
+        """Open the tables; those that an experiment does not have are empty."""
+        self.results = results
+
+    @cached_property
+    def arms(self) -> dict[str, dict[tuple[str, int], View]]:
+        """The runs of every arm by (start, seed)."""
+        tables = {name: self._by_run(name) for name in ("chunks", "bins", "changes", "watched")}
+        arms: dict[str, dict[tuple[str, int], View]] = {}
+        for row in self.results.table("runs").to_dict("records"):
+            parts = {name: table.get(row["run"], pd.DataFrame()) for name, table in tables.items()}
+            view = View(int(row["steps"]), row["status"] == "diverged", **parts)
+            arms.setdefault(row["arm"], {})[row["start"], int(row["seed"])] = view
+        return arms
+
+    def _by_run(self, name: str) -> dict[str, Frame]:
+        if name not in self.results.table_names:
+            return {}
+        return {str(key): rows for key, rows in self.results.table(name).groupby("run", sort=False)}

@@ -1,0 +1,170 @@
+"""From arms to tables: `runs`, `chunks`, `bins` and `changes`, the same for every experiment."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.campaign import ARMS, LATER, STARTS, WIDTH, Arm
+from experiments.regime import BASE
+from simlab.claims import change_point
+from simlab.core.experiment import Run
+from simlab.metrics import PROBABILITY_EDGES
+from simlab.sweeps import Grid, sweep
+from simlab.sweeps.grids import Point
+
+CHUNK = 10
+CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
+VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
+SMOKE = {
+    "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
+    "task": "add",
+    "warm_start": None,
+    "prompts": 4,
+    "group_size": 4,
+    "steps": 2 * CHUNK,
+}
+
+
+def seeds(arm: Arm) -> tuple[int, ...]:
+    """Two of each start, or one where there are four starts and more: starts are the independent units."""
+    return (0,) if len(arm.starts) > 3 else (0, 1)
+
+
+Frame = Any  # a pandas frame; its stubs widen every operation
+Frames = tuple[Frame, Frame, Frame]
+
+
+def compute(run: Run, names: Iterable[str], smoke: Sequence[str]) -> None:
+    """Run the arms `names`, or those of `smoke` in the smoke mode, and write the tables."""
+    write(run, *collect(run, names, smoke))
+
+
+def collect(run: Run, names: Iterable[str], smoke: Sequence[str]) -> Frames:
+    """Run the arms; return the runs, their steps and their vectors.
+
+    The store lies beside the results, so that all experiments below one folder share it.
+    """
+    chosen = [name for name in dict.fromkeys(smoke if run.smoke else names) if name not in LATER]
+    plain = [name for name in chosen if ARMS[name].x_factor is None]
+    frames = [swept(run, [place for name in plain for place in places(name, run.smoke)])]
+    if len(plain) < len(chosen):
+        first = first_discrepancies(*frames[0][:2])
+        referred = [place for name in chosen if name not in plain for place in places(name, run.smoke)]
+        frames.append(swept(run, [_with_reference(place, first) for place in referred]))
+    run.configure(
+        arms=chosen, left_out=sorted(LATER.intersection(names)), base=BASE, width=WIDTH, chunk=CHUNK
+    )
+    runs, steps, vectors = (pd.concat(parts, ignore_index=True) for parts in zip(*frames, strict=True))
+    run.seeds(sorted(set(runs["seed"])))
+    return runs, steps, vectors
+
+
+def write(run: Run, runs: Frame, steps: Frame, vectors: Frame) -> None:
+    """Write the tables of runs whose every step is in `steps`."""
+    run.table("runs", runs)
+    run.table("chunks", chunks(steps))
+    run.table("changes", changes(steps))
+    run.table("bins", bins(vectors))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One run: its arm, the warm start and the seed that pair it with others, and what it changes."""
+
+    arm: str
+    start: str
+    seed: int
+    changes: Mapping[str, Any]
+
+
+def places(name: str, smoke: bool) -> list[Place]:
+    """Return the runs of an arm; in the smoke mode few steps from fresh parameters."""
+    arm = ARMS[name]
+    fixed = {**arm.changes, "steps": arm.steps}
+    if smoke:
+        return [Place(name, start, 0, {**fixed, **SMOKE, "seed": i}) for i, start in enumerate(arm.starts)]
+    return [
+        Place(name, start, seed, {**fixed, "warm_start": STARTS[start], "seed": seed})
+        for start in arm.starts
+        for seed in seeds(arm)
+    ]
+
+
+def _with_reference(place: Place, first: Mapping[tuple[str, str], float]) -> Place:
+    arm = ARMS[place.arm]
+    assert arm.x_factor is not None
+    reference = float(f"{arm.x_factor * first[arm.x_from, place.start]:.4g}")
+    return replace(place, changes={**place.changes, "objective.acrl_reference": reference})
+
+
+def swept(run: Run, wanted: Sequence[Place]) -> Frames:
+    """Return the runs of these places with their steps and vectors, computing what the store lacks."""
+    points = Grid(tuple(Point(place.changes, place.arm) for place in wanted))
+    result = sweep(BASE, points, run.out.parent / "campaign", name=run.name, width=WIDTH, yes=True)
+    for phase, seconds in result.manifest["timings"].items():
+        run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds
+    runs = result.runs()[["run", "seed", "status", "steps_made", "steps"]]
+    if len(runs) != len(wanted):
+        raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
+    runs["arm"] = [place.arm for place in wanted]
+    runs["start"] = [place.start for place in wanted]
+    return runs, result.steps(), result.vectors()
+
+
+def first_discrepancies(runs: Frame, steps: Frame) -> dict[tuple[str, str], float]:
+    """Mean discrepancy of the first five steps, by arm and start, to three digits."""
+    early = steps[steps["step"] < 5].merge(runs[["run", "arm", "start"]], on="run")
+    means = early.groupby(["arm", "start"])["discrepancy"].mean()
+    return {key: float(f"{value:.3g}") for key, value in means.items()}
+
+
+def chunks(steps: Frame) -> Frame:
+    """Means over chunks of steps of all scalar metrics, with largest, spread and jitter of some."""
+    frame = steps.copy()
+    frame["step"] = frame["step"] // CHUNK * CHUNK
+    by = frame.groupby(["run", "step"], sort=False)
+    table = by.mean(numeric_only=True)
+    table["max_rho"] = by["max_rho"].max()
+    for name in ("discrepancy", "std_rho"):
+        table[f"{name}_max"], table[f"{name}_std"] = by[name].max(), by[name].std()
+    table["reward_jitter"] = by["reward"].apply(lambda x: np.abs(np.diff(x, n=2)).mean())
+    return table.astype(np.float32).reset_index()
+
+
+def changes(steps: Frame) -> Frame:
+    """Where the curves of a run leave their level."""
+    rows = []
+    for key, curve in steps.groupby("run", sort=False):
+        for metric in CHANGING:
+            values = np.asarray(curve[metric], float)
+            if len(values) > CHUNK and np.isfinite(values).all():
+                found = change_point(values)
+                rows.append(
+                    {"run": key, "metric": metric, "step": found.index}
+                    | {"shift": found.shift, "p_value": found.p_value}
+                )
+    return pd.DataFrame(rows, columns=["run", "metric", "step", "shift", "p_value"])
+
+
+def bins(vectors: Frame) -> Frame:
+    """Tokens, mean rho and RMS log rho by bin of pi_train, over chunks, each token counted once."""
+    wide: Any = vectors.pivot_table(
+        index=["run", "step", "index"], columns="metric", values="value", sort=False
+    )
+    tokens = wide["tokens_by_pi_train"].astype(float)
+    rows: Any = pd.DataFrame({"tokens": tokens})
+    rows["mean_rho"] = (wide["mean_rho_by_pi_train"] * tokens).fillna(0.0)
+    rows["rms_log_rho"] = (wide["rms_log_rho_by_pi_train"] ** 2 * tokens).fillna(0.0)
+    rows = rows.reset_index()
+    rows["step"] = rows["step"] // CHUNK * CHUNK
+    rows = rows.groupby(["run", "step", "index"], sort=False, as_index=False).sum()
+    counted = rows["tokens"].where(rows["tokens"] > 0)
+    rows["mean_rho"] = rows["mean_rho"] / counted
+    rows["rms_log_rho"] = np.sqrt(rows["rms_log_rho"] / counted)
+    edges = np.asarray(PROBABILITY_EDGES)
+    rows["low"], rows["high"] = edges[rows["index"]], edges[rows["index"] + 1]
+    kept = ["tokens", "mean_rho", "rms_log_rho", "low", "high"]
+    return rows.drop(columns="index").astype(dict.fromkeys(kept, np.float32))

@@ -1,0 +1,123 @@
+"""Runs that a sweep cannot make: watched between their steps, or forked halfway."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from experiments.campaign import NONE
+from experiments.dynamics_study.looks import LOOKS
+from experiments.dynamics_study.runs import Frame, Frames, Place, places
+from experiments.regime import BASE, CONTROL
+from simlab.core.experiment import Run
+from simlab.sweeps import recipe_of, run_config
+from simlab.sweeps.program import swept_recipe
+from simlab.sweeps.start import first_params
+from simlab.training.fork import fork
+from simlab.training.loop import train
+from simlab.training.probes import Subject
+from simlab.training.recipe import Recipe, TrainState, initial_state
+
+EVERY, SMOKE_EVERY = 20, 10
+FORKS: dict[str, dict[str, Any]] = {
+    "fork": {},
+    "fork, other data": {},
+    "fork, mismatch cut": {"engines": CONTROL},
+    "fork, distortion cut": {"objective": "grpo+seq_tis"},
+}
+OTHER_DATA = "fork, other data"
+
+
+def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]]) -> Frame:
+    """Repeat `arms` and look every few steps; `runs` names the runs that they repeat."""
+    keys = {(row["arm"], row["start"], row["seed"]): row["run"] for row in runs.to_dict("records")}
+    rows: list[dict[str, Any]] = []
+    for arm, looks in arms.items():
+        if arm not in set(runs["arm"]):
+            continue
+        wanted = places(arm, run.smoke)
+        names = [keys[arm, place.start, place.changes["seed"]] for place in wanted]
+        recipe, shared, states = _begin(run, wanted)
+        # A copy: training gives the first arrays away.
+        base = jax.tree.map(jnp.copy, states.params)
+        look = _looking(looks)
+        every = SMOKE_EVERY if run.smoke else EVERY
+        chunks = train(shared, states, wanted[0].changes["steps"], chunk=every, axes=(None, 0))
+        for number, (state, _) in enumerate(run.track(chunks, f"watching {arm}"), 1):
+            rows += _rows(names, number * every, jax.device_get(look(recipe, state, base)))
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run", "step"])
+
+
+def forked(run: Run, arm: str = NONE) -> Frames:
+    """Run `arm` to its middle and go on in every way of `FORKS`: runs, steps, and what was watched.
+
+    Watched at the end: the mismatch under the engines of `arm`, whatever the branch runs on.
+    """
+    wanted = places(arm, run.smoke)
+    recipe, shared, states = _begin(run, wanted)
+    steps = wanted[0].changes["steps"]
+    chunk, look = steps // 2 // (1 if run.smoke else 5), _looking(("mismatch",))
+    to_fork = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
+    *_, (halfway, _) = run.track(to_fork, "to the fork")
+    runs, curves, rows = [], [], []
+    for name, changes in FORKS.items():
+        branch = swept_recipe(run_config(BASE, {**wanted[0].changes, **changes}))
+        state = jax.vmap(lambda state, branch=branch: fork(state, branch))(halfway)
+        if name == OTHER_DATA:
+            state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
+        keys = [f"{name} {place.start} {place.changes['seed']}" for place in wanted]
+        chunks = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
+        parts = [(after, jax.device_get(metrics)) for after, metrics in run.track(chunks, name)]
+        ended = parts[-1][0]
+        curves.append(_curves(keys, [metrics for _, metrics in parts], steps // 2))
+        rows += _rows(keys, steps, jax.device_get(look(recipe, ended, ended.params)))
+        runs += [_run_row(key, name, place) for key, place in zip(keys, wanted, strict=True)]
+    return pd.DataFrame(runs), pd.concat(curves, ignore_index=True), pd.DataFrame(rows)
+
+
+def _begin(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, Recipe, TrainState]:
+    """The recipe, the same with the objective that sweeps share, and the first states side by side."""
+    configs = [run_config(BASE, place.changes) for place in wanted]
+    recipe, shared = recipe_of(configs[0]), swept_recipe(configs[0])
+    folder = run.out.parent / "campaign" / "warm_starts"
+    states = [
+        initial_state(
+            shared,
+            first_params(config.warm_start, recipe.task, recipe.model, config.seed, folder),
+            jax.random.key(config.seed),
+        )
+        for config in configs
+    ]
+    return recipe, shared, jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def _looking(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
+    def look(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
+        subject = Subject(recipe, state, base)
+        return {key: value for name in names for key, value in LOOKS[name](subject).items()}
+
+    return jax.jit(jax.vmap(look, in_axes=(None, 0, 0)))
+
+
+def _rows(names: Sequence[str], step: int, seen: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+    for lane, name in enumerate(names):
+        yield {"run": name, "step": step} | {key: float(value[lane]) for key, value in seen.items()}
+
+
+def _curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], first: int) -> Frame:
+    scalars = [name for name, values in parts[0].items() if values.ndim == 2]
+    whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in scalars}
+    count = next(iter(whole.values())).shape[1]
+    columns = {"run": np.repeat(keys, count), "step": np.tile(np.arange(count) + first, len(keys))}
+    return pd.DataFrame(columns | {name: values.reshape(-1) for name, values in whole.items()})
+
+
+def _run_row(key: str, arm: str, place: Place) -> dict[str, Any]:
+    values = {"run": key, "seed": place.changes["seed"], "status": "finished", "arm": arm}
+    steps = place.changes["steps"]
+    return values | {"start": place.start, "steps": steps, "steps_made": steps // 2}

@@ -1,0 +1,129 @@
+"""The claims of *hacking* about training: survival bias, clipping, injected weights, forks."""
+
+import pandas as pd
+
+from experiments.campaign import BF16, CLIPS, DELTAS, GSPO, NOISE, NONE, TIS
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.rules import (
+    Claim,
+    Part,
+    alone,
+    arms_of,
+    findings,
+    minus,
+    rule_text,
+    slope,
+)
+from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.studies import FORKS, forked, watch
+from simlab.claims import Finding
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+
+FORK, OTHER_DATA, MISMATCH_CUT, DISTORTION_CUT = FORKS
+DISTORTED = DELTAS[2.0]
+RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
+COLLAPSE = Part(m.FALL, minus(NONE, BF16), "negative", 0.03)
+WATCHED = {NONE: ("mismatch", "clipping", "clusters"), GSPO: ("hacking",), DISTORTED: ("hacking",)}
+J_WITH_STEP = m.watched_together("hacking_j", "step", "J and the step")
+J_LATE = m.watched_late("hacking_j", "J with the weights of delta = 2")
+PCC = m.change("pcc", "the correlation of pi_train and pi_infer")
+LARGEST = m.growth("max_rho", "the largest rho of 10 steps")
+COUPLED = m.Measure(
+    "size of the rank correlation over the run of RMS log rho and entropy",
+    lambda view: abs(m.together("rms_log_rho", "entropy", "")(view)),
+)
+DOSED_MISMATCH = m.watched_late("rms_log_rho", "RMS log rho under the dosed engines at the end")
+BEFORE_ENTROPY = m.first_change("entropy", "rms_log_rho", "RMS log rho and entropy")
+BEFORE_NORM = m.first_change("grad_norm", "rms_log_rho", "RMS log rho and gradient norm")
+CLUSTERING = m.watched_change("shared_values", "share of uncertain tokens with another's pi_infer")
+
+CLAIMS = (
+    Claim(
+        "H4",
+        (
+            Part(m.RARE_RHO, alone(NONE), "negative", 0.01),
+            Part(m.RARE_DRIFT, alone(NONE), "negative", 0.02),
+            Part(m.RARE_SPREAD, alone(NONE), "positive", 0.1),
+        ),
+        note="Engines that truncate flatten the law, so part of it needs no survival; see theory_survival.",
+    ),
+    Claim(
+        "H7",
+        (
+            Part(m.GROWTH, minus(TIS, NONE), "negative", 0.05),
+            Part(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", 0.05),
+            Part(m.REWARD, minus(TIS, NONE), "positive", 0.02),
+            Part(m.GROWTH, alone(TIS), "positive", 0.05),
+        ),
+    ),
+    Claim("H8", (Part(PCC, alone(NONE), "negative", 0.002), Part(LARGEST, alone(NONE), "positive", 0.1))),
+    Claim(
+        "H9",
+        (
+            Part(m.GROWTH, slope(CLIPS, "eps_high"), "negative", 0.5),
+            Part(m.GROWTH, alone(GSPO), "zero", 0.1),
+        ),
+    ),
+    Claim(
+        "H10",
+        (
+            Part(m.GROWTH, slope(RAISED, "delta - 1 (0: GSPO)"), "positive", 0.02),
+            Part(m.GROWTH, minus(DELTAS[3.0], GSPO), "positive", 0.05),
+        ),
+    ),
+    Claim("H11", (Part(m.GROWTH, minus(DELTAS[0.0], GSPO), "positive", 0.05),)),
+    Claim("H12", (Part(m.GROWTH, minus(NOISE, GSPO), "zero", 0.1),)),
+    Claim(
+        "H13",
+        (
+            Part(J_WITH_STEP, alone(DISTORTED), "positive", 0.1),
+            Part(J_LATE, minus(DISTORTED, GSPO), "positive", 0.5),
+        ),
+    ),
+    Claim("H14", (Part(m.REWARD, minus(OTHER_DATA, BF16), "negative", 0.03),), COLLAPSE),
+    Claim(
+        "H15",
+        (
+            Part(BEFORE_ENTROPY, alone(NONE), "positive", 10),
+            Part(BEFORE_NORM, alone(NONE), "positive", 10),
+        ),
+    ),
+    Claim("H17", (Part(COUPLED, alone(NONE), "positive", 0.2),)),
+    Claim("H18", (Part(CLUSTERING, alone(NONE), "positive", 0.02),)),
+    Claim(
+        "H20",
+        (
+            Part(DOSED_MISMATCH, minus(MISMATCH_CUT, FORK), "negative", 0.02),
+            Part(DOSED_MISMATCH, minus(DISTORTION_CUT, FORK), "negative", 0.02),
+        ),
+        note="Forked halfway; distortion is cut by sequence TIS.",
+    ),
+)
+
+
+def run(run: Run) -> None:
+    swept = [arm for arm in arms_of(CLAIMS) if arm not in FORKS]
+    runs, steps, vectors = collect(run, swept, smoke=(NONE, GSPO))
+    with run.phase("watching"):
+        watched = watch(run, runs, {NONE: ("mismatch",)} if run.smoke else WATCHED)
+    with run.phase("forks"):
+        forks, curves, ends = (pd.DataFrame(),) * 3 if run.smoke else forked(run)
+    write(run, pd.concat([runs, forks]), pd.concat([steps, curves]), vectors)
+    run.table("watched", pd.concat([watched, ends], ignore_index=True))
+
+
+def decide(results: Results) -> list[Finding]:
+    return findings(results, CLAIMS)
+
+
+EXPERIMENT = Experiment(
+    name="hacking_dynamics",
+    question="Do objective-level hacking and its remedies show in training at the chosen dose?",
+    decision_rule=rule_text(CLAIMS),
+    run=run,
+    minutes=25.0,
+    claims=tuple(claim.id for claim in CLAIMS),
+    figures=("hacking_fig2", "hacking_fig5"),
+    decide=decide,
+)

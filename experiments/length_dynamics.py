@@ -1,0 +1,45 @@
+"""Length as a warning (*lr* Alg. 1): where length pays, does it surge, and does a halved rate help?"""
+
+from experiments.campaign import LENGTHS
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.rules import Claim, Part, alone, arms_of, findings, minus, rule_text
+from experiments.dynamics_study.runs import compute
+from simlab.claims import Finding
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+
+FREE, BF16, TRIGGERED, TRIGGERED_LATE = LENGTHS
+LONGER = m.growth("response_length", "the response length")
+COLLAPSE = Part(m.FALL, minus(FREE, BF16), "negative", 0.03)
+
+CLAIMS = (
+    Claim(
+        "L5",
+        (
+            Part(LONGER, alone(FREE), "positive", 0.4),
+            Part(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02),
+            Part(m.REWARD, minus(TRIGGERED_LATE, TRIGGERED), "negative", 0.02),
+        ),
+        COLLAPSE,
+        note="On the recurrence, where length pays; a surge is 1.5 times the early length for three steps.",
+    ),
+)
+
+
+def run(run: Run) -> None:
+    compute(run, arms_of(CLAIMS), smoke=(FREE,))
+
+
+def decide(results: Results) -> list[Finding]:
+    return findings(results, CLAIMS)
+
+
+EXPERIMENT = Experiment(
+    name="length_dynamics",
+    question="Where length pays, does it surge before a collapse, and does the triggered schedule help?",
+    decision_rule=rule_text(CLAIMS),
+    run=run,
+    minutes=5.0,
+    claims=tuple(claim.id for claim in CLAIMS),
+    decide=decide,
+)

@@ -1,0 +1,105 @@
+"""The claims of *lr* about training: rates, corrections, prompts, schedules, FP16, sharpness."""
+
+from math import log
+
+from experiments.campaign import (
+    BF16,
+    FP16,
+    MIS,
+    NONE,
+    PILOT_STEPS,
+    SEQ_MIS,
+    SEQ_TIS,
+    SLOW,
+    TIS,
+    TRAIN_SIZES,
+)
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.rules import Claim, Part, alone, arms_of, findings, minus, rule_text, slope
+from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.studies import watch
+from simlab.claims import Finding
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+
+COLLAPSE = Part(m.FALL, minus(NONE, BF16), "negative", 0.03)
+HALVED = {name: f"{name}, halving" for name in (NONE, TIS, MIS)}
+LPD_WITH_NORM = m.together("log_ppl_abs_diff", "grad_norm", "log_ppl_abs_diff and gradient norm")
+LPD_WITH_REWARD = m.together("log_ppl_abs_diff", "reward", "log_ppl_abs_diff and reward")
+LPD = m.late_log("log_ppl_abs_diff", "log_ppl_abs_diff")
+SHARPNESS = m.watched_together("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
+SIZES = {log(size): name for size, name in TRAIN_SIZES.items()}
+
+CLAIMS = (
+    Claim(
+        "L1",
+        (
+            Part(LPD_WITH_NORM, alone(NONE), "positive", 0.2),
+            Part(LPD_WITH_REWARD, alone(NONE), "negative", 0.2),
+        ),
+        note="Reward of the sampler on training prompts stands for validation.",
+    ),
+    Claim(
+        "L2",
+        (
+            Part(m.GROWTH_LPD, minus(SLOW, NONE), "negative", 0.05),
+            Part(LPD, minus(SLOW, NONE), "negative", 0.05),
+        ),
+        note="At equal steps: a tenth of the rate also learns less.",
+    ),
+    Claim(
+        "L3",
+        (
+            Part(m.FALL, minus(TIS, BF16), "zero", 0.05),
+            *(Part(m.FALL, minus(other, TIS), "negative", 0.03) for other in (MIS, SEQ_TIS, SEQ_MIS)),
+        ),
+        COLLAPSE,
+    ),
+    Claim(
+        "L4",
+        (Part(m.COLLAPSE_STEP, slope(SIZES, "log of the prompts"), "zero", 0.05 * PILOT_STEPS),),
+        COLLAPSE,
+    ),
+    Claim(
+        "L6",
+        tuple(Part(m.REWARD, minus(HALVED[name], name), "positive", 0.02) for name in (MIS, TIS)),
+        note=f"Length is nearly fixed here, so the period is given: {PILOT_STEPS // 4} steps.",
+    ),
+    Claim(
+        "L7",
+        (Part(m.REWARD, minus(FP16, BF16), "negative", 0.03),),
+        note="FP16 rounds at the same points in decoding and scoring: hardly any mismatch is left.",
+    ),
+    Claim(
+        "L11",
+        (
+            Part(m.ENTROPY, minus(HALVED[NONE], NONE), "positive", 0.01),
+            Part(m.PEAK_REWARD, minus(HALVED[NONE], NONE), "positive", 0.01),
+        ),
+    ),
+    Claim("L12", (Part(SHARPNESS, alone(NONE), "positive", 0.2),)),
+)
+
+
+def run(run: Run) -> None:
+    runs, steps, vectors = collect(run, arms_of(CLAIMS), smoke=(NONE, TIS))
+    with run.phase("watching"):
+        watched = watch(run, runs, {} if run.smoke else {NONE: ("mismatch", "curvature")})
+    write(run, runs, steps, vectors)
+    run.table("watched", watched)
+
+
+def decide(results: Results) -> list[Finding]:
+    return findings(results, CLAIMS)
+
+
+EXPERIMENT = Experiment(
+    name="lr_dynamics",
+    question="Is mismatch a matter of the learning rate, and do schedules cure it at the chosen dose?",
+    decision_rule=rule_text(CLAIMS),
+    run=run,
+    minutes=20.0,
+    claims=tuple(claim.id for claim in CLAIMS),
+    figures=("lr_fig2",),
+    decide=decide,
+)

@@ -1,0 +1,71 @@
+"""The claims of *vexact* about training: zero mismatch, doses of three kinds, copies; is zero free?"""
+
+from math import log
+
+import numpy as np
+
+from experiments.campaign import BF16, BITS, COPIED, EXACT, NOISES, NONE, ON_POLICY, ON_POLICY_BF16
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.enforced import SIDES, compare
+from experiments.dynamics_study.rules import Claim, Part, alone, arms_of, findings, minus, rule_text, slope
+from experiments.dynamics_study.runs import compute
+from simlab.claims import Finding
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+
+FIXED, FRESH = (
+    slope({log(s): name for s, name in NOISES[kind].items()}, "log of its scale") for kind in NOISES
+)
+CUT = slope({-float(bits): name for bits, name in BITS.items()}, "bits taken away")
+SAME = 2.0**-8
+V5_RULE = (
+    "V5: at one set of weights and one key, an engine that adds exactly against the ordinary one of the same "
+    "rounding points: the norm of the difference of their gradients on one rollout is at most 2^-8 (the unit "
+    "roundoff of BF16) of the gradient's, and at least 99% of the sampled tokens are the same; opposite if "
+    "either fails."
+)
+
+CLAIMS = (
+    Claim(
+        "V1",
+        (
+            Part(m.WIDEST, alone(EXACT), "zero", 1e-3),
+            Part(m.REWARD, minus(EXACT, NONE), "positive", 0.02),
+            Part(m.FALL, minus(EXACT, BF16), "zero", 0.05),
+        ),
+        note="Both engines are that of the dose; training passes its rounding straight through.",
+    ),
+    Claim("V2", (Part(m.FALL, minus(ON_POLICY, ON_POLICY_BF16), "negative", 0.03),)),
+    Claim("V3", tuple(Part(m.REWARD, doses, "negative", 0.01) for doses in (CUT, FIXED, FRESH))),
+    Claim("V7", (Part(m.REWARD, minus(COPIED, EXACT), "zero", 0.03),)),
+)
+
+
+def run(run: Run) -> None:
+    compute(run, arms_of(CLAIMS), smoke=(NONE, COPIED))
+    with run.phase("enforced"):
+        run.table("enforced", compare(run.smoke))
+
+
+def decide(results: Results) -> list[Finding]:
+    found = results.table("enforced")
+    difference, agreement = float(np.max(found["gradient_difference"])), float(np.min(found["same_tokens"]))
+    verdict = "reproduced" if difference <= SAME and agreement >= 0.99 else "opposite"
+    note = f"Pairs {', '.join(map(' against '.join, SIDES))}; least share of equal tokens {agreement:.4f}."
+    unit = "largest relative difference of the gradients"
+    return [
+        *findings(results, CLAIMS),
+        Finding.exact("V5", verdict, difference, unit=unit, rule=V5_RULE, note=note),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="vexact_dynamics",
+    question="Does a run without any mismatch stay stable, and does harm follow the dose?",
+    decision_rule=f"{rule_text(CLAIMS)} {V5_RULE}",
+    run=run,
+    minutes=20.0,
+    claims=("V5", *(claim.id for claim in CLAIMS)),
+    figures=("vexact_doses",),
+    decide=decide,
+)

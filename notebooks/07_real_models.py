@@ -1,0 +1,120 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Real models
+#
+# A policy of the lab is a Qwen3-MoE checkpoint that vLLM serves. Here we teach a small one, save it, let one
+# engine sample and another score, and ask which emulated engine would have predicted what we measure. With
+# `SIMLAB_SMOKE=1` both engines are the lab's own; otherwise build two environments first, once:
+#
+#     python scripts/make_env.py hf
+#     python scripts/make_env.py vllm
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+
+from simlab.core.experiment import Experiment, execute
+from simlab.engines import ENGINES
+from simlab.harness import load_checkpoint, save_checkpoint
+from simlab.harness.calibration import calibrate, catalog_emulations, measured_pair, predicted_log_rho
+from simlab.harness.probe import Probe
+from simlab.harness.protocol import Sampling
+from simlab.models import MODELS, TransformerConfig
+from simlab.tasks import END, PAD, TASKS
+from simlab.training.warm_start import WarmStart, warm_start
+
+SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
+OUT = Path(tempfile.mkdtemp() if SMOKE else "runs/real_models")
+SAMPLER, SCORER = ("bf16", "f32") if SMOKE else ("vllm:bfloat16", "transformers:float32")
+
+# %% [markdown]
+# ## Teach and save
+#
+# Heads of width 32 and experts whose widths are multiples of 32: the smallest that vLLM serves on a CPU.
+
+# %%
+task = TASKS["add"]()
+config = TransformerConfig(num_hidden_layers=1, num_experts=4) if SMOKE else MODELS["tiny-moe"]
+how = WarmStart(steps=5 if SMOKE else 600, batch=8 if SMOKE else 128)
+params, losses = jax.jit(warm_start, static_argnums=(0, 1))(task, config, how, jax.random.key(0))
+checkpoint = save_checkpoint(OUT / "policy", config, params)
+sorted(path.name for path in checkpoint.iterdir())
+
+# %% [markdown]
+# It comes back bit for bit. `vllm serve runs/real_models/policy` would serve this folder, tokenizer included.
+
+# %%
+config, params = load_checkpoint(checkpoint)
+
+# %% [markdown]
+# ## Probe
+#
+# The sampler answers held-out prompts; the scorer, and the sampler itself, score the answers in one pass.
+# Every table is on disk after every pair. On the command line:
+# `simlab probe runs/real_models/policy --task add --sample vllm:bfloat16 --score transformers:float32`.
+
+# %%
+prompts = task.prompt_set("held_out")[: 8 if SMOKE else 128]
+sampling = Sampling(length=task.response_length, end=END, pad=PAD)
+
+
+def run(run):
+    Probe(run).measure(config, params, prompts, [SAMPLER], [SCORER], sampling)
+
+
+probe = Experiment(name="probe", question="?", decision_rule="none", minutes=1, run=run)
+results = execute(probe, OUT / "probe")
+results.table("pairs").set_index(["sampler", "scorer"])[["tokens", "std_rho", "rms_log_rho", "router_flips"]]
+
+# %% [markdown]
+# The first row is decoding against prefill of one engine, the second is the mismatch.
+#
+# ## Calibrate
+#
+# Which engine of the catalog gives the same distribution of log rho, in every bin of probability? Distance 0
+# is perfect, 1 as bad as predicting no mismatch.
+
+# %%
+tokens, samples = results.table("tokens"), results.table("samples")
+prompts, responses, mask, logp_train, logp_infer = measured_pair(tokens, samples, SAMPLER, SCORER)
+
+
+def predict(engine):
+    return predicted_log_rho(params, config, ENGINES["f32"], engine, prompts, responses)
+
+
+candidates = catalog_emulations(("f32", "bf16") if SMOKE else ("f32", "bf16", "vllm-bf16", "fp16"))
+fits = calibrate(logp_train, logp_infer, mask, predict, candidates, resamples=20 if SMOKE else 200)
+for fit in fits:
+    print(f"{fit.emulation:10} {fit.distance:6.2f} [{fit.low:.2f}, {fit.high:.2f}] {fit.verdict}: {fit.note}")
+
+# %%
+best = predict(candidates[fits[0].emulation].engine)
+levels = np.linspace(0.01, 0.99, 50)
+figure, axes = plt.subplots(figsize=(3.4, 3))
+measured = np.quantile((logp_train - logp_infer)[mask], levels)
+axes.plot(measured, np.quantile(best[mask], levels), "o", markersize=3)
+axes.axline((0, 0), slope=1, color="gray", linewidth=0.7)
+axes.set(xlabel="measured log rho", ylabel=f"predicted by {fits[0].emulation}")
+plt.show()
+
+# %% [markdown]
+# A poor fit is a result too: its note names what the emulation leaves out. `simlab run real_pairs` does this
+# for vLLM in four formats, llama.cpp, and a pretrained model; `simlab run real_rl` trains with vLLM as the
+# sampler beside its emulated twin.

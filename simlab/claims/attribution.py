@@ -1,0 +1,114 @@
+"""Which sites of an engine pair make its mismatch: engines between the two, and exact shares."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import jax
+import numpy as np
+
+from simlab.engines import Engine
+from simlab.engines.engine import Attention, Linear, Norm, Softmax
+from simlab.models.config import TransformerConfig
+
+Value = Callable[[frozenset[str]], np.ndarray]
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "weights": ("projection.weights",),
+    "activations": ("projection.activations", "projection.output"),
+    "sums": (
+        "projection.accumulator",
+        "router.accumulator",
+        "lm_head.accumulator",
+        "attention.score_accumulator",
+        "attention.value_accumulator",
+    ),
+    "attention": ("attention.",),
+    "router": ("router",),
+    "head": ("lm_head.", "token_softmax."),
+    "stream": ("norm.", "residual", "elementwise"),
+}
+"""Groups of sites, by how their names begin; a site belongs to the first group that fits."""
+
+
+def differing(train: Engine, infer: Engine, config: TransformerConfig | None = None) -> list[str]:
+    """Return the sites at which two engines differ, by their dotted names, in the order of the record.
+
+    The sites of a router are left out where `config` is that of a dense model.
+    """
+    dense = config is not None and not config.num_experts
+    return [
+        name
+        for name in _names(train)
+        if not _equal(_get(train, name), _get(infer, name)) and not (dense and name.startswith("router"))
+    ]
+
+
+def grouped(sites: Iterable[str]) -> dict[str, list[str]]:
+    """Return `sites` by group, in the order of `GROUPS`, without the empty groups."""
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for site in sites:
+        found[next(group for group, starts in GROUPS.items() if site.startswith(starts))].append(site)
+    return {group: members for group, members in found.items() if members}
+
+
+def between(train: Engine, infer: Engine, sites: Iterable[str]) -> Engine:
+    """Return `train` with the named `sites` of `infer`."""
+    engine = train
+    for name in sites:
+        engine = _set(engine, name.split("."), _get(infer, name))
+    return engine
+
+
+def subsets(names: Sequence[str]) -> list[frozenset[str]]:
+    """Return all subsets, the empty one first."""
+    return [frozenset(chosen) for size in range(len(names) + 1) for chosen in combinations(names, size)]
+
+
+def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the exact Shapley value of each name: its average step over all orders of joining.
+
+    They sum to `value` of all names less that of none. `value` is asked 2^n times and may return any shape.
+    Source: L. S. Shapley, A value for n-person games (1953).
+    """
+    known = {chosen: np.asarray(value(chosen)) for chosen in subsets(names)}
+    shares = {}
+    for name in names:
+        others = [other for other in names if other != name]
+        total = np.zeros_like(known[frozenset()])
+        for before in subsets(others):
+            weight = math.factorial(len(before)) * math.factorial(len(others) - len(before))
+            total = total + weight * (known[before | {name}] - known[before])
+        shares[name] = total / math.factorial(len(names))
+    return shares
+
+
+def _names(record: Any, above: str = "") -> Iterator[str]:
+    for field in dataclasses.fields(record):
+        value, name = getattr(record, field.name), f"{above}{field.name}"
+        if isinstance(value, Linear | Softmax | Attention | Norm):
+            yield from _names(value, f"{name}.")
+        else:
+            yield name
+
+
+def _get(engine: Engine, name: str) -> Any:
+    value: Any = engine
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _set(record: Any, path: Sequence[str], value: Any) -> Any:
+    head, *rest = path
+    return dataclasses.replace(record, **{head: _set(getattr(record, head), rest, value) if rest else value})
+
+
+def _equal(a: Any, b: Any) -> bool:
+    (first, shape), (second, other) = jax.tree.flatten(a), jax.tree.flatten(b)
+    # By bytes: formats hold NaN, and one site is a word.
+    return shape == other and all(
+        np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(first, second, strict=True)
+    )

@@ -1,0 +1,328 @@
+"""Which tokens, sites and weights move the mismatch of a policy most, and an autopsy of its worst token."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from simlab.claims.attribution import between, differing, grouped, shapley, subsets
+from simlab.core.streams import stream
+from simlab.engines import Engine, EnginePair, store
+from simlab.metrics import PROBABILITY_EDGES
+from simlab.models.cache import empty_cache
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params
+from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
+from simlab.rollout import Sampler, Trajectory, generate
+from simlab.tasks import END, PAD, Task
+from simlab.tasks.vocabulary import decode
+
+Row = dict[str, Any]
+Track = Callable[[Iterable, str, int], Iterable]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy with its engine pair, on the prompts of a task that it was not trained on."""
+
+    params: Params
+    model: TransformerConfig
+    task: Task
+    pair: EnginePair
+    prompts: int = 8
+    group_size: int = 4
+    seed: int = 0
+
+    @cached_property
+    def sampled(self) -> Trajectory:
+        """Responses that the inference engine samples."""
+        key = stream(jax.random.key(self.seed), "explain")
+        return jax.jit(self._generate)(self.params, self.pair.infer, key)
+
+    def _generate(self, params: Params, engine: Engine, key: Array) -> Trajectory:
+        prompts = self.task.prompts(stream(key, "prompts"), self.prompts, "held_out")
+        return generate(
+            params,
+            self.model,
+            engine,
+            Sampler(),
+            key,
+            prompts,
+            self.task.check,
+            group_size=self.group_size,
+            length=self.task.response_length,
+            end=END,
+            pad=PAD,
+        )
+
+    def score(self, engine: Engine, params: Params | None = None) -> np.ndarray:
+        """Log-probabilities [B, T] of the sampled tokens, zero where there is none.
+
+        Operation by operation: engines between two others share no program, and their operations do.
+        """
+        taken = self.sampled
+        replayed = taken.experts if self.pair.replay == "R3" else None
+        scores = response_logps(
+            self.params if params is None else params,
+            self.model,
+            engine,
+            taken.prompts,
+            taken.responses,
+            replayed,
+        )
+        return np.where(taken.mask, np.asarray(scores.logp, float), 0.0)
+
+
+def explain(subject: Subject, track: Track, top: int = 8) -> dict[str, list[Row]]:
+    """Score what the inference engine sampled under engines between the two of the pair, and compare.
+
+    Returns tables of rows, in the order in which they are worth reading: `size`, `tokens` (the `top` worst),
+    `positions`, `probabilities`, `groups`, `sites`, `weights`, `autopsy` of the worst token. `track` iterates
+    with progress. Raises `ValueError` where the two engines do not differ, at any site or on any token.
+    """
+    train, infer = subject.pair.train, subject.pair.infer
+    sites = differing(train, infer, subject.model)
+    if not sites:
+        raise ValueError(
+            "the two engines of the pair are the same at every site: there is nothing to explain"
+        )
+    groups = grouped(sites)
+    base = subject.score(train)
+    known: dict[frozenset[str], np.ndarray] = {}
+
+    def log_rho(changed: Iterable[str]) -> np.ndarray:
+        key = frozenset(changed)
+        if key not in known:
+            known[key] = base - subject.score(between(train, infer, sorted(key)))
+        return known[key]
+
+    whole = log_rho(sites)
+    if not whole.any():
+        raise ValueError("the two engines give every sampled token the same probability, to the bit")
+    sequence, position = np.unravel_index(np.argmax(np.abs(whole)), whole.shape)
+    worst = int(sequence), int(position)
+    for chosen in track(subsets(list(groups)), "groups of sites", 2 ** len(groups)):
+        log_rho(_members(groups, chosen))
+    for site in track(sites, "sites", len(sites)):
+        log_rho([site])
+    return {
+        "size": _size(subject, base, whole),
+        "tokens": _tokens(subject, base, whole, top),
+        "positions": _positions(subject, whole),
+        "probabilities": _probabilities(subject, base, whole),
+        "groups": _groups(groups, log_rho, whole),
+        "sites": [_site(site, log_rho, whole, worst) for site in sites],
+        "weights": _weights(subject, base, whole, worst, track),
+        "autopsy": _autopsy(subject, worst),
+    }
+
+
+def _members(groups: dict[str, list[str]], chosen: Iterable[str]) -> list[str]:
+    return [site for group in chosen for site in groups[group]]
+
+
+def _share(log_rho: np.ndarray, whole: np.ndarray) -> float:
+    return float((log_rho**2).sum() / (whole**2).sum())
+
+
+def _size(subject: Subject, base: np.ndarray, whole: np.ndarray) -> list[Row]:
+    """The mismatch, and how far decoding is from scoring the same tokens with the same engine."""
+    mask = np.asarray(subject.sampled.mask)
+    decoded = np.where(mask, np.asarray(subject.sampled.logp_infer, float), 0.0)
+    return [
+        {
+            "tokens": int(mask.sum()),
+            "reward": float(np.mean(np.asarray(subject.sampled.rewards))),
+            "std_rho": float(np.exp(whole[mask]).std()),
+            "rms_log_rho": float(np.sqrt(np.mean(whole[mask] ** 2))),
+            "rms_decoding_minus_scoring": float(np.sqrt(np.mean((decoded - base + whole)[mask] ** 2))),
+        }
+    ]
+
+
+def _tokens(subject: Subject, base: np.ndarray, whole: np.ndarray, top: int) -> list[Row]:
+    """The tokens with the largest |log rho|."""
+    taken, rows = subject.sampled, []
+    for flat in np.argsort(-np.abs(whole), axis=None)[:top]:
+        sequence, position = (int(each) for each in np.unravel_index(flat, whole.shape))
+        text = decode(np.asarray(taken.responses)[sequence])
+        rows.append(
+            {
+                "prompt": decode(np.asarray(taken.prompts)[sequence]),
+                "response": f"{text[:position]}[{text[position]}]{text[position + 1 :]}".rstrip("_"),
+                "position": position,
+                "pi_train": float(np.exp(base[sequence, position])),
+                "pi_infer": float(np.exp(base[sequence, position] - whole[sequence, position])),
+                "log_rho": float(whole[sequence, position]),
+                "share": float(whole[sequence, position] ** 2 / (whole**2).sum()),
+            }
+        )
+    return rows
+
+
+def _positions(subject: Subject, whole: np.ndarray) -> list[Row]:
+    """Root mean square of log rho by position in the response."""
+    mask = np.asarray(subject.sampled.mask)
+    return [
+        {
+            "position": position,
+            "tokens": int(mask[:, position].sum()),
+            "rms_log_rho": float(np.sqrt(np.mean(whole[mask[:, position], position] ** 2))),
+            "share": _share(whole[:, position], whole),
+        }
+        for position in range(whole.shape[1])
+        if mask[:, position].any()
+    ]
+
+
+def _probabilities(subject: Subject, base: np.ndarray, whole: np.ndarray) -> list[Row]:
+    """Mean rho and root mean square of log rho by pi_train."""
+    mask, rows = np.asarray(subject.sampled.mask), []
+    bins = np.searchsorted(PROBABILITY_EDGES[1:-1], np.exp(base), side="right")
+    for number, low in enumerate(PROBABILITY_EDGES[:-1]):
+        chosen = mask & (bins == number)
+        if chosen.any():
+            rows.append(
+                {
+                    "pi_train": f"{low:g} to {PROBABILITY_EDGES[number + 1]:g}",
+                    "tokens": int(chosen.sum()),
+                    "mean_rho": float(np.exp(whole[chosen]).mean()),
+                    "rms_log_rho": float(np.sqrt(np.mean(whole[chosen] ** 2))),
+                    "share": _share(whole[chosen], whole),
+                }
+            )
+    return rows
+
+
+def _groups(groups: dict[str, list[str]], log_rho: Callable, whole: np.ndarray) -> list[Row]:
+    """Shares of the mean squared log rho: alone, missing from the whole, and Shapley's, which sum to one."""
+    shares = shapley(lambda chosen: (log_rho(_members(groups, chosen)) ** 2).sum(), list(groups))
+    every = set(_members(groups, groups))
+    rows = [
+        {
+            "group": group,
+            "shapley": float(shares[group] / (whole**2).sum()),
+            "alone": _share(log_rho(members), whole),
+            "without": 1 - _share(log_rho(every - set(members)), whole),
+            "sites": members,
+        }
+        for group, members in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row["shapley"])
+
+
+def _site(site: str, log_rho: Callable, whole: np.ndarray, worst: tuple[int, int]) -> Row:
+    return {
+        "site": site,
+        "alone": _share(log_rho([site]), whole),
+        "worst_token_log_rho": float(log_rho([site])[worst]),
+    }
+
+
+def _weights(
+    subject: Subject, base: np.ndarray, whole: np.ndarray, worst: tuple[int, int], track: Track
+) -> list[Row]:
+    """Each matrix alone as the inference engine holds it, everything else as in training."""
+    engine = subject.pair.infer
+    places = [(name, None) for name in ("embedding", "lm_head") if name in subject.params]
+    places += [
+        (name, number)
+        for number, layer in enumerate(subject.params["layers"])
+        for name, matrix in layer.items()
+        if matrix.ndim > 1
+    ]
+    rows = []
+    for name, number in track(places, "weights", len(places)):
+        held = _with_one(subject.params, name, number, lambda matrix, name=name: _held(matrix, name, engine))
+        moved = base - subject.score(subject.pair.train, held)
+        if moved.any():
+            rows.append(
+                {
+                    "weight": name if number is None else f"layer {number} {name}",
+                    "alone": _share(moved, whole),
+                    "worst_token_log_rho": float(moved[worst]),
+                }
+            )
+    return sorted(rows, key=lambda row: -row["alone"])
+
+
+def _with_one(params: Params, name: str, number: int | None, change: Callable[[Array], Array]) -> Params:
+    if number is None:
+        return {**params, name: change(params[name])}
+    layers = list(params["layers"])
+    layers[number] = {**layers[number], name: change(layers[number][name])}
+    return {**params, "layers": type(params["layers"])(layers)}
+
+
+def _held(matrix: Array, name: str, engine: Engine) -> Array:
+    """Return a matrix (or one per expert) rounded to the site of its product."""
+    products = {"router": engine.router, "lm_head": engine.lm_head}
+    site = engine.elementwise if name == "embedding" else products.get(name, engine.projection).weights
+    return jax.vmap(lambda w: store(w, site))(matrix) if matrix.ndim == 3 else store(matrix, site)
+
+
+def _autopsy(subject: Subject, worst: tuple[int, int]) -> list[Row]:
+    """Follow the worst token through the layers under both engines, on the same tokens before it.
+
+    Norms and relative error of the normed hidden state after each layer (of an MoE with the experts, where
+    they differ) and of the logits less their mean, then the probabilities of the sampled token and of the
+    likeliest ones.
+    """
+    sequence, position = worst
+    taken = subject.sampled
+    response = taken.responses[sequence, :position]
+    tokens = jnp.concatenate([taken.prompts[sequence], response])[None]
+    (train, experts), (infer, others) = (
+        _states(subject, engine, tokens) for engine in (subject.pair.train, subject.pair.infer)
+    )
+    rows = [
+        {
+            "place": name + _flipped(experts.get(name), others.get(name)),
+            "train": float(np.linalg.norm(expected)),
+            "infer": float(np.linalg.norm(infer[name])),
+            "relative_error": float(np.linalg.norm(infer[name] - expected) / np.linalg.norm(expected)),
+        }
+        for name, expected in train.items()
+    ]
+    sampled = int(taken.responses[sequence, position])
+    pi, mu = (
+        np.exp(np.asarray(token_logps(jnp.asarray(states["logits"], jnp.float32)[None], engine)[0], float))
+        for engine, states in ((subject.pair.train, train), (subject.pair.infer, infer))
+    )
+    for token in dict.fromkeys((sampled, int(pi.argmax()), int(mu.argmax()))):
+        rows.append(
+            {
+                "place": f"probability of {decode(np.array([token]))}",
+                "train": float(pi[token]),
+                "infer": float(mu[token]),
+                "relative_error": float(abs(mu[token] / pi[token] - 1)),
+            }
+        )
+    return rows
+
+
+def _flipped(experts: list[int] | None, others: list[int] | None) -> str:
+    return "" if experts == others else f", experts {experts} in training, {others} in inference"
+
+
+def _states(
+    subject: Subject, engine: Engine, tokens: Array
+) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+    """Normed hidden state behind each layer and logits, at the last of `tokens [1, T]`, and the experts."""
+    weights = prepare(subject.params, subject.model, engine)
+    caches = empty_cache(subject.model, *tokens.shape)
+    states, experts, hidden = {}, {}, tokens
+    for depth in range(1, len(weights["layers"]) + 1):
+        shallow = {**weights, "layers": weights["layers"][:depth]}
+        hidden, _, chosen = extend(shallow, subject.model, engine, caches[:depth], tokens, 0)
+        name = f"layer {depth - 1}"
+        states[name] = np.asarray(hidden[0, -1], float)
+        if chosen is not None:
+            experts[name] = sorted(np.asarray(chosen)[0, -1, -1].tolist())
+    logits = np.asarray(read_logits(weights, engine, hidden)[0, -1], float)
+    return states | {"logits": logits - logits.mean()}, experts

@@ -1,0 +1,118 @@
+"""`simlab explain`: where the mismatch of a policy comes from."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simlab.cli.output import Json, one_clear_error, show
+
+EPILOG = (
+    "Example: `simlab explain runs/first_sweep --arm TIS --params policy.npz`, or without a sweep: "
+    "`simlab explain add-tiny-llama-0 --pair f32/fp8-e4m3-truncated`."
+)
+TITLES = {
+    "size": "The mismatch, on held-out prompts",
+    "tokens": "Worst tokens (the token is in brackets)",
+    "positions": "By position in the response",
+    "probabilities": "By probability of the token",
+    "groups": "Groups of sites: shares of mean squared log rho (Shapley's sum to 1)",
+    "sites": "Each site alone as in inference, the rest as in training",
+    "weights": "Each matrix alone as inference holds it, the rest as in training",
+    "autopsy": "The worst token, layer by layer: error of inference against training",
+}
+
+
+def explain(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a sweep, or a warm start.")],
+    arm: Annotated[str | None, typer.Option(help="Arm of the sweep; default its first run.")] = None,
+    params: Annotated[
+        Path | None, typer.Option(help="A checkpoint of that run (.npz) instead of its warm start.")
+    ] = None,
+    pair: Annotated[
+        str | None, typer.Option(help="Engine pair, train/infer; default that of the run.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model preset of a warm start.")] = "tiny-llama",
+    task: Annotated[str, typer.Option(help="Task of a warm start.")] = "add",
+    prompts: Annotated[int, typer.Option(help="Held-out prompts to sample.")] = 8,
+    group_size: Annotated[int, typer.Option(help="Responses to each prompt.")] = 4,
+    top: Annotated[int, typer.Option(help="How many worst tokens to list.")] = 8,
+    json: Json = False,
+) -> None:
+    """Say which tokens, sites and weights move the mismatch most, and dissect the worst token.
+
+    Responses are sampled by the inference engine and scored under engines between the two of the pair: 2^n of
+    them for n groups of sites that differ. A sweep keeps no parameters, so without --params its runs are
+    explained as they began. Takes a minute or two.
+    """
+    from simlab.claims.explain import Subject
+    from simlab.claims.explain import explain as compute
+    from simlab.core.progress import track
+    from simlab.engines import find_pair
+
+    with one_clear_error():
+        values = _of_sweep(Path(run), arm) if Path(run).is_dir() else _of_start(run, model, task, pair)
+        config, recipe, first = _opened(values, params)
+        subject = Subject(
+            first,
+            recipe.model,
+            recipe.task,
+            find_pair(pair) if pair else recipe.engines,
+            prompts,
+            group_size,
+            config.seed,
+        )
+        tables = compute(subject, track, top)
+    if json:
+        import json as json_module
+
+        typer.echo(json_module.dumps(tables, indent=2))
+        return
+    for name, rows in tables.items():
+        show(rows, False, TITLES[name])
+
+
+def _of_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
+    """Dotted fields of one run of a finished sweep."""
+    import pandas as pd
+
+    from simlab.core.catalog import lookup
+    from simlab.sweeps.result import OWN, load
+
+    runs = load(folder).runs()
+    if arm is not None:
+        lookup(dict.fromkeys(runs["arm"]), arm, "arm")
+        runs = runs[runs["arm"] == arm]
+    row = runs.iloc[0].drop([name for name in OWN if name in runs])
+    return {
+        str(name): value.item() if hasattr(value, "item") else value
+        for name, value in row.items()
+        if not pd.isna(value)
+    }
+
+
+def _of_start(name: str, model: str, task: str, pair: str | None) -> dict[str, Any]:
+    if pair is None:
+        raise ValueError(f"{name!r} is no folder of a sweep; for a warm start name a --pair, too")
+    return {"warm_start": name, "model": model, "task": task, "engines": pair, "objective": "grpo"}
+
+
+def _opened(values: dict[str, Any], params: Path | None):
+    """Return the run's config, its recipe, and the parameters to explain."""
+    import tempfile
+
+    import jax
+
+    from simlab.models.parameters import init_params
+    from simlab.sweeps.config import recipe_of, run_config
+    from simlab.sweeps.start import first_params
+    from simlab.training.checkpoints import load_tree
+
+    config = run_config({}, values)
+    recipe = recipe_of(config)
+    if params is not None:
+        like = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))
+        return config, recipe, load_tree(params, like)
+    with tempfile.TemporaryDirectory() as folder:
+        first = first_params(config.warm_start, recipe.task, recipe.model, config.seed, Path(folder))
+    return config, recipe, first

@@ -1,0 +1,69 @@
+"""`simlab export`: a run of the lab as a launch script of verl, a verl YAML as a run of the lab, Slurm."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simlab.cli.output import one_clear_error
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Take a run to verl or Slurm, and back.",
+    epilog="Example: `simlab export verl examples/to_verl.toml --arm ACRL > run.sh`",
+)
+
+
+@app.command("verl", epilog="Example: `simlab export verl examples/to_verl.toml --arm ACRL > run.sh`")
+def verl(
+    run: Annotated[Path, typer.Argument(help="TOML of a sweep or of a run, or the folder of a sweep.")],
+    arm: Annotated[str | None, typer.Option(help="Which point of a sweep; default the first.")] = None,
+    backend: Annotated[str, typer.Option(help="megatron or fsdp.")] = "megatron",
+    dump: Annotated[str | None, typer.Option(help="Folder for token-level dumps, for `diagnose`.")] = None,
+) -> None:
+    """Print a launch script for Qwen3-30B-A3B on DAPO-Math-17k; what verl lacks is refused by name."""
+    from simlab.harness.export import verl_run, verl_script
+    from simlab.harness.export.source import read_run
+
+    with one_clear_error():
+        name, config = read_run(run, arm)
+        typer.echo(verl_script(verl_run(config, backend), name, dump), nl=False)
+
+
+@app.command("lab", epilog="Example: `simlab export lab outputs/.hydra/config.yaml > run.toml`")
+def lab(
+    config: Annotated[Path, typer.Argument(help="YAML of a verl run, such as Hydra's config.yaml.")],
+) -> None:
+    """Print the nearest run of the lab as TOML, with what differs as comments."""
+    from simlab.harness.export import nearest_config, to_toml
+
+    with one_clear_error():
+        if not config.is_file():
+            raise FileNotFoundError(f"no file {config}")
+        try:
+            found = nearest_config(config.read_text())
+        except ImportError as error:
+            raise ValueError(str(error)) from error
+        text = to_toml(found, config.stem)
+        tomllib.loads(text)
+        typer.echo(text, nl=False)
+
+
+@app.command("slurm", epilog="Example: `simlab export slurm examples/flagship.toml --hours 4 > job.sh`")
+def slurm(
+    sweep: Annotated[Path, typer.Argument(help="TOML file of a sweep.")],
+    hours: Annotated[float, typer.Option(help="Of each job.")] = 12.0,
+    parts: Annotated[int, typer.Option(help="Jobs, one after another.")] = 4,
+    cpus: Annotated[int, typer.Option(help="Cores of each job.")] = 16,
+    gpus: Annotated[int, typer.Option(help="GPUs of each job.")] = 0,
+    partition: Annotated[str | None, typer.Option(help="Partition.")] = None,
+) -> None:
+    """Print a batch script that computes a sweep, and goes on where a stopped job left it."""
+    from simlab.harness.export import slurm_script
+    from simlab.sweeps.file import read_file
+
+    with one_clear_error():
+        name = read_file(sweep).name
+        text = slurm_script(sweep, name, hours=hours, parts=parts, cpus=cpus, gpus=gpus, partition=partition)
+        typer.echo(text, nl=False)

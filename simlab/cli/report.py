@@ -1,0 +1,31 @@
+"""`simlab report`: the board as a web page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simlab.cli.output import one_clear_error
+
+EPILOG = "Example: `simlab report --out report.html`, then open it in a browser; it needs no network."
+
+
+def report(
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of results, one per experiment; default those with the code.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder of drawn figures; default those with the code.")
+    ] = None,
+) -> None:
+    """Write one self-contained page: every claim with verdict, effect, rule, figures, config and manifest."""
+    from simlab.claims.board import counts
+    from simlab.claims.report import write_report
+
+    with one_clear_error():
+        found = write_report(out, results, figures)
+    for problem in found.problems:
+        typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
+    listed = ", ".join(f"{number} {word}" for word, number in counts(found.rows).items() if number)
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB; {listed}")

@@ -1,0 +1,68 @@
+"""The run that is to be exported: from a TOML file, or from a finished sweep."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simlab.core.catalog import lookup
+from simlab.sweeps.config import FIELDS, RunConfig, run_config
+from simlab.sweeps.file import read_file
+from simlab.sweeps.grids import Point
+
+
+def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
+    """Return the name and the config of a run: of `arm`, or the first that there is.
+
+    `path` is a sweep's TOML, a TOML of one run's fields, or the folder of a sweep.
+    Raises `FileNotFoundError` or `ValueError` naming what is wrong, and listing the arms there are.
+    """
+    if path.is_dir():
+        return _of_folder(path, arm)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    try:
+        table = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if "base" not in table:
+        name = table.pop("name", path.stem)
+        return name, run_config({key: value for key, value in table.items() if key != "width"})
+    described = read_file(path)
+    points: dict[str, Point] = {}
+    for point in described.grid.points:
+        points.setdefault(point.arm or described.name, point)
+    chosen = next(iter(points)) if arm is None else arm
+    point = lookup(points, chosen, "arm")
+    return _joined(described.name, point.arm), run_config(described.base, point.changes)
+
+
+def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
+    table = folder / "runs.parquet"
+    if not table.is_file():
+        raise FileNotFoundError(f"no finished sweep in {folder}: runs.parquet is missing")
+    rows = {str(row["arm"]): row for _, row in pd.read_parquet(table)[::-1].iterrows()}
+    first = str(pd.read_parquet(table, columns=["arm"])["arm"].iloc[0])
+    chosen = lookup(rows, first if arm is None else arm, "arm")
+    changes = {
+        str(name): _plain(value)
+        for name, value in chosen.items()
+        # A warm start is kept by its hash, and stays in the lab.
+        if str(name).split(".")[0] in FIELDS and str(name) != "warm_start" and not _empty(value)
+    }
+    return _joined(folder.name, str(chosen["arm"])), run_config({}, changes)
+
+
+def _joined(name: str, arm: str | None) -> str:
+    return f"{name}-{arm}".replace(" ", "_") if arm and arm != name else name
+
+
+def _empty(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value

@@ -1,0 +1,41 @@
+"""llama.cpp, in an environment of its own, as an engine of the lab."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simlab.core.catalog import lookup
+from simlab.harness.gguf_writing import save_gguf
+from simlab.harness.served_engine import ServedEngine
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params
+
+GGUF_PARITY = {"f32": 1e-3, "f16": 0.1, "bf16": 0.3, "q8_0": 0.3, "q5_0": 0.6, "q4_0": 0.8, "q4_1": 0.8}
+"""Nats by which a sync may move the probe, by the format of the matrices."""
+
+
+class LlamaCppEngine(ServedEngine):
+    """llama.cpp in the environment of `python`, with matrices `stored` in one of its formats.
+
+    A context manager. It tells no experts. Sequences have up to `context` tokens; `timeout` is in seconds,
+    for each answer.
+    """
+
+    server = "llamacpp_server.py"
+    install = "python scripts/make_env.py llamacpp"
+
+    def __init__(
+        self, python: str | Path, *, stored: str = "q8_0", context: int = 512, timeout: float = 600.0
+    ):
+        """Start the server. Raises `EngineError` saying how to install it if that fails."""
+        parity, self.context = lookup(GGUF_PARITY, stored, "GGUF format"), context
+        super().__init__(f"llamacpp {stored}", python, dtype=stored, parity=parity, timeout=timeout)
+
+    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
+        """Return the longest sequence."""
+        del config
+        return {"context": self.context}
+
+    def write(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
+        """Write the weights as a GGUF file."""
+        return save_gguf(folder / "policy.gguf", config, params, stored=self.dtype)

@@ -1,0 +1,93 @@
+"""llama.cpp behind a pipe: loads GGUF files, samples token by token, scores.
+
+Runs with the interpreter of an environment that has llama-cpp-python; requests come on standard input,
+answers go to standard output, everything else to standard error.
+"""
+
+import platform
+from typing import Any
+
+import llama_cpp  # pyright: ignore[reportMissingImports]
+import numpy as np
+from messages import serve  # pyright: ignore[reportMissingImports]
+
+
+class Server:
+    """The model, which reads one sequence at a time."""
+
+    def __init__(self):
+        """Start without a model."""
+        self.model: Any = None
+
+    def describe(self, _header: dict, _arrays: dict) -> tuple[dict, dict]:
+        """Return versions."""
+        return {"python": platform.python_version(), "llama-cpp-python": llama_cpp.__version__}, {}
+
+    def load(self, header: dict, _arrays: dict) -> tuple[dict, dict]:
+        """Load the GGUF file `folder`, for sequences of up to `context` tokens.
+
+        Keys and values are float16, llama.cpp's default, or float32 for a float32 file.
+        """
+        cache = llama_cpp.GGML_TYPE_F32 if header["dtype"] == "f32" else llama_cpp.GGML_TYPE_F16
+        self.model = llama_cpp.Llama(
+            header["folder"],
+            n_ctx=header["context"],
+            n_batch=header["context"],
+            n_threads=1,
+            n_threads_batch=1,
+            logits_all=True,
+            verbose=False,
+            type_k=cache,
+            type_v=cache,
+        )
+        return {}, {}
+
+    def score(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return log-probabilities of `tokens` [B, S] from position `first` on."""
+        first = int(arrays["first"])
+        found = []
+        for row in arrays["tokens"]:
+            self._start(row[:-1])
+            logps = _log_softmax(self.model.scores[first - 1 : len(row) - 1])
+            found.append(logps[np.arange(len(logps)), row[first:]])
+        return {}, {"logps": np.asarray(found, np.float32)}
+
+    def generate(self, header: dict, arrays: dict) -> tuple[dict, dict]:
+        """Sample up to `length` tokens behind each of `prompts` [N, P], stopped by `end`."""
+        shape = len(arrays["prompts"]), header["length"]
+        tokens, logps = np.full(shape, header["pad"], np.int32), np.zeros(shape, np.float32)
+        for row, prompt in enumerate(arrays["prompts"]):
+            rng = np.random.default_rng((header["seed"], row))
+            self._start(prompt)
+            for place in range(header["length"]):
+                reported = _log_softmax(self.model.scores[self.model.n_tokens - 1])
+                token = _draw(reported, header["temperature"], rng)
+                tokens[row, place], logps[row, place] = token, reported[token]
+                if token == header["end"] or place == header["length"] - 1:
+                    break
+                self.model.eval([token])
+        return {}, {"tokens": tokens, "logps": logps}
+
+    def _start(self, tokens: np.ndarray) -> None:
+        if self.model is None:
+            raise RuntimeError("no weights have been loaded")
+        vocabulary = self.model.n_vocab()
+        if tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise IndexError(f"token {tokens.max()} in a vocabulary of {vocabulary}")
+        self.model.reset()
+        self.model.eval(tokens.tolist())
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def _draw(logps: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+    if not temperature:
+        return int(logps.argmax())
+    return int((logps / temperature + rng.gumbel(size=logps.shape)).argmax())
+
+
+if __name__ == "__main__":
+    serve(Server)

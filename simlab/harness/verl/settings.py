@@ -1,0 +1,63 @@
+"""Numbers that verl's config has no place for, from the environment: Ray hands it to every process."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+PREFIX = "SIMLAB_VERL_"
+SCHEDULES = ("length-triggered", "mismatch-triggered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`SIMLAB_VERL_` and the name in capitals sets a field; the defaults are the lab's.
+
+    - `dump`: folder for one token-level file per step; None: no dump.
+    - `schedule`: one of `SCHEDULES`, on top of verl's own under FSDP; None: verl's alone. `rise`, `patience`,
+      `delay`, `final`, `early`, `smoothing`, `cooldown` as in `simlab.training.schedules`; `early` and
+      `patience` are those of the length, `mismatch_early` that of the mismatch.
+    - `acrl_*`, `distortion_*`, `transform_scale`, `rebalance_floor`: of the objectives of those names.
+    """
+
+    dump: str | None = None
+    schedule: str | None = None
+    rise: float = 2.0
+    patience: float = 3.0
+    delay: float = 1.8
+    final: float = 0.1
+    early: float = 10.0
+    mismatch_early: float = 20.0
+    smoothing: float = 0.9
+    cooldown: float = 20.0
+    acrl_gamma: float = 0.65
+    acrl_clip: float = 3.0
+    acrl_reference: float | None = None
+    distortion_delta: float = 2.0
+    distortion_threshold: float = 0.1
+    distortion_std: float = 0.2
+    transform_scale: float = 0.5
+    rebalance_floor: float = 1e-6
+
+    def __post_init__(self):
+        """Refuse a schedule that there is not."""
+        if self.schedule is not None and self.schedule not in SCHEDULES:
+            raise ValueError(f"unknown {PREFIX}SCHEDULE {self.schedule!r}; allowed: {', '.join(SCHEDULES)}")
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings in the environment; `ValueError` for a name or number that is none."""
+    environment = os.environ if environment is None else environment
+    kinds = {field.name: field.type for field in fields(Settings)}
+    given = {}
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in kinds:
+            allowed = ", ".join(PREFIX + known.upper() for known in kinds)
+            raise ValueError(f"unknown setting {variable}; allowed: {allowed}")
+        try:
+            given[name] = text if name in ("dump", "schedule") else float(text)
+        except ValueError as error:
+            raise ValueError(f"{variable} is {text!r}; allowed: a number") from error
+    return Settings(**given)

@@ -1,0 +1,51 @@
+"""vLLM on a CPU, in an environment of its own, as an engine of the lab."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from simlab.core.catalog import lookup
+from simlab.harness.served_engine import PARITY, ServedEngine
+from simlab.models.config import TransformerConfig
+
+KV_CACHES = {"auto": 0.0, "fp8": 0.5, "fp8_e5m2": 0.7}
+"""Formats of keys and values, and the nats by which each may move the probe of a sync further."""
+
+
+class VllmEngine(ServedEngine):
+    """vLLM in the environment of `python`; a context manager.
+
+    Weights and activations are `dtype`, keys and values that too or `kv_cache`. Other weights of one config
+    are reloaded in place. `repack` False leaves reloaded experts and tied heads as vLLM 0.32 on a CPU has
+    them, corrupt and stale, which the parity of the sync finds; `parity` sets what it allows, in nats.
+    `timeout` is in seconds, for each answer.
+    """
+
+    server = "vllm_server.py"
+    install = "python scripts/make_env.py vllm"
+
+    def __init__(
+        self,
+        python: str | Path,
+        *,
+        dtype: str = "bfloat16",
+        kv_cache: str = "auto",
+        repack: bool = True,
+        parity: float | None = None,
+        timeout: float = 600.0,
+    ):
+        """Start the server. Raises `EngineError` saying how to install it if that fails."""
+        usual = lookup(PARITY, dtype, "dtype") + lookup(KV_CACHES, kv_cache, "KV cache")
+        parity = usual if parity is None else parity
+        self.kv_cache, self.repack = kv_cache, repack
+        name = f"vllm {dtype}" + ("" if kv_cache == "auto" else f" kv {kv_cache}")
+        super().__init__(name, python, dtype=dtype, parity=parity, timeout=timeout)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return name, storage, versions, and the format of keys and values."""
+        return {**super().describe(), "kv_cache": self.kv_cache}
+
+    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
+        """Return what decides whether a checkpoint can be reloaded in place, and how."""
+        return {"shape": asdict(config), "kv_cache_dtype": self.kv_cache, "repack": self.repack}

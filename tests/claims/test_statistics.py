@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from simlab.claims import Finding, Interval, change_point, decide, holm, p_value, paired_effect
+from simlab.claims.sequential import SHAPES, stopping_bounds, stopping_levels
+from tests.tolerances import assert_within_interval, binomial_interval
+
+
+def _runs(rng, effect=0.0, clusters=8, seeds=2):
+    """Differences of paired runs: two seeds of each warm start share what the warm start adds."""
+    labels = np.repeat(np.arange(clusters), seeds)
+    shared = rng.normal(scale=1.0, size=clusters)[labels]
+    return effect + shared + rng.normal(scale=0.5, size=labels.size), labels
+
+
+@pytest.mark.parametrize("clusters", [3, 5, 8, 16])
+def test_intervals_cover_as_they_say(clusters):
+    rng, trials = np.random.default_rng(clusters), 1000
+    hits = 0
+    for _ in range(trials):
+        found = paired_effect(*(values := _runs(rng, 0.7, clusters))[:1], 0.0, values[1], resamples=1000)
+        hits += found.low <= 0.7 <= found.high
+    # The widened bootstrap is approximate: at 6 to 20 clusters it is off by up to 0.02 (Hesterberg 2015).
+    low, high = binomial_interval(trials, 0.95, 1e-4)
+    assert low / trials - 0.02 <= hits / trials <= high / trials + 0.02
+
+
+def test_seeds_of_one_warm_start_do_not_count_twice():
+    rng = np.random.default_rng(0)
+    values, labels = _runs(rng, 0.0)
+    once = paired_effect(values, 0.0, labels)
+    twice = paired_effect(np.tile(values, 10), 0.0, np.tile(labels, 10))
+    assert (twice.low, twice.high) == pytest.approx((once.low, once.high), rel=1e-12)
+    naive = paired_effect(np.tile(values, 10), 0.0, np.arange(160))
+    assert naive.high - naive.low < 0.5 * (once.high - once.low)
+
+
+def test_paired_effect_of_known_numbers():
+    # Cluster means 1, 2, 3: mean 2, standard error 1 / sqrt(3), Student's t with two degrees of freedom.
+    found = paired_effect([3.0, 4.0, 6.0, 6.0], [2.0, 3.0, 4.0, 3.0], ["a", "a", "b", "c"])
+    assert found.effect == pytest.approx(1.75)
+    found = paired_effect([3.0, 4.0, 6.0], [2.0, 2.0, 3.0], ["a", "b", "c"])
+    reach = stats.t.ppf(0.975, 2) / np.sqrt(3)
+    assert (found.effect, found.low, found.high) == pytest.approx((2, 2 - reach, 2 + reach))
+    assert found.units == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0, 2.0], [1.0], [0, 1]), "one entry per run"),
+        (([1.0, np.nan], [1.0, 1.0], [0, 1]), "1 of 2 runs are not finite"),
+        (([1.0, 2.0], [1.0, 1.0], [0, 0]), "at least two clusters"),
+    ],
+)
+def test_paired_effect_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        paired_effect(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected", "verdict"),
+    [
+        (0.2, 0.9, "positive", "reproduced"),
+        (0.2, 0.9, "negative", "opposite"),
+        (-0.9, -0.2, "positive", "opposite"),
+        (-0.9, -0.2, "negative", "reproduced"),
+        (-0.05, 0.08, "positive", "no effect"),
+        (0.01, 0.08, "positive", "no effect"),
+        (-0.05, 0.2, "negative", "inconclusive"),
+        (-0.05, 0.08, "zero", "reproduced"),
+        (0.2, 0.9, "zero", "opposite"),
+        (0.05, 0.9, "zero", "inconclusive"),
+    ],
+)
+def test_the_words(low, high, expected, verdict):
+    assert decide(Interval((low + high) / 2, low, high), expected=expected, margin=0.1) == verdict
+
+
+def test_a_finding_refuses_what_no_board_could_show():
+    with pytest.raises(ValueError, match="allowed: reproduced"):
+        Finding("H1", "true", 0.0, 0.0, 0.0, "", "")
+    for numbers in ((0.0, 1.0, 2.0), (np.nan, 0.0, 0.0), (1.0, 0.0, np.inf)):
+        with pytest.raises(ValueError, match="in order"):
+            Finding("H1", "reproduced", *numbers, "", "")
+
+
+# Jennison & Turnbull 2000, Tab. 2.1 and 2.3: two-sided 5%.
+POCOCK = {1: 1.960, 2: 2.178, 5: 2.413, 10: 2.555}
+OBRIEN_FLEMING = {1: 1.960, 2: 1.977, 5: 2.040, 10: 2.087}
+
+
+@pytest.mark.parametrize(("shape", "table"), [("pocock", POCOCK), ("obrien_fleming", OBRIEN_FLEMING)])
+def test_bounds_as_tabulated(shape, table):
+    for looks, constant in table.items():
+        # Half a unit of the last printed digit.
+        assert stopping_bounds(looks, shape)[-1] == pytest.approx(constant, abs=5.1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_looking_four_times_keeps_the_rate_of_false_alarms(shape):
+    trials, looks = 20_000, 4
+    scores = np.random.default_rng(1).normal(size=(trials, looks)).cumsum(1) / np.sqrt(
+        np.arange(1, looks + 1)
+    )
+    crossed = (np.abs(scores) > stopping_bounds(looks, shape)).any(1).sum()
+    assert_within_interval(crossed, *binomial_interval(trials, 0.05, 1e-4), false_alarm=1e-4)
+    naive = (np.abs(scores) > 1.96).any(1).mean()
+    assert naive > 0.1
+
+
+def test_sequential_intervals_over_few_warm_starts_keep_it_too():
+    rng, trials = np.random.default_rng(2), 600
+    levels, alarms = stopping_levels(2, "pocock"), 0
+    for _ in range(trials):
+        values, labels = _runs(rng)
+        for level, runs in zip(levels, (8, 16), strict=True):
+            found = paired_effect(values[:runs], 0.0, labels[:runs], resamples=1000, level=float(level))
+            if decide(found, expected="positive", margin=0.0) != "inconclusive":
+                alarms += 1
+                break
+    assert alarms / trials <= binomial_interval(trials, 0.05, 1e-4)[1] / trials + 0.01
+
+
+def test_holm_of_a_worked_case_and_its_rate():
+    # Holm 1979: 4 x 0.005, 3 x 0.01, 2 x 0.03, then never below the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    drawn = np.random.default_rng(3).uniform(size=(5000, 10))
+    alarms = sum((holm(row) < 0.05).any() for row in drawn)
+    assert_within_interval(alarms, *binomial_interval(5000, 1 - 0.995**10, 1e-4), false_alarm=1e-4)
+
+
+def test_p_value_and_interval_say_the_same():
+    assert p_value(Interval(1.96, 0.0, 3.92)) == pytest.approx(0.05, abs=1e-4)
+    assert p_value(Interval(1.0, 1.0, 1.0)) == 0.0
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.8])
+def test_change_point_false_alarms(memory):
+    rng, trials, alarms = np.random.default_rng(4), 1000, 0
+    for _ in range(trials):
+        noise = rng.normal(size=250)
+        for step in range(1, 250):
+            noise[step] += memory * noise[step - 1]
+        alarms += change_point(noise[50:]).p_value < 0.05
+    # The law is that of infinitely many values, and phi is estimated: within 0.02 at n = 200.
+    low, high = binomial_interval(trials, 0.05, 1e-4)
+    assert low / trials - 0.02 <= alarms / trials <= high / trials + 0.02
+
+
+def test_change_point_finds_the_step():
+    rng = np.random.default_rng(5)
+    found = [change_point(rng.normal(size=200) + 1.5 * (np.arange(200) >= 120)) for _ in range(50)]
+    assert all(each.p_value < 1e-3 for each in found)
+    assert np.abs(np.median([each.index for each in found]) - 120) <= 1
+    assert np.mean([each.shift for each in found]) == pytest.approx(1.5, abs=0.15)
+    assert change_point(np.repeat([0.0, 1.0], 8)).index == 8
+    assert change_point(np.zeros(16)).p_value == 1.0
+    with pytest.raises(ValueError, match="finite"):
+        change_point([1.0, np.nan] * 8)

@@ -1,0 +1,91 @@
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from simlab.claims import Finding
+from simlab.claims.catalog import CLAIMS
+from simlab.cli import app
+from simlab.core.experiment import Experiment, execute
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def shop(monkeypatch, tmp_path):
+    """One experiment whose effect counts how often it was run; returns the folder of its first result."""
+    runs = []
+
+    def run(run):
+        runs.append(1)
+        run.table("rows", [{"effect": float(len(runs))}])
+
+    def decide(results):
+        effect = float(results.table("rows")["effect"][0])
+        return [Finding("H7", "reproduced", effect, effect - 1, effect + 1, "a <unit>", "rule & reason")]
+
+    found = Experiment("tis", "Does it?", "a rule", run, 0.1, claims=("H7",), decide=decide)
+    monkeypatch.setattr("simlab.claims.board._experiments", lambda: {"tis": found})
+    execute(found, tmp_path / "tis")
+    return tmp_path
+
+
+def test_json_holds_all_claims_and_a_table_those_of_one_paper(shop):
+    rows = json.loads(runner.invoke(app, ["claims", "--json", "--results", str(shop)]).stdout)
+    assert [row["id"] for row in rows] == list(CLAIMS)
+    assert [row["effect"] for row in rows if row["id"] == "H7"] == [1.0]
+    shown = runner.invoke(app, ["claims", "--paper", "hacking", "--results", str(shop)])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.rstrip().endswith("20 claims: 1 reproduced, 19 not yet tested")
+    assert "L1 " not in shown.stdout
+    only = runner.invoke(app, ["claims", "--verdict", "reproduced", "--json", "--results", str(shop)])
+    assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
+
+
+def test_recompute_says_the_minutes_first_and_shows_both_verdicts(shop):
+    out = shop / "again"
+    done = runner.invoke(app, ["claims", "--recompute", "H7", "--results", str(shop), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("H7: tis, about 0.1 min on two cores, into ")
+    assert re.search(r"stored.*│ 1 ", done.stdout)
+    assert re.search(r"now.*│ 2 ", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--recompute", "H77"], r"unknown claim 'H77'; did you mean 'H7'\? allowed: H1, "),
+        (["--recompute", "L1"], r"no experiment decides L1 yet"),
+        (["--paper", "hackin"], r"unknown paper 'hackin'; did you mean 'hacking'\?"),
+        (["--verdict", "true"], r"unknown verdict 'true'; .*allowed: reproduced, opposite"),
+    ],
+)
+def test_bad_input_is_one_clear_error(shop, arguments, message):
+    result = runner.invoke(app, ["claims", "--results", str(shop), *arguments])
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr.replace("\n", " "))
+    assert "Traceback" not in result.output
+
+
+def test_the_report_is_one_page_that_needs_nothing_else(shop, tmp_path):
+    first, second = tmp_path / "a.html", tmp_path / "b.html"
+    done = runner.invoke(app, ["report", "--out", str(first), "--results", str(shop)])
+    assert done.exit_code == 0, done.output
+    runner.invoke(app, ["report", "--out", str(second), "--results", str(shop)])
+    text = first.read_text()
+    assert text == second.read_text()
+    assert not re.search(r"(src|href)=\"(?!#|data:)", text)
+    assert "a &lt;unit&gt;" in text
+    assert "rule &amp; reason" in text
+    assert text.count('<tr role="row" id=') == len(CLAIMS)
+    assert 'href="#exp-tis"' in text
+    assert 'id="exp-tis"' in text
+
+
+def test_a_result_that_cannot_be_read_is_said_on_the_page_and_here(shop, tmp_path):
+    (shop / "tis" / "rows.parquet").unlink()
+    done = runner.invoke(app, ["report", "--out", str(tmp_path / "a.html"), "--results", str(shop)])
+    assert done.exit_code == 0
+    assert "tis cannot decide from its tables" in done.stderr
+    assert "tis cannot decide from its tables" in (tmp_path / "a.html").read_text()

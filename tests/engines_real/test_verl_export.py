@@ -1,0 +1,79 @@
+"""Every override of a launch script composes under verl's own Hydra config, and its records take them."""
+
+import json
+import subprocess
+
+import pytest
+
+from simlab.harness.export import nearest_config, verl_run
+from simlab.harness.export.verl_run import overrides_of
+from simlab.sweeps.config import run_config
+from tests.engines_real.frameworks import ROOT, interpreter
+
+pytestmark = pytest.mark.engines
+
+BASE = {"engines": "bf16/fp8-e4m3", "task": "add", "model": "tiny-moe", "objective": "grpo"}
+REPLAY = {"name": "bf16-fp32router/bf16-fp8kv", "replay": "R3"}
+TRIGGERED = {"name": "length-triggered", "rise": 2.5}
+RUNS = {
+    "plain": ("megatron", {}),
+    "plain_fsdp": ("fsdp", {"engines": "f32/vllm-bf16", "schedule": TRIGGERED}),
+    "replay": ("megatron", {"engines": REPLAY, "extra_terms": {"kl": 0.01, "entropy": 0.001}}),
+    "acrl": ("megatron", {"objective": {"name": "grpo+acrl", "acrl_reference": 0.01}}),
+    "masks": ("megatron", {"objective": "gspo+seq_mis+geo_mask+k3_mask", "sampler": {"top_p": 0.9}}),
+    "dfpo": ("fsdp", {"objective": "dfpo_rebalance", "engines": "bf16/bf16-ordered"}),
+    "cosine": ("megatron", {"schedule": {"name": "cosine", "steps": 200, "warmup": 5}, "objective": "dapo"}),
+    "cosine_fsdp": ("fsdp", {"schedule": {"name": "cosine", "steps": 200, "warmup": 5}}),
+    "sapo": ("megatron", {"objective": "sapo", "old_log_probs": "train"}),
+    "bypass": ("megatron", {"objective": "rloo", "old_log_probs": "rollout"}),
+}
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory):
+    """What verl made of each run."""
+    folder = tmp_path_factory.mktemp("compose")
+    runs = {name: verl_run(run_config(BASE, changes), backend) for name, (backend, changes) in RUNS.items()}
+    lists = {name: overrides_of(run, name, run.environment) for name, run in runs.items()}
+    (folder / "runs.json").write_text(json.dumps(lists))
+    side = ROOT / "tests" / "engines_real" / "verl_compose_side.py"
+    command = [interpreter("verl"), str(side), str(folder / "runs.json"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
+    return folder, runs
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_override_arrives(composed, name):
+    folder, runs = composed
+    found = json.loads((folder / f"{name}.json").read_text())
+    for key, value in runs[name].overrides.items():
+        if key != "model_engine" and not str(value).startswith("${"):
+            assert found[key.lstrip("+")] == value, key
+    for key, text in runs[name].environment.items():
+        assert found[f"ray_kwargs.ray_init.runtime_env.env_vars.{key}"] == text
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_composed_yaml_comes_back_as_the_same_run(composed, name):
+    folder, runs = composed
+    found = nearest_config((folder / f"{name}.yaml").read_text())
+    config = run_config(found.config)
+    backend, changes = RUNS[name]
+    wanted = run_config(BASE, changes).as_dict()
+    assert config.as_dict()["prompts"] == wanted["prompts"]
+    again = verl_run(config, backend).overrides
+    kept = (
+        "loss_mode",
+        "loss_agg_mode",
+        "clip_ratio",
+        "rollout_is",
+        "rollout_rs",
+        "adv_estimator",
+        "actor.optim.lr",
+    )
+    for key, value in runs[name].overrides.items():
+        if any(part in key for part in kept) and not key.endswith(
+            ("warmup_steps", "type", "style", "decay_steps")
+        ):
+            assert again[key] == value, key

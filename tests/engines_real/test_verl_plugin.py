@@ -1,0 +1,174 @@
+"""The verl plug-in inside real verl, on CPU: losses against the lab's own, learning rate, dump."""
+
+import json
+import os
+import subprocess
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simlab.harness.diagnosis import read_log
+from simlab.harness.diagnosis.torch_file import load
+from simlab.objectives import resolve
+from simlab.objectives.corrections import Masked, Truncated, geometric_log_rho
+from simlab.training.schedules import LengthTriggered, MismatchTriggered
+from tests.engines_real.frameworks import ROOT, fresh_seed, interpreter
+from tests.harness.test_verl_triggers import factors
+from tests.objectives.framework_comparison import (
+    EPS,
+    Case,
+    assert_equal_to_round_off,
+    batch_from,
+    golden_from,
+)
+from tests.tolerances import assert_exact, assert_within_interval, normal_interval
+
+pytestmark = pytest.mark.engines
+
+GRPO = resolve("grpo")
+BIAS = resolve("gspo_bias").distortion
+DFPO = (
+    "dfpo_none",
+    "dfpo_min",
+    "dfpo_orth",
+    "dfpo_posorth",
+    "dfpo_rebalance",
+    "dfpo_min_no_stop",
+    "dfpo_scale",
+)
+# Variant of `verl_plugin_side.py` -> the lab's objective.
+OBJECTIVE_OF = {
+    "grpo": GRPO,
+    **{
+        f"grpo+acrl {level}": resolve("grpo+acrl", acrl_level=level)
+        for level in ("sequence", "group", "batch")
+    },
+    "gspo+acrl": resolve("gspo+acrl"),
+    "grpo+geometric_tis": replace(GRPO, correction=Truncated(geometric_log_rho, 2.0)),
+    "grpo+geometric_icepop": replace(
+        resolve("grpo", aggregation="token-mean"), correction=Masked(geometric_log_rho, (0.5, 5.0))
+    ),
+    "grpo_bias": replace(GRPO, distortion=BIAS),
+    "dfpo_min+tis": resolve("dfpo_min+tis"),
+    **{name: resolve(name) for name in ("gspo", "gspo_bias", "grpo_fix", "grpo_fix_weight", *DFPO)},
+}
+BATCHES = ("moderate", "wide", "empty")
+
+
+def beside_verl(script, folder, *arguments):
+    """Run a script of this folder in verl's environment, with the entry point as if it were installed."""
+    metadata = folder / "simlab-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: simlab\nVersion: 0\n")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    points = "".join(
+        f"{name} = {module}\n" for name, module in project["entry-points"]["verl.plugins"].items()
+    )
+    (metadata / "entry_points.txt").write_text(f"[verl.plugins]\n{points}")
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    command = [interpreter("verl"), str(ROOT / "tests" / "engines_real" / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """What the side script wrote, and its folder."""
+    folder, seed = tmp_path_factory.mktemp("plugin"), fresh_seed()
+    print(f"SIMLAB_GOLDEN_SEED={seed}")
+    beside_verl("verl_plugin_side.py", folder, str(seed), str(folder))
+    with np.load(folder / "answers.npz") as arrays:
+        return dict(arrays), folder
+
+
+def test_every_variant_is_compared(made):
+    assert set(made[0]["names"]) == set(OBJECTIVE_OF)
+
+
+@pytest.mark.parametrize("name", OBJECTIVE_OF)
+def test_value_and_coefficients(made, name):
+    arrays = made[0]
+    cases = {}
+    for label in BATCHES:
+        golden = golden_from(arrays, label, name)
+        cases[label] = Case(batch_from(arrays, label), golden, floor(name, arrays, label))
+    assert_equal_to_round_off(OBJECTIVE_OF[name], cases)
+
+
+def floor(name, arrays, label):
+    """Absolute error of the weights where they are small differences or powers of float32 numbers."""
+    mask = arrays[f"{label}/mask"] != 0
+    tokens = int(mask.sum(1).max())
+    if "acrl" in name:
+        # alpha is 1 - Y / X, each a mean over n numbers; it multiplies a log rho of at most 20, and C is 3.
+        log_rho = np.abs(arrays[f"{label}/logp_train"] - arrays[f"{label}/logp_infer"])[mask].max()
+        return 3 * min(log_rho, 20) * 0.65 * 4 * (tokens + len(mask)) * EPS
+    if name.startswith("dfpo"):
+        # A projection subtracts weights of the size of the largest, over a group of four.
+        log_r = (arrays[f"{label}/logp"] - arrays[f"{label}/logp_train"]) * mask
+        largest = np.exp(min(10.0, np.abs(log_r.sum(1) / np.maximum(mask.sum(1), 1)).max()))
+        return 2 * largest * (tokens + 16) * EPS
+    return 0.0
+
+
+def test_noise_has_mean_one_and_its_standard_deviation(made):
+    noise = made[0]["noise"]
+    assert_within_interval(noise.mean(), *normal_interval(noise.size, 1, 0.2, 1e-9), false_alarm=1e-9)
+    # The standard deviation of a standard deviation is about s / sqrt(2 n).
+    assert abs(noise.std() - 0.2) < 6 * 0.2 / np.sqrt(2 * noise.size)
+
+
+def test_the_rates_are_those_of_the_lab(made):
+    arrays = made[0]
+    length = LengthTriggered(early=4, delay=0.4)
+    mismatch = MismatchTriggered(early=4, cooldown=3)
+    expected = [factors(length, arrays["lengths"]), factors(mismatch, arrays["log_weights"])]
+    assert min(expected[0]) < 1
+    assert min(expected[1]) < 1
+    # The lab's smoothing is float32.
+    np.testing.assert_allclose(arrays["rates"], expected, rtol=1e-6)
+
+
+def test_a_dump_of_verl_is_read_by_diagnose(made):
+    arrays, folder = made
+    read = read_log(folder / "dump")
+    assert not read.problems
+    log, mask = read.log, arrays["moderate/mask"] != 0
+    assert_exact(log.logp_train, arrays["moderate/logp_train"][mask])
+    assert_exact(log.logp_infer, arrays["moderate/logp_infer"][mask])
+    assert (log.step == 5).all()
+    assert log.group is not None
+    assert len(np.unique(log.group)) == 4
+    assert log.rewards is not None
+    np.testing.assert_allclose(log.rewards, arrays["moderate/rewards"], rtol=1e-6)
+    # The token at position t of the response was computed at position P - 1 + t, here P = 3.
+    assert log.experts_infer is not None
+    assert log.experts_infer.shape == (mask.sum(), 4)
+    assert log.experts_infer[0, 0] == 2 * 4
+    assert log.top_k == 2
+
+
+def test_a_file_of_torch_is_read_as_torch_wrote_it(made):
+    arrays, folder = made
+    content = load(folder / "3_0.pt")
+    data = content["rollout_data"]
+    assert_exact(np.stack(data["log_probs"]), arrays["moderate/logp_train"])
+    assert_exact(data["other"][0], np.arange(8, dtype=np.float32).reshape(2, 4).T[1:])
+
+
+def test_groups_that_are_not_together_are_refused(made):
+    assert "do not sum to zero" in (made[1] / "misfit.txt").read_text()
+
+
+def test_verls_own_engine_and_trainers_are_patched(tmp_path):
+    beside_verl("verl_patches_side.py", tmp_path, str(tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text())
+    # Warm-up over two steps, then verl's constant rate; nothing has surged.
+    assert found["rates"] == [0.5, 1.0, 1.0]
+    assert all(name.startswith("dumping.") for name in found["patched"])
+    first, second = found["rows"]
+    assert (first["logp_infer"], first["ids"], first["group"]) == ([-1.5, -2.0], [5, 6], "a")
+    assert (first["reward"], first["version"], first["step"]) == (1.0, 3, 6)
+    assert (second["logp_train"], second["version"]) == ([-3.0], 4)

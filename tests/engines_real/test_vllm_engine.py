@@ -1,0 +1,118 @@
+"""vLLM on a CPU behind the lab's protocol, beside the lab's own engine."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from simlab.harness.jax_engine import JaxEngine
+from simlab.harness.protocol import EngineError, Sampling
+from simlab.harness.vllm_engine import VllmEngine
+from simlab.models import MODELS, init_params
+from simlab.tasks import TASKS
+from simlab.tasks.vocabulary import END, PAD
+from tests.engines_real.frameworks import interpreter
+
+pytestmark = pytest.mark.engines
+
+TASK = TASKS["add"]()
+PROMPTS = TASK.prompt_set()[:32]
+SAMPLING = Sampling(length=12, end=END, pad=PAD, seed=5)
+# Log-probs up to 10 after some 600 roundings in a row, of 2^-24 each; see `bound` of the checkpoints.
+ROUNDING = 2 * 8 * np.sqrt(600) * 2.0**-24 * 10
+MOE = MODELS["tiny-moe"]
+DENSE = replace(MODELS["tiny-dense"], qk_norm=False, attention_bias=True, tie_word_embeddings=False)
+
+
+def policy(config, seed=0):
+    return config, init_params(jax.random.key(seed), config)
+
+
+@pytest.fixture(scope="module")
+def real():
+    with VllmEngine(interpreter("vllm"), dtype="float32") as engine:
+        yield engine
+
+
+def test_before_weights_it_says_so(real):
+    with pytest.raises(EngineError, match="vllm float32 has no weights yet"):
+        real.score(PROMPTS, PROMPTS)
+    assert real.describe()["versions"]["vllm"]
+
+
+@pytest.mark.parametrize("config", [MOE, DENSE], ids=["moe", "qwen2"])
+def test_it_is_the_lab_in_float32(real, config):
+    """Greedy tokens and experts equal; log-probs of samples within rounding of the lab's score."""
+    own = JaxEngine("f32")
+    own.sync_weights(*policy(config))
+    assert real.sync_weights(*policy(config)) < 1e-5
+    greedy = replace(SAMPLING, temperature=0.0, length=6)
+    np.testing.assert_array_equal(
+        real.generate(PROMPTS, greedy).responses, own.generate(PROMPTS, greedy).responses
+    )
+    found = real.generate(PROMPTS, SAMPLING)
+    ours, again = own.score(PROMPTS, found.responses), real.score(PROMPTS, found.responses)
+    # Some responses end early, or nothing is tested of what stands behind the end.
+    assert 0 < found.mask.sum() < found.mask.size
+    for scored in (ours, again):
+        assert np.abs(np.where(found.mask, scored.logps - found.logps, 0)).max() < ROUNDING
+    if config.num_experts:
+        # The token that predicts each response token: it was read whether or not the response ended there.
+        start = PROMPTS.shape[1] - 1
+        for scored in (ours, again):
+            np.testing.assert_array_equal(
+                np.sort(found.experts)[:, start:][found.mask], np.sort(scored.experts)[:, start:][found.mask]
+            )
+    else:
+        assert found.experts is None
+
+
+def test_sampling_is_repeatable_moves_with_the_seed_and_knows_the_temperature(real):
+    real.sync_weights(*policy(MOE))
+    draws = [real.generate(PROMPTS, replace(SAMPLING, seed=seed)) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(draws[0].responses, draws[1].responses)
+    assert (draws[0].responses != draws[2].responses).any()
+    hot = real.generate(PROMPTS, replace(SAMPLING, temperature=2.0))
+    # Reported are log-probabilities of the raw logits, whatever the temperature.
+    assert (
+        np.abs(np.where(hot.mask, real.score(PROMPTS, hot.responses).logps - hot.logps, 0)).max() < ROUNDING
+    )
+
+
+def test_every_sync_arrives(real):
+    """Into the same engine, again and again; without packing experts and head anew, none would."""
+    for seed in (1, 0, 2):
+        assert real.sync_weights(*policy(MOE, seed)) < 1e-5
+
+
+def test_a_reload_that_corrupts_experts_is_named(real):
+    real.sync_weights(*policy(replace(MOE, tie_word_embeddings=False)))
+    real.repack = False
+    try:
+        with pytest.raises(EngineError, match=r"weight sync to vllm float32 failed: .* nats off"):
+            real.sync_weights(*policy(replace(MOE, tie_word_embeddings=False)))
+    finally:
+        real.repack = True
+    assert real.sync_weights(*policy(MOE)) < 1e-5
+
+
+def test_a_mistake_is_an_error_and_not_the_end(real):
+    real.sync_weights(*policy(MOE))
+    with pytest.raises(EngineError, match="vllm float32 failed in 'score': IndexError: token 10"):
+        real.score(PROMPTS + 10_000, PROMPTS)
+    assert real.score(PROMPTS, PROMPTS).logps.shape == PROMPTS.shape
+
+
+def test_bfloat16_with_an_fp8_cache_is_further_apart_but_within_parity():
+    """And its decoding differs from float32 more than rounding explains."""
+    with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
+        assert 1e-3 < engine.sync_weights(*policy(MOE)) < engine.parity
+        assert engine.describe()["kv_cache"] == "fp8"
+
+
+def test_unknown_formats_are_refused_before_anything_starts():
+    with pytest.raises(ValueError, match="unknown KV cache 'fp4'"):
+        VllmEngine("nowhere", kv_cache="fp4")
+    with pytest.raises(EngineError, match=r"vllm bfloat16 is not installed .*; install it with: python"):
+        VllmEngine("nowhere/python")

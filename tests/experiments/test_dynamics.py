@@ -1,0 +1,146 @@
+"""Rules and measures of the experiments about dynamics, on made-up runs; the arms, without running them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.campaign import ARMS, BF16, NONE
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.rules import (
+    Claim,
+    Part,
+    alone,
+    combined,
+    findings,
+    minus,
+    rule_text,
+    slope,
+)
+from experiments.dynamics_study.runs import CHUNK, bins, changes, chunks, places
+from experiments.regime import BASE
+from simlab.sweeps import run_config
+
+STEPS = 100
+
+
+class Tables:
+    """Results without a folder."""
+
+    def __init__(self, **tables):
+        self.tables = tables
+        self.table_names = list(tables)
+
+    def table(self, name):
+        return self.tables[name]
+
+
+def _results(rewards, rms=None, steps=STEPS):
+    """One run per arm and start; `rewards` and `rms` map arms to curves, shifted by the start."""
+    runs, rows = [], []
+    for arm, curve in rewards.items():
+        for start in range(4):
+            key = f"{arm} {start}"
+            runs.append({"run": key, "arm": arm, "start": f"s{start}", "seed": 0, "steps": steps})
+            values = np.broadcast_to(curve, steps) + 0.01 * start
+            spread = np.broadcast_to(1.0 if rms is None else rms[arm], steps)
+            numbers = {"reward": values, "rms_log_rho": spread, "discrepancy": spread, "std_rho": spread}
+            numbers |= {"max_rho": spread, "entropy": spread, "grad_norm": spread}
+            rows.append(
+                pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
+            )
+    runs = pd.DataFrame(runs).assign(status="finished", steps_made=steps)
+    return Tables(runs=runs, chunks=chunks(pd.concat(rows)))
+
+
+def test_a_claim_is_as_good_as_its_worst_part():
+    assert combined(["reproduced", "reproduced"]) == "reproduced"
+    assert combined(["reproduced", "inconclusive"]) == "inconclusive"
+    assert combined(["inconclusive", "no effect"]) == "no effect"
+    assert combined(["no effect", "opposite"]) == "opposite"
+
+
+def test_contrasts_see_through_the_starts():
+    fall = np.linspace(0.9, 0.1, STEPS)
+    results = _results({"a": 0.9, "b": 0.6, "c": fall})
+    better = Part(m.REWARD, minus("a", "b"), "positive", 0.02)
+    worse = Part(m.REWARD, minus("a", "b"), "negative", 0.02)
+    found = findings(results, [Claim("H7", (better,)), Claim("L3", (worse,))])  # pyright: ignore
+    assert [f.verdict for f in found] == ["reproduced", "opposite"]
+    # Starts differ by 0.01 each, arms do not: the pairs agree to the last bit of float32.
+    assert found[0].effect == pytest.approx(0.3, abs=1e-6)
+    assert found[0].high - found[0].low < 1e-5
+    line = Part(m.REWARD, slope({1.0: "a", 2.0: "b"}, "x"), "negative", 0.02)
+    assert findings(results, [Claim("H9", (line,))])[0].effect == pytest.approx(-0.3, abs=1e-6)  # pyright: ignore
+    falls = Part(m.FALL, minus("c", "a"), "negative", 0.03)
+    # From the best five chunks, mean reward 0.70 at their end, to the last quarter's 0.2: peak is chunk 1.
+    assert findings(results, [Claim("L1", (falls,))])[0].effect < -0.5  # pyright: ignore
+
+
+def test_without_its_premise_a_claim_stays_open():
+    results = _results({"a": 0.9, "b": 0.9})
+    part = Part(m.REWARD, minus("a", "b"), "zero", 0.02)
+    premise = Part(m.FALL, minus("a", "b"), "negative", 0.03)
+    bare, given = findings(results, [Claim("H7", (part,)), Claim("L3", (part,), premise)])  # pyright: ignore
+    assert bare.verdict == "reproduced"
+    assert given.verdict == "inconclusive"
+    assert "premise" in given.note
+    # An arm that was not run: nothing is said.
+    assert not findings(results, [Claim("H7", (Part(m.REWARD, alone("d"), "zero", 1.0),))])  # pyright: ignore
+
+
+def test_growth_and_collapse_of_a_made_up_run():
+    rms = np.where(np.arange(STEPS) < 50, 0.1, 0.4)
+    reward = np.where(np.arange(STEPS) < 70, 0.8, 0.1)
+    views = m.Views(_results({"a": reward}, {"a": rms}))  # pyright: ignore
+    view = views.arms["a"]["s0", 0]
+    assert pytest.approx(np.log(4), rel=1e-6) == m.GROWTH(view)
+    # Five chunks' mean is 0.66 with one low chunk among them, 0.8 x 0.8 = 0.64 is crossed with two.
+    assert m.COLLAPSE_STEP(view) == 80
+    assert m.steps_to(0.7)(view) == pytest.approx(np.log(CHUNK))
+
+
+def test_chunks_changes_and_bins_of_a_step_table():
+    steps = pd.DataFrame({"run": "r", "step": np.arange(40)})
+    for name in ("reward", "rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm"):
+        steps[name] = np.where(steps["step"] < 25, 0.0, 1.0) + 0.01 * np.sin(steps["step"])
+    steps = steps.assign(discrepancy=0.5, std_rho=1.0, max_rho=np.arange(40.0))
+    table = chunks(steps)
+    assert table["max_rho"].tolist() == [9, 19, 29, 39]
+    assert table["discrepancy_std"].tolist() == [0] * 4
+    assert set(changes(steps)["step"]) == {25}
+    rows = [(s, i, n, v) for s in (0, 1) for i in (0, 1) for n, v in _bin(s, i).items()]
+    vectors = pd.DataFrame(rows, columns=["step", "index", "metric", "value"]).assign(run="r")
+    found = bins(vectors).set_index("low")
+    # Tokens 1 and 3 with mean rho 1 and 2; the other bin has none.
+    assert found.loc[0.0, "mean_rho"] == pytest.approx(1.75)
+    assert found.loc[0.0, "rms_log_rho"] == pytest.approx(np.sqrt((1 * 1 + 3 * 4) / 4))
+    assert np.isnan(found["mean_rho"].iloc[1])
+
+
+def _bin(step, index):
+    tokens = 0.0 if index else (1.0, 3.0)[step]
+    value = np.nan if index else (1.0, 2.0)[step]
+    return {
+        "tokens_by_pi_train": tokens,
+        "mean_rho_by_pi_train": value,
+        "rms_log_rho_by_pi_train": value,
+    }
+
+
+def test_every_arm_is_a_run_and_no_two_are_the_same():
+    seen = {}
+    for name, arm in ARMS.items():
+        wanted = places(name, smoke=False)
+        assert len({place.start for place in wanted}) == len(arm.starts)
+        config = run_config(BASE, wanted[0].changes)
+        if arm.x_factor is None:
+            assert repr(config) not in seen, (name, seen[repr(config)])
+            seen[repr(config)] = name
+        else:
+            assert ARMS[arm.x_from].starts == arm.starts
+
+
+def test_a_rule_names_its_arms_and_margins():
+    text = rule_text([Claim("H7", (Part(m.REWARD, minus(NONE, BF16), "negative", 0.03),))])
+    assert "H7: (1) reward, last quarter: no correction minus BF16 control" in text
+    assert "expected negative, margin 0.03" in text

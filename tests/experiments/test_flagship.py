@@ -1,0 +1,71 @@
+"""The flagship: its demo is the regime, its doses are in order, its rule finds what is planted."""
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import flagship, regime
+from simlab.core.paths import shop_root
+from simlab.engines.catalog import find_pair
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import init_params
+from simlab.models.transformer import response_logps
+from simlab.sweeps.config import run_config
+from simlab.sweeps.file import read_file
+from tests.training.recipes import QUICK
+
+TINY = TransformerConfig(
+    hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32, qk_norm=False
+)
+
+
+def test_the_demo_is_the_regime_of_the_other_experiments():
+    base = read_file(shop_root() / "examples" / "flagship.toml").base
+    own = {name: base[name] for name in ("warm_start", "steps")}
+    assert own["warm_start"] in regime.WARM_STARTS
+    same = {"objective": "grpo"}
+    assert run_config({**base, **same}) == run_config({**regime.BASE, **same}, own)
+
+
+@pytest.mark.slow
+def test_doses_are_ordered_from_weak_to_strong():
+    params = init_params(jax.random.key(0), TINY)
+    prompts, responses = (
+        jax.random.randint(jax.random.key(seed), (16, 8), 2, 30, jnp.int32) for seed in (1, 2)
+    )
+    score = jax.jit(
+        lambda engine: response_logps(params, TINY, engine, prompts, responses).logp, compiler_options=QUICK
+    )
+    pairs = [find_pair(name) for name in (regime.CONTROL, *regime.DOSES)]
+    errors = [float(jnp.std(score(pair.infer) - score(pair.train))) for pair in pairs]
+    assert errors == sorted(errors)
+    assert errors[-1] > 10 * errors[0]
+
+
+def planted(fall: float) -> Any:
+    """Return results in which the uncorrected arm loses `fall` of its reward while its mismatch grows."""
+    done = np.arange(100) / 100
+    rows = []
+    for arm, start, seed in product((flagship.NONE, flagship.TIS, flagship.CONTROL), range(4), range(2)):
+        noise = np.random.default_rng([start, seed]).normal(0, 0.01, 100)
+        hit = (arm == flagship.NONE) * fall * done
+        columns = {"reward": 0.7 - hit, "mean_rho": 0.9 - hit / 2, "rms_log_rho": np.exp(hit)}
+        row = pd.DataFrame({name: curve + noise for name, curve in columns.items()})
+        rows.append(
+            row.assign(arm=arm, warm_start=f"w{start}", seed=seed, step=row.index, tokens=10, high=0.01)
+        )
+    table = pd.concat(rows)
+    return SimpleNamespace(table=lambda name: table)  # noqa: ARG005 - steps and bins in one
+
+
+@pytest.mark.parametrize(
+    ("fall", "words"), [(0.6, ["reproduced"] * 3), (0.0, ["no effect"] * 3), (-0.6, ["opposite"] * 3)]
+)
+def test_the_rule_finds_what_is_planted(fall, words):
+    assert [finding.verdict for finding in flagship.findings(planted(fall))] == words
