@@ -18,7 +18,7 @@ from experiments.campaign import (
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import POWER, Part, effect, minus
 from experiments.dynamics_study.runs import compute
-from simlab.claims import Finding, Interval, holm, p_value
+from simlab.claims import Finding, Interval
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
@@ -40,9 +40,10 @@ REMEDIES = (
     "GSPO, token TIS",
 )
 RULE = (
-    f"{POWER}V6: each remedy's reward in the last quarter less that without correction, p-values corrected "
-    f"for their number (Holm). Reproduced if two remedies' effects have corrected p below 0.05 and differ by "
-    f"more than {MARGIN}, or one has and exceeds it; no effect if all lie within it; else inconclusive."
+    f"{POWER}V6: each remedy's reward in the last quarter less that without correction, with simultaneous "
+    "95% intervals (Bonferroni over the remedies that ran; BF16 control is no remedy). Reproduced if an "
+    "interval lies above zero or below it and the best and the worst remedy of this kind, none counted as "
+    f"zero, differ by more than {MARGIN}; no effect if all intervals lie within it; else inconclusive."
 )
 
 
@@ -50,29 +51,27 @@ def run(run: Run) -> None:
     compute(run, (NONE, *REMEDIES), smoke=(NONE, TIS, GSPO))
 
 
-def ranking(results: Results) -> list[tuple[str, Interval, float]]:
-    """Return (remedy, reward less that without correction, corrected p), the best first."""
+def ranking(results: Results) -> list[tuple[str, Interval]]:
+    """Return remedies with their reward less that without correction, the best first."""
     views = m.Views(results)
+    present = [name for name in REMEDIES if name in views.arms and name != BF16]
+    level = 1 - 0.05 / len(present)
     found = {
-        name: effect(views, Part(m.REWARD, minus(name, NONE), "positive", MARGIN))
-        for name in REMEDIES
-        if name in views.arms
+        name: effect(views, Part(m.REWARD, minus(name, NONE), "positive", MARGIN), level) for name in present
     }
-    known = {name: interval for name, interval in found.items() if interval is not None}
-    corrected = holm([p_value(interval) for interval in known.values()])
-    rows = [(name, interval, float(p)) for (name, interval), p in zip(known.items(), corrected, strict=True)]
-    return sorted(rows, key=lambda row: -row[1].effect)
+    known = [(name, interval) for name, interval in found.items() if interval is not None]
+    return sorted(known, key=lambda row: -row[1].effect)
 
 
 def decide(results: Results) -> list[Finding]:
     rows = ranking(results)
-    certain = [interval.effect for _, interval, p in rows if p < 0.05] + [0.0]
-    inside = all(max(abs(i.low), abs(i.high)) <= MARGIN for _, i, _ in rows)
+    certain = [i.effect for _, i in rows if i.low > 0 or i.high < 0] + [0.0]
+    inside = all(max(abs(i.low), abs(i.high)) <= MARGIN for _, i in rows)
     verdict = "reproduced" if np.ptp(certain) > MARGIN else "no effect" if inside else "inconclusive"
-    listed = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval, _ in rows)
-    best, interval, _ = rows[0]
+    note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
+    best, interval = rows[0]
     unit = f"reward, last quarter: {best} (the best) minus {NONE}"
-    return [Finding.of("V6", verdict, interval, unit=unit, rule=RULE, note=listed)]
+    return [Finding.of("V6", verdict, interval, unit=unit, rule=RULE, note=note)]
 
 
 EXPERIMENT = Experiment(

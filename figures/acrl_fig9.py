@@ -15,8 +15,8 @@ def draw(results: Results) -> Figure:
     figure, axes = new_figure(PAGE, 4.4, nrows=2, ncols=3)
     for row, arms in zip(axes, (TRUNCATED, GAMMAS), strict=True):
         for axis, (metric, label) in zip(row, PANELS.items(), strict=True):
-            draw_arms(axis, results, arms, metric, labels=metric == "discrepancy")
+            draw_arms(axis, results, arms, metric, labels=metric == "reward")
             axis.set(ylabel=label)
-        row[0].legend(fontsize=6)
-        row[2].set(ylim=(0, 1))
+        row[2].set(ylim=(0, 1.1))
+        row[2].legend(fontsize=6, loc="upper right", ncols=2)
     return figure

@@ -22,4 +22,5 @@ def draw(results: Results) -> Figure:
     axes[0].set(yticks=range(len(order)), yticklabels=order, xlabel="reward, last quarter")
     axes[1].set(xlabel="mismatch, last quarter: RMS log $\\rho$")
     axes[1].set_xscale("symlog", linthresh=1e-3)
+    axes[1].set_xlim(left=-3e-4)
     return figure

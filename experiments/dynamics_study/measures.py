@@ -119,12 +119,12 @@ def first_change(metric: str, before: str, says: str) -> Measure:
 
 
 def steps_to(level: float) -> Measure:
-    """Log of the step at which the reward, over five chunks, first reaches `level`; of all if never."""
+    """Log of the step at which the reward, over five chunks, first reaches `level`; NaN if never."""
 
     def of(view: View) -> float:
         smooth = _smooth(view)
         reached = np.flatnonzero(smooth >= level)
-        return float(np.log(view.chunks["step"].iloc[reached[0]] + 10 if len(reached) else view.steps))
+        return float(np.log(view.chunks["step"].iloc[reached[0]] + 10)) if len(reached) else np.nan
 
     return Measure(f"log of the steps until reward {level}", of)
 

@@ -104,7 +104,7 @@ def arms_of(claims: Sequence[Claim]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(arm for claim in claims for part in claim.every for arm in part.arms()))
 
 
-def effect(views: Views, part: Part) -> Interval | None:
+def effect(views: Views, part: Part, level: float = 0.95) -> Interval | None:
     """Return the effect over runs, paired by start and seed; None if fewer than two starts have a number."""
     measured = {
         arm: {key: part.measure(view) for key, view in views.arms[arm].items()} for arm in part.arms()
@@ -114,7 +114,7 @@ def effect(views: Views, part: Part) -> Interval | None:
     values = np.array(list(part.contrast.weights.values())) @ np.array(ordered)
     finite = np.isfinite(values)
     known = np.array([start for start, _ in shared])[finite]
-    return paired_effect(values[finite], 0.0, known) if len(set(known)) > 1 else None
+    return paired_effect(values[finite], 0.0, known, level=level) if len(set(known)) > 1 else None
 
 
 def findings(results: Results, claims: Sequence[Claim]) -> list[Finding]:

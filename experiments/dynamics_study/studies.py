@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.campaign import NONE
+from experiments.campaign import LATER, NONE
 from experiments.dynamics_study.looks import LOOKS
 from experiments.dynamics_study.runs import Frame, Frames, Place, places
 from experiments.regime import BASE, CONTROL
@@ -38,7 +38,7 @@ def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]]) -> Frame:
     keys = {(row["arm"], row["start"], row["seed"]): row["run"] for row in runs.to_dict("records")}
     rows: list[dict[str, Any]] = []
     for arm, looks in arms.items():
-        if arm not in set(runs["arm"]):
+        if arm not in set(runs["arm"]) or LATER.intersection(looks):
             continue
         wanted = places(arm, run.smoke)
         names = [keys[arm, place.start, place.changes["seed"]] for place in wanted]

@@ -59,13 +59,14 @@ def policy(tmp_path_factory):
     return save_checkpoint(tmp_path_factory.mktemp("probe") / "policy", CONFIG, params)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report(policy, tmp_path):
-    command = ["probe", str(policy), "--sample", "bf16", "--score", "f32", "--task", "add", "--count", "4"]
+    command = ["probe", str(policy), "--sample", "f32", "--score", "bf16", "--task", "add", "--count", "4"]
     done = CliRunner().invoke(app, [*command, "--length", "3", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
     pairs = {row["scorer"]: row for row in json.loads(done.stdout)}
     assert set(pairs) == {"bf16", "f32"}
-    assert pairs["f32"]["rms_log_rho"] > 10 * max(pairs["bf16"]["rms_log_rho"], 1e-6)
+    assert pairs["bf16"]["rms_log_rho"] > 10 * max(pairs["f32"]["rms_log_rho"], 1e-6)
     import pandas as pd
 
     layers = pd.read_parquet(tmp_path / "layers.parquet")
