@@ -199,17 +199,11 @@ ARMS |= {name: Arm({**RECURRENCE, **changes}, tuple(RECURRENCE_STARTS)) for name
 
 LATER: frozenset[str] = frozenset(
     {
-        FP16,
         ON_POLICY,
         ON_POLICY_BF16,
         FP8_TIS,
         FP8_MIS,
         FP8_ACRL,
-        TRAIN_SIZES[102],
-        *(f"{name}, halving" for name in (NONE, TIS, MIS)),
-        *NOISES["fixed"].values(),
-        *NOISES["fresh"].values(),
-        *(GAMMAS[gamma] for gamma in (0.1, 1.0, 2.1)),
         *(name for name in REFERENCES.values() if name != ACRL),
         "IcePop",
         "CISPO",

@@ -88,7 +88,6 @@ FIGURES: dict[str, FigureSource] = {
     "calibration": FigureSource(
         "real_pairs", "figures.calibration", "Log rho of emulated engines against measured ones, in quantiles"
     ),
-    "real_rl": FigureSource("real_rl", "figures.real_rl", "RL under vLLM beside its emulated twin"),
     "quantize_throughput": FigureSource(
         "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"
     ),

@@ -116,5 +116,4 @@ plt.show()
 
 # %% [markdown]
 # A poor fit is a result too: its note names what the emulation leaves out. `simlab run real_pairs` does this
-# for vLLM in four formats, llama.cpp, and a pretrained model; `simlab run real_rl` trains with vLLM as the
-# sampler beside its emulated twin.
+# for vLLM in four formats, llama.cpp, and a pretrained model.

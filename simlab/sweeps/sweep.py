@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.text import Text
 
 from simlab.core.catalog import lookup
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
@@ -97,7 +98,7 @@ def _agreed(minutes: float, yes: bool) -> bool:
     )
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
-    return console.input("go on? [y/N] ", markup=False).strip().lower() in ("y", "yes")
+    return console.input(Text("go on? [y/N] ")).strip().lower() in ("y", "yes")
 
 
 def _duration(minutes: float) -> str:
