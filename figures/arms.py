@@ -17,10 +17,15 @@ def tables(results: Results) -> tuple[Any, Any]:
 
 
 def by_run(results: Results, metric: str, early: bool = False) -> Any:
-    """Return a metric's mean over the last quarter (or the first tenth) of every run, by arm and run."""
+    """Return a metric's mean over the last quarter (or the first tenth) of every run, by arm and run.
+
+    A run that has no chunk in its last quarter, being too short or having diverged, gives its last one.
+    """
     runs, chunks = tables(results)
     table = chunks.merge(runs[["run", "arm", "steps"]], on="run")
-    kept = table["step"] < 0.1 * table["steps"] if early else table["step"] >= 0.75 * table["steps"]
+    last = table.groupby("run")["step"].transform("max")
+    late = table["step"] >= np.minimum(0.75 * table["steps"], last)
+    kept = table["step"] < 0.1 * table["steps"] if early else late
     return table[kept].groupby(["arm", "run"])[metric].mean()
 
 

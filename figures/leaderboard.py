@@ -14,8 +14,7 @@ def draw(results: Results) -> Figure:
     order = metrics["reward"].groupby("arm").mean().sort_values().index.tolist()
     figure, axes = new_figure(PAGE, 0.21 * len(order) + 1.0, ncols=2, sharey=True)
     for axis, means in zip(axes, metrics.values(), strict=True):
-        if BASELINE in order:
-            axis.axvline(means[BASELINE].mean(), color=MUTED, lw=0.8)
+        axis.axvline(means[BASELINE].mean(), color=MUTED, lw=0.8)
         for row, arm in enumerate(order):
             color, values = COLORS[1] if arm == BASELINE else COLORS[0], means[arm]
             axis.plot(values, [row] * len(values), "o", color=color, ms=3, alpha=0.5, mew=0)
