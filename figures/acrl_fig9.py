@@ -18,5 +18,5 @@ def draw(results: Results) -> Figure:
             draw_arms(axis, results, arms, metric, labels=metric == "reward")
             axis.set(ylabel=label)
         row[2].set(ylim=(0, 1.1))
-        row[2].legend(fontsize=6, loc="upper right", ncols=2)
+        row[2].legend(fontsize=6, loc="upper right", ncols=2, columnspacing=1, handlelength=1.6)
     return figure

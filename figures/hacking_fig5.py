@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from figures.arms import draw_arms, tables
-from figures.style import COLORS, DASHES, MUTED, PAGE, new_figure
+from figures.style import COLORS, DASHES, MUTED, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 DELTAS = ("GSPO", "GSPO, delta 0", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3", "GSPO, weight noise")
@@ -18,6 +18,7 @@ def draw(results: Results) -> Figure:
     draw_arms(axes[1], results, CLIPS, "rms_log_rho", labels=True)
     for axis in axes[:2]:
         axis.set(ylabel="mismatch: RMS log $\\rho$", yscale="log")
+        plain_log(axis.yaxis)
         axis.legend(fontsize=6)
     _rare(axes[2], results)
     return figure

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from figures.arms import draw_arms
-from figures.style import PAGE, new_figure
+from figures.style import PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 CORRECTIONS = ("no correction", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "BF16 control")
@@ -18,4 +18,5 @@ def draw(results: Results) -> Figure:
         row[0].set(ylabel="reward of the sampling policy", ylim=(0, 1))
         row[0].legend(fontsize=6, loc="upper right", ncols=2)
         row[1].set(ylabel="log_ppl_abs_diff", yscale="log")
+    plain_log(axes[1, 1].yaxis)
     return figure

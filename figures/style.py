@@ -11,6 +11,7 @@ mpl.use("agg")  # figures are files; no display is needed or asked for
 import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from simlab.core.results import Results
 
@@ -57,6 +58,13 @@ RC: Any = {
 def new_figure(width: float = COLUMN, height: float = 2.4, **subplots: Any) -> tuple[Figure, Any]:
     """Return `plt.subplots(...)`; sizes in inches."""
     return plt.subplots(figsize=(width, height), **subplots)
+
+
+def plain_log(axis: Any) -> None:
+    """Label a logarithmic `axes.xaxis` or `axes.yaxis` of few decades with 1, 2 and 5 in plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def render(draw: Callable[[Results], Figure], results: Results, folder: Path, name: str) -> list[Path]:

@@ -2,9 +2,8 @@
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-from figures.style import COLORS, MUTED, PAGE, new_figure
+from figures.style import COLORS, MUTED, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 LABELS = {
@@ -28,7 +27,6 @@ def draw(results: Results) -> Figure:
         panel.set(xscale="log", yscale="log", xlabel=label, title=f"exponent {exponent:.2f}")
         panel.set_xticks(x, [f"{value:g}" for value in x])
         panel.minorticks_off()
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        plain_log(panel.yaxis)
     panels[0].set_ylabel("seconds")
     return figure

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure
+from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 # Top to bottom. Left out: two that differ little from a neighbor (per-sequence ACRL, geometric MIS).
@@ -75,9 +74,7 @@ def _dots(axis, table, column: str) -> None:
         )
     if column.startswith("mse"):
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
+        plain_log(axis.xaxis)
     else:
         axis.set_xlim(left=0)
     axis.set_ylim(len(SHOWN) - 0.5, -0.5)

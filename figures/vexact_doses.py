@@ -4,13 +4,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from figures.arms import by_run
-from figures.style import COLORS, MARKERS, MUTED, PAGE, new_figure
+from figures.style import COLORS, MARKERS, MUTED, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
+# What the names of a kind's arms hold; the strongest dose of truncation is the campaign's own.
 KINDS = {
-    "bits, truncated": "truncated",
-    "fixed noise": "fixed noise",
-    "fresh noise": "fresh noise",
+    "truncated": (" bits, truncated", "no correction"),
+    "fixed noise": ("fixed noise",),
+    "fresh noise": ("fresh noise",),
 }
 ALONE = ("no correction", "zero mismatch", "copied log-probs", "on-policy", "on-policy, BF16", "BF16 control")
 
@@ -19,8 +20,8 @@ def draw(results: Results) -> Figure:
     late, early = by_run(results, "reward"), by_run(results, "rms_log_rho", early=True)
     present = list(dict.fromkeys(late.index.get_level_values("arm")))
     figure, axes = new_figure(PAGE, 2.7, ncols=2)
-    for look, (part, label) in enumerate(KINDS.items()):
-        names = [arm for arm in present if part in arm]
+    for look, (label, parts) in enumerate(KINDS.items()):
+        names = [arm for arm in present if any(part in arm for part in parts)]
         x = [early[arm].mean() for arm in names]
         y, error = [late[arm].mean() for arm in names], [late[arm].sem() for arm in names]
         axes[0].errorbar(x, y, yerr=error, fmt=MARKERS[look], color=COLORS[look], label=label, capsize=2)
@@ -30,7 +31,8 @@ def draw(results: Results) -> Figure:
                 late[arm].mean(), color=MUTED, lw=0.8, ls="--" if "zero" in arm else "-", label=arm
             )
     axes[0].set(xlabel="mismatch at the start: RMS log $\\rho$", ylabel="reward, last quarter", xscale="log")
-    axes[0].legend(fontsize=6)
+    plain_log(axes[0].xaxis)
+    axes[0].legend(fontsize=6, loc="lower left")
     names = [arm for arm in ALONE if arm in present]
     rows = np.arange(len(names))[::-1]
     axes[1].errorbar(
