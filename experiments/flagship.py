@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from experiments.flagship_sweep import CHUNK, SMOKE, record
-from experiments.regime import STEPS, WARM_STARTS, WIDTH
+from experiments.regime import BASE, STEPS, WIDTH
 from simlab.claims.finding import Finding
 from simlab.claims.statistics import Interval, decide, paired_effect
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
 from simlab.core.results import Results
-from simlab.sweeps import grid
+from simlab.sweeps import grid, sweep
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid
 
@@ -19,26 +19,53 @@ NONE, TIS, GSPO, CONTROL = "no correction", "TIS", "GSPO", "BF16 control"
 EARLY, LATE = (0.1, 0.3), (0.8, 1.0)
 MARGIN = 0.05
 RARE = 0.01
+STARTS, FIRST_SEED = 8, 6
+SCREEN_STEPS, LEAST_REWARD, LEAST_MISMATCH = 10, 0.05, 0.4
 HISTORY = (
-    "Seeds 0 and 1 of the same starts were run first, 600 steps, with differences for ratios: inconclusive. "
-    "Steps and rule were then fixed for seeds 2 and 3."
+    "Earlier runs had four other starts: 600 steps and differences for ratios (seeds 0, 1), then this rule "
+    "and 400 steps (seeds 2, 3; decline -.42 [-.87, .03]). Rule and steps were kept; starts and runs are new."
 )
 
 RULE = (
-    "Per run: early is the mean over the second and third tenth of the steps, late that over the last fifth. "
-    "Runs are paired by warm start and seed, intervals are over warm starts. Decline: the reward's "
-    "late / early, without correction less BF16 control, is below zero, and without correction it is "
-    "below 1. Growth: log of late / early of RMS log rho, above zero. No effect: an interval within "
-    f"{MARGIN}. Survival bias: mean rho at pi_train < {RARE} falls without correction."
+    f"First policies are taught from seed {FIRST_SEED} on; the first {STARTS} count whose frozen sampler has "
+    f"a reward of at least {LEAST_REWARD} and a RMS log rho of at least {LEAST_MISMATCH} under the dose "
+    f"({SCREEN_STEPS} steps). Per run: early is the mean over the second and third tenth of the steps, late "
+    "that over the last fifth. Runs are paired by warm start and seed, intervals are over warm starts. "
+    "Decline: the reward's late / early, without correction less BF16 control, is below zero, and without "
+    "correction it is below 1. Growth: log of late / early of RMS log rho, above zero. No effect: an "
+    f"interval within {MARGIN}. Survival bias: mean rho at pi_train < {RARE} falls without correction."
 )
 
 
 def run(run: Run) -> None:
     described = read_file(shop_root() / "examples" / "flagship.toml")
-    base, points = {**described.base, "steps": STEPS}, described.grid * grid({"warm_start": WARM_STARTS})
     if run.smoke:
-        base, points = {**described.base, **SMOKE, "steps": CHUNK}, Grid(described.grid.points[::2])
-    record(run, base, points, WIDTH)
+        base = {**described.base, **SMOKE, "steps": CHUNK}
+        return record(run, base, Grid(described.grid.points[::2]), WIDTH)
+    starts = grid({"warm_start": [taught(seed) for seed in screened(run)]})
+    record(run, {**described.base, "steps": STEPS}, described.grid * starts, WIDTH, "warm_start.seed")
+    return None
+
+
+def taught(seed: int) -> dict[str, Any]:
+    """How a first policy is taught: to make mistakes, so that there is much to sharpen."""
+    return {"seed": seed, "mistakes": 0.15, "final": 1.0}
+
+
+def screened(run: Run) -> list[int]:
+    """Return the seeds of the first policies that count, and write the table `starts` of all looked at."""
+    rows: list[dict[str, Any]] = []
+    frozen = {**BASE, "objective": "grpo", "optimizer": {"learning_rate": 0.0}, "steps": SCREEN_STEPS}
+    while sum(row["counts"] for row in rows) < STARTS:
+        seeds = range(FIRST_SEED + len(rows), FIRST_SEED + len(rows) + WIDTH)
+        points = grid({"warm_start": [taught(seed) for seed in seeds]})
+        result = sweep(frozen, points, run.out / "sweep", name="screen", width=WIDTH, yes=True)
+        looks: Any = result.frame(["warm_start.seed"]).groupby("warm_start.seed", as_index=False)
+        for values in looks[["reward", "rms_log_rho"]].mean().to_dict("records"):
+            counts = values["reward"] >= LEAST_REWARD and values["rms_log_rho"] >= LEAST_MISMATCH
+            rows.append({**values, "counts": counts})
+    run.table("starts", rows)
+    return [int(row["warm_start.seed"]) for row in rows if row["counts"]][:STARTS]
 
 
 def findings(results: Results) -> list[Finding]:
@@ -115,7 +142,7 @@ EXPERIMENT = Experiment(
     name="flagship",
     question="Does mismatch alone make a healthy run decline, and do TIS and sequence ratios prevent it?",
     decision_rule=RULE,
-    minutes=10.0,
+    minutes=30.0,
     claims=("H4", "H7", "L3"),
     figures=("flagship",),
     run=run,

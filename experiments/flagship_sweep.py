@@ -9,7 +9,7 @@ import pandas as pd
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
 from simlab.metrics import PROBABILITY_EDGES
-from simlab.sweeps import Grid, SweepResult, sweep
+from simlab.sweeps import Grid, sweep
 from simlab.sweeps.file import read_file
 
 CHUNK = 20
@@ -31,21 +31,22 @@ def run(run: Run) -> None:
     record(run, base, points, described.width)
 
 
-def record(run: Run, base: Mapping[str, Any], points: Grid, width: int | None) -> None:
-    """Sweep, and write the tables `steps` and `bins`."""
+def record(
+    run: Run, base: Mapping[str, Any], points: Grid, width: int | None, start: str = "warm_start"
+) -> None:
+    """Sweep, and write the tables `steps` and `bins`; `start` is the column of the first policies."""
     result = sweep(base, points, run.out / "sweep", name=run.name, width=width, yes=True)
     run.seeds(sorted(set(result.runs()["seed"])))
     run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
-    run.table("steps", result.frame(START))
-    run.table("bins", bins(result))
+    named = {start: "warm_start"}
+    run.table("steps", result.frame([start, "seed"]).rename(columns=named))
+    run.table("bins", bins(result.vector_frame([start, "seed"]).rename(columns=named)))
 
 
-def bins(result: SweepResult) -> pd.DataFrame:
+def bins(vectors: pd.DataFrame) -> pd.DataFrame:
     """Mean rho by bin of pi_train, over chunks of steps and with each token counted once."""
-    wide: Any = result.vector_frame(START).pivot(
-        index=["arm", *START, "run", "step", "index"], columns="metric", values="value"
-    )
+    wide: Any = vectors.pivot(index=["arm", *START, "run", "step", "index"], columns="metric", values="value")
     tokens = wide["tokens_by_pi_train"].astype(float)
     rows: Any = pd.DataFrame({"tokens": tokens, "total": (wide["mean_rho_by_pi_train"] * tokens).fillna(0.0)})
     rows = rows.reset_index()

@@ -36,7 +36,7 @@ class Size:
     per_position: int = 500
 
 
-FULL = Size(seeds={1: 100, 10: 100, 100: 100, 500: 100, 50_000: 100})
+FULL = Size(seeds={1: 20, 10: 50, 100: 50, 500: 50, 50_000: 50})
 SMOKE = Size(
     seeds={10: 5},
     seeds_per_spread=2,
