@@ -14,6 +14,7 @@ from simlab.sweeps.file import read_file
 
 CHUNK = 20
 START = ["warm_start", "seed"]
+KEPT = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std_rho", "log_ppl_abs_diff"]
 SMOKE = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "warm_start": None,
@@ -40,7 +41,8 @@ def record(
     run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     named = {start: "warm_start"}
-    run.table("steps", result.frame([start, "seed"]).rename(columns=named))
+    steps = result.frame([start, "seed"]).rename(columns=named)
+    run.table("steps", steps[["arm", *START, "run", "step", *KEPT]])
     run.table("bins", bins(result.vector_frame([start, "seed"]).rename(columns=named)))
 
 
