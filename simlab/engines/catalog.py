@@ -284,8 +284,9 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     "b200-nvfp4": EngineCard(
         _on_card("blackwell", _quantized("e2m1", "nvfp4", _along_k("nvfp4")).projection),
         "NVFP4 W4A4 on a B200: exact sums of 16 products, scaled by two E4M3 numbers",
-        "the adder of those sums (four and the running sum aligned at 35 bits, the result cut to 24): "
-        f"they are added in float32 here, with the scales of the tensors in each; as nvfp4; {_CARD_GAPS}",
+        "the adder of those sums, `NVFP4TensorCore` (four and the running sum, the result cut to 24 bits), "
+        "which takes E4M3 scales alone: here the scales of the tensors are in each sum, and float32 adds; "
+        f"as nvfp4; {_CARD_GAPS}",
     ),
 }
 

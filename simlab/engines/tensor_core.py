@@ -4,6 +4,9 @@ An operand becomes a float32 significand, of magnitude below 2, and an exponent.
 significands is exact in float32; in units of the last bit that the adder keeps it converts to int32, toward
 zero, and the sums of such integers are exact in any order. So a product costs about a dozen vector
 instructions, and nothing is larger than the result.
+
+All is plain XLA, a loop over blocks: Pallas compiles nothing for a CPU, and a kernel for each kind of device
+would be as many models of one adder. What it costs is the result `bench_tensor_cores`.
 """
 
 from dataclasses import dataclass
@@ -137,25 +140,101 @@ class MXTensorCore:
         return _split(blocks, jnp.maximum(top - self.depth, MIN_EXPONENT))
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NVFP4TensorCore:
+    """Blackwell's adder for E2M1 under E4M3 scales: four groups of 16 products and the running sum per step.
+
+    The products of a group are added without error. Their sum, times both scales, counts with the exponent of
+    the scales alone, each at least -6. With m the largest exponent of the groups and of the running sum, all
+    are truncated toward zero to multiples of 2^(m - `fraction_bits`) and added exactly; the sum is truncated
+    toward zero to `result_bits` fraction bits. The numbers are data: at most 35, and 23.
+
+    Operands come scaled already, an E2M1 number times its E4M3 scale, which float32 holds, as it does the sum
+    of a group. The exponent of a scale is read off the largest element of its group: 6 under rounding to
+    nearest, unless the scale is subnormal. A float32 scale of the tensor is no part of it: it multiplies the
+    result.
+    Source: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
+    Deviation: the exponent of a group of zeros is -126, whatever its scale: that matters only beside products
+      of scales 2^27 times smaller.
+    """
+
+    fraction_bits: Number = 35
+    result_bits: Number = 23
+
+    def dot(self, a: Array, b: Array) -> Array:
+        """Return float32 [M, N] of a [M, K] and b [K, N], each an element times its scale."""
+
+        def step(bits: Array, operands: tuple[Split, Split]) -> tuple[Array, None]:
+            rows, columns = operands
+            sums = jnp.einsum(
+                "gkm,gkn->gmn", rows.significand, columns.significand, precision=lax.Precision.HIGHEST
+            )
+            exponents = rows.exponent[:, :, None] + columns.exponent[:, None, :]
+            total = self._add_groups(_split(_float(bits), MIN_EXPONENT), Split(sums, exponents))
+            return _bits(_joined(total)), None
+
+        zeros = jnp.zeros((a.shape[0], b.shape[1]), jnp.int32)
+        return _float(lax.scan(step, zeros, (_fp4_groups(a.T), _fp4_groups(b)))[0])
+
+    def _add_groups(self, total: Split, groups: Split) -> Split:
+        """Add groups [4, M, N] to the running sum [M, N]."""
+        terms = Split(*(jnp.concatenate([x[None], y]) for x, y in zip(total, groups, strict=True)))
+        largest = jnp.max(terms.exponent, axis=0)
+        shift = jnp.maximum(terms.exponent - largest[None] + self.fraction_bits, NOTHING_LEFT)
+        units = terms.significand * _power_of_two(shift)
+        # A sum of a group is below 2^11 significands, so 46 bits: upper and lower ones apart.
+        high = (units * jnp.float32(2.0**-20)).astype(jnp.int32)
+        low = (units - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
+        negative, high, low = _magnitude(jnp.sum(high, axis=0), jnp.sum(low, axis=0), 20)
+        # 31 bits of the magnitude are enough, see `_truncated`.
+        drop = jnp.maximum(21 - lax.clz(high), 0)
+        magnitude = (high << (20 - drop)) | (low >> drop)
+        summed = _cut(negative, magnitude, largest - self.fraction_bits + drop, self.result_bits)
+        special = jnp.sum(terms.significand, axis=0)
+        return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
+
+
+def _fp4_groups(x: Array) -> Split:
+    """Cut x [K, n] into groups [steps, 4, 16, n] over the powers of two of their scales, [steps, 4, n]."""
+    groups = blocks_of(x, 64).reshape(-1, 4, 16, x.shape[1])
+    largest = jnp.max(_bits(groups) & ~SIGN, axis=2)
+    # Six times a scale: its exponent is 2 above that of the scale, or 3.
+    exponent = (largest >> FRACTION_BITS) - MAX_EXPONENT - 3 + ((largest >> (FRACTION_BITS - 1)) & 1)
+    exponent = jnp.maximum(exponent, FORMATS["e4m3fn"].min_exponent)
+    significand = groups * _power_of_two(-exponent)[:, :, None]
+    return Split(significand, jnp.where(largest == 0, ZERO_EXPONENT, exponent))
+
+
 def _exact_sum(terms: list[Array]) -> tuple[Array, Array]:
-    """Add terms truncated to integers; return (high, low) of high * 2^16 + low, with low in 0..2^16 - 1."""
+    """Add terms truncated to integers; return (high, low) of high * 2^16 + low."""
     groups = [terms[i : i + GROUP] for i in range(0, len(terms), GROUP)]
     sums = [reduce(jnp.add, [term.astype(jnp.int32) for term in group]) for group in groups]
     high = reduce(jnp.add, [x >> 16 for x in sums])
     low = reduce(jnp.add, [x & 0xFFFF for x in sums])
-    return high + (low >> 16), low & 0xFFFF
+    return high, low
 
 
 def _truncated(total: tuple[Array, Array], unit: Array, bits: Number) -> Split:
     """Truncate (high, low) times 2^unit toward zero to so many fraction bits, from -126 to infinity."""
-    high, low = total
-    negative = high < 0
-    low = jnp.where(negative, -low, low)
-    high, low = jnp.where(negative, -high, high) + (low >> 16), low & 0xFFFF
+    negative, high, low = _magnitude(*total, 16)
     # 31 bits of the magnitude are enough: cutting more off later is the same as cutting all at once.
     long = high >= 1 << 15
     magnitude = jnp.where(long, (high << 12) | (low >> 4), (high << 16) | low)
-    unit = jnp.where(long, unit + 4, unit)
+    return _cut(negative, magnitude, jnp.where(long, unit + 4, unit), bits)
+
+
+def _magnitude(high: Array, low: Array, bits: int) -> tuple[Array, Array, Array]:
+    """Return the sign and the (high, low) of the magnitude of high * 2^bits + low, low in 0..2^bits - 1."""
+    mask = (1 << bits) - 1
+    high, low = high + (low >> bits), low & mask
+    negative = high < 0
+    low = jnp.where(negative, -low, low)
+    return negative, jnp.where(negative, -high, high) + (low >> bits), low & mask
+
+
+def _cut(negative: Array, magnitude: Array, unit: Array, bits: Number) -> Split:
+    """Truncate an int32 magnitude times 2^unit to so many fraction bits, from -126 to infinity."""
     length = 32 - lax.clz(magnitude)
     cut = jnp.maximum(jnp.maximum(length - 1, MIN_EXPONENT - unit) - bits, 0)
     magnitude = (magnitude >> cut) << cut

@@ -43,10 +43,44 @@ def _add_block(
     special = sum((float(x) * float(y) for x, y, _ in products), float(c))
     if not math.isfinite(special):
         return np.float32(special)
-    terms = [(Fraction(float(c)), exponent(float(c), MIN_EXPONENT))]
+    terms = []
     for x, y, scale in products:
         value = Fraction(float(x)) * Fraction(float(y)) * Fraction(2) ** scale
         terms.append((value, exponent(float(x), min_exponent) + exponent(float(y), min_exponent) + scale))
+    return _add_terms(c, terms, fraction_bits, result_bits)
+
+
+def fp4_tensor_core_ref(
+    a: Sequence[float],
+    b: Sequence[float],
+    a_scales: Sequence[float],
+    b_scales: Sequence[float],
+    *,
+    fraction_bits: int = 35,
+    result_bits: int = 23,
+) -> np.float32:
+    """Return the sum of E2M1 products a[k] b[k] under E4M3 scales, one of each side for 16 of them.
+
+    Source: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
+    """
+    terms = []
+    for group, scales in enumerate(zip(a_scales, b_scales, strict=True)):
+        k = slice(16 * group, 16 * group + 16)
+        value = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[k], b[k], strict=True))
+        for scale in scales:
+            value *= Fraction(float(scale))
+        terms.append((value, sum(exponent(float(scale), -6) for scale in scales)))
+    total = np.float32(0)
+    for first in range(0, len(terms), 4):
+        total = _add_terms(total, terms[first:][:4], fraction_bits, result_bits)
+    return total
+
+
+def _add_terms(
+    c: np.float32, terms: list[tuple[Fraction, int]], fraction_bits: int, result_bits: int
+) -> np.float32:
+    """Add terms (value, exponent) to c, aligned to the largest exponent."""
+    terms = [(Fraction(float(c)), exponent(float(c), MIN_EXPONENT)), *terms]
     unit = Fraction(2) ** (max(e for _, e in terms) - fraction_bits)
     return truncated_float32(sum(math.trunc(value / unit) for value, _ in terms) * unit, result_bits)
 

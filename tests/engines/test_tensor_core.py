@@ -11,8 +11,8 @@ import pytest
 from simlab.engines import matmul
 from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
 from simlab.engines.matmul_ref import matmul_ref
-from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, TensorCore
-from simlab.engines.tensor_core_ref import tensor_core_ref
+from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore, TensorCore
+from simlab.engines.tensor_core_ref import fp4_tensor_core_ref, tensor_core_ref
 from simlab.formats import FORMATS, stack
 from tests.engines.operands import TYPES, any_bits, normal
 from tests.tolerances import assert_exact
@@ -137,7 +137,7 @@ def test_a_zero_counts_with_the_exponent_of_its_partner():
 
 @pytest.mark.parametrize(("architecture", "fmt"), [("volta", "fp16"), ("hopper", "e4m3fn")])
 def test_compiled_mapped_and_by_rows_it_is_the_same(architecture, fmt):
-    a, b = (jnp.asarray(x) for x in wide(7, fmt))
+    a, b = (jnp.asarray(x) for x in special(7, fmt))
     multiply = partial(matmul, accumulator=architecture, format=fmt)
     expected = np.asarray(multiply(a, b))
     assert_exact(jax.jit(multiply)(a, b), expected)
@@ -155,8 +155,9 @@ def test_zeros_at_the_end_change_nothing():
     assert_exact(matmul(jnp.asarray(a), jnp.asarray(b), accumulator="ampere", format="fp16"), expected)
 
 
-def test_gradient_is_that_of_the_float32_product():
-    a, b = jnp.asarray(normal((6, 70), 0, "e4m3fn")), jnp.asarray(normal((70, 5), 1, "e4m3fn"))
+@pytest.mark.parametrize("operands", [cancelling, special])
+def test_gradient_is_that_of_the_float32_product(operands):
+    a, b = (jnp.asarray(x) for x in operands(0, "e4m3fn"))
     weights = jnp.asarray(normal((6, 5), 2))
     loss = lambda a, b: jnp.sum(weights * matmul(a, b, accumulator="hopper", format="e4m3fn"))  # noqa: E731
     plain = lambda a, b: jnp.sum(weights * (a @ b))  # noqa: E731
@@ -268,6 +269,62 @@ def test_mx_blocks_keep_the_exponents_of_their_subnormals():
         for i in range(5)
     ]
     assert_exact(actual, np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("scales", ["wide", "far"])
+def test_recorded_fp4_outputs_are_reproduced(scales):
+    """MMA-Sim's tcgen05, mxf4nvf4 with ue4m3 scales of 16; some outputs of `far` need 35 bits, not 36."""
+    with np.load(GOLDENS.with_name("fp4_tensor_core.npz")) as file:
+        a, b, a_scales, b_scales, d = (
+            file[f"{scales}/{x}"].astype(np.float32) for x in ("a", "b", "a_scales", "b_scales", "d")
+        )
+    a, b = (jnp.asarray(x * np.repeat(s, 16, 1)) for x, s in ((a, a_scales), (b, b_scales)))
+    assert_exact(matmul(a, b.T, accumulator=NVFP4TensorCore()), d)
+    wider = np.asarray(matmul(a, b.T, accumulator=NVFP4TensorCore(np.int32(36), np.int32(23))))
+    assert (wider != d).any() == (scales == "far")
+
+
+E4M3_SCALES = np.arange(1, 127, dtype=np.uint8).view(TYPES["e4m3fn"]).astype(np.float32)
+
+
+def fp4_side(rng, scales):
+    """E2M1 elements [5, 160] and the scale of each 16 of them, 0 for a group of zeros."""
+    elements = any_bits((5, 160), int(rng.integers(1000)), "e2m1").reshape(5, 10, 16)
+    elements[..., 3] = rng.choice([6, -6], (5, 10))  # as nearest rounding has it
+    chosen = rng.choice(scales, (5, 10))
+    elements[chosen < 2.0**-6, 3] = 3  # of a subnormal scale the exponent is known anyway
+    chosen[rng.random((5, 10)) < 0.1] = 0
+    elements[chosen == 0] = 0
+    return elements.reshape(5, 160), chosen
+
+
+@pytest.mark.parametrize(
+    ("scales", "bits"),
+    [
+        (E4M3_SCALES[(E4M3_SCALES >= 0.5) & (E4M3_SCALES < 2)], (35, 23)),
+        (E4M3_SCALES[[0, 1, 2, 124, 125]], (35, 23)),  # so far apart that the adder cuts something off
+        (E4M3_SCALES, (11, 9)),
+    ],
+    ids=["near", "far", "narrow"],
+)
+def test_fp4_groups_equal_the_oracle_with_scales_apart(scales, bits):
+    rng = np.random.default_rng(12)
+    (a, a_scales), (b, b_scales) = fp4_side(rng, scales), fp4_side(rng, scales)
+    oracle = partial(fp4_tensor_core_ref, fraction_bits=bits[0], result_bits=bits[1])
+    sides = [(a, a_scales), (b, b_scales)]
+    expected = [[oracle(a[i], b[j], a_scales[i], b_scales[j]) for j in range(5)] for i in range(5)]
+    a, b = (jnp.asarray(x * np.repeat(scale, 16, 1)) for x, scale in sides)
+    core = NVFP4TensorCore(*map(np.int32, bits))
+    assert_exact(matmul(a, b.T, accumulator=core), np.array(expected, np.float32))
+    exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64).T
+    # One truncation of three sums to 24 bits each; anything the adder cuts off itself is more.
+    cut_off = np.abs(np.array(expected) - exact).max() > 3 * 2.0**-23 * np.abs(exact).max()
+    assert cut_off == (bits != (35, 23))
+    mapped = jax.jit(jax.vmap(lambda core, a: matmul(a, b.T, accumulator=core), (0, None)))
+    assert_exact(mapped(stack([core, NVFP4TensorCore()]), a)[0], np.array(expected, np.float32))
+    spoiled = matmul(a.at[1, 77].set(jnp.nan), b.T, accumulator=core)
+    assert np.isnan(spoiled[1]).all()
+    assert_exact(spoiled[0], np.array(expected, np.float32)[0])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,128 @@
+"""The adder alone: BF16 on both sides, everything else equal to the bit, thousands of steps on-policy."""
+
+from dataclasses import replace
+from math import log
+from typing import Any
+
+import pandas as pd
+
+from experiments import campaign
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.rules import Claim, Part, alone, findings, minus
+from experiments.dynamics_study.runs import SMOKE as DYNAMICS_SMOKE
+from experiments.regime import BASE, CONTROL
+from simlab.claims import Finding
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+from simlab.sweeps import Grid, sweep
+from simlab.sweeps.grids import Point
+
+CHUNK = 20
+WIDTH = 6
+NARROW = 13
+SAME, CARDS, NARROWED = "H100 twice", "A100 and H100", "H100, 25 and 13 bits"
+PLAIN, DOSE = "float32 and BF16", "the flagship's dose"
+COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
+
+
+def _narrowed() -> dict[str, Any]:
+    core = {"fraction_bits": NARROW, "result_bits": NARROW}
+    product = {"accumulator": core}
+    attention = {"score_accumulator": core, "value_accumulator": {"inner": core}}
+    return {"projection": product, "lm_head": product, "attention": attention}
+
+
+ARMS: dict[str, Any] = {
+    SAME: "h100-bf16/h100-bf16",
+    CARDS: "a100-bf16/h100-bf16",
+    NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrowed()},
+    PLAIN: CONTROL,
+    DOSE: BASE["engines"],
+}
+"""Engine pairs; in the first three all sites round alike, and only what the tensor cores keep differs."""
+
+DRIFT_BASE: dict[str, Any] = {
+    **BASE,
+    "objective": {"name": "grpo", "clip_low": 1.0, "clip_high": 1e9},
+    "optimizer": {**BASE["optimizer"], "max_grad_norm": 1e9},
+    "model": {
+        "name": "tiny-llama",
+        "hidden_size": 32,
+        "num_attention_heads": 1,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+    },
+    "task": {"name": "add", "difficulty": 1, "scratch": 4, "train_size": 80, "held_out_size": 20},
+    "prompts": 4,
+    "group_size": 8,
+    "minibatches": 1,
+    "steps": 4000,
+}
+"""The regime of the flagship without its stabilizers, and small enough for so many steps."""
+# A program that the smoke modes of other experiments compile as well.
+SMOKE = {**DYNAMICS_SMOKE, "minibatches": BASE["minibatches"]}
+
+
+def run(run: Run) -> None:
+    arms, starts = ([DOSE], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(WIDTH)))
+    width = campaign.WIDTH if run.smoke else WIDTH
+    run.configure(arms=arms, base=DRIFT_BASE, width=width, chunk=CHUNK)
+    places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in starts))
+    result = sweep(DRIFT_BASE, places, run.out / "sweep", name=run.name, width=width, yes=True)
+    run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
+    runs = result.runs()[["run", "arm", "seed", "status", "steps", "steps_made"]]
+    table = chunks(result.steps())
+    if (table["rms_log_rho"][table["run"].isin(runs["run"][runs["arm"] == SAME])] != 0).any():
+        raise ArithmeticError(f"{SAME}: the control has a mismatch")
+    run.table("runs", runs.assign(start=[f"start {seed}" for seed in runs["seed"]]))
+    run.table("chunks", table)
+
+
+def place(arm: str, seed: int, smoke: bool = False) -> Point:
+    """Return a run: the arm's engines, from the warm start of that seed."""
+    start = {"seed": seed, "steps": 1000, "mistakes": 0.15, "final": 1.0}
+    changes = {"engines": ARMS[arm], "seed": seed, "warm_start": start}
+    return Point({**changes, **(SMOKE if smoke else {})}, arm)
+
+
+def chunks(steps: pd.DataFrame) -> pd.DataFrame:
+    """Means over chunks of steps."""
+    by: Any = steps.assign(step=steps["step"] // CHUNK * CHUNK).groupby(["run", "step"], sort=False)
+    return by[list(COLUMNS)].mean().reset_index()
+
+
+def _falls(arm: str) -> Part:
+    return Part(m.REWARD, minus(arm, SAME), "negative", 0.03)
+
+
+def _claim(arm: str) -> Claim:
+    grows = Part(m.GROWTH, alone(arm), "positive", log(2))
+    return Claim("T5", (_falls(arm), grows), given=_falls(DOSE))
+
+
+DECIDING, BESIDE = _claim(CARDS), {arm: _claim(arm) for arm in (NARROWED, PLAIN)}
+RULE = (
+    "Six runs per arm from six warm starts, paired, 95% intervals over warm starts. The adder makes a run "
+    "drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
+    f"{DECIDING.rule} The same for {' and '.join(BESIDE)}, which decide nothing."
+)
+
+
+def decide(results: Results) -> list[Finding]:
+    """T5 from the pair of real cards; what the other arms say stands in the note."""
+    found = findings(results, (DECIDING,))
+    beside = {arm: findings(results, (claim,)) for arm, claim in BESIDE.items()}
+    said = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in beside.items() if other]
+    return [replace(finding, note="; ".join([finding.note, *said]), rule=RULE) for finding in found]
+
+
+EXPERIMENT = Experiment(
+    name="adder_drift",
+    question="Does the adder alone, at BF16 on both sides, make a run drift over thousands of steps?",
+    decision_rule=RULE,
+    run=run,
+    minutes=25.0,
+    claims=("T5",),
+    figures=("adder_drift",),
+    decide=decide,
+)
