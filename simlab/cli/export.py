@@ -1,5 +1,6 @@
 """`simlab export`: a run of the lab as a launch script of verl, a verl YAML as a run of the lab, Slurm."""
 
+import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated
@@ -33,19 +34,22 @@ def verl(
 
 @app.command("lab", epilog="Example: `simlab export lab outputs/.hydra/config.yaml > run.toml`")
 def lab(
-    config: Annotated[Path, typer.Argument(help="YAML of a verl run, such as Hydra's config.yaml.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML of a verl run, such as Hydra's config.yaml; - pastes.")
+    ],
 ) -> None:
     """Print the nearest run of the lab as TOML, with what differs as comments."""
     from simlab.harness.export import nearest_config, to_toml
 
     with one_clear_error():
-        if not config.is_file():
+        pasted = str(config) == "-"
+        if not (pasted or config.is_file()):
             raise FileNotFoundError(f"no file {config}")
         try:
-            found = nearest_config(config.read_text())
+            found = nearest_config(sys.stdin.read() if pasted else config.read_text())
         except ImportError as error:
             raise ValueError(str(error)) from error
-        text = to_toml(found, config.stem)
+        text = to_toml(found, "pasted" if pasted else config.stem)
         tomllib.loads(text)
         typer.echo(text, nl=False)
 

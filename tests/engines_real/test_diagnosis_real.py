@@ -1,8 +1,12 @@
-"""The diagnosis of real vLLM logs: honest BF16 with an FP8 cache, and a reload that broke the experts."""
+"""The diagnosis of real vLLM logs: honest, processed, stale, and after a reload that broke the experts."""
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 import pytest
 
+from simlab.harness.diagnosis.catalog import answers
 from simlab.harness.diagnosis.log import LOWEST, TokenLog
 from simlab.harness.diagnosis.weight_sync import weight_sync
 from simlab.harness.jax_engine import JaxEngine
@@ -20,11 +24,40 @@ CONFIG = MODELS["tiny-moe"]
 PROMPTS = TASKS["add"]().prompt_set()[:256]
 
 
-def _log(sampling_engine, trainer, steps=4):
-    """Rollouts of one engine, scored by another: what a run would dump."""
+class Processed(VllmEngine):
+    """Reports log-probabilities of what it samples from, as verl has it do."""
+
+    top_p = 1.0
+
+    def loading(self, config):
+        """Also how log-probabilities are meant."""
+        return {**super().loading(config), "logprobs_mode": "processed_logprobs"}
+
+    def _ask(self, do, arrays, **header):
+        more = {"top_p": self.top_p} if do == "generate" else {}
+        return super()._ask(do, arrays, **header, **more)
+
+
+@pytest.fixture(scope="module")
+def params(tmp_path_factory):
+    """A trained policy."""
+    start = read_start("add-tiny-moe-0", CONFIG)
+    return first_params(start, TASKS["add"](), CONFIG, 0, tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    """The lab in float32."""
+    return JaxEngine("f32")
+
+
+def _log(sampling_engine, trainer, policies, temperature=1.0):
+    """Rollouts of one engine, scored by another with the weights of each step: what a run would dump."""
     rows = []
-    for step in range(steps):
-        found = sampling_engine.generate(PROMPTS, Sampling(length=16, end=END, pad=PAD, seed=step))
+    for step, policy in enumerate(policies):
+        trainer.sync_weights(CONFIG, policy)
+        sampling = Sampling(length=16, end=END, pad=PAD, seed=step, temperature=temperature)
+        found = sampling_engine.generate(PROMPTS, sampling)
         scored = trainer.score(PROMPTS, found.responses)
         rows.append((found.mask, found.responses, scored.logps, found.logps))
     mask, ids, train, infer = (np.concatenate(columns) for columns in zip(*rows, strict=True))
@@ -34,26 +67,68 @@ def _log(sampling_engine, trainer, steps=4):
         logp_train=np.clip(train[mask], LOWEST, 0),
         logp_infer=np.clip(infer[mask], LOWEST, 0),
         mask=np.ones(int(lengths.sum()), bool),
-        step=np.repeat(np.arange(steps), len(PROMPTS)),
+        step=np.repeat(np.arange(len(rows)), len(PROMPTS)),
         ids=ids[mask],
     )
 
 
-def test_an_honest_engine_and_a_broken_reload_are_told_apart(tmp_path):
-    start = read_start("add-tiny-moe-0", CONFIG)
-    params = first_params(start, TASKS["add"](), CONFIG, 0, tmp_path)
-    trainer = JaxEngine("f32")
-    trainer.sync_weights(CONFIG, params)
+def _shown(name, found):
+    for detector, answer in found.items():
+        print(f"{name:12s} {detector:14s} {answer.sure:4.0%} {answer.verdict}")
+
+
+def test_an_honest_engine_and_a_broken_reload_are_told_apart(params, trainer):
     with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
         engine.sync_weights(CONFIG, params)
-        honest = weight_sync(_log(engine, trainer))
+        honest = weight_sync(_log(engine, trainer, [params] * 4))
         # The same weights again; the assertion that would catch it is off, as in a run without one.
         engine.repack, engine.parity = False, float("inf")
         engine.sync_weights(CONFIG, params)
-        broken = weight_sync(_log(engine, trainer))
-    for name, answer in (("honest", honest), ("broken", broken)):
-        print(name, answer.verdict, round(answer.sure, 2), *answer.evidence, sep="\n  ")
+        broken = weight_sync(_log(engine, trainer, [params] * 4))
+    _shown("fp8 cache", {"honest": honest, "broken": broken})
     assert not honest.found, honest
     assert broken.found, broken
     assert honest.sure > 0.6
     assert broken.sure > 0.9
+
+
+def moved(params, steps):
+    """The policy after so many updates, all in one direction, of 3e-3 a weight."""
+    rng = np.random.default_rng(0)
+
+    def changed(leaf):
+        return leaf + 3e-3 * steps * rng.normal(size=leaf.shape).astype(np.float32)
+
+    return jax.tree.map(changed, params)
+
+
+def test_bf16_processing_and_staleness_of_vllm_are_told_apart(params, trainer):
+    with Processed(interpreter("vllm")) as engine:
+        engine.sync_weights(CONFIG, params)
+        honest = answers(_log(engine, trainer, [params] * 4))
+        hot = answers(_log(engine, trainer, [params] * 2, temperature=0.7))
+        engine.top_p = 0.8
+        cut = answers(_log(engine, trainer, [params] * 2))
+        engine.top_p = 1.0
+        # The engine keeps the weights of step 0 while the trainer moves on.
+        stuck = _log(engine, trainer, [moved(params, step) for step in range(6)])
+    stale = answers(replace(stuck, version=np.zeros_like(stuck.step)))
+    stuck = answers(stuck)
+    for name, found in {
+        "honest": honest,
+        "T = 0.7": hot,
+        "top-p 0.8": cut,
+        "stale": stale,
+        "stuck": stuck,
+    }.items():
+        _shown(name, found)
+    assert not any(answer.found for name, answer in honest.items() if name in ("weight_sync", "processing"))
+    assert "BF16" in honest["weight_sync"].verdict
+    measured = float(hot["processing"].verdict.split("about ")[1].split(" ")[0])
+    assert abs(measured - 0.7) < 0.05, hot["processing"]
+    assert "top-p" in cut["processing"].verdict
+    assert stale["staleness"].found
+    assert not stale["weight_sync"].found
+    assert stuck["weight_sync"].found
+    for found in (honest, stale, stuck):
+        assert not found["processing"].found

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simlab.harness.diagnosis import read_log
+from simlab.harness.diagnosis import diagnose, read_log
 from simlab.harness.diagnosis.torch_file import load
 from simlab.objectives import resolve
 from simlab.objectives.corrections import Masked, Truncated, geometric_log_rho
@@ -52,6 +52,9 @@ OBJECTIVE_OF = {
     ),
     "grpo_bias": replace(GRPO, distortion=BIAS),
     "dfpo_min+tis": resolve("dfpo_min+tis"),
+    "grpo+opsm": resolve("grpo+opsm", opsm_delta=0.05),
+    "gspo+opsm": resolve("gspo+opsm", opsm_delta=0.05),
+    "reinforce": resolve("reinforce"),
     **{name: resolve(name) for name in ("gspo", "gspo_bias", "grpo_fix", "grpo_fix_weight", *DFPO)},
 }
 BATCHES = ("moderate", "wide", "empty")
@@ -67,7 +70,9 @@ def beside_verl(script, folder, *arguments):
         f"{name} = {module}\n" for name, module in project["entry-points"]["verl.plugins"].items()
     )
     (metadata / "entry_points.txt").write_text(f"[verl.plugins]\n{points}")
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    # A threshold that the random batches keep away from.
+    settings = {"SIMLAB_VERL_OPSM_DELTA": "0.05"}
+    environment = os.environ | settings | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     command = [interpreter("verl"), str(ROOT / "tests" / "engines_real" / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -162,9 +167,16 @@ def test_groups_that_are_not_together_are_refused(made):
     assert "do not sum to zero" in (made[1] / "misfit.txt").read_text()
 
 
-def test_verls_own_engine_and_trainers_are_patched(tmp_path):
-    beside_verl("verl_patches_side.py", tmp_path, str(tmp_path / "found.json"))
-    found = json.loads((tmp_path / "found.json").read_text())
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory):
+    """What verl's own trainers, worker and engine did with the patches in, and the folder of its dumps."""
+    folder = tmp_path_factory.mktemp("patches")
+    beside_verl("verl_patches_side.py", folder, str(folder))
+    return json.loads((folder / "found.json").read_text()), folder
+
+
+def test_verls_own_engine_and_trainers_are_patched(patched):
+    found = patched[0]
     # Warm-up over two steps, then verl's constant rate; nothing has surged.
     assert found["rates"] == [0.5, 1.0, 1.0]
     assert all(name.startswith("dumping.") for name in found["patched"])
@@ -172,3 +184,33 @@ def test_verls_own_engine_and_trainers_are_patched(tmp_path):
     assert (first["logp_infer"], first["ids"], first["group"]) == ([-1.5, -2.0], [5, 6], "a")
     assert (first["reward"], first["version"], first["step"]) == (1.0, 3, 6)
     assert (second["logp_train"], second["version"]) == ([-3.0], 4)
+
+
+def test_the_dump_has_the_log_probs_of_the_update_as_each_minibatch_saw_them(patched):
+    """Four minibatches, shuffled, in micro-batches of verl's choice, two epochs: the first pass counts."""
+    found, folder = patched
+    (file,) = (folder / "agreeing").iterdir()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert sorted(row["update"] for row in rows) == sorted([0, 1, 2, 3] * 16)
+    assert len({row["micro_batch"] for row in rows}) > 4
+    for row, ids in zip(rows, found["sequences"], strict=True):
+        prompt = len(ids) - len(row["ids"])
+        assert row["ids"] == ids[prompt:]
+        # The token before computed a token's probability.
+        assert row["experts_infer"][::4] == list(range(prompt - 1, len(ids) - 1))
+        table = np.array(found["tables"][row["update"]])
+        logps = table - np.log(np.exp(table).sum(1, keepdims=True))
+        # A float32 softmax over 11 logits, twice.
+        np.testing.assert_allclose(row["logp"], logps[ids[prompt - 1 : -1], ids[prompt:]], rtol=0, atol=4e-6)
+        if row["update"] == 0:
+            assert row["logp"] == row["logp_train"]
+    assert max(abs(a - b) for row in rows for a, b in zip(row["logp"], row["logp_train"], strict=True)) > 0.01
+    assert rows[0]["mask"][-1] == 0
+
+
+def test_a_dump_of_verl_tells_micro_batch_effects_from_none(patched):
+    agreeing, wobbling = (
+        diagnose(patched[1] / name).answers["micro_batches"] for name in ("agreeing", "dump")
+    )
+    assert agreeing.verdict.startswith("no: the trainer agrees"), agreeing
+    assert wobbling.verdict.startswith("yes"), wobbling

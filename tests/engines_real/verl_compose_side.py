@@ -11,7 +11,7 @@ from pathlib import Path
 import verl
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 FOLDER = Path(verl.__file__).parent / "trainer" / "config"
 # Parts that verl itself turns into records: unknown keys and wrong types fail there.
@@ -26,6 +26,10 @@ def main():
             config = compose(config_name="ppo_trainer", overrides=overrides)
             for part in RECORDS:
                 omega_conf_to_dataclass(OmegaConf.select(config, part))
+            # What main_ppo checks before anything starts, and the worker when it does.
+            actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+            validate_config(config, use_reference_policy=actor.use_kl_loss, use_critic=False)
+            assert actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz
             keys = [override.split("=", 1)[0].lstrip("+") for override in overrides]
             values = {key: OmegaConf.select(config, key) for key in keys if key != "model_engine"}
             values = {

@@ -7,14 +7,17 @@ Packages that only a training machine has are stood in for by empty ones, after 
 import importlib.abc
 import importlib.machinery
 import json
+import os
 import sys
 import types
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import torch.distributed
 import verl  # noqa: F401 - loads the plug-in through its entry point
 from tensordict import NonTensorStack, TensorDict
+from verl_update_side import jagged, one_step
 
 from simlab.harness.verl import plugin
 from simlab.harness.verl.dump import read_queue
@@ -74,21 +77,17 @@ class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run."""
 
 
-def jagged(*rows):
-    """Rows of different lengths, as the transfer queue keeps them."""
-    return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
-
-
 def queued():
     """What one waits for a step: two samples and a filler."""
     fields = {
-        "old_log_probs": jagged([-1.0, -2.0], [-3.0]),
-        "rollout_log_probs": jagged([-1.5, -2.0], [-3.5]),
-        "responses": jagged([5, 6], [7]),
-        "response_mask": jagged([1, 1], [1]),
-        "rm_scores": jagged([0.0, 1.0], [0.0]),
-        "advantages": jagged([0.5, 0.5], [-0.5]),
+        "old_log_probs": [[-1.0, -2.0], [-3.0]],
+        "rollout_log_probs": [[-1.5, -2.0], [-3.5]],
+        "responses": [[5, 6], [7]],
+        "response_mask": [[1, 1], [1]],
+        "rm_scores": [[0.0, 1.0], [0.0]],
+        "advantages": [[0.5, 0.5], [-0.5]],
     }
+    fields = {name: jagged(map(torch.tensor, rows)) for name, rows in fields.items()}
     data = TensorDict(fields, batch_size=2)
     data["uid"] = NonTensorStack("a", "b")
     sys.modules["transfer_queue"].kv_batch_get = lambda **_: data
@@ -96,7 +95,8 @@ def queued():
     batch = SimpleNamespace(keys=["k0", "k1", "filler"], tags=tags, partition_id="train")
     actor = {"megatron": {}}
     config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(actor=actor))
-    return read_queue(SimpleNamespace(global_steps=6, config=config), batch)
+    rows = read_queue(SimpleNamespace(global_steps=6, config=config), batch)
+    return [json.loads(json.dumps(row, default=lambda array: array.tolist())) for row in rows]
 
 
 def main():
@@ -111,7 +111,8 @@ def main():
     engine = SimpleNamespace(optimizer_config=config, rank=1)
     engine.lr_scheduler = FSDPEngine._build_lr_scheduler(engine, optimizer)
     rates = [FSDPEngine.lr_scheduler_step(engine) for _ in range(3)]
-    plugin._patch_trainers("dump")
+    out = Path(sys.argv[1])
+    plugin._patch_trainers(str(out / "dump"))
     from verl.trainer.ppo import ray_trainer
     from verl.trainer.ppo.v1 import trainer_base
 
@@ -123,7 +124,12 @@ def main():
         ],
         "rows": queued(),
     }
-    Path(sys.argv[1]).write_text(json.dumps(found))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{out}/rendezvous", rank=0, world_size=1)
+    found["tables"], found["sequences"] = one_step(wobble=0.0)
+    os.rename(out / "dump", out / "agreeing")
+    one_step(wobble=0.01)
+    torch.distributed.destroy_process_group()
+    (out / "found.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 # pyright: reportMissingImports=false
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,10 +22,12 @@ from golden_batches import GROUP_SIZE, random_batch
 from verl_goldens import NO_DUAL_CLIP, tensors
 
 from simlab.harness.verl import losses, plugin
-from simlab.harness.verl.dump import dumping, read_data_proto
+from simlab.harness.verl.dump import dumping, number_data_proto, read_data_proto
 from simlab.harness.verl.learning_rate import Observed, TriggeredScheduler
-from simlab.harness.verl.settings import Settings
+from simlab.harness.verl.settings import Settings, read_settings
 
+# For the size of the terms of verl's own.
+PLAIN = {"vanilla": losses.LOSSES["grpo"], "gpg": losses.Loss(lambda batch: batch.new)}
 GSPO_CLIP = (3e-4, 4e-4)
 # Name -> loss mode, clip, aggregation, rollout_is, its threshold.
 VARIANTS = {
@@ -42,6 +45,9 @@ VARIANTS = {
     "gspo+acrl": ("simlab_gspo_acrl", GSPO_CLIP, "seq-mean-token-mean", "acrl_group", 2.0),
     "grpo+geometric_tis": ("vanilla", (0.2, 0.2), "seq-mean-token-mean", "geometric", 2.0),
     "grpo+geometric_icepop": ("vanilla", (0.2, 0.2), "token-mean", "geometric", "0.5_5"),
+    "grpo+opsm": ("simlab_grpo_opsm", (0.2, 0.2), "seq-mean-token-mean", None, 2.0),
+    "gspo+opsm": ("simlab_gspo_opsm", GSPO_CLIP, "seq-mean-token-mean", None, 2.0),
+    "reinforce": ("gpg", (0.2, 0.2), "seq-mean-token-sum", None, 2.0),
     "grpo_fix": ("simlab_grpo_fix", (0.2, 0.2), "seq-mean-token-sum", None, 2.0),
     "grpo_fix_weight": ("simlab_grpo_fix_weight", (0.2, 0.2), "seq-mean-token-sum", None, 2.0),
     "grpo_bias": ("simlab_grpo_bias", (0.2, 0.2), "seq-mean-token-mean", None, 2.0),
@@ -98,7 +104,7 @@ def answer(variant, batch):
     rule = {"rollout_is": rollout_is, "rollout_is_threshold": threshold}
     proto, _ = rollout_corr_helper.compute_rollout_correction_and_add_to_batch(proto, rule)
     weights = proto.batch["rollout_is_weights"] if rollout_is else None
-    advantages, _ = core_algos.get_adv_estimator_fn("grpo")(
+    advantages, _ = core_algos.get_adv_estimator_fn("simlab_reward" if mode == "gpg" else "grpo")(
         token_level_rewards=batch["token_rewards"].clone(),
         response_mask=batch["mask"],
         index=proto.non_tensor_batch["uid"],
@@ -107,9 +113,10 @@ def answer(variant, batch):
     arguments = (batch["logp_train"], new, advantages, batch["mask"])
     value, _ = core_algos.get_policy_loss_fn(mode)(*arguments, aggregation, config, weights)
     gradient = torch.autograd.grad(value, new)[0]
-    own = losses.LOSSES[mode.removeprefix("simlab_")] if mode != "vanilla" else losses.LOSSES["grpo"]
-    record = losses.batch_of(*arguments, config, weights, Settings())
-    magnitude = core_algos.agg_loss(losses.terms(own, record).abs(), batch["mask"], aggregation)
+    own = PLAIN.get(mode) or losses.LOSSES[mode.removeprefix("simlab_")]
+    record = losses.batch_of(*arguments, config, weights, read_settings())
+    record = replace(record, mask=own.kept(record))
+    magnitude = core_algos.agg_loss(losses.terms(own, record).abs(), record.mask.float(), aggregation)
     return -value.detach().numpy(), -gradient.numpy(), magnitude.detach().numpy()
 
 
@@ -148,7 +155,7 @@ def dump(batch, folder):
         global_steps=5,
         config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(actor=actor)),
     )
-    updated = dumping(lambda *_: "updated", read_data_proto, str(folder))
+    updated = dumping(lambda *_: "updated", read_data_proto, number_data_proto, str(folder))
     assert updated(trainer, proto) == "updated"
 
 

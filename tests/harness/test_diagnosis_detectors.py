@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.diagnosis_roc import FINDS, calibration, roc, scored
-from simlab.harness.diagnosis.catalog import DETECTORS
+from simlab.harness.diagnosis.catalog import DETECTORS, answers
 from simlab.harness.diagnosis.log import TokenLog
 from simlab.harness.diagnosis.measure import measure
 from simlab.harness.diagnosis.planted import KINDS, planted
@@ -134,3 +134,18 @@ def test_measures_equal_the_metrics_of_the_lab():
         np.testing.assert_allclose(
             measured[name], np.asarray(metric(batch)), rtol=2e-4, atol=2e-6, err_msg=name
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "detector", "verdict"),
+    [
+        ("temperature", 0.7, "weight_sync", "no sign of a broken sync: the mismatch is one of processing"),
+        ("partial", 0.8, "processing", "no sign of processing; see the other answers"),
+        ("frozen", 0.8, "weight_sync", "broken weight sync: the engine's weights stand still"),
+        ("honest", 0.0, "processing", "precision: no sign of processing"),
+    ],
+)
+def test_the_words_of_an_answer_heed_the_others(kind, size, detector, verdict):
+    found = answers(planted(kind, size, 11, noise=0.05))
+    assert found[detector].verdict.startswith(verdict)
+    assert found["correction"].advice.startswith("mend first") == (kind != "honest")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -90,6 +91,49 @@ def test_a_broken_line_is_named_and_the_rest_kept(tmp_path, broken, reason):
     assert reason in str(problem)
 
 
+def test_a_first_line_of_another_kind_does_not_decide_the_columns(tmp_path):
+    rows = _rows()
+    rows[0] = {"prompt": "hello"}
+    read = read_log(_json_lines(tmp_path / "log.jsonl", rows))
+    assert read.log.sequences == 3
+    assert [str(problem) for problem in read.problems] == ["log.jsonl, row 1: no logp_train"]
+    assert read.log.ids is not None
+
+
+def test_many_broken_lines_are_counted_not_listed(tmp_path):
+    read = read_log(_json_lines(tmp_path / "log.jsonl", [*_rows(3), *["{"] * 57]))
+    assert len(read.problems) == 21
+    assert "37 more rows are unusable" in str(read.problems[-1])
+
+
+def test_a_file_of_another_kind_does_not_take_a_column_from_the_rest(tmp_path):
+    for name in range(12):
+        _json_lines(tmp_path / f"{name:02}.jsonl", _rows(2))
+    _json_lines(tmp_path / "12.jsonl", [{"logp_train": [-1.0], "logp_infer": [-1.0]}])
+    read = read_log(tmp_path)
+    assert read.log.sequences == 24
+    assert read.log.ids is not None
+    assert "12.jsonl: no ids" in str(read.problems[0])
+
+
+def test_numbers_that_are_not_whole_are_no_ids(tmp_path):
+    rows = _rows(2)
+    rows[1]["ids"][0] = 0.5
+    read = read_log(_json_lines(tmp_path / "log.jsonl", rows))
+    assert "row 2: ids does not hold whole numbers" in str(read.problems[0])
+    table = pa.table({"logp_train": [[-1.0]], "logp_infer": [[-1.0]], "ids": [[0.5]]})
+    pq.write_table(table, tmp_path / "log.parquet")
+    assert "column ids is not used" in str(read_log(tmp_path / "log.parquet").problems[0])
+
+
+def test_what_a_file_says_cannot_move_the_cursor(tmp_path):
+    path = tmp_path / "a\x1b[2J.jsonl"
+    path.write_text("{")
+    with pytest.raises(ValueError, match="nothing usable") as caught:
+        read_log(path)
+    assert str(caught.value).isprintable()
+
+
 def test_a_truncated_last_line_is_named(tmp_path):
     path = _json_lines(tmp_path / "log.jsonl", _rows())
     path.write_bytes(path.read_bytes()[:-20])
@@ -160,6 +204,14 @@ def test_what_is_no_log_gets_one_clear_error(tmp_path):
         read_log(tmp_path / "pipe.jsonl")
 
 
+def test_a_column_that_is_there_twice_gets_one_clear_error(tmp_path):
+    column = pa.array([[-1.0]])
+    table = pa.table([column, column, column], names=["logp_train", "logp_infer", "logp_train"])
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"log\.parquet: it has logp_train twice"):
+        read_log(tmp_path / "log.parquet")
+
+
 def test_links_out_of_a_folder_are_not_followed(tmp_path):
     secret = write_log(planted("honest", 0, 0, sequences=4), tmp_path / "secret.parquet")
     inside = tmp_path / "logs"
@@ -170,13 +222,45 @@ def test_links_out_of_a_folder_are_not_followed(tmp_path):
 
 
 def test_a_column_that_claims_too_much_is_refused_unread(tmp_path, monkeypatch):
-    path = write_log(planted("honest", 0, 0, sequences=4), tmp_path / "log.parquet")
-    monkeypatch.setattr("simlab.harness.diagnosis.reading.MAX_TOKENS", 1)
-    with pytest.raises(ValueError, match="a column claims"):
+    """A few thousand bytes that unpack to 10^6 equal numbers."""
+    monkeypatch.setattr("simlab.harness.diagnosis.reading.MAX_TOKENS", 10**6)
+    column = pa.RunEndEncodedArray.from_arrays(pa.array([10**5], pa.int32()), pa.array([-1.0], pa.float32()))
+    flat = pc.run_end_decode(column)
+    row = pa.ListArray.from_arrays([0, 10**5], flat)
+    table = pa.table({"logp_train": row, "logp_infer": row})
+    path = tmp_path / "bomb.parquet"
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as file:
+        for _ in range(11):
+            file.write_table(table)
+    assert path.stat().st_size < 2 * 10**4
+    with pytest.raises(ValueError, match=r"bomb\.parquet: a column claims 1,100,000 values"):
         read_log(path)
 
 
+def test_a_log_that_does_not_fit_ends_in_one_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("simlab.harness.diagnosis.reading.MAX_TOKENS", 10)
+    with pytest.raises(ValueError, match="at most 10: name fewer files"):
+        read_log(_json_lines(tmp_path / "log.jsonl", _rows()))
+
+
+def test_a_text_of_any_length_costs_its_length(tmp_path):
+    rows = [row | {"group": "x" * 10**6 * (number == 0)} for number, row in enumerate(_rows(400))]
+    log = read_log(_json_lines(tmp_path / "log.jsonl", rows)).log
+    assert log.group is not None
+    # Two names of step 0, then one of each step.
+    assert len(np.unique(log.group)) == 201
+
+
 # slime, and files of torch.save
+
+
+# Ten lists in a list, in each of which the same ten are, and so on: 10^12 numbers in 200 bytes.
+NESTED = (
+    b"]("
+    + b"K\x01" * 10
+    + b"e"
+    + b"".join(b"q" + bytes([n]) + b"0](" + (b"h" + bytes([n])) * 10 + b"e" for n in range(12))
+)
 
 
 def _slime(**changes):
@@ -232,7 +316,11 @@ def test_a_sample_of_slime_that_does_not_fit_is_named(tmp_path):
         (Tensor(np.float32([1]), (1,), (1,), 7), "a tensor of shape"),
         (Tensor(np.float32([1]), key="../../secret"), "names a record"),
         (Tensor(np.float32([1]), key="77"), "is missing"),
-        (Raw(b"garbage"), "truncated"),
+        (Raw(b"garbage"), "corrupt"),
+        # A memo of 2^32 entries, and a million numbers over and over.
+        (Raw(b"]r\xff\xff\xff\xff"), "no rollout_data"),
+        (_slime(log_probs=[Tensor(np.float32([-1]), (10**8,), (0,))] * 9), "numbers in its tensors"),
+        (_slime(log_probs=[Raw(NESTED)]), "not numbers"),
         ({"something": 1}, "no rollout_data"),
         ({"rollout_data": {"log_probs": "text"}}, "no list"),
         ({"rollout_data": {}}, "no column"),
@@ -279,6 +367,22 @@ def test_averages_of_trl_answer_by_size_alone(tmp_path, levels, found):
     assert answers["weight_sync"].found is found
     assert answers["weight_sync"].sure <= 0.65
     assert {answer.verdict for name, answer in answers.items() if name != "weight_sync"} == {"cannot tell"}
+
+
+def test_broken_entries_of_a_trl_state_are_named_and_the_rest_kept(tmp_path):
+    path = tmp_path / "trainer_state.json"
+    _trl_state(path, [0.02, float("nan"), 0.02])
+    found = diagnose(tmp_path)
+    assert [row["step"] for row in found.steps] == [0, 2]
+    assert [problem.row for problem in found.problems] == [2]
+    whole = path.read_text()
+    path.write_text(whole[: whole.index('"step": 2') + 12])
+    found = diagnose(tmp_path)
+    assert [row["step"] for row in found.steps] == [0]
+    assert [problem.row for problem in found.problems] == [3, 2]
+    path.write_text("nothing")
+    with pytest.raises(ValueError, match=r"trainer_state\.json: the file breaks off"):
+        diagnose(tmp_path)
 
 
 def test_the_command_prints_json_and_writes_tables_and_a_figure(tmp_path):

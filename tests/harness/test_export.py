@@ -39,17 +39,21 @@ def test_rates_keep_their_ratio():
     assert _run(**{"optimizer.learning_rate": 2.5e-5}).overrides[f"{ACTOR}.optim.lr"] == 1e-7
 
 
-@pytest.mark.parametrize("name", [*sorted(OBJECTIVES), "grpo+opsm", "grpo+tis", "gspo+seq_mis+geo_mask"])
+@pytest.mark.parametrize(
+    "name", [*sorted(OBJECTIVES), "grpo+opsm", "sapo+opsm", "grpo+tis", "gspo+seq_mis+geo_mask"]
+)
 def test_every_objective_is_mapped_or_refused_by_name(name):
     changes = {"objective": name} | ({"critic": {}} if name == "ppo" else {})
-    refused = {"reinforce": "reinforce", "ppo": "critic", "grpo+opsm": "opsm"}
+    refused = {"ppo": "critic", "sapo+opsm": "opsm"}
     if name in refused:
         with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{refused[name]}"):
             _run(**changes)
     else:
         run = _run(**changes)
         mode = run.overrides[f"{ACTOR}.policy_loss.loss_mode"]
-        assert any("plug-in" in note for note in run.notes) == mode.startswith("simlab_")
+        assert any("plug-in" in note for note in run.notes) == (
+            mode.startswith("simlab_") or name == "reinforce"
+        )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,9 @@ def test_a_yaml_of_verl_gives_the_nearest_run_and_what_differs():
     assert all(f"#   {difference}" in text for difference in found.differences)
 
 
-@pytest.mark.parametrize("objective", ["grpo+tis", "gspo", "dr_grpo", "dapo+seq_mis", "dfpo_orth", "sapo"])
+@pytest.mark.parametrize(
+    "objective", ["grpo+tis", "gspo+opsm", "reinforce", "dr_grpo", "dapo+seq_mis", "dfpo_orth", "sapo"]
+)
 def test_there_and_back_is_the_same_objective(objective):
     yaml = pytest.importorskip("yaml")
     config = run_config(BASE, {"objective": objective})

@@ -1,6 +1,7 @@
 """The questions in the order in which they are answered."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from simlab.harness.diagnosis import (
     micro_batches,
@@ -35,5 +36,20 @@ QUESTIONS: dict[str, str] = {
 
 
 def answers(log: TokenLog) -> dict[str, Answer]:
-    """Ask every detector about a log without masked tokens."""
-    return {name: detector(log) for name, detector in DETECTORS.items()}
+    """Ask every detector about a log without masked tokens; the words of each then heed the others."""
+    found = {name: detector(log) for name, detector in DETECTORS.items()}
+    faults = [name for name in FAULTS if found[name].found]
+    sync, processed, correction = (found[name] for name in ("weight_sync", "processing", "correction"))
+    if processed.found and not sync.found:
+        verdict = "no sign of a broken sync: the mismatch is one of processing, see below"
+        found["weight_sync"] = replace(sync, verdict=verdict)
+    elif faults and not processed.found and processed.score is not None:
+        found["processing"] = replace(processed, verdict="no sign of processing; see the other answers")
+    if faults:
+        first = "mend first what was found above: a correction hides a fault, and costs samples"
+        found["correction"] = replace(correction, advice="; ".join(filter(None, (first, correction.advice))))
+    return found
+
+
+FAULTS = ("weight_sync", "processing", "staleness", "routing")
+"""Detectors of what makes a mismatch larger than number formats alone."""

@@ -72,9 +72,9 @@ def diagnose(path: str | Path) -> Diagnosis:
     path = Path(path)
     state = state_file(path)
     if state is not None:
-        rows = read_state(state)
+        rows, problems = read_state(state)
         found = answers_from_averages(rows, QUESTIONS)
-        return Diagnosis("TRL averages", [state.name], 0, 0, found, {}, [], rows, [])
+        return Diagnosis("TRL averages", [state.name], 0, 0, found, {}, [], rows, problems)
     read = read_log(path)
     return diagnosis_of(read.log, files=read.files, problems=read.problems)
 

@@ -17,8 +17,13 @@ class Problem(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """`file, row 3: reason`."""
-        return f"{self.file}{'' if self.row is None else f', row {self.row}'}: {self.reason}"
+        """`file, row 3: reason`, without what would move a terminal's cursor."""
+        return printable(f"{self.file}{'' if self.row is None else f', row {self.row}'}: {self.reason}")
+
+
+def printable(text: str) -> str:
+    """Return `text`, which a stranger may have written, with ? for control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @dataclass(frozen=True)

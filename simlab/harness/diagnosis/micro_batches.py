@@ -43,7 +43,7 @@ def micro_batches(log: TokenLog) -> Answer:
     ]
     if log.micro_batch is not None and off > 0:
         part = shared_by_class(x, log.of_token(log.micro_batch)[before])
-        evidence.append(f"the micro-batch explains {part:.1%} of log r")
+        evidence.append(f"the micro-batch explains {max(part, 0):.1%} of log r")
     if log.advantages is not None and off > 0:
         z = _correlation(x, log.advantages[before]) * np.sqrt(len(x))
         evidence.append(f"log r against the advantage: z = {z:.1f} (an update would show here)")

@@ -1,6 +1,9 @@
 """Read a log of any framework from a file or a folder; what is broken is named, the rest is kept."""
 
 import json
+import math
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from simlab.harness.diagnosis.log import Problem, TokenLog
-from simlab.harness.diagnosis.rows import MAX_TOKENS, Ragged, checked, joined
+from simlab.harness.diagnosis.log import Problem, TokenLog, printable
+from simlab.harness.diagnosis.rows import EXPERTS, MAX_TOKENS, NAMED, Ragged, checked, joined
 from simlab.harness.diagnosis.schema import COLUMNS, column_of
 from simlab.harness.diagnosis.slime import read_slime
 
@@ -36,14 +39,22 @@ def read_log(path: Path) -> Read:
     """
     parts, problems = [], []
     files = _files(path)
+    tokens = 0
     for file in files:
+        mine = []
         for log, found in _read(file):
-            problems += found
+            mine += found
             if log is not None:
                 parts.append((file.name, log))
+                tokens += len(log.logp_train)
+                if tokens > MAX_TOKENS:
+                    raise ValueError(f"over {tokens:,} tokens; at most {MAX_TOKENS:,}: name fewer files")
+        problems += mine[:NAMED]
+        if len(mine) > NAMED:
+            problems.append(Problem(file.name, None, f"{len(mine) - NAMED} more rows are unusable"))
     if not parts:
         reasons = "; ".join(map(str, problems[:3])) or "no token-level log"
-        raise ValueError(f"nothing usable in {path}: {reasons}")
+        raise ValueError(printable(f"nothing usable in {path}: {reasons}"))
     log, found = joined(parts)
     return Read(log, problems + found, [file.name for file in files])
 
@@ -73,12 +84,17 @@ def _read(file: Path) -> Iterator[Part]:
 
 
 def _parquet(file: Path) -> Iterator[Part]:
-    with pq.ParquetFile(file) as source:
+    # A short dictionary may stand for any length of text.
+    texts = [field.name for field in pq.read_schema(file) if pa.types.is_string(field.type)]
+    with pq.ParquetFile(file, read_dictionary=texts) as source:
         columns = {name: column_of(name) for name in source.schema_arrow.names}
         wanted = [name for name, column in columns.items() if column]
+        twice = [name for name, count in Counter(source.schema_arrow.names).items() if count > 1]
+        if twice:
+            raise ValueError(f"it has {printable(twice[0])} twice")
         if {"completion", "advantage"} <= set(columns):
             raise ValueError("TRL's completions hold no log-probs; name the folder of its trainer_state.json")
-        _check_size(source.metadata)
+        _check_size(source.metadata, wanted)
         first = 1
         for index in range(source.metadata.num_row_groups):
             rows = source.metadata.row_group(index).num_rows
@@ -92,14 +108,30 @@ def _parquet(file: Path) -> Iterator[Part]:
             first += rows
 
 
-def _check_size(metadata: pq.FileMetaData) -> None:
-    """Refuse what would not fit before any of it is unpacked."""
+def _check_size(metadata: pq.FileMetaData, wanted: list[str]) -> None:
+    """Refuse what would not fit, unread: a few bytes may stand for any number of values."""
+    claimed = dict.fromkeys(wanted, 0)
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        for column in range(group.num_columns):
-            values = group.column(column).num_values
-            if values > 64 * MAX_TOKENS or group.num_rows > MAX_TOKENS:
-                raise ValueError(f"a column claims {values:,} values; at most {MAX_TOKENS:,} tokens")
+        for place in range(group.num_columns):
+            column = group.column(place)
+            name = column.path_in_schema.split(".")[0]
+            if name in claimed:
+                claimed[name] += column.num_values
+    for name, values in claimed.items():
+        if values > MAX_TOKENS and column_of(name) not in EXPERTS:
+            raise ValueError(f"a column claims {values:,} values; at most {MAX_TOKENS:,} tokens")
+    # Read as integers of 8 bytes, then kept in 2 to 4.
+    size, free = 12 * sum(claimed.values()), _free_memory()
+    if size > free:
+        raise ValueError(f"unpacked its columns take {size / 2**30:.3g} GiB; {free / 2**30:.3g} are free")
+
+
+def _free_memory() -> float:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return math.inf
 
 
 def _table(file: str, first: int, table: pa.Table) -> Part:
@@ -134,12 +166,19 @@ def _ragged(array: pa.Array, dtype: type) -> Ragged:
     if pa.types.is_boolean(value):
         flat = flat.cast(pa.int8())
     values = flat.to_numpy(zero_copy_only=False)
-    if dtype is not np.float32 and not np.isfinite(values).all():
-        raise ValueError("a null among its integers")
+    if dtype is not np.float32 and values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise ValueError("a null among its integers")
+        if (values != np.trunc(values)).any():
+            raise ValueError("numbers that are not whole")
     return Ragged(values.astype(dtype, copy=False), lengths.astype(np.int64))
 
 
 def _scalars(array: pa.Array, numbers: str) -> np.ndarray:
+    if pa.types.is_dictionary(array.type):
+        names = [*array.dictionary.cast(pa.string()).to_pylist(), None]
+        rows = array.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+        return np.array(names, object)[rows]
     if numbers == "text":
         return np.array(array.cast(pa.string()).to_pylist(), object)
     values = array.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -168,8 +207,9 @@ def _json_lines(file: Path) -> Iterator[Part]:
         yield None, problems
         return
     yield None, problems
-    # The columns are those of the first row; rows are given to `checked` one by one to keep their numbers.
-    names = list(rows[0][1])
+    # The columns are those that most rows have; rows go to `checked` one by one, to keep their numbers.
+    counts = Counter(name for _, row in rows for name in row)
+    names = [name for name, count in counts.items() if 2 * count >= len(rows)]
     for number, row in rows:
         absent = [name for name in names if name not in row]
         if absent:
@@ -207,11 +247,9 @@ def _row(line: bytes) -> dict[str, Any] | str:
             return f"{name} does not hold numbers"
         if values.ndim != (1 if spec.over == "tokens" else 0):
             return f"{name} is not {'a list of numbers' if spec.over == 'tokens' else 'one number'}"
-        if (
-            spec.numbers.startswith("int")
-            and np.isfinite(values).all()
-            and np.abs(values).max(initial=0) < 2**53
-        ):
+        if spec.numbers.startswith("int") and np.isfinite(values).all():
+            if (values != np.trunc(values)).any() or np.abs(values).max(initial=0) >= 2**53:
+                return f"{name} does not hold whole numbers"
             values = values.astype(np.int64)
         found[column] = np.atleast_1d(values)
     return found

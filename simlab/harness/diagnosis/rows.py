@@ -12,6 +12,9 @@ from simlab.harness.diagnosis.schema import COLUMNS, RECORD_NAMES
 MAX_TOKENS = 10**8
 """Tokens in one log; more would not fit beside what is computed from them."""
 
+STRANGE = 0.1
+"""Share of the sequences that may go because their files lack a column."""
+
 NAMED = 20
 """Bad rows of a file that are named one by one."""
 
@@ -138,16 +141,17 @@ def _log(good: np.ndarray, tokens: Mapping[str, Ragged], scalars: Mapping[str, n
     return TokenLog(lengths=lengths, top_k=given if given > 0 and width % given == 0 else 1, **found)
 
 
-def joined(parts: Sequence[tuple[str, TokenLog]]) -> tuple[TokenLog, list[Problem]]:
-    """Return the logs of several files as one; a column that some lack is left out, and named.
+Part = tuple[str, TokenLog]
 
-    Raises `ValueError` for more than `MAX_TOKENS` tokens.
+
+def joined(parts: Sequence[Part]) -> tuple[TokenLog, list[Problem]]:
+    """Return the logs of several files as one, and what had to be left out.
+
+    Of files that lack a column the fewer go, if they hold less than `STRANGE` of the sequences; else the
+    column.
     """
-    logs = [log for _, log in parts]
-    total = sum(len(log.logp_train) for log in logs)
-    if total > MAX_TOKENS:
-        raise ValueError(f"{total:,} tokens; at most {MAX_TOKENS:,}: name fewer files")
-    problems, found = [], {}
+    parts, problems = _without_strangers(parts)
+    logs, found = [log for _, log in parts], {}
     for field in fields(TokenLog):
         values = [getattr(log, field.name) for log in logs]
         if field.name == "top_k":
@@ -159,18 +163,34 @@ def joined(parts: Sequence[tuple[str, TokenLog]]) -> tuple[TokenLog, list[Proble
             found[field.name] = np.concatenate(values)
         elif len(lacking) < len(values):
             problems.append(Problem(lacking[0], None, f"no {field.name}, which other files have: not used"))
+    if any(name in found for name in EXPERTS) and len({log.top_k for log in logs}) > 1:
+        problems.append(Problem(parts[0][0], None, "files differ in top_k: experts are not used"))
+        found = {name: values for name, values in found.items() if name not in EXPERTS}
     log = TokenLog(top_k=logs[0].top_k, **found)
     return _with_group_numbers(log), problems
+
+
+def _without_strangers(parts: Sequence[Part]) -> tuple[list[Part], list[Problem]]:
+    """Leave out the few parts without a column that nearly all have."""
+    sequences = np.array([log.sequences for _, log in parts])
+    strange, problems = np.zeros(len(parts), bool), []
+    for field in fields(TokenLog):
+        lacking = np.array([getattr(log, field.name) is None for _, log in parts])
+        if 0 < sequences[lacking].sum() < STRANGE * sequences.sum():
+            names = dict.fromkeys(parts[index][0] for index in np.flatnonzero(lacking & ~strange))
+            problems += [Problem(name, None, f"no {field.name}: left out") for name in names]
+            strange |= lacking
+    return [part for part, left_out in zip(parts, strange, strict=True) if not left_out], problems
 
 
 def _with_group_numbers(log: TokenLog) -> TokenLog:
     """Groups as numbers; the same name in two steps is two groups."""
     if log.group is None:
         return log
-    _, steps = np.unique(log.step, return_inverse=True)
-    _, names = np.unique(log.group.astype(str), return_inverse=True)
-    _, numbers = np.unique(steps * (names.max(initial=0) + 1) + names, return_inverse=True)
-    return replace(log, group=numbers)
+    numbers: dict[tuple[int, str], int] = {}
+    rows = zip(log.step.tolist(), log.group.tolist(), strict=True)
+    group = [numbers.setdefault((step, str(name)), len(numbers)) for step, name in rows]
+    return replace(log, group=np.array(group))
 
 
 assert {name for name, spec in COLUMNS.items() if spec.over == "tokens"} == OVER_TOKENS

@@ -60,16 +60,20 @@ def vanishing(log: TokenLog) -> Answer:
     doubt = abs(tokens - sums) / max(tokens + sums, 1e-9)
     return Answer(
         VANISH,
-        f"{verdict}: sequence weights leave {share:.2g} of the samples",
+        f"{verdict}: sequence weights leave {_small(share)} of the samples",
         confidence(score, len(x)) * (1 - 0.4 * doubt),
         score,
         (
-            f"std(rho) {std:.3g}, mean length {length}: (1 + std^2)^-T = {np.exp(-tokens):.2g}",
-            f"from the spread of the sums of log rho over sequences: {np.exp(-sums):.2g}",
+            f"std(rho) {std:.3g}, mean length {length}: (1 + std^2)^-T = {_small(np.exp(-tokens))}",
+            f"from the spread of the sums of log rho over sequences: {_small(np.exp(-sums))}",
             f"half is left after {allowed.length_at_half_ess:.3g} tokens, or with "
             f"std(rho) {allowed.rho_std_for_half_ess:.2g} at this length",
         ),
     )
+
+
+def _small(share: float) -> str:
+    return f"{share:.2g}" if share >= 1e-99 else "under 1e-99"
 
 
 def recommended(log: TokenLog) -> Answer:
@@ -92,7 +96,7 @@ def recommended(log: TokenLog) -> Answer:
             OFFERED["token TIS"] + "; and a smaller mismatch, no sequence weight can work",
             0.7,
             evidence=(
-                f"dose {found:.3g}: sequence weights leave {np.exp(-found):.1g} of the samples",
+                f"dose {found:.3g}: sequence weights leave {_small(np.exp(-found))} of the samples",
                 "token weights have a bounded spread, and keep most of the bias of long sequences",
             ),
             advice="shorter responses, a finer format, an exact engine pair, or a lower learning rate",
@@ -109,8 +113,9 @@ def recommended(log: TokenLog) -> Answer:
         float(np.clip(0.5 + 0.5 * abs(np.log(errors[runner_up] / errors[best])) / np.log(1.5), 0.5, 0.9)),
         evidence=(
             f"dose {found:.2g}, {groups} groups a step",
-            "mean squared error of the gradient: "
+            "mean squared error of the gradient over its square: "
             + ", ".join(f"{name} {errors[name]:.3f}" for name in order),
+            *(("none is 5% better than no correction",) if best == "none" and order[0] != "none" else ()),
         ),
     )
 

@@ -70,6 +70,8 @@ def _ragged(rows: Any, key: str) -> Ragged:
 def _array(row: Any) -> np.ndarray:
     if row is None:
         return np.zeros(0, np.float32)
+    if isinstance(row, list) and not all(type(number) in (int, float, bool) for number in row):
+        raise ValueError("a sample holds lists, not numbers")
     array = np.asarray(row)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"a sample holds {type(row).__name__}, not numbers")
@@ -87,9 +89,16 @@ def _responses(rows: Any, lengths: Any) -> Ragged:
     return _ragged(kept, "tokens")
 
 
+def _first(row: Any) -> float:
+    """A number, or the first in a list or array; `ValueError` or `TypeError` for anything else."""
+    if isinstance(row, list):
+        row = row[0]
+    return float(row.flat[0] if isinstance(row, np.ndarray) else row)
+
+
 def _numbers(rows: Any, count: int) -> np.ndarray | None:
     try:
-        values = np.array([np.ravel(row)[0] for row in rows], np.float64)
+        values = np.array([_first(row) for row in rows], np.float64)
     except (ValueError, TypeError, IndexError):
         return None
     return values if values.shape == (count,) else None

@@ -4,14 +4,16 @@ import numpy as np
 
 from simlab.harness.diagnosis.answer import Answer, confidence, unknown
 from simlab.harness.diagnosis.log import TokenLog, log_rho
-from simlab.harness.diagnosis.statistics import rank_z, rms
+from simlab.harness.diagnosis.statistics import by_class, rank_z
 
 QUESTION = "staleness?"
+SHOWN = 12
 
 
 def by_lag(log_rho: np.ndarray, lag: np.ndarray) -> dict[int, float]:
     """RMS log rho of the tokens [N] of each lag."""
-    return {int(age): rms(log_rho[lag == age]) for age in np.unique(lag)}
+    ages, levels = by_class(log_rho, lag)
+    return dict(zip(ages.tolist(), levels.tolist(), strict=True))
 
 
 def staleness(log: TokenLog) -> Answer:
@@ -21,7 +23,8 @@ def staleness(log: TokenLog) -> Answer:
     lag = (log.step - log.version)[log.lengths > 0]
     ages = np.unique(lag)
     if len(ages) < 2:
-        return unknown(QUESTION, f"all sequences are {ages[0] if len(ages) else 0} updates old")
+        age = f"all sequences have missed {ages[0]} updates" if len(ages) else "no tokens"
+        return unknown(QUESTION, age, "only sequences of different ages, in one log, can tell")
     x = log_rho(log)
     sequence = log.of_token(np.arange(log.sequences))
     squares = np.bincount(sequence, np.square(x, dtype=np.float64), log.sequences)[log.lengths > 0]
@@ -42,7 +45,8 @@ def staleness(log: TokenLog) -> Answer:
         score,
         (
             "RMS log rho by updates missed: "
-            + ", ".join(f"{age}: {level:.3g}" for age, level in levels.items()),
+            + ", ".join(f"{age}: {level:.3g}" for age, level in list(levels.items())[:SHOWN])
+            + (", ..." if len(levels) > SHOWN else ""),
             f"rank correlation of age and mismatch, {len(lag)} sequences: z = {z:.1f}",
         ),
         "fewer updates per rollout, or partial rollouts that restart after a sync" if score >= 1 else "",

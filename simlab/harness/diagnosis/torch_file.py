@@ -7,6 +7,7 @@ may call nothing but the functions below, which build arrays; whatever else it n
 import io
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Callable
 from math import prod
@@ -16,7 +17,9 @@ from typing import Any
 import numpy as np
 
 LARGEST_PICKLE = 2**28
-MAX_NUMBERS = 2**31
+MAX_NUMBERS = 2**29
+"""Numbers in all tensors of a file together: a tensor may be wider than its storage."""
+
 # Stored numbers by the class that the pickle names; BF16 is widened to float32.
 STORAGES = {
     "DoubleStorage": "<f8",
@@ -32,6 +35,19 @@ STORAGES = {
 }
 
 
+CORRUPT = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    struct.error,
+)
+"""What opcodes in disorder end in."""
+
+
 def load(path: Path) -> Any:
     """Return what `torch.save` wrote, tensors as arrays: dicts, lists, numbers, text, nothing else.
 
@@ -44,13 +60,17 @@ def load(path: Path) -> Any:
         raise ValueError(f"{path.name}: no file of torch.save, or a truncated one ({error})") from error
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path.name}: {error}") from error
-    except (AttributeError, IndexError, KeyError, TypeError, MemoryError, RecursionError) as error:
+    except (*CORRUPT, ValueError) as error:
+        if str(error).startswith(f"{path.name}: "):
+            raise
         raise ValueError(f"{path.name}: its pickle is corrupt ({type(error).__name__}: {error})") from error
 
 
 class _Reader:
     def __init__(self, path: Path, archive: zipfile.ZipFile):
         self.path, self.archive = path, archive
+        self.storages: dict[tuple[str, str], np.ndarray] = {}
+        self.numbers = 0
         self.sizes = {info.filename: info for info in archive.infolist()}
         pickles = [name for name in self.sizes if name.endswith("/data.pkl")]
         if len(pickles) != 1:
@@ -60,7 +80,8 @@ class _Reader:
     def load(self) -> Any:
         reader = self
 
-        class Unpickler(pickle.Unpickler):
+        # The one in Python: that in C sets aside a memo as large as a pickle asks for.
+        class Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue]
             def find_class(self, module: str, name: str) -> Any:
                 return reader.allowed(module, name)
 
@@ -84,7 +105,7 @@ class _Reader:
         if module in ("torch", "torch.storage") and name in STORAGES:
             return name
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _builder(self.path.name)
+            return self.builder()
         if (module, name) == ("collections", "OrderedDict"):
             return lambda *pairs: dict(*pairs)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a log does not need: refused")
@@ -95,27 +116,37 @@ class _Reader:
         kind, key = STORAGES[pid[1]], str(pid[2])
         if not re.fullmatch(r"[0-9]{1,12}", key):
             raise pickle.UnpicklingError(f"it names a record {key!r}: refused")
-        raw = self.record(f"{self.root}data/{key}", self.path.stat().st_size)
-        if kind != "bf16":
-            return np.frombuffer(raw, kind)
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        if (kind, key) not in self.storages:
+            halves = kind == "bf16"
+            raw = self.record(f"{self.root}data/{key}", self.path.stat().st_size)
+            numbers = np.frombuffer(raw, "<u2" if halves else kind)
+            widened = (numbers.astype(np.uint32) << 16).view(np.float32) if halves else numbers
+            self.storages[kind, key] = widened
+        return self.storages[kind, key]
+
+    def builder(self) -> Callable[..., np.ndarray]:
+        """Return what builds the tensors of this file."""
+
+        def build(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
+            array = _tensor(self.path.name, storage, offset, size, stride)
+            self.numbers += array.size
+            if self.numbers > MAX_NUMBERS:
+                raise ValueError(f"{self.path.name}: over {MAX_NUMBERS:,} numbers in its tensors")
+            return array
+
+        return build
 
 
-def _builder(file: str) -> Callable[..., np.ndarray]:
-    def build(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
-        numbers = (offset, *size, *stride)
-        if not isinstance(storage, np.ndarray) or len(size) != len(stride):
-            raise ValueError(f"{file}: a tensor without storage")
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise ValueError(f"{file}: a tensor of shape {size!r}, strides {stride!r}")
-        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if prod(size) > MAX_NUMBERS or (prod(size) and last >= len(storage)):
-            raise ValueError(
-                f"{file}: a tensor of shape {tuple(size)} in a storage of {len(storage)} numbers"
-            )
-        if not prod(size):
-            return np.zeros(size, storage.dtype)
-        strides = [step * storage.itemsize for step in stride]
-        return np.lib.stride_tricks.as_strided(storage[offset:], size, strides, writeable=False)
-
-    return build
+def _tensor(file: str, storage: Any, offset: Any, size: Any, stride: Any) -> np.ndarray:
+    numbers = (offset, *size, *stride)
+    if not isinstance(storage, np.ndarray) or len(size) != len(stride):
+        raise ValueError(f"{file}: a tensor without storage")
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError(f"{file}: a tensor of shape {size!r}, strides {stride!r}")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if prod(size) > MAX_NUMBERS or (prod(size) and last >= len(storage)):
+        raise ValueError(f"{file}: a tensor of shape {tuple(size)} in a storage of {len(storage)} numbers")
+    if not prod(size):
+        return np.zeros(size, storage.dtype)
+    strides = [step * storage.itemsize for step in stride]
+    return np.lib.stride_tricks.as_strided(storage[offset:], size, strides, writeable=False)

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from simlab.harness.diagnosis.answer import Answer, confidence, unknown
+from simlab.harness.diagnosis.log import Problem, printable
 from simlab.harness.diagnosis.weight_sync import BF16, FP8, LIMITS
 from simlab.harness.diagnosis.weight_sync import QUESTION as SYNC
 
 STATE = "trainer_state.json"
+LEVEL = "sampling/sampling_logp_difference/mean"
 LARGEST_STATE = 2**28
 # TRL's name -> the column here.
 LOGGED = {
-    "sampling/sampling_logp_difference/mean": "mean_abs_log_rho",
+    LEVEL: "mean_abs_log_rho",
     "sampling/sampling_logp_difference/max": "max_abs_log_rho",
     "sampling/importance_sampling_ratio/mean": "mean_weight",
     "sampling/importance_sampling_ratio/min": "min_weight",
@@ -36,26 +38,67 @@ def state_file(path: Path) -> Path | None:
         return path
     if not path.is_dir():
         return None
-    found = [file for file in (path / STATE, *path.glob(f"checkpoint-*/{STATE}")) if file.is_file()]
+    # None that a link leads to elsewhere.
+    found = [
+        file
+        for file in (path / STATE, *path.glob(f"checkpoint-*/{STATE}"))
+        if file.is_file() and not file.is_symlink() and (file.parent == path or not file.parent.is_symlink())
+    ]
     return max(found, key=lambda file: file.stat().st_mtime, default=None)
 
 
-def read_state(file: Path) -> list[dict[str, float]]:
-    """Return one row per logged step that has the engines' difference.
+def read_state(file: Path) -> tuple[list[dict[str, float]], list[Problem]]:
+    """Return one row per logged step that has the engines' difference, and the entries that are broken.
 
     Raises `ValueError` naming the file when it is no such state, or was written without vLLM.
     """
     if file.stat().st_size > LARGEST_STATE:
         raise ValueError(f"{file.name} is larger than {LARGEST_STATE:,} bytes")
-    try:
-        state = json.loads(file.read_text())
-        history = state["log_history"]
-        rows = [_row(entry) for entry in history if "sampling/sampling_logp_difference/mean" in entry]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file.name} is no state of a TRL run ({type(error).__name__})") from error
+    entries, problems = _history(file)
+    rows = []
+    for number, entry in enumerate(entries, start=1):
+        if isinstance(entry, Mapping) and LEVEL not in entry:
+            continue
+        try:
+            row = _row(entry)
+            if not np.isfinite(row["mean_abs_log_rho"]):
+                raise ValueError(f"{LEVEL} is {row['mean_abs_log_rho']}")
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            problems.append(Problem(file.name, number, f"no entry of a log ({str(error)[:100]})"))
+        else:
+            rows.append(row)
     if not rows:
-        raise ValueError(f"{file.name} has no sampling/sampling_logp_difference: it is logged with use_vllm")
-    return rows
+        reason = f": {problems[0].reason}" if problems else f" has no {LEVEL}: it is logged with use_vllm"
+        raise ValueError(printable(f"{file.name}{reason}"))
+    return rows, problems
+
+
+def _history(file: Path) -> tuple[list[Any], list[Problem]]:
+    """Entries of `log_history`; of a file that breaks off, those before the break."""
+    text = file.read_text(errors="replace")
+    try:
+        history = json.loads(text)["log_history"]
+    except json.JSONDecodeError as error:
+        entries = _before_the_break(text)
+        return entries, [Problem(file.name, len(entries) + 1, f"the file breaks off ({error.msg})")]
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{file.name} is no state of a TRL run ({type(error).__name__})") from error
+    if not isinstance(history, list):
+        raise ValueError(f"{file.name} is no state of a TRL run: log_history is no list")
+    return history, []
+
+
+def _before_the_break(text: str) -> list[Any]:
+    decoder, entries = json.JSONDecoder(), []
+    place = text.find("{", text.find('"log_history"')) if '"log_history"' in text else -1
+    while place >= 0:
+        try:
+            entry, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            break
+        entries.append(entry)
+        place = text.find("{", end)
+    return entries
 
 
 def _row(entry: Mapping[str, Any]) -> dict[str, float]:

@@ -70,14 +70,15 @@ def weight_sync(log: TokenLog) -> Answer:
         return unknown(QUESTION, f"{count} tokens are too few")
     found = signs(log_rho(log), log.logp_infer, log.of_token(log.step), log.ids)
     scores = {name: found[name] / limit for name, limit in LIMITS.items() if np.isfinite(found[name])}
-    loudest = max(scores, key=lambda name: scores[name])
+    ranked = sorted(scores, key=lambda name: -scores[name])
+    loudest = ranked[0]
     score = float(scores[loudest])
     sure = confidence(score, count)
     if loudest == "growth" and score >= 1 and sum(value >= 1 for value in scores.values()) == 1:
         sure = min(sure, 0.7)
     return Answer(
         QUESTION,
-        _verdict(found["level"], loudest, score),
+        _verdict(found["level"], [name for name in ranked if scores[name] >= 1]),
         sure,
         score,
         (*(_said(name, value) for name, value in found.items()), *left_out),
@@ -100,14 +101,17 @@ def _comparable(log: TokenLog) -> tuple[TokenLog, tuple[str, ...]]:
     return log, tuple(said)
 
 
-def _verdict(level: float, loudest: str, score: float) -> str:
-    if score >= 1:
+def _verdict(level: float, shown: list[str]) -> str:
+    """In words, given the signs that show, the loudest first."""
+    if shown[1:] and shown[0] == "growth":
+        return "broken weight sync: the engine's weights stand still while the trainer's move"
+    if shown:
         return {
             "level": "broken weight sync: the engines are not running the same weights",
             "same_sign": "broken weight sync: the same tokens err in the same direction",
             "outliers": "broken weight sync: a few tokens are off by nats (a layer or expert)",
             "growth": "stuck weight sync, or a mismatch that training itself makes grow",
-        }[loudest]
+        }[shown[0]]
     if level <= BF16:
         return "number formats: as small as BF16 noise" if level > 1e-5 else "the engines agree"
     return "number formats: the size of FP8 noise" if level <= FP8 else "number formats: coarser than FP8"

@@ -20,6 +20,7 @@ ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 # The surrogate of a preset -> verl's loss mode. `simlab_` ones are the plug-in's.
 LOSS_MODES = {
     **dict.fromkeys(("grpo", "ppo", "rloo", "dr_grpo", "dapo"), "vanilla"),
+    "reinforce": "gpg",
     "gspo": "gspo",
     "gmpo": "geo_mean",
     "cispo": "cispo",
@@ -36,11 +37,13 @@ LOSS_MODES = {
     "dfpo_min_no_stop": "simlab_dfpo_min_no_stop",
     "dfpo_scale": "simlab_dfpo_scale",
 }
+WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
 WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo": {"algorithm.adv_estimator": "grpo"},
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
+    "reward": {"algorithm.adv_estimator": "simlab_reward"},
     "whitened": {"algorithm.adv_estimator": "reinforce_plus_plus"},
 }
 LEVELS: dict[Any, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
@@ -66,7 +69,7 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
     if objective.staleness is not None:
-        draft.refused.append("objective suffix 'opsm'")
+        mode = _off_policy_mask(draft, objective.staleness.opsm_delta, mode)
     draft.overrides[f"{ACTOR}.policy_loss.loss_mode"] = mode
 
 
@@ -128,6 +131,16 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
     return mode
 
 
+def _off_policy_mask(draft: "Draft", delta: Any, mode: str) -> str:
+    """Write OPSM; return the loss mode, which it changes."""
+    if mode not in WITH_OPSM:
+        draft.refused.append(f"objective suffix 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
+        return mode
+    draft.environment[f"{PREFIX}OPSM_DELTA"] = f"{delta:g}"
+    draft.notes.append("objective suffix 'opsm': dropped sequences stay in verl's denominators, as in slime")
+    return WITH_OPSM[mode]
+
+
 def _rejections(draft: "Draft", objective: Objective) -> None:
     names, thresholds = [], []
     for rejection in objective.rejections:
@@ -162,6 +175,10 @@ def _groups_together(draft: "Draft", transform: Any) -> None:
     draft.overrides |= {
         f"{ACTOR}.use_dynamic_bsz": False,
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",
+        # verl wants both of one kind.
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": False,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",
         f"{ACTOR}.shuffle": False,
         "trainer.balance_batch": False,
     }

@@ -78,7 +78,7 @@ def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
     map_objective(draft, recipe.objective, objective if isinstance(objective, str) else objective["name"])
     _engines(draft, config.as_dict()["engines"], recipe)
     _optimizer(draft, recipe.optimizer)
-    _schedule(draft, config.as_dict()["schedule"])
+    _schedule(draft, config.as_dict()["schedule"], config.as_dict()["steps"])
     _sampler(draft, recipe.sampler)
     _sizes(draft, config, recipe)
     _rest(draft, config, recipe)
@@ -134,12 +134,12 @@ def _optimizer(draft: Draft, optimizer: Any) -> None:
         draft.refused.append(f"optimizer.eps {optimizer.eps:g}")
 
 
-def _schedule(draft: Draft, schedule: dict[str, Any]) -> None:
+def _schedule(draft: Draft, schedule: dict[str, Any], steps: int) -> None:
     name, rest = schedule["name"], dict(schedule)
     if rest.get("warmup"):
         draft.overrides[f"{ACTOR}.optim.lr_warmup_steps"] = rest["warmup"]
     if name in ("cosine", "linear"):
-        _decay(draft, name, rest)
+        _decay(draft, name, rest, steps)
     elif name in ("length-triggered", "mismatch-triggered"):
         if draft.backend != "fsdp":
             draft.refused.append(f"schedule {name!r} under megatron (the plug-in reacts under fsdp)")
@@ -160,7 +160,7 @@ def _schedule(draft: Draft, schedule: dict[str, Any]) -> None:
         draft.refused.append(f"schedule {name!r}")
 
 
-def _decay(draft: Draft, name: str, schedule: dict[str, Any]) -> None:
+def _decay(draft: Draft, name: str, schedule: dict[str, Any], steps: int) -> None:
     final = schedule.get("final", 0.0)
     if draft.backend == "megatron":
         draft.overrides[f"{ACTOR}.optim.lr_decay_style"] = name
@@ -168,8 +168,10 @@ def _decay(draft: Draft, name: str, schedule: dict[str, Any]) -> None:
         draft.overrides[f"{ACTOR}.optim.min_lr"] = draft.overrides[f"{ACTOR}.optim.lr"] * final
     elif name == "cosine":
         draft.overrides[f"{ACTOR}.optim.lr_scheduler_type"] = "cosine"
-        draft.overrides[f"{ACTOR}.optim.total_training_steps"] = schedule["steps"]
         draft.overrides[f"{ACTOR}.optim.min_lr_ratio"] = final
+        if schedule["steps"] != steps:
+            # verl's trainer writes its own length over total_training_steps.
+            draft.refused.append(f"schedule.steps {schedule['steps']} under fsdp (the run's {steps} alone)")
     else:
         draft.refused.append("schedule 'linear' under fsdp (megatron has it)")
 
@@ -223,7 +225,7 @@ def _rest(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
             draft.refused.append("old_log_probs 'rollout' with this objective (verl: vanilla only)")
         draft.overrides["algorithm.rollout_correction.bypass_mode"] = True
     draft.notes.append(
-        "task, model and warm start are the lab's own: Qwen3-30B-A3B-Base on DAPO-Math-17k stands for them"
+        "task, model and warm start are the lab's own: Qwen3-30B-A3B on DAPO-Math-17k stands for them"
     )
 
 
@@ -240,7 +242,7 @@ def verl_script(run: VerlRun, name: str, dump: str | None = None) -> str:
         "set -euo pipefail",
         "export CUDA_DEVICE_MAX_CONNECTIONS=1",
         *(f"export {key}={shlex.quote(text)}" for key, text in environment.items()),
-        'MODEL_PATH="${MODEL_PATH:-Qwen/Qwen3-30B-A3B-Base}"',
+        'MODEL_PATH="${MODEL_PATH:-Qwen/Qwen3-30B-A3B}"',
         'TRAIN_FILES="${TRAIN_FILES:-$PWD/data/dapo-math-17k.parquet}"',
         'VAL_FILES="${VAL_FILES:-$PWD/data/aime-2024.parquet}"',
         "",

@@ -83,11 +83,12 @@ class Server:
     def load(self, header: dict, _arrays: dict) -> tuple[dict, dict]:
         """Load the checkpoint `folder` as `dtype` with a KV cache of `kv_cache_dtype`.
 
-        `shape` says which checkpoints may take each other's place. After a reload, vLLM on a CPU reads
+        `shape` says which checkpoints may take each other's place, `logprobs_mode` which log-probabilities
+        are reported: those of the raw logits if it is not there. After a reload, vLLM on a CPU reads
         experts as packed that are not, and keeps the old packed head where it is tied; `repack` false leaves
         it at that.
         """
-        built = {name: header[name] for name in ("shape", "dtype", "kv_cache_dtype")}
+        built = {name: header.get(name) for name in ("shape", "dtype", "kv_cache_dtype", "logprobs_mode")}
         if built != self.built:
             self._build(header)
             self.built = built
@@ -101,7 +102,7 @@ class Server:
             model=header["folder"],
             dtype=header["dtype"],
             kv_cache_dtype=header["kv_cache_dtype"],
-            logprobs_mode="raw_logprobs",
+            logprobs_mode=header.get("logprobs_mode", "raw_logprobs"),
             enable_prefix_caching=False,
             enforce_eager=True,
             skip_tokenizer_init=True,
@@ -110,11 +111,12 @@ class Server:
         self.routing = self.llm.collective_rpc(Routing)[0]
 
     def generate(self, header: dict, arrays: dict) -> tuple[dict, dict]:
-        """Sample up to `length` tokens behind each of `prompts` [N, P], stopped by `end`."""
+        """Sample up to `length` tokens behind each of `prompts` [N, P], stopped by `end`, within `top_p`."""
         params = [
             self._params(
                 max_tokens=header["length"],
                 temperature=header["temperature"],
+                top_p=header.get("top_p", 1.0),
                 # One stream of random numbers per response.
                 seed=header["seed"] * 2**20 + number,
                 stop_token_ids=[header["end"]],

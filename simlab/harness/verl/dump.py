@@ -2,113 +2,152 @@
 
 # pyright: reportMissingImports=false
 
-import json
-import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# verl's field -> column; lists over the response's tokens.
+from simlab.harness.verl.updates import ROW, STEP, or_say, parts_of, with_updates
+from simlab.harness.verl.writing import write_rows
+
+# verl's field -> column and type; lists over the response's tokens.
 TOKENS = {
-    "old_log_probs": "logp_train",
-    "rollout_log_probs": "logp_infer",
-    "responses": "ids",
-    "advantages": "advantages",
+    "old_log_probs": ("logp_train", torch.float32),
+    "rollout_log_probs": ("logp_infer", torch.float32),
+    "responses": ("ids", torch.int32),
+    "advantages": ("advantages", torch.float32),
 }
 FIELDS = (*TOKENS, "response_mask", "rm_scores", "uid", "routed_experts")
+Rows = Tensor | Sequence[Tensor]
 
 
 def rows_of(
-    fields: Mapping[str, Tensor],
+    fields: Mapping[str, Rows],
+    lengths: Sequence[int],
     step: int,
     groups: Sequence[Any] | None,
     versions: Sequence[int] | None,
     replay: str = "disabled",
 ) -> list[dict[str, Any]]:
-    """Return one row per sequence from padded fields [B, T]; those that are missing are left out.
+    """Return one row per sequence; fields that are missing are left out.
 
-    `routed_experts` [B, P + T, L, k] are the inference engine's with `replay` "R3", else the trainer's; row t
-    gets those that computed its probability, at the token before it.
+    `fields` hold one tensor over the response per sequence, with or without padding behind its `lengths`
+    tokens. Those of `routed_experts` are [prompt + response, L, k], the inference engine's with `replay`
+    "R3", else the trainer's; token t gets those that computed its probability, at the token before it.
     """
-    mask = fields["response_mask"].bool()
-    columns = {column: fields[name] for name, column in TOKENS.items() if name in fields}
     scores = fields.get("rm_scores", fields.get("token_level_scores"))
-    # The response ends where its mask ends; tokens of tools inside it are masked.
-    ends = (mask.int() * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).tolist()
     experts = fields.get("routed_experts")
     rows = []
-    for index, end in enumerate(ends):
-        row: dict[str, Any] = {"step": step, "mask": mask[index, :end].int().tolist()}
-        row |= {name: values[index, :end].tolist() for name, values in columns.items()}
+    for index, end in enumerate(lengths):
+        mask = fields["response_mask"][index]
+        row: dict[str, Any] = {"step": step, "mask": _numbers(mask[:end].bool(), torch.int8)}
+        for name, (column, kind) in TOKENS.items():
+            if name in fields:
+                row[column] = _numbers(fields[name][index][:end], kind)
         if scores is not None:
             row["reward"] = float(scores[index].sum())
         if groups is not None:
             row["group"] = str(groups[index])
         if versions is not None:
             row["version"] = int(versions[index])
-        if experts is not None and experts.ndim == 4:
-            prompt = experts.shape[1] - mask.shape[1]
-            mine = experts[index, prompt - 1 : prompt - 1 + end]
-            row["experts_infer" if replay == "R3" else "experts_train"] = mine.reshape(-1).tolist()
-            row["top_k"] = experts.shape[3]
+        if experts is not None and experts[index].ndim == 3:
+            before = len(experts[index]) - len(mask) - 1
+            mine = experts[index][before : before + end]
+            column = "experts_infer" if replay == "R3" else "experts_train"
+            row |= {column: _numbers(mine, torch.int16).reshape(-1), "top_k": mine.shape[2]}
         rows.append(row)
     return rows
 
 
-def write_rows(rows: Sequence[Mapping[str, Any]], folder: str | Path, step: int) -> Path:
-    """Write `step_NNNNNN.parquet`, or JSON lines where pyarrow is missing; never half a file."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        path = folder / f"step_{step:06d}.jsonl"
-        part = path.with_name(path.name + ".part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        path = folder / f"step_{step:06d}.parquet"
-        part = path.with_name(path.name + ".part")
-        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), part, compression="zstd")
-    os.replace(part, path)
-    return path
+def _numbers(values: Tensor, kind: torch.dtype) -> Any:
+    return values.detach().to(kind).cpu().numpy()
 
 
-def dumping(update: Callable[..., Any], read: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """Wrap a trainer's `_update_actor`: dump the batch first. `read(trainer, batch)` gives its rows."""
+def dumping(
+    update: Callable[..., Any], read: Callable[..., Any], number: Callable[..., None], folder: str
+) -> Callable[..., Any]:
+    """Wrap a trainer's `_update_actor`: write the batch, with what the update saw of it.
+
+    `read(trainer, batch)` gives the rows; `number(batch, stem)` numbers them for the workers, who note the
+    log-probabilities of the update (see `updates`). Also written when the update ends in an error.
+    """
 
     def updated(trainer: Any, batch: Any, *rest: Any, **named: Any) -> Any:
-        rows = read(trainer, batch)
+        stem = stem_of(trainer)
+        rows = or_say(stem, lambda: read(trainer, batch))
         if rows:
-            write_rows(rows, folder, int(trainer.global_steps))
-        return update(trainer, batch, *rest, **named)
+            # Notes of a run that was killed here.
+            shutil.rmtree(parts_of(folder, stem), ignore_errors=True)
+            or_say(stem, lambda: number(batch, stem))
+        try:
+            return update(trainer, batch, *rest, **named)
+        finally:
+            if rows:
+                whole = or_say(stem, lambda: with_updates(rows, folder, stem)) or rows
+                or_say(stem, lambda: write_rows(whole, folder, stem))
 
     return updated
+
+
+def stem_of(trainer: Any) -> str:
+    """`step_000005`; with several updates of the actor between two syncs also the number of this one."""
+    local = int(getattr(trainer, "local_trigger_step", None) or 0)
+    return f"step_{int(trainer.global_steps):06d}" + (f"_{local}" if local else "")
 
 
 def read_data_proto(trainer: Any, batch: Any) -> list[dict[str, Any]]:
     """Rows of a `DataProto`, for verl's legacy trainer."""
     fields = {name: batch.batch[name] for name in batch.batch.keys()}  # noqa: SIM118 - no mapping
-    replay = _replay(trainer.config)
-    return rows_of(fields, int(trainer.global_steps), batch.non_tensor_batch.get("uid"), None, replay)
+    mask = fields["response_mask"]
+    width = mask.shape[1]
+    # Without it a response ends where its mask ends.
+    lengths = (
+        fields["attention_mask"][:, -width:].sum(1)
+        if "attention_mask" in fields
+        else (mask.bool() * torch.arange(1, width + 1, device=mask.device)).amax(1)
+    )
+    groups, replay = batch.non_tensor_batch.get("uid"), _replay(trainer.config)
+    return rows_of(fields, lengths.tolist(), int(trainer.global_steps), groups, None, replay)
+
+
+def number_data_proto(batch: Any, stem: str) -> None:
+    """Number the rows of a `DataProto`; both fields travel to the workers."""
+    batch.batch[ROW] = torch.arange(len(batch)).reshape(-1, 1)
+    batch.meta_info[STEP] = stem
 
 
 def read_queue(trainer: Any, batch: Any) -> list[dict[str, Any]]:
     """Rows of a `KVBatchMeta`, whose fields wait in the transfer queue, for the trainer of verl 0.9."""
     import transfer_queue as tq
 
-    real = [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+    real = _real(batch)
     keys = [batch.keys[index] for index in real]
     data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
     groups = data.pop("uid").tolist() if "uid" in data.keys() else None  # noqa: SIM118
     versions = [batch.tags[index].get("min_global_steps") for index in real]
-    padded = data.to_padded_tensor()
-    fields = {name: padded[name] for name in padded.keys()}  # noqa: SIM118
     known = None if any(version is None for version in versions) else versions
-    return rows_of(fields, int(trainer.global_steps), groups, known, _replay(trainer.config))
+    fields = {name: list(data[name].unbind()) for name in data.keys()}  # noqa: SIM118
+    lengths = [len(mask) for mask in fields["response_mask"]]
+    return rows_of(fields, lengths, int(trainer.global_steps), groups, known, _replay(trainer.config))
+
+
+def number_queue(batch: Any, stem: str) -> None:
+    """Number the rows of a `KVBatchMeta` in the transfer queue; fillers get -1."""
+    import transfer_queue as tq
+    from tensordict import TensorDict
+
+    numbers = torch.full((len(batch.keys), 1), -1)
+    real = _real(batch)
+    numbers[real, 0] = torch.arange(len(real))
+    fields = TensorDict({ROW: numbers}, batch_size=len(numbers))
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    batch.extra_info[STEP] = stem
+
+
+def _real(batch: Any) -> list[int]:
+    return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
 
 
 def _replay(config: Any) -> str:

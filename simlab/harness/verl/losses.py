@@ -183,18 +183,36 @@ def gaussian_noise(batch: Batch) -> Tensor:
     return (1 + batch.settings.distortion_std * torch.randn_like(batch.old)) * batch.weights
 
 
+def everything(batch: Batch) -> Tensor:
+    """All tokens stay."""
+    return batch.mask
+
+
+def on_policy(batch: Batch) -> Tensor:
+    """Without sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
+
+    Source: slime use_opsm, opsm_delta.
+    """
+    tokens = batch.mask.sum(1, keepdim=True).clamp(min=1)
+    drift = torch.where(batch.mask, batch.old - batch.new.detach(), 0.0).sum(1, keepdim=True) / tokens
+    return batch.mask & ~((batch.advantages < 0) & (drift > batch.settings.opsm_delta))
+
+
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss: what multiplies the advantage. Registered as `simlab_` and its name below."""
+    """A policy loss: what multiplies the advantage, of which tokens. Registered as `simlab_` and its name."""
 
     surrogate: Surrogate
     weights: Callable[[Batch], Tensor] = as_given
+    kept: Callable[[Batch], Tensor] = everything
 
 
 LOSSES: dict[str, Loss] = {
     "grpo": Loss(ppo),
     "grpo_acrl": Loss(ppo, acrl),
+    "grpo_opsm": Loss(ppo, kept=on_policy),
     "gspo": Loss(gspo),
+    "gspo_opsm": Loss(gspo, kept=on_policy),
     "gspo_acrl": Loss(gspo, acrl),
     "grpo_fix": Loss(grpo_fix),
     "grpo_fix_weight": Loss(grpo_fix_weight),
@@ -210,6 +228,18 @@ LOSSES: dict[str, Loss] = {
     "gspo_bias": Loss(gspo, low_probability_delta),
     "gspo_noise": Loss(gspo, gaussian_noise),
 }
+
+
+def raw_rewards(token_level_rewards: Tensor, response_mask: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+    """Advantage and return of each token: its sequence's reward, no baseline.
+
+    Source: lr Eq. 2-4.
+    """
+    rewards = token_level_rewards.sum(1, keepdim=True) * response_mask
+    return rewards, rewards
+
+
+ESTIMATORS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"reward": raw_rewards}
 
 
 def terms(loss: Loss, batch: Batch) -> Tensor:

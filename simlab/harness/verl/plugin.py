@@ -4,15 +4,17 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 
-from simlab.harness.verl.dump import dumping, read_data_proto, read_queue
+from simlab.harness.verl.dump import dumping, number_data_proto, number_queue, read_data_proto, read_queue
 from simlab.harness.verl.learning_rate import OBSERVED, with_trigger
-from simlab.harness.verl.losses import LOSSES, Loss, batch_of, terms
+from simlab.harness.verl.losses import ESTIMATORS, LOSSES, Loss, batch_of, terms
 from simlab.harness.verl.settings import Settings, read_settings
+from simlab.harness.verl.updates import noting
 from simlab.harness.verl.weights import with_lab_corrections
 
 PREFIX = "simlab_"
@@ -33,9 +35,10 @@ def policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Any, dict
         batch = batch_of(
             old_log_prob, log_prob, advantages, response_mask, config, rollout_is_weights, settings
         )
+        kept = replace(batch, mask=loss.kept(batch))
         value = core_algos.agg_loss(
-            loss_mat=terms(loss, batch),
-            loss_mask=response_mask,
+            loss_mat=terms(loss, kept),
+            loss_mask=kept.mask.to(response_mask.dtype),
             loss_agg_mode=loss_agg_mode,
             **config.global_batch_info,
         )
@@ -63,6 +66,8 @@ def register(settings: Settings) -> None:
     """Register the losses and corrections; patch the trainer only for what the settings ask for."""
     for name, loss in LOSSES.items():
         core_algos.register_policy_loss(PREFIX + name)(policy_loss(loss, settings))
+    for name, estimator in ESTIMATORS.items():
+        core_algos.register_adv_est(PREFIX + name)(estimator)
     rollout_corr_helper.compute_rollout_correction_and_add_to_batch = with_lab_corrections(
         rollout_corr_helper.compute_rollout_correction_and_add_to_batch, settings
     )
@@ -82,16 +87,18 @@ def _patch_learning_rate(settings: Settings) -> None:
 
 def _patch_trainers(folder: str) -> None:
     from verl.trainer.ppo import ray_trainer
+    from verl.workers.engine.base import BaseEngine
 
+    BaseEngine.train_batch = noting(BaseEngine.train_batch, folder)
     legacy = ray_trainer.RayPPOTrainer
-    legacy._update_actor = dumping(legacy._update_actor, read_data_proto, folder)
+    legacy._update_actor = dumping(legacy._update_actor, read_data_proto, number_data_proto, folder)
     try:
         from verl.trainer.ppo.v1 import trainer_base
     except ImportError:
         # Without the transfer queue only the legacy trainer runs.
         return
     current = trainer_base.PPOTrainer
-    current._update_actor = dumping(current._update_actor, read_queue, folder)
+    current._update_actor = dumping(current._update_actor, read_queue, number_queue, folder)
 
 
 try:

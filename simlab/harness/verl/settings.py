@@ -16,7 +16,8 @@ class Settings:
     - `schedule`: one of `SCHEDULES`, on top of verl's own under FSDP; None: verl's alone. `rise`, `patience`,
       `delay`, `final`, `early`, `smoothing`, `cooldown` as in `simlab.training.schedules`; `early` and
       `patience` are those of the length, `mismatch_early` that of the mismatch.
-    - `acrl_*`, `distortion_*`, `transform_scale`, `rebalance_floor`: of the objectives of those names.
+    - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`: of the objectives of
+      those names.
     """
 
     dump: str | None = None
@@ -35,6 +36,7 @@ class Settings:
     distortion_delta: float = 2.0
     distortion_threshold: float = 0.1
     distortion_std: float = 0.2
+    opsm_delta: float = 1e-4
     transform_scale: float = 0.5
     rebalance_floor: float = 1e-6
 

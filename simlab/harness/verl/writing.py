@@ -1,0 +1,41 @@
+"""Rows of a dump to a file; needs neither torch nor verl."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROWS_AT_ONCE = 256
+"""Rows of a row group: the experts of more would overflow Arrow's 32-bit offsets."""
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], folder: str | Path, stem: str) -> Path:
+    """Write `<stem>.parquet`, or JSON lines where pyarrow is missing; never half a file.
+
+    Rows are alike: the same columns, of numbers, text, or arrays over the response's tokens.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        path = folder / f"{stem}.jsonl"
+        part = path.with_name(path.name + ".part")
+        with open(part, "w") as lines:
+            lines.writelines(json.dumps(row, default=lambda array: array.tolist()) + "\n" for row in rows)
+    else:
+        path = folder / f"{stem}.parquet"
+        part = path.with_name(path.name + ".part")
+        tables = (
+            pa.Table.from_pylist([dict(row) for row in rows[start : start + ROWS_AT_ONCE]])
+            for start in range(0, len(rows), ROWS_AT_ONCE)
+        )
+        first = next(tables)
+        with pq.ParquetWriter(part, first.schema, compression="zstd") as file:
+            file.write_table(first)
+            for table in tables:
+                file.write_table(table)
+    os.replace(part, path)
+    return path
