@@ -29,8 +29,8 @@ class Product(NamedTuple):
         return 2 * self.batch * self.rows * self.terms * self.columns
 
 
-def forward(config: TransformerConfig, sequences: int, length: int, keys: int, read: int) -> Counter[Product]:
-    """Count the products of one forward pass of a dense model; `read` is how many positions get logits."""
+def forward(config: TransformerConfig, sequences: int, length: int, keys: int) -> Counter[Product]:
+    """Count the products of one forward pass of a dense model, logits apart."""
     rows, width = sequences * length, config.hidden_size
     heads, queries = sequences * config.num_key_value_heads, config.queries_per_key * length
     layer = [
@@ -41,8 +41,12 @@ def forward(config: TransformerConfig, sequences: int, length: int, keys: int, r
         Product(1, rows, width, 2 * config.intermediate_size),
         Product(1, rows, config.intermediate_size, width),
     ]
-    head = Product(1, sequences * read, width, config.vocab_size)
-    return Counter(layer * config.num_hidden_layers) + Counter([head])
+    return Counter(layer * config.num_hidden_layers)
+
+
+def head(config: TransformerConfig, positions: int) -> Counter[Product]:
+    """Count the product that makes logits."""
+    return Counter([Product(1, positions, config.hidden_size, config.vocab_size)])
 
 
 def with_backward(products: Counter[Product]) -> Counter[Product]:
@@ -55,14 +59,22 @@ def with_backward(products: Counter[Product]) -> Counter[Product]:
 
 
 def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
-    """Count the products of every stage of a step, with attention over as many keys as the caches hold."""
+    """Count the products of every stage of a step; a group's prompt is read once.
+
+    Attention is over as many keys as the caches hold.
+    """
     config, length = recipe.model, recipe.task.response_length
     sequences, keys = recipe.prompts * recipe.group_size, prompt_length + length
-    rollout = forward(config, recipe.prompts, prompt_length, keys, 1)
+    rollout = forward(config, recipe.prompts, prompt_length, keys) + head(config, recipe.prompts)
     for _ in range(length - 1):
-        rollout += forward(config, sequences, 1, keys, 1)
-    score = forward(config, sequences, keys - 1, keys - 1, length)
-    part = with_backward(forward(config, sequences // recipe.minibatches, keys - 1, keys - 1, length))
+        rollout += forward(config, sequences, 1, keys) + head(config, sequences)
+
+    def scoring(parts: int) -> Counter[Product]:
+        prompts = forward(config, recipe.prompts // parts, prompt_length, keys - 1)
+        responses = forward(config, sequences // parts, length - 1, keys - 1)
+        return prompts + responses + head(config, sequences // parts * length)
+
+    score, part = scoring(1), with_backward(scoring(recipe.minibatches))
     updates = Counter({product: recipe.minibatches * count for product, count in part.items()})
     return {"rollout": rollout, "score": score, "updates": updates, "step": rollout + score + updates}
 

@@ -28,7 +28,7 @@ from simlab.engines import (
     store_cache,
 )
 from simlab.formats import Quantized
-from simlab.models.cache import Cache, empty_cache, extended
+from simlab.models.cache import Cache, empty_cache, extended, repeated
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
@@ -210,15 +210,48 @@ def response_logps(
     prompts: Array,
     responses: Array,
     replayed: Array | None = None,
+    *,
+    group_size: int = 1,
 ) -> Scores:
     """Score responses [B, T] to prompts [B, P], with the experts `replayed` if given.
 
-    `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`.
+    `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`. Every `group_size` rows have the same
+    prompt, which is read once, as in a rollout.
     """
     weights = prepare(params, config, engine)
-    tokens = jnp.concatenate([prompts, responses[:, :-1]], axis=1)
-    caches = empty_cache(config, *tokens.shape)
-    hidden, _, experts = extend(weights, config, engine, caches, tokens, 0, replayed)
-    logps = token_logps(read_logits(weights, engine, hidden[:, prompts.shape[1] - 1 :]), engine)
+    hidden, experts = _read_shared(weights, config, engine, prompts, responses[:, :-1], replayed, group_size)
+    logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
     return Scores(jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0], entropies, experts)
+
+
+def _read_shared(
+    weights: Weights,
+    config: TransformerConfig,
+    engine: Engine,
+    prompts: Array,
+    rest: Array,
+    replayed: Array | None,
+    group_size: int,
+) -> tuple[Array, Array | None]:
+    """Read prompts [B, P] and what follows them [B, R]; return hidden states from the last of a prompt on.
+
+    They are [B, 1 + R, D]; the experts chosen, [B, P + R, L, top_k], are of all tokens.
+    """
+    count, length = len(prompts) // group_size, prompts.shape[1]
+    tokens = jnp.concatenate([prompts, rest], axis=1)
+    if group_size == 1 or not rest.shape[1]:
+        caches = empty_cache(config, *tokens.shape)
+        hidden, _, experts = extend(weights, config, engine, caches, tokens, 0, replayed)
+        return hidden[:, length - 1 :], experts
+    first, later = (
+        (None, None) if replayed is None else (replayed[::group_size, :length], replayed[:, length:])
+    )
+    caches = empty_cache(config, count, tokens.shape[1])
+    read, caches, chosen = extend(weights, config, engine, caches, prompts[::group_size], 0, first)
+    caches = repeated(caches, count, group_size)
+    hidden, _, experts = extend(weights, config, engine, caches, rest, length, later)
+    hidden = jnp.concatenate([jnp.repeat(read[:, -1:], group_size, axis=0), hidden], axis=1)
+    if chosen is None or experts is None:
+        return hidden, None
+    return hidden, jnp.concatenate([jnp.repeat(chosen, group_size, axis=0), experts], axis=1)

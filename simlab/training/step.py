@@ -173,6 +173,7 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
         trajectory.prompts,
         trajectory.responses,
         trajectory.experts,
+        group_size=recipe.group_size,
     )
 
 

@@ -1,6 +1,7 @@
 """The transformer: decoding against scoring, an independent forward pass in float64, and its gradient."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from simlab.models.parameters import init_params, parameter_count
 from simlab.models.rotary import rotate, rotation_table
 from simlab.models.transformer import extend, logits, prepare, read_logits, response_logps
 from tests.tolerances import assert_exact
+from tests.training.recipes import QUICK
 
 DENSE = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
 MOE = replace(DENSE, num_experts=4)
@@ -182,6 +184,23 @@ def test_response_logps_reads_the_right_positions(params, config, tokens):
         logps, np.take_along_axis(np.asarray(full), np.asarray(responses)[..., None], -1)[..., 0], atol=1e-5
     )
     np.testing.assert_allclose(entropies, -(np.exp(full) * full).sum(-1), atol=1e-5)
+
+
+def test_a_prompt_that_a_group_shares_is_read_once_and_changes_nothing(params, config, tokens):
+    prompts, responses = jnp.repeat(tokens[:1, :PROMPT], len(tokens), axis=0), tokens[:, PROMPT:]
+
+    def scored(params, group_size):
+        found = response_logps(params, config, Engine(), prompts, responses, group_size=group_size)
+        return found.logp.sum(), found
+
+    by_group, alone = (
+        jax.jit(jax.grad(partial(scored, group_size=n), has_aux=True), compiler_options=QUICK)(params)
+        for n in (len(tokens), 1)
+    )
+    # Float32 sums in another order; a gradient sums over all tokens.
+    for together, apart in zip(jax.tree.leaves(by_group), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(together, apart, rtol=1e-3, atol=1e-4)
+    assert by_group[1].logp.shape == responses.shape
 
 
 def test_caches_repeat_sequences_in_a_row(config):

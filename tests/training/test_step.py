@@ -134,7 +134,8 @@ def test_the_entropy_bonus_raises_the_entropy(recipe, state, trajectory):
 
 def test_the_kl_term_leads_back_to_the_reference(recipe, state, trajectory):
     flat = replace(trajectory, rewards=jnp.ones_like(trajectory.rewards))
-    pulled = replace(recipe, extra_terms={**OFF, "kl": 0.1})
+    # One minibatch: AdamW would make a whole step of what a first one leaves by rounding.
+    pulled = replace(recipe, minibatches=1, extra_terms={**OFF, "kl": 0.1})
     # At the reference itself the KL is at its minimum.
     assert learned_from(pulled, state, flat)[1]["grad_norm"] < 1e-6
     away = replace(state, params=jax.tree.map(lambda w: 1.2 * w, state.params))
