@@ -1,7 +1,7 @@
 """Build the environment of one third-party framework: `python scripts/make_env.py verl`, or another name.
 
 It lands in `.cache/venvs/<name>` of the checkout, from `requirements/<name>.txt`, and is kept until that
-file or the Python version changes. The last line printed is the path of its interpreter.
+file, one that it names, or the Python version changes. The last line printed is the path of its interpreter.
 See requirements/README.md.
 """
 
@@ -26,7 +26,8 @@ def environment(name: str) -> Path:
     requirements = ROOT / "requirements" / f"{name}.txt"
     home = ROOT / ".cache" / "venvs" / name
     stamp = home / "built-from"
-    key = f"{platform.python_version()} {hashlib.sha256(requirements.read_bytes()).hexdigest()}"
+    written = b"".join(path.read_bytes() for path in _files(requirements))
+    key = f"{platform.python_version()} {hashlib.sha256(written).hexdigest()}"
     python = home / "bin" / "python"
     if not (stamp.is_file() and stamp.read_text() == key):
         shutil.rmtree(home, ignore_errors=True)
@@ -40,6 +41,12 @@ def environment(name: str) -> Path:
         _pip(python, "--no-deps", "-r", str(requirements))
         stamp.write_text(key)
     return python
+
+
+def _files(requirements: Path) -> list[Path]:
+    """Return a file of pins, and those that it names."""
+    named = [line.split()[1] for line in requirements.read_text().splitlines() if line.startswith("-r ")]
+    return [requirements, *(path for name in named for path in _files(requirements.with_name(name)))]
 
 
 def _pip(python: Path, *arguments: str) -> None:

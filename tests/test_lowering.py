@@ -1,13 +1,22 @@
 """The core lowers for CPU, CUDA and TPU, whatever machine runs this test."""
 
+import re
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from simlab.engines import ENGINES, linear, matmul, softmax
+from simlab.engines import ACCUMULATORS, ENGINES, linear, matmul, softmax
 from simlab.formats import quantize
 from simlab.metrics import METRICS
+from simlab.models.parameters import init_params
 from simlab.objectives import TokenBatch, token_coefficients
+from simlab.training.critic import Critic
+from simlab.training.curvature import hessian_ends
+from simlab.training.recipe import initial_state
+from simlab.training.step import rollout, train_step
+from tests.training.recipes import MOE, TASK, small_recipe
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 X = jax.ShapeDtypeStruct((4, 64), jnp.float32)
@@ -54,3 +63,61 @@ def test_metrics():
         return [metric(_batch(*arrays)) for metric in METRICS.values()]
 
     _lowers(all_metrics, TOKENS, TOKENS, TOKENS, REWARDS)
+
+
+def _cuda(function, *arguments) -> str:
+    """The program for a CUDA device as text, before any compiler of that platform has seen it."""
+    return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def _step(function, recipe) -> str:
+    def first():
+        key = jax.random.key(0)
+        return initial_state(recipe, init_params(key, recipe.model), key)
+
+    return _cuda(lambda state: function(recipe, state), jax.eval_shape(first))
+
+
+def _products(program: str) -> list[str]:
+    products = [line for line in program.splitlines() if "stablehlo.dot" in line]
+    assert products
+    assert "stablehlo.convolution" not in program
+    return products
+
+
+def _narrow(program: str) -> list[str]:
+    # Without HIGHEST a GPU multiplies float32 in TF32, with ten bits, and says nothing.
+    full = re.compile(r"precision = \[HIGHEST, HIGHEST\]")
+    return [line for line in _products(program) if not full.search(line)]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        small_recipe("f32/fp8-e4m3", model=MOE, extra_terms={"entropy": 0.1, "kl": 0.1}, staleness=1),
+        small_recipe("f32/f32", "ppo", critic=Critic()),
+    ],
+    ids=["experts, KL and stale rollouts", "a critic"],
+)
+def test_no_product_of_a_step_is_made_in_tf32(recipe):
+    assert not _narrow(_step(train_step, recipe))
+
+
+@pytest.mark.parametrize("accumulator", [n for n, a in ACCUMULATORS.items() if hasattr(a, "dot")])
+def test_no_accumulator_multiplies_in_tf32(accumulator):
+    program = _cuda(lambda a, b: matmul(a, b, accumulator=accumulator), X, W)
+    assert "stablehlo.dot" not in program or not _narrow(program)
+
+
+def test_no_probe_multiplies_in_tf32():
+    program = _cuda(lambda x: hessian_ends(lambda x: jnp.sum(jnp.sin(x) ** 2), x, jax.random.key(0), 2), X)
+    assert not _narrow(program)
+
+
+def test_a_rollout_is_one_program_with_one_loop_whatever_its_length():
+    short, long = (_step(rollout, small_recipe(task=replace(TASK, difficulty=n))) for n in (4, 9))
+    assert TASK.response_length != replace(TASK, difficulty=9).response_length
+    # Decoding is in the loop: a longer response changes its bounds and adds no operation.
+    count = {name: [program.count(name) for program in (short, long)] for name in ("while", "dot_general")}
+    assert count["while"][0] == count["while"][1] == 1, count
+    assert count["dot_general"][0] == count["dot_general"][1], count

@@ -43,6 +43,8 @@ SMALL = {
     "steps": 2,
 }
 WIDTH = 4
+# Enough of both that a second process earns what it costs to start.
+SLICES, LONG = 4, 200
 
 # A process of its own, from its start to the end of its first step.
 START = """
@@ -78,7 +80,7 @@ def run(run: Run) -> None:
     with run.phase("starts"):
         run.table("starts", starts(base | {"steps": 1}))
     with run.phase("processes"):
-        run.table("processes", processes(base, width, 2 if run.smoke else 4))
+        run.table("processes", processes(base | {"steps": 2 if run.smoke else LONG}, width, SLICES))
 
 
 def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, float]:
@@ -131,7 +133,10 @@ def starts(base: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def processes(base: dict[str, Any], width: int, slices: int) -> list[dict[str, Any]]:
-    """Seconds of the same runs in one pinned process and in one per core, compilation apart."""
+    """Seconds of the same runs in one pinned process and in one per core, the first compilation apart.
+
+    Processes share a program through the cache; each loads it by itself, which counts.
+    """
     over = {"seed": list(range(width * slices))}
     cores = len(os.sched_getaffinity(0))
     rows = []

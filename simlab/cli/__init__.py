@@ -3,6 +3,7 @@
 import typer
 
 from simlab.cli import (
+    bench,
     budget,
     calibrate,
     checkpoint,
@@ -48,6 +49,7 @@ app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.add_typer(export.app, name="export")
 app.command("theory", epilog=theory.EPILOG)(theory.theory)
 app.command("budget", epilog=budget.EPILOG)(budget.budget)
+app.command("bench", epilog=bench.EPILOG)(bench.bench)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 
 

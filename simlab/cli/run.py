@@ -22,7 +22,7 @@ def run(
 
     with one_clear_error():
         chosen = load_experiment(experiment)
-        folder = _writable(out or default_out(experiment, smoke))
+        folder = writable(out or default_out(experiment, smoke))
     expected = "seconds" if smoke else f"about {chosen.minutes:g} min on two cores"
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
     results = execute(chosen, folder, smoke)
@@ -42,7 +42,7 @@ def load_experiment(name: str):
     return import_module(lookup(catalog, name, "experiment")).EXPERIMENT
 
 
-def _writable(folder: Path) -> Path:
+def writable(folder: Path) -> Path:
     """Create `folder` and try a file in it now: a full disk is better found before the compute."""
     from simlab.core.atomic import write_atomically
 

@@ -21,6 +21,7 @@ def sweep(
         str | None, typer.Option(help="Of a Ray head, host:6379, or local; default the one that runs here.")
     ] = None,
     width: Annotated[int | None, typer.Option(help="Runs side by side in a slice.")] = None,
+    checkpoint: Annotated[float, typer.Option(help="Seconds of work that a kill may cost a run.")] = 30.0,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be computed.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Redraw curves here and in OUT/curves.png.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however long it takes.")] = False,
@@ -32,13 +33,15 @@ def sweep(
     """
     from simlab.sweeps import sweep as compute
     from simlab.sweeps.file import read_file
-    from simlab.sweeps.local import StoppedError
+    from simlab.sweeps.local import StoppedError, WorkerError
     from simlab.sweeps.plan import default_width
     from simlab.sweeps.ray_executor import ClusterError
     from simlab.sweeps.store import DamagedError
     from simlab.sweeps.sweep import prepare
 
     with one_clear_error():
+        if not checkpoint >= 0:
+            raise ValueError(f"--checkpoint {checkpoint}; allowed: 0 or more seconds")
         described = read_file(config)
         folder = out or Path("runs") / described.name
         chosen = width or described.width
@@ -58,11 +61,12 @@ def sweep(
             address=address,
             yes=yes,
             watch=watch,
+            checkpoint_seconds=checkpoint,
         )
     except StoppedError as stopped:
         typer.echo(f"simlab: {stopped}", err=True)
         raise typer.Exit(1) from stopped
-    except (OSError, DamagedError, ClusterError) as error:
+    except (OSError, DamagedError, ClusterError, WorkerError) as error:
         typer.secho(f"simlab: {error}; what is finished is kept: call again to go on", err=True, fg="red")
         raise typer.Exit(2) from error
     typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")

@@ -1,17 +1,25 @@
 """The work loop: claim runs, compute a slice, write them; the same in this process and in a worker."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from simlab.sweeps.config import columns
 from simlab.sweeps.plan import Group, Plan, PlannedRun
-from simlab.sweeps.program import Lane, Metrics, compiled, run_slice, stacked, swept_recipe
+from simlab.sweeps.program import (
+    Lane,
+    chunk_length,
+    compiled,
+    run_slice,
+    stacked,
+    swept_recipe,
+)
 from simlab.sweeps.start import first_params
 from simlab.sweeps.store import Store
 from simlab.sweeps.tables import diverged_at, run_tables
+from simlab.training.checkpoints import Progress, named_arrays
+from simlab.training.loop import CHECKPOINT_SECONDS, joined
 
 LIVE = ("reward", "std_rho")
 """What is shown while a sweep runs: reward and mismatch."""
@@ -20,25 +28,25 @@ Report = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.3
 
 
-def work(plan: Plan, store: Store, report: Report, first: int = 0) -> None:
+def work(plan: Plan, store: Store, report: Report, first: int = 0, every: float = CHECKPOINT_SECONDS) -> None:
     """Compute the missing runs of `plan` that nobody else computes, until none is missing.
 
-    `report` gets an event after every chunk. Processes that begin with different groups (`first`) compile
-    different programs at the same time.
+    `report` gets an event after every chunk. Unfinished runs are kept every so many seconds, at the end of a
+    chunk. Processes that begin with different groups (`first`) compile different programs at the same time.
     """
     start = first % max(1, len(plan.groups))
     order = plan.groups[start:] + plan.groups[:start]
     while left := [group for group in order if store.missing(run.key for run in group.runs)]:
-        if not any(_work_on(group, plan.width, store, report) for group in left):
+        if not any(_work_on(group, plan.width, store, report, every) for group in left):
             # Others have claimed what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
 
 
-def _work_on(group: Group, width: int, store: Store, report: Report) -> bool:
+def _work_on(group: Group, width: int, store: Store, report: Report, every: float) -> bool:
     """Compute what can be claimed of a group; return whether there was anything."""
     worked = False
     while claimed := _claim(group, store, width):
-        _compute(claimed, group.steps, width, store, report)
+        _compute(claimed, group.steps, width, store, report, every)
         worked = True
     return worked
 
@@ -69,8 +77,9 @@ def calibrate(group: Group, width: int, store: Store) -> dict[str, float]:
     lanes = [lane_of(run, store) for run in group.runs[:width]]
     program = compiled(stacked(lanes, width), group.steps)
     start = time.perf_counter()
-    done, _ = next(run_slice(lanes, width, group.steps))
-    return {"compile": program.seconds, "step": (time.perf_counter() - start) / done, "cost": group.cost}
+    next(run_slice(lanes, width, group.steps))
+    seconds = (time.perf_counter() - start) / chunk_length(group.steps)
+    return {"compile": program.seconds, "step": seconds, "cost": group.cost}
 
 
 def _claim(group: Group, store: Store, width: int) -> list[PlannedRun]:
@@ -78,43 +87,87 @@ def _claim(group: Group, store: Store, width: int) -> list[PlannedRun]:
     return [by_key[key] for key in store.claim(store.missing(by_key), width)]
 
 
-def _compute(runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report) -> None:
+def _compute(
+    runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report, every: float
+) -> None:
     """Compute one claimed slice, write its runs and give up the claims."""
-    began = time.perf_counter()
+    began, keys = time.perf_counter(), [run.key for run in runs]
     try:
-        _write_slice(runs, steps, width, store, report)
+        lanes = begun(runs, store, report)
+        while unfinished(lanes, steps):
+            lanes = segment(lanes, width, steps, every, lambda live: report(chunk_event(keys, live)))
+            if unfinished(lanes, steps):
+                keep_lanes(runs, lanes, store)
+        write_lanes(runs, lanes, store)
     finally:
-        store.release(run.key for run in runs)
-    report({"event": "slice", "runs": [run.key for run in runs], "seconds": time.perf_counter() - began})
+        store.release(keys)
+    report({"event": "slice", "runs": keys, "seconds": time.perf_counter() - began})
 
 
-def _write_slice(runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report) -> None:
-    keys = [run.key for run in runs]
-    lanes = [lane_of(run, store) for run in runs]
-    metrics = slice_metrics(
-        lanes, width, steps, lambda live: report({"event": "chunk", "runs": keys, **live})
+def chunk_event(keys: Sequence[str], live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a watcher reads of a chunk."""
+    return {"event": "chunk", "runs": keys, **live}
+
+
+def begun(runs: Sequence[PlannedRun], store: Store, report: Report) -> list[Lane]:
+    """Return the runs as lanes, each as far as a sweep that was killed has brought it."""
+    lanes = [replace(lane_of(run, store), progress=store.progress(run.key)) for run in runs]
+    for run, lane in zip(runs, lanes, strict=True):
+        if lane.progress is not None:
+            report(chunk_event([run.key], _live([lane.made], [lane.progress.metrics])))
+    return lanes
+
+
+def unfinished(lanes: Sequence[Lane], steps: int) -> bool:
+    """Return whether there is something left to compute of a slice."""
+    return not all(
+        lane.made >= steps or (lane.progress is not None and diverged_at(lane.progress.metrics) >= 0)
+        for lane in lanes
     )
-    write_runs(runs, metrics, store)
 
 
-def slice_metrics(lanes: Sequence[Lane], width: int, steps: int, report: Report) -> Metrics:
-    """Return the metrics [lanes, steps, ...] of one slice; ends early where every lane has diverged.
+def segment(lanes: Sequence[Lane], width: int, steps: int, seconds: float, report: Report) -> list[Lane]:
+    """Return the lanes `seconds` later, at the end of a chunk, or when nothing is left to compute.
 
-    `report` gets `step`, how many are done, and the `LIVE` metrics of each chunk.
+    `report` gets the steps of each lane, how many are made, and the `LIVE` metrics of each chunk.
     """
-    parts: list[Metrics] = []
-    for done, metrics in run_slice(lanes, width, steps):
-        parts.append(metrics)
-        report({"step": done} | {name: metrics[name].tolist() for name in LIVE if name in metrics})
-        if all(
-            diverged_at({name: values[i] for name, values in metrics.items()}) >= 0 for i in range(len(lanes))
-        ):
+    end = time.monotonic() + seconds
+    parts = [[] if lane.progress is None else [lane.progress.metrics] for lane in lanes]
+    made, arrays = [lane.made for lane in lanes], {}
+    for state, metrics in run_slice(lanes, width, steps):
+        fresh = [
+            {name: values[i, : max(0, steps - before)] for name, values in metrics.items()}
+            for i, before in enumerate(made)
+        ]
+        made = [min(steps, before + chunk_length(steps)) for before in made]
+        for lane_parts, part in zip(parts, fresh, strict=True):
+            lane_parts.append(part)
+        report(_live(made, fresh))
+        over = all(n == steps or diverged_at(part) >= 0 for n, part in zip(made, fresh, strict=True))
+        if over or time.monotonic() >= end:
+            arrays = named_arrays(state)
             break
-    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    return [
+        replace(lane, progress=Progress({place: a[i] for place, a in arrays.items()}, joined(parts[i])))
+        for i, lane in enumerate(lanes)
+    ]
 
 
-def write_runs(runs: Sequence[PlannedRun], metrics: Metrics, store: Store) -> None:
+def _live(made: Sequence[int], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"step": list(made)} | {
+        name: [part[name].tolist() for part in parts] for name in LIVE if name in parts[0]
+    }
+
+
+def keep_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) -> None:
+    """Keep the runs of a slice as far as they are."""
+    for run, lane in zip(runs, lanes, strict=True):
+        assert lane.progress is not None
+        store.keep(run.key, lane.progress)
+
+
+def write_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) -> None:
     """Write the runs of a slice."""
-    for lane, run in enumerate(runs):
-        of_lane = {name: values[lane] for name, values in metrics.items()}
-        store.write(run.key, run_tables(run.key, columns(run.config), of_lane))
+    for run, lane in zip(runs, lanes, strict=True):
+        assert lane.progress is not None
+        store.write(run.key, run_tables(run.key, columns(run.config), lane.progress.metrics))

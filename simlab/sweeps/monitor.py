@@ -106,7 +106,7 @@ class Monitor:
                 if name in event:
                     values = np.asarray(event[name][lane], float)
                     # A slice that was begun again begins its curve again.
-                    before = curves.get(name, values[:0])[: event["step"] - len(values)]
+                    before = curves.get(name, values[:0])[: event["step"][lane] - len(values)]
                     curves[name] = np.concatenate([before, values])
 
 

@@ -12,8 +12,10 @@ import numpy as np
 
 from simlab.models.parameters import Params
 from simlab.sweeps.any_objective import PROGRAM, AnyObjective, shared
-from simlab.sweeps.cache import one_order
+from simlab.sweeps.cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
+from simlab.sweeps.kept import exported
+from simlab.training.checkpoints import Progress, restored
 from simlab.training.loop import advance
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
@@ -45,19 +47,31 @@ def chunk_length(steps: int) -> int:
 
 @dataclass(frozen=True)
 class Lane:
-    """One run of a slice: its recipe, first parameters and seed."""
+    """One run of a slice: its recipe, first parameters and seed, and how far it has come."""
 
     recipe: Recipe
     params: Params
     seed: int
+    progress: Progress | None = None
+
+    @property
+    def made(self) -> int:
+        """Return how many steps it has made."""
+        return 0 if self.progress is None else len(next(iter(self.progress.metrics.values())))
 
 
 @dataclass
 class Program:
-    """A compiled chunk and what it cost to get it."""
+    """A compiled chunk, from leaves to leaves, and what it cost to get it."""
 
-    run: Any
+    compiled: Any
     seconds: float
+
+    def run(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Advance stacked runs by a chunk; the state given is used up."""
+        leaves, tree = jax.tree.flatten(state)
+        after, metrics = self.compiled(jax.tree.leaves(recipe), leaves)
+        return tree.unflatten(after), metrics
 
 
 _PROGRAMS: dict[Any, Program] = {}
@@ -70,34 +84,43 @@ def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
     name = (tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), chunk)
     if name not in _PROGRAMS:
         start = time.perf_counter()
-        many = jax.vmap(partial(advance, steps=chunk))
-        run = jax.jit(many, donate_argnums=1, compiler_options=one_order()).lower(*arguments).compile()
-        _PROGRAMS[name] = Program(run, time.perf_counter() - start)
+        traced = exported(partial(_leaves_of_chunk, chunk), arguments, str(chunk), programs_folder())
+        run = jax.jit(traced.call, donate_argnums=1, compiler_options=one_order())
+        parts = [jax.tree.leaves(argument) for argument in arguments]
+        _PROGRAMS[name] = Program(run.lower(*parts).compile(), time.perf_counter() - start)
     return _PROGRAMS[name]
 
 
-def run_slice(lanes: Sequence[Lane], width: int, steps: int) -> Iterator[tuple[int, Metrics]]:
-    """Yield (steps done, metrics [lanes, steps of the chunk, ...]) after every chunk.
+def _leaves_of_chunk(chunk: int, recipe: Recipe, state: TrainState) -> tuple[list[jax.Array], dict]:
+    after, metrics = jax.vmap(partial(advance, steps=chunk))(recipe, state)
+    return jax.tree.leaves(after), metrics
 
+
+def run_slice(lanes: Sequence[Lane], width: int, steps: int) -> Iterator[tuple[TrainState, Metrics]]:
+    """Yield (state [width], metrics [lanes, chunk, ...]) after every chunk, until each lane has made `steps`.
+
+    A lane that had made more than others, or whose steps are no whole number of chunks, makes some too many.
     Empty lanes repeat the first run and are thrown away. Every number has an axis of its own lane, whether or
     not it varies, so that neighbors never change the program.
     """
     recipe, state = stacked(lanes, width)
-    program = compiled((recipe, state), steps)
-    for done in range(0, steps, chunk_length(steps)):
+    program, chunk = compiled((recipe, state), steps), chunk_length(steps)
+    for _ in range(min(lane.made for lane in lanes), steps, chunk):
         state, metrics = program.run(recipe, state)
-        count = min(chunk_length(steps), steps - done)
-        yield (
-            done + count,
-            {name: np.asarray(values)[: len(lanes), :count] for name, values in metrics.items()},
-        )
+        yield state, {name: np.asarray(values)[: len(lanes)] for name, values in metrics.items()}
 
 
 def stacked(lanes: Sequence[Lane], width: int) -> tuple[Recipe, TrainState]:
-    """Return recipes and first states side by side, padded to `width`."""
+    """Return recipes and states side by side, padded to `width`."""
     padded = [*lanes, *[lanes[0]] * (width - len(lanes))]
-    states = [initial_state(lane.recipe, lane.params, jax.random.key(lane.seed)) for lane in padded]
-    return _stack([lane.recipe for lane in padded]), _stack(states)
+    return _stack([lane.recipe for lane in padded]), _stack([_state(lane) for lane in padded])
+
+
+def _state(lane: Lane) -> TrainState:
+    first = partial(initial_state, lane.recipe, lane.params, jax.random.key(lane.seed))
+    if lane.progress is None:
+        return first()
+    return restored(lane.progress.state, jax.eval_shape(first), "a checkpoint")
 
 
 def _stack(trees: list[Any]) -> Any:

@@ -8,7 +8,7 @@ import importlib
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,11 +16,21 @@ import numpy as np
 
 from simlab.sweeps.cache import keep_programs
 from simlab.sweeps.config import code_digest
-from simlab.sweeps.execute import Report, lane_of, slice_metrics, train_warm_starts, write_runs
+from simlab.sweeps.execute import (
+    Report,
+    begun,
+    chunk_event,
+    keep_lanes,
+    lane_of,
+    segment,
+    train_warm_starts,
+    unfinished,
+    write_lanes,
+)
 from simlab.sweeps.local import StoppedError, expected_minutes, write_event, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import Lane, Metrics, compiled, run_slice, stacked
+from simlab.sweeps.program import Lane, chunk_length, compiled, run_slice, stacked
 from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
@@ -33,19 +43,25 @@ class ClusterError(RuntimeError):
 
 
 def compute(
-    plan: Plan, store: Store, agreed: Callable[[float], bool], watch: bool, address: str | None
+    plan: Plan,
+    store: Store,
+    agreed: Callable[[float], bool],
+    watch: bool,
+    checkpoint_seconds: float,
+    address: str | None,
 ) -> dict[str, float]:
     """Compute the missing runs of `plan` on the cluster at `address`; return seconds by phase.
 
     `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
     sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere refuses. A
-    task whose worker or node dies is run again; when the driver dies its tasks end, and the next sweep
-    computes what is missing. `agreed` is as for the local executor.
+    task advances a slice by `checkpoint_seconds`, and where its worker or node dies is run again; when the
+    driver dies its tasks end, and the next sweep goes on from what came back. `agreed` is as for the local
+    executor.
     Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
     fails.
     """
     ray = _connected(address)
-    job = write_job(plan, store.folder, 1)
+    job = write_job(plan, store.folder, 1, checkpoint_seconds)
     try:
         train_warm_starts(plan, store)
         with (
@@ -57,11 +73,12 @@ def compute(
             lanes = [_plain(lane_of(run, store)) for run in group.runs[: plan.width]]
             task = _task(ray, _calibrated)
             measured = ray.get(task.remote(code_digest(), lanes, plan.width, group.steps, group.cost))
-            cores = int(ray.cluster_resources().get("CPU", 1))
-            if not agreed(expected_minutes(plan, [measured], cores)):
+            places = int(ray.cluster_resources().get(_place(), 1))
+            if not agreed(expected_minutes(plan, [measured], places)):
                 raise StoppedError("stopped before anything was computed")
             calibrated = time.perf_counter()
-            _work(ray, plan, store, lambda event: write_event(events, event), show)
+            every = checkpoint_seconds
+            _work(ray, plan, store, lambda event: write_event(events, event), show, every)
         return {"calibration": calibrated - began, "runs": time.perf_counter() - calibrated}
     finally:
         remove_job(job)
@@ -94,45 +111,70 @@ def _knock(address: str | None) -> None:
 
 
 def _task(ray: Any, function: Callable) -> Any:
-    # A core each; a worker or node that dies costs a retry, an error in the code does not.
-    return ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=False)(function)
+    # A core or a device each; a worker or node that dies costs a retry, an error in the code does not.
+    needs = {"num_cpus": 1, "num_gpus": int(_place() == "GPU")}
+    return ray.remote(**needs, max_retries=-1, retry_exceptions=False)(function)
 
 
-def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[], None]) -> None:
-    """Submit every slice that nobody else computes, and write each as it comes back."""
+def _place() -> str:
+    """Return what Ray calls the kind of device that the driver has, and that a slice needs one of."""
+    return "GPU" if jax.default_backend() == "gpu" else "CPU"
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """A slice that is under way."""
+
+    runs: list[PlannedRun]
+    steps: int
+
+    @property
+    def keys(self) -> list[str]:
+        return [run.key for run in self.runs]
+
+
+def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[], None], every: float) -> None:
+    """Submit every slice that nobody else computes, segment by segment, and write it when it is whole."""
     submit = _task(ray, _computed)
-    running: dict[Any, Sequence[PlannedRun]] = {}
+    running: dict[Any, _Slice] = {}
+
+    def go_on(part: _Slice, lanes: Sequence[Lane]) -> None:
+        if unfinished(lanes, part.steps):
+            running[submit.remote(code_digest(), lanes, plan.width, part.steps, every)] = part
+        else:
+            write_lanes(part.runs, lanes, store)
+            store.release(part.keys)
+
     try:
         while running or store.missing(run.key for group in plan.groups for run in group.runs):
-            mine = {run.key for runs in running.values() for run in runs}
-            for runs, steps in _claimed(plan, store, mine):
-                lanes = [_plain(lane_of(run, store)) for run in runs]
-                running[submit.remote(code_digest(), lanes, plan.width, steps)] = runs
+            mine = {key for part in running.values() for key in part.keys}
+            for part in _claimed(plan, store, mine):
+                go_on(part, [_plain(lane) for lane in begun(part.runs, store, report)])
             if not running:  # others have claimed what is left
                 time.sleep(CLAIM_SECONDS)
                 continue
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in done:
-                metrics, live, seconds = ray.get(reference)
-                runs = running.pop(reference)
-                write_runs(runs, metrics, store)
-                keys = [run.key for run in runs]
-                store.release(keys)
+                lanes, live, seconds = ray.get(reference)
+                part = running.pop(reference)
                 for chunk in live:
-                    report({"event": "chunk", "runs": keys, **chunk})
-                report({"event": "slice", "runs": keys, "seconds": seconds})
+                    report(chunk_event(part.keys, chunk))
+                report({"event": "segment", "runs": part.keys, "seconds": seconds})
+                if unfinished(lanes, part.steps):
+                    keep_lanes(part.runs, lanes, store)
+                go_on(part, lanes)
             show()
     finally:
-        store.release(run.key for runs in running.values() for run in runs)
+        store.release(key for part in running.values() for key in part.keys)
 
 
-def _claimed(plan: Plan, store: Store, mine: Iterable[str]) -> list[tuple[list[PlannedRun], int]]:
-    """Claim all but `mine`, in slices with their steps: a lock does not keep out the process that has it."""
+def _claimed(plan: Plan, store: Store, mine: Iterable[str]) -> list[_Slice]:
+    """Claim all but `mine`, in slices: a lock does not keep out the process that has it."""
     slices = []
     for group in plan.groups:
         by_key = {run.key: run for run in group.runs if run.key not in mine}
         while keys := store.claim(store.missing(by_key), plan.width):
-            slices.append(([by_key.pop(key) for key in keys], group.steps))
+            slices.append(_Slice([by_key.pop(key) for key in keys], group.steps))
     return slices
 
 
@@ -153,16 +195,17 @@ def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost
     _check_code(digest)
     program = compiled(stacked(lanes, width), steps)
     start = time.perf_counter()
-    done, _ = next(run_slice(lanes, width, steps))
-    return {"compile": program.seconds, "step": (time.perf_counter() - start) / done, "cost": cost}
+    next(run_slice(lanes, width, steps))
+    seconds = (time.perf_counter() - start) / chunk_length(steps)
+    return {"compile": program.seconds, "step": seconds, "cost": cost}
 
 
 def _computed(
-    digest: str, lanes: Sequence[Lane], width: int, steps: int
-) -> tuple[Metrics, list[dict[str, Any]], float]:
-    """Return the metrics of a slice, what was live in it, and its seconds."""
+    digest: str, lanes: Sequence[Lane], width: int, steps: int, seconds: float
+) -> tuple[list[Lane], list[dict[str, Any]], float]:
+    """Return the lanes of a slice as far as they have come, what was live on the way, and its seconds."""
     _check_code(digest)
     start = time.perf_counter()
     live: list[dict[str, Any]] = []
-    metrics = slice_metrics(lanes, width, steps, live.append)
-    return metrics, live, time.perf_counter() - start
+    lanes = segment(lanes, width, steps, seconds, live.append)
+    return lanes, live, time.perf_counter() - start

@@ -1,11 +1,14 @@
 """Runs on disk, by the hash of what they are: written whole or not at all, each by one process at a time.
 
 A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` and last `store/KEY.json`, whose
-presence says that the run is there. The tables beside `store/` are the last sweep's view; see `tables.py`.
+presence says that the run is there. From `unfinished/KEY.safetensors` a run goes on that was stopped; it may
+be deleted at any time. The tables beside `store/` are the last sweep's view; see `tables.py`.
 """
 
 import contextlib
 import fcntl
+import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +18,10 @@ from typing import Any
 import pandas as pd
 
 from simlab.core.atomic import write_atomically
+from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables
+from simlab.training.checkpoints import Progress, load_progress, save_progress
 
 
 class Store:
@@ -26,6 +31,7 @@ class Store:
         """Open `folder`; nothing is written yet."""
         self.folder = Path(folder)
         self.runs = self.folder / "store"
+        self.unfinished = self.folder / "unfinished"
         self._locks: int | None = None
 
     def has(self, key: str) -> bool:
@@ -64,11 +70,30 @@ class Store:
         fcntl.lockf(self._file(), fcntl.LOCK_EX, 1, _place(VIEW))
 
     def write(self, key: str, tables: RunTables) -> None:
-        """Write a finished run; its record comes last."""
-        write_table(self.runs, f"{key}.steps", tables.steps)
-        write_table(self.runs, f"{key}.vectors", tables.vectors)
-        text = json.dumps(tables.record, indent=1, sort_keys=True) + "\n"
-        write_atomically(self.runs / f"{key}.json", lambda file: file.write(text.encode()))
+        """Write a finished run; its record, with the checksums of all three files, comes last."""
+        paths = {name: write_table(self.runs, f"{key}.{name}", getattr(tables, name)) for name in TABLES}
+        sums = {name: _sha256(path.read_bytes()) for name, path in paths.items()}
+        text = _text(tables.record | {"sha256": sums | {"record": _sha256(_text(tables.record))}})
+        write_atomically(self.runs / f"{key}.json", lambda file: file.write(text))
+        self._forget(key)
+
+    def keep(self, key: str, progress: Progress) -> None:
+        """Keep a run as far as it is."""
+        save_progress(self._checkpoint(key), progress)
+
+    def progress(self, key: str) -> Progress | None:
+        """Return how far a run is; None if nothing was kept, or, said in a line, nothing that can be used."""
+        try:
+            return load_progress(self._checkpoint(key)) if self._checkpoint(key).is_file() else None
+        except ValueError as error:
+            console.print(f"{error}; the run begins anew", highlight=False, markup=False)
+            return None
+
+    def remove_stale(self) -> None:
+        """Remove what was kept of runs that are finished: a kill may have come between."""
+        for path in self.unfinished.glob("*.safetensors"):
+            if self.has(path.stem):
+                self._forget(path.stem)
 
     def record(self, key: str) -> Mapping[str, Any]:
         """Return what is known of a finished run: its columns, `status` and `diverged_at`.
@@ -76,12 +101,26 @@ class Store:
         Raises `DamagedError` for a file that cannot be read.
         """
         with _whole(self.runs / f"{key}.json") as path:
-            return json.loads(path.read_text())
+            record = json.loads(path.read_bytes())
+            sums = record.pop("sha256")
+            _check(_text(record), sums["record"])
+            return record | {"sha256": sums}
 
     def table(self, key: str, name: str) -> pd.DataFrame:
         """Return a finished run's `steps` or `vectors`; raises `DamagedError`."""
+        expected = self.record(key)["sha256"][name]
         with _whole(self.runs / f"{key}.{name}.parquet") as path:
-            return pd.read_parquet(path)
+            content = path.read_bytes()
+            _check(content, expected)
+            return pd.read_parquet(io.BytesIO(content))
+
+    def _checkpoint(self, key: str) -> Path:
+        return self.unfinished / f"{key}.safetensors"
+
+    def _forget(self, key: str) -> None:
+        # With what a kill has left half-written of it.
+        for path in self.unfinished.glob(f"*{key}.safetensors*"):
+            path.unlink(missing_ok=True)
 
     def _lock(self, key: str) -> bool:
         try:
@@ -106,7 +145,7 @@ class DamagedError(ValueError):
 def _whole(path: Path) -> Iterator[Path]:
     try:
         yield path
-    except (OSError, ValueError) as error:  # pyarrow's and JSON's errors are among them
+    except (OSError, ValueError, KeyError) as error:  # pyarrow's and JSON's errors are among them
         record = path.with_name(f"{path.name.split('.')[0]}.json")
         raise DamagedError(
             f"{path} cannot be read ({str(error).splitlines()[0]}); delete {record.name} beside it and call "
@@ -115,6 +154,20 @@ def _whole(path: Path) -> Iterator[Path]:
 
 
 VIEW = "0" * 15
+TABLES = ("steps", "vectors")
+
+
+def _text(record: Mapping[str, Any]) -> bytes:
+    return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check(content: bytes, expected: str) -> None:
+    if _sha256(content) != expected:
+        raise ValueError("its checksum is not that of what was written")
 
 
 def _place(key: str) -> int:

@@ -24,6 +24,7 @@ from simlab.sweeps.plan import Plan, PlannedRun, default_width, expand, make_pla
 from simlab.sweeps.result import SweepResult
 from simlab.sweeps.store import VIEW, Store
 from simlab.sweeps.tables import runs_table
+from simlab.training.loop import CHECKPOINT_SECONDS
 
 ASK_ABOVE_MINUTES = 5.0
 
@@ -46,6 +47,7 @@ def sweep(
     address: str | None = None,
     yes: bool = False,
     watch: bool = False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> SweepResult:
     """Compute every run of a grid that `out` does not hold yet, and return all of them.
 
@@ -59,8 +61,9 @@ def sweep(
       cluster at `address` (see `simlab.sweeps.ray_executor`).
     - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
     - `watch`: redraw curves in the terminal, and in `out/curves.png`.
+    - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps.
 
-    Killed at any moment and called again it goes on, and ends with the same bytes.
+    Killed at any moment and called again it goes on from there, and ends with the same bytes.
     Raises `ValueError` before any compute, naming the field, the value and what is allowed.
     """
     began = time.perf_counter()
@@ -68,14 +71,17 @@ def sweep(
     folder, chosen = Path(out), default_width() if width is None else width
     if chosen < 1:
         raise ValueError(f"width {chosen}; allowed: an integer >= 1")
+    if checkpoint_seconds < 0:
+        raise ValueError(f"checkpoint_seconds {checkpoint_seconds}; allowed: a number >= 0")
     compute = lookup(EXECUTORS, executor, "executor")(workers, address)
     points = as_grid(over)
     plan, store = prepare(base, points, folder, chosen)
     console.print(f"{name}: {plan.describe()}", highlight=False)
     remove_dead_jobs(folder)
+    store.remove_stale()
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
-        timings |= compute(plan, store, lambda minutes: _agreed(minutes, yes), watch)
+        timings |= compute(plan, store, lambda minutes: _agreed(minutes, yes), watch, checkpoint_seconds)
     timings["total"] = time.perf_counter() - began
     return _write_view(store, plan, name, timings)
 

@@ -1,7 +1,7 @@
-"""A worker process: `python -m simlab.sweeps.worker FOLDER JOB INDEX`, pinned to the core `$SIMLAB_CORE`.
+"""A worker process: `python -m simlab.sweeps.worker FOLDER JOB INDEX`.
 
-It measures its first program, waits for a line on its standard input, and works until nothing is missing. The
-end of the input is the end of its parent, and its own.
+It keeps to the core `$SIMLAB_CORE` if there is one, measures its first program, waits for a line on its
+standard input, and works until nothing is missing. The end of the input is that of its parent, and its own.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from simlab.sweeps.cache import keep_programs
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import calibrate, work
-from simlab.sweeps.local import write_event
+from simlab.sweeps.local import CLEAR, write_event
 from simlab.sweeps.plan import PlannedRun, make_plan
 from simlab.sweeps.store import Store
 
@@ -36,7 +36,8 @@ def main(folder: str, job: str, index: str) -> None:
         if not sys.stdin.readline():
             return
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        work(plan, store, lambda event: write_event(events, event), number)
+        every = described["checkpoint_seconds"]
+        work(plan, store, lambda event: write_event(events, event), number, every)
 
 
 def _end_with_parent() -> None:
@@ -45,4 +46,8 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except OSError as error:  # a full disk, a folder that cannot be written
+        print(error, file=sys.stderr)
+        sys.exit(CLEAR)

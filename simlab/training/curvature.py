@@ -8,6 +8,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from simlab.engines.accumulate import float32_dot
+
+# Float32 as such, never TF32.
+FULL = lax.Precision.HIGHEST
+
 
 class Spectrum(NamedTuple):
     """Largest and smallest eigenvalue found, and a bound on the distance of `top` to an eigenvalue."""
@@ -29,7 +34,7 @@ def hessian_ends(loss: Callable[[Any], Array], params: Any, key: Array, iteratio
 
     def product(vector: Array) -> Array:
         def slope(flat: Array) -> Array:
-            return jnp.vdot(jax.grad(lambda x: loss(unravel(x)))(flat), vector)
+            return jnp.vdot(jax.grad(lambda x: loss(unravel(x)))(flat), vector, precision=FULL)
 
         return jax.grad(slope)(flat)
 
@@ -46,11 +51,11 @@ def lanczos_ends(product: Callable[[Array], Array], start: Array, iterations: in
         basis, vector, first = carry
         basis = basis.at[number].set(vector)
         image = product(vector)
-        alpha = jnp.vdot(vector, image)
+        alpha = jnp.vdot(vector, image, precision=FULL)
         first = jnp.where(number == 0, alpha, first)
         rest = image
         for _ in range(2):
-            rest = rest - basis.T @ (basis @ rest)
+            rest = rest - float32_dot(basis.T, float32_dot(basis, rest))
         beta = jnp.linalg.norm(rest)
         # Nothing is left but round-off: the Krylov space is exhausted, and zero vectors follow.
         alive = beta > 1e-5 * jnp.linalg.norm(image)

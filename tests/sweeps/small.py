@@ -34,15 +34,19 @@ GRID = {"objective": ["grpo", "grpo+tis"], "seed": [0, 1, 2]}
 
 SCRIPT = """
 import json, sys
-from simlab.sweeps import sweep
+from simlab.sweeps import program, sweep
 given = json.loads(sys.argv[1])
+program.LONGEST_CHUNK = given.pop("chunk", program.LONGEST_CHUNK)
 sweep(given.pop("base"), given.pop("over"), given.pop("out"), **given)
 """
 
 
-def start(out: Path, over: dict[str, Any] | None = None, workers: int = 0) -> subprocess.Popen:
+def start(
+    out: Path, over: dict[str, Any] | None = None, workers: int = 0, **changes: Any
+) -> subprocess.Popen:
     """Start the small sweep in a process of its own."""
     given = {"base": BASE, "over": over or GRID, "out": str(out), "width": WIDTH, "workers": workers}
+    given |= changes
     environment = {**os.environ, "SIMLAB_CACHE": str(Path(str(programs_folder())).parent)}
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, json.dumps(given)],

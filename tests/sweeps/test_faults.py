@@ -119,15 +119,18 @@ def test_a_folder_that_cannot_be_written_is_one_error():
 
 
 @pytest.mark.parametrize("name", ["json", "steps.parquet", "vectors.parquet"])
-@pytest.mark.parametrize("damage", ["cut", "emptied", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_a_damaged_file_is_named_and_only_its_run_computed_anew(reference, tmp_path, name, damage):
     small_sweep(tmp_path)
     path = sorted((tmp_path / "store").glob(f"[0-9a-f]*.{name}"))[2]
     whole = path.read_bytes()
+    half = len(whole) // 2
     if damage == "gone":
         path.unlink()
+    elif damage == "cut":
+        path.write_bytes(whole[:half])
     else:
-        path.write_bytes(b"" if damage == "emptied" else whole[: len(whole) // 2])
+        path.write_bytes(whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :])
     if (name, damage) != ("json", "gone"):  # a run without its record is not there
         with pytest.raises(DamagedError, match=path.name):
             small_sweep(tmp_path)

@@ -13,18 +13,20 @@ from simlab.sweeps.monitor import LIVE_FOLDER, remove_dead_jobs
 from tests.sweeps.small import BASE, WIDTH, finish, start, tables
 
 MANY = {"objective": ["grpo", "gspo", "grpo+tis"], "seed": list(range(8))}
-
+# In chunks of the length that the other tests have compiled.
+LONG, CHUNK = BASE | {"steps": 60}, BASE["steps"]
 
 KILLS = 10
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_ten_times_resumes(tmp_path, programs):
+def test_a_sweep_killed_ten_times_resumes(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr("simlab.sweeps.program.LONGEST_CHUNK", CHUNK)
     whole, out = tmp_path / "whole", tmp_path / "killed"
-    sweep(BASE, MANY, whole, width=WIDTH, workers=0)
-    moments = random.Random(0)
+    sweep(LONG, MANY, whole, width=WIDTH, workers=0)
+    moments, stopped = random.Random(0), 0
     for _ in range(KILLS):
-        process = start(out, MANY)
+        process = start(out, MANY, base=LONG, chunk=CHUNK, checkpoint_seconds=0)
         # A number of finished runs and then a moment, which may be in the middle of a slice or of a file.
         target = len(list(out.glob("store/*.json"))) + moments.randint(0, 24 // KILLS)
         while len(list(out.glob("store/*.json"))) < target and process.poll() is None:
@@ -32,8 +34,11 @@ def test_a_sweep_killed_ten_times_resumes(tmp_path, programs):
         time.sleep(moments.random() * 0.3)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    finish(start(out, MANY))
+        stopped += bool(list(out.glob("unfinished/[!.]*")))
+    assert stopped, "no kill came in the middle of a slice"
+    finish(start(out, MANY, base=LONG, chunk=CHUNK))
     assert tables(out) == tables(whole)
+    assert not list(out.glob("unfinished/*"))
     # Half-written files, whose names begin with a dot, are nobody's and do not matter.
     assert not list(out.glob("live/[!.]*"))
 

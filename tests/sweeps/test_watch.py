@@ -23,7 +23,7 @@ def write_job(folder, events, pid=None):
 
 
 def chunk(runs, step, reward):
-    return {"event": "chunk", "runs": runs, "step": step, "reward": reward, "std_rho": reward}
+    return {"event": "chunk", "runs": runs, "step": [step] * len(runs), "reward": reward, "std_rho": reward}
 
 
 def test_arms_have_the_mean_curves_of_their_runs_so_far(tmp_path):

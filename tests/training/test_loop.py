@@ -11,10 +11,10 @@ import pytest
 from simlab.models.parameters import init_params
 from simlab.objectives import named
 from simlab.tasks import TASKS
-from simlab.training.checkpoints import load_tree, save_tree
+from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
 from simlab.training.fork import fork, load_state
-from simlab.training.loop import train
+from simlab.training.loop import joined, train, train_on
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import initial_state
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
@@ -49,6 +49,43 @@ def test_chunks_change_no_bit(whole):
     assert_same_tree(first, half)
     last, late = next(chunks)
     assert_same_tree((last, late), (after, metrics))
+
+
+@pytest.fixture(scope="module")
+def stopped(whole, tmp_path_factory):
+    """The checkpoint of a run of four steps that was stopped after two, and how it ends."""
+    path = tmp_path_factory.mktemp("stopped") / "run.safetensors"
+    chunks = train_on(path, RECIPE, small_state(RECIPE), 4, chunk=2, every=0)
+    next(chunks)
+    chunks.close()
+    return path, path.read_bytes()
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_bits(whole, stopped):
+    _, after, metrics = whole
+    path, _ = stopped
+    (_, early), (last, late) = train_on(path, RECIPE, small_state(RECIPE), 4, chunk=2)
+    assert_same_tree((last, late), (after, metrics))
+    # The last checkpoint holds the whole run: nothing is left to compute, and nothing is lost.
+    ((again, all_of_it),) = train_on(path, RECIPE, small_state(RECIPE), 4, chunk=2)
+    assert_same_tree(again, after)
+    assert_same_tree(all_of_it, joined([early, {name: np.asarray(x) for name, x in late.items()}]))
+
+
+def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(stopped, tmp_path):
+    path = tmp_path / "run.safetensors"
+    for damaged in (lambda x: x[:-3], lambda x: x[:-9] + bytes([x[-9] ^ 4]) + x[-8:], lambda _: b""):
+        path.write_bytes(damaged(stopped[1]))
+        with pytest.raises(DamagedCheckpointError, match=r"run\.safetensors"):
+            load_progress(path)
+    path.write_bytes(stopped[1])
+    with pytest.raises(ValueError, match="a run with another key"):
+        next(train_on(path, RECIPE, small_state(RECIPE, seed=2), 4, chunk=2))
+    with pytest.raises(ValueError, match=r"holds 2 steps; asked for are 1"):
+        next(train_on(path, RECIPE, small_state(RECIPE), 1, chunk=1))
+    other = replace(RECIPE, extra_terms={})
+    with pytest.raises(ValueError, match=r"differ in.*reference"):
+        next(train_on(path, other, small_state(other), 4, chunk=2))
 
 
 def test_a_fork_without_a_change_is_the_same_run_also_from_a_file(whole, tmp_path):

@@ -1,0 +1,237 @@
+"""What a device gives the flagship's runs side by side, beside its roofline measured in the same run.
+
+Operations and bytes are those of the matrix products (`step_floor`), each reading its operands and writing
+its result once; what emulation, norms and sampling add counts as time lost, and operands that stay in a cache
+may beat the memory that the ceiling is measured in.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks import step_floor
+from experiments.benchmarks.quantize_throughput import InPlace
+from experiments.benchmarks.step_floor import Product
+from experiments.benchmarks.sweep_cost import LONG, SLICES, SMALL, WIDTH, processes
+from experiments.regime import BASE
+from simlab.core.experiment import Experiment, Run
+from simlab.engines.accumulate import float32_dot
+from simlab.formats import FORMATS, quantize
+from simlab.models.parameters import init_params
+from simlab.sweeps.cache import keep_programs, one_order
+from simlab.sweeps.config import run_config
+from simlab.sweeps.program import Lane, stacked, swept_recipe
+from simlab.training.loop import advance
+from simlab.training.recipe import Recipe
+from simlab.training.step import rollout, score
+
+STAGES = ("rollout", "score", "updates", "step")
+STEPS = 10
+LIMIT_SECONDS = 420.0
+MEASURED, NO_MEMORY, NO_TIME = "measured", "out of memory", "over the time limit"
+QUANTIZER, ROLLOUT = 0.85, 2.0
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Float32 operations per second of a large product, and bytes per second of an update in place."""
+
+    operations: float
+    bytes: float
+
+    def seconds(self, products: Counter[Product], runs: int) -> float:
+        """Return the least time of these products for so many runs: each by the nearer ceiling."""
+        each = {p: max(p.flops / self.operations, moved(p) / self.bytes) for p in products}
+        return runs * sum(count * each[product] for product, count in products.items())
+
+
+def moved(product: Product) -> int:
+    """Bytes of the operands and the result of a float32 product."""
+    batch, rows, terms, columns = product
+    return 4 * batch * (rows * terms + terms * columns + rows * columns)
+
+
+def default_widths() -> tuple[int, ...]:
+    """Return the widths to measure on this kind of device."""
+    return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 4, 16, 64, 256, 1024)
+
+
+def least_seconds(call: Callable[[], Any], budget: float, at_least: int = 3) -> float:
+    """Return the least time of a call that has been made once before."""
+    call()
+    found: list[float] = []
+    while len(found) < at_least or sum(found) < budget:
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def ceilings(smoke: bool) -> tuple[Ceilings, list[dict[str, Any]]]:
+    """Measure what the device can do, and the quantizer beside its copy."""
+    cpu = jax.default_backend() == "cpu"
+    side, elements = (128, 2**16) if smoke else (1024, 2**24) if cpu else (8192, 2**28)
+    budget = 0.01 if smoke else 0.5
+    a = jnp.ones((side, side), jnp.float32)
+    dot = jax.jit(float32_dot)
+    product = least_seconds(lambda: dot(a, a).block_until_ready(), budget)
+    x = np.linspace(-500, 500, elements, dtype=np.float32)
+    copy = least_seconds(InPlace(lambda v: v + 1, x), budget)
+    rounding = InPlace(lambda v, fmt: quantize(v, fmt), x, FORMATS["e4m3fn"])
+    quantizer = least_seconds(rounding, budget)
+    found = Ceilings(2 * side**3 / product, 8 * elements / copy)
+    rows = [
+        {"quantity": "float32 product, operations/s", "value": found.operations},
+        {"quantity": "copy in place, bytes/s", "value": found.bytes},
+        {"quantity": "quantizer / copy", "value": copy / quantizer},
+    ]
+    return found, rows
+
+
+def lanes(config: Any, width: int) -> list[Lane]:
+    """Return the run of `config` under `width` seeds."""
+    recipe = swept_recipe(config)
+    params = init_params(jax.random.key(0), recipe.model)
+    return [Lane(recipe, params, seed) for seed in range(width)]
+
+
+def stage_seconds(config: Any, width: int, smoke: bool) -> tuple[dict[str, float], float]:
+    """Return seconds of each stage of one step of `width` runs side by side, and seconds to compile."""
+    start = time.perf_counter()
+    recipe, state = stacked(lanes(config, width), width)
+    options = {"xla_backend_optimization_level": 0} if smoke else one_order()
+    compiled = partial(jax.jit, compiler_options=options)
+    sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
+    step = compiled(jax.vmap(partial(advance, steps=STEPS)), donate_argnums=1)
+    trajectory = jax.block_until_ready(sample(recipe, state))
+    jax.block_until_ready(read(recipe, state.params, trajectory))
+    step = step.lower(recipe, state).compile()
+    spent = time.perf_counter() - start
+    params = jax.tree.map(jnp.copy, state.params)  # the step donates the state
+    second = jax.tree.map(jnp.copy, state)
+    kept = [state]
+
+    def step_on() -> None:
+        state, _ = step(recipe, kept.pop())
+        kept.append(jax.block_until_ready(state))
+
+    budget = 0.01 if smoke else 1.0
+    found = {
+        "rollout": least_seconds(lambda: jax.block_until_ready(sample(recipe, second)), budget),
+        "score": least_seconds(lambda: jax.block_until_ready(read(recipe, params, trajectory)), budget),
+        "step": least_seconds(step_on, budget) / STEPS,
+    }
+    found["updates"] = found["step"] - found["rollout"] - found["score"]
+    return found, spent
+
+
+def rows_of(
+    recipe: Recipe, width: int, seconds: dict[str, float], compile_seconds: float, limit: Ceilings
+) -> list[dict[str, Any]]:
+    """Return the rows of a width."""
+    prompt_length = recipe.task.prompts(jax.random.key(0), 1).shape[1]
+    products = step_floor.by_stage(recipe, prompt_length)
+    tokens = width * recipe.prompts * recipe.group_size * recipe.task.response_length
+    rows = []
+    for stage in STAGES:
+        operations = width * sum(p.flops * count for p, count in products[stage].items())
+        traffic = width * sum(moved(p) * count for p, count in products[stage].items())
+        taken = seconds[stage]
+        rows.append(
+            {
+                "width": width,
+                "stage": stage,
+                "status": MEASURED,
+                "ms": 1e3 * taken,
+                "run_steps_per_s": width / seconds["step"],
+                "tokens_per_s": tokens / taken,
+                "operations": float(operations),
+                "bytes": float(traffic),
+                "of_product_rate": operations / taken / limit.operations,
+                "of_copy_rate": traffic / taken / limit.bytes,
+                "of_roofline": limit.seconds(products[stage], width) / taken,
+                "compile_s": compile_seconds,
+            }
+        )
+    return rows
+
+
+def stopped(width: int, why: str) -> dict[str, Any]:
+    """Return the row of a width that was not measured."""
+    numbers = ("ms", "run_steps_per_s", "tokens_per_s", "operations", "bytes")
+    shares = ("of_product_rate", "of_copy_rate", "of_roofline", "compile_s")
+    return {"width": width, "stage": "step", "status": why} | dict.fromkeys((*numbers, *shares), float("nan"))
+
+
+def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
+    """Measure width after width until memory, or the time that the next would take, says stop."""
+    widths = sorted(widths or ((2,) if run.smoke else default_widths()))
+    if widths[0] < 1:
+        raise ValueError(f"width {widths[0]}; allowed: an integer >= 1")
+    keep_programs()
+    config = run_config({**BASE, "objective": "grpo+tis", "steps": STEPS} | (SMALL if run.smoke else {}))
+    run.configure(config=config.as_dict(), widths=list(widths), limit_seconds=limit_seconds)
+    began = time.perf_counter()
+    limit, found = ceilings(run.smoke)
+    run.table("ceilings", found)
+    rows: list[dict[str, Any]] = []
+    for width in run.track(widths, "widths"):
+        if rows and time.perf_counter() - began + _expected(rows, width) > limit_seconds:
+            rows.append(stopped(width, NO_TIME))
+            break
+        try:
+            seconds, compile_seconds = stage_seconds(config, width, run.smoke)
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            rows.append(stopped(width, NO_MEMORY))
+            break
+        rows += rows_of(swept_recipe(config), width, seconds, compile_seconds, limit)
+    run.table("widths", rows)
+    if jax.default_backend() == "cpu" and not run.smoke:
+        run.table("processes", _processes())
+    run.table("verdicts", judge(rows, found))
+
+
+def _expected(rows: list[dict[str, Any]], width: int) -> float:
+    """Seconds that a width will take: compiled as long as the last one, each call longer by the width."""
+    last = rows[-1]
+    return last["compile_s"] + 16 * (STEPS + 2) * 1e-3 * last["ms"] * width / last["width"]
+
+
+def _processes() -> list[dict[str, Any]]:
+    """Run-steps per second of a sweep in one pinned process, and in one per core."""
+    base = {**BASE, "objective": "grpo+tis", "steps": LONG}
+    rows = processes(base, WIDTH, SLICES)
+    return [row | {"run_steps_per_s": WIDTH * SLICES * LONG / row["seconds"]} for row in rows]
+
+
+def judge(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rules of decision with the measured numbers."""
+    times = {(row["width"], row["stage"]): row["ms"] for row in rows if row["status"] == MEASURED}
+    widest = max(width for width, _ in times)
+    quantizer = next(row["value"] for row in found if row["quantity"].startswith("quantizer"))
+    shared = times[widest, "rollout"] / times[widest, "updates"]
+    return [
+        {"rule": "quantizer / copy", "value": quantizer, "bound": QUANTIZER, "holds": quantizer >= QUANTIZER},
+        {"rule": "rollout / updates, widest", "value": shared, "bound": ROLLOUT, "holds": shared <= ROLLOUT},
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="bench_device",
+    question="How many flagship runs does this device make at once, and how near to its roofline?",
+    decision_rule=f"The quantizer reaches {QUANTIZER} of an in-place x + 1; the rollout of the widest slice "
+    f"takes at most {ROLLOUT:g} times its updates; on an accelerator 256 runs at once make at least 50 times "
+    "the run-steps per second of `processes`, one per core, in a run on two CPU cores.",
+    run=measure,
+    minutes=4.0,
+    figures=("device_speed",),
+)

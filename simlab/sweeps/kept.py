@@ -1,0 +1,90 @@
+"""Traced programs, kept from one process to the next.
+
+JAX keeps compiled programs, but has to trace a program to find it, which takes longer than loading it.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from jax import export
+
+from simlab.core.atomic import write_atomically
+from simlab.core.paths import PACKAGE_ROOT
+
+# Of what a program is made of; whoever comes with code of his own has it traced every time.
+KNOWN = ("simlab", "builtins", "numpy", "jax", "jaxlib", "optax")
+# What changes the arithmetic of a trace.
+SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
+
+
+def exported(function: Callable, arguments: tuple, name: str, folder: Path | None) -> export.Exported:
+    """Return `jax.jit(function)` for arguments of these trees and shapes, traced or read from `folder`.
+
+    It takes a list of leaves per argument, and returns what `function` returns, made of lists and dicts.
+    `name` is what else the function depends on. A file that cannot be read is made again.
+    """
+    leaves = [jax.tree.leaves(argument) for argument in arguments]
+    trees = [jax.tree.structure(argument) for argument in arguments]
+
+    def trace() -> export.Exported:
+        def of_leaves(*parts: list) -> Any:
+            return function(*(tree.unflatten(part) for tree, part in zip(trees, parts, strict=True)))
+
+        return export.export(jax.jit(of_leaves))(*leaves)
+
+    if folder is None or not all(map(_known_tree, trees)):
+        return trace()
+    path = folder / f"{_digest(leaves, trees, name)}.traced"
+    try:
+        return export.deserialize(bytearray(path.read_bytes()))
+    except FileNotFoundError:
+        pass
+    except Exception:  # whatever flatbuffers raise on a damaged file
+        path.unlink(missing_ok=True)
+    made = trace()
+    write_atomically(path, lambda file: file.write(made.serialize()))
+    return made
+
+
+def _digest(leaves: list, trees: list, name: str) -> str:
+    shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in part] for part in leaves]
+    # Functions print their place in memory; what they do is in the digest of the package.
+    written = [re.sub(r" at 0x[0-9a-f]+", "", str(tree)) for tree in trees]
+    settings = [getattr(jax.config, setting) for setting in SETTINGS]
+    versions = jax.__version__, optax.__version__
+    content = (_package(), versions, jax.default_backend(), settings, name, shapes, written)
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:40]
+
+
+@cache
+def _package() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE_ROOT.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _known_tree(tree: Any) -> bool:
+    node = tree.node_data()
+    inside = node is None or (_known(node[0]) and _known(node[1]))
+    return inside and all(map(_known_tree, tree.children()))
+
+
+def _known(value: Any) -> bool:
+    """Return whether the package's digest and the value's text say all there is to say of a static value."""
+    if isinstance(value, tuple | list):
+        return all(map(_known, value))
+    kind = value if isinstance(value, type) or callable(value) else type(value)
+    if getattr(kind, "__module__", type(kind).__module__).partition(".")[0] not in KNOWN:
+        return False
+    if getattr(value, "__closure__", None):
+        return False
+    inner = fields(value) if is_dataclass(value) and not isinstance(value, type) else ()
+    return all(_known(getattr(value, field.name)) for field in inner)

@@ -1,0 +1,83 @@
+"""A sweep that was stopped goes on from its checkpoints; what they hold changes no byte of a run."""
+
+import pytest
+
+from simlab.sweeps import execute, sweep
+from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
+from tests.sweeps.small import BASE, WIDTH, tables
+
+LONG = BASE | {"steps": 8}
+SEEDS = {"seed": [0, 1, 2]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_chunks():
+    """Four chunks a run, of the length that the other tests have compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simlab.sweeps.program.LONGEST_CHUNK", BASE["steps"])
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(programs, tmp_path_factory):
+    return sweep(LONG, SEEDS, tmp_path_factory.mktemp("whole"), width=WIDTH, workers=0)
+
+
+def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
+    """How many chunks a sweep computes until it ends, or is stopped after some."""
+    real, made = execute.run_slice, []
+
+    def counted(lanes, width, steps):
+        for chunk in real(lanes, width, steps):
+            if len(made) == stop_after:
+                raise KeyboardInterrupt
+            made.append(len(lanes))
+            yield chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "run_slice", counted)
+        try:
+            sweep(LONG, over, out, width=WIDTH, workers=0, checkpoint_seconds=0)
+        except KeyboardInterrupt:
+            assert stop_after is not None
+    return len(made) - 1  # one was for the calibration
+
+
+def test_a_stopped_sweep_computes_only_what_its_checkpoints_lack(whole, tmp_path, monkeypatch):
+    # Two slices of four chunks each: it is stopped in the last chunk of the first, and again in the second.
+    assert chunks_of(tmp_path, monkeypatch, stop_after=4) == 3
+    assert len(list(tmp_path.glob("unfinished/*.safetensors"))) == WIDTH
+    assert chunks_of(tmp_path, monkeypatch, stop_after=4) == 3
+    assert chunks_of(tmp_path, monkeypatch) == 2
+    assert tables(tmp_path) == tables(whole.folder)
+    assert not list(tmp_path.glob("unfinished/*"))
+
+
+def test_runs_of_different_ages_share_a_slice(whole, tmp_path, monkeypatch):
+    # Seed 1 alone has made two chunks when it is joined by seed 0, which has made none.
+    assert chunks_of(tmp_path, monkeypatch, stop_after=3, over={"seed": [1]}) == 2
+    chunks_of(tmp_path, monkeypatch)
+    assert tables(tmp_path) == tables(whole.folder)
+
+
+def test_a_damaged_checkpoint_is_named_and_costs_its_run_alone(whole, tmp_path, monkeypatch, capsys):
+    chunks_of(tmp_path, monkeypatch, stop_after=3)
+    path = min(tmp_path.glob("unfinished/*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1])
+    chunks_of(tmp_path, monkeypatch)
+    assert f"{path.name} cannot be read" in capsys.readouterr().err.replace("\n", "")
+    assert tables(tmp_path) == tables(whole.folder)
+
+
+def test_a_worker_has_a_core_or_a_device_of_its_own(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 7})
+    monkeypatch.setattr("jax.local_device_count", lambda: 3)
+    cores = [worker_environment({"A": "b"}, index, "cpu")["SIMLAB_CORE"] for index in range(3)]
+    assert cores == ["4", "7", "4"]
+    seen = [worker_environment({}, index, "gpu") for index in range(3)]
+    assert [each[VISIBLE_DEVICES] for each in seen] == ["0", "1", "2"]
+    assert all(each["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false" for each in seen)
+    assert not any("SIMLAB_CORE" in each for each in seen)
+    shared = [worker_environment({VISIBLE_DEVICES: "5,GPU-ab"}, i, "gpu")[VISIBLE_DEVICES] for i in range(2)]
+    assert shared == ["5", "GPU-ab"]
+    assert worker_environment({"A": "b"}, 1, "tpu") == {"A": "b"}

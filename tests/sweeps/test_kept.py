@@ -1,0 +1,88 @@
+"""A traced program is found again by what it is made of, and never taken for another one."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from simlab.formats import FORMATS, ROUNDINGS, Format, round_to_format
+from simlab.sweeps.kept import exported
+
+X = {"x": jnp.linspace(-3, 3, 8), "key": jax.random.key(0)}
+
+
+def rounded(fmt: Format, x: dict):
+    noise = jax.random.normal(x["key"], x["x"].shape)
+    return [round_to_format(x["x"] + noise, fmt, ROUNDINGS["nearest_even"])], {"noise": noise}
+
+
+def never(fmt: Format, x: dict):
+    raise AssertionError("traced again")
+
+
+def call(traced, *arguments):
+    return traced.call(*[jax.tree.leaves(argument) for argument in arguments])
+
+
+def test_a_kept_program_is_not_traced_again_and_computes_the_same(tmp_path):
+    arguments = FORMATS["e4m3fn"], X
+    first = exported(rounded, arguments, "r", tmp_path)
+    again = exported(never, arguments, "r", tmp_path)
+    expected = jax.jit(rounded)(*arguments)
+    for traced in (first, again):
+        found = call(traced, *arguments)
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        assert all(map(jnp.array_equal, jax.tree.leaves(found), jax.tree.leaves(expected)))
+
+
+@pytest.mark.parametrize("changed", ["name", "shape", "type", "setting"])
+def test_another_program_is_traced(tmp_path, changed):
+    exported(rounded, (FORMATS["bf16"], X), "r", tmp_path)
+    x = X | {"x": X["x"][:4]} if changed == "shape" else X
+    x = x | {"x": x["x"].astype(jnp.int32)} if changed == "type" else x
+    precision = "highest" if changed == "setting" else None
+    with jax.default_matmul_precision(precision), pytest.raises(AssertionError, match="traced again"):
+        exported(never, (FORMATS["bf16"], x), "s" if changed == "name" else "r", tmp_path)
+
+
+def test_a_damaged_file_is_made_again(tmp_path):
+    arguments = FORMATS["bf16"], X
+    exported(rounded, arguments, "r", tmp_path)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+    exported(rounded, arguments, "r", tmp_path)
+    exported(never, arguments, "r", tmp_path)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Own:
+    """A record of a user's."""
+
+    x: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Holder:
+    """What holds static content."""
+
+    x: jax.Array
+    content: object = field(metadata={"static": True})
+
+
+@pytest.mark.parametrize("content", [lambda x: x, Own, (1, Own)])
+def test_code_from_elsewhere_is_not_kept(tmp_path, content):
+    # The digest of the package does not know it.
+    Holder.__module__ = "simlab.elsewhere"
+    for argument in (Own(X["x"]), Holder(X["x"], content)):
+        exported(lambda own: [own.x], (argument,), "r", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_ours_is_kept(tmp_path):
+    Holder.__module__ = "simlab.elsewhere"
+    exported(lambda own: [own.x], (Holder(X["x"], ("word", 1.5, jnp.sin, None)),), "r", tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
