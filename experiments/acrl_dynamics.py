@@ -129,6 +129,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=25.0,
     claims=("A8", *(claim.id for claim in CLAIMS)),
-    figures=("acrl_fig9",),
+    figures=tuple(f"acrl_{name}" for name in ("fig6", "fig8", "fig9", "fig11", "tab7", "tab8", "tab9")),
     decide=decide,
 )

@@ -21,6 +21,8 @@ EXACT, COPIED, FP16 = "zero mismatch", "copied log-probs", "FP16 twice"
 ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
+PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
+MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
 
 
 def _starts(label: str, **how: Any) -> dict[str, dict[str, Any]]:
@@ -31,11 +33,17 @@ _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
 TEMPLATE_STARTS = _starts("template", **_SHORT)
 SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
+TAUGHT_AS_MOE = "MoE "
 STARTS: dict[str, Any] = {
     **{name: name for name in WARM_STARTS},
     **TEMPLATE_STARTS,
     **SPELLING_STARTS,
     **RECURRENCE_STARTS,
+    # Taught as the files of the same numbers were, which are dense.
+    **{
+        TAUGHT_AS_MOE + name: {"seed": int(name.rpartition("-")[2]), "mistakes": 0.15, "final": 1.0}
+        for name in WARM_STARTS
+    },
 }
 """First policies by label: a file, or how it is taught; the latter are taught when a run needs them."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
@@ -50,6 +58,7 @@ class Arm:
 
     `x_factor`: an ACRL arm, whose reference X is this factor times the discrepancy at the first steps of
     `NONE` (or of the arm `x_from`) from the same start.
+    `taught`: stands before the labels of `starts` where `STARTS` is read, so that runs of other models pair.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -57,6 +66,7 @@ class Arm:
     steps: int = PILOT_STEPS
     x_factor: float | None = None
     x_from: str = NONE
+    taught: str = ""
 
 
 def _objective(name: str, **numbers: Any) -> dict[str, Any]:
@@ -67,9 +77,16 @@ def _schedule(name: str, **numbers: Any) -> dict[str, Any]:
     return {"schedule": {"name": name, "warmup": WARMUP, **numbers}}
 
 
-def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, **changes: Any) -> Arm:
-    objective = _objective("grpo+acrl", acrl_gamma=gamma, acrl_clip=5.0)
-    return Arm({**objective, **changes}, x_factor=factor, x_from=x_from)
+def _acrl(
+    gamma: float,
+    factor: float = 1.0,
+    x_from: str = NONE,
+    base: str = "grpo",
+    taught: str = "",
+    **changes: Any,
+) -> Arm:
+    objective = _objective(f"{base}+acrl", acrl_gamma=gamma, acrl_clip=5.0)
+    return Arm({**objective, **changes}, x_factor=factor, x_from=x_from, taught=taught)
 
 
 def _truncated(bits: int) -> dict[str, Any]:
@@ -98,6 +115,8 @@ TRAIN_SIZES = {4096: NONE, 102: "2.5% of the prompts"}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
 SCALES = (0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
+EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
+"""The model of the regime with eight experts of a third of its width, of which two compute a token."""
 
 ARMS: dict[str, Arm] = {
     NONE: Arm(_objective("grpo")),
@@ -151,6 +170,14 @@ ARMS: dict[str, Arm] = {
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
+    # acrl with other objectives and models
+    PPO: Arm({"critic": {}, **_objective("ppo")}),
+    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
+    DAPO: Arm(_objective("dapo")),
+    DAPO_ACRL: _acrl(0.35, base="dapo"),
+    MOE: Arm({**EXPERTS, **_objective("grpo")}, taught=TAUGHT_AS_MOE),
+    MOE_BF16: Arm({**EXPERTS, "engines": CONTROL, **_objective("grpo")}, taught=TAUGHT_AS_MOE),
+    MOE_ACRL: _acrl(0.35, x_from=MOE, taught=TAUGHT_AS_MOE, **EXPERTS),
     # what else there is against mismatch
     "IcePop": Arm(_objective("grpo+icepop")),
     "CISPO": Arm(_objective("cispo")),
@@ -167,7 +194,7 @@ CANCEL = {
     "DFPO min, no stop": "dfpo_min_no_stop",
     "GSPO scaled": "dfpo_scale",
 }
-SPELLED = ("DFPO without transform", "DFPO min")
+SPELLED = ("GRPO", "GRPO-fix", "GSPO", "DFPO without transform", "DFPO min")
 GROUPS = (2, 4, 8)
 
 
@@ -188,27 +215,14 @@ ARMS |= {
     for group in GROUPS
 }
 
+WIDER: dict[str, Any] = {"model": {"name": "tiny-llama", "hidden_size": 96, "intermediate_size": 160}}
 LENGTHS = {
     "length: no schedule": {},
     "length: BF16": {"engines": CONTROL},
     "length: triggered": _schedule("length-triggered", rise=1.5, delay=1.8),
     "length: triggered late": _schedule("length-triggered", rise=1.5, delay=4.0),
+    "length, wide: no schedule": WIDER,
+    "length, wide: triggered": {**WIDER, **_schedule("length-triggered", rise=1.5, delay=1.8)},
 }
 RECURRENCE = {"task": {"name": "recurrence", "difficulty": 16}, **_objective("grpo")}
 ARMS |= {name: Arm({**RECURRENCE, **changes}, tuple(RECURRENCE_STARTS)) for name, changes in LENGTHS.items()}
-
-LATER: frozenset[str] = frozenset(
-    {
-        ON_POLICY,
-        ON_POLICY_BF16,
-        FP8_TIS,
-        FP8_MIS,
-        FP8_ACRL,
-        *(name for name in REFERENCES.values() if name != ACRL),
-        "IcePop",
-        "CISPO",
-        "GSPO, token TIS",
-        "curvature",
-    }
-)
-"""Arms and looks that the stored results leave out for want of time; what needs one is not decided."""

@@ -2,7 +2,6 @@
 
 from math import log2
 
-from experiments import campaign
 from experiments.campaign import CANCEL, GROUPS
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import (
@@ -23,7 +22,7 @@ from simlab.core.results import Results
 GRPO, FIX, GSPO, UNCHANGED, MIN, NO_STOP, SCALED = (f"template: {name}" for name in CANCEL)
 LOOKED = ("clipping", "frequent energy", "KL to base")
 WATCHED = {GSPO: LOOKED, UNCHANGED: LOOKED, MIN: LOOKED}
-SPELLED = tuple(f"two_spellings: {name}" for name in campaign.SPELLED)
+SPELLED_MIN, SPELLED_UNCHANGED = (f"two_spellings: {name}" for name in ("DFPO min", "DFPO without transform"))
 SIZES = {log2(g): (f"template: GSPO, G = {g}", f"template: DFPO min, G = {g}") for g in GROUPS}
 SIZES[4.0] = (GSPO, MIN)
 ASYM = m.watched_late("asym", "Asym")
@@ -56,26 +55,13 @@ CLAIMS = (
         note="The second three parts are against stop-gradient alone.",
     ),
     Claim(
-        "C10",
-        (
-            Part(m.steps_to(0.7), minus(MIN, GSPO), "negative", 0.02),
-            Part(m.steps_to(0.7), minus(MIN, UNCHANGED), "negative", 0.02),
-        ),
-        note="The paper's 0.91 is -0.094 here. Runs that never get there decide nothing.",
-    ),
-    Claim(
         "C11",
         (
             Part(m.REWARD, minus(MIN, FIX), "positive", 0.01),
             Part(m.REWARD, minus(FIX, GSPO), "positive", 0.01),
             Part(m.REWARD, minus(GSPO, GRPO), "zero", 0.02),
             Part(m.REWARD, minus(MIN, UNCHANGED), "positive", 0.01),
-            Part(
-                m.REWARD,
-                minus(*SPELLED[::-1]),
-                "positive",
-                0.01,
-            ),
+            Part(m.REWARD, minus(SPELLED_MIN, SPELLED_UNCHANGED), "positive", 0.01),
         ),
         note="Parts (4) and (5) are against stop-gradient alone, which DFPO contains.",
     ),
@@ -115,6 +101,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=12.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=("cancel_fig2",),
+    figures=("cancel_fig2", "cancel_tab3", "cancel_tab4"),
     decide=decide,
 )

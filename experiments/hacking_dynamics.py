@@ -129,6 +129,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=25.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=("hacking_fig2", "hacking_fig5"),
+    figures=tuple(f"hacking_fig{number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 14, 15)),
     decide=decide,
 )

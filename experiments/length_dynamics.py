@@ -8,7 +8,7 @@ from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
-FREE, BF16, TRIGGERED, TRIGGERED_LATE = LENGTHS
+FREE, BF16, TRIGGERED, TRIGGERED_LATE, WIDE, WIDE_TRIGGERED = LENGTHS
 LONGER = m.growth("response_length", "the response length")
 COLLAPSE = Part(m.FALL, minus(FREE, BF16), "negative", 0.03)
 
@@ -22,6 +22,15 @@ CLAIMS = (
         ),
         COLLAPSE,
         note="On the recurrence, where length pays; a surge is 1.5 times the early length for three steps.",
+    ),
+    Claim(
+        "L13",
+        (
+            Part(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02),
+            Part(m.REWARD, minus(WIDE_TRIGGERED, WIDE), "positive", 0.02),
+        ),
+        COLLAPSE,
+        note="Hidden sizes 64 and 96.",
     ),
 )
 
@@ -39,7 +48,8 @@ EXPERIMENT = Experiment(
     question="Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     decision_rule=rule_text(CLAIMS),
     run=run,
-    minutes=5.0,
+    minutes=10.0,
     claims=tuple(claim.id for claim in CLAIMS),
+    figures=("lr_fig6",),
     decide=decide,
 )

@@ -100,6 +100,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=20.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=("lr_fig2",),
+    figures=tuple(f"lr_fig{number}" for number in (1, 2, 4, 5, 11, 13)),
     decide=decide,
 )

@@ -62,22 +62,94 @@ FIGURES: dict[str, FigureSource] = {
     "hacking_fig2": FigureSource(
         "hacking_dynamics", "figures.hacking_fig2", "Reward, entropy and mismatch with TIS and without"
     ),
-    "hacking_fig5": FigureSource(
+    "hacking_fig3": FigureSource(
         "hacking_dynamics",
-        "figures.hacking_fig5",
-        "Mismatch under injected weights and clips, and mean rho by probability",
+        "figures.hacking_fig3",
+        "Correlation of the engines' probabilities, largest rho, and clusters of values",
     ),
-    "lr_fig2": FigureSource(
-        "lr_dynamics", "figures.lr_fig2", "Corrections, learning rates and schedules under one mismatch"
+    "hacking_fig4": FigureSource(
+        "hacking_dynamics",
+        "figures.hacking_fig4",
+        "Reward, entropy and mismatch under token and sequence clips",
     ),
+    "hacking_fig5": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig5", "Reward, entropy and mismatch as rare tokens weigh more"
+    ),
+    "hacking_fig6": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig6", "The monitor J where weights are distorted and where not"
+    ),
+    "hacking_fig7": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig7", "Mismatch by probability of the token, and its drift"
+    ),
+    "hacking_fig8": FigureSource(
+        "hacking_dynamics",
+        "figures.hacking_fig8",
+        "Runs forked halfway, with one arrow of the feedback loop cut",
+    ),
+    "hacking_fig10": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig10", "Rare tokens without weight, and weights with noise"
+    ),
+    "hacking_fig14": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig14", "What leaves its level first: change points of every run"
+    ),
+    "hacking_fig15": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig15", "More measures of mismatch with TIS and without"
+    ),
+    "lr_fig1": FigureSource(
+        "lr_dynamics", "figures.lr_fig1", "Reward, log_ppl_abs_diff and gradient norm without correction"
+    ),
+    "lr_fig2": FigureSource("lr_dynamics", "figures.lr_fig2", "Corrections under one mismatch"),
+    "lr_fig4": FigureSource("lr_dynamics", "figures.lr_fig4", "The learning rate and a tenth of it"),
+    "lr_fig5": FigureSource("lr_dynamics", "figures.lr_fig5", "All prompts and a fortieth of them"),
+    "lr_fig6": FigureSource(
+        "length_dynamics",
+        "figures.lr_fig6",
+        "Length, reward and rate with the triggered schedule and without",
+    ),
+    "lr_fig11": FigureSource(
+        "lr_dynamics", "figures.lr_fig11", "A rate halved at intervals, with corrections and without"
+    ),
+    "lr_fig13": FigureSource("lr_dynamics", "figures.lr_fig13", "FP16 in both engines"),
     "vexact_doses": FigureSource(
         "vexact_dynamics", "figures.vexact_doses", "Reward against three kinds of dose, and without mismatch"
     ),
+    "acrl_fig6": FigureSource(
+        "acrl_dynamics", "figures.acrl_fig6", "Mean rho by probability of the token under FP8 rollouts"
+    ),
+    "acrl_fig8": FigureSource("acrl_dynamics", "figures.acrl_fig8", "Entropy under ACRL and its rivals"),
     "acrl_fig9": FigureSource(
-        "acrl_dynamics", "figures.acrl_fig9", "Discrepancy, entropy and reward under ACRL and over gamma"
+        "acrl_dynamics", "figures.acrl_fig9", "Discrepancy, gradient norm and reward under nearest FP8"
+    ),
+    "acrl_fig11": FigureSource(
+        "acrl_dynamics", "figures.acrl_fig11", "Discrepancy, entropy and reward under the truncated dose"
+    ),
+    "acrl_tab4": FigureSource(
+        "acrl_variants", "figures.acrl_tab4", "ACRL on other objectives and with other distances"
+    ),
+    "acrl_tab5": FigureSource("moe_dynamics", "figures.acrl_tab5", "Dense and MoE policies under one dose"),
+    "acrl_tab7": FigureSource("acrl_dynamics", "figures.acrl_tab7", "ACRL with a reference that is off"),
+    "acrl_tab8": FigureSource(
+        "acrl_dynamics", "figures.acrl_tab8", "Discrepancy of a BF16 run, were its rollouts in FP8"
+    ),
+    "acrl_tab9": FigureSource(
+        "acrl_dynamics", "figures.acrl_tab9", "Discrepancy, entropy and reward over the strength of ACRL"
     ),
     "cancel_fig2": FigureSource(
-        "cancel_dynamics", "figures.cancel_fig2", "Reward of DFPO, its parts and its rivals, and group size"
+        "cancel_dynamics", "figures.cancel_fig2", "Reward of DFPO, its parts and its rivals along the run"
+    ),
+    "cancel_tab1": FigureSource(
+        "spelling_dynamics",
+        "figures.cancel_tab1",
+        "Reward of DFPO and its rivals where two spellings are right",
+    ),
+    "cancel_tab3": FigureSource("cancel_dynamics", "figures.cancel_tab3", "Reward of DFPO without its parts"),
+    "cancel_tab4": FigureSource(
+        "cancel_dynamics", "figures.cancel_tab4", "Reward of DFPO and GSPO against the size of the group"
+    ),
+    "attribution_ladder": FigureSource(
+        "attribution_ladder",
+        "figures.attribution_ladder",
+        "Exact shares of the engine's sites in its mismatch, and their ladder",
     ),
     "leaderboard": FigureSource(
         "leaderboard", "figures.leaderboard", "Every remedy against one dose of mismatch, ranked"
@@ -98,6 +170,11 @@ FIGURES: dict[str, FigureSource] = {
     ),
     "sweep_cost": FigureSource(
         "bench_sweep", "figures.sweep_cost", "Cost of a sweep against runs, width, response length and steps"
+    ),
+    "device_speed": FigureSource(
+        "bench_device",
+        "figures.device_speed",
+        "Runs side by side on one device, and their share of its roofline",
     ),
     "tensor_core_throughput": FigureSource(
         "bench_tensor_cores",

@@ -118,15 +118,14 @@ def first_change(metric: str, before: str, says: str) -> Measure:
     return Measure(f"steps between the change points of {says}", of)
 
 
-def steps_to(level: float) -> Measure:
-    """Log of the step at which the reward, over five chunks, first reaches `level`; NaN if never."""
+def steps_to_gain(gain: float) -> Measure:
+    """Log of the step at which the reward, over five chunks, is first `gain` above its first two; else NaN."""
 
     def of(view: View) -> float:
-        smooth = _smooth(view)
-        reached = np.flatnonzero(smooth >= level)
+        reached = np.flatnonzero(_smooth(view) >= view.curve("reward")[:2].mean() + gain)
         return float(np.log(view.chunks["step"].iloc[reached[0]] + 10)) if len(reached) else np.nan
 
-    return Measure(f"log of the steps until reward {level}", of)
+    return Measure(f"log of the steps until a reward {gain} above the first", of)
 
 
 def watched_late(metric: str, says: str) -> Measure:

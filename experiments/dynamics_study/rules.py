@@ -14,6 +14,7 @@ from simlab.claims import Finding, Interval, decide, paired_effect
 from simlab.core.results import Results
 
 Sign = Literal["positive", "negative", "zero"]
+RUNS_PER_ARM = 4
 POWER = (
     "Pilot power: four runs per arm, one from each of four warm starts, paired, with 95% intervals over warm "
     "starts. Inconclusive where an interval holds zero and leaves the margin. "
@@ -92,10 +93,11 @@ class Claim:
 
 
 def rule_text(claims: Sequence[Claim]) -> str:
-    """Return what an experiment prints as its rule."""
+    """Return what an experiment prints as its rule, with the runs that each claim may cost."""
     return (
         f"{POWER}A claim is reproduced if all its parts are, opposite if any part is, has no effect if any "
-        "part has none, else is inconclusive. " + " ".join(claim.rule for claim in claims)
+        "part has none, else is inconclusive. "
+        + " ".join(f"{claim.rule} Budget: {RUNS_PER_ARM * len(arms_of([claim]))} runs." for claim in claims)
     )
 
 

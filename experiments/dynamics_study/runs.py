@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.campaign import ARMS, LATER, STARTS, WIDTH, Arm
+from experiments.campaign import ARMS, STARTS, WIDTH, Arm
 from experiments.regime import BASE
 from simlab.claims import change_point
 from simlab.core.experiment import Run
@@ -47,16 +47,14 @@ def collect(run: Run, names: Iterable[str], smoke: Sequence[str]) -> Frames:
 
     The store lies beside the results, so that all experiments below one folder share it.
     """
-    chosen = [name for name in dict.fromkeys(smoke if run.smoke else names) if name not in LATER]
+    chosen = list(dict.fromkeys(smoke if run.smoke else names))
     plain = [name for name in chosen if ARMS[name].x_factor is None]
     frames = [swept(run, [place for name in plain for place in places(name, run.smoke)])]
     if len(plain) < len(chosen):
         first = first_discrepancies(*frames[0][:2])
         referred = [place for name in chosen if name not in plain for place in places(name, run.smoke)]
         frames.append(swept(run, [_with_reference(place, first) for place in referred]))
-    run.configure(
-        arms=chosen, left_out=sorted(LATER.intersection(names)), base=BASE, width=WIDTH, chunk=CHUNK
-    )
+    run.configure(arms=chosen, base=BASE, width=WIDTH, chunk=CHUNK)
     runs, steps, vectors = (pd.concat(parts, ignore_index=True) for parts in zip(*frames, strict=True))
     run.seeds(sorted(set(runs["seed"])))
     return runs, steps, vectors
@@ -87,7 +85,7 @@ def places(name: str, smoke: bool) -> list[Place]:
     if smoke:
         return [Place(name, start, 0, {**fixed, **SMOKE, "seed": i}) for i, start in enumerate(arm.starts)]
     return [
-        Place(name, start, seed, {**fixed, "warm_start": STARTS[start], "seed": seed})
+        Place(name, start, seed, {**fixed, "warm_start": STARTS[arm.taught + start], "seed": seed})
         for start in arm.starts
         for seed in seeds(arm)
     ]

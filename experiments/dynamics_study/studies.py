@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.campaign import LATER, NONE
+from experiments.campaign import NONE
 from experiments.dynamics_study.looks import LOOKS
 from experiments.dynamics_study.runs import Frame, Frames, Place, places
 from experiments.regime import BASE, CONTROL
 from simlab.core.experiment import Run
+from simlab.models.parameters import Params
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import first_params
@@ -38,7 +39,7 @@ def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]]) -> Frame:
     keys = {(row["arm"], row["start"], row["seed"]): row["run"] for row in runs.to_dict("records")}
     rows: list[dict[str, Any]] = []
     for arm, looks in arms.items():
-        if arm not in set(runs["arm"]) or LATER.intersection(looks):
+        if arm not in set(runs["arm"]):
             continue
         wanted = places(arm, run.smoke)
         names = [keys[arm, place.start, place.changes["seed"]] for place in wanted]
@@ -64,7 +65,7 @@ def forked(run: Run, arm: str = NONE) -> Frames:
     chunk, look = steps // 2 // (1 if run.smoke else 5), _looking(("mismatch",))
     to_fork = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
     *_, (halfway, _) = run.track(to_fork, "to the fork")
-    runs, curves, rows = [], [], []
+    runs, tables, rows = [], [], []
     for name, changes in FORKS.items():
         branch = swept_recipe(run_config(BASE, {**wanted[0].changes, **changes}))
         state = jax.vmap(lambda state, branch=branch: fork(state, branch))(halfway)
@@ -74,24 +75,28 @@ def forked(run: Run, arm: str = NONE) -> Frames:
         chunks = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
         parts = [(after, jax.device_get(metrics)) for after, metrics in run.track(chunks, name)]
         ended = parts[-1][0]
-        curves.append(_curves(keys, [metrics for _, metrics in parts], steps // 2))
+        tables.append(curves(keys, [metrics for _, metrics in parts], steps // 2))
         rows += _rows(keys, steps, jax.device_get(look(recipe, ended, ended.params)))
-        runs += [_run_row(key, name, place) for key, place in zip(keys, wanted, strict=True)]
-    return pd.DataFrame(runs), pd.concat(curves, ignore_index=True), pd.DataFrame(rows)
+        runs += [run_row(key, name, place, steps // 2) for key, place in zip(keys, wanted, strict=True)]
+    return pd.DataFrame(runs), pd.concat(tables, ignore_index=True), pd.DataFrame(rows)
+
+
+def policies(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, list[Params]]:
+    """Return the recipe of the first of `wanted` and the first parameters of each."""
+    configs = [run_config(BASE, place.changes) for place in wanted]
+    recipe, folder = recipe_of(configs[0]), run.out.parent / "campaign" / "warm_starts"
+    return recipe, [
+        first_params(config.warm_start, recipe.task, recipe.model, config.seed, folder) for config in configs
+    ]
 
 
 def _begin(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, Recipe, TrainState]:
     """The recipe, the same with the objective that sweeps share, and the first states side by side."""
-    configs = [run_config(BASE, place.changes) for place in wanted]
-    recipe, shared = recipe_of(configs[0]), swept_recipe(configs[0])
-    folder = run.out.parent / "campaign" / "warm_starts"
+    recipe, first = policies(run, wanted)
+    shared = swept_recipe(run_config(BASE, wanted[0].changes))
     states = [
-        initial_state(
-            shared,
-            first_params(config.warm_start, recipe.task, recipe.model, config.seed, folder),
-            jax.random.key(config.seed),
-        )
-        for config in configs
+        initial_state(shared, params, jax.random.key(place.changes["seed"]))
+        for params, place in zip(first, wanted, strict=True)
     ]
     return recipe, shared, jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
@@ -109,7 +114,8 @@ def _rows(names: Sequence[str], step: int, seen: Mapping[str, np.ndarray]) -> It
         yield {"run": name, "step": step} | {key: float(value[lane]) for key, value in seen.items()}
 
 
-def _curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], first: int) -> Frame:
+def curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], first: int) -> Frame:
+    """Return scalar metrics [lanes, steps] of successive parts as one row per run and step, from `first`."""
     scalars = [name for name, values in parts[0].items() if values.ndim == 2]
     whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in scalars}
     count = next(iter(whole.values())).shape[1]
@@ -117,7 +123,7 @@ def _curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], firs
     return pd.DataFrame(columns | {name: values.reshape(-1) for name, values in whole.items()})
 
 
-def _run_row(key: str, arm: str, place: Place) -> dict[str, Any]:
+def run_row(key: str, arm: str, place: Place, made: int) -> dict[str, Any]:
+    """Return the row in `runs` of a run that no sweep made."""
     values = {"run": key, "seed": place.changes["seed"], "status": "finished", "arm": arm}
-    steps = place.changes["steps"]
-    return values | {"start": place.start, "steps": steps, "steps_made": steps // 2}
+    return values | {"start": place.start, "steps": place.changes["steps"], "steps_made": made}

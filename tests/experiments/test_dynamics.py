@@ -1,11 +1,13 @@
 """Rules and measures of the experiments about dynamics, on made-up runs; the arms, without running them."""
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.campaign import ARMS, BF16, NONE
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study import variants
 from experiments.dynamics_study.rules import (
     Claim,
     Part,
@@ -18,6 +20,7 @@ from experiments.dynamics_study.rules import (
 )
 from experiments.dynamics_study.runs import CHUNK, bins, changes, chunks, places
 from experiments.regime import BASE
+from simlab.objectives import TokenBatch
 from simlab.sweeps import run_config
 
 STEPS = 100
@@ -96,7 +99,10 @@ def test_growth_and_collapse_of_a_made_up_run():
     assert pytest.approx(np.log(4), rel=1e-6) == m.GROWTH(view)
     # Five chunks' mean is 0.66 with one low chunk among them, 0.8 x 0.8 = 0.64 is crossed with two.
     assert m.COLLAPSE_STEP(view) == 80
-    assert m.steps_to(0.7)(view) == pytest.approx(np.log(CHUNK))
+    assert np.isnan(m.steps_to_gain(0.1)(view))
+    risen = m.Views(_results({"a": np.where(np.arange(STEPS) < 20, 0.2, 0.8)}))  # pyright: ignore
+    # The third chunk makes a mean of 0.4.
+    assert m.steps_to_gain(0.1)(risen.arms["a"]["s0", 0]) == pytest.approx(np.log(3 * CHUNK))
 
 
 def test_chunks_changes_and_bins_of_a_step_table():
@@ -144,3 +150,25 @@ def test_a_rule_names_its_arms_and_margins():
     text = rule_text([Claim("H7", (Part(m.REWARD, minus(NONE, BF16), "negative", 0.03),))])
     assert "H7: (1) reward, last quarter: no correction minus BF16 control" in text
     assert "expected negative, margin 0.03" in text
+
+
+def test_variants_measure_what_they_say():
+    train, infer = np.log([[0.5, 0.25], [0.5, 1.0]]), np.log([[0.25, 0.25], [0.5, 0.5]])
+    batch = TokenBatch(
+        logp=jnp.float32(train),
+        logp_train=jnp.float32(train),
+        logp_infer=jnp.float32(infer),
+        rewards=jnp.array([1.0, 0.0]),
+        mask=jnp.array([[True, True], [True, False]]),
+        group_size=2,
+    )
+    absolute, squared, divergence = np.asarray(variants.distances(batch))
+    assert absolute.tolist() == [0.125, 0]
+    assert squared.tolist() == [0.03125, 0]
+    assert divergence == pytest.approx([(1 - np.log(2)) / 2, 0])
+    # Y = 0.0625 over X = 0.125: half of gamma, rho = 2 where the engines differ.
+    weights = variants.Distance(0, 0.125)(batch, jnp.array([[1.0, 1.0], [-1.0, -1.0]]))
+    assert np.asarray(weights[0]) == pytest.approx([2 ** (variants.GAMMA / 2), 1])
+    # The right answer has twice the mean discrepancy and loses 2, the wrong one nothing.
+    advantages = np.asarray(variants.penalized(batch, jnp.ones(2, bool)))
+    assert advantages[0] < 0 < advantages[1]

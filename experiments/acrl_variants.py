@@ -1,0 +1,58 @@
+"""The claims of *acrl* that need other objectives: PPO, DAPO, other distances, a penalty on discrepancy."""
+
+import pandas as pd
+
+from experiments.campaign import ACRL, DAPO, DAPO_ACRL, NONE, PPO, PPO_ACRL
+from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.rules import Claim, Part, arms_of, findings, minus, rule_text
+from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.variants import KL, MOVING, PENALIZED, PENALTY, SQUARED, VARIANTS, varied
+from simlab.claims import Finding
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+
+PAIRS = {NONE: ACRL, PPO: PPO_ACRL, DAPO: DAPO_ACRL}
+DISCREPANCY = m.late_log("discrepancy", "the discrepancy d")
+
+CLAIMS = (
+    Claim(
+        "A9",
+        tuple(Part(m.REWARD, minus(acrl, bare), "positive", 0.02) for bare, acrl in PAIRS.items()),
+        note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, DAPO.",
+    ),
+    Claim(
+        "A14",
+        (Part(m.REWARD, minus(PENALIZED, NONE), "negative", 0.02),),
+        Part(DISCREPANCY, minus(PENALIZED, NONE), "negative", 0.05),
+        note=f"The penalty is {PENALTY:g} for the mean discrepancy of a batch; the reward is without it.",
+    ),
+    Claim(
+        "A16",
+        tuple(Part(m.REWARD, minus(variant, ACRL), "zero", 0.05) for variant in (SQUARED, KL, MOVING)),
+        note="X moves a fifth of the way to the last 10 steps' discrepancy every 10 steps.",
+    ),
+)
+
+
+def run(run: Run) -> None:
+    swept = [arm for arm in arms_of(CLAIMS) if arm not in VARIANTS]
+    runs, steps, vectors = collect(run, swept, smoke=(NONE, ACRL))
+    with run.phase("variants"):
+        more, curves = varied(run)
+    write(run, pd.concat([runs, more]), pd.concat([steps, curves]), vectors)
+
+
+def decide(results: Results) -> list[Finding]:
+    return findings(results, CLAIMS)
+
+
+EXPERIMENT = Experiment(
+    name="acrl_variants",
+    question="Does ACRL help beyond GRPO, with other distances, and can a penalty take its place?",
+    decision_rule=rule_text(CLAIMS),
+    run=run,
+    minutes=12.0,
+    claims=tuple(claim.id for claim in CLAIMS),
+    figures=("acrl_tab4",),
+    decide=decide,
+)

@@ -1,0 +1,12 @@
+"""Rare tokens without weight, and weights with noise, on top of GSPO (hacking Fig. 10, 12)."""
+
+from matplotlib.figure import Figure
+
+from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
+from simlab.core.results import Results
+
+ARMS = ("GSPO", "GSPO, delta 0", "GSPO, weight noise")
+
+
+def draw(results: Results) -> Figure:
+    return draw_panels(results, ARMS, (REWARD, ENTROPY, MISMATCH))

@@ -1,0 +1,119 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Autopsy of a collapse
+#
+# A policy is trained by reinforcement learning while an engine in coarse FP8 samples for it. The reward
+# rises, stands, and falls. Three questions: what went first, which tokens, and which part of the engine?
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from simlab.claims import change_point
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
+
+SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
+
+# %% [markdown]
+# ## The run
+#
+# The runs of the flagship are stored with the code. Of those without correction, the one that lost most; and,
+# from the same first policy with the same random numbers, the run whose sampler computes in BF16.
+
+# %%
+results = Results(committed_results("flagship"))
+steps = results.table("steps")
+smooth = steps.sort_values("step").groupby(["arm", "warm_start", "seed"])["reward"].rolling(40).mean()
+fall = smooth.groupby(level=[0, 1, 2]).agg(lambda curve: curve.max() - curve.iloc[-1])
+warm_start, seed = fall["no correction"].idxmax()
+case = steps[(steps["warm_start"] == warm_start) & (steps["seed"] == seed)]
+dead, control = (case[case["arm"] == arm].set_index("step") for arm in ("no correction", "BF16 control"))
+
+curves = {"reward": "linear", "rms_log_rho": "log", "entropy": "linear", "grad_norm": "log"}
+figure, axes = plt.subplots(1, 4, figsize=(10, 2.4), layout="constrained")
+for axis, (metric, scale) in zip(axes, curves.items(), strict=True):
+    axis.plot(dead[metric].rolling(10, min_periods=1).mean(), label="coarse FP8")
+    axis.plot(control[metric].rolling(10, min_periods=1).mean(), "--", label="BF16")
+    axis.set(title=metric, xlabel="step", yscale=scale)
+axes[0].legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# The control lives, so it is not the learning rate alone.
+#
+# ## What went first
+#
+# A change point is the step that splits a curve into two levels best; the p-value says whether a curve
+# without a change would show as much. Curves that span decades are taken as logarithms.
+
+# %%
+def level(metric, scale):
+    """Means over ten steps; a step without any reward has no gradient, hence the floor of the logarithm."""
+    means = dead[metric].groupby(dead.index // 10).mean()
+    return np.log(means.clip(lower=1e-6)) if scale == "log" else means
+
+
+order = {metric: change_point(level(metric, scale)) for metric, scale in curves.items()}
+pd.DataFrame({name: {"step": 10 * found.index, "p": round(found.p_value, 3)} for name, found in order.items()}).T
+
+# %% [markdown]
+# ## Which tokens
+#
+# Mean rho of the tokens by their probability under the trainer. Rare ones that were sampled are those
+# that the sampler overrates; more so, the longer the run.
+
+# %%
+bins = results.table("bins")
+mine = bins[(bins["warm_start"] == warm_start) & (bins["seed"] == seed) & (bins["arm"] == "no correction")]
+mine = mine.assign(
+    part=np.where(mine["step"] < 0.3 * mine["step"].max(), "early", "late"),
+    total=mine["mean_rho"] * mine["tokens"],
+)
+sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "tokens"]].sum()
+(sums["total"] / sums["tokens"]).unstack("part").round(3)
+
+# %% [markdown]
+# ## Which part of the engine
+#
+# The same tokens are scored with one part after another computed as the sampler does, in all combinations. A
+# part's Shapley value is the average of what it adds, whoever came before; the values sum to the whole. Here
+# of a first policy: the stored runs keep curves, not weights. `simlab explain` does it for a checkpoint.
+
+# %%
+from experiments.attribution_ladder import subject
+from experiments.dynamics_study.runs import SMOKE as SMALL
+from simlab.claims.explain import explain
+
+small = {**SMALL, "engines": "f32/fp8-e4m3"}
+policy = subject(small, 2, 0) if SMOKE else subject({"warm_start": "add-sharp-0"}, 16, 0)
+tables = explain(policy, lambda items, *_: items, top=5)
+pd.DataFrame(tables["groups"])[["group", "shapley", "alone", "without"]].round(3)
+
+# %% [markdown]
+# And the five tokens on which the engines differ most (in brackets):
+
+# %%
+pd.DataFrame(tables["tokens"]).round(4)
+
+# %% [markdown]
+# ## One token, layer by layer
+#
+# The error of the worst token after every layer, and what it does to the probabilities.
+
+# %%
+pd.DataFrame(tables["autopsy"]).round(4)

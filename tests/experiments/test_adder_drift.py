@@ -1,0 +1,65 @@
+"""The long runs on two adders: what their engines have in common, and what their rule says."""
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import adder_drift
+from experiments.adder_drift import ARMS, CARDS, DOSE, DRIFT_BASE, NARROWED, PLAIN, SAME, place
+from simlab.engines import static_signature
+from simlab.sweeps import recipe_of, run_config
+from tests.experiments.test_dynamics import Tables
+
+STEPS = 400
+
+
+def engines(arm):
+    return recipe_of(run_config(DRIFT_BASE, place(arm, 0).changes)).engines
+
+
+def test_arms_differ_in_their_adders_alone():
+    same, cards, narrowed = (engines(arm) for arm in (SAME, CARDS, NARROWED))
+    assert same.train == same.infer == cards.infer == narrowed.train
+    assert static_signature(narrowed) == static_signature(same)
+    assert static_signature(cards.train) != static_signature(same.train)
+    changed = [
+        (int(x), int(y))
+        for x, y in zip(*(jax.tree.leaves(pair.infer) for pair in (same, narrowed)), strict=True)
+        if not np.array_equal(x, y, equal_nan=True)
+    ]
+    # Projections, head, scores and values: the bits inside and those of the result.
+    assert sorted(changed) == [(23, 13)] * 4 + [(25, 13)] * 4
+
+
+@pytest.mark.parametrize(
+    ("fall", "growth", "dose", "verdict"),
+    [
+        (0.2, 4.0, 0.5, "reproduced"),
+        (0.0, 4.0, 0.5, "no effect"),
+        (0.2, 1.0, 0.5, "no effect"),
+        (0.0, 1.0, 0.0, "inconclusive"),
+    ],
+)
+def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, dose, verdict):
+    falls = {SAME: 0.0, CARDS: fall, NARROWED: 0.0, PLAIN: 0.0, DOSE: dose}
+    steps = np.arange(STEPS)
+    late = steps >= 0.75 * STEPS
+    rows = []
+    for arm in ARMS:
+        for start in range(6):
+            reward = 0.9 - (falls[arm] + 1e-3 * start * (arm != SAME)) * late
+            spread = np.where(late, growth, 1.0) * (arm != SAME)
+            numbers = dict.fromkeys(adder_drift.COLUMNS, spread) | {"reward": reward}
+            rows.append(pd.DataFrame({"run": f"{arm} {start}", "step": steps} | numbers))
+    runs = [
+        {"run": f"{arm} {start}", "arm": arm, "start": f"start {start}", "seed": start, "steps": STEPS}
+        for arm in ARMS
+        for start in range(6)
+    ]
+    tables = Tables(
+        runs=pd.DataFrame(runs).assign(status="finished"), chunks=adder_drift.chunks(pd.concat(rows))
+    )
+    (finding,) = adder_drift.decide(tables)  # type: ignore[arg-type]
+    assert (finding.claim, finding.verdict) == ("T5", verdict)
+    assert f"{NARROWED}: " in finding.note
