@@ -31,12 +31,10 @@ def _shares(axes: Axes, results: Results) -> None:
         axes.plot([place, place], [low, high], "-", color=COLORS[number])
         axes.plot(place, share, MARKERS[number], color=COLORS[number], label=label)
     axes.set_xticks(range(len(policies)), policies)
-    axes.set_yscale("symlog", linthresh=1)
-    axes.set_yticks([-10, -1, 0, 1, 10, 100], ["-10", "-1", "0", "1", "10", "100"])
-    axes.set_ylim(-10, 200)
+    axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_ylabel("share of mean square log rho, %")
-    axes.set_title("FP8 mismatch")
-    axes.legend()
+    axes.set_title("what makes it")
+    axes.legend(loc="center left")
 
 
 def _bits(axes: Axes, results: Results) -> None:
@@ -52,9 +50,9 @@ def _bits(axes: Axes, results: Results) -> None:
             axes.plot(bits, shown, style, color=COLORS[number], marker=MARKERS[number], label=label)
     axes.axvline(13, color=MUTED, linewidth=0.8)
     axes.set_yscale("log")
-    axes.set_xlabel("fraction bits of the FP8 adder\n(to BF16: solid, to 25 bits: dashed)")
+    axes.set_xlabel("fraction bits\n(against BF16: solid, 25 bits: dashed)")
     axes.set_ylabel("RMS log rho")
-    axes.set_title("bits")
+    axes.set_title("bits of the adder")
     axes.legend()
 
 
