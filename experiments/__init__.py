@@ -20,6 +20,8 @@ EXPERIMENTS: dict[str, str] = {
     "leaderboard": "experiments.leaderboard",
     "attribution_ladder": "experiments.attribution_ladder",
     "which_card": "experiments.which_card",
+    "real_card": "experiments.real_card",
+    "adder_drift": "experiments.adder_drift",
     "length_growth": "experiments.length_growth",
     "diagnosis_roc": "experiments.diagnosis_roc",
     "real_pairs": "experiments.real_pairs",

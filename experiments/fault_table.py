@@ -42,11 +42,11 @@ BASE: dict[str, Any] = {
 OBJECTIVES = ("grpo", "gspo", "grpo+tis")
 STEPS, SEEDS = (400, 40), (8, 4)  # of a full run and of a smoke run
 TRIES = {
-    "kill -9 at a random moment": (50, 2),
+    "kill -9 at a random moment": (50, 1),
     "disk full": (6, 1),
     "folder that cannot be written": (4, 1),
-    "result file damaged": (12, 4),
-    "checkpoint damaged": (4, 2),
+    "result file damaged": (12, 3),
+    "checkpoint damaged": (4, 1),
     "two sweeps in one folder": (4, 1),
     "clock going backwards": (4, 1),
 }

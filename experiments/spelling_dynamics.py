@@ -18,8 +18,8 @@ CLAIMS = (
             Part(PACE, minus(MIN, GSPO), "negative", 0.02),
             Part(PACE, minus(MIN, UNCHANGED), "negative", 0.02),
         ),
-        note="The paper's 0.91 is -0.094 here. The level was set after two of the three arms were seen, which had "
-        "gained .04 and .02. Runs that never get there decide nothing.",
+        note="The paper's 0.91 is -0.094 here. The level was set after two of the three arms were seen: "
+        "they had gained .04 and .02. Runs that never get there decide nothing.",
     ),
     Claim(
         "C11",

@@ -56,6 +56,9 @@ FIGURES: dict[str, FigureSource] = {
         "figures.which_card_shares",
         "Shares of format, adder and order in the mismatch of two cards",
     ),
+    "adder_drift": FigureSource(
+        "adder_drift", "figures.adder_drift", "Long on-policy runs whose engines differ in their adders alone"
+    ),
     "length_growth": FigureSource(
         "length_growth", "figures.length_growth", "Response length and reward grow together where length pays"
     ),

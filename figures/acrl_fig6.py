@@ -1,8 +1,11 @@
 """Mean rho by probability of the token under FP8 rollouts (acrl Fig. 6)."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
+from figures.arms import tables
 from figures.style import COLORS, MARKERS, MUTED, new_figure
 from simlab.core.results import Results
 
@@ -11,10 +14,10 @@ NAMES = {"FP8": "nearest FP8", "no correction": "the truncated dose"}
 
 
 def draw(results: Results) -> Figure:
-    runs, bins = results.table("runs"), results.table("bins")
+    runs, bins = tables(results)[0], results.table("bins")
     figure, axis = new_figure()
     for look, arm in enumerate(ARMS):
-        mine = bins[bins["run"].isin(runs["run"][runs["arm"] == arm]) & (bins["tokens"] > 0)]
+        mine: Any = bins[bins["run"].isin(runs["run"][runs["arm"] == arm]) & (bins["tokens"] > 0)]
         late = mine[mine["step"] >= 0.75 * (mine["step"].max() + 10)]
         sums = (
             late.assign(total=late["mean_rho"] * late["tokens"])

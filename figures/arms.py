@@ -11,7 +11,7 @@ from figures.style import COLORS, COLUMN, DASHES, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 SMOOTH = 5
-DECADES = 1.5  # an axis of fewer is labeled with 1, 2 and 5
+NARROW, WIDE = 5, 30  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
 
 
 def tables(results: Results) -> tuple[Any, Any]:
@@ -56,7 +56,7 @@ def short(arm: str) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a panel shows over steps: a column of `chunks`, its label, and how it is scaled."""
+    """What a panel shows over steps: a column of `chunks` and its label; logarithmic if `log` and wide."""
 
     metric: str
     label: str
@@ -81,9 +81,10 @@ def draw_panels(
     for axis, panel in zip(axes[0], panels, strict=True):
         draw_arms(axis, results, arms, panel.metric, labels=panel is panels[0])
         axis.set(ylabel=panel.label, **({"ylim": panel.limits} if panel.limits else {}))
-        if panel.log:
+        low, high = axis.dataLim.intervaly
+        if panel.log and high > NARROW * max(low, 0):
             axis.set_yscale("log")
-            if np.ptp(np.log10(axis.get_ylim())) < DECADES:
+            if high < WIDE * low:
                 plain_log(axis.yaxis)
     figure.legend(loc="outside upper center", ncols=4 if width == PAGE else 2, fontsize=6)
     return figure

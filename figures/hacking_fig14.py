@@ -1,7 +1,10 @@
 """What leaves its level first: change points of each run without correction (hacking Fig. 14)."""
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
+from figures.arms import tables
 from figures.style import COLORS, new_figure
 from simlab.core.results import Results
 
@@ -16,8 +19,8 @@ CURVES = {
 
 
 def draw(results: Results) -> Figure:
-    runs, changes = results.table("runs"), results.table("changes")
-    mine = changes[changes["run"].isin(runs["run"][runs["arm"] == ARM])]
+    runs, changes = tables(results)[0], results.table("changes")
+    mine: Any = changes[changes["run"].isin(runs["run"][runs["arm"] == ARM])]
     figure, axis = new_figure()
     for row, metric in enumerate(CURVES):
         found = mine[mine["metric"] == metric]

@@ -61,6 +61,7 @@ plt.show()
 # A change point is the step that splits a curve into two levels best; the p-value says whether a curve
 # without a change would show as much. Curves that span decades are taken as logarithms.
 
+
 # %%
 def level(metric, scale):
     """Means over ten steps; a step without any reward has no gradient, hence the floor of the logarithm."""
@@ -69,7 +70,9 @@ def level(metric, scale):
 
 
 order = {metric: change_point(level(metric, scale)) for metric, scale in curves.items()}
-pd.DataFrame({name: {"step": 10 * found.index, "p": round(found.p_value, 3)} for name, found in order.items()}).T
+pd.DataFrame(
+    {name: {"step": 10 * found.index, "p": round(found.p_value, 3)} for name, found in order.items()}
+).T
 
 # %% [markdown]
 # ## Which tokens
@@ -99,8 +102,12 @@ from experiments.attribution_ladder import subject
 from experiments.dynamics_study.runs import SMOKE as SMALL
 from simlab.claims.explain import explain
 
-small = {**SMALL, "engines": "f32/fp8-e4m3"}
-policy = subject(small, 2, 0) if SMOKE else subject({"warm_start": "add-sharp-0"}, 16, 0)
+if SMOKE:
+    rounded = {"weights": "e4m3fn"}
+    engines = {"name": "f32/f32", "infer": {"projection": rounded, "lm_head": rounded}}
+    policy = subject({**SMALL, "engines": engines}, 1, 0)
+else:
+    policy = subject({"warm_start": "add-sharp-0"}, 16, 0)
 tables = explain(policy, lambda items, *_: items, top=5)
 pd.DataFrame(tables["groups"])[["group", "shapley", "alone", "without"]].round(3)
 

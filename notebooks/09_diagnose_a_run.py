@@ -112,7 +112,7 @@ pd.DataFrame(
 # With verl 0.9: install simlab in its environment, set one variable, train a few steps, and ask.
 #
 # ```console
-# $ pip install 'simlab[verl]'
+# $ pip install '.[verl]'        # from a checkout
 # $ python -m verl.trainer.main_ppo ... +ray_kwargs.ray_init.runtime_env.env_vars.SIMLAB_VERL_DUMP=/data/dumps
 # $ simlab diagnose /data/dumps --out runs/mine --figure
 # ```

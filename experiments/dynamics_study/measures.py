@@ -119,7 +119,7 @@ def first_change(metric: str, before: str, says: str) -> Measure:
 
 
 def steps_to_gain(gain: float) -> Measure:
-    """Log of the step at which the reward, over five chunks, is first `gain` above its first two; else NaN."""
+    """Log of the step at which the reward, over five chunks, is `gain` above its first two; NaN if never."""
 
     def of(view: View) -> float:
         reached = np.flatnonzero(_smooth(view) >= view.curve("reward")[:2].mean() + gain)

@@ -45,7 +45,7 @@ def distances(batch: TokenBatch) -> Array:
 class Distance:
     """ACRL with X and Y in one of the `distances`, per group."""
 
-    which: Scalar
+    which: Any
     reference: Scalar
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -114,13 +114,15 @@ def _trained(recipe: Recipe, state: TrainState, variant: Variant, steps: int) ->
         [(state, metrics)] = train(recipe, state, CHUNK, chunk=CHUNK, axes=(0, 0))
         parts.append(jax.device_get(metrics))
         if variant.follow:
-            seen, x = metrics["discrepancy"].mean(axis=1), recipe.objective.correction.reference
+            correction: Any = recipe.objective.correction
+            seen, x = metrics["discrepancy"].mean(axis=1), correction.reference
             recipe = _with_reference(recipe, x + jnp.float32(variant.follow) * (seen - x))
     return parts
 
 
 def _with_reference(recipe: Recipe, reference: Array) -> Recipe:
-    correction = replace(recipe.objective.correction, reference=reference)
+    correction: Any = recipe.objective.correction
+    correction = replace(correction, reference=reference)
     return replace(recipe, objective=replace(recipe.objective, correction=correction))
 
 
@@ -129,9 +131,11 @@ def _first_distance(recipe: Recipe, state: TrainState) -> Array:
     """X of every lane: the distance over the first rollouts, all by the first policy."""
 
     def of_lane(recipe: Recipe, state: TrainState) -> Array:
+        correction: Any = recipe.objective.correction
+
         def at(step: Array) -> Array:
             batch = Subject(recipe, replace(state, step=step)).batch
-            return jnp.mean(distances(batch)[recipe.objective.correction.which])
+            return jnp.mean(distances(batch)[correction.which])
 
         return jnp.mean(lax.map(at, jnp.arange(FIRST_STEPS, dtype=jnp.int32)))
 

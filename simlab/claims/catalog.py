@@ -354,6 +354,10 @@ CLAIMS: dict[str, Claim] = {
         "Two cards that serve the same format differ",
         "our question",
     ),
+    "T5": _dynamics(
+        "The adders of two cards alone, at BF16 on both sides, make an on-policy run drift",
+        "our question, V2 at its purest",
+    ),
 }
 
 

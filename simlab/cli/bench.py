@@ -8,7 +8,7 @@ import typer
 from simlab.cli.output import Json, one_clear_error, show
 
 EPILOG = (
-    "Examples: `simlab bench --smoke`; on a GPU `simlab bench --widths 1,16,256,1024 --seconds 500 --json`. "
+    "Example: `simlab bench --smoke`; on a GPU `simlab bench --widths 1,16,256,1024 --seconds 500 --json`. "
     "Then `simlab figures device_speed --results runs/bench_device`."
 )
 COLUMNS = (

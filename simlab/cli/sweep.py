@@ -14,7 +14,7 @@ def sweep(
     config: Annotated[Path, typer.Argument(help="TOML file: tables base and over; see examples/.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; 0 is this one. Default one per core on a CPU.")
+        int | None, typer.Option(help="Processes; 0 is this one. Default one per core, or per GPU.")
     ] = None,
     executor: Annotated[str, typer.Option(help="local, or ray (needs 'simlab[ray]').")] = "local",
     address: Annotated[

@@ -56,12 +56,14 @@ def sweep(
       all combinations, or a grid of `grid`, `listed`, `sampled` and their products with `*`.
     - `out`: folder of the sweep; see `simlab.sweeps.tables` for what is in it. Sweeps may share one.
     - `width`: runs side by side in a slice; part of the key of a run. Default 4 on a CPU, 64 elsewhere.
-    - `workers`: processes; 0 is this one. Default one per core on a CPU, this process elsewhere.
+    - `workers`: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
+      this process elsewhere.
     - `executor`: where slices are computed: `local`, in `workers` processes of this machine, or `ray`, on the
       cluster at `address` (see `simlab.sweeps.ray_executor`).
     - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
     - `watch`: redraw curves in the terminal, and in `out/curves.png`.
-    - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps.
+    - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
+      much work a kill may cost.
 
     Killed at any moment and called again it goes on from there, and ends with the same bytes.
     Raises `ValueError` before any compute, naming the field, the value and what is allowed.

@@ -173,9 +173,10 @@ def energy(subject: Subject) -> Metrics:
 
 def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Array:
     """Return the norm of grad log pi of every response token under the training engine, [B, T]."""
+    alone = replace(recipe, group_size=1)
 
     def of_sequence(row: Trajectory) -> Array:
-        logp, backward = jax.vjp(lambda params: score(recipe, params, row).logp, params)
+        logp, backward = jax.vjp(lambda params: score(alone, params, row).logp, params)
         one_hot = jnp.eye(logp.shape[1], dtype=logp.dtype)[:, None]
         return jax.vmap(lambda cotangent: global_norm(backward(cotangent)))(one_hot)
 

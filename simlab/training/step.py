@@ -165,7 +165,7 @@ def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
 
 
 def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
-    """Score a trajectory with the training engine, replaying the experts that it carries."""
+    """Score a trajectory of whole groups with the training engine, replaying the experts that it carries."""
     return response_logps(
         params,
         recipe.model,

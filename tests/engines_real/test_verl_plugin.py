@@ -190,7 +190,7 @@ def test_the_dump_has_the_log_probs_of_the_update_as_each_minibatch_saw_them(pat
     """Four minibatches, shuffled, in micro-batches of verl's choice, two epochs: the first pass counts."""
     found, folder = patched
     (file,) = (folder / "agreeing").iterdir()
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = _rows(file)
     assert sorted(row["update"] for row in rows) == sorted([0, 1, 2, 3] * 16)
     assert len({row["micro_batch"] for row in rows}) > 4
     for row, ids in zip(rows, found["sequences"], strict=True):
@@ -208,9 +208,26 @@ def test_the_dump_has_the_log_probs_of_the_update_as_each_minibatch_saw_them(pat
     assert rows[0]["mask"][-1] == 0
 
 
+def _rows(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_updates_count_from_theta_old(patched):
+    # Two epochs of four minibatches each came before the second call.
+    rows = _rows(patched[1] / "dump" / "step_000007_1.jsonl")
+    assert {row["update"] for row in rows} == {8, 9, 10, 11}
+
+
+def test_where_old_log_probs_are_a_copy_of_the_rollouts_the_update_has_those_of_the_trainer(patched):
+    whole = _rows(patched[1] / "agreeing" / "step_000007.jsonl")
+    bypassed = _rows(patched[1] / "dump" / "step_000007.jsonl")
+    assert len(bypassed) == len(whole) / 4
+    assert all(row["logp_train"] == row["logp"] and row["update"] == 0 for row in bypassed)
+
+
 def test_a_dump_of_verl_tells_micro_batch_effects_from_none(patched):
     agreeing, wobbling = (
-        diagnose(patched[1] / name).answers["micro_batches"] for name in ("agreeing", "dump")
+        diagnose(patched[1] / name).answers["micro_batches"] for name in ("agreeing", "wobbling")
     )
     assert agreeing.verdict.startswith("no: the trainer agrees"), agreeing
     assert wobbling.verdict.startswith("yes"), wobbling

@@ -128,6 +128,9 @@ def main():
     found["tables"], found["sequences"] = one_step(wobble=0.0)
     os.rename(out / "dump", out / "agreeing")
     one_step(wobble=0.01)
+    os.rename(out / "dump", out / "wobbling")
+    one_step(wobble=0.0, local=1)
+    one_step(wobble=0.0, bypass=True)
     torch.distributed.destroy_process_group()
     (out / "found.json").write_text(json.dumps(found))
 

@@ -141,8 +141,11 @@ def sampled(engine):
     return TensorDict(fields, batch_size=SEQUENCES), whole
 
 
-def one_step(wobble):
-    """Update the actor once through verl; return the table before each minibatch, and the sequences."""
+def one_step(wobble, local=0, bypass=False):
+    """Update the actor once through verl; return the table before each minibatch, and the sequences.
+
+    `local`: which update of the actor this is since theta_old was taken.
+    """
     from verl.trainer.ppo.v1 import trainer_base
     from verl.workers.config.actor import ActorConfig, PolicyLossConfig
     from verl.workers.engine.base import BaseEngine
@@ -179,9 +182,11 @@ def one_step(wobble):
 
     trainer = SimpleNamespace(
         global_steps=7,
+        local_trigger_step=local,
         actor_rollout_wg=SimpleNamespace(update_actor=update_actor),
         config=OmegaConf.create(
             {
+                "algorithm": {"rollout_correction": {"bypass_mode": bypass}},
                 "actor_rollout_ref": {
                     "actor": {
                         "ppo_mini_batch_size": MINIBATCH // 2,
@@ -193,7 +198,7 @@ def one_step(wobble):
                         "megatron": {"router_replay": {"mode": "R3"}},
                     },
                     "rollout": {"n": 2, "temperature": 1.0},
-                }
+                },
             }
         ),
     )

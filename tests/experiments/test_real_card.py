@@ -12,7 +12,8 @@ from simlab.engines.kernel_order import SplitK
 from simlab.engines.tensor_core import TENSOR_CORES
 
 
-def test_the_order_of_a_card_is_found():
+def test_the_order_of_a_card_is_found(monkeypatch):
+    monkeypatch.setattr(real_card, "TENSOR_CORES", {"ampere": TENSOR_CORES["ampere"]})
     order = SplitK(TENSOR_CORES["ampere"]["bf16"], 2)
     # Nine tiles of 32 products make ranges of five and four, which no other candidate adds.
     rows = real_card.compare(lambda a, b, _: matmul(a, b, accumulator=order), (16, 288, 16), "bf16", 2.0, 0)
@@ -22,8 +23,8 @@ def test_the_order_of_a_card_is_found():
 
 
 def test_numbers_between_two_numbers_are_counted():
-    x = np.float32([1, -1, 0, 2.0**-149, 1])
-    y = np.float32([np.nextafter(np.float32(1), 2), 1, -0.0, -(2.0**-149), 1])
+    x = np.array([1, -1, 0, 2.0**-149, 1], np.float32)
+    y = np.array([np.nextafter(np.float32(1), 2), 1, -0.0, -(2.0**-149), 1], np.float32)
     one = int(np.float32(1).view(np.int32))
     assert real_card.steps_apart(x, y).tolist() == [1, 2 * one, 0, 2, 0]
 

@@ -177,7 +177,7 @@ def _without_strangers(parts: Sequence[Part]) -> tuple[list[Part], list[Problem]
     for field in fields(TokenLog):
         lacking = np.array([getattr(log, field.name) is None for _, log in parts])
         if 0 < sequences[lacking].sum() < STRANGE * sequences.sum():
-            names = dict.fromkeys(parts[index][0] for index in np.flatnonzero(lacking & ~strange))
+            names = dict.fromkeys(parts[index][0] for index in np.flatnonzero(lacking & ~strange).tolist())
             problems += [Problem(name, None, f"no {field.name}: left out") for name in names]
             strange |= lacking
     return [part for part, left_out in zip(parts, strange, strict=True) if not left_out], problems

@@ -112,6 +112,8 @@ def _verdict(level: float, shown: list[str]) -> str:
             "outliers": "broken weight sync: a few tokens are off by nats (a layer or expert)",
             "growth": "stuck weight sync, or a mismatch that training itself makes grow",
         }[shown[0]]
+    if level == 0:
+        return "the engines agree to the last bit, or one log-prob is a copy of the other (verl: bypass_mode)"
     if level <= BF16:
         return "number formats: as small as BF16 noise" if level > 1e-5 else "the engines agree"
     return "number formats: the size of FP8 noise" if level <= FP8 else "number formats: coarser than FP8"

@@ -85,7 +85,9 @@ def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
     if draft.refused:
         raise ValueError("cannot be exported to verl: " + "; ".join(draft.refused))
     if any("simlab_" in str(value) for value in draft.overrides.values()) or draft.environment:
-        draft.notes.append("needs the plug-in: pip install 'simlab[verl]' in verl's environment")
+        draft.notes.append(
+            "needs the plug-in: pip install '.[verl]' from the lab's checkout, in verl's environment"
+        )
     return VerlRun(backend, draft.overrides, draft.environment, tuple(draft.notes))
 
 

@@ -20,7 +20,7 @@ def flat_config(text: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise ImportError("reading YAML needs PyYAML: pip install 'simlab[verl]'") from error
+        raise ImportError("reading YAML needs PyYAML: pip install pyyaml") from error
     try:
         # An alias may make a small text large: verl's configs have none.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simlab.harness.verl.updates import ROW, STEP, or_say, parts_of, with_updates
+from simlab.harness.verl.updates import ROW, STEP, at_theta_old, or_say, parts_of, with_updates
 from simlab.harness.verl.writing import write_rows
 
 # verl's field -> column and type; lists over the response's tokens.
@@ -73,9 +73,15 @@ def dumping(
     `read(trainer, batch)` gives the rows; `number(batch, stem)` numbers them for the workers, who note the
     log-probabilities of the update (see `updates`). Also written when the update ends in an error.
     """
+    # Optimizer steps since theta_old.
+    steps = 0
 
     def updated(trainer: Any, batch: Any, *rest: Any, **named: Any) -> Any:
-        stem = stem_of(trainer)
+        nonlocal steps
+        local = int(getattr(trainer, "local_trigger_step", None) or 0)
+        steps = steps if local else 0
+        # With several updates between two syncs, all of one theta_old, each has a file.
+        stem = f"step_{int(trainer.global_steps):06d}" + (f"_{local}" if local else "")
         rows = or_say(stem, lambda: read(trainer, batch))
         if rows:
             # Notes of a run that was killed here.
@@ -85,16 +91,17 @@ def dumping(
             return update(trainer, batch, *rest, **named)
         finally:
             if rows:
-                whole = or_say(stem, lambda: with_updates(rows, folder, stem)) or rows
-                or_say(stem, lambda: write_rows(whole, folder, stem))
+                found = or_say(stem, lambda: with_updates(rows, folder, stem, steps))
+                whole, steps = found or (rows, steps)
+                or_say(stem, lambda: _write(whole, trainer, folder, stem))
 
     return updated
 
 
-def stem_of(trainer: Any) -> str:
-    """`step_000005`; with several updates of the actor between two syncs also the number of this one."""
-    local = int(getattr(trainer, "local_trigger_step", None) or 0)
-    return f"step_{int(trainer.global_steps):06d}" + (f"_{local}" if local else "")
+def _write(rows: Sequence[dict[str, Any]], trainer: Any, folder: str, stem: str) -> None:
+    kept = at_theta_old(rows) if _bypasses(trainer.config) else rows
+    if kept:
+        write_rows(kept, folder, stem)
 
 
 def read_data_proto(trainer: Any, batch: Any) -> list[dict[str, Any]]:
@@ -148,6 +155,11 @@ def number_queue(batch: Any, stem: str) -> None:
 
 def _real(batch: Any) -> list[int]:
     return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+
+
+def _bypasses(config: Any) -> bool:
+    correction = getattr(config, "algorithm", {}).get("rollout_correction", {}) or {}
+    return bool(correction.get("bypass_mode", False))
 
 
 def _replay(config: Any) -> str:

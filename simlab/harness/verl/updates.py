@@ -78,15 +78,18 @@ def or_say(stem: str, action: Callable[[], Any]) -> Any:
         return None
 
 
-def with_updates(rows: Sequence[dict[str, Any]], folder: str, stem: str) -> list[dict[str, Any]]:
-    """Return the rows with `logp`, `update` and `micro_batch`, if the workers noted them for each.
+def with_updates(
+    rows: Sequence[dict[str, Any]], folder: str, stem: str, before: int = 0
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows with `logp`, `update` and `micro_batch`, if the workers noted them for each; and the
+    number of updates since theta_old, of which `before` came before these rows.
 
     With several epochs the first pass over a row counts. The workers' files are taken away.
     """
     found: dict[int, dict[str, Any]] = {}
-    parts, micro_batch = parts_of(folder, stem), 0
+    parts, micro_batch, update = parts_of(folder, stem), 0, before - 1
     for path in sorted(parts.glob("*.npz")):
-        update = int(path.name.split("_")[0])
+        update = before + int(path.name.split("_")[0])
         with np.load(path, allow_pickle=False) as seen:
             for name in [name for name in seen.files if name.startswith("row_")]:
                 logps = seen[name.replace("row_", "logp_")]
@@ -101,8 +104,18 @@ def with_updates(rows: Sequence[dict[str, Any]], folder: str, stem: str) -> list
             "(do the workers share the dump's folder?)",
             file=sys.stderr,
         )
-        return list(rows)
-    return [
+        return list(rows), update + 1
+    whole = [
         row | found[number] | {"logp": found[number]["logp"][: len(row["mask"])]}
         for number, row in enumerate(rows)
     ]
+    return whole, update + 1
+
+
+def at_theta_old(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of verl's bypass mode, whose `logp_train` is a copy of what the rollout reported.
+
+    Before the first update `logp` is the training engine's at theta_old: rows that have it keep it as
+    `logp_train`, the others go. Without `logp` all stay as they are.
+    """
+    return [row | {"logp_train": row.get("logp", row["logp_train"])} for row in rows if not row.get("update")]

@@ -1,0 +1,25 @@
+"""`simlab bench`: wrong widths are one clear error; the measurement itself is an experiment's smoke test."""
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.benchmarks.device_speed import Ceilings, moved
+from experiments.benchmarks.step_floor import Product
+from simlab.cli import app
+
+
+@pytest.mark.parametrize("widths", ["0", "1,x", "", "1e9", "-4"])
+def test_wrong_widths_are_one_clear_error(widths, tmp_path):
+    result = CliRunner().invoke(app, ["bench", f"--widths={widths}", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert f"--widths {widths!r}; allowed: numbers of runs" in result.stderr.replace("\n", " ")
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_a_product_takes_what_the_nearer_ceiling_allows():
+    square, column = Product(1, 100, 100, 100), Product(2, 100, 100, 1)
+    assert (square.flops, moved(square)) == (2e6, 120_000)
+    assert (column.flops, moved(column)) == (4e4, 2 * 4 * 10_200)
+    limit = Ceilings(operations=1e9, bytes=1e8)
+    # The square is bound by arithmetic, the column by memory; two runs take twice as long.
+    assert limit.seconds({square: 3, column: 1}, 2) == pytest.approx(2 * (3 * 2e-3 + 8.16e-4))
