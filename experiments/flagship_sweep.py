@@ -41,7 +41,7 @@ def record(
     run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     named = {start: "warm_start"}
-    steps = result.frame([start, "seed"]).rename(columns=named)
+    steps: Any = result.frame([start, "seed"]).rename(columns=named)
     run.table("steps", steps[["arm", *START, "run", "step", *KEPT]])
     run.table("bins", bins(result.vector_frame([start, "seed"]).rename(columns=named)))
 
