@@ -12,7 +12,9 @@ from simlab.core.results import Results
 def draw(results: Results) -> Figure:
     shares: Any = results.table("shares")
     rungs: Any = results.table("rungs")
-    policies, groups = list(dict.fromkeys(shares["policy"])), list(dict.fromkeys(shares["group"]))
+    policies = list(dict.fromkeys(shares["policy"]))
+    # The ladder that has most rungs has all of them, in their order.
+    groups = max((list(mine["group"]) for _, mine in shares.groupby("policy")), key=len)
     figure, (left, right) = new_figure(PAGE, 2.7, ncols=2)
     for look, policy in enumerate(policies):
         mine = shares[shares["policy"] == policy]
