@@ -7,10 +7,15 @@ import pytest
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.py"))
+# They take half a minute and more.
+DEAR = {"05_collapse_autopsy", "07_real_models"}
+NOTEBOOKS = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in DEAR else ())
+    for path in sorted(FOLDER.glob("[0-9]*.py"))
+]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.setenv("SIMLAB_SMOKE", "1")
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
