@@ -2,13 +2,13 @@
 
 from matplotlib.figure import Figure
 
-from figures.arms import watched_of
+from figures.arms import watched_curves
 from figures.style import COLORS, new_figure
 from simlab.core.results import Results
 
 
 def draw(results: Results) -> Figure:
-    curves = watched_of(results, "BF16 control").pivot(index="step", columns="run", values="discrepancy_fp8")
+    curves = watched_curves(results, "BF16 control", "discrepancy_fp8")
     figure, axis = new_figure()
     axis.plot(curves, color=COLORS[0], lw=0.8, alpha=0.6)
     axis.plot(curves.mean(axis=1), color=COLORS[1], label="mean")

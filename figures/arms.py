@@ -100,7 +100,9 @@ def draw_ends(axis: Any, results: Results, arms: Sequence[str], metric: str, ear
     axis.set_yticks([-row for row in range(len(known))], [short(arm) for arm in known])
 
 
-def watched_of(results: Results, arm: str) -> Any:
-    """Return what was watched of an arm, or an empty frame."""
+def watched_curves(results: Results, arm: str, metric: str) -> Any:
+    """Return what was watched of an arm, one curve per run, [step, run]; empty if it was not."""
     runs, watched = tables(results)[0], results.table("watched")
-    return watched[watched["run"].isin(runs["run"][runs["arm"] == arm])]
+    mine = watched[watched["run"].isin(runs["run"][runs["arm"] == arm])]
+    named = mine.reindex(columns=["step", "run", metric])
+    return named.pivot(index="step", columns="run", values=metric).dropna(how="all")

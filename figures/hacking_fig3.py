@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from figures.arms import draw_arms, watched_of
+from figures.arms import draw_arms, watched_curves
 from figures.style import COLORS, DASHES, PAGE, new_figure
 from simlab.core.results import Results
 
@@ -14,9 +14,8 @@ def draw(results: Results) -> Figure:
     figure, axes = new_figure(PAGE, 2.4, ncols=3)
     draw_arms(axes[0], results, ARMS, "pcc", labels=True)
     draw_arms(axes[1], results, ARMS, "max_rho")
-    seen = watched_of(results, ARMS[0])
     for look, (metric, label) in enumerate(SIDES.items()):
-        curves = seen.pivot(index="step", columns="run", values=metric)
+        curves = watched_curves(results, ARMS[0], metric)
         axes[2].plot(curves, color=COLORS[look], ls=DASHES[look], lw=0.8)
         axes[2].plot([], color=COLORS[look], ls=DASHES[look], label=label)
     axes[0].set(ylabel="correlation of $\\pi_{train}$ and $\\pi_{infer}$")
