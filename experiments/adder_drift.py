@@ -74,12 +74,16 @@ def run(run: Run) -> None:
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     runs = result.runs()[["run", "arm", "seed", "status", "steps", "steps_made"]]
     table: Any = chunks(result.steps())
-    control: Any = result.frame([]).query("arm == @SAME")["rms_log_rho"]
-    run.configure(control_steps_with_mismatch=int((control != 0).sum()), control_largest=float(control.max()))
-    if not control.max() <= ROUND_OFF:
-        raise ArithmeticError(f"{SAME}: the control has a mismatch of {control.max():.2g}")
+    _check_control(run, result.frame([]).query("arm == @SAME")["rms_log_rho"])
     run.table("runs", runs.assign(start=[f"start {seed}" for seed in runs["seed"]]))
     run.table("chunks", table)
+
+
+def _check_control(run: Run, mismatch: Any) -> None:
+    largest = float(max(mismatch, default=0.0))
+    run.configure(control_steps_with_mismatch=int((mismatch != 0).sum()), control_largest=largest)
+    if not largest <= ROUND_OFF:
+        raise ArithmeticError(f"{SAME}: the control has a mismatch of {largest:.2g}")
 
 
 def place(arm: str, seed: int, smoke: bool = False) -> Point:
