@@ -41,7 +41,7 @@ def run(run: Run) -> None:
     described = read_file(shop_root() / "examples" / "flagship.toml")
     if run.smoke:
         base = {**described.base, **SMOKE, "steps": CHUNK}
-        return record(run, base, Grid(described.grid.points[::2]), WIDTH)
+        return record(run, base, Grid(described.grid.points[::4]), described.width)
     starts = grid({"warm_start": [taught(seed) for seed in screened(run)]})
     record(run, {**described.base, "steps": STEPS}, described.grid * starts, WIDTH, "warm_start.seed")
     return None
