@@ -103,6 +103,6 @@ def draw_ends(axis: Any, results: Results, arms: Sequence[str], metric: str, ear
 def watched_curves(results: Results, arm: str, metric: str) -> Any:
     """Return what was watched of an arm, one curve per run, [step, run]; empty if it was not."""
     runs, watched = tables(results)[0], results.table("watched")
-    mine = watched[watched["run"].isin(runs["run"][runs["arm"] == arm])]
+    mine: Any = watched[watched["run"].isin(runs["run"][runs["arm"] == arm])]
     named = mine.reindex(columns=["step", "run", metric])
     return named.pivot(index="step", columns="run", values=metric).dropna(how="all")
