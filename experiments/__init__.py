@@ -33,6 +33,7 @@ EXPERIMENTS: dict[str, str] = {
     "bench_diagnose": "experiments.benchmarks.diagnose_speed",
     "bench_tensor_cores": "experiments.benchmarks.tensor_core_throughput",
     "bench_device": "experiments.benchmarks.device_speed",
+    "bench_ray": "experiments.benchmarks.ray_speed",
     "fault_table": "experiments.fault_table",
     "long_run": "experiments.long_run",
 }
