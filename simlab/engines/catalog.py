@@ -9,7 +9,7 @@ from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float
 from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax
 from simlab.engines.kernel_order import LastTileFirst
 from simlab.engines.site import Site
-from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore
+from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore
 from simlab.formats import SCALINGS, Format, Scaling
 
 EXACT = ACCUMULATORS["exact"]
@@ -132,6 +132,11 @@ def _mxfp8_on(architecture: str) -> Linear:
     """Projections in MXFP8; from the top binade of E4M3 to its smallest normal number there are 14 more."""
     x, w = Site.of("e4m3fn", scaling="mxfp8"), Site.of("e4m3fn", scaling=_along_k("mxfp8"))
     return Linear(x, w, BF16, MXTensorCore(TENSOR_CORES[architecture]["e4m3fn"], np.int32(14)))
+
+
+def _nvfp4_on_blackwell() -> Linear:
+    product = _quantized("e2m1", "nvfp4", _along_k("nvfp4")).projection
+    return replace(product, accumulator=NVFP4TensorCore(np.int32(35), np.int32(23)))
 
 
 _CARD_GAPS = (
@@ -282,10 +287,8 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         f"scales by round-up, as torchao and cuBLAS choose them (floor rule here); {_CARD_GAPS}",
     ),
     "b200-nvfp4": EngineCard(
-        _on_card("blackwell", _quantized("e2m1", "nvfp4", _along_k("nvfp4")).projection),
-        "NVFP4 W4A4 on a B200: exact sums of 16 products, scaled by two E4M3 numbers",
-        "the adder of those sums, `NVFP4TensorCore` (four and the running sum, the result cut to 24 bits), "
-        "which takes E4M3 scales alone: here the scales of the tensors are in each sum, and float32 adds; "
+        _on_card("blackwell", _nvfp4_on_blackwell()),
+        "NVFP4 W4A4 on a B200: tcgen05 adds four exact sums of 16 products under their E4M3 scales",
         f"as nvfp4; {_CARD_GAPS}",
     ),
 }

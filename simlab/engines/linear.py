@@ -13,8 +13,10 @@ from simlab.engines.engine import Engine, Linear
 from simlab.engines.matmul import check_operands
 from simlab.engines.once import once
 from simlab.engines.site import Site, site_key, store
-from simlab.formats import Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
-from simlab.formats.scale_rules import multiply
+from simlab.engines.tensor_core import NVFP4TensorCore
+from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
+from simlab.formats.rounding import round_to_format
+from simlab.formats.scale_rules import divide, multiply
 
 
 def linear(
@@ -30,8 +32,9 @@ def linear(
     the accumulator, and only then scaled, as in real FP8 kernels: by the scale of the column, then of the
     row; block scales multiply the sum of their block, and blocks are added in float32, from left to right.
     Powers of two (e8m0) scale the elements instead, which is the same number. The result is rounded to
-    `output`. Either side may come quantized from `quantize_operand`: weights once per rollout, x once for
-    several products.
+    `output`. An NVFP4 accumulator takes the E4M3 scales of blocks with the elements, and the scales of the
+    tensors multiply its result. Either side may come quantized from `quantize_operand`: weights once per
+    rollout, x once for several products.
 
     The gradient is straight-through: that of the float32 product of the quantized operands. `key` is needed
     where a site rounds stochastically.
@@ -62,6 +65,8 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
 
     To its derivatives it is the float32 product of the quantized operands, their scales being constants.
     """
+    if isinstance(sites.accumulator, NVFP4TensorCore):
+        return _nvfp4_product(x, w, sites)
     rows = _scaled(x, sites.activations.scaling, along=1)
     columns = _scaled(w, sites.weights.scaling, along=0)
     block = _common_block(rows.block, columns.block)
@@ -96,6 +101,23 @@ def _tangent(direction: Quantized, at: Quantized, scaling: Scaling | None) -> Ar
     if scaling is None or scaling.granularity == "none":
         return direction.elements
     return direction.elements * expand_scale(at.scale, at.elements.shape, scaling)
+
+
+def _nvfp4_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
+    """Multiply as the tensor core does, then by the product of both tensors' scales, CUTLASS's alpha."""
+    x_upper, w_upper = x.tensor_scale, w.tensor_scale
+    if x_upper is None or w_upper is None or x_upper.size * w_upper.size != 1:
+        raise ValueError("NVFP4TensorCore needs two levels of scales, one upper one a side; allowed: nvfp4")
+    rows = _with_block_scales(x, x_upper, sites.activations.scaling)
+    columns = _with_block_scales(w, w_upper, sites.weights.scaling)
+    times = multiply if sites.output.format is None else jnp.multiply
+    return times(sites.accumulator.dot(rows, columns), x_upper * w_upper)
+
+
+def _with_block_scales(side: Quantized, upper: Array, scaling: Scaling | None) -> Array:
+    """Multiply elements by the E4M3 scales of their blocks alone, which the product with `upper` rounded."""
+    level = round_to_format(divide(side.scale, upper), FORMATS["e4m3fn"], "nearest_even")
+    return dequantize(side._replace(scale=level), scaling)
 
 
 class _Scaled(NamedTuple):
@@ -156,4 +178,9 @@ def _as_rows(x: Quantized) -> Quantized:
     """Flatten the leading axes of elements [..., K] and scale into one."""
     one_scale = all(n == 1 for n in x.scale.shape[:-1])
     rows = 1 if one_scale else -1
-    return Quantized(x.elements.reshape(-1, x.elements.shape[-1]), x.scale.reshape(rows, x.scale.shape[-1]))
+    upper = x.tensor_scale
+    return Quantized(
+        x.elements.reshape(-1, x.elements.shape[-1]),
+        x.scale.reshape(rows, x.scale.shape[-1]),
+        None if upper is None else upper.reshape(-1, upper.shape[-1]),
+    )

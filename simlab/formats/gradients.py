@@ -14,7 +14,7 @@ from jax import Array
 from simlab.formats.format import Format, Number
 from simlab.formats.rounding import Rounding, StochasticRounding, round_to_format
 from simlab.formats.scale_rules import divide, multiply
-from simlab.formats.scaling import Scaling, expand_scale, find_scale
+from simlab.formats.scaling import Scaling, expand_scale, find_scale, find_tensor_scale
 
 GRADIENTS = ("identity", "clipped")
 
@@ -34,19 +34,23 @@ class Quantized(NamedTuple):
 
     `scale` is float32 of `scaling.scale_shape(x.shape)`, of x's rank: [1, 1] per tensor, [T, 1] per token,
     [1, N] per channel, [T, K / k] for blocks of k, all ones without scaling. A product of matrices works on
-    the elements and multiplies by the scales after it has summed what shares them.
+    the elements and multiplies by the scales after it has summed what shares them. Where a scale has two
+    levels (`e4m3`) it is the product of both, and `tensor_scale`, of the same rank, is the upper one.
     """
 
     elements: Array
     scale: Array
+    tensor_scale: Array | None = None
 
 
 @jax.jit
 def _quantized(x: Array, recipe: Recipe) -> Quantized:
     scaling = recipe.scaling
+    upper = None if scaling is None else find_tensor_scale(x, recipe.fmt, scaling)
     scale = jnp.ones((1,) * x.ndim, jnp.float32) if scaling is None else find_scale(x, recipe.fmt, scaling)
     ratio = _ratio(x, scale, scaling)
-    return Quantized(round_to_format(ratio, recipe.fmt, recipe.rounding, recipe.saturate, recipe.key), scale)
+    elements = round_to_format(ratio, recipe.fmt, recipe.rounding, recipe.saturate, recipe.key)
+    return Quantized(elements, scale, upper)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -58,7 +62,7 @@ def quantize_through(gradient: str, x: Array, recipe: Recipe, cotangent_format: 
 
 @jax.jit
 def _dequantized(x: Array, recipe: Recipe) -> Array:
-    elements, scale = _quantized(x, recipe)
+    elements, scale, _ = _quantized(x, recipe)
     if recipe.scaling is None:
         return elements
     return multiply(elements, expand_scale(scale, x.shape, recipe.scaling))

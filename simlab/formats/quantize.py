@@ -67,7 +67,7 @@ def quantize_with_scale(
 def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Array:
     """Multiply elements by their scales; `scaling` must be the one they were made with."""
     scaling = _scaling(scaling)
-    elements, scale = quantized
+    elements, scale, _ = quantized
     return elements if scaling is None else multiply(elements, expand_scale(scale, elements.shape, scaling))
 
 

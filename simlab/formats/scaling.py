@@ -138,11 +138,27 @@ def find_scale(x: Array, fmt: Format, scaling: Scaling) -> Array:
     elif scaling.scale_format == "e8m0":
         scale = scale_rules.e8m0_scale(amax, fmt, scaling.rule)
     else:
-        given = scaling.given
-        upper = scale_rules.tensor_scale(amax, fmt) if given is None else _fit_given(given, shape)
-        scale = scale_rules.two_level_scale(amax, fmt, upper)
+        scale = scale_rules.two_level_scale(amax, fmt, _upper_scale(amax, fmt, scaling))
     scale = jnp.where(amax < scale_rules.SMALLEST_NORMAL, jnp.float32(1), scale)
     return jnp.where(jnp.isfinite(amax) & jnp.isfinite(scale), scale, jnp.float32(jnp.nan))
+
+
+def find_tensor_scale(x: Array, fmt: Format, scaling: Scaling) -> Array | None:
+    """Return the upper level of two, float32 of x's rank with one number per tensor; None for one level.
+
+    Raises `ValueError` when a given one does not fit.
+    """
+    if scaling.scale_format != "e4m3":
+        return None
+    return _upper_scale(block_amax(x, scaling.block_shape(x.shape)), fmt, scaling)
+
+
+def _upper_scale(amax: Array, fmt: Format, scaling: Scaling) -> Array:
+    if scaling.given is None:
+        return scale_rules.tensor_scale(amax, fmt)
+    given = jnp.asarray(scaling.given, jnp.float32)
+    _fit_given(given, amax.shape)
+    return given.reshape((1,) * (amax.ndim - given.ndim) + given.shape)
 
 
 def block_amax(x: Array, block: tuple[int, ...]) -> Array:

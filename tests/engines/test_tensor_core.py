@@ -1,5 +1,6 @@
 """Tensor cores against recorded vectors, against the scalar oracle, and what every accumulator promises."""
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines import matmul
+from simlab.engines import ENGINES, Float32Sum, Site, linear, matmul, quantize_operand
 from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
 from simlab.engines.matmul_ref import matmul_ref
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore, TensorCore
@@ -325,6 +326,43 @@ def test_fp4_groups_equal_the_oracle_with_scales_apart(scales, bits):
     spoiled = matmul(a.at[1, 77].set(jnp.nan), b.T, accumulator=core)
     assert np.isnan(spoiled[1]).all()
     assert_exact(spoiled[0], np.array(expected, np.float32)[0])
+
+
+def test_the_nvfp4_engine_gives_the_adder_the_scales_of_blocks_alone():
+    """Against the oracle with all scales apart; the scales of the tensors multiply what comes out."""
+    rng = np.random.default_rng(14)
+    x, w = (
+        jnp.asarray((rng.standard_normal(s) * 2.0 ** rng.integers(-9, 4, s)).astype(np.float32))
+        for s in ((2, 3, 160), (160, 4))
+    )
+    x = x.at[0, 1, 32:48].set(0)
+    sites = replace(ENGINES["b200-nvfp4"].projection, output=Site())
+    qx, qw = quantize_operand(x, sites.activations), quantize_operand(w, sites.weights)
+    uppers = [np.asarray(q.tensor_scale).reshape(()) for q in (qx, qw)]
+    a, b = np.asarray(qx.elements).reshape(6, 160), np.asarray(qw.elements).T
+    scales = np.asarray(qx.scale).reshape(6, 10), np.asarray(qw.scale).T
+    levels = [
+        (scale / upper).astype(TYPES["e4m3fn"]).astype(np.float32)
+        for scale, upper in zip(scales, uppers, strict=True)
+    ]
+    zeros = np.repeat(levels[0], 16, 1)[a == 0]
+    assert_exact((levels[0] * uppers[0])[scales[0] != 1], scales[0][scales[0] != 1])
+    assert zeros.size > 16
+    expected = [
+        [fp4_tensor_core_ref(a[i], b[j], levels[0][i], levels[1][j]) for j in range(4)] for i in range(6)
+    ]
+    expected = np.float32(expected) * (uppers[0] * uppers[1])
+    actual = jax.jit(lambda x: linear(x, w, sites))(x)
+    assert_exact(actual, expected.reshape(2, 3, 4))
+    # Scales inside the sums, which float32 adds, are another number.
+    plain = linear(x, w, replace(sites, accumulator=Float32Sum()))
+    assert (np.asarray(plain) != np.asarray(actual)).any()
+
+
+def test_nvfp4_needs_both_levels_of_scales():
+    sites = replace(ENGINES["mxfp8"].projection, accumulator=NVFP4TensorCore())
+    with pytest.raises(ValueError, match=r"two levels of scales.*allowed: nvfp4"):
+        linear(jnp.ones((2, 32)), jnp.ones((32, 2)), sites)
 
 
 @pytest.mark.parametrize(

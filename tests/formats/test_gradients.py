@@ -95,8 +95,8 @@ def test_works_inside_scan_and_checkpoint():
 @pytest.mark.parametrize("name", ["fp8-per-token", "mxfp8", "nvfp4"])
 def test_elements_divide_the_cotangent_by_the_scale(name):
     made, pull_back = jax.vjp(lambda x: quantize_with_scale(x, "e4m3fn", scaling=name), X)
-    cotangent = (jnp.asarray(COTANGENT), jnp.ones_like(made.scale))
-    (gradient,) = pull_back(type(made)(*cotangent))
+    cotangent = jax.tree.map(jnp.ones_like, made)._replace(elements=jnp.asarray(COTANGENT))
+    (gradient,) = pull_back(cotangent)
     scale = np.asarray(expand_scale(made.scale, X.shape, SCALINGS[name]))
     assert_exact(gradient, COTANGENT / scale)
 

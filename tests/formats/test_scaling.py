@@ -93,8 +93,9 @@ def test_mx_equals_microxcaling(golden):
 
 
 def test_nvfp4_equals_torchao():
-    elements, scale = quantize_with_scale(X[-5:], "e2m1", scaling="nvfp4")
+    elements, scale, upper = quantize_with_scale(X[-5:], "e2m1", scaling="nvfp4")
     assert_exact(scale, GOLDENS["nvfp4/levels"] * GOLDENS["nvfp4/tensor_scale"])
+    assert_exact(upper, np.float32(GOLDENS["nvfp4/tensor_scale"]).reshape(1, 1))
     np.testing.assert_array_equal(elements, GOLDENS["nvfp4/elements"])
 
 
