@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 RESULTS := formats softmax theory theory_survival theory_corrections flagship length_growth which_card \
 	adder_drift \
-	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores bench_diagnose
+	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores bench_diagnose \
+	bench_device bench_ray fault_table long_run
 
 .PHONY: help demo results test check test-slow test-engines equations lock clean
 help:  ## show this list

@@ -232,6 +232,6 @@ EXPERIMENT = Experiment(
     f"takes at most {ROLLOUT:g} times its updates; on an accelerator 256 runs at once make at least 50 times "
     "the run-steps per second of `processes`, one per core, in a run on two CPU cores.",
     run=measure,
-    minutes=4.0,
+    minutes=11.0,
     figures=("device_speed",),
 )
