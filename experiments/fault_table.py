@@ -77,7 +77,7 @@ class Count:
         """Note what a process that could not go on has said last; clear is one line, without a traceback."""
         self.stopped += 1
         self.clear_errors += said.startswith("simlab: ") and "\n" not in said.strip()
-        self.said = said.strip()[:300]
+        self.said = said.strip()[-1000:]
 
 
 @dataclass

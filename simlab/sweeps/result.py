@@ -1,6 +1,7 @@
 """What a sweep returns: tidy tables, and a quick look at them."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,9 @@ class SweepResult:
         broken = sum(status == "diverged" for status in self._runs["status"])
         return f"SweepResult({str(self.folder)!r}: {len(self._runs)} runs, {broken} diverged)"
 
-    @property
+    @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Manifest of the last sweep into the folder: config, versions, device, seconds."""
+        """Manifest of this sweep, or of the last one into the folder: config, versions, device, seconds."""
         return Results(self.folder).manifest
 
     def runs(self) -> pd.DataFrame:

@@ -131,8 +131,9 @@ def _write_view(store: Store, plan: Plan, name: str, timings: Mapping[str, float
             write_table(store.folder, table_name, frame)
         rows = {table_name: len(frame) for table_name, frame in tables.items()}
         seeds = sorted({run.config.seed for run in plan.runs})
-        manifest = build_manifest(name, _config(plan), seeds, timings, rows)
-        write_manifest(store.folder, manifest)
+        # Kept: another sweep into this folder may be about to replace the file.
+        result.manifest = build_manifest(name, _config(plan), seeds, timings, rows)
+        write_manifest(store.folder, result.manifest)
     finally:
         store.release([VIEW])
     return result
