@@ -25,6 +25,7 @@ EXPERIMENTS: dict[str, str] = {
     "length_growth": "experiments.length_growth",
     "diagnosis_roc": "experiments.diagnosis_roc",
     "real_pairs": "experiments.real_pairs",
+    "real_rl": "experiments.real_rl",
     "bench_quantize": "experiments.benchmarks.quantize_throughput",
     "bench_linear": "experiments.benchmarks.linear_throughput",
     "bench_objectives": "experiments.benchmarks.objective_switch",

@@ -158,10 +158,13 @@ FIGURES: dict[str, FigureSource] = {
         "leaderboard", "figures.leaderboard", "Every remedy against one dose of mismatch, ranked"
     ),
     "real_pairs": FigureSource(
-        "real_pairs", "figures.real_pairs", "Measured mismatch of real engines by probability of the token"
+        "real_pairs", "figures.real_pairs", "Measured mismatch of real engines, by pair and by probability"
     ),
     "calibration": FigureSource(
         "real_pairs", "figures.calibration", "Log rho of emulated engines against measured ones, in quantiles"
+    ),
+    "real_rl": FigureSource(
+        "real_rl", "figures.real_rl", "RL with rollouts of vLLM beside its emulated twin"
     ),
     "quantize_throughput": FigureSource(
         "bench_quantize", "figures.quantize_throughput", "Rounding against the memory limit and its peers"

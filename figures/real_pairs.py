@@ -1,4 +1,4 @@
-"""Measured mismatch of real engines by probability of the token, on a lab-trained MoE and on SmolLM2."""
+"""Measured mismatch of real engines on a lab-trained MoE and on SmolLM2: by pair, and by probability."""
 
 from typing import Any
 
@@ -10,46 +10,61 @@ from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
 LEAST_TOKENS = 20
-SMALLEST = 1e-8  # where exact agreement is drawn
+FLOOR = 1e-8  # exact agreement is drawn here
+EXACT = 1e-4  # what is nearer than that gets no line of its own
+TITLES = {"tiny-moe": "MoE trained in the lab", "smollm2": "SmolLM2-135M"}
 
 
 def draw(results: Results) -> Figure:
-    """One panel per model: RMS log rho by bin of pi_train, one line per pair; own prefill dashed in gray."""
-    bins: Any = results.table("bins")
-    models = list(bins.model.unique())
-    figure, axes = new_figure(PAGE, 2.9, ncols=len(models), sharey=True, squeeze=False)
-    samplers = list(bins.sampler.unique())
-    for axis, model in zip(axes[0], models, strict=True):
-        rows = bins[(bins.model == model) & (bins.tokens >= LEAST_TOKENS)]
-        for (sampler, scorer), line in rows.groupby(["sampler", "scorer"], sort=False):
-            _line(axis, line, samplers.index(sampler), sampler, scorer)
-        axis.set(yscale="log", xlabel="pi_train of the token", title=model)
-        axis.set_xticks(range(len(bins.low.unique())))
-        axis.set_xticklabels([f"{low:g}-" for low in sorted(bins.low.unique())])
-    axes[0][0].set_ylabel("RMS log rho, nats")
-    axes[0][-1].legend(loc="lower left", fontsize=6)
+    """Above, one row per sampler and one mark per scorer; below, a line per sampler against float32."""
+    pairs, bins = results.table("pairs"), results.table("bins")
+    models = list(pairs.model.unique())
+    samplers = list(pairs.sampler.unique())
+    scorers = [name for name in pairs.scorer.unique() if name not in samplers] or samplers
+    figure, axes = new_figure(
+        PAGE, 4.6, nrows=2, ncols=len(models), sharex="row", sharey="row", squeeze=False
+    )
+    for (above, below), model in zip(axes.T, models, strict=True):
+        _marks(above, pairs[pairs.model == model], samplers, scorers)
+        above.set_title(TITLES.get(model, model))
+        _lines(below, bins[(bins.model == model) & (bins.scorer == scorers[0])], samplers)
+    axes[0][0].set_yticks(range(len(samplers)), samplers)
+    axes[0][0].invert_yaxis()
+    axes[1][0].set_ylabel("RMS log $\\rho$, nats")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    axes[1][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
     return figure
 
 
-def _line(axis: Axes, line: Any, number: int, sampler: str, scorer: str) -> None:
-    places = np.searchsorted(np.asarray([0.0, 0.001, 0.01, 0.1, 0.5, 0.9]), line.low.to_numpy())
-    values = np.maximum(line.rms_log_rho.to_numpy(), SMALLEST)
-    if sampler == scorer:
-        axis.plot(
-            places,
-            values,
-            color=MUTED,
-            linestyle=":",
-            marker=MARKERS[number],
-            label=f"{sampler}, own prefill",
-        )
-        return
-    dash = DASHES[0] if scorer.endswith("32") else DASHES[1]
-    axis.plot(
-        places,
-        values,
-        color=COLORS[number],
-        linestyle=dash,
-        marker=MARKERS[number],
-        label=f"{sampler} / {scorer}",
-    )
+def _marks(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]) -> None:
+    looks = zip(scorers, COLORS, MARKERS, strict=False)
+    for scorer, color, marker in looks:
+        found = rows[(rows.scorer == scorer) & (rows.sampler != scorer)]
+        _points(axis, found, samplers, f"scored by {scorer}", color=color, marker=marker)
+    own = rows[rows.sampler == rows.scorer]
+    _points(axis, own, samplers, "scored by its own prefill", color=MUTED, marker="D", markersize=3)
+    axis.set(xscale="log", xlabel="RMS log $\\rho$ of the sampled tokens, nats")
+    axis.set_xticks([FLOOR, 1e-6, 1e-4, 1e-2, 1], ["0", "$10^{-6}$", "$10^{-4}$", "0.01", "1"], minor=False)
+    axis.minorticks_off()
+
+
+def _points(axis: Axes, rows: Any, samplers: list[str], label: str, **look: Any) -> None:
+    values = np.maximum(rows.rms_log_rho.to_numpy(), FLOOR)
+    axis.plot(values, [samplers.index(name) for name in rows.sampler], linestyle="", label=label, **look)
+
+
+def _lines(axis: Axes, rows: Any, samplers: list[str]) -> None:
+    lows = sorted(rows.low.unique())
+    shown = [
+        name
+        for name in samplers
+        if rows[(rows.sampler == name) & (rows.tokens > 0)].rms_log_rho.max() > EXACT
+    ]
+    for name, color, dash, marker in zip(shown, COLORS, DASHES, MARKERS, strict=False):
+        line = rows[(rows.sampler == name) & (rows.tokens >= LEAST_TOKENS)]
+        places = np.searchsorted(lows, line.low.to_numpy())
+        axis.plot(places, line.rms_log_rho, color=color, linestyle=dash, marker=marker, label=name)
+        if len(line):
+            axis.set_yscale("log")
+    axis.set_xticks(range(len(lows)), [f"{low:g}" for low in lows])
+    axis.set_xlabel("probability of the token, from")

@@ -8,7 +8,6 @@ err at the same tokens as the real kernels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -87,16 +86,21 @@ def predicted_log_rho(
     responses: np.ndarray,
 ) -> np.ndarray:
     """Return log rho [N, T] of an emulated pair on the responses that a real engine sampled."""
-    ours, theirs = (
-        _logps(params, config, engine, jnp.asarray(prompts), jnp.asarray(responses))
-        for engine in (train, infer)
-    )
-    return np.asarray(ours - theirs)
+    ours, theirs = (emulated_logps(params, config, engine, prompts, responses) for engine in (train, infer))
+    return ours - theirs
 
 
-@partial(jax.jit, static_argnums=1)
-def _logps(params, config, engine, prompts, responses):
-    return response_logps(params, config, engine, prompts, responses).logp
+def emulated_logps(
+    params: Params, config: TransformerConfig, engine: Engine, prompts: np.ndarray, responses: np.ndarray
+) -> np.ndarray:
+    """Return the log-probabilities [N, T] that an emulated engine gives to responses."""
+    # A deep model as one program takes minutes to compile, op by op seconds.
+    score = response_logps if config.num_hidden_layers > _DEEP else _compiled
+    return np.asarray(score(params, config, engine, jnp.asarray(prompts), jnp.asarray(responses)).logp)
+
+
+_DEEP = 8
+_compiled = jax.jit(response_logps, static_argnums=1)
 
 
 def calibrate(

@@ -10,7 +10,7 @@ from simlab.harness.served_engine import ServedEngine
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 
-GGUF_PARITY = {"f32": 1e-3, "f16": 0.1, "bf16": 0.3, "q8_0": 0.3, "q5_0": 0.6, "q4_0": 0.8, "q4_1": 0.8}
+GGUF_PARITY = {"f32": 1e-3, "f16": 0.1, "bf16": 0.3, "q8_0": 0.3, "q5_0": 0.6, "q4_0": 1.5, "q4_1": 1.5}
 """Nats by which a sync may move the probe, by the format of the matrices."""
 
 
@@ -32,9 +32,8 @@ class LlamaCppEngine(ServedEngine):
         super().__init__(f"llamacpp {stored}", python, dtype=stored, parity=parity, timeout=timeout)
 
     def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
-        """Return the longest sequence."""
-        del config
-        return {"context": self.context}
+        """Return the longest sequence too."""
+        return {**super().loading(config), "context": self.context}
 
     def write(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
         """Write the weights as a GGUF file."""

@@ -66,7 +66,8 @@ def mismatch_rows(pair: Mapping[str, str], prompts: np.ndarray, sampled: Sampled
     ]
     sequence, position = np.nonzero(sampled.mask)
     rows["tokens"] = [
-        {**pair, "sequence": int(s), "position": int(t), "logp_train": float(a), "logp_infer": float(b)}
+        # Scalars of numpy: the table keeps them as float32, half as large.
+        {**pair, "sequence": int(s), "position": int(t), "logp_train": a, "logp_infer": b}
         for s, t, a, b in zip(
             sequence, position, scored.logps[sampled.mask], sampled.logps[sampled.mask], strict=True
         )

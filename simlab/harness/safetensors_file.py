@@ -22,6 +22,8 @@ DTYPES: dict[str, np.dtype] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 """The formats of stored weights that the lab reads and writes."""
+WRITTEN = DTYPES | {"I8": np.dtype(np.int8)}
+"""Those, and the one that it only writes."""
 
 # The library's own limit: a longer header is an attack, not a model.
 LONGEST_HEADER = 100_000_000
@@ -133,29 +135,38 @@ def _check_coverage(path: Path, tensors: dict[str, SafeTensor], start: int, size
 
 
 class Planned(NamedTuple):
-    """A tensor to be written: its `name`, and its weights `values` as a float32 view, however strided."""
+    """A tensor to be written as `dtype`: its `name`, and its weights `values`, however strided.
+
+    They are float32 for a floating-point format, int8 for `I8`.
+    """
 
     name: str
     values: np.ndarray
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self.values.size * WRITTEN[self.dtype].itemsize
 
 
-def write_safetensors(path: Path, tensors: Sequence[Planned], dtype: str) -> None:
-    """Write tensors in the format `dtype`, block by block.
+def write_safetensors(path: Path, tensors: Sequence[Planned]) -> None:
+    """Write tensors, each in its format, block by block.
 
-    Raises `ValueError` naming a tensor with a finite weight beyond the largest number of the format.
+    Raises `ValueError` naming a tensor with a finite weight beyond the largest number of its format.
     """
-    itemsize = DTYPES[dtype].itemsize
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, values in tensors:
-        begin, end = end, end + values.size * itemsize
+    for tensor in tensors:
+        name, values, dtype = tensor
+        begin, end = end, end + tensor.nbytes
         header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
 
     def write(file: BinaryIO) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name, values in tensors:
+        for name, values, dtype in tensors:
             for block in _blocks(values):
                 narrow = _narrowed(name, block, dtype)
                 file.write(narrow.view(np.uint8).data)
@@ -165,7 +176,7 @@ def write_safetensors(path: Path, tensors: Sequence[Planned], dtype: str) -> Non
 
 def _narrowed(name: str, block: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):
-        narrow = np.ascontiguousarray(block, DTYPES[dtype])
+        narrow = np.ascontiguousarray(block, WRITTEN[dtype])
     if dtype != "F32" and not np.isfinite(narrow[np.isfinite(block)]).all():
         largest = np.abs(block[np.isfinite(block)]).max()
         raise ValueError(f"a weight of {name!r} is {largest:g}, too large for {dtype}; allowed: F32, BF16")

@@ -68,9 +68,9 @@ class ServedEngine:
         return {"engine": self.name, "dtype": self.dtype, "versions": self.versions}
 
     def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
-        """Return what the server is told of a checkpoint of `config`, besides its folder and storage."""
+        """Return what the server is told of a checkpoint of `config`, besides its folder."""
         del config
-        return {}
+        return {"dtype": self.dtype}
 
     def write(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
         """Write the weights into `folder` and return what the server is to load."""
@@ -79,7 +79,7 @@ class ServedEngine:
     def sync_weights(self, config: TransformerConfig, params: Params) -> float:
         """Write a checkpoint, have it loaded, and compare the probe."""
         written = self.write(Path(self._folder.name), config, params)
-        self._server.call("load", folder=str(written), dtype=self.dtype, **self.loading(config))
+        self._server.call("load", folder=str(written), **self.loading(config))
         self._loaded = True
         return assert_parity(self, self.name, config, params, self.parity)
 

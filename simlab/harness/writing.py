@@ -11,18 +11,24 @@ import numpy as np
 
 from simlab.core.atomic import write_atomically
 from simlab.core.catalog import lookup
+from simlab.harness.compressed_tensors import in_int8, quantization_config
 from simlab.harness.hugging_face_config import config_values
 from simlab.harness.layout import hugging_face_layout
 from simlab.harness.reading import INDEX, SINGLE
-from simlab.harness.safetensors_file import DTYPES, Planned, write_safetensors
+from simlab.harness.safetensors_file import Planned, write_safetensors
 from simlab.harness.tokenizer import tokenizer_files
 from simlab.harness.tree import leaves_of, shapes_of
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.tasks.vocabulary import END, PAD, VOCABULARY_SIZE
 
-STORAGE = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-"""The formats in which weights can be saved, as `config.json` and as safetensors call them."""
+W8A8 = "w8a8"
+STORAGE = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", W8A8: "BF16"}
+"""The formats in which weights can be saved -> what safetensors calls them.
+
+`w8a8` is that of compressed-tensors for vLLM: matrices int8, what they multiply rounded to int8 as well, per
+token; embedding, head, norms, routers and experts stay BF16. It cannot be read back.
+"""
 
 _COPIED = (
     "tokenizer.json",
@@ -65,7 +71,8 @@ def save_checkpoint(
     _check_replaceable(path)
     building = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        _write_weights(building, _planned(config, params), stored_as, shard_bytes)
+        tensors = _planned(config, params, stored_as)
+        _write_weights(building, in_int8(tensors) if dtype == W8A8 else tensors, shard_bytes)
         for name, content in files.items():
             write_atomically(building / name, lambda file, content=content: file.write(content))
         _replace(path, building)
@@ -90,7 +97,9 @@ def _small_files(
     config: TransformerConfig, dtype: str, longest: int, tokenizer_from: str | Path | None
 ) -> dict[str, bytes]:
     """Return the contents of all files but the weights, by name."""
-    values = config_values(config, dtype, longest)
+    values = config_values(config, "bfloat16" if dtype == W8A8 else dtype, longest)
+    if dtype == W8A8:
+        values["quantization_config"] = quantization_config(config)
     if tokenizer_from is not None:
         source = Path(tokenizer_from)
         copied = {name: source / name for name in _COPIED if (source / name).is_file()}
@@ -110,34 +119,33 @@ def _json(content: Any) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _planned(config: TransformerConfig, params: Params) -> list[Planned]:
+def _planned(config: TransformerConfig, params: Params, stored_as: str) -> list[Planned]:
     leaves = leaves_of(jax.tree.map(np.asarray, params))
     return [
-        Planned(name, slot.view(leaves[slot.place])) for name, slot in hugging_face_layout(config).items()
+        Planned(name, slot.view(leaves[slot.place]), stored_as)
+        for name, slot in hugging_face_layout(config).items()
     ]
 
 
-def _write_weights(folder: Path, tensors: list[Planned], stored_as: str, shard_bytes: int) -> None:
+def _write_weights(folder: Path, tensors: list[Planned], shard_bytes: int) -> None:
     """Write one file, or as many as `shard_bytes` makes necessary and their index."""
-    itemsize = DTYPES[stored_as].itemsize
     shards: list[list[Planned]] = [[]]
     filled = 0
     for tensor in tensors:
-        nbytes = tensor.values.size * itemsize
-        if shards[-1] and filled + nbytes > shard_bytes:
+        if shards[-1] and filled + tensor.nbytes > shard_bytes:
             shards.append([])
             filled = 0
         shards[-1].append(tensor)
-        filled += nbytes
+        filled += tensor.nbytes
     if len(shards) == 1:
-        write_safetensors(folder / SINGLE, tensors, stored_as)
+        write_safetensors(folder / SINGLE, tensors)
         return
     weight_map = {}
     for number, shard in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        write_safetensors(folder / name, shard, stored_as)
+        write_safetensors(folder / name, shard)
         weight_map |= {tensor.name: name for tensor in shard}
-    total = sum(tensor.values.size * itemsize for tensor in tensors)
+    total = sum(tensor.nbytes for tensor in tensors)
     index = _json({"metadata": {"total_size": total}, "weight_map": weight_map})
     write_atomically(folder / INDEX, lambda file: file.write(index))
 

@@ -111,6 +111,20 @@ def test_bfloat16_with_an_fp8_cache_is_further_apart_but_within_parity():
         assert engine.describe()["kv_cache"] == "fp8"
 
 
+def test_w8a8_is_nearer_to_its_emulation_than_to_float32():
+    """Of a dense model all products of projections are int8 on both sides; every sync arrives."""
+    with VllmEngine(interpreter("vllm"), dtype="w8a8") as engine:
+        for seed in (1, 0):
+            assert 1e-3 < engine.sync_weights(*policy(DENSE, seed)) < engine.parity
+        found = engine.score(PROMPTS, PROMPTS).logps
+        apart = {}
+        for name in ("f32", "int8-w8a8"):
+            own = JaxEngine(name)
+            own.sync_weights(*policy(DENSE))
+            apart[name] = np.abs(own.score(PROMPTS, PROMPTS).logps - found).mean()
+        assert apart["int8-w8a8"] < 0.7 * apart["f32"]
+
+
 def test_unknown_formats_are_refused_before_anything_starts():
     with pytest.raises(ValueError, match="unknown KV cache 'fp4'"):
         VllmEngine("nowhere", kv_cache="fp4")

@@ -7,10 +7,10 @@ import pytest
 from simlab.engines import ENGINES
 from simlab.harness.calibration import (
     Emulation,
-    _logps,
     calibrate,
     catalog_emulations,
     distance,
+    emulated_logps,
     predicted_log_rho,
 )
 from simlab.models import TransformerConfig, init_params
@@ -35,7 +35,7 @@ def test_the_emulation_that_made_the_data_is_found_again():
     params = init_params(jax.random.key(0), CONFIG)
     tokens = np.random.default_rng(0).integers(2, 30, (16, 12)).astype(np.int32)
     train, bf16, fp8 = (
-        np.asarray(_logps(params, CONFIG, ENGINES[name], tokens[:, :4], tokens[:, 4:]))
+        emulated_logps(params, CONFIG, ENGINES[name], tokens[:, :4], tokens[:, 4:])
         for name in ("f32", "bf16", "fp8-e4m3")
     )
     np.testing.assert_array_equal(

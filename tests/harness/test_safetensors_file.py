@@ -26,9 +26,9 @@ def test_the_library_reads_what_is_written(tmp_path, dtype):
     path = tmp_path / "x.safetensors"
     tensors = {name: np.where(np.abs(x) > 1e4, 1e4, x).astype(np.float32) for name, x in TENSORS.items()}
     # A transposed view, as parameters are written.
-    planned = [Planned(name, x.swapaxes(-1, -2) if x.ndim > 1 else x) for name, x in tensors.items()]
-    write_safetensors(path, planned, dtype)
-    expected = {name: values.astype(DTYPES[dtype]) for name, values in planned}
+    planned = [Planned(name, x.swapaxes(-1, -2) if x.ndim > 1 else x, dtype) for name, x in tensors.items()]
+    write_safetensors(path, planned)
+    expected = {name: values.astype(DTYPES[dtype]) for name, values, _ in planned}
     with safetensors.safe_open(path, framework="numpy") as file:
         assert file.metadata() == {"format": "pt"}
         assert set(file.keys()) == set(tensors)
@@ -54,9 +54,9 @@ def test_what_the_library_writes_is_read(tmp_path, dtype):
 
 @pytest.mark.parametrize("value", [7e4, -1e38])
 def test_a_weight_too_large_for_float16_is_named(tmp_path, value):
-    tensors = [Planned("w", np.asarray([1.0, value], np.float32))]
+    tensors = [Planned("w", np.asarray([1.0, value], np.float32), "F16")]
     with pytest.raises(ValueError, match=r"a weight of 'w' is .*, too large for F16; allowed: F32, BF16"):
-        write_safetensors(tmp_path / "x.safetensors", tensors, "F16")
+        write_safetensors(tmp_path / "x.safetensors", tensors)
     assert not list(tmp_path.iterdir())
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from simlab.harness import load_checkpoint, save_checkpoint
 from simlab.models import MODELS, TransformerConfig, init_params
@@ -21,6 +22,10 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": replace(TINY, qk_norm=False, attention_bias=True, head_dim=16),
     "LlamaForCausalLM": replace(TINY, qk_norm=False, rope_theta=1e6, rms_norm_eps=1e-5),
 }
+
+DTYPES = ("w8a8", "float32", "bfloat16")
+ATTENTION = {f"self_attn.{x}_proj.weight" for x in "qkvo"}
+FEED_FORWARD = {f"mlp.{x}_proj.weight" for x in ("gate", "up", "down")}
 
 
 def random_params(config):
@@ -60,6 +65,33 @@ def test_half_precision_is_rounded_once_to_nearest_even(tmp_path, dtype, storage
     assert json.loads((folder / "config.json").read_text())["torch_dtype"] == dtype
     expected = jax.tree.map(lambda x: np.asarray(x).astype(storage).astype(np.float32), params)
     jax.tree.map(assert_exact, load_checkpoint(folder)[1], expected)
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
+def test_w8a8_is_int8_rows_with_a_scale_each(tmp_path, architecture):
+    """Projections within half a step of what they were, the largest of a row exactly 127; all else BF16."""
+    config = ARCHITECTURES[architecture]
+    params = random_params(config)
+    params["layers"][0]["o"] = params["layers"][0]["o"].at[:, 3].set(0.0)
+    folders = {name: save_checkpoint(tmp_path / name, config, params, dtype=name) for name in DTYPES}
+    stored, exact, half = (load_file(folders[name] / "model.safetensors") for name in DTYPES)
+    scales = {name for name in stored if name.endswith("_scale")}
+    whole = {name.removesuffix("_scale") for name in scales}
+    parts = {name.split(".", 3)[3] for name in whole}
+    assert parts == ATTENTION | (set() if config.num_experts else FEED_FORWARD)
+    assert stored.keys() - scales == exact.keys()
+    for name in whole:
+        scale, weights = stored[f"{name}_scale"], stored[name]
+        assert (scale.dtype, weights.dtype, scale.shape) == (np.float32, np.int8, (len(weights), 1))
+        assert (np.abs(weights * scale - exact[name]) <= scale * (0.5 + 2**-16)).all()
+        assert set(np.abs(weights.astype(int)).max(1)) <= {0, 127}
+    for name in exact.keys() - whole:
+        assert_exact(stored[name].astype(np.float32), half[name].astype(np.float32))
+    said = json.loads((folders["w8a8"] / "config.json").read_text())
+    assert said["torch_dtype"] == "bfloat16"
+    assert said["quantization_config"]["quant_method"] == "compressed-tensors"
+    with pytest.raises(ValueError, match=r"quantization_config .* is not supported"):
+        load_checkpoint(folders["w8a8"])
 
 
 def test_special_values_survive(tmp_path):

@@ -86,10 +86,10 @@ class Server:
         `shape` says which checkpoints may take each other's place, `logprobs_mode` which log-probabilities
         are reported: those of the raw logits if it is not there. After a reload, vLLM on a CPU reads
         experts as packed that are not, and keeps the old packed head where it is tied; `repack` false leaves
-        it at that.
+        it at that. `reload` false makes a new engine of any checkpoint.
         """
         built = {name: header.get(name) for name in ("shape", "dtype", "kv_cache_dtype", "logprobs_mode")}
-        if built != self.built:
+        if built != self.built or not header["reload"]:
             self._build(header)
             self.built = built
         else:
