@@ -6,6 +6,8 @@ from matplotlib.figure import Figure
 from figures.style import COLORS, MARKERS, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
+# Rates further apart than this are told by their ratios.
+WIDE = 5
 STAGES = ("rollout", "score", "updates", "step")
 
 
@@ -15,13 +17,18 @@ def draw(results: Results) -> Figure:
     figure, (speed, share) = new_figure(PAGE, 2.4, ncols=2)
     step = rows.query("stage == 'step'")
     speed.plot(step["width"], step["run_steps_per_s"], marker=MARKERS[0], color=COLORS[0])
-    speed.set(ylabel="run-steps per second", yscale="log")
-    plain_log(speed.yaxis)
+    speed.set_ylabel("run-steps per second")
+    rates = np.asarray(step["run_steps_per_s"])
+    if rates.max() > WIDE * rates.min():
+        speed.set_yscale("log")
+        plain_log(speed.yaxis)
+    else:
+        speed.set_ylim(0, 1.1 * rates.max())
     for stage, color, marker in zip(STAGES, COLORS, MARKERS, strict=False):
         part = rows.query("stage == @stage")
         share.plot(part["width"], part["of_roofline"], marker=marker, color=color, label=stage)
     share.set(ylabel="share of the roofline", ylim=(0, None))
-    share.legend()
+    figure.legend(loc="outside upper right", ncols=len(STAGES))
     for panel in (speed, share):
         widths = np.asarray(step["width"])
         panel.set_xscale("log")
