@@ -73,7 +73,7 @@ class Subject:
 
 def lab_moe(smoke: bool) -> Subject:
     """The tiny MoE of the lab, warm-started on `add`, on held-out problems."""
-    config = MODELS["tiny-moe"]
+    config = replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"]
     prompts = as_rows(task_prompts("add", 8 if smoke else 256))
     sampling = Sampling(length=4 if smoke else 16, end=END, pad=PAD)
     if smoke:

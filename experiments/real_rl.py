@@ -1,13 +1,14 @@
 """RL with rollouts from vLLM, weights synced at every step, beside the twin whose sampler is emulated.
 
 The same recipe, warm start, prompts and learner; only the sampler differs: vLLM on a CPU in BF16 with keys
-and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the twin with several seeds, which say
-how far apart two runs of one thing are. A killed run goes on where it was saved. Needs
-`scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
+and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the twin
+with several seeds, which say how far apart two runs of one thing are. A killed run goes on where it was
+saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
 """
 
 import contextlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -48,7 +49,7 @@ def recipe(arm: str, smoke: bool) -> Recipe:
         engines=EnginePair(ENGINES["f32"], twin, replay),
         objective=named(objective),
         task=TASKS["add"](),
-        model=MODELS["tiny-moe"],
+        model=replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"],
         **sizes,
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, MUTED, PAGE, new_figure
+from figures.style import COLORS, MUTED, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 SMOOTH = 10
@@ -30,6 +30,8 @@ def draw(results: Results) -> Figure:
         for axis, (number, _, scale) in zip(axes[:, column], ROWS, strict=True):
             _panel(axis, rows, number, real)
             axis.set_yscale(scale)
+            if scale == "log":
+                plain_log(axis.yaxis)
         axes[0][column].set_title(TITLES[arm])
         axes[-1][column].set_xlabel("step")
     for axis, (_, label, _) in zip(axes[:, 0], ROWS, strict=True):
@@ -41,12 +43,10 @@ def draw(results: Results) -> Figure:
 def _panel(axis: Axes, rows: Any, number: str, real: str) -> None:
     curves = rows.pivot(index="step", columns=["sampler", "seed"], values=number).dropna(axis=1)
     smooth = curves.rolling(SMOOTH, min_periods=1).mean()
-    for name, label, color in ((real, f"rollouts of {real}", COLORS[1]), (None, "emulated twin", MUTED)):
-        chosen = smooth.columns.get_level_values("sampler") == real
-        lines = smooth.loc[:, chosen if name else ~chosen]
-        if name and lines.shape[1]:
-            axis.plot(lines.index, lines.mean(axis=1), color=color, label=label)
-        elif lines.shape[1]:
-            low, high = lines.min(axis=1), lines.max(axis=1)
-            text = f"{label}, {lines.shape[1]} seeds"
-            axis.fill_between(lines.index, low, high, color=color, alpha=0.35, lw=0, label=text)
+    measured = smooth.columns.get_level_values("sampler") == real
+    ours, twins = smooth.loc[:, measured], smooth.loc[:, ~measured]
+    axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=f"rollouts of {real}")
+    if twins.shape[1]:
+        label = f"emulated twin, {twins.shape[1]} seeds"
+        low, high = twins.min(axis=1), twins.max(axis=1)
+        axis.fill_between(twins.index, low, high, color=MUTED, alpha=0.35, lw=0, label=label)

@@ -116,4 +116,4 @@ plt.show()
 
 # %% [markdown]
 # A poor fit is a result too: its note names what the emulation leaves out. `simlab run real_pairs` does this
-# for vLLM in four formats, llama.cpp, and a pretrained model.
+# for vLLM in five formats, W8A8 among them, llama.cpp, and a pretrained model.
