@@ -1,0 +1,144 @@
+"""A run over many devices and processes is that of one device, and its memory is divided."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+from simlab.models import MODELS, init_params
+from simlab.objectives import named
+from simlab.training.critic import Critic
+from simlab.training.distributed import connect
+from simlab.training.mesh import AXES, make_mesh, shardings
+from tests.training.recipes import small_recipe, small_state
+
+ROOT = Path(__file__).parents[2]
+MESH = AbstractMesh((1, 2, 2, 2), AXES)
+
+
+def start(*command, **environment):
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(process) -> str:
+    out, error = process.communicate(timeout=540)
+    assert process.returncode == 0, f"{process.args} failed:\n{out}\n{error}"
+    return out
+
+
+def numbers(out: str) -> list[str]:
+    return [line for line in out.splitlines() if line.startswith("{")]
+
+
+def shapes(model):
+    return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+
+
+def test_sizes_that_are_not_the_devices_are_refused():
+    count = jax.device_count()
+    with pytest.raises(ValueError, match=rf"fsdp {2 * count} x expert 1 .* the {count} devices"):
+        make_mesh(fsdp=2 * count)
+    with pytest.raises(ValueError, match=r"data -1 x .* at least 1"):
+        make_mesh(data=-1, fsdp=-count)
+    assert make_mesh(tensor=count).shape == {"data": 1, "fsdp": 1, "expert": 1, "tensor": count}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_matrix_is_divided_by_the_whole_mesh(name):
+    params = shapes(replace(MODELS[name], tie_word_embeddings=False))
+    for path, sharding in jax.tree.leaves_with_path(shardings(params, MESH)):
+        leaf = params
+        for part in path:
+            leaf = leaf[part.key if hasattr(part, "key") else part.idx]
+        parts = leaf.size // jax.tree.reduce(int.__mul__, sharding.shard_shape(leaf.shape), 1)
+        expected = {"router": 2}.get(path[-1].key, 1 if leaf.ndim == 1 else 8)
+        assert parts == expected, path
+
+
+def test_whatever_is_shaped_like_parameters_lies_as_they_do():
+    recipe = replace(small_recipe(model=MODELS["tiny-moe"]), staleness=2, extra_terms={"kl": 0.1})
+    recipe = replace(recipe, critic=Critic(), objective=named("ppo"))
+    state = jax.eval_shape(lambda: small_state(recipe))
+    where = shardings(state, MESH)
+    specs = jax.tree.map(lambda sharding: sharding.spec, where)
+    for tree in (specs.reference, specs.critic.params["body"]):
+        assert tree == specs.params
+    for moments, params in ((specs.moments, specs.params), (specs.critic.moments, specs.critic.params)):
+        adam = next(part for part in moments if hasattr(part, "mu"))
+        assert adam.mu == adam.nu == params
+    aged = jax.tree.map(lambda spec: P(None, *spec), specs.params)
+    for old, spec in zip(jax.tree.leaves(specs.ring), jax.tree.leaves(aged), strict=True):
+        assert P(*old, *[None] * (len(spec) - len(old))) == spec
+    assert specs.step == specs.key == P()
+
+
+def test_what_does_not_divide_is_refused_by_name():
+    model = replace(MODELS["tiny-moe"], num_experts=5)
+    with pytest.raises(ValueError, match=r"\['down'\] \(5, 32, 64\): axis 0 of 5 .* the 2 of expert"):
+        shardings(shapes(model), MESH)
+
+
+def test_processes_that_do_not_fit_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match="processes, process missing"):
+        connect("localhost:1")
+    with pytest.raises(ValueError, match="process 2 of 2; allowed: 0 to 1"):
+        connect("localhost:1", 2, 2)
+    with pytest.raises(ValueError, match="bad coordinator 'localhost'; write it as host:port"):
+        connect("localhost", 2, 1)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="has RANK; allowed: all of MASTER_ADDR, "):
+        connect()
+
+
+@pytest.mark.slow
+def test_eight_devices_are_one():
+    flags = "--xla_force_host_platform_device_count=8"
+    print(answer(start("-m", "pytest", "-s", "tests/training/on_eight_devices.py", XLA_FLAGS=flags)))
+
+
+@pytest.mark.slow
+def test_two_processes_are_one():
+    # A sum of two numbers has one order: two devices give the same bits in one process and in two.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    run = ["examples/mesh.py", "--model", "tiny-dense", "--layers", "1", "--pair", "f32/f32", "--fsdp", "2"]
+    joined = [*run, "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process"]
+    quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    both = [start(*joined, number, **quick) for number in "01"]
+    found, other = (numbers(answer(process)) for process in both)
+    assert found == numbers(answer(start(*run, "--virtual", "2", **quick)))
+    assert not other, "the first process speaks for all"
+    first, second = map(json.loads, found)
+    assert first["entropy"] != second["entropy"]
+    assert first["grad_norm"] > 0
+
+
+@pytest.mark.slow
+def test_a_process_without_the_others_says_so():
+    program = """
+from simlab.training.distributed import connect
+for arguments in (), ("127.0.0.1:1", 2, 1):
+    try:
+        connect(*arguments, seconds=1)
+    except (ValueError, ConnectionError) as error:
+        print(type(error).__name__, error)
+"""
+    alone, lost = answer(start("-c", program)).splitlines()
+    assert alone.startswith("ValueError no other processes are known: pass coordinator")
+    assert lost.startswith("ConnectionError process 1 of 2 found nobody at 127.0.0.1:1 within 1 s")
