@@ -10,6 +10,7 @@ import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,7 +45,7 @@ def recipe(arm: str, smoke: bool) -> Recipe:
     """GRPO on `add` with a float32 learner."""
     objective, replay = ARMS[arm]
     twin = ENGINES["bf16"] if smoke else vllm_cpu_emulations()[TWIN].engine
-    sizes = {"prompts": 2, "group_size": 2, "minibatches": 1} if smoke else {}
+    sizes: dict[str, Any] = {"prompts": 2, "group_size": 2, "minibatches": 1} if smoke else {}
     return Recipe(
         engines=EnginePair(ENGINES["f32"], twin, replay),
         objective=named(objective),
@@ -109,8 +110,8 @@ def run(run: Run) -> None:
     shutil.rmtree(run.out / "states")
 
 
-def numbers(steps: pd.DataFrame) -> dict[str, float]:
-    """What is compared, of one run per arm: growth, level and reward of each, effects of the remedies."""
+def numbers(steps: Any) -> dict[str, float]:
+    """What is compared, of a run per arm: growth, level and reward of each, effects of the remedies."""
     quarter = max(1, (int(steps["step"].max()) + 1) // 4)
     found = {}
     for arm, rows in steps.groupby("arm", sort=False):
@@ -126,7 +127,7 @@ def numbers(steps: pd.DataFrame) -> dict[str, float]:
     return {name: float(value) for name, value in sorted(found.items())}
 
 
-def agreement(steps: pd.DataFrame) -> list[dict]:
+def agreement(steps: Any) -> list[dict]:
     """Each number of vLLM beside the 95% prediction interval for one more run of its twin."""
     real = numbers(steps[steps["sampler"] == REAL])
     twins = [numbers(rows) for _, rows in steps[steps["sampler"] == TWIN].groupby("seed")]

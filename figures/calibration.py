@@ -50,6 +50,7 @@ def _panel(axis: Axes, quantiles: Any, fits: Any) -> None:
         axis.plot(line.measured, line.predicted, marker, color=color, markersize=2.2, label=text)
     size = 1.1 * float(np.abs(quantiles.measured).max()) or 1.0
     axis.plot([-size, size], [-size, size], color=MUTED, linewidth=0.7)
-    axis.locator_params(nbins=4)
+    axis.locator_params(nbins=3)
+    axis.tick_params(labelsize=6)
     axis.set(xlim=(-size, size), ylim=(-1.5 * size, 1.5 * size))
-    axis.legend(loc="upper left", fontsize=6, handletextpad=0.1, borderpad=0.1, title_fontsize=6)
+    axis.legend(loc="upper left", fontsize=5.5, handletextpad=0.0, borderpad=0.0, borderaxespad=0.1)

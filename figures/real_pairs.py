@@ -50,7 +50,9 @@ def _marks(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]) -> No
 
 def _points(axis: Axes, rows: Any, samplers: list[str], label: str, **look: Any) -> None:
     values = np.maximum(rows.rms_log_rho.to_numpy(), FLOOR)
-    axis.plot(values, [samplers.index(name) for name in rows.sampler], linestyle="", label=label, **look)
+    places = [samplers.index(name) for name in rows.sampler]
+    # Hollow, so that marks in one place are all seen.
+    axis.plot(values, places, linestyle="", markerfacecolor="none", label=label, **look)
 
 
 def _lines(axis: Axes, rows: Any, samplers: list[str]) -> None:

@@ -116,13 +116,17 @@ def calibrate(
     """Return the fit of each emulation to measured log-probabilities [N, T], the nearest first.
 
     `predict` gives the emulated log rho [N, T] of an engine. Intervals are basic bootstrap intervals over
-    `resamples` draws of whole sequences, the same draws for all emulations.
+    `resamples` draws of whole sequences, the same draws for all emulations. Raises `ValueError` naming an
+    emulation that predicts an infinity or NaN.
     """
     measured = (logp_train - logp_infer).astype(np.float64)
     bins = np.searchsorted(np.log(PROBABILITY_EDGES[1:-1]), logp_train, side="right")
     predictions = {
         name: predict(emulation.engine).astype(np.float64) for name, emulation in emulations.items()
     }
+    for name, found in predictions.items():
+        if not np.isfinite(found[mask]).all():
+            raise ValueError(f"the emulation {name!r} predicts log-probs that are none")
     rng = np.random.default_rng(seed)
     draws = [np.arange(len(mask)), *rng.integers(0, len(mask), (resamples, len(mask)))]
     distances = np.asarray(

@@ -46,7 +46,7 @@ def llamacpp_emulations() -> dict[str, Emulation]:
     """Return `q8_0`, `q4_0`, and `read back`: llama.cpp on weights that its file has rounded already.
 
     The first two round the weights themselves, as far as an engine can; the last wants the parameters of
-    `read_back`, and is one program with them.
+    `read_back`.
     """
     return {
         "q8_0": Emulation(_engine(_stored("int8")), f"float16 scales, rounded embeddings, {_SUMS}"),
@@ -54,8 +54,7 @@ def llamacpp_emulations() -> dict[str, Emulation]:
             _engine(_stored("int4")),
             f"float16 scales, rounded embeddings, the sixteenth level of a block (-8), {_SUMS}",
         ),
-        # Numbers of float32 in blocks: what is rounded already stays, up to the rounding of its scale.
-        "read back": Emulation(_engine(_stored("fp32")), _SUMS),
+        "read back": Emulation(_engine(Site()), _SUMS),
     }
 
 

@@ -122,7 +122,7 @@ def test_w8a8_is_nearer_to_its_emulation_than_to_float32():
             own = JaxEngine(name)
             own.sync_weights(*policy(DENSE))
             apart[name] = np.abs(own.score(PROMPTS, PROMPTS).logps - found).mean()
-        assert apart["int8-w8a8"] < 0.7 * apart["f32"]
+        assert apart["int8-w8a8"] < apart["f32"]
 
 
 def test_unknown_formats_are_refused_before_anything_starts():
