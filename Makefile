@@ -8,7 +8,7 @@ RESULTS := formats softmax theory theory_survival theory_corrections flagship le
 	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores bench_diagnose \
 	bench_device bench_ray fault_table long_run
 
-.PHONY: help demo results test check test-slow test-engines equations lock clean
+.PHONY: help demo results test check test-slow environments test-engines equations lock clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -47,8 +47,11 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"
 
-test-engines: $(VENV)/.test  ## checks against large third-party packages, each in its own environment
-	$(PYTEST) -m engines
+environments: $(VENV)/.test  ## build the environments of the third-party packages
+	for name in verl trl hf vllm llamacpp browser ray; do $(BIN)/python scripts/make_env.py $$name || exit 1; done
+
+test-engines: environments  ## checks against large third-party packages, each in its own environment
+	$(PYTEST) -n 2 --dist loadfile -m engines
 
 equations: $(VENV)/.test  ## regenerate EQUATIONS.md
 	$(BIN)/python scripts/equations.py

@@ -1,7 +1,7 @@
 """Time of matrix products under every accumulator and engine, as a multiple of one float32 product."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,17 +44,17 @@ def operands(shape: tuple[int, int, int], seed: int) -> tuple[jax.Array, jax.Arr
     return jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32)
 
 
-def cases(x: jax.Array, w: jax.Array) -> list[Case]:
-    """Every accumulator on BF16 operands and every engine on float32 ones, as constants and as arguments."""
+def cases(x: jax.Array, w: jax.Array, names: Collection[str]) -> list[Case]:
+    """The named accumulators on BF16 operands and engines on float32 ones, as constants and as arguments."""
     a, b = quantize(x, "bf16"), quantize(w, "bf16")
     listed = []
-    for name, accumulator in ACCUMULATORS.items():
+    for name, accumulator in _named(ACCUMULATORS, names):
         static = compiled(lambda a, b, n=name: matmul(a, b, accumulator=n), a, b)
         traced = compiled(lambda a, b, acc: matmul(a, b, accumulator=acc), a, b, accumulator)
         listed.append(Case("accumulator", name, "static", static))
         if jax.tree.leaves(accumulator):
             listed.append(Case("accumulator", name, "traced", traced))
-    for name, engine in ENGINES.items():
+    for name, engine in _named(ENGINES, names):
         listed.append(Case("engine", name, "static", compiled(lambda x, w, n=name: linear(x, w, n), x, w)))
         if jax.tree.leaves(engine):
             listed.append(Case("engine", name, "traced", compiled(linear, x, w, engine)))
@@ -62,6 +62,10 @@ def cases(x: jax.Array, w: jax.Array) -> list[Case]:
             call = compiled(lambda x, w, n=name: linear(x, w, n), x, ready)
             listed.append(Case("engine", name, "static, weights quantized", call))
     return listed
+
+
+def _named(catalog: dict[str, Any], names: Collection[str]) -> list[tuple[str, Any]]:
+    return [(name, row) for name, row in catalog.items() if name in names]
 
 
 def time_calls(call: Callable[[], Any], calls: int) -> float:
@@ -107,12 +111,13 @@ def compare(
 
 def run(run: Run) -> None:
     shapes, rounds = (SMOKE_SHAPES, 2) if run.smoke else (SHAPES, 25)
+    names = LIMITS if run.smoke else {*ACCUMULATORS, *ENGINES}
     (seed,) = run.seeds([0])
     run.configure(shapes=shapes, rounds=rounds, limits=LIMITS)
     rows = []
     for shape, sizes in shapes.items():
         x, w = operands(sizes, seed)
-        listed = cases(x, w)
+        listed = cases(x, w, names)
         with run.phase(shape):
             rows += compare(run, shape, listed, compiled(lambda x, w: x @ w, x, w), rounds, seed)
     run.table("linear", rows)

@@ -40,7 +40,6 @@ SMALL = {
     "prompts": 2,
     "group_size": 2,
     "minibatches": 1,
-    "steps": 2,
 }
 WIDTH = 4
 # Enough of both that a second process earns what it costs to start.
@@ -67,7 +66,7 @@ def run(run: Run) -> None:
     axes: dict[str, tuple[int, ...]] = {
         "width": (1, 2) if run.smoke else tuple(2**i for i in range(10)) if wide else (1, 2, 4, 8),
         "length": (2, 4) if run.smoke else (8, 16, 32, 64),
-        "steps": (2, 4) if run.smoke else (10, 20, 40),
+        "steps": (10, 20) if run.smoke else (10, 20, 40),
         "runs": (2, 4) if run.smoke else (4, 8, 16),
     }
     width = 2 if run.smoke else WIDTH
@@ -80,7 +79,7 @@ def run(run: Run) -> None:
     with run.phase("starts"):
         run.table("starts", starts(base | {"steps": 1}))
     with run.phase("processes"):
-        run.table("processes", processes(base | {"steps": 2 if run.smoke else LONG}, width, SLICES))
+        run.table("processes", processes(base | {"steps": 10 if run.smoke else LONG}, width, SLICES))
 
 
 def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, float]:

@@ -19,6 +19,8 @@ CHUNK = 10
 CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
 VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
 SMOKE = {
+    # A mismatch that is cheap to compile: one site.
+    "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "task": "add",
     "warm_start": None,

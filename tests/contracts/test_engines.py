@@ -31,6 +31,7 @@ from simlab.engines import (
 from simlab.engines.tensor_core import TensorCore
 from simlab.formats import stack
 from tests.tolerances import assert_exact
+from tests.training.recipes import QUICK
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((5, 64)).astype(np.float32)
@@ -77,7 +78,7 @@ SLOW = pytest.mark.slow
 )
 def test_every_site_gives_numbers_that_belong_together(name):
     # A constant engine compiles twice as fast as a traced one, and this test needs no more.
-    sites = jax.jit(lambda x, w: forward(x, w, ENGINES[name]))(X, W)
+    sites = jax.jit(lambda x, w: forward(x, w, ENGINES[name]), compiler_options=QUICK)(X, W)
     for site, value in sites.items():
         assert np.isfinite(value).all(), site
     # 40 probabilities, each rounded to 2^-9 of itself at worst.
@@ -126,9 +127,9 @@ def test_projection_is_within_its_roundings_of_float64(name):
     assert (np.abs(actual - expected) <= error).all()
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_eager_is_jit(name):
-    x, w = jnp.asarray(X), jnp.asarray(W)
+@pytest.mark.parametrize("names", SIGNATURES)
+def test_eager_is_jit(names):
+    x, w, name = jnp.asarray(X), jnp.asarray(W), names[0]
     assert_exact(linear(x, w, name), np.asarray(jax.jit(linear)(x, w, ENGINES[name])))
     assert_exact(softmax(x, name), np.asarray(jax.jit(softmax)(x, ENGINES[name])))
 

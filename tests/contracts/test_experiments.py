@@ -1,5 +1,6 @@
 """Every experiment and every figure: names agree, smoke mode runs, figures draw from what it wrote."""
 
+import os
 from importlib import import_module
 
 import pytest
@@ -27,11 +28,20 @@ def test_experiment_says_what_it_is(name):
     )
 
 
+@pytest.fixture(scope="session")
+def results_folder(tmp_path_factory):
+    """One for all smoke runs, so that what several experiments ask for is computed once."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_smoke_mode_runs_and_its_figures_draw(name, tmp_path):
+def test_smoke_mode_runs_and_its_figures_draw(name, results_folder, tmp_path):
     experiment = _load(name)
-    results = execute(experiment, tmp_path / "run", smoke=True)
+    results = execute(experiment, results_folder / name, smoke=True)
     assert results.manifest["config"]["smoke"]
     for figure in experiment.figures:
         for path in render(import_module(FIGURES[figure].module).draw, results, tmp_path / "out", figure):

@@ -271,12 +271,11 @@ def test_replay_reaches_the_updates(routed):
     assert differ(after["none"].params, after["R2"].params)
 
 
+# Of dense policies: tests/contracts/test_training.py.
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [None, MOE], ids=["dense", "moe"])
 @pytest.mark.parametrize("pair", EXACT_PAIRS)
-def test_an_exact_pair_has_no_mismatch_over_a_whole_run(pair, model):
-    changes = {} if model is None else {"model": model}
-    recipe = small_recipe(pair, optimizer=AdamW(learning_rate=0.01), **changes)
+def test_an_exact_pair_with_experts_has_no_mismatch_over_a_whole_run(pair):
+    recipe = small_recipe(pair, optimizer=AdamW(learning_rate=0.01), model=MOE)
     ((after, metrics),) = train(recipe, small_state(recipe), 4, chunk=4)
     assert differ(after.params, small_state(recipe).params)
     # rms_log_rho is zero only if every difference of log-probabilities is.
