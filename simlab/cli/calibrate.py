@@ -12,13 +12,17 @@ EPILOG = (
     "--engine bf16 --engine vllm-bf16 --dose truncated`"
 )
 
+ENGINES_HELP = (
+    "An emulated sampler of `simlab list engines`, or `q8_0`, `q4_0`, `bf16-fp8kv truncated`; repeatable."
+)
+
 
 def calibrate(
     results: Annotated[Path, typer.Argument(help="Folder of a finished `simlab probe`.")],
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint that was probed.")],
     sampler: Annotated[str, typer.Option(help="The engine that sampled.")],
     scorer: Annotated[str, typer.Option(help="The engine that scored.")],
-    engine: Annotated[list[str] | None, typer.Option(help="An emulated sampler; can be repeated.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help=ENGINES_HELP)] = None,
     dose: Annotated[
         str | None, typer.Option(help="A dose to try at 4 to 10 bits; `simlab list doses`.")
     ] = None,
@@ -36,13 +40,13 @@ def calibrate(
     from simlab.engines import ENGINES, find_engine
     from simlab.engines.dose import DOSES
     from simlab.harness import calibration
+    from simlab.harness.emulations import real_kernels
     from simlab.harness.reading import load_checkpoint
 
     with one_clear_error():
         names = tuple(engine or ([] if dose else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"]))
-        for name in names:
-            lookup(ENGINES, name, "engine")
-        emulations = calibration.catalog_emulations(names)
+        known = calibration.catalog_emulations(tuple(ENGINES)) | real_kernels()
+        emulations = {name: lookup(known, name, "engine") for name in names}
         if dose:
             lookup(DOSES, dose, "dose")
             emulations |= calibration.dosed_emulations(dose, range(4, 11))

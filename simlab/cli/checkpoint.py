@@ -20,7 +20,7 @@ def save(
     model: Annotated[str, typer.Argument(help="Name of the model preset that they belong to.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     dtype: Annotated[
-        str, typer.Option(help="Storage of the weights: float32, bfloat16, float16.")
+        str, typer.Option(help="Storage of the weights: float32, bfloat16, float16; w8a8 for vLLM.")
     ] = "float32",
 ) -> None:
     """Write a checkpoint, with a tokenizer, that transformers and vLLM load."""

@@ -58,6 +58,13 @@ def llamacpp_emulations() -> dict[str, Emulation]:
     }
 
 
+def real_kernels() -> dict[str, Emulation]:
+    """Return all emulations that take the parameters as they are."""
+    emulations = vllm_cpu_emulations() | llamacpp_emulations()
+    del emulations["read back"]
+    return emulations
+
+
 def read_back(config: TransformerConfig, params: Params, stored: str) -> Params:
     """Return the parameters that llama.cpp dequantizes from a file whose matrices are `stored`."""
     with tempfile.TemporaryDirectory(prefix="simlab-") as folder:
