@@ -5,6 +5,7 @@ gone), nothing computed twice (a finished run that is written again), the tables
 a sweep that nobody disturbed, and where a fault keeps the sweep from going on, it has to say so in one line.
 """
 
+import itertools
 import json
 import random
 import shutil
@@ -170,16 +171,19 @@ def whole(bench: Bench, count: Count, folder: Path) -> None:
 
 
 def kills(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, Any]]:
-    """Kill sweeps at moments anywhere between their start and their end; a row per kill."""
+    """Kill sweeps at moments anywhere between their start and their end; a row per kill.
+
+    A sweep that ends before its moment, since it had less to do than a whole one, is a row and no try.
+    """
     folder = bench.folder()
-    for number in range(tries):
+    for number in itertools.takewhile(lambda _: count.tries < tries, itertools.count()):
         before = finished(folder)
         process = bench.start(folder)
         moment = bench.moments.random() * bench.seconds
         time.sleep(moment)
         process.kill()
         process.communicate()
-        count.tries += 1
+        count.tries += process.returncode != 0
         compare(count, before, folder)
         done = len(finished(folder))
         yield {
