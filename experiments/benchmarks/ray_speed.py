@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.benchmarks.sweep_cost import SMALL
+from experiments.benchmarks.sweep_cost import SMALL, SWEEP
 from experiments.regime import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
@@ -27,13 +27,6 @@ WIDTH, SLICES, STEPS = 4, 4, 200
 # The first sweep of each kind compiles, and keeps the program for the second.
 FIRST_STEPS = 20
 LEAST = 0.8
-SWEEP = """
-import json, sys
-from simlab.sweeps import sweep
-given = json.loads(sys.argv[1])
-result = sweep(given.pop("base"), given.pop("over"), given.pop("out"), **given)
-print(result.manifest["timings"]["runs"])
-"""
 
 
 @contextmanager
@@ -67,6 +60,14 @@ def nodes(python: Path, cores: list[int], cache: Path) -> Iterator[str]:
                 node.wait()
 
 
+def python_of_ray() -> Path:
+    """Return the interpreter of Ray's environment; exits saying how to build it."""
+    python = interpreter("ray")
+    if not python.is_file():
+        raise SystemExit(f"bench_ray needs Ray, and {python} is not there: python scripts/make_env.py ray")
+    return python
+
+
 def surroundings(cache: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(shop_root()), "SIMLAB_CACHE": str(cache)}
 
@@ -91,7 +92,7 @@ def run(run: Run) -> None:
     cores = sorted(os.sched_getaffinity(0))
     run.configure(base=base, width=WIDTH, runs=count, cores=len(cores))
     given = {"base": base, "over": {"seed": list(run.seeds(range(count)))}, "width": WIDTH}
-    python = Path(sys.executable) if run.smoke else interpreter("ray")
+    python = Path(sys.executable) if run.smoke else python_of_ray()
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)

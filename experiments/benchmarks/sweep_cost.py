@@ -55,7 +55,7 @@ SWEEP = """
 import json, sys
 from simlab.sweeps import sweep
 given = json.loads(sys.argv[1])
-result = sweep(given["base"], given["over"], sys.argv[2], width=int(sys.argv[3]), workers=int(sys.argv[4]))
+result = sweep(given.pop("base"), given.pop("over"), given.pop("out"), **given)
 print(result.manifest["timings"]["runs"])
 """
 
@@ -143,10 +143,9 @@ def processes(base: dict[str, Any], width: int, slices: int) -> list[dict[str, A
         for count in dict.fromkeys((1, cores)):
             output = ""
             for number in range(2):  # the first time compiles
-                given = json.dumps({"base": base, "over": over})
-                out = f"{folder}/{count}-{number}"
-                command = [sys.executable, "-c", SWEEP, given, out, str(width), str(count)]
-                _, output = _timed(command, folder)
+                given = {"base": base, "over": over, "width": width, "workers": count}
+                given["out"] = f"{folder}/{count}-{number}"
+                _, output = _timed([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
             rows.append({"processes": count, "seconds": float(output.split()[-1])})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
