@@ -1,5 +1,6 @@
 """The claims of *acrl* about training: FP8 and truncated rollouts, gamma, X, clips."""
 
+from collections.abc import Sequence
 from math import log
 
 import numpy as np
@@ -19,16 +20,9 @@ from experiments.campaign import (
 )
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.cost import acrl_share
-from experiments.dynamics_study.rules import (
-    Claim,
-    Part,
-    alone,
-    arms_of,
-    findings,
-    minus,
-    rule_text,
-)
-from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.rules import Claim, Part, alone, minus
+from experiments.dynamics_study.runs import Frames, collect
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watch
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
@@ -39,6 +33,7 @@ D_MAX = m.Measure("largest d of a step", lambda view: float(view.curve("discrepa
 D_STD = m.Measure(
     "mean std of d over 10 steps", lambda view: float(np.nanmean(view.curve("discrepancy_std")))
 )
+WATCHED = {BF16: ("under FP8",)}
 BASELINE = m.watched_range("discrepancy_fp8", "discrepancy under FP8")
 A8_RULE = (
     "A8: reproduced if ACRL's weights take at most 0.5% of the time of a training step (the least of 30 "
@@ -104,12 +99,15 @@ CLAIMS = (
 )
 
 
-def run(run: Run) -> None:
-    runs, steps, vectors = collect(run, arms_of(CLAIMS), smoke=(NONE, ACRL))
+def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
+    frames = collect(run, arms, seed)
     with run.phase("watching"):
-        watched = watch(run, runs, {} if run.smoke else {BF16: ("under FP8",)})
-    write(run, runs, steps, vectors)
-    run.table("watched", watched)
+        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
+    return frames
+
+
+def run(run: Run) -> None:
+    compute(run, CLAIMS, smoke=(NONE, ACRL), make=make)
     with run.phase("cost"):
         run.table("cost", acrl_share(run.smoke))
 

@@ -1,11 +1,14 @@
 """The claims of *acrl* that need other objectives: PPO, DAPO, other distances, a penalty on discrepancy."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from experiments.campaign import ACRL, DAPO, DAPO_ACRL, NONE, PPO, PPO_ACRL
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import Claim, Part, arms_of, findings, minus, rule_text
-from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.rules import Claim, Part, minus
+from experiments.dynamics_study.runs import Frames, collect
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.variants import KL, MOVING, PENALIZED, PENALTY, SQUARED, VARIANTS, varied
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
@@ -34,12 +37,18 @@ CLAIMS = (
 )
 
 
+def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
+    frames = collect(run, [arm for arm in arms if arm not in VARIANTS], seed)
+    if variants := [arm for arm in arms if arm in VARIANTS]:
+        with run.phase("variants"):
+            more = varied(run, variants, seed)
+        frames |= {name: pd.concat([frames[name], more[name]]) for name in more}
+    return frames
+
+
 def run(run: Run) -> None:
-    swept = [arm for arm in arms_of(CLAIMS) if arm not in VARIANTS]
-    runs, steps, vectors = collect(run, swept, smoke=(NONE, ACRL))
-    with run.phase("variants"):
-        more, curves = varied(run)
-    write(run, pd.concat([runs, more]), pd.concat([steps, curves]), vectors)
+    # One program serves the distances; the penalty has its own, which a smoke run does without.
+    compute(run, CLAIMS, smoke=(NONE, ACRL, SQUARED), make=make)
 
 
 def decide(results: Results) -> list[Finding]:

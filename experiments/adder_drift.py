@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import campaign
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import Claim, Part, alone, findings, minus
 from experiments.dynamics_study.runs import SMOKE as DYNAMICS_SMOKE
+from experiments.dynamics_study.runs import SMOKE_WIDTH
 from experiments.regime import BASE, CONTROL
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
@@ -67,7 +67,7 @@ SMOKE = {**DYNAMICS_SMOKE, "minibatches": BASE["minibatches"]}
 
 def run(run: Run) -> None:
     arms, starts = ([DOSE], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(WIDTH)))
-    width = campaign.WIDTH if run.smoke else WIDTH
+    width = SMOKE_WIDTH if run.smoke else WIDTH
     run.configure(arms=arms, base=DRIFT_BASE, width=width, chunk=CHUNK)
     places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in starts))
     result = sweep(DRIFT_BASE, places, run.out / "sweep", name=run.name, width=width, yes=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.regime import BASE, CONTROL, DOSES, STEPS, WARM_STARTS
+from experiments.regime import BASE, CONTROL, DOSES, SCREENED, STEPS, TAUGHT
 from simlab.training.optimizer import AdamW
 
 PILOT_STEPS = min(STEPS, 200)
-WIDTH = 4  # an arm has four runs
+WIDTH = 8  # a stage of an arm has eight runs
 
 NONE, BF16 = "no correction", "BF16 control"
 TIS, MIS, SEQ_TIS, SEQ_MIS = "token TIS", "token MIS", "sequence TIS", "sequence MIS"
@@ -25,27 +25,21 @@ PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
 
 
-def _starts(label: str, **how: Any) -> dict[str, dict[str, Any]]:
-    return {f"{label} {seed}": {"seed": seed, **how} for seed in range(4)}
+# The pilot, four runs per arm that chose the margins, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
+_FRESH = range(4, 12)
+
+
+def _starts(label: str, seeds: Sequence[int] = _FRESH, **how: Any) -> dict[str, dict[str, Any]]:
+    return {f"{label} {seed}": {"seed": seed, **how} for seed in seeds}
 
 
 _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
+SHARP_STARTS = _starts("sharp", SCREENED, **TAUGHT)
 TEMPLATE_STARTS = _starts("template", **_SHORT)
 SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
-TAUGHT_AS_MOE = "MoE "
-STARTS: dict[str, Any] = {
-    **{name: name for name in WARM_STARTS},
-    **TEMPLATE_STARTS,
-    **SPELLING_STARTS,
-    **RECURRENCE_STARTS,
-    # Taught as the files of the same numbers were, which are dense.
-    **{
-        TAUGHT_AS_MOE + name: {"seed": int(name.rpartition("-")[2]), "mistakes": 0.15, "final": 1.0}
-        for name in WARM_STARTS
-    },
-}
-"""First policies by label: a file, or how it is taught; the latter are taught when a run needs them."""
+STARTS = SHARP_STARTS | TEMPLATE_STARTS | SPELLING_STARTS | RECURRENCE_STARTS
+"""First policies by label: how each is taught, when a run needs it."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["warmup"]
@@ -57,16 +51,14 @@ class Arm:
     """What an arm changes in `BASE`, where it starts, and how long it runs.
 
     `x_factor`: an ACRL arm, whose reference X is this factor times the discrepancy at the first steps of
-    `NONE` (or of the arm `x_from`) from the same start.
-    `taught`: stands before the labels of `starts` where `STARTS` is read, so that runs of other models pair.
+    `NONE` (or of the arm `x_from`) from the same start and seed.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    starts: Sequence[str] = WARM_STARTS
+    starts: Sequence[str] = tuple(SHARP_STARTS)
     steps: int = PILOT_STEPS
     x_factor: float | None = None
     x_from: str = NONE
-    taught: str = ""
 
 
 def _objective(name: str, **numbers: Any) -> dict[str, Any]:
@@ -77,16 +69,9 @@ def _schedule(name: str, **numbers: Any) -> dict[str, Any]:
     return {"schedule": {"name": name, "warmup": WARMUP, **numbers}}
 
 
-def _acrl(
-    gamma: float,
-    factor: float = 1.0,
-    x_from: str = NONE,
-    base: str = "grpo",
-    taught: str = "",
-    **changes: Any,
-) -> Arm:
+def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, base: str = "grpo", **changes: Any) -> Arm:
     objective = _objective(f"{base}+acrl", acrl_gamma=gamma, acrl_clip=5.0)
-    return Arm({**objective, **changes}, x_factor=factor, x_from=x_from, taught=taught)
+    return Arm({**objective, **changes}, x_factor=factor, x_from=x_from)
 
 
 def _truncated(bits: int) -> dict[str, Any]:
@@ -175,9 +160,9 @@ ARMS: dict[str, Arm] = {
     PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
     DAPO: Arm(_objective("dapo")),
     DAPO_ACRL: _acrl(0.35, base="dapo"),
-    MOE: Arm({**EXPERTS, **_objective("grpo")}, taught=TAUGHT_AS_MOE),
-    MOE_BF16: Arm({**EXPERTS, "engines": CONTROL, **_objective("grpo")}, taught=TAUGHT_AS_MOE),
-    MOE_ACRL: _acrl(0.35, x_from=MOE, taught=TAUGHT_AS_MOE, **EXPERTS),
+    MOE: Arm({**EXPERTS, **_objective("grpo")}),
+    MOE_BF16: Arm({**EXPERTS, "engines": CONTROL, **_objective("grpo")}),
+    MOE_ACRL: _acrl(0.35, x_from=MOE, **EXPERTS),
     # what else there is against mismatch
     "IcePop": Arm(_objective("grpo+icepop")),
     "CISPO": Arm(_objective("cispo")),

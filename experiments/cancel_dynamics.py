@@ -1,19 +1,13 @@
 """The claims of *cancel* about training: does cancelling the common push pay, and for whom?"""
 
+from collections.abc import Sequence
 from math import log2
 
 from experiments.campaign import CANCEL, GROUPS
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import (
-    Claim,
-    Contrast,
-    Part,
-    arms_of,
-    findings,
-    minus,
-    rule_text,
-)
-from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.rules import Claim, Contrast, Part, minus
+from experiments.dynamics_study.runs import Frames, collect
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watch
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
@@ -82,12 +76,15 @@ CLAIMS = (
 )
 
 
-def run(run: Run) -> None:
-    runs, steps, vectors = collect(run, arms_of(CLAIMS), smoke=(UNCHANGED, MIN))
+def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
+    frames = collect(run, arms, seed)
     with run.phase("watching"):
-        watched = watch(run, runs, {} if run.smoke else WATCHED)
-    write(run, runs, steps, vectors)
-    run.table("watched", watched)
+        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
+    return frames
+
+
+def run(run: Run) -> None:
+    compute(run, CLAIMS, smoke=(UNCHANGED, MIN), make=make)
 
 
 def decide(results: Results) -> list[Finding]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from experiments.flagship_sweep import CHUNK, SMOKE, record
-from experiments.regime import BASE, STEPS, WIDTH
+from experiments.regime import BASE, STEPS, TAUGHT, WIDTH
 from simlab.claims.finding import Finding
 from simlab.claims.statistics import Interval, decide, paired_effect
 from simlab.core.experiment import Experiment, Run
@@ -42,14 +42,9 @@ def run(run: Run) -> None:
     if run.smoke:
         base = {**described.base, **SMOKE, "steps": CHUNK}
         return record(run, base, Grid(described.grid.points[::4]), described.width)
-    starts = grid({"warm_start": [taught(seed) for seed in screened(run)]})
+    starts = grid({"warm_start": [{"seed": seed, **TAUGHT} for seed in screened(run)]})
     record(run, {**described.base, "steps": STEPS}, described.grid * starts, WIDTH, "warm_start.seed")
     return None
-
-
-def taught(seed: int) -> dict[str, Any]:
-    """How a first policy is taught: to make mistakes, so that there is much to sharpen."""
-    return {"seed": seed, "mistakes": 0.15, "final": 1.0}
 
 
 def screened(run: Run) -> list[int]:
@@ -58,7 +53,7 @@ def screened(run: Run) -> list[int]:
     frozen = {**BASE, "objective": "grpo", "optimizer": {"learning_rate": 0.0}, "steps": SCREEN_STEPS}
     while sum(row["counts"] for row in rows) < STARTS:
         seeds = range(FIRST_SEED + len(rows), FIRST_SEED + len(rows) + WIDTH)
-        points = grid({"warm_start": [taught(seed) for seed in seeds]})
+        points = grid({"warm_start": [{"seed": seed, **TAUGHT} for seed in seeds]})
         result = sweep(frozen, points, run.out / "sweep", name="screen", width=WIDTH, yes=True)
         looks: Any = result.frame(["warm_start.seed"]).groupby("warm_start.seed", as_index=False)
         for values in looks[["reward", "rms_log_rho"]].mean().to_dict("records"):

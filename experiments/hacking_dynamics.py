@@ -1,20 +1,14 @@
 """The claims of *hacking* about training: survival bias, clipping, injected weights, forks."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from experiments.campaign import BF16, CLIPS, DELTAS, GSPO, NOISE, NONE, TIS
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import (
-    Claim,
-    Part,
-    alone,
-    arms_of,
-    findings,
-    minus,
-    rule_text,
-    slope,
-)
-from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
+from experiments.dynamics_study.runs import Frames, collect
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import FORKS, forked, watch
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
@@ -107,15 +101,20 @@ CLAIMS = (
 )
 
 
-def run(run: Run) -> None:
-    swept = [arm for arm in arms_of(CLAIMS) if arm not in FORKS]
-    runs, steps, vectors = collect(run, swept, smoke=(NONE, GSPO))
+def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
+    frames = collect(run, [arm for arm in arms if arm not in FORKS], seed)
     with run.phase("watching"):
-        watched = watch(run, runs, {NONE: ("mismatch",)} if run.smoke else WATCHED)
-    with run.phase("forks"):
-        forks, curves, ends = (pd.DataFrame(),) * 3 if run.smoke else forked(run)
-    write(run, pd.concat([runs, forks]), pd.concat([steps, curves]), vectors)
-    run.table("watched", pd.concat([watched, ends], ignore_index=True))
+        watched = {NONE: ("mismatch",)} if run.smoke else WATCHED
+        frames["watched"] = watch(run, frames["runs"], watched, seed)
+    if set(arms) & set(FORKS):
+        with run.phase("forks"):
+            branches = forked(run, seed)
+        frames |= {name: pd.concat([frames[name], branches[name]]) for name in branches}
+    return frames
+
+
+def run(run: Run) -> None:
+    compute(run, CLAIMS, smoke=(NONE, GSPO), make=make)
 
 
 def decide(results: Results) -> list[Finding]:

@@ -1,5 +1,7 @@
 """All remedies against one dose of mismatch, at one budget, ranked."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from experiments.campaign import (
@@ -16,8 +18,9 @@ from experiments.campaign import (
     TIS,
 )
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import POWER, Part, effect, minus
-from experiments.dynamics_study.runs import compute
+from experiments.dynamics_study.rules import Part, effect, minus
+from experiments.dynamics_study.runs import collect
+from experiments.dynamics_study.stages import POWER, level_of, staged
 from simlab.claims import Finding, Interval
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -41,21 +44,22 @@ REMEDIES = (
 )
 RULE = (
     f"{POWER}V6: each remedy's reward in the last quarter less that without correction, with simultaneous "
-    "95% intervals (Bonferroni over the remedies that ran; BF16 control is no remedy). Reproduced if an "
+    "intervals (Bonferroni over the remedies that ran; BF16 control is no remedy). Reproduced if an "
     "interval lies above zero or below it and the best and the worst remedy of this kind, none counted as "
     f"zero, differ by more than {MARGIN}; no effect if all intervals lie within it; else inconclusive."
 )
 
 
 def run(run: Run) -> None:
-    compute(run, (NONE, *REMEDIES), smoke=(NONE, TIS, GSPO))
+    arms = (NONE, TIS, GSPO) if run.smoke else (NONE, *REMEDIES)
+    staged(run, arms, lambda tables: arms if _verdict(ranking(tables)) == "inconclusive" else (), collect)
 
 
-def ranking(results: Results) -> list[tuple[str, Interval]]:
-    """Return remedies with their reward less that without correction, the best first."""
+def ranking(results: Results | m.Tables) -> list[tuple[str, Interval]]:
+    """Return remedies with their reward less that without correction, the best first, at the last stage."""
     views = m.Views(results)
     present = [name for name in REMEDIES if name in views.arms and name != BF16]
-    level = 1 - 0.05 / len(present)
+    level = 1 - (1 - level_of(views, NONE)) / len(present)
     found = {
         name: effect(views, Part(m.REWARD, minus(name, NONE), "positive", MARGIN), level) for name in present
     }
@@ -63,15 +67,18 @@ def ranking(results: Results) -> list[tuple[str, Interval]]:
     return sorted(known, key=lambda row: -row[1].effect)
 
 
-def decide(results: Results) -> list[Finding]:
-    rows = ranking(results)
+def _verdict(rows: Sequence[tuple[str, Interval]]) -> str:
     certain = [i.effect for _, i in rows if i.low > 0 or i.high < 0] + [0.0]
     inside = all(max(abs(i.low), abs(i.high)) <= MARGIN for _, i in rows)
-    verdict = "reproduced" if np.ptp(certain) > MARGIN else "no effect" if inside else "inconclusive"
+    return "reproduced" if np.ptp(certain) > MARGIN else "no effect" if inside else "inconclusive"
+
+
+def decide(results: Results) -> list[Finding]:
+    rows = ranking(results)
     note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
     best, interval = rows[0]
     unit = f"reward, last quarter: {best} (the best) minus {NONE}"
-    return [Finding.of("V6", verdict, interval, unit=unit, rule=RULE, note=note)]
+    return [Finding.of("V6", _verdict(rows), interval, unit=unit, rule=RULE, note=note)]
 
 
 EXPERIMENT = Experiment(

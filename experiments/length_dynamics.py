@@ -2,8 +2,8 @@
 
 from experiments.campaign import LENGTHS
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import Claim, Part, alone, arms_of, findings, minus, rule_text
-from experiments.dynamics_study.runs import compute
+from experiments.dynamics_study.rules import Claim, Part, alone, minus
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -36,7 +36,7 @@ CLAIMS = (
 
 
 def run(run: Run) -> None:
-    compute(run, arms_of(CLAIMS), smoke=(FREE,))
+    compute(run, CLAIMS, smoke=(FREE,))
 
 
 def decide(results: Results) -> list[Finding]:

@@ -1,5 +1,6 @@
 """The claims of *lr* about training: rates, corrections, prompts, schedules, FP16, sharpness."""
 
+from collections.abc import Sequence
 from math import log
 
 from experiments.campaign import (
@@ -15,8 +16,9 @@ from experiments.campaign import (
     TRAIN_SIZES,
 )
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import Claim, Part, alone, arms_of, findings, minus, rule_text, slope
-from experiments.dynamics_study.runs import collect, write
+from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
+from experiments.dynamics_study.runs import Frames, collect
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watch
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
@@ -28,6 +30,7 @@ LPD_WITH_NORM = m.together("log_ppl_abs_diff", "grad_norm", "log_ppl_abs_diff an
 LPD_WITH_REWARD = m.together("log_ppl_abs_diff", "reward", "log_ppl_abs_diff and reward")
 LPD = m.late_log("log_ppl_abs_diff", "log_ppl_abs_diff")
 SHARPNESS = m.watched_together("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
+WATCHED = {NONE: ("mismatch", "curvature")}
 SIZES = {log(size): name for size, name in TRAIN_SIZES.items()}
 
 CLAIMS = (
@@ -81,12 +84,15 @@ CLAIMS = (
 )
 
 
-def run(run: Run) -> None:
-    runs, steps, vectors = collect(run, arms_of(CLAIMS), smoke=(NONE, TIS))
+def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
+    frames = collect(run, arms, seed)
     with run.phase("watching"):
-        watched = watch(run, runs, {} if run.smoke else {NONE: ("mismatch", "curvature")})
-    write(run, runs, steps, vectors)
-    run.table("watched", watched)
+        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
+    return frames
+
+
+def run(run: Run) -> None:
+    compute(run, CLAIMS, smoke=(NONE, TIS), make=make)
 
 
 def decide(results: Results) -> list[Finding]:

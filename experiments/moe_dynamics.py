@@ -4,16 +4,8 @@ import numpy as np
 
 from experiments.campaign import ACRL, BF16, MOE, MOE_ACRL, MOE_BF16, NONE
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import (
-    Claim,
-    Contrast,
-    Part,
-    arms_of,
-    findings,
-    minus,
-    rule_text,
-)
-from experiments.dynamics_study.runs import compute
+from experiments.dynamics_study.rules import Claim, Contrast, Part, minus
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -45,7 +37,7 @@ CLAIMS = (
 
 
 def run(run: Run) -> None:
-    compute(run, arms_of(CLAIMS), smoke=(MOE, MOE_ACRL))
+    compute(run, CLAIMS, smoke=(MOE, MOE_ACRL))
 
 
 def decide(results: Results) -> list[Finding]:

@@ -2,8 +2,8 @@
 
 from experiments.campaign import SPELLED
 from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import Claim, Part, arms_of, findings, minus, rule_text
-from experiments.dynamics_study.runs import compute
+from experiments.dynamics_study.rules import Claim, Part, minus
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -35,7 +35,7 @@ CLAIMS = (
 
 
 def run(run: Run) -> None:
-    compute(run, arms_of(CLAIMS), smoke=(UNCHANGED, MIN))
+    compute(run, CLAIMS, smoke=(UNCHANGED, MIN))
 
 
 def decide(results: Results) -> list[Finding]:

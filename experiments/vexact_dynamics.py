@@ -7,8 +7,8 @@ import numpy as np
 from experiments.campaign import BF16, BITS, COPIED, EXACT, NOISES, NONE, ON_POLICY, ON_POLICY_BF16
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.enforced import SIDES, compare
-from experiments.dynamics_study.rules import Claim, Part, alone, arms_of, findings, minus, rule_text, slope
-from experiments.dynamics_study.runs import compute
+from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
+from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -42,7 +42,7 @@ CLAIMS = (
 
 
 def run(run: Run) -> None:
-    compute(run, arms_of(CLAIMS), smoke=(NONE,))
+    compute(run, CLAIMS, smoke=(NONE,))
     with run.phase("enforced"):
         run.table("enforced", compare(run.smoke))
 

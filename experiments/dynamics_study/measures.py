@@ -3,7 +3,7 @@
 `early` is the first tenth of a run, `late` its last quarter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,22 @@ Frame = Any  # a pandas frame; its stubs widen every operation
 EARLY, LATE = 0.1, 0.75
 PEAK = 5  # chunks
 RARE, COMMON = 0.01, 0.5
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables in memory, read as `Results` are."""
+
+    tables: Mapping[str, Frame]
+
+    @property
+    def table_names(self) -> list[str]:
+        """The names of the tables."""
+        return list(self.tables)
+
+    def table(self, name: str) -> Frame:
+        """Return one table."""
+        return self.tables[name]
 
 
 @dataclass(frozen=True)
@@ -229,9 +245,18 @@ def _ranked(one: np.ndarray, other: np.ndarray) -> float:
 class Views:
     """All runs of an experiment's results, by arm, start and seed."""
 
-    def __init__(self, results: Results):
+    def __init__(self, results: Results | Tables):
         """Open the tables; those that an experiment does not have are empty."""
         self.results = results
+
+    def until(self, seed: int) -> "Views":
+        """Return the runs with seeds up to `seed`."""
+        views = Views(self.results)
+        views.arms = {
+            arm: {key: view for key, view in runs.items() if key[1] <= seed}
+            for arm, runs in self.arms.items()
+        }
+        return views
 
     @cached_property
     def arms(self) -> dict[str, dict[tuple[str, int], View]]:

@@ -14,11 +14,6 @@ from simlab.claims import Finding, Interval, decide, paired_effect
 from simlab.core.results import Results
 
 Sign = Literal["positive", "negative", "zero"]
-RUNS_PER_ARM = 4
-POWER = (
-    "Pilot power: four runs per arm, one from each of four warm starts, paired, with 95% intervals over warm "
-    "starts. Inconclusive where an interval holds zero and leaves the margin. "
-)
 
 
 @dataclass(frozen=True)
@@ -92,15 +87,6 @@ class Claim:
         return f"{self.id}: {listed}.{given}"
 
 
-def rule_text(claims: Sequence[Claim]) -> str:
-    """Return what an experiment prints as its rule, with the runs that each claim may cost."""
-    return (
-        f"{POWER}A claim is reproduced if all its parts are, opposite if any part is, has no effect if any "
-        "part has none, else is inconclusive. "
-        + " ".join(f"{claim.rule} Budget: {RUNS_PER_ARM * len(arms_of([claim]))} runs." for claim in claims)
-    )
-
-
 def arms_of(claims: Sequence[Claim]) -> tuple[str, ...]:
     """Return the arms that claims read, each once, in their order."""
     return tuple(dict.fromkeys(arm for claim in claims for part in claim.every for arm in part.arms()))
@@ -120,16 +106,16 @@ def effect(views: Views, part: Part, level: float = 0.95) -> Interval | None:
 
 
 def findings(results: Results, claims: Sequence[Claim]) -> list[Finding]:
-    """Return a finding for every claim whose arms are all there and have what it measures."""
+    """Return a finding, at one look, for every claim whose arms are all there and have what it measures."""
     views = Views(results)
     present = set(views.arms)
     judged = [judge(views, claim) for claim in claims if set(arms_of([claim])) <= present]
     return [finding for finding in judged if finding is not None]
 
 
-def judge(views: Views, claim: Claim) -> Finding | None:
+def judge(views: Views, claim: Claim, level: float = 0.95, where: str = "") -> Finding | None:
     """Decide one claim; its effect is that of the part that decides, the others stand in the note."""
-    found = [(part, effect(views, part)) for part in claim.every]
+    found = [(part, effect(views, part, level)) for part in claim.every]
     if any(interval is None for _, interval in found):
         return None
     decided = [(p, i, decide(i, expected=p.expected, margin=p.margin)) for p, i in found if i is not None]
@@ -140,9 +126,9 @@ def judge(views: Views, claim: Claim) -> Finding | None:
         verdict = "inconclusive"
         notes.append(f"its premise does not show: {claim.given.unit} {_spelled(decided[-1][1])}")
     which = verdicts.index(verdict) if verdict in verdicts else 0
-    note = "; ".join([*notes, *([claim.note] if claim.note else [])])
+    note = "; ".join(filter(None, [where, *notes, claim.note]))
     part, interval, _ = decided[which]
-    return Finding.of(claim.id, verdict, interval, unit=part.unit, rule=claim.rule, note=note)
+    return Finding.of(claim.id, verdict, interval, unit=part.unit, rule=claim.rule, note=note, level=level)
 
 
 def _spelled(interval: Interval) -> str:

@@ -1,13 +1,14 @@
 """From arms to tables: `runs`, `chunks`, `bins` and `changes`, the same for every experiment."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.campaign import ARMS, STARTS, WIDTH, Arm
+from experiments.campaign import ARMS, STARTS, WIDTH
+from experiments.dynamics_study.measures import Frame, Tables
 from experiments.regime import BASE
 from simlab.claims import change_point
 from simlab.core.experiment import Run
@@ -18,6 +19,7 @@ from simlab.sweeps.grids import Point
 CHUNK = 10
 CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
 VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
+SMOKE_WIDTH = 4
 SMOKE = {
     # A mismatch that is cheap to compile: one site.
     "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
@@ -30,44 +32,32 @@ SMOKE = {
 }
 
 
-def seeds(arm: Arm) -> tuple[int, ...]:
-    """Two of each start, or one where there are four starts and more: starts are the independent units."""
-    return (0,) if len(arm.starts) > 3 else (0, 1)
+Frames = dict[str, Frame]
+"""`runs`, their `steps` and `vectors`, and further tables, which stay as they are."""
 
 
-Frame = Any  # a pandas frame; its stubs widen every operation
-Frames = tuple[Frame, Frame, Frame]
-
-
-def compute(run: Run, names: Iterable[str], smoke: Sequence[str]) -> None:
-    """Run the arms `names`, or those of `smoke` in the smoke mode, and write the tables."""
-    write(run, *collect(run, names, smoke))
-
-
-def collect(run: Run, names: Iterable[str], smoke: Sequence[str]) -> Frames:
-    """Run the arms; return the runs, their steps and their vectors.
+def collect(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run the arms with this seed from each of their starts; return the runs, their steps and their vectors.
 
     The store lies beside the results, so that all experiments below one folder share it.
     """
-    chosen = list(dict.fromkeys(smoke if run.smoke else names))
+    references = (ARMS[name].x_from for name in names if ARMS[name].x_factor is not None)
+    chosen = list(dict.fromkeys([*names, *references]))
     plain = [name for name in chosen if ARMS[name].x_factor is None]
-    frames = [swept(run, [place for name in plain for place in places(name, run.smoke)])]
+    frames = [swept(run, [place for name in plain for place in places(name, seed, run.smoke)])]
     if len(plain) < len(chosen):
-        first = first_discrepancies(*frames[0][:2])
-        referred = [place for name in chosen if name not in plain for place in places(name, run.smoke)]
+        first = first_discrepancies(frames[0]["runs"], frames[0]["steps"])
+        referred = [place for name in chosen if name not in plain for place in places(name, seed, run.smoke)]
         frames.append(swept(run, [_with_reference(place, first) for place in referred]))
-    run.configure(arms=chosen, base=BASE, width=WIDTH, chunk=CHUNK)
-    runs, steps, vectors = (pd.concat(parts, ignore_index=True) for parts in zip(*frames, strict=True))
-    run.seeds(sorted(set(runs["seed"])))
-    return runs, steps, vectors
+    run.configure(base=BASE, width=WIDTH, chunk=CHUNK, **{f"arms of seed {seed}": chosen})
+    return {name: pd.concat([frame[name] for frame in frames], ignore_index=True) for name in frames[0]}
 
 
-def write(run: Run, runs: Frame, steps: Frame, vectors: Frame) -> None:
-    """Write the tables of runs whose every step is in `steps`."""
-    run.table("runs", runs)
-    run.table("chunks", chunks(steps))
-    run.table("changes", changes(steps))
-    run.table("bins", bins(vectors))
+def tabled(frames: Frames) -> Tables:
+    """Return the tables of runs whose every step is in `steps`."""
+    steps = frames["steps"]
+    made = {"chunks": chunks(steps), "changes": changes(steps), "bins": bins(frames["vectors"])}
+    return Tables({name: frame for name, frame in frames.items() if name not in ("steps", "vectors")} | made)
 
 
 @dataclass(frozen=True)
@@ -80,16 +70,15 @@ class Place:
     changes: Mapping[str, Any]
 
 
-def places(name: str, smoke: bool) -> list[Place]:
-    """Return the runs of an arm; in the smoke mode few steps from fresh parameters."""
+def places(name: str, seed: int, smoke: bool) -> list[Place]:
+    """Return the runs of an arm with this seed; in the smoke mode few, of few steps from fresh parameters."""
     arm = ARMS[name]
     fixed = {**arm.changes, "steps": arm.steps}
     if smoke:
-        return [Place(name, start, 0, {**fixed, **SMOKE, "seed": i}) for i, start in enumerate(arm.starts)]
+        few = enumerate(arm.starts[:SMOKE_WIDTH])
+        return [Place(name, start, seed, {**fixed, **SMOKE, "seed": lane}) for lane, start in few]
     return [
-        Place(name, start, seed, {**fixed, "warm_start": STARTS[arm.taught + start], "seed": seed})
-        for start in arm.starts
-        for seed in seeds(arm)
+        Place(name, start, seed, {**fixed, "warm_start": STARTS[start], "seed": seed}) for start in arm.starts
     ]
 
 
@@ -103,7 +92,8 @@ def _with_reference(place: Place, first: Mapping[tuple[str, str], float]) -> Pla
 def swept(run: Run, wanted: Sequence[Place]) -> Frames:
     """Return the runs of these places with their steps and vectors, computing what the store lacks."""
     points = Grid(tuple(Point(place.changes, place.arm) for place in wanted))
-    result = sweep(BASE, points, run.out.parent / "campaign", name=run.name, width=WIDTH, yes=True)
+    width = SMOKE_WIDTH if run.smoke else WIDTH
+    result = sweep(BASE, points, run.out.parent / "campaign", name=run.name, width=width, yes=True)
     for phase, seconds in result.manifest["timings"].items():
         run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds
     runs = result.runs()[["run", "seed", "status", "steps_made", "steps"]]
@@ -111,7 +101,7 @@ def swept(run: Run, wanted: Sequence[Place]) -> Frames:
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [place.arm for place in wanted]
     runs["start"] = [place.start for place in wanted]
-    return runs, result.steps(), result.vectors()
+    return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
 
 
 def first_discrepancies(runs: Frame, steps: Frame) -> dict[tuple[str, str], float]:

@@ -12,7 +12,8 @@ import pandas as pd
 
 from experiments.campaign import NONE
 from experiments.dynamics_study.looks import LOOKS
-from experiments.dynamics_study.runs import Frame, Frames, Place, places
+from experiments.dynamics_study.measures import Frame
+from experiments.dynamics_study.runs import Frames, Place, places
 from experiments.regime import BASE, CONTROL
 from simlab.core.experiment import Run
 from simlab.models.parameters import Params
@@ -34,14 +35,14 @@ FORKS: dict[str, dict[str, Any]] = {
 OTHER_DATA = "fork, other data"
 
 
-def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]]) -> Frame:
-    """Repeat `arms` and look every few steps; `runs` names the runs that they repeat."""
+def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], seed: int) -> Frame:
+    """Repeat those of `arms` that are in `runs` and look every few steps."""
     keys = {(row["arm"], row["start"], row["seed"]): row["run"] for row in runs.to_dict("records")}
     rows: list[dict[str, Any]] = []
     for arm, looks in arms.items():
         if arm not in set(runs["arm"]):
             continue
-        wanted = places(arm, run.smoke)
+        wanted = places(arm, seed, run.smoke)
         names = [keys[arm, place.start, place.changes["seed"]] for place in wanted]
         recipe, shared, states = _begin(run, wanted)
         # A copy: training gives the first arrays away.
@@ -54,12 +55,12 @@ def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]]) -> Frame:
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run", "step"])
 
 
-def forked(run: Run, arm: str = NONE) -> Frames:
+def forked(run: Run, seed: int, arm: str = NONE) -> Frames:
     """Run `arm` to its middle and go on in every way of `FORKS`: runs, steps, and what was watched.
 
     Watched at the end: the mismatch under the engines of `arm`, whatever the branch runs on.
     """
-    wanted = places(arm, run.smoke)
+    wanted = places(arm, seed, run.smoke)
     recipe, shared, states = _begin(run, wanted)
     steps = wanted[0].changes["steps"]
     chunk, look = steps // 2 // (1 if run.smoke else 5), _looking(("mismatch",))
@@ -78,7 +79,11 @@ def forked(run: Run, arm: str = NONE) -> Frames:
         tables.append(curves(keys, [metrics for _, metrics in parts], steps // 2))
         rows += _rows(keys, steps, jax.device_get(look(recipe, ended, ended.params)))
         runs += [run_row(key, name, place, steps // 2) for key, place in zip(keys, wanted, strict=True)]
-    return pd.DataFrame(runs), pd.concat(tables, ignore_index=True), pd.DataFrame(rows)
+    return {
+        "runs": pd.DataFrame(runs),
+        "steps": pd.concat(tables, ignore_index=True),
+        "watched": pd.DataFrame(rows),
+    }
 
 
 def policies(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, list[Params]]:

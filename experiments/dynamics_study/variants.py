@@ -1,6 +1,6 @@
 """What no preset has: ACRL with other distances, with an X that moves, and a penalty on the discrepancy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 from jax import Array, lax
 
 from experiments.campaign import NONE
-from experiments.dynamics_study.runs import CHUNK, Frame, places
+from experiments.dynamics_study.runs import CHUNK, Frames, places
 from experiments.dynamics_study.studies import curves, policies, run_row
 from simlab.core.experiment import Run
 from simlab.objectives import TokenBatch, named
@@ -82,22 +82,21 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def varied(run: Run) -> tuple[Frame, Frame]:
-    """Run every variant from the starts of the arm without correction; return the runs and their steps."""
-    wanted = places(NONE, run.smoke)
+def varied(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run these variants from the starts of the arm without correction; return the runs and their steps."""
+    wanted = places(NONE, seed, run.smoke)
     recipe, first = policies(run, wanted)
     runs, steps = [], []
     count = wanted[0].changes["steps"]
-    # One program serves the distances; the penalty has its own, which a smoke run does without.
-    chosen = list(VARIANTS.items())[: 1 if run.smoke else None]
-    for name, variant in run.track(chosen, "variants"):
+    for name in run.track(names, "variants"):
+        variant = VARIANTS[name]
         seeds = [place.changes["seed"] for place in wanted]
         lanes = [Lane(_changed(recipe, variant), params, s) for params, s in zip(first, seeds, strict=True)]
         parts = _trained(*stacked(lanes, len(lanes)), variant, count)
         keys = [f"{name} {place.start} {place.changes['seed']}" for place in wanted]
         steps.append(curves(keys, parts, 0))
         runs += [run_row(key, name, place, count) for key, place in zip(keys, wanted, strict=True)]
-    return pd.DataFrame(runs), pd.concat(steps, ignore_index=True)
+    return {"runs": pd.DataFrame(runs), "steps": pd.concat(steps, ignore_index=True)}
 
 
 def _changed(recipe: Recipe, variant: Variant) -> Recipe:

@@ -36,10 +36,10 @@ class Evidence:
 class Row:
     """One claim on the board.
 
-    `effect`, `low`, `high` are None where nothing is decided. `adjusted_p` is the p-value of an effect of
-    training, corrected for the number of such claims in its paper; None for the others. `also` lists what
-    other experiments say ("experiment: verdict"). `minutes` is what the run took, `commit` where it ran, with
-    a + if the tree was changed.
+    `effect`, `low`, `high` are None where nothing is decided; the interval is of confidence `level`.
+    `adjusted_p` is the p-value of an effect of training, corrected for the number of such claims in its
+    paper; None for the others. `also` lists what other experiments say ("experiment: verdict"). `minutes` is
+    what the run took, `commit` where it ran, with a + if the tree was changed.
     """
 
     id: str
@@ -54,6 +54,7 @@ class Row:
     unit: str = ""
     rule: str = ""
     note: str = ""
+    level: float = 0.95
     adjusted_p: float | None = None
     also: tuple[str, ...] = ()
     experiment: str = ""
@@ -207,10 +208,9 @@ def _adjusted(rows: list[Row]) -> list[Row]:
     """Correct the p-values of a paper's claims about dynamics for their number."""
     corrected = {row.id: row for row in rows}
     for paper in PAPERS.values():
-        intervals = {row.id: _interval(row) for row in rows if row.paper == paper and row.kind == "dynamics"}
-        tested = {claim: interval for claim, interval in intervals.items() if interval is not None}
-        adjusted = holm([p_value(interval) for interval in tested.values()])
-        for claim, p in zip(tested, adjusted, strict=True):
+        tested = [row for row in rows if row.paper == paper and row.kind == "dynamics"]
+        p_values = {row.id: p_value(found, row.level) for row in tested if (found := _interval(row))}
+        for claim, p in zip(p_values, holm(list(p_values.values())), strict=True):
             corrected[claim] = replace(corrected[claim], adjusted_p=float(p))
     return list(corrected.values())
 

@@ -13,9 +13,9 @@ VERDICTS = ("reproduced", "opposite", "no effect", "inconclusive")
 class Finding:
     """A measured number, its interval, and the verdict that a rule written before the run gives.
 
-    claim: an id of the board ("H7"). effect: the number. low, high: its interval, of 95% unless the rule says
-    otherwise; equal to the effect for exact residuals. unit: what the number is, in words ("reward, TIS minus
-    none, last 100 steps"). rule: fixed in the file of the experiment. note: what is left out, what was tried.
+    claim: an id of the board ("H7"). effect: the number. low, high: its interval of confidence `level`; equal
+    to the effect for exact residuals. unit: what the number is, in words ("reward, TIS minus none, last 100
+    steps"). rule: fixed in the file of the experiment. note: what is left out, what was tried.
     Raises `ValueError` for an unknown verdict, an infinite number, or an interval without its effect.
     """
 
@@ -27,6 +27,7 @@ class Finding:
     unit: str
     rule: str
     note: str = ""
+    level: float = 0.95
 
     def __post_init__(self) -> None:
         """Refuse what no board could show."""
@@ -38,10 +39,18 @@ class Finding:
 
     @classmethod
     def of(
-        cls, claim: str, verdict: str, interval: Interval, *, unit: str, rule: str, note: str = ""
+        cls,
+        claim: str,
+        verdict: str,
+        interval: Interval,
+        *,
+        unit: str,
+        rule: str,
+        note: str = "",
+        level: float = 0.95,
     ) -> "Finding":
         """The finding of a measured interval."""
-        return cls(claim, verdict, interval.effect, interval.low, interval.high, unit, rule, note)
+        return cls(claim, verdict, interval.effect, interval.low, interval.high, unit, rule, note, level)
 
     @classmethod
     def exact(

@@ -1,6 +1,6 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -24,7 +24,8 @@ class WarmStart:
     """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
 
     Every digit of a demonstration is wrong with probability `mistakes`, which leaves headroom. The
-    learning rate falls along a cosine to the part `final` of it.
+    learning rate falls along a cosine to the part `final` of it. `train_size` (static) is the number of
+    training prompts to demonstrate, so that runs on fewer can begin alike; None means those of the task.
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
@@ -32,10 +33,13 @@ class WarmStart:
     final: Any = 0.1
     steps: int = field(default=1200, metadata={"static": True})
     batch: int = field(default=128, metadata={"static": True})
+    train_size: int | None = field(default=None, metadata={"static": True})
 
 
 def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:
     """Return parameters trained on demonstrations from fresh ones, and the losses [steps], nats per token."""
+    if how.train_size is not None:
+        task = replace(task, train_size=how.train_size)
     params = init_params(stream(key, "init"), model)
     schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
