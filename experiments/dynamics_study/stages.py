@@ -1,8 +1,8 @@
 """Runs in two stages: what the first decides is not run again.
 
 Every start has one run at the first stage and one more at the second. The intervals of both stages together
-err as often as one of 95% (O'Brien & Fleming 1979), and as nearly: a bootstrap over eight starts is short by a
-point or two.
+err as often as one of 95% (O'Brien & Fleming 1979), and as nearly: a bootstrap over eight starts is short by
+a point or two.
 """
 
 from collections.abc import Callable, Sequence
