@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 RESULTS := formats softmax theory theory_survival theory_corrections flagship length_growth which_card \
-	adder_drift \
+	adder_drift attribution_ladder diagnosis_roc \
+	moe_dynamics acrl_variants length_dynamics spelling_dynamics hacking_dynamics lr_dynamics vexact_dynamics \
+	acrl_dynamics cancel_dynamics leaderboard \
 	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores bench_diagnose \
-	bench_device bench_ray fault_table long_run
+	bench_device bench_ray fault_table long_run real_pairs real_rl
 
 .PHONY: help demo results test check test-slow environments test-engines equations lock clean
 help:  ## show this list
@@ -29,7 +31,7 @@ demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 mi
 	$(BIN)/simlab run flagship_sweep
 	$(BIN)/simlab figures format_error softmax_levels softmax_placements softmax_spread softmax_real flagship_sweep
 
-results: $(VENV)/.core  ## re-make the results and figures that travel with the code (commit first)
+results: environments  ## re-make the results and figures that travel with the code (a day; commit first)
 	for name in $(RESULTS); do $(BIN)/simlab run $$name --out experiments/results/$$name || exit 1; done
 	$(BIN)/simlab figures --results experiments/results --out figures/out
 

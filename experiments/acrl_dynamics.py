@@ -127,6 +127,9 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=25.0,
     claims=("A8", *(claim.id for claim in CLAIMS)),
-    figures=tuple(f"acrl_{name}" for name in ("fig6", "fig8", "fig9", "fig11", "tab7", "tab8", "tab9")),
+    figures=tuple(
+        f"acrl_{name}"
+        for name in ("fig6", "fig8", "fig9", "fig10", "fig11", "tab1", "tab2", "tab7", "tab8", "tab9")
+    ),
     decide=decide,
 )

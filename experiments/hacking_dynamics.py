@@ -128,6 +128,9 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=25.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=tuple(f"hacking_fig{number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 14, 15)),
+    figures=(
+        *(f"hacking_fig{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 17)),
+        "hacking_tab1",
+    ),
     decide=decide,
 )

@@ -50,6 +50,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=10.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=("lr_fig6",),
+    figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9"),
     decide=decide,
 )

@@ -106,6 +106,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=20.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=tuple(f"lr_fig{number}" for number in (1, 2, 4, 5, 11, 13)),
+    figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     decide=decide,
 )

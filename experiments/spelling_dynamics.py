@@ -49,6 +49,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=5.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=("cancel_tab1",),
+    figures=("cancel_tab1", "cancel_tab2"),
     decide=decide,
 )

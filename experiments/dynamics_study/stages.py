@@ -75,11 +75,14 @@ def findings(results: Results | Tables, claims: Sequence[Claim]) -> list[Finding
 def finding(views: Views, claim: Claim) -> Finding | None:
     """Judge a claim at the first stage, and at the next while it is open and was run."""
     last: Finding | None = None
-    for seed, level in zip(SEEDS, LEVELS, strict=True):
-        made = views.until(seed)
-        if any(seed not in {seed for _, seed in made.arms[arm]} for arm in arms_of([claim])):
+    arms = arms_of([claim])
+    for number, (seed, level) in enumerate(zip(SEEDS, LEVELS, strict=True), 1):
+        made = views.until(seed).arms
+        if any(seed not in {seed for _, seed in made[arm]} for arm in arms):
             break
-        last = judge(made, claim, level, f"stage {seed + 1} of {len(SEEDS)}")
+        starts = min(len({start for start, _ in made[arm]}) for arm in arms)
+        where = f"stage {number} of {len(SEEDS)}, {starts} starts"
+        last = judge(views.until(seed), claim, level, where)
         if not _is_open(last):
             break
     return last

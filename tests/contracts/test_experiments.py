@@ -3,6 +3,7 @@
 import os
 from importlib import import_module
 
+import jax
 import pytest
 
 from experiments import EXPERIMENTS
@@ -37,7 +38,16 @@ def results_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def quick_children(monkeypatch):
+    """Let processes that a test starts compile without effort; this one has read its flags by then."""
+    jax.devices()
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_smoke_mode_runs_and_its_figures_draw(name, results_folder, tmp_path):
     experiment = _load(name)
