@@ -50,7 +50,7 @@ test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"
 
 environments: $(VENV)/.test  ## build the environments of the third-party packages
-	for name in verl trl hf vllm llamacpp browser ray; do $(BIN)/python scripts/make_env.py $$name || exit 1; done
+	for name in verl trl hf vllm llamacpp browser ray rewards; do $(BIN)/python scripts/make_env.py $$name || exit 1; done
 
 test-engines: environments  ## checks against large third-party packages, each in its own environment
 	$(PYTEST) -n 2 --dist loadfile -m engines

@@ -19,6 +19,8 @@
 #
 #     python scripts/make_env.py hf
 #     python scripts/make_env.py vllm
+#
+# `docs/real_models.md` has the same as a sequence of commands, and how to train on real rollouts.
 
 # %%
 import os
@@ -46,7 +48,8 @@ SAMPLER, SCORER = ("bf16", "f32") if SMOKE else ("vllm:bfloat16", "transformers:
 # %% [markdown]
 # ## Teach and save
 #
-# Heads of width 32 and experts whose widths are multiples of 32: the smallest that vLLM serves on a CPU.
+# Heads of width 32 and experts whose widths are multiples of 32: the smallest that vLLM serves on a CPU. On
+# the command line: `simlab warm-start add tiny-moe --steps 600 --out policy.npz`, `simlab checkpoint save`.
 
 # %%
 task = TASKS["add"]()
@@ -88,7 +91,9 @@ results.table("pairs").set_index(["sampler", "scorer"])[["tokens", "std_rho", "r
 # ## Calibrate
 #
 # Which engine of the catalog gives the same distribution of log rho, in every bin of probability? Distance 0
-# is perfect, 1 as bad as predicting no mismatch.
+# is perfect, 1 as bad as predicting no mismatch. On the command line, with the figure below:
+# `simlab calibrate runs/real_models/probe runs/real_models/policy --sampler vllm:bfloat16
+# --scorer transformers:float32 --engine vllm-bf16 --engine bf16 --out runs/calibration`.
 
 # %%
 tokens, samples = results.table("tokens"), results.table("samples")

@@ -1,5 +1,6 @@
 """`simlab calibrate`: which emulated engine predicts a measured pair."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from simlab.cli.output import Json, one_clear_error, show
 
 EPILOG = (
     "Example: `simlab calibrate runs/probe policy --sampler vllm:bfloat16 --scorer transformers:float32 "
-    "--engine bf16 --engine vllm-bf16 --dose truncated`"
+    "--engine bf16 --engine vllm-bf16 --dose truncated --out runs/calibration`"
 )
 
 ENGINES_HELP = (
@@ -27,11 +28,15 @@ def calibrate(
         str | None, typer.Option(help="A dose to try at 4 to 10 bits; `simlab list doses`.")
     ] = None,
     train: Annotated[str, typer.Option(help="The emulated scorer.")] = "f32",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tables, and the figure of emulated against measured.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare the distribution of log rho of emulated engines with a measured one, by probability bin.
 
-    Distance 0 is a perfect prediction, 1 as bad as none at all.
+    Distance 0 is a perfect prediction, 1 as bad as none at all. The figure shows the nearest and the first
+    named.
     """
     from dataclasses import asdict
 
@@ -57,9 +62,42 @@ def calibrate(
         )
         config, params = load_checkpoint(checkpoint)
 
-    def predict(infer):
-        return calibration.predicted_log_rho(params, config, scoring, infer, prompts, responses)
+    def logps(of):
+        return calibration.emulated_logps(params, config, of, prompts, responses)
 
+    ours = logps(scoring)
+    log_rho = {id(emulation.engine): ours - logps(emulation.engine) for emulation in emulations.values()}
     mask, logp_train, logp_infer = measured
-    fits = calibration.calibrate(logp_train, logp_infer, mask, predict, emulations)
+    fits = calibration.calibrate(logp_train, logp_infer, mask, lambda engine: log_rho[id(engine)], emulations)
     show([asdict(fit) for fit in fits], json, f"{sampler} / {scorer} on {checkpoint}")
+    if out is None:
+        return
+    labels = {"model": checkpoint.name, "sampler": sampler, "scorer": scorer}
+    first, apart = next(iter(emulations)), (logp_train - logp_infer)[mask]
+    quantiles = []
+    for name in dict.fromkeys((first, fits[0].emulation)):
+        predicted = log_rho[id(emulations[name].engine)][mask]
+        quantiles += calibration.quantile_rows(apart, predicted, **labels, emulation=name)
+    rows = [{**labels, **asdict(fit), "counterpart": fit.emulation == first} for fit in fits]
+    _draw(out, {"fits": rows, "quantiles": quantiles})
+
+
+def _draw(out: Path, tables: dict[str, list[dict]]) -> None:
+    """Write the tables and the figure that is drawn from them."""
+    from simlab.core.experiment import Experiment, execute
+    from simlab.core.paths import open_shop
+
+    def run(run) -> None:
+        for name, rows in tables.items():
+            run.table(name, rows)
+
+    written = execute(
+        Experiment(name="calibrate", question="?", decision_rule="none", minutes=1.0, run=run), out
+    )
+    open_shop()
+    figure = import_module("figures.calibration")
+    if tables["fits"][0]["rms_measured"] <= figure.EXACT:
+        typer.echo(f"results: {out}; the two agree, so that there is nothing to draw", err=True)
+        return
+    paths = import_module("figures.style").render(figure.draw, written, out, "calibration")
+    typer.echo(f"results: {out} ({', '.join(path.name for path in paths)})", err=True)

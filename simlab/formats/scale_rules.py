@@ -46,9 +46,11 @@ def flush(x: Array) -> Array:
 def largest_magnitude(x: Array, axes: tuple[int, ...]) -> Array:
     """Return max |x| over `axes`, 0 of nothing, NaN where there is one.
 
-    An own reduction, because `jnp.max` of a large array loses NaN on CPU (jaxlib 0.10.2).
+    Magnitudes are ordered as their bits are, NaN last. An integer maximum, because `jnp.max` of a large
+    float32 array loses NaN on CPU (jaxlib 0.10.2), and an own reduction cannot be divided over devices.
     """
-    return jnp.abs(lax.reduce(x, jnp.float32(0), lambda a, b: lax.max(lax.abs(a), lax.abs(b)), axes))
+    bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
+    return lax.bitcast_convert_type(jnp.max(bits, axis=axes, initial=0), jnp.float32)
 
 
 def float32_scale(amax: Array, fmt: Format, min_scale: float) -> Array:

@@ -158,6 +158,18 @@ def calibrate(
     return sorted(fits, key=lambda fit: fit.distance)
 
 
+LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
+
+
+def quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Any]]:
+    """Return quantiles of two sets of log rho [n], a row per level: what `figures.calibration` draws."""
+    both = (np.quantile(one, LEVELS).tolist() for one in (measured, predicted))
+    return [
+        {**labels, "level": level, "measured": a, "predicted": b}
+        for level, a, b in zip(LEVELS, *both, strict=True)
+    ]
+
+
 def _judged(found: float, high: float, leaves_out: str) -> dict[str, Any]:
     if high < GOOD:
         return {"verdict": "good", "note": ""}

@@ -1,6 +1,7 @@
 """Engines by name: the lab's own, and those of other frameworks in environments of their own."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,15 +22,21 @@ def interpreter(environment: str) -> Path:
     return home / environment / "bin" / "python"
 
 
+def python_with(environment: str) -> Path:
+    """Return the Python of an environment, or this one, which may have its packages, where there is none."""
+    own = interpreter(environment)
+    return own if own.exists() else Path(sys.executable)
+
+
 def _vllm(formats: str) -> RealEngine:
     dtype, _, kv_cache = formats.partition("+")
-    return VllmEngine(interpreter("vllm"), dtype=dtype or "bfloat16", kv_cache=kv_cache or "auto")
+    return VllmEngine(python_with("vllm"), dtype=dtype or "bfloat16", kv_cache=kv_cache or "auto")
 
 
 ENGINE_KINDS: dict[str, Callable[[str], RealEngine]] = {
-    "transformers": lambda dtype: TransformersEngine(interpreter("hf"), dtype=dtype or "float32"),
+    "transformers": lambda dtype: TransformersEngine(python_with("hf"), dtype=dtype or "float32"),
     "vllm": _vllm,
-    "llamacpp": lambda stored: LlamaCppEngine(interpreter("llamacpp"), stored=stored or "q8_0"),
+    "llamacpp": lambda stored: LlamaCppEngine(python_with("llamacpp"), stored=stored or "q8_0"),
     "http": lambda address: HttpEngine(f"http:{address}"),
     "https": lambda address: HttpEngine(f"https:{address}"),
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simlab.harness.open_engine import interpreter
+from simlab.harness.open_engine import python_with
 from simlab.harness.prompts import as_rows, file_prompts, task_prompts
 from simlab.harness.transformers_engine import TransformersEngine
 from simlab.models.config import TransformerConfig
@@ -30,7 +30,7 @@ def read_prompts(
     if config.vocab_size == VOCABULARY_SIZE:
         found = task_prompts(task, count) if task is not None else file_prompts(file or "")
         return as_rows(found, length)
-    with TransformersEngine(interpreter("hf")) as tokenizer:
+    with TransformersEngine(python_with("hf")) as tokenizer:
 
         def encode(text: str) -> np.ndarray:
             return tokenizer.encode(checkpoint, text)

@@ -1,4 +1,4 @@
-"""Prompts for a probe: from a file, from a task of the lab, or from `reasoning-gym`, as equally long rows."""
+"""Prompts for a probe: from a file, from a task of the lab, or another's, as equally long rows."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from simlab.core.catalog import lookup
-from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import decode, encode
+from simlab.harness.rewards import questions
+from simlab.tasks.vocabulary import encode
 
-GYM = "reasoning-gym:"
 Encode = Callable[[str], np.ndarray]
 
 
@@ -42,19 +40,11 @@ def _line_tokens(line: str, encode: Encode) -> np.ndarray:
 
 
 def task_prompts(name: str, count: int, encode: Encode = encode) -> list[np.ndarray]:
-    """Return up to `count` held-out prompts of a task of the lab, or questions of `reasoning-gym:NAME`.
+    """Return up to `count` held-out prompts: a task of the lab, `reasoning-gym:NAME`, `math-verify:FILE`.
 
-    Raises `ValueError` for an unknown task, and where reasoning-gym is not installed.
+    Raises `ValueError` for an unknown task, and where its package is not installed.
     """
-    if not name.startswith(GYM):
-        prompts = lookup(TASKS, name, "task")().prompt_set("held_out")[:count]
-        return [encode(decode(prompt)) for prompt in prompts]
-    try:
-        import reasoning_gym  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError(f"{name} needs reasoning-gym: pip install reasoning-gym") from None
-    questions = reasoning_gym.create_dataset(name.removeprefix(GYM), size=count, seed=0)
-    return [encode(question["question"]) for question in questions]
+    return [encode(question.text) for question in questions(name, count, "held_out")]
 
 
 def as_rows(prompts: Sequence[np.ndarray], length: int | None = None) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 from simlab.core.atomic import write_atomically
 from simlab.core.streams import stream
 from simlab.harness.protocol import EngineError, RealEngine, Sampling
+from simlab.harness.rewards import TextTask
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import END, PAD
 from simlab.training.checkpoints import load_tree, save_tree
@@ -44,10 +45,12 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     prompts = jnp.repeat(
         recipe.task.prompts(stream(key, "prompts"), recipe.prompts), recipe.group_size, axis=0
     )
+    task = recipe.task
+    end, pad = (task.end, task.pad) if isinstance(task, TextTask) else (END, PAD)
     sampling = Sampling(
-        length=recipe.task.response_length,
-        end=END,
-        pad=PAD,
+        length=task.response_length,
+        end=end,
+        pad=pad,
         temperature=float(sampler.temperature),
         seed=int(jax.random.randint(stream(key, "tokens"), (), 0, 2**30)),
     )
@@ -60,7 +63,7 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         responses=responses,
         mask=jnp.asarray(found.mask),
         logp_infer=jnp.asarray(found.logps),
-        rewards=recipe.task.check(jnp.concatenate([prompts, responses], axis=-1)),
+        rewards=task.check(jnp.concatenate([prompts, responses], axis=-1)),
         experts=None if found.experts is None else jnp.asarray(found.experts),
     )
     return trajectory, apart

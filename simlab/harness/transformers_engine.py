@@ -27,6 +27,10 @@ class TransformersEngine(ServedEngine):
         """Return the tokens of `text`, by the tokenizer of a checkpoint; needs no weights."""
         return self._server.call("encode", folder=str(folder), text=text)[1]["tokens"]
 
+    def decode(self, folder: str | Path, tokens: np.ndarray) -> str:
+        """Return the text of one row of tokens without special ones, by the tokenizer of a checkpoint."""
+        return self._server.call("decode", {"tokens": tokens}, folder=str(folder))[0]["text"]
+
     def hidden_states(self, tokens: np.ndarray, depths: Sequence[int]) -> np.ndarray:
         """Return what the head would read behind each of `depths` layers: [depths, B, S, D]."""
         return self._ask("hidden", {"tokens": tokens, "depths": np.asarray(depths)})[1]["hidden"]

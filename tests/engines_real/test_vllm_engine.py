@@ -8,11 +8,14 @@ import pytest
 
 from simlab.harness.jax_engine import JaxEngine
 from simlab.harness.protocol import EngineError, Sampling
+from simlab.harness.real_training import real_rollout
 from simlab.harness.vllm_engine import VllmEngine
 from simlab.models import MODELS, init_params
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
+from simlab.training.step import score_rollout
 from tests.engines_real.frameworks import interpreter
+from tests.training.recipes import QUICK, small_recipe, small_state
 
 pytestmark = pytest.mark.engines
 
@@ -109,6 +112,25 @@ def test_bfloat16_with_an_fp8_cache_is_further_apart_but_within_parity():
     with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
         assert 1e-3 < engine.sync_weights(*policy(MOE)) < engine.parity
         assert engine.describe()["kv_cache"] == "fp8"
+        check_replays(engine)
+
+
+def check_replays(engine):
+    """Its rollouts train under either replay: R3 takes its experts, R2 those of the trainer, who differs."""
+    recipe = small_recipe(model=MOE, minibatches=1)
+    state, score = small_state(recipe), jax.jit(score_rollout, compiler_options=QUICK)
+    trajectory, _ = real_rollout(engine, recipe, state)
+    kept = {}
+    for replay in ("R2", "R3"):
+        replaying = replace(recipe, engines=replace(recipe.engines, replay=replay))
+        scores, replayed = score(replaying, state.params, trajectory)
+        kept[replay] = np.asarray(replayed.experts)
+        expected = {"R2": scores, "R3": trajectory}[replay].experts
+        np.testing.assert_array_equal(kept[replay], expected)
+    # The tokens that predict a response token: what an engine tells of others, it need not have read.
+    start, mask = recipe.task.prompt_length - 1, np.asarray(trajectory.mask)
+    own, theirs = (np.sort(kept[replay])[:, start:][mask] for replay in ("R2", "R3"))
+    assert 0 < np.mean(own != theirs) < 0.5
 
 
 def test_w8a8_is_nearer_to_its_emulation_than_to_float32():

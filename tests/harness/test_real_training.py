@@ -10,7 +10,7 @@ import pytest
 from simlab.harness.protocol import EngineError, Sampled
 from simlab.harness.real_training import real_rollout, train_with
 from simlab.rollout.sampler import Sampler
-from simlab.training.step import rollout
+from simlab.training.step import rollout, score_rollout
 from tests.training.recipes import MOE, QUICK, TASK, small_recipe, small_state
 
 
@@ -56,6 +56,25 @@ def test_what_an_engine_cannot_do_is_refused():
         real_rollout(Scripted(), replace(recipe, sampler=Sampler(top_k=2)), state)
     with pytest.raises(EngineError, match="replay R3 needs an engine that tells its experts"):
         real_rollout(Scripted(), replace(recipe, engines=replace(recipe.engines, replay="R3")), state)
+
+
+def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
+    """R3 takes the experts of the rollout as they are."""
+    recipe = small_recipe("f32/f32", model=MOE)
+    state, engine = small_state(recipe), Scripted()
+    score = jax.jit(score_rollout, compiler_options=QUICK)
+
+    def kept(replay, told):
+        engine.experts = told
+        replaying = replace(recipe, engines=replace(recipe.engines, replay=replay))
+        scores, replayed = score(replaying, state.params, real_rollout(engine, replaying, state)[0])
+        return np.asarray(scores.experts), np.asarray(replayed.experts)
+
+    chosen, replayed = kept("R2", None)
+    np.testing.assert_array_equal(replayed, chosen)
+    told = (chosen + 1) % MOE.num_experts
+    np.testing.assert_array_equal(kept("R2", told)[1], chosen)
+    np.testing.assert_array_equal(kept("R3", told)[1], told)
 
 
 def test_a_killed_run_goes_on(tmp_path):

@@ -76,7 +76,7 @@ def ask(config, engine, params, tokens):
 
 
 # The axis `expert` divides the work of experts only; gathered weights are rounded by every device.
-CASES = {"moe": (MOE, ORDER_FREE, (1, 2, 2, 2), 4), "fp8": (DENSE, EXACT_FP8, (2, 4, 1, 1), 2)}
+CASES = {"moe": (MOE, ORDER_FREE, (1, 2, 2, 2), 4), "fp8": (DENSE, EXACT_FP8, (1, 2, 2, 2), 2)}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -42,10 +42,18 @@ class Server:
 
     def encode(self, header: dict, _arrays: dict) -> tuple[dict, dict]:
         """Return the tokens of `text` by the tokenizer of `folder`."""
-        folder = header["folder"]
+        tokens = self._tokenizer(header["folder"])(header["text"]).input_ids
+        return {}, {"tokens": np.asarray(tokens, np.int32)}
+
+    def decode(self, header: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return the text of `tokens` by the tokenizer of `folder`."""
+        tokenizer = self._tokenizer(header["folder"])
+        return {"text": tokenizer.decode(arrays["tokens"].tolist(), skip_special_tokens=True)}, {}
+
+    def _tokenizer(self, folder: str) -> Any:
         if folder not in self.tokenizers:
             self.tokenizers[folder] = transformers.AutoTokenizer.from_pretrained(folder)
-        return {}, {"tokens": np.asarray(self.tokenizers[folder](header["text"]).input_ids, np.int32)}
+        return self.tokenizers[folder]
 
     def score(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
         """Return float32 log-probabilities of `tokens` [B, S] from position `first` on, and experts."""
