@@ -17,7 +17,7 @@ FIGURES: dict[str, FigureSource] = {
         "formats", "figures.format_error", "Relative error of every number format against its unit roundoff"
     ),
     "softmax_levels": FigureSource(
-        "softmax", "figures.softmax_levels", "Sampled token probabilities in every format (hacking Fig. 13)"
+        "softmax", "figures.softmax_levels", "Sampled token probabilities in every format"
     ),
     "softmax_spread": FigureSource(
         "softmax", "figures.softmax_spread", "Spread of the mismatch ratio against mantissa bits, with theory"
@@ -68,12 +68,12 @@ FIGURES: dict[str, FigureSource] = {
     "hacking_fig3": FigureSource(
         "hacking_dynamics",
         "figures.hacking_fig3",
-        "Correlation of the engines' probabilities, largest rho, and clusters of values",
+        "Uncertain tokens that share their probability with another, by engine, without correction",
     ),
     "hacking_fig4": FigureSource(
         "hacking_dynamics",
         "figures.hacking_fig4",
-        "Reward, entropy and mismatch under token and sequence clips",
+        "Reward, entropy and mismatch under token clips of two strengths and under sequence clips",
     ),
     "hacking_fig5": FigureSource(
         "hacking_dynamics", "figures.hacking_fig5", "Reward, entropy and mismatch as rare tokens weigh more"
@@ -82,36 +82,76 @@ FIGURES: dict[str, FigureSource] = {
         "hacking_dynamics", "figures.hacking_fig6", "The monitor J where weights are distorted and where not"
     ),
     "hacking_fig7": FigureSource(
-        "hacking_dynamics", "figures.hacking_fig7", "Mismatch by probability of the token, and its drift"
+        "hacking_dynamics",
+        "figures.hacking_fig7",
+        "Mismatch by probability of the token, and its drift, without correction",
     ),
     "hacking_fig8": FigureSource(
         "hacking_dynamics",
         "figures.hacking_fig8",
         "Runs forked halfway, with one arrow of the feedback loop cut",
     ),
+    "hacking_fig9": FigureSource(
+        "hacking_dynamics",
+        "figures.hacking_fig9",
+        "Correlation of the engines' probabilities, and the largest rho",
+    ),
     "hacking_fig10": FigureSource(
-        "hacking_dynamics", "figures.hacking_fig10", "Rare tokens without weight, and weights with noise"
+        "hacking_dynamics",
+        "figures.hacking_fig10",
+        "Reward, entropy and mismatch with rare tokens doubled and without weight",
+    ),
+    "hacking_fig12": FigureSource(
+        "hacking_dynamics",
+        "figures.hacking_fig12",
+        "Reward, entropy and mismatch with noise of mean one on the weights",
     ),
     "hacking_fig14": FigureSource(
-        "hacking_dynamics", "figures.hacking_fig14", "What leaves its level first: change points of every run"
+        "hacking_dynamics",
+        "figures.hacking_fig14",
+        "What leaves its level first: change points of every run without correction",
     ),
     "hacking_fig15": FigureSource(
-        "hacking_dynamics", "figures.hacking_fig15", "More measures of mismatch with TIS and without"
+        "hacking_dynamics", "figures.hacking_fig15", "More measures of the arms of Fig. 2"
+    ),
+    "hacking_fig16": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig16", "More measures of the arms of Fig. 4"
+    ),
+    "hacking_fig17": FigureSource(
+        "hacking_dynamics", "figures.hacking_fig17", "More measures of the arms of Fig. 5"
+    ),
+    "hacking_tab1": FigureSource(
+        "hacking_dynamics",
+        "figures.hacking_tab1",
+        "Share of the tokens that the clip cuts off, along the run",
     ),
     "lr_fig1": FigureSource(
-        "lr_dynamics", "figures.lr_fig1", "Reward, log_ppl_abs_diff and gradient norm without correction"
+        "lr_dynamics",
+        "figures.lr_fig1",
+        "Reward and log_ppl_abs_diff without correction; dotted: where its reward is best",
     ),
     "lr_fig2": FigureSource("lr_dynamics", "figures.lr_fig2", "Corrections under one mismatch"),
+    "lr_fig3": FigureSource(
+        "lr_dynamics", "figures.lr_fig3", "Gradient norm without correction; dotted: where its reward is best"
+    ),
     "lr_fig4": FigureSource("lr_dynamics", "figures.lr_fig4", "The learning rate and a tenth of it"),
     "lr_fig5": FigureSource("lr_dynamics", "figures.lr_fig5", "All prompts and a fortieth of them"),
     "lr_fig6": FigureSource(
         "length_dynamics",
         "figures.lr_fig6",
-        "Length, reward and rate with the triggered schedule and without",
+        "Response length and reward where length pays, in models of two widths",
     ),
+    "lr_fig7": FigureSource(
+        "length_dynamics", "figures.lr_fig7", "The schedule that length triggers, and none"
+    ),
+    "lr_fig8": FigureSource(
+        "length_dynamics", "figures.lr_fig8", "The schedule that length triggers, and none, in a wider model"
+    ),
+    "lr_fig9": FigureSource("length_dynamics", "figures.lr_fig9", "The triggered schedule with two periods"),
     "lr_fig11": FigureSource(
-        "lr_dynamics", "figures.lr_fig11", "A rate halved at intervals, with corrections and without"
+        "lr_dynamics", "figures.lr_fig11", "A rate halved at intervals, without correction and with token MIS"
     ),
+    "lr_fig12": FigureSource("lr_dynamics", "figures.lr_fig12", "A rate halved at intervals with token TIS"),
     "lr_fig13": FigureSource("lr_dynamics", "figures.lr_fig13", "FP16 in both engines"),
     "vexact_doses": FigureSource(
         "vexact_dynamics", "figures.vexact_doses", "Reward against three kinds of dose, and without mismatch"
@@ -120,11 +160,22 @@ FIGURES: dict[str, FigureSource] = {
         "acrl_dynamics", "figures.acrl_fig6", "Mean rho by probability of the token under FP8 rollouts"
     ),
     "acrl_fig8": FigureSource("acrl_dynamics", "figures.acrl_fig8", "Entropy under ACRL and its rivals"),
-    "acrl_fig9": FigureSource(
-        "acrl_dynamics", "figures.acrl_fig9", "Discrepancy, gradient norm and reward under nearest FP8"
+    "acrl_fig9": FigureSource("acrl_dynamics", "figures.acrl_fig9", "Discrepancy under nearest FP8"),
+    "acrl_fig10": FigureSource(
+        "acrl_dynamics",
+        "figures.acrl_fig10",
+        "Discrepancy, entropy, gradient norm and reward under nearest FP8",
     ),
     "acrl_fig11": FigureSource(
         "acrl_dynamics", "figures.acrl_fig11", "Discrepancy, entropy and reward under the truncated dose"
+    ),
+    "acrl_tab1": FigureSource(
+        "acrl_dynamics", "figures.acrl_tab1", "Best and last reward under nearest FP8 against the BF16 run"
+    ),
+    "acrl_tab2": FigureSource(
+        "acrl_dynamics",
+        "figures.acrl_tab2",
+        "Last reward under the truncated dose, and its fall, against the BF16 run",
     ),
     "acrl_tab4": FigureSource(
         "acrl_variants", "figures.acrl_tab4", "ACRL on other objectives and with other distances"
@@ -143,11 +194,18 @@ FIGURES: dict[str, FigureSource] = {
     "cancel_tab1": FigureSource(
         "spelling_dynamics",
         "figures.cancel_tab1",
-        "Reward of DFPO and its rivals where two spellings are right",
+        "Reward of DFPO and its rivals against GSPO's where two spellings are right",
     ),
-    "cancel_tab3": FigureSource("cancel_dynamics", "figures.cancel_tab3", "Reward of DFPO without its parts"),
+    "cancel_tab2": FigureSource(
+        "spelling_dynamics",
+        "figures.cancel_tab2",
+        "Steps of DFPO and its rivals to a gain of .05, against GSPO's",
+    ),
+    "cancel_tab3": FigureSource(
+        "cancel_dynamics", "figures.cancel_tab3", "Reward of DFPO without its parts, against GSPO's"
+    ),
     "cancel_tab4": FigureSource(
-        "cancel_dynamics", "figures.cancel_tab4", "Reward of DFPO and GSPO against the size of the group"
+        "cancel_dynamics", "figures.cancel_tab4", "Gain of DFPO over GSPO against the size of the group"
     ),
     "attribution_ladder": FigureSource(
         "attribution_ladder",

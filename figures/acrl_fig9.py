@@ -1,12 +1,12 @@
-"""Discrepancy, gradient norm and reward under nearest FP8 (acrl Fig. 9, 10)."""
+"""Discrepancy under nearest FP8 (acrl Fig. 9)."""
 
 from matplotlib.figure import Figure
 
-from figures.arms import DISCREPANCY, NORM, REWARD, draw_panels
+from figures.arms import DISCREPANCY, draw_panels
 from simlab.core.results import Results
 
 ARMS = ("FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL", "BF16 control")
 
 
 def draw(results: Results) -> Figure:
-    return draw_panels(results, ARMS, (DISCREPANCY, NORM, REWARD))
+    return draw_panels(results, ARMS, (DISCREPANCY,), height=2.6)

@@ -2,18 +2,17 @@
 
 from matplotlib.figure import Figure
 
-from figures.arms import draw_ends
+from figures.arms import against, by_start, draw_against
 from figures.style import PAGE, new_figure
 from simlab.core.results import Results
 
-PAIRS = (("no correction", "ACRL 0.35"), ("PPO", "PPO, ACRL"), ("DAPO", "DAPO, ACRL"))
-OTHERS = ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
+PAIRS = {"ACRL 0.35": "no correction", "PPO, ACRL": "PPO", "DAPO, ACRL": "DAPO"} | against(
+    "no correction", ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
+)
 
 
 def draw(results: Results) -> Figure:
     figure, axes = new_figure(PAGE, 2.4, ncols=2, sharey=True)
-    arms = [arm for pair in PAIRS for arm in pair] + list(OTHERS)
     for axis, metric in zip(axes, ("reward", "discrepancy"), strict=True):
-        draw_ends(axis, results, arms, metric)
-        axis.set(xlabel=f"{metric}, last quarter")
+        draw_against(axis, by_start(results, metric), PAIRS, f"{metric}, last quarter, less that without it")
     return figure

@@ -2,16 +2,16 @@
 
 from matplotlib.figure import Figure
 
-from figures.arms import draw_ends
+from figures.arms import against, by_start, draw_against
 from figures.style import PAGE, new_figure
 from simlab.core.results import Results
 
-ARMS = ("ACRL, 0.75 X", "ACRL 0.35", "ACRL, 1.25 X", "no correction")
+RIGHT = "ACRL 0.35"
+PAIRS = against(RIGHT, ("ACRL, 0.75 X", RIGHT, "ACRL, 1.25 X"))
 
 
 def draw(results: Results) -> Figure:
-    figure, axes = new_figure(PAGE, 1.6, ncols=2, sharey=True)
+    figure, axes = new_figure(PAGE, 1.5, ncols=2, sharey=True)
     for axis, metric in zip(axes, ("reward", "entropy"), strict=True):
-        draw_ends(axis, results, ARMS, metric)
-        axis.set(xlabel=f"{metric}, last quarter")
+        draw_against(axis, by_start(results, metric), PAIRS, f"{metric}, last quarter, less that with X")
     return figure

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-SHOWN = replace(MISMATCH, limits=(1e-9, 1))
+SHOWN = replace(MISMATCH, log=True, limits=(1e-9, 1))
 
 
 def draw(results: Results) -> Figure:

@@ -25,7 +25,7 @@ def draw(results: Results) -> Figure:
     right.axvline(1, color=MUTED, linewidth=0.8)
     right.set_xlabel("measured over bound")
     right.set_title("Bounds")
-    right.legend(loc="lower right")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return figure
 
 

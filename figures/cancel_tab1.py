@@ -1,21 +1,22 @@
-"""Reward and steps where two spellings are right, DFPO beside its rivals (cancel Tab. 1, 2)."""
+"""Reward where two spellings are right, DFPO beside its rivals (cancel Tab. 1)."""
 
 from matplotlib.figure import Figure
 
-from figures.arms import draw_arms, draw_ends
-from figures.style import PAGE, new_figure
+from figures.arms import against, by_start, draw_against
+from figures.style import new_figure
 from simlab.core.results import Results
 
-ARMS = tuple(
-    f"two_spellings: {name}" for name in ("GRPO", "GRPO-fix", "GSPO", "DFPO without transform", "DFPO min")
+GSPO = "two_spellings: GSPO"
+PAIRS = against(
+    GSPO,
+    [
+        GSPO,
+        *(f"two_spellings: {name}" for name in ("GRPO", "GRPO-fix", "DFPO without transform", "DFPO min")),
+    ],
 )
 
 
 def draw(results: Results) -> Figure:
-    figure, axes = new_figure(PAGE, 2.2, ncols=2)
-    draw_arms(axes[0], results, ARMS, "reward", labels=True)
-    axes[0].set(ylabel="reward")
-    axes[0].legend(fontsize=6, loc="lower right")
-    draw_ends(axes[1], results, ARMS, "reward")
-    axes[1].set(xlabel="reward, last quarter")
+    figure, axis = new_figure(height=1.9)
+    draw_against(axis, by_start(results, "reward"), PAIRS, "reward, last quarter,\nless that of GSPO")
     return figure

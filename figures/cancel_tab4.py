@@ -1,26 +1,17 @@
-"""Reward of DFPO and GSPO against the size of the group (cancel Tab. 4)."""
+"""Gain of DFPO over GSPO against the size of the group (cancel Tab. 4)."""
 
 from matplotlib.figure import Figure
 
-from figures.arms import by_run
-from figures.style import COLORS, MARKERS, new_figure
+from figures.arms import by_start, draw_against
+from figures.style import new_figure
 from simlab.core.results import Results
 
-SIZES = (2, 4, 8, 16)
+SIZES = {2: ", G = 2", 4: ", G = 4", 8: ", G = 8", 16: ""}
+PAIRS = {f"template: DFPO min{size}": f"template: GSPO{size}" for size in SIZES.values()}
 
 
 def draw(results: Results) -> Figure:
-    late = by_run(results, "reward")
-    figure, axis = new_figure()
-    for look, name in enumerate(("GSPO", "DFPO min")):
-        arms = {g: f"template: {name}" + ("" if g == 16 else f", G = {g}") for g in SIZES}
-        known = [g for g, arm in arms.items() if arm in late.index.get_level_values("arm")]
-        rewards = [late[arms[g]] for g in known]
-        means, errors = [each.mean() for each in rewards], [each.sem() for each in rewards]
-        style = {"color": COLORS[look], "marker": MARKERS[look], "capsize": 2}
-        axis.errorbar(known, means, yerr=errors, label=name, **style)
-    axis.set(xlabel="group size G", ylabel="reward, last quarter", xscale="log")
-    axis.set_xticks(SIZES, [str(g) for g in SIZES])
-    axis.minorticks_off()
-    axis.legend()
+    figure, axis = new_figure(height=1.7)
+    draw_against(axis, by_start(results, "reward"), PAIRS, "reward, last quarter,\nDFPO min less GSPO")
+    axis.set_yticks([-row for row in range(len(SIZES))], [f"G = {size}" for size in SIZES])
     return figure

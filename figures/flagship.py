@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, MUTED, PAGE, new_figure
+from figures.style import COLORS, DASHES, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
 SMOOTH = 20
 LOW_PROBABILITY = 0.01
 LOOKS = {
-    "no correction": (COLORS[1], "-"),
-    "TIS": (COLORS[0], "--"),
-    "GSPO": (COLORS[2], "-."),
-    "BF16 control": (MUTED, ":"),
+    "no correction": (COLORS[0], DASHES[0]),
+    "TIS": (COLORS[1], DASHES[1]),
+    "GSPO": (COLORS[2], DASHES[2]),
+    "BF16 control": (COLORS[-1], DASHES[-1]),
 }
 
 
@@ -40,7 +40,7 @@ def _curves(rows: Any, column: str, smooth: int) -> Any:
     return curves.rolling(smooth, min_periods=1).mean()
 
 
-def _band(axis, curves: Any, look: tuple[str, str], label: str | None = None) -> None:
+def _band(axis, curves: Any, look: tuple[str, Any], label: str | None = None) -> None:
     """Mean over runs, with its standard error."""
     mean, error = curves.mean(axis=1), curves.sem(axis=1).fillna(0.0)
     color, dashes = look

@@ -1,11 +1,11 @@
-"""Rare tokens without weight, and weights with noise, on top of GSPO (hacking Fig. 10, 12)."""
+"""Rare tokens without weight, and with twice as much, on top of GSPO (hacking Fig. 10)."""
 
 from matplotlib.figure import Figure
 
 from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("GSPO", "GSPO, delta 0", "GSPO, weight noise")
+ARMS = ("GSPO", "GSPO, delta 2", "GSPO, delta 0")
 
 
 def draw(results: Results) -> Figure:

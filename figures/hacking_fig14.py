@@ -29,5 +29,5 @@ def draw(results: Results) -> Figure:
         axis.plot(found["step"][~sure], [-row] * (~sure).sum(), "o", color=COLORS[0], mfc="none")
         axis.plot([found["step"].mean()], [-row], "|", color=COLORS[1], ms=12, mew=2)
     axis.set_yticks([-row for row in range(len(CURVES))], list(CURVES.values()))
-    axis.set(xlabel="step of the change (hollow: p > .05)")
+    axis.set(xlabel="step of the change\n(hollow: p > .05; bar: mean)")
     return figure

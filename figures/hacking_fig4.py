@@ -1,11 +1,11 @@
-"""Reward and mismatch under token clips of two strengths and under sequence clips (hacking Fig. 4)."""
+"""Reward, entropy and mismatch under two token clips and a sequence clip (hacking Fig. 4)."""
 
 from matplotlib.figure import Figure
 
 from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "clip 0.24", "clip 0.28", "GSPO")
+ARMS = ("no correction", "clip 0.28", "GSPO")
 
 
 def draw(results: Results) -> Figure:

@@ -2,21 +2,15 @@
 
 from matplotlib.figure import Figure
 
-from figures.arms import watched_curves
-from figures.style import COLORS, DASHES, MARKERS, MUTED, new_figure
+from figures.arms import Panel, draw_panels
+from figures.style import MUTED
 from simlab.core.results import Results
 
 ARMS = ("GSPO, delta 2", "GSPO")
+MONITOR = Panel("hacking_j", "J at delta = 2")
 
 
 def draw(results: Results) -> Figure:
-    figure, axis = new_figure()
-    for look, arm in enumerate(ARMS):
-        curves = watched_curves(results, arm, "hacking_j")
-        color, means = COLORS[look], curves.mean(axis=1)
-        axis.plot(curves, MARKERS[look], color=color, alpha=0.5, mew=0, ms=3)
-        axis.plot(means.index, means, color=color, ls=DASHES[look], label=arm)
-    axis.axhline(0, color=MUTED, lw=0.8)
-    axis.set(xlabel="step", ylabel="J")
-    axis.legend()
+    figure = draw_panels(results, ARMS, (MONITOR,), table="watched")
+    figure.axes[0].axhline(0, color=MUTED, lw=0.8)
     return figure

@@ -1,23 +1,13 @@
-"""Length, reward and rate where length pays, with the triggered schedule and without (lr Fig. 6-10)."""
+"""Length of responses where length pays, in models of two widths (lr Fig. 6)."""
 
 from matplotlib.figure import Figure
 
 from figures.arms import REWARD, Panel, draw_panels
 from simlab.core.results import Results
 
-ARMS = tuple(
-    f"length{name}"
-    for name in (
-        ": no schedule",
-        ": BF16",
-        ": triggered",
-        ": triggered late",
-        ", wide: no schedule",
-        ", wide: triggered",
-    )
-)
-LENGTH, RATE = Panel("response_length", "response length"), Panel("learning_rate_factor", "part of the rate")
+ARMS = ("length: no schedule", "length, wide: no schedule", "length: BF16")
+LENGTH = Panel("response_length", "response length in tokens")
 
 
 def draw(results: Results) -> Figure:
-    return draw_panels(results, ARMS, (LENGTH, REWARD, RATE), height=2.6)
+    return draw_panels(results, ARMS, (LENGTH, REWARD))

@@ -29,6 +29,7 @@ def draw(results: Results) -> Figure:
     axes.set_xlim(0, table["ms"]["step"].max() * 1.35)
     axes.set_xlabel("milliseconds per step")
     axes.grid(visible=False, axis="y")
-    handles = [axes.barh(0, 0, color=color, label=part) for part, color in PARTS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    parts = PARTS | {"known whole only": MUTED}
+    handles = [axes.barh(0, 0, color=color, label=part) for part, color in parts.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(parts))
     return figure

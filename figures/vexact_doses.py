@@ -1,10 +1,13 @@
 """Reward against the mismatch that each kind of dose puts in, and the run without any."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures.arms import by_run
-from figures.style import COLORS, MARKERS, MUTED, PAGE, new_figure, plain_log
+from figures.arms import against, by_start, draw_against, legend_above
+from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure, plain_log
+from simlab.claims import paired_effect
 from simlab.core.results import Results
 
 # What the names of a kind's arms hold; the strongest dose of truncation is the campaign's own.
@@ -13,30 +16,33 @@ KINDS = {
     "fixed noise": ("fixed noise",),
     "fresh noise": ("fresh noise",),
 }
-ALONE = ("no correction", "zero mismatch", "copied log-probs", "on-policy", "on-policy, BF16", "BF16 control")
+CONTROL = "BF16 control"
+ALONE = ("no correction", "zero mismatch", "copied log-probs", "on-policy", "on-policy, BF16", CONTROL)
 
 
 def draw(results: Results) -> Figure:
-    late, early = by_run(results, "reward"), by_run(results, "rms_log_rho", early=True)
-    present = list(dict.fromkeys(late.index.get_level_values("arm")))
+    late, dose = by_start(results, "reward"), by_start(results, "rms_log_rho", early=True)
     figure, axes = new_figure(PAGE, 2.7, ncols=2)
     for look, (label, parts) in enumerate(KINDS.items()):
-        names = [arm for arm in present if any(part in arm for part in parts)]
-        x = [early[arm].mean() for arm in names]
-        y, error = [late[arm].mean() for arm in names], [late[arm].sem() for arm in names]
-        axes[0].errorbar(x, y, yerr=error, fmt=MARKERS[look], color=COLORS[look], label=label, capsize=2)
-    for arm in ("BF16 control", "zero mismatch"):
-        if arm in present:
-            axes[0].axhline(
-                late[arm].mean(), color=MUTED, lw=0.8, ls="--" if "zero" in arm else "-", label=arm
-            )
-    axes[0].set(xlabel="mismatch at the start: RMS log $\\rho$", ylabel="reward, last quarter", xscale="log")
+        style = {"color": COLORS[look], "ls": DASHES[look], "marker": MARKERS[look], "label": label}
+        _doses(axes[0], late, dose, parts, style)
+    axes[0].axhline(0, color=MUTED, lw=0.8)
+    label = f"late reward, less {CONTROL}'s"
+    axes[0].set(xlabel="mismatch at the start: RMS log $\\rho$", ylabel=label, xscale="log")
     plain_log(axes[0].xaxis)
-    axes[0].legend(fontsize=6, loc="lower left")
-    names = [arm for arm in ALONE if arm in present]
-    rows = np.arange(len(names))[::-1]
-    axes[1].errorbar(
-        [late[arm].mean() for arm in names], rows, xerr=[late[arm].sem() for arm in names], fmt="o", capsize=2
-    )
-    axes[1].set(yticks=rows, yticklabels=names, xlabel="reward, last quarter")
+    draw_against(axes[1], late, against(CONTROL, ALONE), label)
+    legend_above(figure, axes)
     return figure
+
+
+def _doses(axis: Any, late: Any, dose: Any, parts: tuple[str, ...], style: dict[str, Any]) -> None:
+    """Gaps to the control from equal starts, with 95% intervals over starts, by mean dose."""
+    present = set(late.index.unique("arm"))
+    arms = [arm for arm in present if CONTROL in present and any(part in arm for part in parts)]
+    arms.sort(key=lambda arm: dose[arm].mean())
+    gaps = {arm: (late[arm] - late[CONTROL]).dropna() for arm in arms}
+    seen = [paired_effect(gap, 0.0, gap.index) for gap in gaps.values() if len(gap) > 1]
+    if len(seen) == len(arms) > 0:
+        reach = [[each.effect - each.low for each in seen], [each.high - each.effect for each in seen]]
+        x = [float(np.mean(dose[arm])) for arm in arms]
+        axis.errorbar(x, [each.effect for each in seen], yerr=reach, capsize=2, **style)

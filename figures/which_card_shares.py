@@ -53,7 +53,7 @@ def _bits(axes: Axes, results: Results) -> None:
     axes.set_xlabel("fraction bits\n(against BF16: solid, 25 bits: dashed)")
     axes.set_ylabel("RMS log rho")
     axes.set_title("bits of the adder")
-    axes.legend()
+    axes.legend(loc="lower left", fontsize=6, handlelength=1.2)
 
 
 def _orders(axes: Axes, results: Results) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,12 +22,13 @@ LARGEST = 1_000_000
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of the catalog: what it shows, for which experiment, and its file as a data URI, if any."""
+    """A figure of the catalog: what it shows, its experiment, its file as a data URI, and the paper's."""
 
     name: str
     experiment: str
     caption: str
     image: str | None
+    paper: str = ""
 
 
 def write_report(path: Path, results: Path | None = None, figures: Path | None = None) -> Board:
@@ -59,7 +61,7 @@ def page(
         papers=_options(PAPERS.values()),
         verdicts=_options(WORDS),
         kinds=_options(get_args(Kind)),
-        rows=_lines(_claim(row, [f for f in shown if f.experiment == row.experiment]) for row in rows),
+        rows=_lines(_claim(row, _figures_of(row, shown)) for row in rows),
         forest=_lines(map(_strip, rows)),
         figures=_lines(_figure(figure, rows) for figure in shown),
         experiments=_lines(_experiment(*each, rows) for each in experiments),
@@ -71,8 +73,9 @@ def drawn(folder: Path | None = None) -> list[Drawn]:
     """Return the figures of the catalog, each with the smaller of its files in `folder`."""
     place = folder or open_shop() / "figures" / "out"
     open_shop()
+    item_of = import_module("figures.papers").item_of
     return [
-        Drawn(name, source.experiment, source.caption, _data_uri(place, name))
+        Drawn(name, source.experiment, source.caption, _data_uri(place, name), item_of(name))
         for name, source in import_module("figures").FIGURES.items()
     ]
 
@@ -101,6 +104,13 @@ def _style(verdict: str) -> str:
 
 def _tile(word: str, number: int) -> str:
     return f'<li class="{_style(word)}"><b>{number}</b> {word}</li>'
+
+
+def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
+    """Those named after the claim's figures in the paper, or else all of the experiment that decides it."""
+    named = import_module("figures.papers").named(row.paper, row.where)
+    mine = [figure for figure in shown if figure.name in named]
+    return mine or [figure for figure in shown if figure.experiment == row.experiment]
 
 
 def _claim(row: Row, figures: Sequence[Drawn]) -> str:
@@ -154,10 +164,10 @@ def _strip(row: Row) -> str:
 
 
 def _figure(figure: Drawn, rows: Sequence[Row]) -> str:
-    caption = escape(figure.caption)
+    caption, paper = escape(figure.caption), f" ({figure.paper})" if figure.paper else ""
     return (
         f'<figure id="fig-{figure.name}"><img src="{figure.image}" alt="{caption}" decoding="async">'
-        f'<figcaption>{caption}. <a href="#exp-{figure.experiment}">{figure.experiment}</a>'
+        f'<figcaption>{caption}{paper}. <a href="#exp-{figure.experiment}">{figure.experiment}</a>'
         f"{_claims_of(figure.experiment, rows)}</figcaption></figure>"
     )
 
@@ -176,5 +186,11 @@ def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence
         f"{escape(experiment.question)} <span class=small>{minutes:.2g} min</span></summary>"
         f"<dl><dt>rule</dt><dd>{escape(experiment.decision_rule)}</dd>"
         f"<dt>decides</dt><dd>{_claims_of(experiment.name, rows)[2:] or 'nothing on the board'}</dd></dl>"
-        f"<pre>{escape(json.dumps(facts, indent=1))}</pre></details>"
+        f"<pre>{escape(_compact(facts))}</pre></details>"
     )
+
+
+def _compact(facts: dict[str, Any]) -> str:
+    """Return JSON with lists of plain values on one line."""
+    text = json.dumps(facts, indent=1)
+    return re.sub(r"\[\s+[^][{}]*?\s+\]", lambda plain: " ".join(plain[0].split()), text)

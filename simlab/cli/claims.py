@@ -12,7 +12,12 @@ EPILOG = (
     "`simlab claims --recompute H3`."
 )
 Folder = Annotated[
-    Path | None, typer.Option(help="Folder of results, one per experiment; default those with the code.")
+    Path | None,
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        help="Folder of results, one per experiment; default those with the code.",
+    ),
 ]
 
 

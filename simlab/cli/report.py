@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from simlab.cli.claims import Folder
 from simlab.cli.output import one_clear_error
 
 EPILOG = "Example: `simlab report --out report.html`, then open it in a browser; it needs no network."
@@ -12,11 +13,12 @@ EPILOG = "Example: `simlab report --out report.html`, then open it in a browser;
 
 def report(
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
-    results: Annotated[
-        Path | None, typer.Option(help="Folder of results, one per experiment; default those with the code.")
-    ] = None,
+    results: Folder = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Folder of drawn figures; default those with the code.")
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Folder of drawn figures; default those with the code."
+        ),
     ] = None,
 ) -> None:
     """Write one self-contained page: every claim with verdict, effect, rule, figures, config and manifest."""

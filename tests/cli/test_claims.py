@@ -89,3 +89,12 @@ def test_a_result_that_cannot_be_read_is_said_on_the_page_and_here(shop, tmp_pat
     assert done.exit_code == 0
     assert "tis cannot decide from its tables" in done.stderr
     assert "tis cannot decide from its tables" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize("command", [["claims"], ["report", "--out", "page.html"]])
+def test_a_folder_of_results_that_is_not_there_is_an_error(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, [*command, "--results", "nowhere"])
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,12 @@
+"""Discrepancy, entropy, gradient norm and reward under nearest FP8 (acrl Fig. 10)."""
+
+from matplotlib.figure import Figure
+
+from figures.arms import DISCREPANCY, ENTROPY, NORM, REWARD, draw_panels
+from simlab.core.results import Results
+
+ARMS = ("FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL", "BF16 control")
+
+
+def draw(results: Results) -> Figure:
+    return draw_panels(results, ARMS, (DISCREPANCY, ENTROPY, NORM, REWARD))

@@ -1,0 +1,12 @@
+"""Weights of tokens with noise of mean one, on top of GSPO (hacking Fig. 12)."""
+
+from matplotlib.figure import Figure
+
+from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
+from simlab.core.results import Results
+
+ARMS = ("GSPO", "GSPO, weight noise")
+
+
+def draw(results: Results) -> Figure:
+    return draw_panels(results, ARMS, (REWARD, ENTROPY, MISMATCH))
