@@ -1,5 +1,6 @@
 """Which tokens, sites and weights move the mismatch of a policy most, and an autopsy of its worst token."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.cache import empty_cache
 from simlab.models.config import TransformerConfig
+from simlab.models.listen import listening
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
 from simlab.rollout import Sampler, Trajectory, generate
@@ -23,6 +25,8 @@ from simlab.tasks import END, PAD, Task
 from simlab.tasks.vocabulary import decode
 
 Row = dict[str, Any]
+OUTSIDE = ("embedding", "last norm", "logits")
+"""Places of a forward pass that no layer has."""
 Track = Callable[[Iterable, str, int], Iterable]
 
 
@@ -267,11 +271,11 @@ def _held(matrix: Array, name: str, engine: Engine) -> Array:
 
 
 def _autopsy(subject: Subject, worst: tuple[int, int]) -> list[Row]:
-    """Follow the worst token through the layers under both engines, on the same tokens before it.
+    """Follow the worst token through all sites under both engines, on the same tokens before it.
 
-    Norms and relative error of the normed hidden state after each layer (of an MoE with the experts, where
-    they differ) and of the logits less their mean, then the probabilities of the sampled token and of the
-    likeliest ones.
+    Norms and relative error of what each site of each layer stores for the token (of an MoE with the experts,
+    where they differ; keys and values are its own), of the logits less their mean, then the probabilities of
+    the sampled token and of the likeliest ones.
     """
     sequence, position = worst
     taken = subject.sampled
@@ -285,7 +289,7 @@ def _autopsy(subject: Subject, worst: tuple[int, int]) -> list[Row]:
             "place": name + _flipped(experts.get(name), others.get(name)),
             "train": float(np.linalg.norm(expected)),
             "infer": float(np.linalg.norm(infer[name])),
-            "relative_error": float(np.linalg.norm(infer[name] - expected) / np.linalg.norm(expected)),
+            "relative_error": _relative_error(infer[name], expected),
         }
         for name, expected in train.items()
     ]
@@ -306,6 +310,11 @@ def _autopsy(subject: Subject, worst: tuple[int, int]) -> list[Row]:
     return rows
 
 
+def _relative_error(value: np.ndarray, expected: np.ndarray) -> float:
+    apart, size = np.linalg.norm(value - expected), np.linalg.norm(expected)
+    return float(apart / size) if size else float(np.inf if apart else 0.0)
+
+
 def _flipped(experts: list[int] | None, others: list[int] | None) -> str:
     return "" if experts == others else f", experts {experts} in training, {others} in inference"
 
@@ -313,16 +322,18 @@ def _flipped(experts: list[int] | None, others: list[int] | None) -> str:
 def _states(
     subject: Subject, engine: Engine, tokens: Array
 ) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """Normed hidden state behind each layer and logits, at the last of `tokens [1, T]`, and the experts."""
+    """What every place stores for the last of `tokens [1, T]`, and the experts chosen, by their place."""
     weights = prepare(subject.params, subject.model, engine)
     caches = empty_cache(subject.model, *tokens.shape)
-    states, experts, hidden = {}, {}, tokens
-    for depth in range(1, len(weights["layers"]) + 1):
-        shallow = {**weights, "layers": weights["layers"][:depth]}
-        hidden, _, chosen = extend(shallow, subject.model, engine, caches[:depth], tokens, 0)
-        name = f"layer {depth - 1}"
-        states[name] = np.asarray(hidden[0, -1], float)
-        if chosen is not None:
-            experts[name] = sorted(np.asarray(chosen)[0, -1, -1].tolist())
-    logits = np.asarray(read_logits(weights, engine, hidden)[0, -1], float)
-    return states | {"logits": logits - logits.mean()}, experts
+    with listening() as found:
+        hidden, _, chosen = extend(weights, subject.model, engine, caches, tokens, 0)
+        read_logits(weights, engine, hidden)
+    layers, states = Counter[str](), {}
+    for place, value in found:
+        name = place if place in OUTSIDE else f"layer {layers[place]} {place}"
+        layers[place] += 1
+        states[name] = np.asarray(value[0, -1], float).reshape(-1)
+    states["logits"] -= states["logits"].mean()
+    picked = [] if chosen is None else np.asarray(chosen)[0, -1]
+    experts = {f"layer {n} experts": sorted(layer.tolist()) for n, layer in enumerate(picked)}
+    return states, experts

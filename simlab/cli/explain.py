@@ -19,7 +19,7 @@ TITLES = {
     "groups": "Groups of sites: shares of mean squared log rho (Shapley's sum to 1)",
     "sites": "Each site alone as in inference, the rest as in training",
     "weights": "Each matrix alone as inference holds it, the rest as in training",
-    "autopsy": "The worst token, layer by layer: error of inference against training",
+    "autopsy": "The worst token, site by site: error of inference against training",
 }
 
 

@@ -30,6 +30,7 @@ from simlab.engines import (
 from simlab.formats import Quantized
 from simlab.models.cache import Cache, empty_cache, extended, repeated
 from simlab.models.config import TransformerConfig
+from simlab.models.listen import heard
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
@@ -94,13 +95,16 @@ def extend(
     positions = start + jnp.arange(tokens.shape[1])
     angles = jnp.asarray(cos)[positions], jnp.asarray(sin)[positions]
     visible = jnp.arange(length)[None, :] <= positions[:, None]
-    residual = read = weights["embedding"][tokens]
+    residual = read = heard("embedding", weights["embedding"][tokens])
     written, experts = [], []
     for number, (layer, cache) in enumerate(zip(weights["layers"], caches, strict=True)):
-        x = rms_norm(read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
+        x = heard(
+            "attention norm", rms_norm(read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
+        )
         x, cache = _self_attention(layer, config, engine, cache, x, angles, visible, start)
         residual, read = add_residual(residual, x, engine)
-        x = rms_norm(read, layer["mlp_norm"], engine, epsilon=config.rms_norm_eps)
+        heard("residual after attention", residual)
+        x = heard("mlp norm", rms_norm(read, layer["mlp_norm"], engine, epsilon=config.rms_norm_eps))
         if config.num_experts:
             x, chosen = _experts(
                 layer, config, engine, x, None if replayed is None else replayed[:, :, number]
@@ -109,8 +113,9 @@ def extend(
         else:
             x = _swiglu(layer["gate_up"], layer["down"], engine, x)
         residual, read = add_residual(residual, x, engine)
+        heard("residual after mlp", residual)
         written.append(cache)
-    hidden = rms_norm(read, weights["norm"], engine, epsilon=config.rms_norm_eps)
+    hidden = heard("last norm", rms_norm(read, weights["norm"], engine, epsilon=config.rms_norm_eps))
     return hidden, tuple(written), jnp.stack(experts, axis=2) if experts else None
 
 
@@ -125,7 +130,7 @@ def _self_attention(
     start: Array | int,
 ) -> tuple[Array, Cache]:
     """Attention of normed x [B, T, D] over the cache and itself, before the residual sum."""
-    qkv = linear(x, layer["qkv"], engine)
+    qkv = heard("qkv", linear(x, layer["qkv"], engine))
     if config.attention_bias:
         qkv = store(qkv + layer["qkv_bias"][None, None], engine.projection.output)
     heads = qkv.reshape(*x.shape[:2], -1, config.head_dim)
@@ -134,9 +139,11 @@ def _self_attention(
         queries = rms_norm(queries, layer["q_norm"], engine, epsilon=config.rms_norm_eps)
         keys = rms_norm(keys, layer["k_norm"], engine, epsilon=config.rms_norm_eps)
     queries, keys = (rotate(x, *angles, engine) for x in (queries, keys))
-    cache = extended(cache, store_cache(keys, engine), store_cache(values, engine), start)
-    mixed = _attend_by_group(config, engine, queries, cache, visible)
-    return linear(mixed, layer["o"], engine), cache
+    heard("queries", queries)
+    keys, values = heard("keys", store_cache(keys, engine)), heard("values", store_cache(values, engine))
+    cache = extended(cache, keys, values, start)
+    mixed = heard("attention", _attend_by_group(config, engine, queries, cache, visible))
+    return heard("o", linear(mixed, layer["o"], engine)), cache
 
 
 def _attend_by_group(
@@ -160,7 +167,7 @@ def _experts(
     layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
 ) -> tuple[Array, Array]:
     """Mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
-    router_logits = linear(x, layer["router"], engine.router)
+    router_logits = heard("router", linear(x, layer["router"], engine.router))
     top_k, normalize = config.num_experts_per_tok, config.norm_topk_prob
     chosen, shares = route(router_logits, engine, top_k, normalize=normalize)
     used = chosen
@@ -171,18 +178,20 @@ def _experts(
         layer["gate_up"], layer["down"]
     )
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
-    return combine_experts(outputs, shares, engine), chosen
+    heard("experts chosen", outputs)
+    return heard("experts", combine_experts(outputs, shares, engine)), chosen
 
 
 def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> Array:
-    gate, up = jnp.split(linear(x, gate_up, engine), 2, axis=-1)
-    activated = store(jax.nn.silu(gate), engine.elementwise)
-    return linear(store(activated * up, engine.elementwise), down, engine)
+    gate, up = jnp.split(heard("gate and up", linear(x, gate_up, engine)), 2, axis=-1)
+    activated = heard("activation", store(jax.nn.silu(gate), engine.elementwise))
+    gated = heard("gated", store(activated * up, engine.elementwise))
+    return heard("down", linear(gated, down, engine))
 
 
 def read_logits(weights: Weights, engine: Engine, hidden: Array) -> Array:
     """Return logits [..., V] of normed hidden states [..., D]."""
-    return linear(hidden, weights["lm_head"], engine.lm_head)
+    return heard("logits", linear(hidden, weights["lm_head"], engine.lm_head))
 
 
 def token_logps(logits: Array, engine: Engine) -> Array:
