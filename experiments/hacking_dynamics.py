@@ -18,7 +18,12 @@ FORK, OTHER_DATA, MISMATCH_CUT, DISTORTION_CUT = FORKS
 DISTORTED = DELTAS[2.0]
 RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
 COLLAPSE = Part(m.FALL, minus(NONE, BF16), "negative", 0.03)
-WATCHED = {NONE: ("mismatch", "clipping", "clusters"), GSPO: ("hacking",), DISTORTED: ("hacking",)}
+WATCHED = {
+    NONE: ("mismatch", "clipping", "clusters"),
+    CLIPS[0.28]: ("clipping",),
+    GSPO: ("hacking", "clipping"),
+    DISTORTED: ("hacking",),
+}
 J_WITH_STEP = m.watched_together("hacking_j", "step", "J and the step")
 J_LATE = m.watched_late("hacking_j", "J with the weights of delta = 2")
 PCC = m.change("pcc", "the correlation of pi_train and pi_infer")
