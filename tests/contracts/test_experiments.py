@@ -39,11 +39,15 @@ def results_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def quick_children(monkeypatch):
-    """Let processes that a test starts compile without effort; this one has read its flags by then."""
-    jax.devices()
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
+def quick_children(monkeypatch, name):
+    """Let processes that a benchmark starts compile without effort; this one has read its flags by then.
+
+    Those of other experiments load what this one has compiled.
+    """
+    if name.startswith("bench_"):
+        jax.devices()
+        quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
 
 
 @pytest.mark.slow
