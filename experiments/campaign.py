@@ -25,7 +25,7 @@ PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
 
 
-# The pilot, four runs per arm that chose the margins, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
+# The pilot, four runs per arm, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
 _FRESH = range(4, 12)
 
 

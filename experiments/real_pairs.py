@@ -25,6 +25,7 @@ from simlab.harness.calibration import (
     dosed_emulations,
     emulated_logps,
     measured_pair,
+    quantile_rows,
 )
 from simlab.harness.emulations import llamacpp_emulations, read_back, vllm_cpu_emulations
 from simlab.harness.open_engine import interpreter
@@ -54,7 +55,6 @@ CANDIDATES = {
 }
 SCORERS = ("transformers:float32", "transformers:bfloat16")
 CATALOG = ("f32", "bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8")
-LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,10 @@ def fit(run: Run, probe: Probe, name: str, subject: Subject, pair: tuple[str, st
     probe.rows.setdefault("fits", []).extend(
         {**labels, **asdict(row), "counterpart": row.emulation == own} for row in fits
     )
-    levels = np.quantile((logp_train - logp_infer)[mask], LEVELS)
+    apart = (logp_train - logp_infer)[mask]
     for label in sorted({fits[0].emulation, own} & emulations.keys()):
-        predicted = np.quantile(found[label][mask], LEVELS)
         probe.rows.setdefault("quantiles", []).extend(
-            {**labels, "emulation": label, "level": level, "measured": float(a), "predicted": float(b)}
-            for level, a, b in zip(LEVELS, levels, predicted, strict=True)
+            quantile_rows(apart, found[label][mask], **labels, emulation=label)
         )
     probe.write()
 

@@ -24,7 +24,7 @@ STARTS = 8
 POWER = (
     f"Group-sequential: {STARTS} starts with one seed, then with two, paired, intervals over starts of "
     f"{LEVELS[0]:.2%} and {LEVELS[1]:.2%} (O'Brien & Fleming, 5% over both stages); the second stage is run "
-    "for what the first leaves inconclusive. Margins were chosen after a pilot of four runs per arm from "
+    "for what the first leaves inconclusive. Parts and margins are those of a pilot, four runs per arm from "
     "other starts. "
 )
 

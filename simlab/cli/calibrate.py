@@ -2,7 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,8 @@ def calibrate(
     ] = None,
     train: Annotated[str, typer.Option(help="The emulated scorer.")] = "f32",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for tables, and the figure of emulated against measured.")
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for tables, and the figure of emulated against measured."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -60,10 +61,10 @@ def calibrate(
         prompts, responses, *measured = calibration.measured_pair(
             found.table("tokens"), found.table("samples"), sampler, scorer
         )
-        config, params = load_checkpoint(checkpoint)
+        model, params = load_checkpoint(checkpoint)
 
     def logps(of):
-        return calibration.emulated_logps(params, config, of, prompts, responses)
+        return calibration.emulated_logps(params, model, of, prompts, responses)
 
     ours = logps(scoring)
     log_rho = {id(emulation.engine): ours - logps(emulation.engine) for emulation in emulations.values()}
@@ -79,15 +80,17 @@ def calibrate(
         predicted = log_rho[id(emulations[name].engine)][mask]
         quantiles += calibration.quantile_rows(apart, predicted, **labels, emulation=name)
     rows = [{**labels, **asdict(fit), "counterpart": fit.emulation == first} for fit in fits]
-    _draw(out, {"fits": rows, "quantiles": quantiles})
+    config = {"checkpoint": str(checkpoint), "results": str(results), "train": train, **labels}
+    _draw(out, {**config, "emulations": list(emulations)}, {"fits": rows, "quantiles": quantiles})
 
 
-def _draw(out: Path, tables: dict[str, list[dict]]) -> None:
-    """Write the tables and the figure that is drawn from them."""
+def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> None:
+    """Write the tables, their manifest and the figure that is drawn from them."""
     from simlab.core.experiment import Experiment, execute
     from simlab.core.paths import open_shop
 
     def run(run) -> None:
+        run.configure(**config)
         for name, rows in tables.items():
             run.table(name, rows)
 

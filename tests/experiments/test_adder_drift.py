@@ -7,9 +7,9 @@ import pytest
 
 from experiments import adder_drift
 from experiments.adder_drift import ARMS, CARDS, DOSE, DRIFT_BASE, NARROWED, PLAIN, SAME, place
+from experiments.dynamics_study.measures import Tables
 from simlab.engines import static_signature
 from simlab.sweeps import recipe_of, run_config
-from tests.experiments.test_dynamics import Tables
 
 STEPS = 400
 
@@ -57,9 +57,8 @@ def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, do
         for arm in ARMS
         for start in range(6)
     ]
-    tables = Tables(
-        runs=pd.DataFrame(runs).assign(status="finished"), chunks=adder_drift.chunks(pd.concat(rows))
-    )
+    finished = pd.DataFrame(runs).assign(status="finished")
+    tables = Tables({"runs": finished, "chunks": adder_drift.chunks(pd.concat(rows))})
     (finding,) = adder_drift.decide(tables)  # type: ignore[arg-type]
     assert (finding.claim, finding.verdict) == ("T5", verdict)
     assert f"{NARROWED}: " in finding.note

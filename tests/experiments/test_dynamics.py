@@ -29,17 +29,6 @@ from tests.tolerances import binomial_interval
 STEPS = 100
 
 
-class Tables:
-    """Results without a folder."""
-
-    def __init__(self, **tables):
-        self.tables = tables
-        self.table_names = list(tables)
-
-    def table(self, name):
-        return self.tables[name]
-
-
 def _results(rewards, rms=None, steps=STEPS):
     """One run per arm and start; `rewards` and `rms` map arms to curves, shifted by the start."""
     runs, rows = [], []
@@ -55,7 +44,7 @@ def _results(rewards, rms=None, steps=STEPS):
                 pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
             )
     runs = pd.DataFrame(runs).assign(status="finished", steps_made=steps)
-    return Tables(runs=runs, chunks=chunks(pd.concat(rows)))
+    return m.Tables({"runs": runs, "chunks": chunks(pd.concat(rows))})
 
 
 def test_a_claim_is_as_good_as_its_worst_part():

@@ -8,21 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.dynamics_study.measures import Tables
 from figures import FIGURES
 from figures.arms import REWARD, bands, by_start, curves, draw_panels, looks
 from figures.style import render
 
 STARTS = ("a", "b", "c")
-
-
-class Tables:
-    """Results in memory."""
-
-    def __init__(self, **tables):
-        self.tables = tables
-
-    def table(self, name):
-        return self.tables[name]
 
 
 def _made(rows, **columns) -> Any:
@@ -36,7 +27,7 @@ def _made(rows, **columns) -> Any:
         for n, (*_, rewards) in enumerate(rows)
         for i, reward in enumerate(rewards)
     ]
-    return Tables(runs=pd.DataFrame(runs), chunks=pd.DataFrame(chunks))
+    return Tables({"runs": pd.DataFrame(runs), "chunks": pd.DataFrame(chunks)})
 
 
 def _curves(*values):

@@ -73,6 +73,31 @@ def test_the_command_writes_a_report(policy, tmp_path):
     assert layers.depth.tolist() == [1]
     assert 1e-4 < layers.difference[0] < 0.1
     assert json.loads((tmp_path / "manifest.json").read_text())["name"] == "probe"
+    check_calibration(policy, tmp_path, tmp_path / "calibration")
+
+
+def check_calibration(policy, probe, out):
+    """The engine that sampled is found again, first in the tables, and drawn."""
+    command = [
+        "calibrate",
+        str(probe),
+        str(policy),
+        "--sampler",
+        "f32",
+        "--scorer",
+        "bf16",
+        "--train",
+        "bf16",
+    ]
+    done = CliRunner().invoke(app, [*command, "--engine", "fp16", "--engine", "f32", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    results = Results(out)
+    assert results.table("fits").set_index("emulation").verdict["f32"] == "good"
+    quantiles = results.table("quantiles").set_index("emulation")
+    assert set(quantiles.index) == {"fp16", "f32"}
+    np.testing.assert_allclose(quantiles.loc["f32"].measured, quantiles.loc["f32"].predicted, atol=1e-5)
+    assert results.manifest["config"]["emulations"] == ["fp16", "f32"]
+    assert (out / "calibration.png").stat().st_size > 1000
 
 
 class Counting:
