@@ -33,7 +33,12 @@ from simlab.training.checkpoints import load_tree
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 REAL, TWIN = "vllm:bfloat16+fp8", "bf16-fp8kv truncated"
-ARMS = {"none": ("grpo", "none"), "TIS": ("grpo+tis", "none"), "R3": ("grpo", "R3")}
+ARMS = {
+    "none": ("grpo", "none"),
+    "TIS": ("grpo+tis", "none"),
+    "R2": ("grpo", "R2"),
+    "R3": ("grpo", "R3"),
+}
 """Arm -> objective, replay."""
 SEEDS = (0, 1, 2, 3)
 STEPS = 200
