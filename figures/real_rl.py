@@ -9,7 +9,7 @@ from figures.style import COLORS, MUTED, PAGE, new_figure, plain_log
 from simlab.core.results import Results
 
 SMOOTH = 10
-TITLES = {"none": "no correction", "TIS": "TIS", "R3": "R3 replay"}
+TITLES = {"none": "no correction", "TIS": "TIS", "R2": "R2 replay", "R3": "R3 replay"}
 ROWS = (
     ("reward", "reward", "linear"),
     ("rms_log_rho", "mismatch:\nRMS log $\\rho$, nats", "log"),
