@@ -185,11 +185,11 @@ class TextTask(Task):
 
     def reward(self, prompt: Array, response: Array) -> Array:
         """Refuse: only whole batches are scored, by `check`."""
-        raise NotImplementedError("a text has no reward on the device; see check")
+        raise ValueError("a text has no reward on the device; see check")
 
     def answer(self, key: Array, prompt: Array) -> Array:
         """Refuse: questions come without demonstrations."""
-        raise NotImplementedError("questions have no demonstrations")
+        raise ValueError("questions have no demonstrations, so no policy can be warm-started on them")
 
 
 def text_task(

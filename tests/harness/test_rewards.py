@@ -52,6 +52,8 @@ def test_texts_are_scored_outside_of_programs():
     task = text_task([spelled("1=")], 2)
     with pytest.raises(ValueError, match="outside compiled programs; sample with real_step"):
         jax.jit(task.check)(np.zeros((1, 4), np.int32))
+    with pytest.raises(ValueError, match="questions have no demonstrations"):
+        task.demonstrations(jax.random.key(0), task.prompts(jax.random.key(0), 1))
     with pytest.raises(ValueError, match="1 held-out of 1 questions of one length"):
         text_task([spelled("1="), spelled("1+1=")], 2, held_out=1)
     with pytest.raises(ValueError, match="0 held-out of 0"):
