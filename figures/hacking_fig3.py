@@ -15,6 +15,8 @@ def draw(results: Results) -> Figure:
     watched = {label: curves(results, (ARM,), side, "watched") for side, label in SIDES.items()}
     found = {label: seen[ARM] for label, seen in watched.items() if ARM in seen}
     figure, axis = new_figure()
-    draw_panel(axis, found, SHARE, looks(list(SIDES.values())))
+    # One by one: the point is the rise of each, not what little parts them.
+    for label, curve in found.items():
+        draw_panel(axis, {label: curve}, SHARE, looks(list(SIDES.values())))
     legend_above(figure, [axis])
     return figure

@@ -35,9 +35,12 @@ def _spread(axis: Any, bins: Any) -> None:
     squares, last = bins.assign(square=bins["rms_log_rho"] ** 2), bins["step"].max()
     parts = {"first": squares["step"] <= last / 4, "last": squares["step"] >= 0.75 * last}
     for look, (label, part) in enumerate(parts.items()):
-        spread = np.sqrt(_pooled(squares[part], "square", ["high"]))
-        style = {"color": COLORS[look], "ls": DASHES[look], "marker": MARKERS[look]}
-        axis.plot(np.arange(len(spread)), spread, label=f"{label} quarter", **style)
+        by_start = np.sqrt(_pooled(squares[part], "square", ["high", "start"]))
+        spread = by_start.groupby("high").agg(["mean", "sem"]).fillna(0)
+        style = {"color": COLORS[look], "ls": DASHES[look], "marker": MARKERS[look], "capsize": 2}
+        axis.errorbar(
+            np.arange(len(spread)), spread["mean"], spread["sem"], label=f"{label} quarter", **style
+        )
         axis.set_xticks(np.arange(len(spread)), [f"{high:g}" for high in spread.index])
     axis.set(xlabel="upper end of the bin of $\\pi_{train}$", ylabel="RMS log $\\rho$", ylim=(0, None))
 
