@@ -183,11 +183,11 @@ class TextTask(Task):
     def _by_row(self) -> dict[tuple[int, ...], Question]:
         return dict(zip(self.rows, self.asked, strict=True))
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Array, response: Array) -> Array:  # noqa: ARG002 - it refuses
         """Refuse: only whole batches are scored, by `check`."""
         raise ValueError("a text has no reward on the device; see check")
 
-    def answer(self, key: Array, prompt: Array) -> Array:
+    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - it refuses
         """Refuse: questions come without demonstrations."""
         raise ValueError("questions have no demonstrations, so no policy can be warm-started on them")
 
