@@ -188,6 +188,7 @@ def smoke(tmp_path_factory):
     return [execute(experiment.EXPERIMENT, folder, smoke=True) for folder in folders]
 
 
+@pytest.mark.slow
 def test_smoke_run_repeats_byte_for_byte(smoke):
     first, second = smoke
     assert first.table_names == second.table_names
@@ -197,6 +198,7 @@ def test_smoke_run_repeats_byte_for_byte(smoke):
         ).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_one_program_per_shape_and_verdicts_in_the_agreed_words(smoke):
     config = smoke[0].manifest["config"]
     assert config["sweep_programs"] == config["sweep_shapes"] == 2
@@ -207,6 +209,7 @@ def test_one_program_per_shape_and_verdicts_in_the_agreed_words(smoke):
     assert (settled[[s for s in settled.index if s.startswith("std of")]] == "reproduced").all()
 
 
+@pytest.mark.slow
 def test_sweep_covers_every_combination_once(smoke):
     frame = smoke[0].table("sweep")
     axes = ["format", "placement", "rounding", "temperature", "vocabulary"]

@@ -84,6 +84,7 @@ def test_a_diverged_run_is_recorded_and_the_others_go_on(reference, tmp_path):
     assert tables(tmp_path)[f"{key}.steps.parquet"] == tables(reference.folder)[f"{key}.steps.parquet"]
 
 
+@pytest.mark.slow
 def test_at_most_one_compilation_per_static_signature_of_an_engine(tmp_path, monkeypatch):
     compiled: list[str] = []
     monkeypatch.setattr("simlab.sweeps.program._PROGRAMS", {})
