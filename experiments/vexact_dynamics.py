@@ -66,6 +66,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=20.0,
     claims=("V5", *(claim.id for claim in CLAIMS)),
-    figures=("vexact_doses",),
+    figures=("vexact_doses", "vexact_survival"),
     decide=decide,
 )

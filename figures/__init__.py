@@ -156,6 +156,11 @@ FIGURES: dict[str, FigureSource] = {
     "vexact_doses": FigureSource(
         "vexact_dynamics", "figures.vexact_doses", "Reward against three kinds of dose, and without mismatch"
     ),
+    "vexact_survival": FigureSource(
+        "vexact_dynamics",
+        "figures.vexact_survival",
+        "Runs without collapse over steps, by kind and size of dose",
+    ),
     "acrl_fig6": FigureSource(
         "acrl_dynamics", "figures.acrl_fig6", "Mean rho by probability of the token under FP8 rollouts"
     ),
