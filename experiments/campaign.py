@@ -23,6 +23,7 @@ FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
+HEAD, ROUTER, R2, R3 = "fp32 head", "MoE, fp32 router", "MoE, R2", "MoE, R3"
 
 
 # The pilot, four runs per arm, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
@@ -102,6 +103,13 @@ SCALES = (0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
 EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
+_FP32_OUT = {"activations": "bf16", "weights": "bf16", "output": "fp32"}
+
+
+def _spared(**sites: Any) -> dict[str, Any]:
+    """The dose with some of the sampler's sites as MiniMax-M1 and Megatron have them."""
+    return {"engines": {"name": DOSED, "infer": sites}}
+
 
 ARMS: dict[str, Arm] = {
     NONE: Arm(_objective("grpo")),
@@ -167,7 +175,16 @@ ARMS: dict[str, Arm] = {
     "IcePop": Arm(_objective("grpo+icepop")),
     "CISPO": Arm(_objective("cispo")),
     "GSPO, token TIS": Arm(_objective("gspo+tis", **CLIP)),
+    HEAD: Arm({**_spared(lm_head=_FP32_OUT, token_softmax={"logits": "fp32"}), **_objective("grpo")}),
+    ROUTER: Arm({**EXPERTS, **_spared(router=_FP32_OUT, router_weights="fp32"), **_objective("grpo")}),
+    **{
+        name: Arm({**EXPERTS, "engines": {"name": DOSED, "replay": replay}, **_objective("grpo")})
+        for name, replay in ((R2, "R2"), (R3, "R3"))
+    },
 }
+ALIKE = {f"MoE, {name}": name for name in (EXACT, TIS, MIS, SEQ_TIS, SEQ_MIS, GSPO, SLOW, FP16, HEAD)}
+"""Arms of the MoE that change what an arm of the dense model does."""
+ARMS |= {name: Arm({**EXPERTS, **ARMS[dense].changes}) for name, dense in ALIKE.items()}
 
 EQUAL = "f32/f32"
 CANCEL = {

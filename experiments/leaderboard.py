@@ -1,4 +1,4 @@
-"""All remedies against one dose of mismatch, at one budget, ranked."""
+"""All remedies against one dose of mismatch, at one budget, ranked, for a dense model and for experts."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,22 @@ import numpy as np
 
 from experiments.campaign import (
     ACRL,
+    ALIKE,
     BF16,
+    CLIPS,
     COPIED,
     EXACT,
+    FP16,
     GSPO,
+    HEAD,
     MIS,
+    MOE,
+    MOE_ACRL,
+    MOE_BF16,
     NONE,
+    R2,
+    R3,
+    ROUTER,
     SEQ_MIS,
     SEQ_TIS,
     SLOW,
@@ -35,34 +45,40 @@ REMEDIES = (
     SEQ_MIS,
     ACRL,
     GSPO,
+    CLIPS[0.28],
     SLOW,
     f"{NONE}, halving",
+    FP16,
+    HEAD,
     COPIED,
     "IcePop",
     "CISPO",
     "GSPO, token TIS",
 )
+OF_EXPERTS = (MOE_BF16, *ALIKE, MOE_ACRL, ROUTER, R2, R3)
+BASELINE = dict.fromkeys(REMEDIES, NONE) | dict.fromkeys(OF_EXPERTS, MOE)
+"""Remedy -> the arm of its model without any."""
+CONTROLS = (BF16, MOE_BF16)
 RULE = (
-    f"{POWER}V6: each remedy's reward in the last quarter less that without correction, with simultaneous "
-    "intervals (Bonferroni over the remedies that ran; BF16 control is no remedy). Reproduced if an "
+    f"{POWER}V6: each remedy's reward in the last quarter less that of its model without correction, with "
+    "simultaneous intervals (Bonferroni over the remedies that ran; BF16 is no remedy). Reproduced if an "
     "interval lies above zero or below it and the best and the worst remedy of this kind, none counted as "
     f"zero, differ by more than {MARGIN}; no effect if all intervals lie within it; else inconclusive."
 )
 
 
 def run(run: Run) -> None:
-    arms = (NONE, TIS, GSPO) if run.smoke else (NONE, *REMEDIES)
+    arms = (NONE, TIS, GSPO) if run.smoke else (NONE, *REMEDIES, MOE, *OF_EXPERTS)
     staged(run, arms, lambda tables: arms if _verdict(ranking(tables)) == "inconclusive" else (), collect)
 
 
 def ranking(results: Results | m.Tables) -> list[tuple[str, Interval]]:
     """Return remedies with their reward less that without correction, the best first, at the last stage."""
     views = m.Views(results)
-    present = [name for name in REMEDIES if name in views.arms and name != BF16]
+    present = [name for name in BASELINE if name in views.arms and name not in CONTROLS]
     level = 1 - (1 - level_of(views, NONE)) / len(present)
-    found = {
-        name: effect(views, Part(m.REWARD, minus(name, NONE), "positive", MARGIN), level) for name in present
-    }
+    parts = {name: Part(m.REWARD, minus(name, BASELINE[name]), "positive", MARGIN) for name in present}
+    found = {name: effect(views, part, level) for name, part in parts.items()}
     known = [(name, interval) for name, interval in found.items() if interval is not None]
     return sorted(known, key=lambda row: -row[1].effect)
 
@@ -76,8 +92,9 @@ def _verdict(rows: Sequence[tuple[str, Interval]]) -> str:
 def decide(results: Results) -> list[Finding]:
     rows = ranking(results)
     note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
-    best, interval = rows[0]
-    unit = f"reward, last quarter: {best} (the best) minus {NONE}"
+    certain = [row for row in rows if row[1].low > 0 or row[1].high < 0]
+    shown, interval = max(certain, key=lambda row: abs(row[1].effect)) if certain else rows[0]
+    unit = f"reward, last quarter: {shown} minus {BASELINE[shown]}"
     return [Finding.of("V6", _verdict(rows), interval, unit=unit, rule=RULE, note=note)]
 
 
