@@ -33,7 +33,8 @@ def draw(results: Results) -> Figure:
         _panel(axis, rewards, {**arms, CONTROL: "BF16"})
         axis.set_title(kind)
         axis.set(xlabel="step", ylim=(0, 1.03))
-        axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
+        if axis.lines:
+            axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
     axes[0].set_ylabel("share of runs without collapse")
     return figure
 
