@@ -11,6 +11,7 @@ EXPERIMENTS: dict[str, str] = {
     "hacking_dynamics": "experiments.hacking_dynamics",
     "lr_dynamics": "experiments.lr_dynamics",
     "vexact_dynamics": "experiments.vexact_dynamics",
+    "acrl_long": "experiments.acrl_long",
     "acrl_dynamics": "experiments.acrl_dynamics",
     "cancel_dynamics": "experiments.cancel_dynamics",
     "acrl_variants": "experiments.acrl_variants",

@@ -193,6 +193,9 @@ FIGURES: dict[str, FigureSource] = {
     "acrl_tab9": FigureSource(
         "acrl_dynamics", "figures.acrl_tab9", "Discrepancy, entropy and reward over the strength of ACRL"
     ),
+    "levels_of_y": FigureSource(
+        "acrl_long", "figures.levels_of_y", "ACRL over long responses, with Y per sequence, group and batch"
+    ),
     "cancel_fig2": FigureSource(
         "cancel_dynamics", "figures.cancel_fig2", "Reward of DFPO, its parts and its rivals along the run"
     ),

@@ -108,9 +108,9 @@ def short(arm: str) -> str:
 
 def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return colour and dashes of each arm."""
-    taken = {KEPT[arm] for arm in arms if arm in KEPT}
-    free = iter([look for look in range(len(COLORS)) if look not in taken] * len(arms))
-    numbers = {arm: KEPT[arm] if arm in KEPT else next(free) for arm in arms}
+    kept = {arm: KEPT[short(arm)] for arm in arms if short(arm) in KEPT}
+    free = iter([look for look in range(len(COLORS)) if look not in kept.values()] * len(arms))
+    numbers = {arm: kept[arm] if arm in kept else next(free) for arm in arms}
     return {arm: {"color": COLORS[look], "ls": DASHES[look]} for arm, look in numbers.items()}
 
 

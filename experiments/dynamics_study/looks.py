@@ -6,15 +6,19 @@ from dataclasses import replace
 import jax.numpy as jnp
 from jax import Array
 
-from simlab.engines import find_engine
+from experiments.campaign import NEAREST
+from experiments.regime import BASE
+from simlab.engines import Engine, find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS
 from simlab.objectives import named
 from simlab.objectives.objective import with_overrides
+from simlab.sweeps import recipe_of, run_config
 from simlab.training.probes import PROBES, Subject
 from simlab.training.step import learn, score
 
 Look = Callable[[Subject], Mapping[str, Array]]
 DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
+COARSE_FP8 = recipe_of(run_config(BASE, {**NEAREST, "objective": "grpo"})).engines.infer
 
 
 def mismatch(subject: Subject) -> dict[str, Array]:
@@ -48,9 +52,17 @@ def under_fp8(subject: Subject) -> dict[str, Array]:
 
     Source: acrl Tab. 8.
     """
-    engines = replace(subject.recipe.engines, infer=find_engine("fp8-e4m3"))
-    other = Subject(replace(subject.recipe, engines=engines), subject.state)
-    return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
+    return {"discrepancy_fp8": _discrepancy(subject, find_engine("fp8-e4m3"))}
+
+
+def under_coarse_fp8(subject: Subject) -> dict[str, Array]:
+    """`discrepancy_fp8` at the dose of the long responses."""
+    return {"discrepancy_fp8": _discrepancy(subject, COARSE_FP8)}
+
+
+def _discrepancy(subject: Subject, sampler: Engine) -> Array:
+    engines = replace(subject.recipe.engines, infer=sampler)
+    return METRICS["discrepancy"](Subject(replace(subject.recipe, engines=engines), subject.state).batch)
 
 
 def clusters(subject: Subject) -> dict[str, Array]:
@@ -81,6 +93,7 @@ LOOKS: dict[str, Look] = {
     "clipping": clipping,
     "hacking": hacking,
     "under FP8": under_fp8,
+    "under coarse FP8": under_coarse_fp8,
     "clusters": clusters,
     "frequent energy": frequent_energy,
     "curvature": PROBES["curvature"],

@@ -3,8 +3,9 @@
 Written before the runs; the verdict of a claim follows from those of its parts.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -85,6 +86,21 @@ class Claim:
         listed = "; ".join(f"({i}) {part.rule}" for i, part in enumerate(self.parts, 1))
         given = f" Only if {self.given.rule} is reproduced, else inconclusive." if self.given else ""
         return f"{self.id}: {listed}.{given}"
+
+
+def with_arms(claim: Claim, names: Mapping[str, str]) -> Claim:
+    """Return the claim about other arms: `names` maps an arm to the one in its place."""
+
+    # The longest first: some names begin as others do.
+    known = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+
+    def moved(part: Part) -> Part:
+        weights = {names.get(name, name): by for name, by in part.contrast.weights.items()}
+        says = known.sub(lambda found: names[found[0]], part.contrast.says)
+        return replace(part, contrast=Contrast(weights, says))
+
+    given = claim.given and moved(claim.given)
+    return replace(claim, parts=tuple(moved(part) for part in claim.parts), given=given)
 
 
 def arms_of(claims: Sequence[Claim]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The tasks: name -> task with its defaults; `TASKS["add"](difficulty=2, train_size=64)` changes them."""
 
-from simlab.tasks.sequences import Recurrence, Sorting
+from simlab.tasks.sequences import Chain, Recurrence, Sorting
 from simlab.tasks.sums import Addition, DigitSum, Template, TwoSpellings
 from simlab.tasks.task import Task
 
@@ -9,6 +9,7 @@ TASKS: dict[str, type[Task]] = {
     "digit_sum": DigitSum,
     "sort": Sorting,
     "recurrence": Recurrence,
+    "chain": Chain,
     "two_spellings": TwoSpellings,
     "template": Template,
 }

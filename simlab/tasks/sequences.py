@@ -1,4 +1,4 @@
-"""Sequences: sorting, and a recurrence that pays for every further term."""
+"""Sequences: sorting, and a recurrence that pays for every further term, or up to the first mistake."""
 
 from dataclasses import dataclass
 
@@ -90,3 +90,23 @@ class Recurrence(Task):
         places = np.arange(self.response_length)
         terms = jnp.append(self.terms(prompt), END)
         return jnp.where(places < length, terms, jnp.where(places == length, END, PAD))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(Recurrence):
+    """A long response whose first mistake ends what it earns: all terms of the recurrence.
+
+    n right terms before the first wrong one earn n / difficulty. A policy that was taught with mistakes is
+    uncertain at every token, also behind its own.
+    """
+
+    difficulty: int = 64
+
+    def reward(self, prompt: Array, response: Array) -> Array:
+        """Return the share of `difficulty` before the first mistake, 0 without an end."""
+        right = jnp.cumprod(response[:-1] == self.terms(prompt))
+        return jnp.where(jnp.any(response == END), jnp.mean(right, dtype=jnp.float32), 0.0)
+
+    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one right answer
+        """Return all terms."""
+        return ended(self.terms(prompt), self.response_length)

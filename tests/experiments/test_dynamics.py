@@ -5,13 +5,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.campaign import ARMS, BF16, NONE
+from experiments import acrl_long
+from experiments.campaign import ACRL, ARMS, BF16, FP8_ACRL, FP8_TIS, LEVELS, NONE, TIS5, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages, variants
 from experiments.dynamics_study.rules import (
     Claim,
     Part,
     alone,
+    arms_of,
     combined,
     findings,
     minus,
@@ -19,7 +21,7 @@ from experiments.dynamics_study.rules import (
 )
 from experiments.dynamics_study.runs import CHANGING, CHUNK, bins, changes, chunks, places
 from experiments.regime import BASE, SCREENED
-from simlab.claims import paired_effect
+from simlab.claims import Finding, paired_effect
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
@@ -215,6 +217,24 @@ def test_every_arm_is_a_run_and_no_two_are_the_same():
             seen[repr(config)] = name
         else:
             assert ARMS[arm.x_from].starts == arm.starts
+
+
+def test_claims_about_other_arms():
+    (claim,) = (claim for claim in acrl_long.CLAIMS if claim.id == "A3")
+    assert set(arms_of([claim])) == {long(ACRL), long(TIS5)}
+    (moved,) = (claim for claim in acrl_long.OTHER_LEVELS["batch"] if claim.id == "A3")
+    assert set(arms_of([moved])) == {LEVELS["batch"], long(TIS5)}
+    assert f"{LEVELS['batch']} minus {long(TIS5)}" in moved.rule
+    (fp8,) = (claim for claim in acrl_long.CLAIMS if claim.id == "A13")
+    assert f"{long(FP8_ACRL)} minus {long(FP8_TIS)}" in fp8.rule
+
+
+def test_what_other_levels_say_stands_in_the_note():
+    said = acrl_long.with_levels(
+        Finding.exact("A3", "reproduced", 1.0, unit="", rule="", note="stage 2"),
+        {"batch": [Finding.exact(claim, "opposite", 2.0, unit="", rule="") for claim in ("A2", "A3")]},
+    )
+    assert said.note == "stage 2; Y per batch: opposite, 2 [2, 2]"
 
 
 def test_a_rule_names_its_arms_and_margins():
