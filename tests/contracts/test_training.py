@@ -5,9 +5,10 @@ shapes, types and names, and a few of each kind run.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +109,17 @@ for _name, _pair in ENGINE_PAIRS.items():
     SIGNATURES[static_signature(_pair)].append(_name)
 
 
+def _tasks_in_turn() -> Iterator[str]:
+    """Every task; one that is a kind of another takes every second of its turns."""
+    kinds = {
+        name: [other for other, kind in TASKS.items() if issubclass(kind, found)]
+        for name, found in TASKS.items()
+        if found.__base__ not in TASKS.values()
+    }
+    for turn in count():
+        yield from (names[turn % len(names)] for names in kinds.values())
+
+
 def _combinations() -> list:
     """Every pair of engines once, and with them in turn every task, every schedule and every preset.
 
@@ -116,7 +128,7 @@ def _combinations() -> list:
     """
     rest = iter(name for name in MODELS if not name.startswith("small"))
     cases = []
-    for names, task, schedule in zip(SIGNATURES.values(), cycle(TASKS), cycle(SCHEDULES)):
+    for names, task, schedule in zip(SIGNATURES.values(), _tasks_in_turn(), cycle(SCHEDULES)):
         cheap = len(names) == 1 and names[0].startswith(("f32/", "bf16/"))
         model = next(rest, None) if cheap else None
         label = "+".join(names) + f"-{task}-{schedule}" + (f"-{model}" if model else "")
