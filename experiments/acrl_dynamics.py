@@ -1,6 +1,5 @@
 """The claims of *acrl* about training: FP8 and truncated rollouts, gamma, X, clips."""
 
-from collections.abc import Sequence
 from math import log
 
 import numpy as np
@@ -21,9 +20,8 @@ from experiments.campaign import (
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.cost import acrl_share
 from experiments.dynamics_study.rules import Claim, Part, alone, minus
-from experiments.dynamics_study.runs import Frames, collect
 from experiments.dynamics_study.stages import compute, findings, rule_text
-from experiments.dynamics_study.studies import watch
+from experiments.dynamics_study.studies import watching
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -99,15 +97,8 @@ CLAIMS = (
 )
 
 
-def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    frames = collect(run, arms, seed)
-    with run.phase("watching"):
-        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
-    return frames
-
-
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(NONE, ACRL), make=make)
+    compute(run, CLAIMS, smoke=(NONE, ACRL), make=watching(WATCHED))
     with run.phase("cost"):
         run.table("cost", acrl_share(run.smoke))
 

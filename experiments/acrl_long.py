@@ -11,9 +11,8 @@ from dataclasses import replace
 from experiments import acrl_dynamics
 from experiments.campaign import ACRL, BF16, LENGTHENED, LEVELS, NONE, long
 from experiments.dynamics_study.rules import with_arms
-from experiments.dynamics_study.runs import Frames, collect
 from experiments.dynamics_study.stages import compute, findings, rule_text
-from experiments.dynamics_study.studies import watch
+from experiments.dynamics_study.studies import watching
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -28,16 +27,9 @@ OTHER_LEVELS = {
 }
 
 
-def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    frames = collect(run, arms, seed)
-    with run.phase("watching"):
-        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
-    return frames
-
-
 def run(run: Run) -> None:
     scanned = [claim for claims in OTHER_LEVELS.values() for claim in claims]
-    compute(run, (*CLAIMS, *scanned), smoke=(long(NONE), long(ACRL)), make=make)
+    compute(run, (*CLAIMS, *scanned), smoke=(long(NONE), long(ACRL)), make=watching(WATCHED))
 
 
 def decide(results: Results) -> list[Finding]:

@@ -1,14 +1,12 @@
 """The claims of *cancel* about training: does cancelling the common push pay, and for whom?"""
 
-from collections.abc import Sequence
 from math import log2
 
 from experiments.campaign import CANCEL, GROUPS
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import Claim, Contrast, Part, minus
-from experiments.dynamics_study.runs import Frames, collect
 from experiments.dynamics_study.stages import compute, findings, rule_text
-from experiments.dynamics_study.studies import watch
+from experiments.dynamics_study.studies import watching
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -76,15 +74,8 @@ CLAIMS = (
 )
 
 
-def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    frames = collect(run, arms, seed)
-    with run.phase("watching"):
-        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
-    return frames
-
-
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(UNCHANGED, MIN), make=make)
+    compute(run, CLAIMS, smoke=(UNCHANGED, MIN), make=watching(WATCHED))
 
 
 def decide(results: Results) -> list[Finding]:

@@ -1,7 +1,5 @@
 """All remedies against one dose of mismatch, at one budget, ranked, for a dense model and for experts."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from experiments.campaign import (
@@ -67,12 +65,16 @@ RULE = (
 )
 
 
+Ranking = list[tuple[str, Interval]]
+"""Remedies and what each changes, the best first."""
+
+
 def run(run: Run) -> None:
     arms = (NONE, TIS, GSPO) if run.smoke else (NONE, *REMEDIES, MOE, *OF_EXPERTS)
     staged(run, arms, lambda tables: arms if _verdict(ranking(tables)) == "inconclusive" else (), collect)
 
 
-def ranking(results: Results | m.Tables) -> list[tuple[str, Interval]]:
+def ranking(results: Results | m.Tables) -> Ranking:
     """Return remedies with their reward less that without correction, the best first, at the last stage."""
     views = m.Views(results)
     present = [name for name in BASELINE if name in views.arms and name not in CONTROLS]
@@ -83,17 +85,21 @@ def ranking(results: Results | m.Tables) -> list[tuple[str, Interval]]:
     return sorted(known, key=lambda row: -row[1].effect)
 
 
-def _verdict(rows: Sequence[tuple[str, Interval]]) -> str:
-    certain = [i.effect for _, i in rows if i.low > 0 or i.high < 0] + [0.0]
+def certain(rows: Ranking) -> Ranking:
+    """Return the rows whose interval lies above zero or below it."""
+    return [row for row in rows if row[1].low > 0 or row[1].high < 0]
+
+
+def _verdict(rows: Ranking) -> str:
+    effects = [interval.effect for _, interval in certain(rows)] + [0.0]
     inside = all(max(abs(i.low), abs(i.high)) <= MARGIN for _, i in rows)
-    return "reproduced" if np.ptp(certain) > MARGIN else "no effect" if inside else "inconclusive"
+    return "reproduced" if np.ptp(effects) > MARGIN else "no effect" if inside else "inconclusive"
 
 
 def decide(results: Results) -> list[Finding]:
     rows = ranking(results)
     note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
-    certain = [row for row in rows if row[1].low > 0 or row[1].high < 0]
-    shown, interval = max(certain, key=lambda row: abs(row[1].effect)) if certain else rows[0]
+    shown, interval = max(certain(rows), key=lambda row: abs(row[1].effect), default=rows[0])
     unit = f"reward, last quarter: {shown} minus {BASELINE[shown]}"
     return [Finding.of("V6", _verdict(rows), interval, unit=unit, rule=RULE, note=note)]
 
@@ -103,7 +109,7 @@ EXPERIMENT = Experiment(
     question="Which remedy keeps the most reward under one and the same mismatch?",
     decision_rule=RULE,
     run=run,
-    minutes=20.0,
+    minutes=60.0,
     claims=("V6",),
     figures=("leaderboard",),
     decide=decide,

@@ -1,6 +1,5 @@
 """The claims of *lr* about training: rates, corrections, prompts, schedules, FP16, sharpness."""
 
-from collections.abc import Sequence
 from math import log
 
 from experiments.campaign import (
@@ -17,9 +16,8 @@ from experiments.campaign import (
 )
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
-from experiments.dynamics_study.runs import Frames, collect
 from experiments.dynamics_study.stages import compute, findings, rule_text
-from experiments.dynamics_study.studies import watch
+from experiments.dynamics_study.studies import watching
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -84,15 +82,8 @@ CLAIMS = (
 )
 
 
-def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    frames = collect(run, arms, seed)
-    with run.phase("watching"):
-        frames["watched"] = watch(run, frames["runs"], {} if run.smoke else WATCHED, seed)
-    return frames
-
-
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(NONE, TIS), make=make)
+    compute(run, CLAIMS, smoke=(NONE, TIS), make=watching(WATCHED))
 
 
 def decide(results: Results) -> list[Finding]:

@@ -156,13 +156,13 @@ def agreement(steps: Any) -> list[dict]:
 
 EXPERIMENT = Experiment(
     name="real_rl",
-    question="Do mismatch and reward under vLLM go as under its emulated twin, and do TIS and R3 act alike?",
+    question="Do mismatch and reward under vLLM go as under its emulated twin, also with TIS, R2 and R3?",
     decision_rule=(
         "each number (growth and last quarter's level of log RMS log rho, last quarter's reward, and what "
-        "TIS and R3 change in the last two) agrees if vLLM's run lies in the 95% prediction interval for "
+        "TIS, R2 and R3 change in the last two) agrees if vLLM's run lies in the 95% prediction interval for "
         "one more run of the twin, Student's over its seeds"
     ),
     run=run,
-    minutes=20.0,
+    minutes=27.0,
     figures=("real_rl",),
 )

@@ -20,7 +20,7 @@ from simlab.claims import paired_effect
 from simlab.core.results import Results
 
 SMOOTH = 5
-NARROW, WIDE = 5, 30  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
+NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
 LINE = 100  # what one line of a legend holds across a page, in letters
 KEPT = {"no correction": 0, "BF16 control": len(COLORS) - 1}
 """Arms that look the same in every figure."""

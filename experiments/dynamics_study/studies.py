@@ -13,7 +13,8 @@ import pandas as pd
 from experiments.campaign import NONE
 from experiments.dynamics_study.looks import LOOKS
 from experiments.dynamics_study.measures import Frame
-from experiments.dynamics_study.runs import Frames, Place, places
+from experiments.dynamics_study.runs import Frames, Place, collect, places
+from experiments.dynamics_study.stages import Make
 from experiments.regime import BASE, CONTROL
 from simlab.core.experiment import Run
 from simlab.models.parameters import Params
@@ -53,6 +54,18 @@ def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], seed: int) -
         for number, (state, _) in enumerate(run.track(chunks, f"watching {arm}"), 1):
             rows += _rows(names, number * every, jax.device_get(look(recipe, state, base)))
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run", "step"])
+
+
+def watching(arms: Mapping[str, Sequence[str]]) -> Make:
+    """Return what makes a stage and repeats, watched, those of `arms` in it; in the smoke mode none."""
+
+    def make(run: Run, names: Sequence[str], seed: int) -> Frames:
+        frames = collect(run, names, seed)
+        with run.phase("watching"):
+            frames["watched"] = watch(run, frames["runs"], {} if run.smoke else arms, seed)
+        return frames
+
+    return make
 
 
 def forked(run: Run, seed: int, arm: str = NONE) -> Frames:

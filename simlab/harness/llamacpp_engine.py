@@ -25,7 +25,7 @@ class LlamaCppEngine(ServedEngine):
     install = "python scripts/make_env.py llamacpp"
 
     def __init__(
-        self, python: str | Path, *, stored: str = "q8_0", context: int = 512, timeout: float = 600.0
+        self, python: str | Path | None, *, stored: str = "q8_0", context: int = 512, timeout: float = 600.0
     ):
         """Start the server. Raises `EngineError` saying how to install it if that fails."""
         parity, self.context = lookup(GGUF_PARITY, stored, "GGUF format"), context

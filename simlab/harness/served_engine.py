@@ -1,4 +1,4 @@
-"""An engine in a process of its own: weights go there as a checkpoint, tokens through a pipe."""
+"""An engine of another framework: weights go there as a checkpoint, tokens through a pipe or as they are."""
 
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from simlab.harness.protocol import (
     refuse_without_weights,
     sampled,
 )
-from simlab.harness.server_process import ServerProcess
+from simlab.harness.server_process import ServerHere, ServerProcess
 from simlab.harness.servers.messages import Message
 from simlab.harness.writing import save_checkpoint
 from simlab.models.config import TransformerConfig
@@ -30,20 +30,25 @@ PARITY = {"float32": 1e-3, "bfloat16": 0.3, "float16": 0.1}
 
 
 class ServedEngine:
-    """What the engines behind a pipe have in common; a context manager.
+    """What the engines of other frameworks have in common; a context manager.
 
-    A subclass names its `server`, a file beside this one, and how to `install` what that imports.
+    A subclass names its `server`, a file beside this one, and how to `install` what that imports. `python` is
+    the interpreter of an environment that has it; None computes in this process.
     """
 
     server: str
     install: str
 
-    def __init__(self, name: str, python: str | Path, *, dtype: str, parity: float, timeout: float):
+    def __init__(self, name: str, python: str | Path | None, *, dtype: str, parity: float, timeout: float):
         """Start the server. Raises `EngineError` saying how to install it if that fails."""
         self.name, self.dtype, self.parity, self._loaded = name, dtype, parity, False
         self._folder = tempfile.TemporaryDirectory(prefix="simlab-")
-        command = [str(python), str(SERVERS / self.server)]
-        self._server = ServerProcess(command, name, self.install, timeout)
+        script = SERVERS / self.server
+        self._server = (
+            ServerHere(script, name, self.install)
+            if python is None
+            else ServerProcess([str(python), str(script)], name, self.install, timeout)
+        )
         try:
             self.versions = self._server.call("describe")[0]
         except EngineError as error:

@@ -1,16 +1,20 @@
-"""A server of another framework: a process of its own, asked through a pipe."""
+"""A server of another framework: in a process of its own, asked through a pipe, or in this process."""
 
+import importlib.util
 import os
 import queue
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from simlab.harness.protocol import EngineError
+from simlab.harness.servers import messages
 from simlab.harness.servers.messages import Message, receive, send
 
 
@@ -67,3 +71,38 @@ class ServerProcess:
         """End the process."""
         self.process.kill()
         self.process.wait()
+
+
+class ServerHere:
+    """The server of `script` in this process, which has to have its framework; nothing limits its time."""
+
+    def __init__(self, script: Path, name: str, install: str):
+        """Import the framework. Raises `EngineError` telling `install` if it is not there."""
+        self.name = name
+        spec = importlib.util.spec_from_file_location(script.stem, script)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # A script finds its neighbour by that name; here it may be somebody else's.
+        taken = sys.modules.get("messages")
+        sys.modules["messages"] = messages
+        try:
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            raise EngineError(f"{name} is not installed ({error}); install it with: {install}") from error
+        finally:
+            del sys.modules["messages"]
+            if taken is not None:
+                sys.modules["messages"] = taken
+        self.server = module.Server()
+
+    def call(self, do: str, arrays: Mapping[str, np.ndarray] | None = None, **header: Any) -> Message:
+        """Ask. Raises `EngineError` if the framework fails."""
+        try:
+            return getattr(self.server, do)(header, dict(arrays or {}))
+        except Exception as error:  # any failure of the framework is one of the engine
+            raise EngineError(f"{self.name} failed in {do!r}: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the framework's model."""
+        self.server = None

@@ -18,7 +18,7 @@ class TransformersEngine(ServedEngine):
     server = "transformers_server.py"
     install = "python scripts/make_env.py hf"
 
-    def __init__(self, python: str | Path, *, dtype: str = "float32", timeout: float = 600.0):
+    def __init__(self, python: str | Path | None, *, dtype: str = "float32", timeout: float = 600.0):
         """Start the server. Raises `EngineError` saying how to install it if that fails."""
         parity = lookup(PARITY, dtype, "dtype")
         super().__init__(f"transformers {dtype}", python, dtype=dtype, parity=parity, timeout=timeout)

@@ -1,4 +1,4 @@
-"""vLLM on a CPU, in an environment of its own, as an engine of the lab."""
+"""vLLM as an engine of the lab: in an environment of its own, or in this process."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ KV_CACHES = {"auto": 0.0, "fp8": 0.5, "fp8_e5m2": 0.7}
 
 
 class VllmEngine(ServedEngine):
-    """vLLM in the environment of `python`; a context manager.
+    """vLLM in the environment of `python`, in this process if that is None; a context manager.
 
     Weights and activations are `dtype`, keys and values that too or `kv_cache`; `w8a8` is int8 of
     compressed-tensors in the products of projections, experts excepted, and BF16 elsewhere. Other weights of
@@ -32,7 +32,7 @@ class VllmEngine(ServedEngine):
 
     def __init__(
         self,
-        python: str | Path,
+        python: str | Path | None,
         *,
         dtype: str = "bfloat16",
         kv_cache: str = "auto",

@@ -1,5 +1,8 @@
 """vLLM on a CPU behind the lab's protocol, beside the lab's own engine."""
 
+import json
+import subprocess
+import sysconfig
 from dataclasses import replace
 
 import jax
@@ -14,7 +17,7 @@ from simlab.models import MODELS, init_params
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 from simlab.training.step import score_rollout
-from tests.engines_real.frameworks import interpreter
+from tests.engines_real.frameworks import ROOT, interpreter
 from tests.training.recipes import QUICK, small_recipe, small_state
 
 pytestmark = pytest.mark.engines
@@ -152,3 +155,18 @@ def test_unknown_formats_are_refused_before_anything_starts():
         VllmEngine("nowhere", kv_cache="fp4")
     with pytest.raises(EngineError, match=r"vllm bfloat16 is not installed .*; install it with: python"):
         VllmEngine("nowhere/python")
+
+
+def test_in_this_process_it_is_the_lab_in_float32():
+    command = [
+        interpreter("vllm"),
+        "tests/engines_real/vllm_here_side.py",
+        str(ROOT),
+        sysconfig.get_path("purelib"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert max(found["synced"]) < 1e-5
+    assert max(found["apart"]) < ROUNDING
+    assert found["experts"]

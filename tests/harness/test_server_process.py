@@ -10,7 +10,7 @@ import pytest
 
 from simlab.harness.jax_engine import JaxEngine
 from simlab.harness.protocol import EngineError, Sampling, checked_logps, sampled
-from simlab.harness.server_process import ServerProcess
+from simlab.harness.server_process import ServerHere, ServerProcess
 from simlab.harness.servers import messages
 from simlab.models import TransformerConfig, init_params
 
@@ -68,6 +68,29 @@ def test_a_hanging_server_is_given_up(server):
 def test_an_engine_that_is_not_installed_says_how_to(tmp_path):
     with pytest.raises(EngineError, match=r"peer is not installed .*; install it with: pip install peer"):
         ServerProcess([str(tmp_path / "python")], "peer", "pip install peer", timeout=1.0)
+
+
+HERE = """
+from messages import LARGEST
+
+class Server:
+    def echo(self, header, arrays):
+        return header, arrays
+"""
+
+
+def test_a_server_in_this_process_answers_alike(tmp_path):
+    script = tmp_path / "peer_server.py"
+    script.write_text(HERE)
+    server = ServerHere(script, "peer", "pip install peer")
+    header, found = server.call("echo", {"x": np.arange(3)}, number=1)
+    assert (header, found["x"].tolist()) == ({"number": 1}, [0, 1, 2])
+    with pytest.raises(EngineError, match="peer failed in 'shout': AttributeError"):
+        server.call("shout")
+    script.write_text("import no_such_framework")
+    with pytest.raises(EngineError, match=r"no_such_framework.*install it with: pip install peer"):
+        ServerHere(script, "peer", "pip install peer")
+    assert "messages" not in sys.modules
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 0.5])

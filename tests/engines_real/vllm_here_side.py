@@ -1,0 +1,33 @@
+"""vLLM in this process, the lab beside it: what a sync, a rollout and a score are off, as JSON.
+
+Runs in vLLM's environment; the arguments are the folders where the lab and its packages lie.
+"""
+
+import json
+import sys
+
+# Behind vLLM's own packages.
+sys.path += sys.argv[1:]
+
+import jax
+import numpy as np
+
+from simlab.harness.jax_engine import JaxEngine
+from simlab.harness.protocol import Sampling
+from simlab.harness.vllm_engine import VllmEngine
+from simlab.models import MODELS, init_params
+from simlab.tasks import TASKS
+from simlab.tasks.vocabulary import END, PAD
+
+if __name__ == "__main__":
+    prompts, config = TASKS["add"]().prompt_set()[:8], MODELS["tiny-moe"]
+    policies = [init_params(jax.random.key(seed), config) for seed in (0, 1)]
+    own = JaxEngine("f32")
+    own.sync_weights(config, policies[1])
+    with VllmEngine(None, dtype="float32") as here:
+        synced = [float(here.sync_weights(config, params)) for params in policies]
+        said = here.generate(prompts, Sampling(length=8, end=END, pad=PAD, seed=5))
+        ours, again = own.score(prompts, said.responses), here.score(prompts, said.responses)
+    apart = [np.abs(np.where(said.mask, each.logps - ours.logps, 0)).max() for each in (said, again)]
+    experts = bool(np.array_equal(again.experts, ours.experts))
+    print(json.dumps({"synced": synced, "apart": [float(each) for each in apart], "experts": experts}))
