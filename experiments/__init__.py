@@ -11,7 +11,6 @@ EXPERIMENTS: dict[str, str] = {
     "hacking_dynamics": "experiments.hacking_dynamics",
     "lr_dynamics": "experiments.lr_dynamics",
     "vexact_dynamics": "experiments.vexact_dynamics",
-    "acrl_long": "experiments.acrl_long",
     "acrl_dynamics": "experiments.acrl_dynamics",
     "cancel_dynamics": "experiments.cancel_dynamics",
     "acrl_variants": "experiments.acrl_variants",

@@ -1,37 +1,40 @@
-"""The claims of *acrl* about training: FP8 and truncated rollouts, gamma, X, clips."""
+"""The claims of *acrl* about training over long responses: FP8 and truncated rollouts, gamma, X, levels of Y.
 
+On chains of 64 terms, with doses at which d begins at about the paper's X: .013 to nearest, .031 truncated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log
 
 import numpy as np
 
-from experiments.campaign import (
-    ACRL,
-    BF16,
-    FP8,
-    FP8_ACRL,
-    FP8_MIS,
-    FP8_TIS,
-    GAMMAS,
-    NONE,
-    REFERENCES,
-    SEQ_MIS,
-    TIS5,
-)
+from experiments import campaign
+from experiments.campaign import LEVELS, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.cost import acrl_share
-from experiments.dynamics_study.rules import Claim, Part, alone, minus
+from experiments.dynamics_study.rules import Claim, Part, alone, minus, with_arms
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watching
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
-X_LOW, _, X_HIGH = REFERENCES.values()
+NONE, BF16, SEQ_MIS = long(campaign.NONE), long(campaign.BF16), long(campaign.SEQ_MIS)
+TIS5, ACRL = long(campaign.TIS5), long(campaign.ACRL)
+FP8, FP8_TIS = long(campaign.FP8), long(campaign.FP8_TIS)
+FP8_MIS, FP8_ACRL = long(campaign.FP8_MIS), long(campaign.FP8_ACRL)
+GAMMAS = {gamma: long(name) for gamma, name in campaign.GAMMAS.items()}
+X_LOW, _, X_HIGH = map(long, campaign.REFERENCES.values())
 D_MAX = m.Measure("largest d of a step", lambda view: float(view.curve("discrepancy_max").max()))
 D_STD = m.Measure(
     "mean std of d over 10 steps", lambda view: float(np.nanmean(view.curve("discrepancy_std")))
 )
-WATCHED = {BF16: ("under FP8",)}
+HELD_OUT = {
+    engine: m.watched_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
+    for engine in ("FP8", "BF16")
+}
+WATCHED = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
 BASELINE = m.watched_range("discrepancy_fp8", "discrepancy under FP8")
 A8_RULE = (
     "A8: reproduced if ACRL's weights take at most 0.5% of the time of a training step (the least of 30 "
@@ -54,7 +57,6 @@ CLAIMS = (
             Part(m.REWARD, minus(TIS5, NONE), "positive", 0.02),
             Part(m.REWARD, minus(ACRL, TIS5), "positive", 0.02),
         ),
-        note="At the regime's truncated dose.",
     ),
     Claim(
         "A3",
@@ -91,14 +93,28 @@ CLAIMS = (
     ),
     Claim(
         "A13",
-        tuple(Part(m.REWARD, minus(FP8_ACRL, other), "positive", 0.02) for other in (FP8_TIS, FP8_MIS, BF16)),
-        note="Reward on training prompts under the rollout engine; held-out tasks are left out.",
+        (
+            *(Part(m.REWARD, minus(FP8_ACRL, other), "positive", 0.02) for other in (FP8_TIS, FP8_MIS, BF16)),
+            *(
+                Part(measure, minus(FP8_ACRL, other), "positive", 0.02)
+                for measure in HELD_OUT.values()
+                for other in (FP8_TIS, BF16)
+            ),
+        ),
+        note="Held-out prompts of the same task.",
     ),
 )
+LEVELS_RULE = "A2, A3 and A4 also with Y per sequence and per batch; the verdict is that per group."
+OTHER_LEVELS = {
+    level: tuple(with_arms(claim, {ACRL: arm}) for claim in CLAIMS if claim.id in ("A2", "A3", "A4"))
+    for level, arm in LEVELS.items()
+    if arm != ACRL
+}
 
 
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(NONE, ACRL), make=watching(WATCHED))
+    scanned = [claim for claims in OTHER_LEVELS.values() for claim in claims]
+    compute(run, (*CLAIMS, *scanned), smoke=(NONE, ACRL), make=watching(WATCHED))
     with run.phase("cost"):
         run.table("cost", acrl_share(run.smoke))
 
@@ -108,19 +124,35 @@ def decide(results: Results) -> list[Finding]:
     share = float(cost["weights_seconds"] / cost["step_seconds"])
     verdict = "reproduced" if share <= 0.005 else "opposite"
     unit = "share of a training step's time"
-    return [*findings(results, CLAIMS), Finding.exact("A8", verdict, share, unit=unit, rule=A8_RULE)]
+    scans = {level: findings(results, claims) for level, claims in OTHER_LEVELS.items()}
+    return [
+        *(with_levels(each, scans) for each in findings(results, CLAIMS)),
+        Finding.exact("A8", verdict, share, unit=unit, rule=A8_RULE),
+    ]
+
+
+def with_levels(finding: Finding, scans: Mapping[str, Sequence[Finding]]) -> Finding:
+    """Return the finding with what the same claim says at other levels of Y in its note."""
+    said = [
+        f"Y per {level}: {other.verdict}, {other.effect:.3g} [{other.low:.3g}, {other.high:.3g}]"
+        for level, found in scans.items()
+        for other in found
+        if other.claim == finding.claim
+    ]
+    return replace(finding, note="; ".join(filter(None, [finding.note, *said])))
 
 
 EXPERIMENT = Experiment(
     name="acrl_dynamics",
-    question="Does ACRL hold the discrepancy, and is it worth more than truncation?",
-    decision_rule=f"{rule_text(CLAIMS)} {A8_RULE}",
+    question="Does ACRL hold the discrepancy over long responses, and is it worth more than truncation?",
+    decision_rule=f"{rule_text(CLAIMS)} {LEVELS_RULE} {A8_RULE}",
     run=run,
-    minutes=25.0,
+    minutes=120.0,
     claims=("A8", *(claim.id for claim in CLAIMS)),
-    figures=tuple(
-        f"acrl_{name}"
-        for name in ("fig6", "fig8", "fig9", "fig10", "fig11", "tab1", "tab2", "tab7", "tab8", "tab9")
+    figures=(
+        *(f"acrl_fig{number}" for number in (6, 8, 9, 10, 11)),
+        *(f"acrl_tab{number}" for number in (1, 2, 6, 7, 8, 9)),
+        "levels_of_y",
     ),
     decide=decide,
 )

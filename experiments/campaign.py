@@ -92,10 +92,6 @@ def _noisy(kind: str, scale: float) -> dict[str, Any]:
     return {"engines": "f32/f32", "sampler.noise": {"kind": kind, "scale": scale}}
 
 
-def _fp8(objective: str) -> dict[str, Any]:
-    return {"engines": "f32/fp8-e4m3", "objective": objective}
-
-
 DOSED = BASE["engines"]
 RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
 DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
@@ -161,14 +157,7 @@ ARMS: dict[str, Arm] = {
         for scale, name in names.items()
     },
     # acrl
-    FP8: Arm(_fp8("grpo")),
-    FP8_TIS: Arm(_fp8("grpo+tis")),
-    FP8_MIS: Arm(_fp8("grpo+mis")),
-    FP8_ACRL: _acrl(0.65, engines="f32/fp8-e4m3", x_from=FP8),
-    TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
-    **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
-    **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
-    # acrl with other objectives and models
+    ACRL: _acrl(0.35),
     PPO: Arm({"critic": {}, **_objective("ppo")}),
     PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
     DAPO: Arm(_objective("dapo")),
@@ -236,7 +225,7 @@ ARMS |= {name: Arm({**RECURRENCE, **changes}, tuple(RECURRENCE_STARTS)) for name
 
 
 def long(name: str) -> str:
-    """Return the name of an arm of *acrl* over long responses."""
+    """Return the name of an arm over long responses."""
     return f"long: {name}"
 
 
@@ -246,21 +235,28 @@ def _coarser(pair: str, activations: int, weights: int) -> dict[str, Any]:
     return {"engines": {"name": pair, "infer": {"projection": operands}}}
 
 
-def _lengthened(name: str) -> Arm:
-    arm = ARMS[name]
-    dose = {"engines": CONTROL} if name == BF16 else NEAREST if name in OF_FP8 else DIRECTED
-    changes = {**arm.changes, "task": "chain", "prompts": 4, **dose}
+def _lengthened(arm: Arm) -> Arm:
+    changes = {**DIRECTED, **arm.changes, "task": "chain", "prompts": 4}
     return replace(arm, changes=changes, starts=tuple(LONG_STARTS), x_from=long(arm.x_from))
 
 
 NEAREST = _coarser("f32/fp8-e4m3", activations=1, weights=3)
 DIRECTED = _coarser("f32/fp8-e4m3-truncated", activations=2, weights=2)
 """Doses with which d at the first steps of chains is that of *acrl*: .013 to nearest, .031 truncated."""
-OF_FP8 = (FP8, FP8_TIS, FP8_MIS, FP8_ACRL)
-LENGTHENED = (BF16, *OF_FP8, NONE, SEQ_MIS, TIS5, *GAMMAS.values(), *REFERENCES.values())
-ARMS |= {long(name): _lengthened(name) for name in LENGTHENED}
+LONGER = {
+    **{name: ARMS[name] for name in (NONE, BF16, SEQ_MIS)},
+    TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
+    **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
+    **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
+    FP8: Arm({**_objective("grpo"), **NEAREST}),
+    FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST}),
+    FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST}),
+    FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST),
+}
+ARMS |= {long(name): _lengthened(arm) for name, arm in LONGER.items()}
 LEVELS = {"sequence": "long: ACRL per sequence", "group": long(ACRL), "batch": "long: ACRL per batch"}
 ARMS |= {
     name: replace(ARMS[long(ACRL)], changes={**ARMS[long(ACRL)].changes, "objective.acrl_level": level})
     for level, name in LEVELS.items()
+    if name != long(ACRL)
 }

@@ -186,6 +186,9 @@ FIGURES: dict[str, FigureSource] = {
         "acrl_variants", "figures.acrl_tab4", "ACRL on other objectives and with other distances"
     ),
     "acrl_tab5": FigureSource("moe_dynamics", "figures.acrl_tab5", "Dense and MoE policies under one dose"),
+    "acrl_tab6": FigureSource(
+        "acrl_dynamics", "figures.acrl_tab6", "Reward on held-out prompts under FP8 and BF16 inference"
+    ),
     "acrl_tab7": FigureSource("acrl_dynamics", "figures.acrl_tab7", "ACRL with a reference that is off"),
     "acrl_tab8": FigureSource(
         "acrl_dynamics", "figures.acrl_tab8", "Discrepancy of a BF16 run, were its rollouts in FP8"
@@ -194,7 +197,7 @@ FIGURES: dict[str, FigureSource] = {
         "acrl_dynamics", "figures.acrl_tab9", "Discrepancy, entropy and reward over the strength of ACRL"
     ),
     "levels_of_y": FigureSource(
-        "acrl_long", "figures.levels_of_y", "ACRL over long responses, with Y per sequence, group and batch"
+        "acrl_dynamics", "figures.levels_of_y", "ACRL with Y per sequence, group and batch"
     ),
     "cancel_fig2": FigureSource(
         "cancel_dynamics", "figures.cancel_fig2", "Reward of DFPO, its parts and its rivals along the run"

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import DISCREPANCY, ENTROPY, NORM, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL", "BF16 control")
+ARMS = ("long: FP8", "long: FP8, token TIS", "long: FP8, token MIS", "long: FP8, ACRL", "long: BF16 control")
 
 
 def draw(results: Results) -> Figure:

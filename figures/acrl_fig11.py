@@ -5,7 +5,13 @@ from matplotlib.figure import Figure
 from figures.arms import DISCREPANCY, ENTROPY, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35", "BF16 control")
+ARMS = (
+    "long: no correction",
+    "long: token TIS at 5",
+    "long: sequence MIS",
+    "long: ACRL 0.35",
+    "long: BF16 control",
+)
 
 
 def draw(results: Results) -> Figure:

@@ -9,7 +9,7 @@ from figures.arms import legend_above, tables
 from figures.style import COLORS, MARKERS, MUTED, new_figure
 from simlab.core.results import Results
 
-ARMS = {"FP8": "nearest FP8", "no correction": "the truncated dose"}
+ARMS = {"long: FP8": "nearest FP8", "long: no correction": "the truncated dose"}
 
 
 def draw(results: Results) -> Figure:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("ACRL 0.35", "token TIS at 5", "sequence MIS", "BF16 control")
+ARMS = ("long: ACRL 0.35", "long: token TIS at 5", "long: sequence MIS", "long: BF16 control")
 
 
 def draw(results: Results) -> Figure:

@@ -6,8 +6,8 @@ from figures.arms import against, by_start, draw_against
 from figures.style import PAGE, new_figure
 from simlab.core.results import Results
 
-RIGHT = "ACRL 0.35"
-PAIRS = against(RIGHT, ("ACRL, 0.75 X", RIGHT, "ACRL, 1.25 X"))
+RIGHT = "long: ACRL 0.35"
+PAIRS = against(RIGHT, ("long: ACRL, 0.75 X", RIGHT, "long: ACRL, 1.25 X"))
 
 
 def draw(results: Results) -> Figure:

@@ -9,4 +9,4 @@ PANEL = Panel("discrepancy_fp8", "discrepancy d under FP8", limits=(0, None))
 
 
 def draw(results: Results) -> Figure:
-    return draw_panels(results, ("BF16 control",), (PANEL,), table="watched")
+    return draw_panels(results, ("long: BF16 control",), (PANEL,), table="watched")

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import DISCREPANCY, ENTROPY, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1", "no correction")
+ARMS = ("long: ACRL 0.1", "long: ACRL 0.35", "long: ACRL 1.0", "long: ACRL 2.1", "long: no correction")
 
 
 def draw(results: Results) -> Figure:

@@ -31,17 +31,17 @@ def tables(results: Results) -> tuple[Any, Any]:
     return results.table("runs"), results.table("chunks")
 
 
-def by_start(results: Results, metric: str, early: bool = False) -> Any:
+def by_start(results: Results, metric: str, early: bool = False, table: str = "chunks") -> Any:
     """Return a metric's mean over the last quarter (or the first tenth) of the runs, by arm and start.
 
     A run that has no chunk in its last quarter, being too short or having diverged, gives its last one.
     """
-    runs, chunks = tables(results)
-    table = chunks.merge(runs[["run", "arm", "start", "steps"]], on="run")
-    last = table.groupby("run")["step"].transform("max")
-    late = table["step"] >= np.minimum(0.75 * table["steps"], last)
-    kept = table["step"] < 0.1 * table["steps"] if early else late
-    return _over_seeds(table[kept], metric)
+    runs: Any = results.table("runs")[["run", "arm", "start", "steps"]]
+    rows: Any = results.table(table).merge(runs, on="run")
+    last = rows.groupby("run")["step"].transform("max")
+    late = rows["step"] >= np.minimum(0.75 * rows["steps"], last)
+    kept = rows["step"] < 0.1 * rows["steps"] if early else late
+    return _over_seeds(rows[kept], metric)
 
 
 def best_by_start(results: Results, metric: str) -> Any:

@@ -8,17 +8,19 @@ from jax import Array
 
 from experiments.campaign import NEAREST
 from experiments.regime import BASE
-from simlab.engines import Engine, find_engine
+from simlab.engines import find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS
 from simlab.objectives import named
 from simlab.objectives.objective import with_overrides
 from simlab.sweeps import recipe_of, run_config
+from simlab.training.evaluate import evaluate
 from simlab.training.probes import PROBES, Subject
 from simlab.training.step import learn, score
 
 Look = Callable[[Subject], Mapping[str, Array]]
 DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
-COARSE_FP8 = recipe_of(run_config(BASE, {**NEAREST, "objective": "grpo"})).engines.infer
+FP8 = recipe_of(run_config(BASE, {**NEAREST, "objective": "grpo"})).engines.infer
+HELD_OUT = 16  # prompts, each with a group of responses
 
 
 def mismatch(subject: Subject) -> dict[str, Array]:
@@ -48,21 +50,26 @@ def hacking(subject: Subject) -> dict[str, Array]:
 
 
 def under_fp8(subject: Subject) -> dict[str, Array]:
-    """`discrepancy_fp8`: what the discrepancy were, did FP8 sample.
+    """`discrepancy_fp8`: what the discrepancy were, did the FP8 of long responses sample.
 
     Source: acrl Tab. 8.
     """
-    return {"discrepancy_fp8": _discrepancy(subject, find_engine("fp8-e4m3"))}
+    engines = replace(subject.recipe.engines, infer=FP8)
+    other = Subject(replace(subject.recipe, engines=engines), subject.state)
+    return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
 
 
-def under_coarse_fp8(subject: Subject) -> dict[str, Array]:
-    """`discrepancy_fp8` at the dose of the long responses."""
-    return {"discrepancy_fp8": _discrepancy(subject, COARSE_FP8)}
+def held_out(subject: Subject) -> dict[str, Array]:
+    """`held_out_fp8`, `held_out_bf16`: reward on prompts that are not trained on, by the engine that samples.
 
-
-def _discrepancy(subject: Subject, sampler: Engine) -> Array:
-    engines = replace(subject.recipe.engines, infer=sampler)
-    return METRICS["discrepancy"](Subject(replace(subject.recipe, engines=engines), subject.state).batch)
+    Source: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; a policy taught one task has no
+    other.
+    """
+    samplers = {"held_out_fp8": FP8, "held_out_bf16": find_engine("bf16")}
+    return {
+        name: evaluate(subject.recipe, subject.params, engine, subject.key, prompts=HELD_OUT)["avg_at_k"]
+        for name, engine in samplers.items()
+    }
 
 
 def clusters(subject: Subject) -> dict[str, Array]:
@@ -93,10 +100,9 @@ LOOKS: dict[str, Look] = {
     "clipping": clipping,
     "hacking": hacking,
     "under FP8": under_fp8,
-    "under coarse FP8": under_coarse_fp8,
     "clusters": clusters,
     "frequent energy": frequent_energy,
     "curvature": PROBES["curvature"],
     "KL to base": PROBES["kl_to_base"],
-    "held out": PROBES["held_out"],
+    "held out": held_out,
 }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -45,10 +46,10 @@ def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], seed: int) -
             continue
         wanted = places(arm, seed, run.smoke)
         names = [keys[arm, place.start, place.changes["seed"]] for place in wanted]
-        recipe, shared, states = _begin(run, wanted)
+        recipe, shared, states = begin(wanted, taught(run))
         # A copy: training gives the first arrays away.
         base = jax.tree.map(jnp.copy, states.params)
-        look = _looking(looks)
+        look = looking(looks)
         every = SMOKE_EVERY if run.smoke else EVERY
         chunks = train(shared, states, wanted[0].changes["steps"], chunk=every, axes=(None, 0))
         for number, (state, _) in enumerate(run.track(chunks, f"watching {arm}"), 1):
@@ -74,9 +75,9 @@ def forked(run: Run, seed: int, arm: str = NONE) -> Frames:
     Watched at the end: the mismatch under the engines of `arm`, whatever the branch runs on.
     """
     wanted = places(arm, seed, run.smoke)
-    recipe, shared, states = _begin(run, wanted)
+    recipe, shared, states = begin(wanted, taught(run))
     steps = wanted[0].changes["steps"]
-    chunk, look = steps // 2 // (1 if run.smoke else 5), _looking(("mismatch",))
+    chunk, look = steps // 2 // (1 if run.smoke else 5), looking(("mismatch",))
     to_fork = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
     *_, (halfway, _) = run.track(to_fork, "to the fork")
     runs, tables, rows = [], [], []
@@ -99,18 +100,23 @@ def forked(run: Run, seed: int, arm: str = NONE) -> Frames:
     }
 
 
-def policies(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, list[Params]]:
-    """Return the recipe of the first of `wanted` and the first parameters of each."""
+def taught(run: Run) -> Path:
+    """Return the folder of first policies that the sweeps of an experiment share."""
+    return run.out.parent / "campaign" / "warm_starts"
+
+
+def policies(wanted: Sequence[Place], folder: Path) -> tuple[Recipe, list[Params]]:
+    """Return the recipe of the first of `wanted` and the first parameters of each, which `folder` keeps."""
     configs = [run_config(BASE, place.changes) for place in wanted]
-    recipe, folder = recipe_of(configs[0]), run.out.parent / "campaign" / "warm_starts"
+    recipe = recipe_of(configs[0])
     return recipe, [
         first_params(config.warm_start, recipe.task, recipe.model, config.seed, folder) for config in configs
     ]
 
 
-def _begin(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, Recipe, TrainState]:
-    """The recipe, the same with the objective that sweeps share, and the first states side by side."""
-    recipe, first = policies(run, wanted)
+def begin(wanted: Sequence[Place], folder: Path) -> tuple[Recipe, Recipe, TrainState]:
+    """Return the recipe, the same with the objective that sweeps share, and the first states side by side."""
+    recipe, first = policies(wanted, folder)
     shared = swept_recipe(run_config(BASE, wanted[0].changes))
     states = [
         initial_state(shared, params, jax.random.key(place.changes["seed"]))
@@ -119,7 +125,9 @@ def _begin(run: Run, wanted: Sequence[Place]) -> tuple[Recipe, Recipe, TrainStat
     return recipe, shared, jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def _looking(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
+def looking(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
+    """Return the looks `names` at a recipe, states side by side and their first parameters."""
+
     def look(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
         subject = Subject(recipe, state, base)
         return {key: value for name in names for key, value in LOOKS[name](subject).items()}

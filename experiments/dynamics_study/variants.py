@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from experiments.campaign import NONE
 from experiments.dynamics_study.runs import CHUNK, Frames, places
-from experiments.dynamics_study.studies import curves, policies, run_row
+from experiments.dynamics_study.studies import curves, policies, run_row, taught
 from simlab.core.experiment import Run
 from simlab.objectives import TokenBatch, named
 from simlab.objectives.advantages import grpo
@@ -85,7 +85,7 @@ VARIANTS: dict[str, Variant] = {
 def varied(run: Run, names: Sequence[str], seed: int) -> Frames:
     """Run these variants from the starts of the arm without correction; return the runs and their steps."""
     wanted = places(NONE, seed, run.smoke)
-    recipe, first = policies(run, wanted)
+    recipe, first = policies(wanted, taught(run))
     runs, steps = [], []
     count = wanted[0].changes["steps"]
     for name in run.track(names, "variants"):

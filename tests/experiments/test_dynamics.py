@@ -1,14 +1,17 @@
 """Rules and measures of the experiments about dynamics, on made-up runs; the arms, without running them."""
 
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import acrl_long
-from experiments.campaign import ACRL, ARMS, BF16, FP8_ACRL, FP8_TIS, LEVELS, NONE, TIS5, long
+from experiments import acrl_dynamics
+from experiments.campaign import ARMS, BF16, LEVELS, NONE
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages, variants
+from experiments.dynamics_study.looks import LOOKS
 from experiments.dynamics_study.rules import (
     Claim,
     Part,
@@ -19,7 +22,8 @@ from experiments.dynamics_study.rules import (
     minus,
     slope,
 )
-from experiments.dynamics_study.runs import CHANGING, CHUNK, bins, changes, chunks, places
+from experiments.dynamics_study.runs import CHANGING, CHUNK, SMOKE, Place, bins, changes, chunks, places
+from experiments.dynamics_study.studies import begin, looking
 from experiments.regime import BASE, SCREENED
 from simlab.claims import Finding, paired_effect
 from simlab.core.paths import committed_results
@@ -220,17 +224,16 @@ def test_every_arm_is_a_run_and_no_two_are_the_same():
 
 
 def test_claims_about_other_arms():
-    (claim,) = (claim for claim in acrl_long.CLAIMS if claim.id == "A3")
-    assert set(arms_of([claim])) == {long(ACRL), long(TIS5)}
-    (moved,) = (claim for claim in acrl_long.OTHER_LEVELS["batch"] if claim.id == "A3")
-    assert set(arms_of([moved])) == {LEVELS["batch"], long(TIS5)}
-    assert f"{LEVELS['batch']} minus {long(TIS5)}" in moved.rule
-    (fp8,) = (claim for claim in acrl_long.CLAIMS if claim.id == "A13")
-    assert f"{long(FP8_ACRL)} minus {long(FP8_TIS)}" in fp8.rule
+    acrl, truncation = acrl_dynamics.ACRL, acrl_dynamics.TIS5
+    (claim,) = (claim for claim in acrl_dynamics.CLAIMS if claim.id == "A3")
+    assert set(arms_of([claim])) == {acrl, truncation}
+    (moved,) = (claim for claim in acrl_dynamics.OTHER_LEVELS["batch"] if claim.id == "A3")
+    assert set(arms_of([moved])) == {LEVELS["batch"], truncation}
+    assert f"{LEVELS['batch']} minus {truncation}" in moved.rule
 
 
 def test_what_other_levels_say_stands_in_the_note():
-    said = acrl_long.with_levels(
+    said = acrl_dynamics.with_levels(
         Finding.exact("A3", "reproduced", 1.0, unit="", rule="", note="stage 2"),
         {"batch": [Finding.exact(claim, "opposite", 2.0, unit="", rule="") for claim in ("A2", "A3")]},
     )
@@ -241,6 +244,19 @@ def test_a_rule_names_its_arms_and_margins():
     text = stages.rule_text([Claim("H7", (Part(m.REWARD, minus(NONE, BF16), "negative", 0.03),))])
     assert "H7: (1) reward, last quarter: no correction minus BF16 control" in text
     assert "expected negative, margin 0.03" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOOKS)
+def test_every_look_sees_finite_numbers_of_every_policy(name):
+    places = [Place("a", "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
+    recipe, _, states = begin(places, Path("unused"))
+    seen = looking((name,))(recipe, states, states.params)
+    assert seen
+    for value in seen.values():
+        assert value.shape[0] == len(places)
+        # Policies that earn nothing have no gradient to share out.
+        assert np.isfinite(value).all() or name == "frequent energy"
 
 
 def test_variants_measure_what_they_say():
