@@ -23,7 +23,7 @@ FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
-HEAD, ROUTER, R2, R3 = "fp32 head", "MoE, fp32 router", "MoE, R2", "MoE, R3"
+HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
 
 
 # The pilot, four runs per arm, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
@@ -80,6 +80,33 @@ def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, base: str = "gr
     return Arm({**objective, **changes}, x_factor=factor, x_from=x_from)
 
 
+@dataclass(frozen=True)
+class Dose:
+    """A sampler that errs, beside a trainer in float32: an engine with some of its sites changed."""
+
+    sampler: str
+    sites: Mapping[str, Any] = field(default_factory=dict)
+
+    def engines(self, **spared: Any) -> dict[str, Any]:
+        """Return the pair, with sites of the sampler that are spared."""
+        return {"engines": {"name": f"f32/{self.sampler}", "infer": {**self.sites, **spared}}}
+
+    def exact(self) -> dict[str, Any]:
+        """Return the pair whose trainer errs alike."""
+        both = {"train": self.sites, "infer": self.sites}
+        return {"engines": {"name": f"{self.sampler}/{self.sampler}", **both}}
+
+
+def _coarser(sampler: str, activations: int, weights: int) -> Dose:
+    bits = {"activations": activations, "weights": weights}
+    return Dose(sampler, {"projection": {name: {"format": {"mantissa_bits": n}} for name, n in bits.items()}})
+
+
+NEAREST = _coarser("fp8-e4m3", activations=1, weights=3)
+DIRECTED = _coarser("fp8-e4m3-truncated", activations=2, weights=2)
+"""Doses with which d at the first steps of chains is that of *acrl*: .013 to nearest, .031 truncated."""
+
+
 def _truncated(bits: int) -> dict[str, Any]:
     cut = {"format": {"mantissa_bits": bits}}
     product = {"activations": cut, "weights": cut}
@@ -104,13 +131,6 @@ SCALES = (0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
 EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
-_FP32_OUT = {"activations": "bf16", "weights": "bf16", "output": "fp32"}
-
-
-def _spared(**sites: Any) -> dict[str, Any]:
-    """The dose with some of the sampler's sites as MiniMax-M1 and Megatron have them."""
-    return {"engines": {"name": DOSED, "infer": sites}}
-
 
 ARMS: dict[str, Arm] = {
     NONE: Arm(_objective("grpo")),
@@ -165,20 +185,7 @@ ARMS: dict[str, Arm] = {
     MOE: Arm({**EXPERTS, **_objective("grpo")}),
     MOE_BF16: Arm({**EXPERTS, "engines": CONTROL, **_objective("grpo")}),
     MOE_ACRL: _acrl(0.35, x_from=MOE, **EXPERTS),
-    # what else there is against mismatch
-    "IcePop": Arm(_objective("grpo+icepop")),
-    "CISPO": Arm(_objective("cispo")),
-    "GSPO, token TIS": Arm(_objective("gspo+tis", **CLIP)),
-    HEAD: Arm({**_spared(lm_head=_FP32_OUT, token_softmax={"logits": "fp32"}), **_objective("grpo")}),
-    ROUTER: Arm({**EXPERTS, **_spared(router=_FP32_OUT, router_weights="fp32"), **_objective("grpo")}),
-    **{
-        name: Arm({**EXPERTS, "engines": {"name": DOSED, "replay": replay}, **_objective("grpo")})
-        for name, replay in ((R2, "R2"), (R3, "R3"))
-    },
 }
-ALIKE = {f"MoE, {name}": name for name in (EXACT, TIS, MIS, SEQ_TIS, SEQ_MIS, GSPO, SLOW, FP16, HEAD)}
-"""Arms of the MoE that change what an arm of the dense model does."""
-ARMS |= {name: Arm({**EXPERTS, **ARMS[dense].changes}) for name, dense in ALIKE.items()}
 
 EQUAL = "f32/f32"
 CANCEL = {
@@ -229,29 +236,34 @@ def long(name: str) -> str:
     return f"long: {name}"
 
 
-def _coarser(pair: str, activations: int, weights: int) -> dict[str, Any]:
-    bits = {"activations": activations, "weights": weights}
-    operands = {name: {"format": {"mantissa_bits": count}} for name, count in bits.items()}
-    return {"engines": {"name": pair, "infer": {"projection": operands}}}
-
-
 def _lengthened(arm: Arm) -> Arm:
-    changes = {**DIRECTED, **arm.changes, "task": "chain", "prompts": 4}
+    changes = {**DIRECTED.engines(), **arm.changes, "task": "chain", "prompts": 4}
     return replace(arm, changes=changes, starts=tuple(LONG_STARTS), x_from=long(arm.x_from))
 
 
-NEAREST = _coarser("f32/fp8-e4m3", activations=1, weights=3)
-DIRECTED = _coarser("f32/fp8-e4m3-truncated", activations=2, weights=2)
-"""Doses with which d at the first steps of chains is that of *acrl*: .013 to nearest, .031 truncated."""
+FP32_HEAD = {
+    "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "token_softmax": {"logits": "fp32"},
+}
+"""Sites of the sampler as MiniMax-M1 has them."""
+LONG_CLIP = {"clip_low": 0.006, "clip_high": 0.008}
+"""Twenty times that of the papers, whose responses are twenty times as long."""
+ALIKE = (NONE, BF16, TIS, MIS, SEQ_TIS, SEQ_MIS, SLOW, f"{NONE}, halving", FP16, COPIED, CLIPS[0.28])
 LONGER = {
-    **{name: ARMS[name] for name in (NONE, BF16, SEQ_MIS)},
+    **{name: ARMS[name] for name in ALIKE},
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
-    FP8: Arm({**_objective("grpo"), **NEAREST}),
-    FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST}),
-    FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST}),
-    FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST),
+    FP8: Arm({**_objective("grpo"), **NEAREST.engines()}),
+    FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
+    FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
+    FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
+    EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
+    HEAD: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_HEAD)}),
+    GSPO: Arm(_objective("gspo", **LONG_CLIP)),
+    GSPO_TIS: Arm(_objective("gspo+tis", **LONG_CLIP)),
+    ICEPOP: Arm(_objective("grpo+icepop")),
+    CISPO: Arm(_objective("cispo")),
 }
 ARMS |= {long(name): _lengthened(arm) for name, arm in LONGER.items()}
 LEVELS = {"sequence": "long: ACRL per sequence", "group": long(ACRL), "batch": "long: ACRL per batch"}

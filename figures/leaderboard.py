@@ -10,13 +10,13 @@ from figures.arms import against, by_start, draw_against
 from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
-BASELINES = {"dense": "no correction", "experts": "MoE"}
+BASELINES = {"dense": "long: no correction", "experts": "long, MoE: no correction"}
 
 
 def draw(results: Results) -> Figure:
     reward, mismatch = by_start(results, "reward"), by_start(results, "rms_log_rho")
     ranked = reward.groupby("arm").mean().sort_values(ascending=False).index.tolist()
-    of_experts = [arm for arm in ranked if arm.startswith(BASELINES["experts"])]
+    of_experts = [arm for arm in ranked if arm.startswith("long, MoE")]
     groups = {"dense": [arm for arm in ranked if arm not in of_experts], "experts": of_experts}
     groups = {model: order for model, order in groups.items() if order}
     sizes = [len(order) + 1 for order in groups.values()]
@@ -26,7 +26,7 @@ def draw(results: Results) -> Figure:
     )  # fmt: skip
     for row, (model, order) in enumerate(groups.items()):
         base = BASELINES[model]
-        draw_against(axes[row][0], reward, against(base, order), f"reward, last quarter, less that of {base}")
+        draw_against(axes[row][0], reward, against(base, order), "reward, last quarter, less that without")
         _left(axes[row][1], mismatch, order, base)
     return figure
 

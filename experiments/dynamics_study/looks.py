@@ -19,7 +19,7 @@ from simlab.training.step import learn, score
 
 Look = Callable[[Subject], Mapping[str, Array]]
 DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
-FP8 = recipe_of(run_config(BASE, {**NEAREST, "objective": "grpo"})).engines.infer
+FP8 = recipe_of(run_config(BASE, {**NEAREST.engines(), "objective": "grpo"})).engines.infer
 HELD_OUT = 16  # prompts, each with a group of responses
 
 
