@@ -5,14 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import LPD, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = (
-    "long: no correction",
-    "long: token TIS",
-    "long: token MIS",
-    "long: sequence TIS",
-    "long: sequence MIS",
-    "long: BF16 control",
-)
+ARMS = ("no correction", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "BF16 control")
 
 
 def draw(results: Results) -> Figure:
