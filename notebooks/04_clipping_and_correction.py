@@ -146,8 +146,8 @@ for name, found in qualities(pair, random_rewards(space, 0), 8, corrections=chos
 # ## And in training
 #
 # One gradient is not a run. The stored leaderboard trained a policy 200 steps on responses of 65 tokens,
-# sampled by an engine in coarse, truncated FP8, from eight first policies per arm. Reward and mismatch over the
-# last quarter:
+# sampled by an engine in coarse, truncated FP8, from eight first policies per arm. Reward and mismatch over
+# the last quarter:
 
 # %%
 results = Results(committed_results("leaderboard"))
@@ -160,5 +160,6 @@ by_arm.loc[[*arms, "BF16 control"]].round(2)
 
 # %% [markdown]
 # Without a correction the run collapses. Token TIS keeps some of the reward, weights of whole sequences
-# hardly any; a clip on sequences (GSPO) keeps most of it, and a sampler that computes as the trainer does keeps
-# all. The errors of eight first policies are wide: `simlab claims` has the verdicts, with their intervals.
+# hardly any; a clip on sequences (GSPO) keeps most of it, and a sampler that computes as the trainer does
+# keeps all. The errors of eight first policies are wide: `simlab claims` has the verdicts with
+# their intervals.
