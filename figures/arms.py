@@ -35,9 +35,10 @@ def by_start(results: Results, metric: str, early: bool = False, table: str = "c
     """Return a metric's mean over the last quarter (or the first tenth) of the runs, by arm and start.
 
     A run that has no chunk in its last quarter, being too short or having diverged, gives its last one.
+    Empty if nothing is in `table`, which in the smoke mode lacks what is watched.
     """
     runs: Any = results.table("runs")[["run", "arm", "start", "steps"]]
-    rows: Any = results.table(table).merge(runs, on="run")
+    rows: Any = results.table(table).reindex(columns=["run", "step", metric]).merge(runs, on="run")
     last = rows.groupby("run")["step"].transform("max")
     late = rows["step"] >= np.minimum(0.75 * rows["steps"], last)
     kept = rows["step"] < 0.1 * rows["steps"] if early else late

@@ -60,6 +60,12 @@ def test_seeds_of_a_start_count_once_and_only_shared_starts_are_drawn():
     assert {arm: list(curve.columns) for arm, curve in found.items()} == {"one": ["b"], "other": ["b"]}
 
 
+def test_what_was_not_watched_is_empty():
+    results = _made([("one", "a", 0, [1.0] * 4)])
+    results.tables["watched"] = pd.DataFrame(columns=["run", "step"])
+    assert not len(by_start(results, "held_out_fp8", table="watched"))
+
+
 def test_known_arms_keep_their_looks():
     assert (
         looks(("x", "no correction", "BF16 control"))["no correction"]
