@@ -14,6 +14,6 @@ SAMPLERS = {"held_out_fp8": "FP8", "held_out_bf16": "BF16"}
 def draw(results: Results) -> Figure:
     figure, axes = new_figure(PAGE, 1.7, ncols=2, sharey=True)
     for axis, (metric, sampler) in zip(axes, SAMPLERS.items(), strict=True):
-        label = f"held-out reward under {sampler}, less BF16's"
+        label = f"held-out reward under {sampler}, less BF16 training's"
         draw_against(axis, by_start(results, metric, table="watched"), PAIRS, label)
     return figure
