@@ -16,7 +16,7 @@ WIDTH = 8  # a stage of an arm has eight runs
 NONE, BF16 = "no correction", "BF16 control"
 TIS, MIS, SEQ_TIS, SEQ_MIS = "token TIS", "token MIS", "sequence TIS", "sequence MIS"
 GSPO, NOISE = "GSPO", "GSPO, weight noise"
-SLOW = "rate / 10"
+SLOW, FEW = "rate / 10", "2.5% of the prompts"
 EXACT, COPIED, FP16 = "zero mismatch", "copied log-probs", "FP16 twice"
 ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
@@ -125,7 +125,6 @@ DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.
 CLIPS = {0.2: NONE, 0.28: "clip 0.28"}
 GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
 REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
-TRAIN_SIZES = {4096: NONE, 102: "2.5% of the prompts"}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
 SCALES = (0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
@@ -136,26 +135,11 @@ ARMS: dict[str, Arm] = {
     NONE: Arm(_objective("grpo")),
     BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
     TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
-    MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
-    SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
-    SEQ_MIS: Arm(_objective("grpo+seq_mis", correction_clip=2.0)),
     # hacking
     GSPO: Arm(_objective("gspo", **CLIP)),
     NOISE: Arm(_objective("gspo_noise", **CLIP)),
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     **{name: Arm(_objective("gspo_bias", distortion_delta=d, **CLIP)) for d, name in DELTAS.items()},
-    # lr
-    SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
-    **{
-        name: Arm({"task.train_size": size, **_objective("grpo")})
-        for size, name in TRAIN_SIZES.items()
-        if name != NONE
-    },
-    **{
-        f"{name}, halving": Arm({**_schedule("halving", period=PERIOD), **_objective(objective)})
-        for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
-    },
-    FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
     # vexact
     EXACT: Arm({"engines": f"{DOSED.split('/')[1]}/{DOSED.split('/')[1]}", **_objective("grpo")}),
     COPIED: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
@@ -236,6 +220,11 @@ def long(name: str) -> str:
     return f"long: {name}"
 
 
+def halved(name: str) -> str:
+    """Return the name of an arm with the rate halved every quarter of the run."""
+    return f"{name}, halving"
+
+
 def _lengthened(arm: Arm) -> Arm:
     changes = {**DIRECTED.engines(), **arm.changes, "task": "chain", "prompts": 4}
     return replace(arm, changes=changes, starts=tuple(LONG_STARTS), x_from=long(arm.x_from))
@@ -248,9 +237,26 @@ FP32_HEAD = {
 """Sites of the sampler as MiniMax-M1 has them."""
 LONG_CLIP = {"clip_low": 0.006, "clip_high": 0.008}
 """Twenty times that of the papers, whose responses are twenty times as long."""
-ALIKE = (NONE, BF16, TIS, MIS, SEQ_TIS, SEQ_MIS, SLOW, f"{NONE}, halving", FP16, COPIED, CLIPS[0.28])
 LONGER = {
-    **{name: ARMS[name] for name in ALIKE},
+    **{name: ARMS[name] for name in (NONE, BF16, TIS, COPIED, CLIPS[0.28])},
+    MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
+    SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
+    SEQ_MIS: Arm(_objective("grpo+seq_mis", correction_clip=2.0)),
+    ICEPOP: Arm(_objective("grpo+icepop")),
+    CISPO: Arm(_objective("cispo")),
+    GSPO: Arm(_objective("gspo", **LONG_CLIP)),
+    GSPO_TIS: Arm(_objective("gspo+tis", **LONG_CLIP)),
+    # lr
+    SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
+    FEW: Arm({"task.train_size": 102, **_objective("grpo")}),
+    **{
+        halved(name): Arm({**_schedule("halving", period=PERIOD), **_objective(objective)})
+        for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
+    },
+    FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
+    EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
+    HEAD: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_HEAD)}),
+    # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
@@ -258,12 +264,6 @@ LONGER = {
     FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
     FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
-    EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
-    HEAD: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_HEAD)}),
-    GSPO: Arm(_objective("gspo", **LONG_CLIP)),
-    GSPO_TIS: Arm(_objective("gspo+tis", **LONG_CLIP)),
-    ICEPOP: Arm(_objective("grpo+icepop")),
-    CISPO: Arm(_objective("cispo")),
 }
 ARMS |= {long(name): _lengthened(arm) for name, arm in LONGER.items()}
 LEVELS = {"sequence": "long: ACRL per sequence", "group": long(ACRL), "batch": "long: ACRL per batch"}

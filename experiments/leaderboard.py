@@ -20,6 +20,7 @@ from experiments.campaign import (
     SLOW,
     TIS,
     TIS5,
+    halved,
     long,
 )
 from experiments.dynamics_study import measures as m
@@ -32,7 +33,7 @@ from simlab.core.results import Results
 
 NONE, BF16 = long(campaign.NONE), long(campaign.BF16)
 CORRECTED = (TIS, TIS5, MIS, SEQ_TIS, SEQ_MIS, ICEPOP, ACRL, CISPO, GSPO, GSPO_TIS, CLIPS[0.28], COPIED)
-REMEDIES = tuple(map(long, (EXACT, FP16, HEAD, SLOW, f"{campaign.NONE}, halving", *CORRECTED)))
+REMEDIES = tuple(map(long, (EXACT, FP16, HEAD, SLOW, halved(campaign.NONE), *CORRECTED)))
 MARGIN = 0.02
 RULE = (
     f"{POWER}V6: each remedy's reward in the last quarter less that without correction, with simultaneous "

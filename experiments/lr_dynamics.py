@@ -1,19 +1,12 @@
-"""The claims of *lr* about training: rates, corrections, prompts, schedules, FP16, sharpness."""
+"""The claims of *lr* over long responses: rates, corrections, prompts, schedules, FP16, sharpness.
+
+On chains of 64 terms at the truncated dose of *acrl*, under which a run without correction collapses.
+"""
 
 from math import log
 
-from experiments.campaign import (
-    BF16,
-    FP16,
-    MIS,
-    NONE,
-    PILOT_STEPS,
-    SEQ_MIS,
-    SEQ_TIS,
-    SLOW,
-    TIS,
-    TRAIN_SIZES,
-)
+from experiments import campaign
+from experiments.campaign import PILOT_STEPS, halved, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
 from experiments.dynamics_study.stages import compute, findings, rule_text
@@ -22,14 +15,17 @@ from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
+NONE, BF16, FP16 = long(campaign.NONE), long(campaign.BF16), long(campaign.FP16)
+TIS, MIS = long(campaign.TIS), long(campaign.MIS)
+SEQ_TIS, SEQ_MIS = long(campaign.SEQ_TIS), long(campaign.SEQ_MIS)
+SLOW, FEW = long(campaign.SLOW), long(campaign.FEW)
 COLLAPSE = Part(m.FALL, minus(NONE, BF16), "negative", 0.03)
-HALVED = {name: f"{name}, halving" for name in (NONE, TIS, MIS)}
 LPD_WITH_NORM = m.together("log_ppl_abs_diff", "grad_norm", "log_ppl_abs_diff and gradient norm")
 LPD_WITH_REWARD = m.together("log_ppl_abs_diff", "reward", "log_ppl_abs_diff and reward")
 LPD = m.late_log("log_ppl_abs_diff", "log_ppl_abs_diff")
 SHARPNESS = m.watched_together("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 WATCHED = {NONE: ("mismatch", "curvature")}
-SIZES = {log(size): name for size, name in TRAIN_SIZES.items()}
+SIZES = {log(4096): NONE, log(102): FEW}
 
 CLAIMS = (
     Claim(
@@ -63,7 +59,7 @@ CLAIMS = (
     ),
     Claim(
         "L6",
-        tuple(Part(m.REWARD, minus(HALVED[name], name), "positive", 0.02) for name in (MIS, TIS)),
+        tuple(Part(m.REWARD, minus(halved(name), name), "positive", 0.02) for name in (MIS, TIS)),
         note=f"Length is nearly fixed here, so the period is given: {PILOT_STEPS // 4} steps.",
     ),
     Claim(
@@ -74,8 +70,8 @@ CLAIMS = (
     Claim(
         "L11",
         (
-            Part(m.ENTROPY, minus(HALVED[NONE], NONE), "positive", 0.01),
-            Part(m.PEAK_REWARD, minus(HALVED[NONE], NONE), "positive", 0.01),
+            Part(m.ENTROPY, minus(halved(NONE), NONE), "positive", 0.01),
+            Part(m.PEAK_REWARD, minus(halved(NONE), NONE), "positive", 0.01),
         ),
     ),
     Claim("L12", (Part(SHARPNESS, alone(NONE), "positive", 0.2),)),

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import LPD, REWARD, curves, draw_panels, mark_best
 from simlab.core.results import Results
 
-ARMS = ("no correction", "BF16 control")
+ARMS = ("long: no correction", "long: BF16 control")
 
 
 def draw(results: Results) -> Figure:

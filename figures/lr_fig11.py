@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, LPD, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "no correction, halving", "token MIS", "token MIS, halving")
+ARMS = ("long: no correction", "long: no correction, halving", "long: token MIS", "long: token MIS, halving")
 
 
 def draw(results: Results) -> Figure:

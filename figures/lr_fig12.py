@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, LPD, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "token TIS", "token TIS, halving")
+ARMS = ("long: no correction", "long: token TIS", "long: token TIS, halving")
 
 
 def draw(results: Results) -> Figure:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import LPD, NORM, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("FP16 twice", "BF16 control", "no correction")
+ARMS = ("long: FP16 twice", "long: BF16 control", "long: no correction")
 
 
 def draw(results: Results) -> Figure:

@@ -5,7 +5,14 @@ from matplotlib.figure import Figure
 from figures.arms import LPD, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "BF16 control")
+ARMS = (
+    "long: no correction",
+    "long: token TIS",
+    "long: token MIS",
+    "long: sequence TIS",
+    "long: sequence MIS",
+    "long: BF16 control",
+)
 
 
 def draw(results: Results) -> Figure:

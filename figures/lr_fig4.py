@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import LPD, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "rate / 10")
+ARMS = ("long: no correction", "long: rate / 10")
 
 
 def draw(results: Results) -> Figure:

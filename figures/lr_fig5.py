@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import LPD, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "2.5% of the prompts")
+ARMS = ("long: no correction", "long: 2.5% of the prompts")
 
 
 def draw(results: Results) -> Figure:
