@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.regime import BASE, CONTROL, DOSES, SCREENED, STEPS, TAUGHT
+from experiments.regime import BASE, CONTROL, SCREENED, STEPS, TAUGHT
 from simlab.training.optimizer import AdamW
 
 PILOT_STEPS = min(STEPS, 200)
@@ -107,19 +107,6 @@ DIRECTED = _coarser("fp8-e4m3-truncated", activations=2, weights=2)
 """Doses with which d at the first steps of chains is that of *acrl*: .013 to nearest, .031 truncated."""
 
 
-def _truncated(bits: int) -> dict[str, Any]:
-    cut = {"format": {"mantissa_bits": bits}}
-    product = {"activations": cut, "weights": cut}
-    attention = {"queries": cut, "cache": cut, "softmax": {"exponentials": cut}}
-    infer = {"projection": product, "lm_head": product, "attention": attention}
-    return {"engines": {"name": DOSES[-1], "infer": infer}}
-
-
-def _noisy(kind: str, scale: float) -> dict[str, Any]:
-    return {"engines": "f32/f32", "sampler.noise": {"kind": kind, "scale": scale}}
-
-
-DOSED = BASE["engines"]
 RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
 DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
 CLIPS = {0.2: NONE, 0.28: "clip 0.28"}
@@ -134,33 +121,6 @@ EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 ARMS: dict[str, Arm] = {
     NONE: Arm(_objective("grpo")),
     BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
-    TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
-    # hacking
-    GSPO: Arm(_objective("gspo", **CLIP)),
-    NOISE: Arm(_objective("gspo_noise", **CLIP)),
-    **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
-    **{name: Arm(_objective("gspo_bias", distortion_delta=d, **CLIP)) for d, name in DELTAS.items()},
-    # vexact
-    EXACT: Arm({"engines": f"{DOSED.split('/')[1]}/{DOSED.split('/')[1]}", **_objective("grpo")}),
-    COPIED: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
-    ON_POLICY: Arm(
-        {"minibatches": 1, "optimizer.max_grad_norm": 1e9, **_objective("grpo", clip_low=1.0, clip_high=1e9)}
-    ),
-    ON_POLICY_BF16: Arm(
-        {
-            "minibatches": 1,
-            "optimizer.max_grad_norm": 1e9,
-            "engines": CONTROL,
-            **_objective("grpo", clip_low=1.0, clip_high=1e9),
-        }
-    ),
-    **{name: Arm({**_truncated(bits), **_objective("grpo")}) for bits, name in BITS.items() if name != NONE},
-    **{
-        name: Arm({**_noisy(kind, scale), **_objective("grpo")})
-        for kind, names in NOISES.items()
-        for scale, name in names.items()
-    },
-    # acrl
     ACRL: _acrl(0.35),
     PPO: Arm({"critic": {}, **_objective("ppo")}),
     PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
@@ -237,8 +197,15 @@ FP32_HEAD = {
 """Sites of the sampler as MiniMax-M1 has them."""
 LONG_CLIP = {"clip_low": 0.006, "clip_high": 0.008}
 """Twenty times that of the papers, whose responses are twenty times as long."""
+BARE = {
+    "minibatches": 1,
+    "optimizer.max_grad_norm": 1e9,
+    **_objective("grpo", clip_low=1.0, clip_high=1e9),
+}
+"""On-policy, without stabilisers."""
 LONGER = {
-    **{name: ARMS[name] for name in (NONE, BF16, TIS, COPIED, CLIPS[0.28])},
+    **{name: ARMS[name] for name in (NONE, BF16)},
+    TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
     MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
     SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
     SEQ_MIS: Arm(_objective("grpo+seq_mis", correction_clip=2.0)),
@@ -246,6 +213,10 @@ LONGER = {
     CISPO: Arm(_objective("cispo")),
     GSPO: Arm(_objective("gspo", **LONG_CLIP)),
     GSPO_TIS: Arm(_objective("gspo+tis", **LONG_CLIP)),
+    # hacking
+    **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
+    NOISE: Arm(_objective("gspo_noise", **LONG_CLIP)),
+    **{name: Arm(_objective("gspo_bias", distortion_delta=d, **LONG_CLIP)) for d, name in DELTAS.items()},
     # lr
     SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
     FEW: Arm({"task.train_size": 102, **_objective("grpo")}),
@@ -254,8 +225,22 @@ LONGER = {
         for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
     },
     FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
-    EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
     HEAD: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_HEAD)}),
+    # vexact
+    EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
+    COPIED: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
+    ON_POLICY: Arm(BARE),
+    ON_POLICY_BF16: Arm({**BARE, "engines": CONTROL}),
+    **{
+        name: Arm({**_objective("grpo"), **_coarser(DIRECTED.sampler, bits, bits).engines()})
+        for bits, name in BITS.items()
+        if name != NONE
+    },
+    **{
+        name: Arm({**_objective("grpo"), "engines": EQUAL, "sampler.noise": {"kind": kind, "scale": scale}})
+        for kind, names in NOISES.items()
+        for scale, name in names.items()
+    },
     # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},

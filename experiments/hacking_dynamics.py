@@ -1,10 +1,14 @@
-"""The claims of *hacking* about training: survival bias, clipping, injected weights, forks."""
+"""The claims of *hacking* about training: survival bias, clipping, injected weights, forks.
+
+On chains of 64 terms at the truncated dose of *acrl*, under which a run without correction collapses.
+"""
 
 from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.campaign import BF16, CLIPS, DELTAS, GSPO, NOISE, NONE, TIS
+from experiments import campaign
+from experiments.campaign import long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
 from experiments.dynamics_study.runs import Frames, collect
@@ -14,6 +18,10 @@ from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
+NONE, BF16, TIS = long(campaign.NONE), long(campaign.BF16), long(campaign.TIS)
+GSPO, NOISE = long(campaign.GSPO), long(campaign.NOISE)
+CLIPS = {high: long(name) for high, name in campaign.CLIPS.items()}
+DELTAS = {delta: long(name) for delta, name in campaign.DELTAS.items()}
 FORK, OTHER_DATA, MISMATCH_CUT, DISTORTION_CUT = FORKS
 DISTORTED = DELTAS[2.0]
 RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
@@ -113,7 +121,7 @@ def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
         frames["watched"] = watch(run, frames["runs"], watched, seed)
     if set(arms) & set(FORKS):
         with run.phase("forks"):
-            branches = forked(run, seed)
+            branches = forked(run, seed, NONE)
         frames |= {name: pd.concat([frames[name], branches[name]]) for name in branches}
     return frames
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("GSPO", "GSPO, delta 2", "GSPO, delta 0")
+ARMS = ("long: GSPO", "long: GSPO, delta 2", "long: GSPO, delta 0")
 
 
 def draw(results: Results) -> Figure:

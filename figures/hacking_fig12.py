@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("GSPO", "GSPO, weight noise")
+ARMS = ("long: GSPO", "long: GSPO, weight noise")
 
 
 def draw(results: Results) -> Figure:

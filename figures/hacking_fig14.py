@@ -8,7 +8,7 @@ from figures.arms import tables
 from figures.style import COLORS, new_figure
 from simlab.core.results import Results
 
-ARM = "no correction"
+ARM = "long: no correction"
 CURVES = {
     "rms_log_rho": "RMS log $\\rho$",
     "log_ppl_abs_diff": "log_ppl_abs_diff",

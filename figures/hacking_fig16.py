@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import EXTENDED, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "clip 0.28", "GSPO")
+ARMS = ("long: no correction", "long: clip 0.28", "long: GSPO")
 
 
 def draw(results: Results) -> Figure:

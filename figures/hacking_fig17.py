@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import EXTENDED, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("GSPO", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3")
+ARMS = ("long: GSPO", "long: GSPO, delta 1.2", "long: GSPO, delta 2", "long: GSPO, delta 3")
 
 
 def draw(results: Results) -> Figure:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import ENTROPY, MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "token TIS", "GSPO", "BF16 control")
+ARMS = ("long: no correction", "long: token TIS", "long: GSPO", "long: BF16 control")
 
 
 def draw(results: Results) -> Figure:

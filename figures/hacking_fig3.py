@@ -6,7 +6,7 @@ from figures.arms import Panel, curves, draw_panel, legend_above, looks
 from figures.style import new_figure
 from simlab.core.results import Results
 
-ARM = "no correction"
+ARM = "long: no correction"
 SIDES = {"shared_values": "$\\pi_{infer}$", "shared_values_train": "$\\pi_{train}$"}
 SHARE = Panel("", "share with another's probability", limits=(0, 1))
 

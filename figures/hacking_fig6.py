@@ -6,7 +6,7 @@ from figures.arms import Panel, draw_panels
 from figures.style import MUTED
 from simlab.core.results import Results
 
-ARMS = ("GSPO, delta 2", "GSPO")
+ARMS = ("long: GSPO, delta 2", "long: GSPO")
 MONITOR = Panel("hacking_j", "J at delta = 2")
 
 

@@ -9,7 +9,7 @@ from figures.arms import SMOOTH, Panel, draw_panel, looks, tables
 from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
-ARM = "no correction"
+ARM = "long: no correction"
 BINS = {
     "below .01": (0.0, 0.01),
     ".01 to .1": (0.01, 0.1),

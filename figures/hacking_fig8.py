@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import MISMATCH, NORM, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "fork, other data", "fork, mismatch cut", "fork, distortion cut")
+ARMS = ("long: no correction", "fork, other data", "fork, mismatch cut", "fork, distortion cut")
 
 
 def draw(results: Results) -> Figure:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from figures.arms import Panel, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "token TIS", "GSPO", "BF16 control")
+ARMS = ("long: no correction", "long: token TIS", "long: GSPO", "long: BF16 control")
 PCC = Panel("pcc", "PCC of $\\pi_{train}$ and $\\pi_{infer}$")
 LARGEST = Panel("max_rho", "largest $\\rho$ of 10 steps", log=True)
 

@@ -5,19 +5,26 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures.arms import against, by_start, draw_against, legend_above
+from figures.arms import against, by_start, draw_against, legend_above, short
 from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure, plain_log
 from simlab.claims import paired_effect
 from simlab.core.results import Results
 
 # What the names of a kind's arms hold; the strongest dose of truncation is the campaign's own.
 KINDS = {
-    "truncated": (" bits, truncated", "no correction"),
+    "truncated": (" bits, truncated", "long: no correction"),
     "fixed noise": ("fixed noise",),
     "fresh noise": ("fresh noise",),
 }
-CONTROL = "BF16 control"
-ALONE = ("no correction", "zero mismatch", "copied log-probs", "on-policy", "on-policy, BF16", CONTROL)
+CONTROL = "long: BF16 control"
+ALONE = (
+    "long: no correction",
+    "long: zero mismatch",
+    "long: copied log-probs",
+    "long: on-policy",
+    "long: on-policy, BF16",
+    CONTROL,
+)
 
 
 def draw(results: Results) -> Figure:
@@ -27,7 +34,7 @@ def draw(results: Results) -> Figure:
         style = {"color": COLORS[look], "ls": DASHES[look], "marker": MARKERS[look], "label": label}
         _doses(axes[0], late, dose, parts, style)
     axes[0].axhline(0, color=MUTED, lw=0.8)
-    label = f"late reward, less {CONTROL}'s"
+    label = f"late reward, less {short(CONTROL)}'s"
     axes[0].set(xlabel="mismatch at the start: RMS log $\\rho$", ylabel=label, xscale="log")
     plain_log(axes[0].xaxis)
     draw_against(axes[1], late, against(CONTROL, ALONE), label)

@@ -11,16 +11,20 @@ from figures.style import PAGE, new_figure
 from simlab.core.results import Results
 
 KEPT_PART = 0.8
-CONTROL = "BF16 control"
+CONTROL = "long: BF16 control"
 KINDS = {
-    "truncated": {"no correction": "2 bits", "3 bits, truncated": "3 bits", "4 bits, truncated": "4 bits"},
-    "fixed noise": {"fixed noise 1.0": "scale 1", "fixed noise 0.3": "scale 0.3"},
-    "fresh noise": {"fresh noise 1.0": "scale 1", "fresh noise 0.3": "scale 0.3"},
+    "truncated": {
+        "long: no correction": "2 bits",
+        "long: 3 bits, truncated": "3 bits",
+        "long: 4 bits, truncated": "4 bits",
+    },
+    "fixed noise": {"long: fixed noise 1.0": "scale 1", "long: fixed noise 0.3": "scale 0.3"},
+    "fresh noise": {"long: fresh noise 1.0": "scale 1", "long: fresh noise 0.3": "scale 0.3"},
     "other arms": {
-        "zero mismatch": "zero mismatch",
-        "copied log-probs": "copied log-probs",
-        "on-policy": "on-policy",
-        "on-policy, BF16": "on-policy, BF16",
+        "long: zero mismatch": "zero mismatch",
+        "long: copied log-probs": "copied log-probs",
+        "long: on-policy": "on-policy",
+        "long: on-policy, BF16": "on-policy, BF16",
     },
 }
 

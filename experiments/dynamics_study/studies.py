@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.campaign import NONE
 from experiments.dynamics_study.looks import LOOKS
 from experiments.dynamics_study.measures import Frame
 from experiments.dynamics_study.runs import Frames, Place, collect, places
@@ -69,7 +68,7 @@ def watching(arms: Mapping[str, Sequence[str]]) -> Make:
     return make
 
 
-def forked(run: Run, seed: int, arm: str = NONE) -> Frames:
+def forked(run: Run, seed: int, arm: str) -> Frames:
     """Run `arm` to its middle and go on in every way of `FORKS`: runs, steps, and what was watched.
 
     Watched at the end: the mismatch under the engines of `arm`, whatever the branch runs on.
