@@ -113,7 +113,8 @@ CLIPS = {0.2: NONE, 0.28: "clip 0.28"}
 GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
 REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
-SCALES = (0.3, 1.0)
+NEAREST_BITS = {1: FP8, 3: "FP8, 3 bits"}
+SCALES = (0.1, 0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
 EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
@@ -236,6 +237,7 @@ LONGER = {
         for bits, name in BITS.items()
         if name != NONE
     },
+    NEAREST_BITS[3]: Arm({**_objective("grpo"), **_coarser(NEAREST.sampler, 3, 3).engines()}),
     **{
         name: Arm({**_objective("grpo"), "engines": EQUAL, "sampler.noise": {"kind": kind, "scale": scale}})
         for kind, names in NOISES.items()

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from experiments import campaign
-from experiments.campaign import BITS, NOISES, long
+from experiments.campaign import PILOT_STEPS, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.enforced import SIDES, compare
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
@@ -20,10 +20,15 @@ from simlab.core.results import Results
 NONE, BF16 = long(campaign.NONE), long(campaign.BF16)
 EXACT, COPIED = long(campaign.EXACT), long(campaign.COPIED)
 ON_POLICY, ON_POLICY_BF16 = long(campaign.ON_POLICY), long(campaign.ON_POLICY_BF16)
-FIXED, FRESH = (
-    slope({log(s): long(name) for s, name in NOISES[kind].items()}, "log of its scale") for kind in NOISES
+NEAREST, CUT = (
+    slope({-float(bits): long(name) for bits, name in arms.items()}, "bits taken away")
+    for arms in (campaign.NEAREST_BITS, campaign.BITS)
 )
-CUT = slope({-float(bits): long(name) for bits, name in BITS.items()}, "bits taken away")
+FIXED, FRESH = (
+    slope({log(scale): long(name) for scale, name in arms.items()}, "log of its scale")
+    for arms in campaign.NOISES.values()
+)
+KINDS = (CUT, NEAREST, FIXED)
 SAME = 2.0**-8
 V5_RULE = (
     "V5: at one set of weights and one key, an engine that adds exactly against the ordinary one of the same "
@@ -43,7 +48,15 @@ CLAIMS = (
         note="Both engines are that of the dose; training passes its rounding straight through.",
     ),
     Claim("V2", (Part(m.FALL, minus(ON_POLICY, ON_POLICY_BF16), "negative", 0.03),)),
-    Claim("V3", tuple(Part(m.REWARD, doses, "negative", 0.01) for doses in (CUT, FIXED, FRESH))),
+    Claim(
+        "V3",
+        (
+            *(Part(m.REWARD, kind, "negative", 0.01) for kind in KINDS),
+            *(Part(m.COLLAPSE_STEP, kind, "negative", 0.01 * PILOT_STEPS) for kind in KINDS),
+            Part(m.REWARD, FRESH, "negative", 0.01),
+        ),
+        note="Eight doses of three kinds, and three of noise that is fresh at every token as the control.",
+    ),
     Claim("V7", (Part(m.REWARD, minus(COPIED, EXACT), "zero", 0.03),)),
 )
 

@@ -13,6 +13,7 @@ from simlab.core.results import Results
 # What the names of a kind's arms hold; the strongest dose of truncation is the campaign's own.
 KINDS = {
     "truncated": (" bits, truncated", "long: no correction"),
+    "nearest": ("long: FP8",),
     "fixed noise": ("fixed noise",),
     "fresh noise": ("fresh noise",),
 }

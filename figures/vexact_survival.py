@@ -18,8 +18,11 @@ KINDS = {
         "long: 3 bits, truncated": "3 bits",
         "long: 4 bits, truncated": "4 bits",
     },
-    "fixed noise": {"long: fixed noise 1.0": "scale 1", "long: fixed noise 0.3": "scale 0.3"},
-    "fresh noise": {"long: fresh noise 1.0": "scale 1", "long: fresh noise 0.3": "scale 0.3"},
+    "nearest": {"long: FP8": "1 bit", "long: FP8, 3 bits": "3 bits"},
+    **{
+        f"{kind} noise": {f"long: {kind} noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)}
+        for kind in ("fixed", "fresh")
+    },
     "other arms": {
         "long: zero mismatch": "zero mismatch",
         "long: copied log-probs": "copied log-probs",
