@@ -18,6 +18,7 @@ TIS, MIS, SEQ_TIS, SEQ_MIS = "token TIS", "token MIS", "sequence TIS", "sequence
 GSPO, NOISE = "GSPO", "GSPO, weight noise"
 SLOW, FEW = "rate / 10", "2.5% of the prompts"
 EXACT, COPIED, FP16 = "zero mismatch", "copied log-probs", "FP16 twice"
+IDENTICAL = "identical engines"
 ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
@@ -191,6 +192,10 @@ def _lengthened(arm: Arm) -> Arm:
     return replace(arm, changes=changes, starts=tuple(LONG_STARTS), x_from=long(arm.x_from))
 
 
+_CUT = {"format": {"mantissa_bits": 2}, "rounding": "toward_zero"}
+_SUMMED = {"projection": {"activations": _CUT, "weights": _CUT}}
+EXACT_SUMS = {"engines": {"name": "fp8-e4m3-exact/fp8-e4m3-exact", "train": _SUMMED, "infer": _SUMMED}}
+"""The truncated dose on both sides, in sums that no order or shape changes: equal to the bit."""
 FP32_HEAD = {
     "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
     "token_softmax": {"logits": "fp32"},
@@ -229,6 +234,7 @@ LONGER = {
     HEAD: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_HEAD)}),
     # vexact
     EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
+    IDENTICAL: Arm({**_objective("grpo"), **EXACT_SUMS}),
     COPIED: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
     ON_POLICY: Arm(BARE),
     ON_POLICY_BF16: Arm({**BARE, "engines": CONTROL}),

@@ -20,7 +20,7 @@ KINDS = {
 CONTROL = "long: BF16 control"
 ALONE = (
     "long: no correction",
-    "long: zero mismatch",
+    "long: identical engines",
     "long: copied log-probs",
     "long: on-policy",
     "long: on-policy, BF16",

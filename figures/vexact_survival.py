@@ -24,7 +24,7 @@ KINDS = {
         for kind in ("fixed", "fresh")
     },
     "other arms": {
-        "long: zero mismatch": "zero mismatch",
+        "long: identical engines": "identical engines",
         "long: copied log-probs": "copied log-probs",
         "long: on-policy": "on-policy",
         "long: on-policy, BF16": "on-policy, BF16",
