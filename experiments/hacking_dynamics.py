@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
     question="Do objective-level hacking and its remedies show in training at the chosen dose?",
     decision_rule=rule_text(CLAIMS),
     run=run,
-    minutes=25.0,
+    minutes=60.0,
     claims=tuple(claim.id for claim in CLAIMS),
     figures=(
         *(f"hacking_fig{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 17)),
