@@ -1,13 +1,12 @@
 """The experiments: one file each, one row here (name -> module with an `EXPERIMENT`)."""
 
+# Of two that decide a claim alike, the board shows the first: runs that collapse before those that hardly do.
 EXPERIMENTS: dict[str, str] = {
     "formats": "experiments.formats",
     "softmax": "experiments.softmax",
     "theory": "experiments.theory",
     "theory_corrections": "experiments.theory_corrections",
     "theory_survival": "experiments.theory_survival",
-    "flagship": "experiments.flagship",
-    "flagship_sweep": "experiments.flagship_sweep",
     "hacking_dynamics": "experiments.hacking_dynamics",
     "lr_dynamics": "experiments.lr_dynamics",
     "vexact_dynamics": "experiments.vexact_dynamics",
@@ -18,6 +17,8 @@ EXPERIMENTS: dict[str, str] = {
     "moe_dynamics": "experiments.moe_dynamics",
     "length_dynamics": "experiments.length_dynamics",
     "leaderboard": "experiments.leaderboard",
+    "flagship": "experiments.flagship",
+    "flagship_sweep": "experiments.flagship_sweep",
     "attribution_ladder": "experiments.attribution_ladder",
     "which_card": "experiments.which_card",
     "real_card": "experiments.real_card",
