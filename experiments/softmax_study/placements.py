@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from simlab.core.trees import register_dataclass
 from simlab.engines.engine import Softmax
 from simlab.engines.site import Site, site_key, store
 from simlab.engines.softmax import exponentials_at, softmax_placement
@@ -16,7 +17,7 @@ from simlab.formats.scale_rules import divide
 UNROUNDED = Site()
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Setting:
     """The sites of a softmax, and what else may differ between two settings; every field is traced.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
 from simlab.engines.exact_sum import DEFAULT_SLICES, MAX_TERMS, exact_dot
 from simlab.engines.site import Site, store
 
@@ -29,7 +29,7 @@ class Accumulator(Protocol):
         ...
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Float32Sum:
     """The device's own float32 product. Its order, and so its last bits, depend on the shapes."""
@@ -39,7 +39,7 @@ class Float32Sum:
         return float32_dot(a, b)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["slices"])
+@partial(register_dataclass, data_fields=[], meta_fields=["slices"])
 @dataclass(frozen=True)
 class ExactSum:
     """Exact sum of the products, rounded once to float32: the same bits for any batch, order and device.
@@ -58,7 +58,7 @@ class ExactSum:
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["partial"],
     meta_fields=["block", "order", "splits", "inside"],
 )

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 
+from simlab.core.trees import register_dataclass
 from simlab.engines.accumulate import Accumulator, Float32Sum
 from simlab.engines.site import FLOAT32_SITE, Site
 
@@ -13,7 +14,7 @@ NORMALIZE = ("before", "after")
 REPLAYS = ("none", "R2", "R3")
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Linear:
     """Sites of a matrix product with weights: x `activations`, w `weights`, the result `output`."""
@@ -24,7 +25,7 @@ class Linear:
     accumulator: Accumulator = field(default_factory=Float32Sum)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Softmax:
     """Sites of exp(z - max z) / sum: what is rounded, in the order in which it is computed.
@@ -42,7 +43,7 @@ class Softmax:
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["queries", "cache", "softmax", "output", "score_accumulator", "value_accumulator"],
     meta_fields=["normalize"],
 )
@@ -69,7 +70,7 @@ class Attention:
             raise ValueError(f"unknown normalize {self.normalize!r}; allowed: {', '.join(NORMALIZE)}")
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Norm:
     """Sites of RMSNorm: `input` is what it reads, `normalized` x / rms(x), `output` that times the weight."""
@@ -79,7 +80,7 @@ class Norm:
     output: Site = FLOAT32_SITE
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Engine:
     """Numerics of one forward pass, site by site; `Engine()` is float32 throughout.
@@ -112,7 +113,7 @@ class Engine:
     elementwise: Site = FLOAT32_SITE
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["train", "infer"], meta_fields=["replay"])
+@partial(register_dataclass, data_fields=["train", "infer"], meta_fields=["replay"])
 @dataclass(frozen=True)
 class EnginePair:
     """The engine that computes gradients, the engine that samples, and whose choice of experts training uses.

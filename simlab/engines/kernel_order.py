@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
 from simlab.engines.accumulate import Accumulator, blocks_of
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["inner"], meta_fields=["every"])
+@partial(register_dataclass, data_fields=["inner"], meta_fields=["every"])
 @dataclass(frozen=True)
 class Promoted:
     """Partial sums of `every` products, each begun at zero and added to a float32 sum outside the adder.
@@ -36,7 +36,7 @@ class Promoted:
         return _sum_of_ranges(self.inner.dot, a, b, self.every)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["inner"], meta_fields=["splits", "tile"])
+@partial(register_dataclass, data_fields=["inner"], meta_fields=["splits", "tile"])
 @dataclass(frozen=True)
 class SplitK:
     """K in `splits` ranges of whole tiles, one partial sum each, added in float32 from left to right.
@@ -59,7 +59,7 @@ class SplitK:
         return _sum_of_ranges(self.inner.dot, a, b, max(-(-tiles // self.splits), 1) * self.tile)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["inner"], meta_fields=["tile"])
+@partial(register_dataclass, data_fields=["inner"], meta_fields=["tile"])
 @dataclass(frozen=True)
 class LastTileFirst:
     """Tiles of `tile` terms from the last to the first, through one running sum: values in FlashAttention.

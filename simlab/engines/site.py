@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax import Array
 
 from simlab.core.catalog import lookup
 from simlab.core.streams import stream
+from simlab.core.trees import register_dataclass
 from simlab.formats import (
     FORMATS,
     OVERFLOWS,
@@ -22,7 +22,7 @@ from simlab.formats import (
 from simlab.formats.format import Number
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Site:
     """Format, rounding, overflow rule and scaling of one stored tensor.

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 
 from simlab.core.catalog import lookup
+from simlab.core.trees import register_dataclass
 from simlab.engines.accumulate import blocks_of
 from simlab.formats import FORMATS, Format
 from simlab.formats.format import Number
@@ -39,7 +40,7 @@ class Split(NamedTuple):
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["fraction_bits", "result_bits", "min_exponent"],
     meta_fields=["block"],
 )
@@ -112,7 +113,7 @@ class TensorCore:
         return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class MXTensorCore:
     """A tensor core that takes MX blocks of as many elements as its own; operands come scaled already.
@@ -140,7 +141,7 @@ class MXTensorCore:
         return _split(blocks, jnp.maximum(top - self.depth, MIN_EXPONENT))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class NVFP4TensorCore:
     """Blackwell's adder for E2M1 under E4M3 scales: four groups of 16 products and the running sum per step.

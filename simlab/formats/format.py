@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.trees import register_dataclass
+
 # float32 arithmetic flushes subnormals to zero, so a format either shares them (min_exponent -126) or has a
 # quantum so far above them that 24 more bits survive.
 SMALLEST_QUANTUM_EXPONENT = -102
@@ -18,7 +20,7 @@ Number = Any  # a Python or NumPy number, a 0-d array, or a tracer
 Record = TypeVar("Record")
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Format:
     """A number format as a pytree of scalars; every leaf may be traced, stacked and vmapped over.

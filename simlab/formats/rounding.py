@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from simlab.core.catalog import lookup
+from simlab.core.trees import register_dataclass
 from simlab.formats.counter_hash import random_words
 from simlab.formats.format import FLOAT32_MIN_EXPONENT, Format, Number
 
@@ -25,7 +26,7 @@ ONE = 0x3F800000
 EXPONENT_BIAS = 127
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Rounding:
     """A deterministic rounding mode as numbers, which may be traced and stacked.
@@ -50,7 +51,7 @@ class Rounding:
         return Rounding(np.float32(carry_positive), np.float32(carry_negative), np.bool_(ties_even))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class StochasticRounding:
     """Rounding up in magnitude with a probability equal to the fraction f; needs a key.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
 from simlab.formats import scale_rules
 from simlab.formats.format import Format
 
@@ -21,7 +21,7 @@ SCALE_FORMATS = ("float32", "e8m0", "e4m3")
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["given"],
     meta_fields=["granularity", "block", "axis", "scale_format", "rule", "min_scale"],
 )

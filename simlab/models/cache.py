@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
 from simlab.models.config import TransformerConfig
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Cache:
     """Keys [B x key heads, head_dim, S] and values [B x key heads, S, head_dim] of one layer.

@@ -6,6 +6,8 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
+from simlab.core.trees import register_dataclass
+
 Class = TypeVar("Class", bound=type)
 
 # A Python number or a traced scalar: every numeric knob of an objective may be a sweep axis.
@@ -24,6 +26,6 @@ def record(*, static: tuple[str, ...] = ()) -> Callable[[Class], Class]:
         frozen: Any = dataclass(frozen=True)(cls)
         frozen.static_fields = static
         data = [field.name for field in fields(frozen) if field.name not in static]
-        return jax.tree_util.register_dataclass(frozen, data_fields=data, meta_fields=list(static))
+        return register_dataclass(frozen, data_fields=data, meta_fields=list(static))
 
     return wrap

@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
+
 Number = Any  # a Python number or a traced scalar
 
 KINDS = ("fresh", "fixed")
 DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["scale", "seed"], meta_fields=["kind"])
+@partial(register_dataclass, data_fields=["scale", "seed"], meta_fields=["kind"])
 @dataclass(frozen=True)
 class LogitNoise:
     """Independent normal noise of standard deviation `scale`, in nats, on every logit.

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from simlab.core.trees import register_dataclass
 from simlab.rollout.noise import LogitNoise
 
 Number = Any  # a Python number or a traced scalar
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["temperature", "top_k", "top_p", "min_length", "noise"],
     meta_fields=["processed"],
 )

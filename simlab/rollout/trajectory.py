@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
+from simlab.core.trees import register_dataclass
 
-@jax.tree_util.register_dataclass
+
+@register_dataclass
 @dataclass(frozen=True)
 class Trajectory:
     """Sampled responses, `B = N x G`, the `G` of one prompt contiguous.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.objective import transformed_weights
@@ -59,7 +59,7 @@ PROGRAM = repr([(field, list(menu)) for field, menu in MENUS.items()] + [list(RE
 """What the shared program holds; part of the key of every run that it computes."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class AnyObjective:
     """Reads as an `Objective` whose stages are those of the one it was made from.

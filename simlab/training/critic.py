@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.trees import register_dataclass
 from simlab.engines import Engine
 from simlab.engines.accumulate import float32_dot
 from simlab.models.cache import empty_cache
@@ -21,7 +22,7 @@ from simlab.training.optimizer import AdamW, global_norm
 Number = Any  # a Python number or a traced scalar
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class CriticState:
     """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's moments."""
@@ -30,7 +31,7 @@ class CriticState:
     moments: Any
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Critic:
     """A value function, its optimizer and the numbers of GAE, all of which may be traced.

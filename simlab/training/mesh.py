@@ -27,6 +27,7 @@ from jax import Array, lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from simlab.core.trees import register_dataclass
 from simlab.engines import Accumulator, Engine, Linear
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics, train_step
@@ -111,7 +112,7 @@ def born(make: Callable[[], Any], mesh: Mesh) -> Any:
     return jax.jit(make, out_shardings=shardings(jax.eval_shape(make), mesh))()
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["inner"], meta_fields=["mesh"])
+@partial(register_dataclass, data_fields=["inner"], meta_fields=["mesh"])
 @dataclass(frozen=True)
 class BySequence:
     """An accumulator whose rows stay on the devices of their sequences; its sums are those of `inner`.

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from simlab.core.trees import register_dataclass
 from simlab.models.parameters import Params
 
 Number = Any  # a Python number or a traced scalar
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
     """Numbers of optax's AdamW; the gradient's global norm is clipped to `max_grad_norm` first.

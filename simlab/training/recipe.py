@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.catalog import shown
+from simlab.core.trees import register_dataclass
 from simlab.engines.engine import EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
@@ -29,7 +30,7 @@ OLD_LOG_PROBS = ("train", "rollout")
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=[
         "engines",
         "objective",
@@ -104,7 +105,7 @@ class Recipe:
             raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class TrainState:
     """What a run carries from step to step; a part that the recipe does not need is None.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.catalog import lookup
+from simlab.core.trees import register_dataclass
 
 Number = Any  # a Python number or a traced scalar
 
@@ -37,7 +37,7 @@ class Schedule(ABC):
         return memory
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
     """Factor 1 after a linear rise over `warmup` steps."""
@@ -50,7 +50,7 @@ class Constant(Schedule):
         return _rise(step, self.warmup)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
     """A straight fall from 1 to `final` between the warm-up and step `steps`, `final` from then on."""
@@ -66,7 +66,7 @@ class Linear(Schedule):
         return _rise(step, self.warmup) * (1 - (1 - self.final) * done)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
     """Half a cosine from 1 to `final` between the warm-up and step `steps`, `final` from then on.
@@ -85,7 +85,7 @@ class Cosine(Schedule):
         return _rise(step, self.warmup) * (self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * done)) / 2)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Halving(Schedule):
     """Halves at every multiple of `period`, down to `final`.
@@ -118,7 +118,7 @@ class Lengths(NamedTuple):
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["rise", "patience", "delay", "final", "warmup"],
     meta_fields=["early"],
 )
@@ -181,7 +181,7 @@ class Alarm(NamedTuple):
 
 
 @partial(
-    jax.tree_util.register_dataclass,
+    register_dataclass,
     data_fields=["rise", "early", "smoothing", "cooldown", "final", "warmup"],
     meta_fields=["metric"],
 )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from simlab.core.streams import stream
+from simlab.core.trees import register_dataclass
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -18,7 +19,7 @@ from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Cosine
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
