@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from typing import Any
 
 import jax
@@ -212,6 +212,20 @@ def product_in_low_precision() -> Trap:
     )
 
 
+def classes_are_one_tree() -> Trap:
+    """Two dataclasses of one shape may be one pytree: a jitted function can run the program of the other."""
+    one, other = (make_dataclass(name, ["x"], frozen=True) for name in ("One", "Other"))
+    for each in (one, other):
+        jax.tree_util.register_dataclass(each, ["x"], [])
+    equal = jax.tree.structure(one(1.0)) == jax.tree.structure(other(1.0))
+    return Trap(
+        "two dataclasses of one shape are equal as trees",
+        equal,
+        f"the trees of two classes are {'equal' if equal else 'different'}",
+        "the class is part of the tree",
+    )
+
+
 CHECKS: tuple[Callable[[], Trap], ...] = (
     constant_magic_disappears,
     product_and_sum_fuse,
@@ -226,4 +240,5 @@ CHECKS: tuple[Callable[[], Trap], ...] = (
     product_depends_on_shape,
     threefry_slow,
     product_in_low_precision,
+    classes_are_one_tree,
 )

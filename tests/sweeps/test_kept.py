@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from simlab.core.trees import register_dataclass
 from simlab.formats import FORMATS, ROUNDINGS, Format, round_to_format
 from simlab.sweeps.kept import exported
 
@@ -56,7 +57,7 @@ def test_a_damaged_file_is_made_again(tmp_path):
     exported(never, arguments, "r", tmp_path)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Own:
     """A record of a user's."""
@@ -64,7 +65,7 @@ class Own:
     x: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Holder:
     """What holds static content."""
