@@ -17,6 +17,7 @@ EXPERIMENTS: dict[str, str] = {
     "moe_dynamics": "experiments.moe_dynamics",
     "length_dynamics": "experiments.length_dynamics",
     "leaderboard": "experiments.leaderboard",
+    "leaderboard_experts": "experiments.leaderboard_experts",
     "flagship": "experiments.flagship",
     "flagship_sweep": "experiments.flagship_sweep",
     "attribution_ladder": "experiments.attribution_ladder",

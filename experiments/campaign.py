@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.regime import BASE, CONTROL, SCREENED, STEPS, TAUGHT
+from experiments.regime import BASE, CONTROL, STEPS
 from simlab.training.optimizer import AdamW
 
 PILOT_STEPS = min(STEPS, 200)
@@ -23,8 +23,8 @@ ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
-MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
+ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 
 
 # The pilot, four runs per arm, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
@@ -36,7 +36,6 @@ def _starts(label: str, seeds: Sequence[int] = _FRESH, **how: Any) -> dict[str, 
 
 
 _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
-SHARP_STARTS = _starts("sharp", SCREENED, **TAUGHT)
 TEMPLATE_STARTS = _starts("template", **_SHORT)
 SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
@@ -45,7 +44,7 @@ _LEARNED = (5, 6, 7, 10, 11, 12, 13, 16)
 LONG_STARTS = _starts(
     "chain", _LEARNED, steps=4000, batch=16, mistakes=0.02, optimizer={"learning_rate": 8e-3}
 )
-STARTS = SHARP_STARTS | TEMPLATE_STARTS | SPELLING_STARTS | RECURRENCE_STARTS | LONG_STARTS
+STARTS = TEMPLATE_STARTS | SPELLING_STARTS | RECURRENCE_STARTS | LONG_STARTS
 """First policies by label: how each is taught, when a run needs it."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
@@ -62,7 +61,7 @@ class Arm:
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    starts: Sequence[str] = tuple(SHARP_STARTS)
+    starts: Sequence[str] = tuple(LONG_STARTS)
     steps: int = PILOT_STEPS
     x_factor: float | None = None
     x_from: str = NONE
@@ -98,14 +97,17 @@ class Dose:
         return {"engines": {"name": f"{self.sampler}/{self.sampler}", **both}}
 
 
-def _coarser(sampler: str, activations: int, weights: int) -> Dose:
+def _coarser(sampler: str, activations: int, weights: int, **how: str) -> Dose:
     bits = {"activations": activations, "weights": weights}
-    return Dose(sampler, {"projection": {name: {"format": {"mantissa_bits": n}} for name, n in bits.items()}})
+    sites = {name: {"format": {"mantissa_bits": n}, **how} for name, n in bits.items()}
+    return Dose(sampler, {"projection": sites})
 
 
 NEAREST = _coarser("fp8-e4m3", activations=1, weights=3)
 DIRECTED = _coarser("fp8-e4m3-truncated", activations=2, weights=2)
 """Doses with which d at the first steps of chains is that of *acrl*: .013 to nearest, .031 truncated."""
+EXACT_SUMS = _coarser("fp8-e4m3-exact", activations=2, weights=2, rounding="toward_zero")
+"""The truncated dose in sums that no order or shape changes: on both sides, equal to the bit."""
 
 
 RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
@@ -120,18 +122,7 @@ NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in
 EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
 
-ARMS: dict[str, Arm] = {
-    NONE: Arm(_objective("grpo")),
-    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
-    ACRL: _acrl(0.35),
-    PPO: Arm({"critic": {}, **_objective("ppo")}),
-    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
-    DAPO: Arm(_objective("dapo")),
-    DAPO_ACRL: _acrl(0.35, base="dapo"),
-    MOE: Arm({**EXPERTS, **_objective("grpo")}),
-    MOE_BF16: Arm({**EXPERTS, "engines": CONTROL, **_objective("grpo")}),
-    MOE_ACRL: _acrl(0.35, x_from=MOE, **EXPERTS),
-}
+ARMS: dict[str, Arm] = {}
 
 EQUAL = "f32/f32"
 CANCEL = {
@@ -182,6 +173,11 @@ def long(name: str) -> str:
     return f"long: {name}"
 
 
+def experts(name: str) -> str:
+    """Return the name of an arm over long responses whose model has experts."""
+    return f"long, MoE: {name}"
+
+
 def halved(name: str) -> str:
     """Return the name of an arm with the rate halved every quarter of the run."""
     return f"{name}, halving"
@@ -189,18 +185,28 @@ def halved(name: str) -> str:
 
 def _lengthened(arm: Arm) -> Arm:
     changes = {**DIRECTED.engines(), **arm.changes, "task": "chain", "prompts": 4}
-    return replace(arm, changes=changes, starts=tuple(LONG_STARTS), x_from=long(arm.x_from))
+    return replace(arm, changes=changes, x_from=long(arm.x_from))
 
 
-_CUT = {"format": {"mantissa_bits": 2}, "rounding": "toward_zero"}
-_SUMMED = {"projection": {"activations": _CUT, "weights": _CUT}}
-EXACT_SUMS = {"engines": {"name": "fp8-e4m3-exact/fp8-e4m3-exact", "train": _SUMMED, "infer": _SUMMED}}
-"""The truncated dose on both sides, in sums that no order or shape changes: equal to the bit."""
+def _with_experts(arm: Arm) -> Arm:
+    whole = _lengthened(arm)
+    return replace(whole, changes={**whole.changes, **EXPERTS}, x_from=experts(arm.x_from))
+
+
+def _replayed(mode: str) -> dict[str, Any]:
+    return {"engines": {**DIRECTED.engines()["engines"], "replay": mode}}
+
+
 FP32_HEAD = {
     "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
     "token_softmax": {"logits": "fp32"},
 }
 """Sites of the sampler as MiniMax-M1 has them."""
+FP32_ROUTER = {
+    "router": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "router_weights": "fp32",
+}
+"""Sites of the sampler as Megatron's `moe_router_dtype=fp32` has them."""
 LONG_CLIP = {"clip_low": 0.006, "clip_high": 0.008}
 """Twenty times that of the papers, whose responses are twenty times as long."""
 BARE = {
@@ -210,7 +216,8 @@ BARE = {
 }
 """On-policy, without stabilisers."""
 LONGER = {
-    **{name: ARMS[name] for name in (NONE, BF16)},
+    NONE: Arm(_objective("grpo")),
+    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
     TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
     MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
     SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
@@ -234,7 +241,7 @@ LONGER = {
     HEAD: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_HEAD)}),
     # vexact
     EXACT: Arm({**_objective("grpo"), **DIRECTED.exact()}),
-    IDENTICAL: Arm({**_objective("grpo"), **EXACT_SUMS}),
+    IDENTICAL: Arm({**_objective("grpo"), **EXACT_SUMS.exact()}),
     COPIED: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
     ON_POLICY: Arm(BARE),
     ON_POLICY_BF16: Arm({**BARE, "engines": CONTROL}),
@@ -251,6 +258,10 @@ LONGER = {
     },
     # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
+    PPO: Arm({"critic": {}, **_objective("ppo")}),
+    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
+    DAPO: Arm(_objective("dapo")),
+    DAPO_ACRL: _acrl(0.35, base="dapo"),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
     FP8: Arm({**_objective("grpo"), **NEAREST.engines()}),
@@ -258,7 +269,13 @@ LONGER = {
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
     FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
 }
+ROUTED = {
+    ROUTER: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_ROUTER)}),
+    **{mode: Arm({**_objective("grpo"), **_replayed(mode)}) for mode in (R2, R3)},
+}
+"""What only experts have."""
 ARMS |= {long(name): _lengthened(arm) for name, arm in LONGER.items()}
+ARMS |= {experts(name): _with_experts(arm) for name, arm in (LONGER | ROUTED).items()}
 LEVELS = {"sequence": "long: ACRL per sequence", "group": long(ACRL), "batch": "long: ACRL per batch"}
 ARMS |= {
     name: replace(ARMS[long(ACRL)], changes={**ARMS[long(ACRL)].changes, "objective.acrl_level": level})
