@@ -46,7 +46,7 @@ CLAIMS = (
             Part(m.FALL, minus(IDENTICAL, BF16), "zero", 0.05),
         ),
         note="Both engines are that of the dose, with exact sums; training passes its rounding straight "
-        "through. With float32 sums the same engine twice still differs: std rho up to .002.",
+        "through. With float32 sums the same engine twice still differs: std rho up to .002 (`leaderboard`).",
     ),
     Claim("V2", (Part(m.FALL, minus(ON_POLICY, ON_POLICY_BF16), "negative", 0.03),)),
     Claim(

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments import acrl_dynamics
-from experiments.campaign import ARMS, BF16, LEVELS, NONE
+from experiments.campaign import ARMS, BF16, GSPO, LEVELS, NONE, TIS, experts, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages, variants
 from experiments.dynamics_study.looks import LOOKS
@@ -24,6 +24,7 @@ from experiments.dynamics_study.rules import (
 )
 from experiments.dynamics_study.runs import CHANGING, CHUNK, SMOKE, Place, bins, changes, chunks, places
 from experiments.dynamics_study.studies import begin, looking
+from experiments.leaderboard import DENSE
 from experiments.regime import BASE
 from simlab.claims import Finding, paired_effect
 from simlab.objectives import TokenBatch
@@ -222,6 +223,16 @@ def test_claims_about_other_arms():
     (moved,) = (claim for claim in acrl_dynamics.OTHER_LEVELS["batch"] if claim.id == "A3")
     assert set(arms_of([moved])) == {LEVELS["batch"], truncation}
     assert f"{LEVELS['batch']} minus {truncation}" in moved.rule
+
+
+def test_a_leaderboard_ranks_the_remedies_of_its_model():
+    rewards = {long(NONE): 0.2, long(GSPO): 0.1, long(TIS): 0.5}
+    rows = DENSE.ranking(_results(rewards | {experts(TIS): 1.0}))
+    assert [(name, round(found.effect, 3)) for name, found in rows] == [(long(TIS), 0.3), (long(GSPO), -0.1)]
+    (finding,) = DENSE.decide(_results(rewards))
+    assert (finding.verdict, round(finding.effect, 3)) == ("reproduced", 0.3)
+    (finding,) = DENSE.decide(_results(dict.fromkeys(rewards, 0.2)))
+    assert finding.verdict == "no effect"
 
 
 def test_what_other_levels_say_stands_in_the_note():
