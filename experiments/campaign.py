@@ -39,13 +39,12 @@ _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
 TEMPLATE_STARTS = _starts("template", **_SHORT)
 SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
+_LONG: dict[str, Any] = {"steps": 4000, "batch": 16, "mistakes": 0.02}
 # Of the seeds from 4 on, those whose first rollouts under BF16 earn at least .2.
 _LEARNED = (5, 6, 7, 10, 11, 12, 13, 16)
-LONG_STARTS = _starts(
-    "chain", _LEARNED, steps=4000, batch=16, mistakes=0.02, optimizer={"learning_rate": 8e-3}
-)
-STARTS = TEMPLATE_STARTS | SPELLING_STARTS | RECURRENCE_STARTS | LONG_STARTS
-"""First policies by label: how each is taught, when a run needs it."""
+LONG_STARTS = _starts("chain", _LEARNED, **_LONG, optimizer={"learning_rate": 8e-3})
+EXPERT_STARTS = _starts("chain", _LEARNED, **_LONG, optimizer={"learning_rate": 2e-3})
+"""Those of experts, of whom at the rate of dense models five of eight learned nothing."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["warmup"]
@@ -54,14 +53,14 @@ PERIOD = PILOT_STEPS // 4
 
 @dataclass(frozen=True)
 class Arm:
-    """What an arm changes in `BASE`, where it starts, and how long it runs.
+    """What an arm changes in `BASE`, the first policies it starts from by label, and how long it runs.
 
     `x_factor`: an ACRL arm, whose reference X is this factor times the discrepancy at the first steps of
     `NONE` (or of the arm `x_from`) from the same start and seed.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    starts: Sequence[str] = tuple(LONG_STARTS)
+    starts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: LONG_STARTS)
     steps: int = PILOT_STEPS
     x_factor: float | None = None
     x_from: str = NONE
@@ -144,7 +143,7 @@ def _cancel(starts: Mapping[str, Any], objective: str, group: int = 16) -> Arm:
     changes = {"task": task, "model": "tiny-dense", "engines": EQUAL, "prompts": 4, "group_size": group}
     # The default rate, not that at which mismatch breaks a run.
     changes |= {"optimizer": {}, "schedule": "constant"}
-    return Arm({**changes, **_objective(objective, **clip)}, tuple(starts), PILOT_STEPS)
+    return Arm({**changes, **_objective(objective, **clip)}, starts)
 
 
 ARMS |= {f"template: {name}": _cancel(TEMPLATE_STARTS, objective) for name, objective in CANCEL.items()}
@@ -165,7 +164,7 @@ LENGTHS = {
     "length, wide: triggered": {**WIDER, **_schedule("length-triggered", rise=1.5, delay=1.8)},
 }
 RECURRENCE = {"task": {"name": "recurrence", "difficulty": 16}, **_objective("grpo")}
-ARMS |= {name: Arm({**RECURRENCE, **changes}, tuple(RECURRENCE_STARTS)) for name, changes in LENGTHS.items()}
+ARMS |= {name: Arm({**RECURRENCE, **changes}, RECURRENCE_STARTS) for name, changes in LENGTHS.items()}
 
 
 def long(name: str) -> str:
@@ -190,7 +189,9 @@ def _lengthened(arm: Arm) -> Arm:
 
 def _with_experts(arm: Arm) -> Arm:
     whole = _lengthened(arm)
-    return replace(whole, changes={**whole.changes, **EXPERTS}, x_from=experts(arm.x_from))
+    return replace(
+        whole, changes={**whole.changes, **EXPERTS}, starts=EXPERT_STARTS, x_from=experts(arm.x_from)
+    )
 
 
 def _replayed(mode: str) -> dict[str, Any]:

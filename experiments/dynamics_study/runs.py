@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.campaign import ARMS, STARTS, WIDTH
+from experiments.campaign import ARMS, WIDTH
 from experiments.dynamics_study.measures import Frame, Tables
 from experiments.regime import BASE
 from simlab.claims import change_point
@@ -75,10 +75,11 @@ def places(name: str, seed: int, smoke: bool) -> list[Place]:
     arm = ARMS[name]
     fixed = {**arm.changes, "steps": arm.steps}
     if smoke:
-        few = enumerate(arm.starts[:SMOKE_WIDTH])
+        few = enumerate(list(arm.starts)[:SMOKE_WIDTH])
         return [Place(name, start, seed, {**fixed, **SMOKE, "seed": lane}) for lane, start in few]
     return [
-        Place(name, start, seed, {**fixed, "warm_start": STARTS[start], "seed": seed}) for start in arm.starts
+        Place(name, start, seed, {**fixed, "warm_start": how, "seed": seed})
+        for start, how in arm.starts.items()
     ]
 
 

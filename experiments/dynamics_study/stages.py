@@ -33,12 +33,21 @@ Make = Callable[[Run, Sequence[str], int], Frames]
 
 
 def staged(run: Run, arms: Sequence[str], undecided: Callable[[Any], Sequence[str]], make: Make) -> None:
-    """Make a stage of `arms`, then the next of those that `undecided` returns; write the tables."""
+    """Make a stage of `arms`, then the next of those that `undecided` returns; write the tables.
+
+    Interrupted in a later stage it ends with those before it, whose runs would be lost to the tables.
+    """
     frames = make(run, arms, SEEDS[0])
-    for seed in SEEDS[1:]:
+    for stage, seed in enumerate(SEEDS[1:], 2):
         if run.smoke or not (arms := undecided(tabled(frames))):
             break
-        frames = _joined(frames, make(run, arms, seed))
+        try:
+            more = make(run, arms, seed)
+        except KeyboardInterrupt:
+            run.say(f"stopped in stage {stage} of {len(SEEDS)}: the tables hold what was before it")
+            run.configure(stopped_in_stage=stage)
+            break
+        frames = _joined(frames, more)
     run.seeds(sorted(set(frames["runs"]["seed"])))
     for name, table in tabled(frames).tables.items():
         run.table(name, table)

@@ -136,7 +136,13 @@ class Recorder:
     smoke = False
 
     def __init__(self):
-        self.tables = {}
+        self.tables, self.config = {}, {}
+
+    def configure(self, **values):
+        self.config |= values
+
+    def say(self, message):
+        self.said = message
 
     def seeds(self, seeds):
         self.recorded = seeds
@@ -183,6 +189,23 @@ def test_the_second_stage_runs_what_the_first_leaves_open():
     assert "stage 1 of 2" in found["H7"].note
     assert found["L3"].level == stages.LEVELS[1]
     assert "stage 2 of 2" in found["L3"].note
+
+
+def test_who_stops_the_second_stage_keeps_the_first():
+    claim = Claim("L3", (Part(m.REWARD, minus("open", "none"), "positive", 0.02),))
+
+    def effects(arm, start, seed):
+        if seed == stages.SEEDS[-1]:
+            raise KeyboardInterrupt
+        return 0.1 * (-1) ** start * (arm == "open")
+
+    run = Recorder()
+    stages.compute(run, [claim], smoke=(), make=_made_up(effects, []))  # pyright: ignore
+    assert len(run.tables["runs"]) == 2 * stages.STARTS
+    (found,) = stages.findings(m.Tables(run.tables), [claim])
+    assert found.verdict == "inconclusive"
+    assert "stage 1 of 2" in found.note
+    assert run.config == {"stopped_in_stage": 2}
 
 
 def test_both_stages_together_err_as_often_as_one():
