@@ -18,6 +18,7 @@ EXPERIMENTS: dict[str, str] = {
     "length_dynamics": "experiments.length_dynamics",
     "leaderboard": "experiments.leaderboard",
     "leaderboard_experts": "experiments.leaderboard_experts",
+    "first_policies": "experiments.first_policies",
     "flagship": "experiments.flagship",
     "flagship_sweep": "experiments.flagship_sweep",
     "attribution_ladder": "experiments.attribution_ladder",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.regime import BASE, CONTROL, STEPS
+from experiments.regime import BASE, CONTROL, SCREENED, STEPS, TAUGHT
 from simlab.training.optimizer import AdamW
 
 PILOT_STEPS = min(STEPS, 200)
@@ -36,15 +36,17 @@ def _starts(label: str, seeds: Sequence[int] = _FRESH, **how: Any) -> dict[str, 
 
 
 _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
+SHARP_STARTS = _starts("sharp", SCREENED, **TAUGHT)
 TEMPLATE_STARTS = _starts("template", **_SHORT)
 SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
-_LONG: dict[str, Any] = {"steps": 4000, "batch": 16, "mistakes": 0.02}
-# Of the seeds from 4 on, those whose first rollouts under BF16 earn at least .2.
-_LEARNED = (5, 6, 7, 10, 11, 12, 13, 16)
-LONG_STARTS = _starts("chain", _LEARNED, **_LONG, optimizer={"learning_rate": 8e-3})
-EXPERT_STARTS = _starts("chain", _LEARNED, **_LONG, optimizer={"learning_rate": 2e-3})
-"""Those of experts, of whom at the rate of dense models five of eight learned nothing."""
+LONG_STARTS = {f"chain {seed}": f"chain-dense-{seed}" for seed in (4, 6, 7, 8, 9, 10, 11, 12)}
+"""Files in `experiments/warm_starts` that `first_policies` taught and screened."""
+EXPERT_STARTS = {
+    label: f"chain-experts-{seed}"
+    for label, seed in zip(LONG_STARTS, (4, 5, 6, 8, 9, 10, 11, 12), strict=True)
+}
+"""Those of experts, each under the label of the dense one that it is compared with."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["warmup"]
@@ -60,7 +62,7 @@ class Arm:
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    starts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: LONG_STARTS)
+    starts: Mapping[str, Any] = field(default_factory=lambda: SHARP_STARTS)
     steps: int = PILOT_STEPS
     x_factor: float | None = None
     x_from: str = NONE
@@ -121,7 +123,14 @@ NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in
 EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
 
-ARMS: dict[str, Arm] = {}
+ARMS: dict[str, Arm] = {
+    NONE: Arm(_objective("grpo")),
+    ACRL: _acrl(0.35),
+    PPO: Arm({"critic": {}, **_objective("ppo")}),
+    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
+    DAPO: Arm(_objective("dapo")),
+    DAPO_ACRL: _acrl(0.35, base="dapo"),
+}
 
 EQUAL = "f32/f32"
 CANCEL = {
@@ -184,7 +193,7 @@ def halved(name: str) -> str:
 
 def _lengthened(arm: Arm) -> Arm:
     changes = {**DIRECTED.engines(), **arm.changes, "task": "chain", "prompts": 4}
-    return replace(arm, changes=changes, x_from=long(arm.x_from))
+    return replace(arm, changes=changes, starts=LONG_STARTS, x_from=long(arm.x_from))
 
 
 def _with_experts(arm: Arm) -> Arm:
@@ -217,7 +226,7 @@ BARE = {
 }
 """On-policy, without stabilisers."""
 LONGER = {
-    NONE: Arm(_objective("grpo")),
+    NONE: ARMS[NONE],
     BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
     TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
     MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
@@ -259,10 +268,6 @@ LONGER = {
     },
     # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
-    PPO: Arm({"critic": {}, **_objective("ppo")}),
-    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
-    DAPO: Arm(_objective("dapo")),
-    DAPO_ACRL: _acrl(0.35, base="dapo"),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
     FP8: Arm({**_objective("grpo"), **NEAREST.engines()}),

@@ -12,6 +12,8 @@ WIDTH = 8
 WARM_STARTS = ("add-sharp-0", "add-sharp-2", "add-sharp-3", "add-sharp-5")
 TAUGHT = {"mistakes": 0.15, "final": 1.0, "train_size": 4096}
 """How first policies are taught: to make mistakes, so that there is much to sharpen."""
+SCREENED = (6, 8, 9, 10, 11, 13, 15, 16)
+"""Seeds of the first policies that passed the flagship's screen (table `starts` of its results)."""
 CONTROL = "f32/bf16"
 DOSES = ("f32/fp8-s4-truncated", "f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all")
 BASE: dict[str, Any] = {

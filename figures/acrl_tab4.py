@@ -6,10 +6,8 @@ from figures.arms import against, by_start, draw_against
 from figures.style import PAGE, new_figure
 from simlab.core.results import Results
 
-NONE = "long: no correction"
-PAIRS = {"long: ACRL 0.35": NONE, "long: PPO, ACRL": "long: PPO", "long: DAPO, ACRL": "long: DAPO"}
-PAIRS |= against(
-    NONE, ("long: ACRL, squared", "long: ACRL, KL", "long: ACRL, moving X", "long: penalized discrepancy")
+PAIRS = {"ACRL 0.35": "no correction", "PPO, ACRL": "PPO", "DAPO, ACRL": "DAPO"} | against(
+    "no correction", ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
 )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
-from experiments.campaign import long
 from experiments.dynamics_study.runs import CHUNK, Frames, places
 from experiments.dynamics_study.studies import curves, policies, run_row, taught
 from simlab.core.experiment import Run
@@ -73,8 +72,7 @@ class Variant:
     advantage: Callable[..., Array] | None = None
 
 
-SQUARED, KL, MOVING = map(long, ("ACRL, squared", "ACRL, KL", "ACRL, moving X"))
-PENALIZED = long("penalized discrepancy")
+SQUARED, KL, MOVING, PENALIZED = "ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy"
 VARIANTS: dict[str, Variant] = {
     SQUARED: Variant(1),
     KL: Variant(2),

@@ -25,8 +25,10 @@ from experiments.dynamics_study.rules import (
 from experiments.dynamics_study.runs import CHANGING, CHUNK, SMOKE, Place, bins, changes, chunks, places
 from experiments.dynamics_study.studies import begin, looking
 from experiments.leaderboard import DENSE
-from experiments.regime import BASE
+from experiments.regime import BASE, SCREENED
 from simlab.claims import Finding, paired_effect
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
 from simlab.objectives import TokenBatch
 from simlab.sweeps import run_config
 from tests.tolerances import binomial_interval
@@ -224,6 +226,12 @@ def test_both_stages_together_err_as_often_as_one():
                 break
     # Over eight clusters the widened bootstrap may be off by 0.02 (see the tests of `paired_effect`).
     assert 0 < wrong <= binomial_interval(2000, 0.05, 1e-6)[1] + 0.02 * 2000
+
+
+def test_first_policies_are_those_that_passed_the_screen():
+    starts = Results(committed_results("flagship")).table("starts")
+    passed = starts[starts["counts"]]["warm_start.seed"].tolist()
+    assert tuple(passed[: stages.STARTS]) == SCREENED
 
 
 def test_every_arm_is_a_run_and_no_two_are_the_same():
