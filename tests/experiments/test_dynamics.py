@@ -8,7 +8,18 @@ import pandas as pd
 import pytest
 
 from experiments import acrl_dynamics
-from experiments.campaign import ARMS, BF16, GSPO, LEVELS, NONE, TIS, experts, long
+from experiments.campaign import (
+    ARMS,
+    BF16,
+    EXPERT_STARTS,
+    GSPO,
+    LEVELS,
+    LONG_STARTS,
+    NONE,
+    TIS,
+    experts,
+    long,
+)
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages, variants
 from experiments.dynamics_study.looks import LOOKS
@@ -24,6 +35,7 @@ from experiments.dynamics_study.rules import (
 )
 from experiments.dynamics_study.runs import CHANGING, CHUNK, SMOKE, Place, bins, changes, chunks, places
 from experiments.dynamics_study.studies import begin, looking
+from experiments.first_policies import FIRST_SEED, LEAST_REWARD
 from experiments.leaderboard import DENSE
 from experiments.regime import BASE, SCREENED
 from simlab.claims import Finding, paired_effect
@@ -232,6 +244,16 @@ def test_first_policies_are_those_that_passed_the_screen():
     starts = Results(committed_results("flagship")).table("starts")
     passed = starts[starts["counts"]]["warm_start.seed"].tolist()
     assert tuple(passed[: stages.STARTS]) == SCREENED
+
+
+def test_first_policies_over_long_responses_are_those_that_have_learned():
+    starts = Results(committed_results("first_policies")).table("starts")
+    for model, kept in {"dense": LONG_STARTS, "experts": EXPERT_STARTS}.items():
+        rows = starts[starts["model"] == model]
+        passed = rows[rows["reward_bf16"] >= LEAST_REWARD]["seed"].tolist()
+        assert list(kept.values()) == [f"chain-{model}-{seed}" for seed in passed]
+        assert len(passed) == stages.STARTS
+        assert rows["seed"].tolist() == list(range(FIRST_SEED, passed[-1] + 1))
 
 
 def test_every_arm_is_a_run_and_no_two_are_the_same():
