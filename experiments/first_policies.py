@@ -96,5 +96,5 @@ EXPERIMENT = Experiment(
     question="Which first policies over long responses have learned their task?",
     decision_rule=RULE,
     run=run,
-    minutes=30.0,
+    minutes=20.0,
 )
