@@ -17,7 +17,6 @@ EXPERIMENTS: dict[str, str] = {
     "moe_dynamics": "experiments.moe_dynamics",
     "length_dynamics": "experiments.length_dynamics",
     "leaderboard": "experiments.leaderboard",
-    "leaderboard_experts": "experiments.leaderboard_experts",
     "first_policies": "experiments.first_policies",
     "flagship": "experiments.flagship",
     "flagship_sweep": "experiments.flagship_sweep",
