@@ -74,6 +74,27 @@ def device() -> dict[str, str | int]:
         "cpu_cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 0,
+        **processor(),
+    }
+
+
+def processor(description: str | None = None) -> dict[str, str]:
+    """Return the processor's name and vector instructions, from Linux's `description` of it.
+
+    XLA compiles for what it finds: a float32 sum may be added in another order on another processor, and a
+    policy that was taught there is another one.
+    """
+    if description is None:
+        file = Path("/proc/cpuinfo")
+        description = file.read_text() if file.is_file() else ""
+    lines = (line.partition(":") for line in description.partition("\n\n")[0].splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in lines}
+    numbers = [f"{name} {facts[name]}" for name in ("cpu family", "model", "stepping") if name in facts]
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    return {
+        "processor": ", ".join([name, *numbers]),
+        "vectors": " ".join(flag for flag in flags if flag.startswith(("avx", "amx", "fma", "sve", "asimd"))),
     }
 
 

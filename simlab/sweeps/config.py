@@ -57,7 +57,8 @@ class RunConfig(_Fields):
     - `steps`: length of the run;
     - `seed`: of the run's random streams (and of its first parameters if there is no warm start);
     - `warm_start`: None, a file of parameters (a path, or the name of one in `experiments/warm_starts`, or
-      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed.
+      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed:
+      a table gives another policy on another processor, a file travels.
 
     A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), or a table of its fields, with the
     `name` of the catalog's entry that it changes: `{"name": "grpo+tis", "correction_clip": 5.0}`.
