@@ -5,7 +5,6 @@ here need not learn there. Files travel: the runs of `campaign` begin from those
 copies of `policies/` in the folder of a run of this experiment.
 """
 
-from itertools import count
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from simlab.training.probes import Subject
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 FIRST_SEED, POLICIES, LEAST_REWARD = 4, 8, 0.2
+MOST_SEEDS = 64
 ROLLOUTS = 4
 ARMS_SEEN = (long(NONE), long(BF16))
 TEACHING: dict[str, Any] = {
@@ -44,11 +44,13 @@ RULE = (
 def run(run: Run) -> None:
     run.configure(teaching=TEACHING)
     rows: list[dict[str, Any]] = []
-    for seed in count(FIRST_SEED):
+    for seed in range(FIRST_SEED, FIRST_SEED + MOST_SEEDS):
         rows.append(_taught(run, seed))
         run.say(f"seed {seed}: reward {rows[-1]['reward_bf16']:.3f} under BF16")
         if sum(row["counts"] for row in rows) == (1 if run.smoke else POLICIES):
             break
+    else:
+        raise ValueError(f"{MOST_SEEDS} seeds taught, and fewer than {POLICIES} of them learned: {rows}")
     run.seeds(row["seed"] for row in rows)
     run.table("starts", rows)
 
