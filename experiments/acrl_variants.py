@@ -41,7 +41,7 @@ def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
     frames = collect(run, [arm for arm in arms if arm not in VARIANTS], seed)
     if variants := [arm for arm in arms if arm in VARIANTS]:
         with run.phase("variants"):
-            more = varied(run, NONE, variants, seed)
+            more = varied(run, variants, seed)
         frames |= {name: pd.concat([frames[name], more[name]]) for name in more}
     return frames
 

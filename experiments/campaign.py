@@ -99,11 +99,11 @@ def _coarser(sampler: str, activations: int, weights: int, **how: str) -> Dose:
     return Dose(sampler, {"projection": sites})
 
 
-NEAREST = _coarser("fp8-e4m3", activations=1, weights=3)
-DIRECTED = _coarser("fp8-e4m3-truncated", activations=2, weights=2)
-"""Doses with which d at the first steps of chains was that of *acrl*, .013 to nearest and .031 truncated, for
-the first policies of the stored results, which are lost; for those of `LONG_STARTS` see `first_policies`."""
-EXACT_SUMS = _coarser("fp8-e4m3-exact", activations=2, weights=2, rounding="toward_zero")
+NEAREST = _coarser("fp8-e4m3", activations=2, weights=1)
+DIRECTED = _coarser("fp8-e4m3-truncated", activations=2, weights=3)
+"""Doses with which d at the first steps from `LONG_STARTS` is that of *acrl*: .013 to nearest, .031
+truncated. Results stored before 2026-11-23 have other starts, which are lost, and (1, 3) and (2, 2)."""
+EXACT_SUMS = _coarser("fp8-e4m3-exact", activations=2, weights=3, rounding="toward_zero")
 """The truncated dose in sums that no order or shape changes: on both sides, equal to the bit."""
 
 

@@ -23,6 +23,11 @@ FP8 = recipe_of(run_config(BASE, {**NEAREST.engines(), "objective": "grpo"})).en
 HELD_OUT = 16  # prompts, each with a group of responses
 
 
+def earned(subject: Subject) -> dict[str, Array]:
+    """`reward` of the next rollout."""
+    return {"reward": jnp.mean(subject.batch.rewards)}
+
+
 def mismatch(subject: Subject) -> dict[str, Array]:
     """`rms_log_rho` and `discrepancy` of the next rollout."""
     return {name: METRICS[name](subject.batch) for name in ("rms_log_rho", "discrepancy")}
@@ -96,6 +101,7 @@ def frequent_energy(subject: Subject) -> dict[str, Array]:
 
 
 LOOKS: dict[str, Look] = {
+    "reward": earned,
     "mismatch": mismatch,
     "clipping": clipping,
     "hacking": hacking,

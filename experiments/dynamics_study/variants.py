@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
+from experiments.campaign import NONE
 from experiments.dynamics_study.runs import CHUNK, Frames, places
 from experiments.dynamics_study.studies import curves, policies, run_row, taught
 from simlab.core.experiment import Run
@@ -81,9 +82,9 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def varied(run: Run, arm: str, names: Sequence[str], seed: int) -> Frames:
-    """Run these variants of `arm` from its starts; return the runs and their steps."""
-    wanted = places(arm, seed, run.smoke)
+def varied(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run these variants from the starts of the arm without correction; return the runs and their steps."""
+    wanted = places(NONE, seed, run.smoke)
     recipe, first = policies(wanted, taught(run))
     runs, steps = [], []
     count = wanted[0].changes["steps"]
