@@ -23,8 +23,8 @@ ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
-MOE, MOE_BF16, MOE_ACRL = "MoE", "MoE, BF16", "MoE, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
+ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 
 
 # The pilot, four runs per arm, had other starts: files 0, 2, 3, 5, and seeds 0 to 3.
@@ -42,6 +42,8 @@ SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
 LONG_STARTS = {f"chain {seed}": f"chain-{seed}" for seed in (6, 7, 10, 11, 12, 13, 16, 19)}
 """Files in `experiments/warm_starts` that `first_policies` taught and screened."""
+EXPERT_STARTS = {label: f"chain-moe-{seed}" for label, seed in zip(LONG_STARTS, range(4, 12), strict=True)}
+"""Those of `first_experts`, each under the label of the dense one that it is compared with."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["warmup"]
@@ -121,15 +123,11 @@ EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 
 ARMS: dict[str, Arm] = {
     NONE: Arm(_objective("grpo")),
-    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
     ACRL: _acrl(0.35),
     PPO: Arm({"critic": {}, **_objective("ppo")}),
     PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
     DAPO: Arm(_objective("dapo")),
     DAPO_ACRL: _acrl(0.35, base="dapo"),
-    MOE: Arm({**EXPERTS, **_objective("grpo")}),
-    MOE_BF16: Arm({**EXPERTS, "engines": CONTROL, **_objective("grpo")}),
-    MOE_ACRL: _acrl(0.35, x_from=MOE, **EXPERTS),
 }
 
 EQUAL = "f32/f32"
@@ -181,6 +179,11 @@ def long(name: str) -> str:
     return f"long: {name}"
 
 
+def experts(name: str) -> str:
+    """Return the name of an arm over long responses whose model has experts."""
+    return f"long, MoE: {name}"
+
+
 def halved(name: str) -> str:
     """Return the name of an arm with the rate halved every quarter of the run."""
     return f"{name}, halving"
@@ -191,11 +194,27 @@ def _lengthened(arm: Arm) -> Arm:
     return replace(arm, changes=changes, starts=LONG_STARTS, x_from=long(arm.x_from))
 
 
+def _with_experts(arm: Arm) -> Arm:
+    whole = _lengthened(arm)
+    return replace(
+        whole, changes={**whole.changes, **EXPERTS}, starts=EXPERT_STARTS, x_from=experts(arm.x_from)
+    )
+
+
+def _replayed(mode: str) -> dict[str, Any]:
+    return {"engines": {**DIRECTED.engines()["engines"], "replay": mode}}
+
+
 FP32_HEAD = {
     "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
     "token_softmax": {"logits": "fp32"},
 }
 """Sites of the sampler as MiniMax-M1 has them."""
+FP32_ROUTER = {
+    "router": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "router_weights": "fp32",
+}
+"""Sites of the sampler as Megatron's `moe_router_dtype=fp32` has them."""
 LONG_CLIP = {"clip_low": 0.006, "clip_high": 0.008}
 """Twenty times that of the papers, whose responses are twenty times as long."""
 BARE = {
@@ -205,7 +224,8 @@ BARE = {
 }
 """On-policy, without stabilisers."""
 LONGER = {
-    **{name: ARMS[name] for name in (NONE, BF16)},
+    NONE: ARMS[NONE],
+    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
     TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
     MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
     SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
@@ -253,7 +273,13 @@ LONGER = {
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
     FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
 }
+ROUTED = {
+    ROUTER: Arm({**_objective("grpo"), **DIRECTED.engines(**FP32_ROUTER)}),
+    **{mode: Arm({**_objective("grpo"), **_replayed(mode)}) for mode in (R2, R3)},
+}
+"""What only experts have."""
 ARMS |= {long(name): _lengthened(arm) for name, arm in LONGER.items()}
+ARMS |= {experts(name): _with_experts(arm) for name, arm in (LONGER | ROUTED).items()}
 LEVELS = {"sequence": "long: ACRL per sequence", "group": long(ACRL), "batch": "long: ACRL per batch"}
 ARMS |= {
     name: replace(ARMS[long(ACRL)], changes={**ARMS[long(ACRL)].changes, "objective.acrl_level": level})

@@ -1,4 +1,10 @@
-"""All remedies against one dose of mismatch, at one budget, ranked: long responses, the dose of *acrl*."""
+"""All remedies against one dose of mismatch, at one budget, ranked: long responses, the dose of *acrl*.
+
+Those of dense models; `leaderboard_experts` has those of experts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,9 +37,8 @@ from simlab.claims import Finding, Interval
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
-NONE, BF16 = long(campaign.NONE), long(campaign.BF16)
 CORRECTED = (TIS, TIS5, MIS, SEQ_TIS, SEQ_MIS, ICEPOP, ACRL, CISPO, GSPO, GSPO_TIS, CLIPS[0.28], COPIED)
-REMEDIES = tuple(map(long, (EXACT, FP16, HEAD, SLOW, halved(campaign.NONE), *CORRECTED)))
+REMEDIES = (EXACT, FP16, HEAD, SLOW, halved(campaign.NONE), *CORRECTED)
 MARGIN = 0.02
 RULE = (
     f"{POWER}V6: each remedy's reward in the last quarter less that without correction, with simultaneous "
@@ -46,20 +51,40 @@ Ranking = list[tuple[str, Interval]]
 """Remedies and what each changes, the best first."""
 
 
-def run(run: Run) -> None:
-    arms = (NONE, long(TIS), long(GSPO)) if run.smoke else (NONE, BF16, *REMEDIES)
-    staged(run, arms, lambda tables: arms if _verdict(ranking(tables)) == "inconclusive" else (), collect)
+@dataclass(frozen=True)
+class Contest:
+    """Remedies of one model, whose arms are `named`, beside its BF16 control and no correction."""
 
+    named: Callable[[str], str]
+    remedies: tuple[str, ...]
 
-def ranking(results: Results | m.Tables) -> Ranking:
-    """Return remedies with their reward less that without correction, the best first, at the last stage."""
-    views = m.Views(results)
-    present = [name for name in REMEDIES if name in views.arms]
-    level = 1 - (1 - level_of(views, NONE)) / len(present)
-    parts = {name: Part(m.REWARD, minus(name, NONE), "positive", MARGIN) for name in present}
-    found = {name: effect(views, part, level) for name, part in parts.items()}
-    known = [(name, interval) for name, interval in found.items() if interval is not None]
-    return sorted(known, key=lambda row: -row[1].effect)
+    def run(self, run: Run) -> None:
+        """Make the stages; in the smoke mode two remedies."""
+        compared = (campaign.NONE, TIS, GSPO) if run.smoke else (campaign.NONE, campaign.BF16, *self.remedies)
+        arms = tuple(map(self.named, compared))
+
+        def undecided(tables: m.Tables) -> Sequence[str]:
+            return arms if _verdict(self.ranking(tables)) == "inconclusive" else ()
+
+        staged(run, arms, undecided, collect)
+
+    def ranking(self, results: Results | m.Tables) -> Ranking:
+        """Return remedies with their reward less that without, the best first, at the last stage."""
+        views, none = m.Views(results), self.named(campaign.NONE)
+        present = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
+        level = 1 - (1 - level_of(views, none)) / len(present)
+        parts = {arm: Part(m.REWARD, minus(arm, none), "positive", MARGIN) for arm in present}
+        found = {arm: effect(views, part, level) for arm, part in parts.items()}
+        known = [(arm, interval) for arm, interval in found.items() if interval is not None]
+        return sorted(known, key=lambda row: -row[1].effect)
+
+    def decide(self, results: Results) -> list[Finding]:
+        """Return the finding of V6, with the remedy that changes most."""
+        rows = self.ranking(results)
+        note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
+        shown, interval = max(certain(rows), key=lambda row: abs(row[1].effect), default=rows[0])
+        unit = f"reward, last quarter: {shown} minus {self.named(campaign.NONE)}"
+        return [Finding.of("V6", _verdict(rows), interval, unit=unit, rule=RULE, note=note)]
 
 
 def certain(rows: Ranking) -> Ranking:
@@ -73,21 +98,14 @@ def _verdict(rows: Ranking) -> str:
     return "reproduced" if np.ptp(effects) > MARGIN else "no effect" if inside else "inconclusive"
 
 
-def decide(results: Results) -> list[Finding]:
-    rows = ranking(results)
-    note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
-    shown, interval = max(certain(rows), key=lambda row: abs(row[1].effect), default=rows[0])
-    unit = f"reward, last quarter: {shown} minus {NONE}"
-    return [Finding.of("V6", _verdict(rows), interval, unit=unit, rule=RULE, note=note)]
-
-
+DENSE = Contest(long, REMEDIES)
 EXPERIMENT = Experiment(
     name="leaderboard",
     question="Which remedy keeps the most reward under one and the same mismatch?",
     decision_rule=RULE,
-    run=run,
+    run=DENSE.run,
     minutes=60.0,
     claims=("V6",),
     figures=("leaderboard",),
-    decide=decide,
+    decide=DENSE.decide,
 )

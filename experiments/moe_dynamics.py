@@ -1,8 +1,12 @@
-"""Experts beside a dense model of the same recipe: are they more fragile, and does ACRL work for both?"""
+"""Experts beside a dense model of the same recipe: are they more fragile, and does ACRL work for both?
+
+Over long responses, at the dose of *acrl*.
+"""
 
 import numpy as np
 
-from experiments.campaign import ACRL, BF16, MOE, MOE_ACRL, MOE_BF16, NONE
+from experiments import campaign
+from experiments.campaign import experts, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.rules import Claim, Contrast, Part, minus
 from experiments.dynamics_study.stages import compute, findings, rule_text
@@ -10,6 +14,8 @@ from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
+NONE, BF16, ACRL = map(long, (campaign.NONE, campaign.BF16, campaign.ACRL))
+MOE, MOE_BF16, MOE_ACRL = map(experts, (campaign.NONE, campaign.BF16, campaign.ACRL))
 FIRST = m.Measure("log of RMS log rho, first tenth", lambda view: float(np.log(view.early("rms_log_rho"))))
 LOSS = Contrast(
     {MOE: 1.0, MOE_BF16: -1.0, NONE: -1.0, BF16: 1.0},
@@ -24,7 +30,8 @@ CLAIMS = (
             Part(m.GROWTH, minus(MOE, NONE), "positive", 0.05),
             Part(m.REWARD, LOSS, "negative", 0.03),
         ),
-        note="First policies are taught alike, by the same seeds; the router computes as the dose says.",
+        note="First policies of both that have learned the task (`first_policies`), paired in their order; "
+        "the router is that of a BF16 server.",
     ),
     Claim(
         "A10",

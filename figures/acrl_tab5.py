@@ -5,7 +5,8 @@ from matplotlib.figure import Figure
 from figures.arms import MISMATCH, REWARD, draw_panels
 from simlab.core.results import Results
 
-ARMS = ("no correction", "MoE", "ACRL 0.35", "MoE, ACRL", "BF16 control", "MoE, BF16")
+NAMES = ("no correction", "ACRL 0.35", "BF16 control")
+ARMS = tuple(f"{model}: {name}" for name in NAMES for model in ("long", "long, MoE"))
 
 
 def draw(results: Results) -> Figure:

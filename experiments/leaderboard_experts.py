@@ -1,0 +1,18 @@
+"""All remedies against one dose of mismatch, ranked, where the model has experts: what routes them too."""
+
+from experiments.campaign import R2, R3, ROUTER, experts
+from experiments.leaderboard import REMEDIES, RULE, Contest
+from simlab.core.experiment import Experiment
+
+EXPERTS = Contest(experts, (*REMEDIES, ROUTER, R2, R3))
+
+EXPERIMENT = Experiment(
+    name="leaderboard_experts",
+    question="Which remedy keeps the most reward of a mixture of experts under one and the same mismatch?",
+    decision_rule=RULE,
+    run=EXPERTS.run,
+    minutes=150.0,
+    claims=("V6",),
+    figures=("leaderboard_experts",),
+    decide=EXPERTS.decide,
+)
