@@ -169,6 +169,7 @@ LENGTHS = {
     "length: triggered late": _schedule("length-triggered", rise=1.5, delay=4.0),
     "length, wide: no schedule": WIDER,
     "length, wide: triggered": {**WIDER, **_schedule("length-triggered", rise=1.5, delay=1.8)},
+    "length, wide: triggered late": {**WIDER, **_schedule("length-triggered", rise=1.5, delay=4.0)},
 }
 RECURRENCE = {"task": {"name": "recurrence", "difficulty": 16}, **_objective("grpo")}
 ARMS |= {name: Arm({**RECURRENCE, **changes}, RECURRENCE_STARTS) for name, changes in LENGTHS.items()}

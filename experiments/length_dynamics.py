@@ -8,7 +8,7 @@ from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
-FREE, BF16, TRIGGERED, TRIGGERED_LATE, WIDE, WIDE_TRIGGERED = LENGTHS
+FREE, BF16, TRIGGERED, TRIGGERED_LATE, WIDE, WIDE_TRIGGERED, WIDE_LATE = LENGTHS
 LONGER = m.growth("response_length", "the response length")
 COLLAPSE = Part(m.FALL, minus(FREE, BF16), "negative", 0.03)
 
@@ -28,6 +28,7 @@ CLAIMS = (
         (
             Part(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02),
             Part(m.REWARD, minus(WIDE_TRIGGERED, WIDE), "positive", 0.02),
+            Part(m.REWARD, minus(WIDE_LATE, WIDE_TRIGGERED), "negative", 0.02),
         ),
         COLLAPSE,
         note="Hidden sizes 64 and 96.",
@@ -50,6 +51,6 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=10.0,
     claims=tuple(claim.id for claim in CLAIMS),
-    figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9"),
+    figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9", "lr_fig10"),
     decide=decide,
 )

@@ -148,6 +148,9 @@ FIGURES: dict[str, FigureSource] = {
         "length_dynamics", "figures.lr_fig8", "The schedule that length triggers, and none, in a wider model"
     ),
     "lr_fig9": FigureSource("length_dynamics", "figures.lr_fig9", "The triggered schedule with two periods"),
+    "lr_fig10": FigureSource(
+        "length_dynamics", "figures.lr_fig10", "The triggered schedule with two periods in a wider model"
+    ),
     "lr_fig11": FigureSource(
         "lr_dynamics", "figures.lr_fig11", "A rate halved at intervals, without correction and with token MIS"
     ),

@@ -21,7 +21,6 @@ OTHER_NAMES = {"hacking Fig. 13": "softmax_levels", "hacking Tab. 2": "softmax_p
 NOT_DRAWN = {
     "hacking Fig. 11": "a sketch without data; what it tells apart is measured in `hacking_fig5` and "
     "`hacking_fig12`",
-    "lr Fig. 10": "`lr_fig9` in the wider model; no experiment runs the late period there",
 }
 
 TITLE = "| paper | our figure | experiment | what it shows |\n|---|---|---|---|"

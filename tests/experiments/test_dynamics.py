@@ -7,15 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import acrl_dynamics, leaderboard
+from experiments import acrl_dynamics
 from experiments.campaign import (
     ARMS,
     BF16,
+    EXPERT_STARTS,
     GSPO,
     LEVELS,
     LONG_STARTS,
     NONE,
     TIS,
+    experts,
     long,
 )
 from experiments.dynamics_study import measures as m
@@ -34,6 +36,7 @@ from experiments.dynamics_study.rules import (
 from experiments.dynamics_study.runs import CHANGING, CHUNK, SMOKE, Place, bins, changes, chunks, places
 from experiments.dynamics_study.studies import begin, looking
 from experiments.first_policies import FIRST_SEED, LEAST_REWARD
+from experiments.leaderboard import DENSE
 from experiments.regime import BASE, SCREENED
 from simlab.claims import Finding, paired_effect
 from simlab.core.paths import committed_results
@@ -243,12 +246,16 @@ def test_first_policies_are_those_that_passed_the_screen():
     assert tuple(passed[: stages.STARTS]) == SCREENED
 
 
-def test_first_policies_over_long_responses_are_those_that_have_learned():
-    starts = Results(committed_results("first_policies")).table("starts")
-    passed = starts[starts["reward_bf16"] >= LEAST_REWARD]["seed"].tolist()
-    assert list(LONG_STARTS.values()) == [f"chain-{seed}" for seed in passed]
+@pytest.mark.parametrize(
+    ("screened", "kept", "starts"),
+    [("first_policies", "chain", LONG_STARTS), ("first_experts", "chain-moe", EXPERT_STARTS)],
+)
+def test_first_policies_over_long_responses_are_those_that_have_learned(screened, kept, starts):
+    rows = Results(committed_results(screened)).table("starts")
+    passed = rows[rows["reward_bf16"] >= LEAST_REWARD]["seed"].tolist()
+    assert list(starts.values()) == [f"{kept}-{seed}" for seed in passed]
     assert len(passed) == stages.STARTS
-    assert starts["seed"].tolist() == list(range(FIRST_SEED, passed[-1] + 1))
+    assert rows["seed"].tolist() == list(range(FIRST_SEED, passed[-1] + 1))
 
 
 def test_every_arm_is_a_run_and_no_two_are_the_same():
@@ -273,13 +280,13 @@ def test_claims_about_other_arms():
     assert f"{LEVELS['batch']} minus {truncation}" in moved.rule
 
 
-def test_a_leaderboard_ranks_the_remedies():
+def test_a_leaderboard_ranks_the_remedies_of_its_model():
     rewards = {long(NONE): 0.2, long(GSPO): 0.1, long(TIS): 0.5}
-    rows = leaderboard.ranking(_results(rewards | {TIS: 1.0}))
+    rows = DENSE.ranking(_results(rewards | {experts(TIS): 1.0}))
     assert [(name, round(found.effect, 3)) for name, found in rows] == [(long(TIS), 0.3), (long(GSPO), -0.1)]
-    (finding,) = leaderboard.decide(_results(rewards))
+    (finding,) = DENSE.decide(_results(rewards))
     assert (finding.verdict, round(finding.effect, 3)) == ("reproduced", 0.3)
-    (finding,) = leaderboard.decide(_results(dict.fromkeys(rewards, 0.2)))
+    (finding,) = DENSE.decide(_results(dict.fromkeys(rewards, 0.2)))
     assert finding.verdict == "no effect"
 
 

@@ -26,7 +26,7 @@ def test_the_page_holds_the_table():
 def test_a_claim_finds_the_figures_that_its_place_names():
     assert named("hacking", "Fig. 4, Tab. 1") == ["hacking_fig4", "hacking_tab1"]
     assert named("hacking", "Fig. 3b, App. C.1") == ["hacking_fig3"]
-    assert named("lr", "Fig. 6-10, Alg. 1") == ["lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9"]
+    assert named("lr", "Fig. 6-10, Alg. 1") == [f"lr_fig{n}" for n in range(6, 11)]
     assert named("hacking", "Tab. 2, Eq. 44-45") == ["softmax_placements"]
     assert named("tensor cores", "Fig. 1") == named("lr", "3.1") == []
     assert item_of("softmax_levels") == "hacking Fig. 13"
