@@ -20,7 +20,7 @@ from simlab.models.parameters import Params
 from simlab.training.checkpoints import save_tree
 
 FIRST_SEED, POLICIES, LEAST_REWARD = 4, 8, 0.2
-MOST_SEEDS = 64
+MOST_SEEDS = 256
 ROLLOUTS = 4
 TEACHING: dict[str, Any] = {
     "steps": 4000,
