@@ -42,7 +42,10 @@ SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
 LONG_STARTS = {f"chain {seed}": f"chain-{seed}" for seed in (6, 7, 10, 11, 12, 13, 16, 19)}
 """Files in `experiments/warm_starts` that `first_policies` taught and screened."""
-EXPERT_STARTS = {label: f"chain-moe-{seed}" for label, seed in zip(LONG_STARTS, range(4, 12), strict=True)}
+EXPERT_STARTS = {
+    label: f"chain-moe-{seed}"
+    for label, seed in zip(LONG_STARTS, (5, 6, 10, 17, 44, 47, 48, 80), strict=True)
+}
 """Those of `first_experts`, each under the label of the dense one that it is compared with."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
