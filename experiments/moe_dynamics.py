@@ -30,8 +30,8 @@ CLAIMS = (
             Part(m.GROWTH, minus(MOE, NONE), "positive", 0.05),
             Part(m.REWARD, LOSS, "negative", 0.03),
         ),
-        note="First policies of both that have learned the task (`first_policies`), paired in their order; "
-        "the router is that of a BF16 server.",
+        note="First policies of both that have learned the task (`first_policies`, `first_experts`), paired "
+        "in their order; the router is that of a BF16 server.",
     ),
     Claim(
         "A10",
