@@ -9,5 +9,5 @@ EXPERIMENT = Experiment(
     question="Which first policies with experts have learned their task?",
     decision_rule=RULE,
     run=Screening(experts, "chain-moe").run,
-    minutes=40.0,
+    minutes=70.0,
 )

@@ -28,8 +28,8 @@ TEACHING: dict[str, Any] = {
     "mistakes": 0.02,
     "optimizer": {"learning_rate": 8e-3},
 }
-"""Half of the seeds learn nothing at this rate, three of four with experts. At a quarter of it most learn,
-but their runs collapse without any mismatch (`LOG.md`)."""
+"""Half of the seeds learn nothing at this rate, nine of ten with experts. At a quarter of it most learn, but
+their runs collapse without any mismatch (`LOG.md`)."""
 LOOK = looking(("reward", "mismatch"))
 RULE = (
     f"Of the seeds from {FIRST_SEED} on, the first {POLICIES} count whose first {ROLLOUTS} rollouts under "

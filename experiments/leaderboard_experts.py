@@ -1,6 +1,6 @@
 """Remedies against one dose of mismatch, ranked, where the model has experts: what routes them too.
 
-Those that were certain for dense models, one or two of each kind beside them, and the three of the router.
+The three of the router and eight of those in `leaderboard`; the other nine were not run (`LOG.md`).
 """
 
 from experiments import campaign

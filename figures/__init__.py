@@ -230,7 +230,7 @@ FIGURES: dict[str, FigureSource] = {
         "leaderboard", "figures.leaderboard", "Every remedy against one dose of mismatch, ranked"
     ),
     "leaderboard_experts": FigureSource(
-        "leaderboard_experts", "figures.leaderboard", "Every remedy for experts, those of routing too, ranked"
+        "leaderboard_experts", "figures.leaderboard", "Remedies for experts, those of routing too, ranked"
     ),
     "real_pairs": FigureSource(
         "real_pairs", "figures.real_pairs", "Measured mismatch of real engines, by pair and by probability"
