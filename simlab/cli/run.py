@@ -15,17 +15,21 @@ def run(
     experiment: Annotated[str, typer.Argument(help="Name of the experiment.")],
     smoke: Annotated[bool, typer.Option("--smoke", help="A tiny version that takes seconds.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result folder; default runs/EXPERIMENT.")] = None,
+    after: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier result: only the runs that it lacks are made.")
+    ] = None,
 ) -> None:
     """Run an experiment and write its tables and manifest."""
-    from simlab.core.experiment import execute
+    from simlab.core.experiment import earlier, execute
     from simlab.core.paths import default_out
 
     with one_clear_error():
         chosen = load_experiment(experiment)
         folder = writable(out or default_out(experiment, smoke))
+        before = None if after is None else earlier(chosen, after, folder, smoke)
     expected = "seconds" if smoke else f"about {chosen.minutes:g} min on two cores"
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
-    results = execute(chosen, folder, smoke)
+    results = execute(chosen, folder, smoke, before)
     seconds = results.manifest["timings"]["total"]
     typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {seconds:.1f} s)")
     if chosen.figures:

@@ -19,11 +19,15 @@ Item = TypeVar("Item")
 
 @dataclass
 class Run:
-    """One execution of an experiment: its folder, its mode, and what goes into its manifest."""
+    """One execution of an experiment: its folder, its mode, and what goes into its manifest.
+
+    `after` is an earlier result of the experiment whose rows are not made again; the tables then hold both.
+    """
 
     name: str
     out: Path
     smoke: bool = False
+    after: Results | None = None
     config: dict[str, Any] = field(default_factory=dict)
     recorded_seeds: list[int] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
@@ -70,6 +74,7 @@ class Experiment:
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
     `figures.FIGURES`; `claims` are ids of the claims list. `decide` reads a finished run and gives one
     `simlab.claims.Finding` for each claim that it settles; it computes nothing that takes long.
+    `goes_on` says that `run` heeds `Run.after`.
     """
 
     name: str
@@ -80,18 +85,32 @@ class Experiment:
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     decide: Callable[[Results], Sequence[Any]] | None = None
+    goes_on: bool = False
 
 
-def execute(experiment: Experiment, out: Path, smoke: bool = False) -> Results:
-    """Run `experiment` into the folder `out` and finish it with its manifest.
+def execute(experiment: Experiment, out: Path, smoke: bool = False, after: Results | None = None) -> Results:
+    """Run `experiment` into the folder `out`, going on from `after`, and finish it with its manifest.
 
     The manifest is removed first and written last: a folder with one holds a finished run.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST_NAME).unlink(missing_ok=True)
-    run = Run(experiment.name, out, smoke)
+    run = Run(experiment.name, out, smoke, after)
     run.configure(smoke=smoke)
     with run.phase("total"):
         experiment.run(run)
     write_manifest(out, build_manifest(run.name, run.config, run.recorded_seeds, run.timings, run.tables))
     return Results(out)
+
+
+def earlier(experiment: Experiment, folder: Path, out: Path, smoke: bool = False) -> Results:
+    """Return the result in `folder` for a run into `out` to go on from; raises `ValueError` if it cannot."""
+    if not experiment.goes_on:
+        raise ValueError(f"{experiment.name} does not go on from earlier results; run it without --after")
+    if folder.resolve() == out.resolve():
+        raise ValueError(f"--after {folder} is the folder that is written; name another --out")
+    found = Results(folder)
+    if (found.manifest["name"], found.manifest["config"]["smoke"]) != (experiment.name, smoke):
+        kind = "smoke" if smoke else "full"
+        raise ValueError(f"--after {folder} does not hold a {kind} run of {experiment.name}")
+    return found
