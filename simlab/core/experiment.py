@@ -74,7 +74,7 @@ class Experiment:
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
     `figures.FIGURES`; `claims` are ids of the claims list. `decide` reads a finished run and gives one
     `simlab.claims.Finding` for each claim that it settles; it computes nothing that takes long.
-    `goes_on` says that `run` heeds `Run.after`.
+    `goes_on`, where `run` heeds `Run.after`, raises `ValueError` for a result whose rows it would not make.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Experiment:
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     decide: Callable[[Results], Sequence[Any]] | None = None
-    goes_on: bool = False
+    goes_on: Callable[[Results], None] | None = None
 
 
 def execute(experiment: Experiment, out: Path, smoke: bool = False, after: Results | None = None) -> Results:
@@ -105,7 +105,7 @@ def execute(experiment: Experiment, out: Path, smoke: bool = False, after: Resul
 
 def earlier(experiment: Experiment, folder: Path, out: Path, smoke: bool = False) -> Results:
     """Return the result in `folder` for a run into `out` to go on from; raises `ValueError` if it cannot."""
-    if not experiment.goes_on:
+    if experiment.goes_on is None:
         raise ValueError(f"{experiment.name} does not go on from earlier results; run it without --after")
     if folder.resolve() == out.resolve():
         raise ValueError(f"--after {folder} is the folder that is written; name another --out")
@@ -113,4 +113,5 @@ def earlier(experiment: Experiment, folder: Path, out: Path, smoke: bool = False
     if (found.manifest["name"], found.manifest["config"]["smoke"]) != (experiment.name, smoke):
         kind = "smoke" if smoke else "full"
         raise ValueError(f"--after {folder} does not hold a {kind} run of {experiment.name}")
+    experiment.goes_on(found)
     return found
