@@ -13,6 +13,7 @@ from experiments import campaign
 from experiments.campaign import LEVELS, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.cost import acrl_share
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, with_arms
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watching
@@ -159,4 +160,5 @@ EXPERIMENT = Experiment(
         "levels_of_y",
     ),
     decide=decide,
+    goes_on=same_arms,
 )

@@ -6,6 +6,7 @@ import pandas as pd
 
 from experiments.campaign import ACRL, DAPO, DAPO_ACRL, NONE, PPO, PPO_ACRL
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, minus
 from experiments.dynamics_study.runs import Frames, collect
 from experiments.dynamics_study.stages import compute, findings, rule_text
@@ -64,4 +65,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     figures=("acrl_tab4",),
     decide=decide,
+    goes_on=same_arms,
 )

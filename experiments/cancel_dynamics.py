@@ -4,6 +4,7 @@ from math import log2
 
 from experiments.campaign import CANCEL, GROUPS
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Contrast, Part, minus
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watching
@@ -91,4 +92,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     figures=("cancel_fig2", "cancel_tab3", "cancel_tab4"),
     decide=decide,
+    goes_on=same_arms,
 )

@@ -10,6 +10,7 @@ import pandas as pd
 from experiments import campaign
 from experiments.campaign import long
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
 from experiments.dynamics_study.runs import Frames, collect
 from experiments.dynamics_study.stages import compute, findings, rule_text
@@ -146,4 +147,5 @@ EXPERIMENT = Experiment(
         "hacking_tab1",
     ),
     decide=decide,
+    goes_on=same_arms,
 )

@@ -30,9 +30,10 @@ from experiments.campaign import (
     long,
 )
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Part, effect, minus
 from experiments.dynamics_study.runs import collect
-from experiments.dynamics_study.stages import POWER, level_of, staged
+from experiments.dynamics_study.stages import POWER, SEEDS, level_of, staged
 from simlab.claims import Finding, Interval
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -64,13 +65,18 @@ class Contest:
         arms = tuple(map(self.named, compared))
 
         def undecided(tables: m.Tables) -> Sequence[str]:
-            return arms if _verdict(self.ranking(tables)) == "inconclusive" else ()
+            first = self.ranked(m.Views(tables).until(SEEDS[0]))
+            return arms if _verdict(first) == "inconclusive" else ()
 
         staged(run, arms, undecided, collect)
 
     def ranking(self, results: Results | m.Tables) -> Ranking:
         """Return remedies with their reward less that without, the best first, at the last stage."""
-        views, none = m.Views(results), self.named(campaign.NONE)
+        return self.ranked(m.Views(results))
+
+    def ranked(self, views: m.Views) -> Ranking:
+        """Return the same of these runs."""
+        none = self.named(campaign.NONE)
         present = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
         level = 1 - (1 - level_of(views, none)) / len(present)
         parts = {arm: Part(m.REWARD, minus(arm, none), "positive", MARGIN) for arm in present}
@@ -108,4 +114,5 @@ EXPERIMENT = Experiment(
     claims=("V6",),
     figures=("leaderboard",),
     decide=DENSE.decide,
+    goes_on=same_arms,
 )

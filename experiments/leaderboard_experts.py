@@ -1,14 +1,14 @@
 """Remedies against one dose of mismatch, ranked, where the model has experts: what routes them too.
 
-The three of the router and eight of those in `leaderboard`; the other nine were not run (`LOG.md`).
+Those of `leaderboard` and the three of the router.
 """
 
-from experiments import campaign
-from experiments.campaign import ACRL, EXACT, FP16, GSPO, HEAD, R2, R3, ROUTER, TIS, TIS5, experts, halved
-from experiments.leaderboard import RULE, Contest
+from experiments.campaign import R2, R3, ROUTER, experts
+from experiments.dynamics_study.earlier import same_arms
+from experiments.leaderboard import REMEDIES, RULE, Contest
 from simlab.core.experiment import Experiment
 
-EXPERTS = Contest(experts, (EXACT, FP16, HEAD, halved(campaign.NONE), TIS, TIS5, ACRL, GSPO, ROUTER, R2, R3))
+EXPERTS = Contest(experts, (*REMEDIES, ROUTER, R2, R3))
 
 EXPERIMENT = Experiment(
     name="leaderboard_experts",
@@ -19,4 +19,5 @@ EXPERIMENT = Experiment(
     claims=("V6",),
     figures=("leaderboard_experts",),
     decide=EXPERTS.decide,
+    goes_on=same_arms,
 )

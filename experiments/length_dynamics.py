@@ -2,6 +2,7 @@
 
 from experiments.campaign import LENGTHS
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, alone, minus
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
@@ -53,4 +54,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9", "lr_fig10"),
     decide=decide,
+    goes_on=same_arms,
 )

@@ -8,6 +8,7 @@ from math import log
 from experiments import campaign
 from experiments.campaign import PILOT_STEPS, halved, long
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from experiments.dynamics_study.studies import watching
@@ -95,4 +96,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     decide=decide,
+    goes_on=same_arms,
 )

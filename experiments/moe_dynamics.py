@@ -8,6 +8,7 @@ import numpy as np
 from experiments import campaign
 from experiments.campaign import experts, long
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Contrast, Part, minus
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
@@ -60,4 +61,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     figures=("acrl_tab5",),
     decide=decide,
+    goes_on=same_arms,
 )

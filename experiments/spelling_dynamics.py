@@ -2,6 +2,7 @@
 
 from experiments.campaign import SPELLED
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, minus
 from experiments.dynamics_study.stages import compute, findings, rule_text
 from simlab.claims import Finding
@@ -51,4 +52,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     figures=("cancel_tab1", "cancel_tab2"),
     decide=decide,
+    goes_on=same_arms,
 )

@@ -10,6 +10,7 @@ import numpy as np
 from experiments import campaign
 from experiments.campaign import PILOT_STEPS, long
 from experiments.dynamics_study import measures as m
+from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.enforced import SIDES, compare
 from experiments.dynamics_study.rules import Claim, Part, alone, minus, slope
 from experiments.dynamics_study.stages import compute, findings, rule_text
@@ -89,4 +90,5 @@ EXPERIMENT = Experiment(
     claims=("V5", *(claim.id for claim in CLAIMS)),
     figures=("vexact_doses", "vexact_survival"),
     decide=decide,
+    goes_on=same_arms,
 )

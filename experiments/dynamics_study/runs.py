@@ -1,7 +1,7 @@
 """From arms to tables: `runs`, `chunks`, `bins` and `changes`, the same for every experiment."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ SMOKE = {
     "steps": 2 * CHUNK,
 }
 
+PER_RUN = ("runs", "chunks", "changes", "bins", "watched")
+"""The tables whose every row is of a run."""
 
 Frames = dict[str, Frame]
 """`runs`, their `steps` and `vectors`, and further tables, which stay as they are."""
@@ -49,7 +51,14 @@ def collect(run: Run, names: Sequence[str], seed: int) -> Frames:
         first = first_discrepancies(frames[0]["runs"], frames[0]["steps"])
         referred = [place for name in chosen if name not in plain for place in places(name, seed, run.smoke)]
         frames.append(swept(run, [_with_reference(place, first) for place in referred]))
-    run.configure(base=BASE, width=WIDTH, chunk=CHUNK, **{f"arms of seed {seed}": chosen})
+    described = {name: asdict(ARMS[name]) for name in chosen}
+    run.configure(
+        base=BASE,
+        width=WIDTH,
+        chunk=CHUNK,
+        arms=run.config.get("arms", {}) | described,
+        **{f"arms of seed {seed}": chosen},
+    )
     return {name: pd.concat([frame[name] for frame in frames], ignore_index=True) for name in frames[0]}
 
 

@@ -6,10 +6,8 @@ a point or two.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import pandas as pd
-
+from experiments.dynamics_study.earlier import begun, joined, lacking
 from experiments.dynamics_study.measures import Views
 from experiments.dynamics_study.rules import Claim, arms_of, judge
 from experiments.dynamics_study.runs import Frames, Tables, collect, tabled
@@ -32,29 +30,29 @@ Make = Callable[[Run, Sequence[str], int], Frames]
 """The runs of these arms with that seed."""
 
 
-def staged(run: Run, arms: Sequence[str], undecided: Callable[[Any], Sequence[str]], make: Make) -> None:
+def staged(run: Run, arms: Sequence[str], undecided: Callable[[Tables], Sequence[str]], make: Make) -> None:
     """Make a stage of `arms`, then the next of those that `undecided` returns; write the tables.
 
-    Interrupted in a later stage it ends with those before it, whose runs would be lost to the tables.
+    What the result has that `run` goes on from is not made again. Interrupted after a stage it ends with
+    that, whose runs would be lost to the tables.
     """
-    frames = make(run, arms, SEEDS[0])
-    for stage, seed in enumerate(SEEDS[1:], 2):
-        if run.smoke or not (arms := undecided(tabled(frames))):
+    tables = begun(run)
+    for stage, seed in enumerate(SEEDS, 1):
+        if stage > 1 and (run.smoke or not (arms := undecided(tables))):
             break
+        if not (wanted := lacking(tables, arms, seed, STARTS)):
+            continue
         try:
-            more = make(run, arms, seed)
+            tables = joined(tables, tabled(make(run, wanted, seed)))
         except KeyboardInterrupt:
+            if not tables.tables:
+                raise
             run.say(f"stopped in stage {stage} of {len(SEEDS)}: the tables hold what was before it")
             run.configure(stopped_in_stage=stage)
             break
-        frames = _joined(frames, more)
-    run.seeds(sorted(set(frames["runs"]["seed"])))
-    for name, table in tabled(frames).tables.items():
+    run.seeds(sorted(set(tables.table("runs")["seed"])))
+    for name, table in tables.tables.items():
         run.table(name, table)
-
-
-def _joined(one: Frames, other: Frames) -> Frames:
-    return {name: pd.concat([one[name], other[name]], ignore_index=True) for name in one}
 
 
 def level_of(views: Views, arm: str) -> float:

@@ -80,6 +80,10 @@ def test_figures_draw_from_a_named_run(tmp_path):
             ["run", "formats", "--smoke", "--out", "/proc/version"],
             r"--out /proc/version is a file; name a folder",
         ),
+        (
+            ["run", "softmax", "--smoke", "--after", "/nowhere"],
+            r"softmax does not go on from earlier results; run it without --after",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_error_before_any_compute(arguments, message):

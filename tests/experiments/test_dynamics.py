@@ -33,17 +33,16 @@ from experiments.dynamics_study.rules import (
     minus,
     slope,
 )
-from experiments.dynamics_study.runs import CHANGING, CHUNK, SMOKE, Place, bins, changes, chunks, places
+from experiments.dynamics_study.runs import CHUNK, SMOKE, Place, bins, changes, chunks, places
 from experiments.dynamics_study.studies import begin, looking
 from experiments.first_policies import FIRST_SEED, LEAST_REWARD
 from experiments.leaderboard import DENSE
 from experiments.regime import BASE, SCREENED
-from simlab.claims import Finding, paired_effect
+from simlab.claims import Finding
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
 from simlab.sweeps import run_config
-from tests.tolerances import binomial_interval
 
 STEPS = 100
 
@@ -142,102 +141,6 @@ def _bin(step, index):
         "mean_rho_by_pi_train": value,
         "rms_log_rho_by_pi_train": value,
     }
-
-
-class Recorder:
-    """A run of an experiment that keeps its tables in memory."""
-
-    smoke = False
-
-    def __init__(self):
-        self.tables, self.config = {}, {}
-
-    def configure(self, **values):
-        self.config |= values
-
-    def say(self, message):
-        self.said = message
-
-    def seeds(self, seeds):
-        self.recorded = seeds
-
-    def table(self, name, data):
-        self.tables[name] = data
-
-
-def _made_up(effects, calls):
-    """Stages of arms whose reward is the arm's effect by start and seed."""
-
-    def make(run, arms, seed):
-        calls.append((tuple(arms), seed))
-        keys = [(arm, start) for arm in arms for start in range(stages.STARTS)]
-        rows = [{"run": f"{a} {s} {seed}", "arm": a, "start": f"s{s}", "seed": seed} for a, s in keys]
-        rewards = np.repeat([effects(*key, seed) for key in keys], CHUNK)
-        steps = pd.DataFrame({"run": np.repeat([row["run"] for row in rows], CHUNK), "reward": rewards})
-        names = ("discrepancy", "std_rho", "max_rho", *(set(CHANGING) - {"reward"}))
-        steps = steps.assign(step=np.tile(np.arange(CHUNK), len(rows)), **dict.fromkeys(names, 1.0))
-        runs = pd.DataFrame(rows).assign(status="finished", steps=CHUNK, steps_made=CHUNK)
-        token = [
-            {"step": 0, "index": 0, "metric": name, "value": value} for name, value in _bin(0, 0).items()
-        ]
-        return {"runs": runs, "steps": steps, "vectors": pd.DataFrame(token).assign(run=rows[0]["run"])}
-
-    return make
-
-
-def test_the_second_stage_runs_what_the_first_leaves_open():
-    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.STARTS, 2))
-
-    def effects(arm, start, seed):
-        return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + noise["nco".index(arm[0]), start, seed]
-
-    clear = Claim("H7", (Part(m.REWARD, minus("clear", "none"), "positive", 0.02),))
-    unclear = Claim("L3", (Part(m.REWARD, minus("open", "none"), "positive", 0.02),))
-    run, calls = Recorder(), []
-    stages.compute(run, (clear, unclear), smoke=(), make=_made_up(effects, calls))  # pyright: ignore
-    assert calls == [(("clear", "none", "open"), 0), (("open", "none"), 1)]
-    assert len(run.tables["runs"]) == 5 * stages.STARTS
-    found = {f.claim: f for f in stages.findings(m.Tables(run.tables), (clear, unclear))}
-    assert found["H7"].verdict == "reproduced"
-    assert found["H7"].level == stages.LEVELS[0]
-    assert "stage 1 of 2" in found["H7"].note
-    assert found["L3"].level == stages.LEVELS[1]
-    assert "stage 2 of 2" in found["L3"].note
-
-
-def test_who_stops_the_second_stage_keeps_the_first():
-    claim = Claim("L3", (Part(m.REWARD, minus("open", "none"), "positive", 0.02),))
-
-    def effects(arm, start, seed):
-        if seed == stages.SEEDS[-1]:
-            raise KeyboardInterrupt
-        return 0.1 * (-1) ** start * (arm == "open")
-
-    run = Recorder()
-    stages.compute(run, [claim], smoke=(), make=_made_up(effects, []))  # pyright: ignore
-    assert len(run.tables["runs"]) == 2 * stages.STARTS
-    (found,) = stages.findings(m.Tables(run.tables), [claim])
-    assert found.verdict == "inconclusive"
-    assert "stage 1 of 2" in found.note
-    assert run.config == {"stopped_in_stage": 2}
-
-
-def test_both_stages_together_err_as_often_as_one():
-    """The share of false verdicts without an effect, in 2,000 made-up experiments; false alarm 1e-6."""
-    rng = np.random.default_rng(1)
-    starts = np.arange(stages.STARTS)
-    wrong = 0
-    for _ in range(2000):
-        differences = rng.normal(size=(stages.STARTS, 1)) * 0.5 + rng.normal(size=(stages.STARTS, 2))
-        looks = (differences[:, :1], differences)
-        for values, level in zip(looks, stages.LEVELS, strict=True):
-            labels = np.repeat(starts, values.shape[1])
-            interval = paired_effect(values.reshape(-1), 0.0, labels, level=level, resamples=400)
-            if interval.low > 0 or interval.high < 0:
-                wrong += 1
-                break
-    # Over eight clusters the widened bootstrap may be off by 0.02 (see the tests of `paired_effect`).
-    assert 0 < wrong <= binomial_interval(2000, 0.05, 1e-6)[1] + 0.02 * 2000
 
 
 def test_first_policies_are_those_that_passed_the_screen():

@@ -1,0 +1,77 @@
+"""Going on from an earlier result: its rows stay, and only the runs that it lacks are made.
+
+Runs take hours and their store may be lost; the tables of an experiment are kept.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from experiments.campaign import ARMS
+from experiments.dynamics_study.measures import Tables
+from experiments.dynamics_study.runs import CHUNK, PER_RUN
+from experiments.regime import BASE
+from simlab.core.experiment import Run
+from simlab.core.results import Results
+
+PLACE = ["arm", "start", "seed"]
+NOTED = ("commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")
+"""What the manifest keeps of that of the earlier result."""
+
+
+def same_arms(result: Results) -> None:
+    """Raise `ValueError` for a result whose runs are not those that its arms would be now.
+
+    A result from before manifests told what its arms were is only asked for its first policies.
+    """
+    then = result.manifest["config"]
+    now = {"base": BASE, "chunk": CHUNK, "arms": {name: asdict(ARMS[name]) for name in ARMS}}
+    for name in ("base", "chunk"):
+        if then.get(name) != _plain(now[name]):
+            raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now[name]} now")
+    for arm, described in then.get("arms", {}).items():
+        if arm in ARMS and described != _plain(now["arms"][arm]):
+            raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {now['arms'][arm]} now")
+    runs = result.table("runs")
+    for arm, start in zip(runs["arm"], runs["start"], strict=True):
+        if arm in ARMS and start not in ARMS[arm].starts:
+            raise ValueError(f"{result.folder}: {arm!r} began from {start!r}, and does not now")
+
+
+def begun(run: Run) -> Tables:
+    """Return the tables that `run` goes on from, none for a fresh one; its manifest says whose they are."""
+    if run.after is None:
+        return Tables({})
+    manifest = run.after.manifest
+    run.configure(after={name: manifest[name] for name in NOTED})
+    present = [name for name in PER_RUN if name in run.after.table_names]
+    return Tables({name: run.after.table(name) for name in present})
+
+
+def lacking(tables: Tables, arms: Sequence[str], seed: int, starts: int) -> list[str]:
+    """Return those of `arms` that have fewer than `starts` runs with this seed."""
+    if not tables.tables:
+        return list(arms)
+    runs = tables.table("runs")
+    made = runs[runs["seed"] == seed]["arm"].value_counts()
+    return [arm for arm in arms if made.get(arm, 0) < starts]
+
+
+def joined(one: Tables, other: Tables) -> Tables:
+    """Return both; of a run that both have, that of `one`."""
+    if not one.tables:
+        return other
+    runs: Any = other.table("runs")
+    there = pd.MultiIndex.from_frame(one.table("runs")[PLACE])
+    again = runs["run"][pd.MultiIndex.from_frame(runs[PLACE]).isin(there)]
+    fresh = {name: table[~table["run"].isin(again)] for name, table in other.tables.items()}
+    return Tables(
+        {name: pd.concat([one.table(name), table], ignore_index=True) for name, table in fresh.items()}
+    )
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
