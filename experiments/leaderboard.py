@@ -33,7 +33,7 @@ from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Part, effect, minus
 from experiments.dynamics_study.runs import collect
-from experiments.dynamics_study.stages import POWER, SEEDS, level_of, staged
+from experiments.dynamics_study.stages import POWER, SEEDS, level_of, singly, staged, whole
 from simlab.claims import Finding, Interval
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -68,7 +68,7 @@ class Contest:
             first = self.ranked(m.Views(tables).until(SEEDS[0]))
             return arms if _verdict(first) == "inconclusive" else ()
 
-        staged(run, arms, undecided, collect)
+        staged(run, arms, undecided, collect, singly)
 
     def ranking(self, results: Results | m.Tables) -> Ranking:
         """Return remedies with their reward less that without, the best first, at the last stage."""
@@ -78,6 +78,7 @@ class Contest:
         """Return the same of these runs."""
         none = self.named(campaign.NONE)
         present = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
+        views = whole(views, [none, *present])
         level = 1 - (1 - level_of(views, none)) / len(present)
         parts = {arm: Part(m.REWARD, minus(arm, none), "positive", MARGIN) for arm in present}
         found = {arm: effect(views, part, level) for arm, part in parts.items()}

@@ -30,29 +30,50 @@ Make = Callable[[Run, Sequence[str], int], Frames]
 """The runs of these arms with that seed."""
 
 
-def staged(run: Run, arms: Sequence[str], undecided: Callable[[Tables], Sequence[str]], make: Make) -> None:
+def together(arms: Sequence[str]) -> list[Sequence[str]]:
+    """Return one part: these arms share what it takes to make them."""
+    return [arms] if arms else []
+
+
+def singly(arms: Sequence[str]) -> list[Sequence[str]]:
+    """Return a part for each arm, so that who stops a stage keeps the arms that it has."""
+    return [[arm] for arm in arms]
+
+
+def staged(
+    run: Run,
+    arms: Sequence[str],
+    undecided: Callable[[Tables], Sequence[str]],
+    make: Make,
+    parts: Callable[[Sequence[str]], Sequence[Sequence[str]]] = together,
+) -> None:
     """Make a stage of `arms`, then the next of those that `undecided` returns; write the tables.
 
-    What the result has that `run` goes on from is not made again. Interrupted after a stage it ends with
-    that, whose runs would be lost to the tables.
+    What the result has that `run` goes on from is not made again. Interrupted after the first stage it ends
+    with the `parts` that it has, whose runs would be lost to the tables.
     """
     tables = begun(run)
     for stage, seed in enumerate(SEEDS, 1):
         if stage > 1 and (run.smoke or not (arms := undecided(tables))):
             break
-        if not (wanted := lacking(tables, arms, seed, STARTS)):
-            continue
         try:
-            tables = joined(tables, tabled(make(run, wanted, seed)))
+            for part in parts(lacking(tables, arms, seed, STARTS)):
+                tables = joined(tables, tabled(make(run, part, seed)))
         except KeyboardInterrupt:
-            if not tables.tables:
+            if stage == 1 and run.after is None:
                 raise
-            run.say(f"stopped in stage {stage} of {len(SEEDS)}: the tables hold what was before it")
+            run.say(f"stopped in stage {stage} of {len(SEEDS)}: the tables hold what was made before")
             run.configure(stopped_in_stage=stage)
             break
     run.seeds(sorted(set(tables.table("runs")["seed"])))
     for name, table in tables.tables.items():
         run.table(name, table)
+
+
+def whole(views: Views, arms: Sequence[str]) -> Views:
+    """Return the runs up to the last stage that all of `arms` have been through."""
+    made = [{seed for _, seed in views.arms[arm]} for arm in arms]
+    return views.until(max(seed for seed in SEEDS if all(seed in seeds for seeds in made)))
 
 
 def level_of(views: Views, arm: str) -> float:

@@ -97,6 +97,24 @@ def test_who_stops_the_second_stage_keeps_the_first():
     assert run.config == {"stopped_in_stage": 2}
 
 
+def test_who_stops_among_single_arms_keeps_those_that_are_whole():
+    arms = ["none", "clear", "open"]
+
+    def effects(arm, start, seed):
+        if (arm, seed) == ("clear", stages.SEEDS[-1]):
+            raise KeyboardInterrupt
+        return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + 0.01 * start
+
+    run, calls = Recorder(), []
+    stages.staged(run, arms, lambda _: arms, _made_up(effects, calls), stages.singly)  # pyright: ignore
+    made = run.tables["runs"].groupby("arm")["seed"].agg(set).to_dict()
+    assert made == {"none": {0, 1}, "clear": {0}, "open": {0}}
+    assert calls[:3] == [(("none",), 0), (("clear",), 0), (("open",), 0)]
+    views = m.Views(m.Tables(run.tables))
+    assert {seed for _, seed in stages.whole(views, arms).arms["none"]} == {0}
+    assert {seed for _, seed in stages.whole(views, ["none"]).arms["none"]} == {0, 1}
+
+
 def test_both_stages_together_err_as_often_as_one():
     """The share of false verdicts without an effect, in 2,000 made-up experiments; false alarm 1e-6."""
     rng = np.random.default_rng(1)
