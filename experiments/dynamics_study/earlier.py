@@ -15,6 +15,7 @@ from experiments.dynamics_study.measures import Tables
 from experiments.dynamics_study.runs import CHUNK, PER_RUN
 from experiments.regime import BASE
 from simlab.core.experiment import Run
+from simlab.core.manifest import processor
 from simlab.core.results import Results
 
 PLACE = ["arm", "start", "seed"]
@@ -36,9 +37,15 @@ def same_arms(result: Results) -> None:
         if arm in ARMS and described != _plain(now["arms"][arm]):
             raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {now['arms'][arm]} now")
     runs = result.table("runs")
-    for arm, start in zip(runs["arm"], runs["start"], strict=True):
+    elsewhere = any(result.manifest["device"].get(name) != fact for name, fact in processor().items())
+    for arm, start in sorted(set(zip(runs["arm"], runs["start"], strict=True))):
         if arm in ARMS and start not in ARMS[arm].starts:
             raise ValueError(f"{result.folder}: {arm!r} began from {start!r}, and does not now")
+        # A seed teaches another policy on another processor; a file is the same everywhere.
+        if elsewhere and arm in ARMS and not isinstance(ARMS[arm].starts[start], str):
+            raise ValueError(
+                f"{result.folder}: {start!r} was taught on another processor, and is another here"
+            )
 
 
 def begun(run: Run) -> Tables:

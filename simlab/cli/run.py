@@ -8,7 +8,10 @@ import typer
 
 from simlab.cli.output import one_clear_error
 
-EPILOG = "Example: `simlab run softmax --smoke --out /tmp/softmax`. What there is: `simlab list experiments`."
+EPILOG = (
+    "Examples: `simlab run softmax --smoke --out /tmp/softmax`; "
+    "`simlab run moe_dynamics --after experiments/results/moe_dynamics`. What there is: `simlab list experiments`."
+)
 
 
 def run(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments import dynamics_study
 from experiments.campaign import ARMS, NONE, TIS, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages
@@ -177,9 +178,8 @@ def test_of_a_run_that_is_there_twice_the_earlier_stays():
     ] * 2
 
 
-def _described(folder, start="chain 6", **config):
-    """A stored result with one run of an arm over long responses."""
-    arm = long(NONE)
+def _described(folder, arm="long: no correction", start="chain 6", **config):
+    """A stored result with one run."""
 
     def run(run):
         run.configure(**{"base": BASE, "chunk": CHUNK, "arms": {arm: asdict(ARMS[arm])}} | config)
@@ -200,6 +200,16 @@ def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
     same_arms(_described(tmp_path / "same"))
     with pytest.raises(ValueError, match=message):
         same_arms(_described(tmp_path / "other", **changed))
+
+
+def test_policies_that_another_processor_taught_are_not_gone_on_from(tmp_path, monkeypatch):
+    kept = _described(tmp_path / "kept")
+    taught = _described(tmp_path / "taught", "length: BF16", "recurrence 4")
+    same_arms(taught)
+    monkeypatch.setattr(dynamics_study.earlier, "processor", lambda: {"processor": "another"})
+    same_arms(kept)
+    with pytest.raises(ValueError, match="'recurrence 4' was taught on another processor"):
+        same_arms(taught)
 
 
 def test_only_a_result_of_the_experiment_is_gone_on_from(tmp_path):
