@@ -10,7 +10,8 @@ from simlab.cli.output import one_clear_error
 
 EPILOG = (
     "Examples: `simlab run softmax --smoke --out /tmp/softmax`; "
-    "`simlab run moe_dynamics --after experiments/results/moe_dynamics`. What there is: `simlab list experiments`."
+    "`simlab run moe_dynamics --after experiments/results/moe_dynamics`. "
+    "What there is: `simlab list experiments`."
 )
 
 
