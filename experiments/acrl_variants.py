@@ -1,10 +1,14 @@
-"""The claims of *acrl* that need other objectives: PPO, DAPO, other distances, a penalty on discrepancy."""
+"""The claims of *acrl* that need other objectives: PPO, DAPO, other distances, a penalty on discrepancy.
+
+Over long responses, at the dose of *acrl*.
+"""
 
 from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.campaign import ACRL, DAPO, DAPO_ACRL, NONE, PPO, PPO_ACRL
+from experiments import campaign
+from experiments.campaign import DAPO, DAPO_ACRL, PPO, PPO_ACRL, long
 from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.earlier import same_arms
 from experiments.dynamics_study.rules import Claim, Part, minus
@@ -15,7 +19,8 @@ from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 
-PAIRS = {NONE: ACRL, PPO: PPO_ACRL, DAPO: DAPO_ACRL}
+NONE, ACRL = long(campaign.NONE), long(campaign.ACRL)
+PAIRS = {NONE: ACRL, long(PPO): long(PPO_ACRL), long(DAPO): long(DAPO_ACRL)}
 DISCREPANCY = m.late_log("discrepancy", "the discrepancy d")
 
 CLAIMS = (

@@ -3,11 +3,11 @@
 A run is known by its content, so an arm that several experiments read is computed once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.regime import BASE, CONTROL, SCREENED, STEPS, TAUGHT
+from experiments.regime import BASE, CONTROL, STEPS
 from simlab.training.optimizer import AdamW
 
 PILOT_STEPS = min(STEPS, 200)
@@ -31,12 +31,11 @@ ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 _FRESH = range(4, 12)
 
 
-def _starts(label: str, seeds: Sequence[int] = _FRESH, **how: Any) -> dict[str, dict[str, Any]]:
-    return {f"{label} {seed}": {"seed": seed, **how} for seed in seeds}
+def _starts(label: str, **how: Any) -> dict[str, dict[str, Any]]:
+    return {f"{label} {seed}": {"seed": seed, **how} for seed in _FRESH}
 
 
 _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
-SHARP_STARTS = _starts("sharp", SCREENED, **TAUGHT)
 TEMPLATE_STARTS = _starts("template", **_SHORT)
 SPELLING_STARTS = _starts("two_spellings", **_SHORT)
 RECURRENCE_STARTS = _starts("recurrence", **_SHORT, mistakes=0.02)
@@ -62,7 +61,7 @@ class Arm:
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    starts: Mapping[str, Any] = field(default_factory=lambda: SHARP_STARTS)
+    starts: Mapping[str, Any] = field(default_factory=lambda: LONG_STARTS)
     steps: int = PILOT_STEPS
     x_factor: float | None = None
     x_from: str = NONE
@@ -124,15 +123,6 @@ NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in
 EXPERTS: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
 
-ARMS: dict[str, Arm] = {
-    NONE: Arm(_objective("grpo")),
-    ACRL: _acrl(0.35),
-    PPO: Arm({"critic": {}, **_objective("ppo")}),
-    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
-    DAPO: Arm(_objective("dapo")),
-    DAPO_ACRL: _acrl(0.35, base="dapo"),
-}
-
 EQUAL = "f32/f32"
 CANCEL = {
     "GRPO": "grpo",
@@ -156,7 +146,7 @@ def _cancel(starts: Mapping[str, Any], objective: str, group: int = 16) -> Arm:
     return Arm({**changes, **_objective(objective, **clip)}, starts)
 
 
-ARMS |= {f"template: {name}": _cancel(TEMPLATE_STARTS, objective) for name, objective in CANCEL.items()}
+ARMS = {f"template: {name}": _cancel(TEMPLATE_STARTS, objective) for name, objective in CANCEL.items()}
 ARMS |= {f"two_spellings: {name}": _cancel(SPELLING_STARTS, CANCEL[name]) for name in SPELLED}
 ARMS |= {
     f"template: {name}, G = {group}": _cancel(TEMPLATE_STARTS, CANCEL[name], group)
@@ -228,7 +218,7 @@ BARE = {
 }
 """On-policy, without stabilisers."""
 LONGER = {
-    NONE: ARMS[NONE],
+    NONE: Arm(_objective("grpo")),
     BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
     TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
     MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
@@ -272,6 +262,10 @@ LONGER = {
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
+    PPO: Arm({"critic": {}, **_objective("ppo")}),
+    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
+    DAPO: Arm(_objective("dapo")),
+    DAPO_ACRL: _acrl(0.35, base="dapo"),
     FP8: Arm({**_objective("grpo"), **NEAREST.engines()}),
     FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),

@@ -6,8 +6,13 @@ from figures.arms import against, by_start, draw_against
 from figures.style import PAGE, new_figure
 from simlab.core.results import Results
 
-PAIRS = {"ACRL 0.35": "no correction", "PPO, ACRL": "PPO", "DAPO, ACRL": "DAPO"} | against(
-    "no correction", ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
+PAIRS = {
+    "long: ACRL 0.35": "long: no correction",
+    "long: PPO, ACRL": "long: PPO",
+    "long: DAPO, ACRL": "long: DAPO",
+} | against(
+    "long: no correction",
+    ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy"),
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
-from experiments.campaign import NONE
+from experiments import campaign
 from experiments.dynamics_study.runs import CHUNK, Frames, places
 from experiments.dynamics_study.studies import curves, policies, run_row, taught
 from simlab.core.experiment import Run
@@ -28,6 +28,7 @@ PENALTY = 1.0
 """What a sequence with the mean discrepancy of its batch loses: as much as a right answer earns."""
 GAMMA, CLIP = 0.35, 5.0
 FIRST_STEPS = 5
+NONE = campaign.long(campaign.NONE)
 
 
 def distances(batch: TokenBatch) -> Array:
