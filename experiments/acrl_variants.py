@@ -44,7 +44,9 @@ CLAIMS = (
 
 
 def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    frames = collect(run, [arm for arm in arms if arm not in VARIANTS], seed)
+    # Of no arm there are no tables.
+    plain = [arm for arm in arms if arm not in VARIANTS] or [NONE]
+    frames = collect(run, plain, seed)
     if variants := [arm for arm in arms if arm in VARIANTS]:
         with run.phase("variants"):
             more = varied(run, variants, seed)
