@@ -9,8 +9,8 @@ import typer
 from simlab.cli.output import one_clear_error
 
 EPILOG = (
-    "Examples: `simlab run softmax --smoke --out /tmp/softmax`; "
-    "`simlab run moe_dynamics --after experiments/results/moe_dynamics`. "
+    "Example: `simlab run softmax --smoke --out /tmp/softmax`, "
+    "or `simlab run moe_dynamics --after experiments/results/moe_dynamics`. "
     "What there is: `simlab list experiments`."
 )
 
