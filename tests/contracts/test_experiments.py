@@ -1,6 +1,7 @@
 """Every experiment and every figure: names agree, smoke mode runs, figures draw from what it wrote."""
 
 import os
+import re
 from importlib import import_module
 
 import jax
@@ -81,3 +82,17 @@ def test_committed_results_are_finished_clean_and_small():
         assert not manifest["config"]["smoke"]
         assert set(results.table_names) == set(manifest["tables"])
         assert all(table.stat().st_size < 1_000_000 for table in path.glob("*.parquet"))
+
+
+def test_one_command_makes_every_committed_result_again_but_the_kept_policies():
+    from simlab.core.paths import committed_results
+
+    folder = committed_results("")
+    if not folder.is_dir():
+        pytest.skip("no results travel with an installed package")
+    makefile = (folder.parents[1] / "Makefile").read_text()
+    named = re.search(r"^RESULTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
+    assert named
+    made = named[1].replace("\\", " ").split()
+    kept = ["first_policies", "first_experts"]
+    assert sorted([*made, *kept]) == sorted(path.name for path in folder.iterdir())
