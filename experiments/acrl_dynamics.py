@@ -119,7 +119,7 @@ OTHER_LEVELS = {
 
 def run(run: Run) -> None:
     scanned = [claim for claims in OTHER_LEVELS.values() for claim in claims]
-    compute(run, (*CLAIMS, *scanned), smoke=(NONE, ACRL), make=watching(WATCHED))
+    compute(run, (*CLAIMS, *scanned), smoke=(NONE, ACRL), make=watching(WATCHED), watched=WATCHED)
     with run.phase("cost"):
         run.table("cost", acrl_share(run.smoke))
 

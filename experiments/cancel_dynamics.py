@@ -76,7 +76,7 @@ CLAIMS = (
 
 
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(UNCHANGED, MIN), make=watching(WATCHED))
+    compute(run, CLAIMS, smoke=(UNCHANGED, MIN), make=watching(WATCHED), watched=WATCHED)
 
 
 def decide(results: Results) -> list[Finding]:

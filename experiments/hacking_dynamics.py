@@ -130,7 +130,7 @@ def make(run: Run, arms: Sequence[str], seed: int) -> Frames:
 
 
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(NONE, GSPO), make=make)
+    compute(run, CLAIMS, smoke=(NONE, GSPO), make=make, watched=WATCHED)
 
 
 def decide(results: Results) -> list[Finding]:

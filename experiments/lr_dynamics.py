@@ -80,7 +80,7 @@ CLAIMS = (
 
 
 def run(run: Run) -> None:
-    compute(run, CLAIMS, smoke=(NONE, TIS), make=watching(WATCHED))
+    compute(run, CLAIMS, smoke=(NONE, TIS), make=watching(WATCHED), watched=WATCHED)
 
 
 def decide(results: Results) -> list[Finding]:

@@ -4,7 +4,7 @@ Runs take hours and their store may be lost; the tables of an experiment are kep
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +19,7 @@ from simlab.core.manifest import processor
 from simlab.core.results import Results
 
 PLACE = ["arm", "start", "seed"]
-NOTED = ("commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")
+NOTED = ("name", "commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")
 """What the manifest keeps of that of the earlier result."""
 
 
@@ -29,6 +29,8 @@ def same_arms(result: Results) -> None:
     A result from before manifests told what its arms were is only asked for its first policies.
     """
     then = result.manifest["config"]
+    if "base" not in then:
+        raise ValueError(f"{result.folder}: {result.manifest['name']} has no arms to go on from")
     now = {"base": BASE, "chunk": CHUNK, "arms": {name: asdict(ARMS[name]) for name in ARMS}}
     for name in ("base", "chunk"):
         if then.get(name) != _plain(now[name]):
@@ -48,14 +50,21 @@ def same_arms(result: Results) -> None:
             )
 
 
-def begun(run: Run) -> Tables:
-    """Return the tables that `run` goes on from, none for a fresh one; its manifest says whose they are."""
+def begun(run: Run, arms: Sequence[str], watched: Collection[str] = ()) -> Tables:
+    """Return the rows of `arms` that `run` goes on from, none for a fresh one; its manifest says whose.
+
+    The result may be another experiment's. Runs of `watched` arms that nobody watched there are made again,
+    since watching repeats them.
+    """
     if run.after is None:
         return Tables({})
     manifest = run.after.manifest
     run.configure(after={name: manifest[name] for name in NOTED})
-    present = [name for name in PER_RUN if name in run.after.table_names]
-    return Tables({name: run.after.table(name) for name in present})
+    tables = {name: run.after.table(name) for name in PER_RUN if name in run.after.table_names}
+    runs = tables["runs"]
+    seen = runs["run"].isin(tables["watched"]["run"]) if "watched" in tables else False
+    kept = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(watched) | seen)]
+    return Tables({name: table[table["run"].isin(kept)] for name, table in tables.items()})
 
 
 def lacking(tables: Tables, arms: Sequence[str], seed: int, starts: int) -> list[str]:
@@ -75,9 +84,8 @@ def joined(one: Tables, other: Tables) -> Tables:
     there = pd.MultiIndex.from_frame(one.table("runs")[PLACE])
     again = runs["run"][pd.MultiIndex.from_frame(runs[PLACE]).isin(there)]
     fresh = {name: table[~table["run"].isin(again)] for name, table in other.tables.items()}
-    return Tables(
-        {name: pd.concat([one.table(name), table], ignore_index=True) for name, table in fresh.items()}
-    )
+    both = {name: [each[name] for each in (one.tables, fresh) if name in each] for name in PER_RUN}
+    return Tables({name: pd.concat(parts, ignore_index=True) for name, parts in both.items() if parts})
 
 
 def _plain(value: Any) -> Any:

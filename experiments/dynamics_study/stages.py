@@ -5,7 +5,7 @@ err as often as one of 95% (O'Brien & Fleming 1979), and as nearly: a bootstrap 
 a point or two.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from experiments.dynamics_study.earlier import begun, joined, lacking
 from experiments.dynamics_study.measures import Views
@@ -46,13 +46,15 @@ def staged(
     undecided: Callable[[Tables], Sequence[str]],
     make: Make,
     parts: Callable[[Sequence[str]], Sequence[Sequence[str]]] = together,
+    watched: Collection[str] = (),
 ) -> None:
     """Make a stage of `arms`, then the next of those that `undecided` returns; write the tables.
 
-    What the result has that `run` goes on from is not made again. Interrupted after the first stage it ends
-    with the `parts` that it has, whose runs would be lost to the tables.
+    What the result has that `run` goes on from is not made again, but for `watched` arms that were not
+    there. Interrupted after the first stage it ends with the `parts` that it has, whose runs would be lost
+    to the tables.
     """
-    tables = begun(run)
+    tables = begun(run, arms, watched)
     for stage, seed in enumerate(SEEDS, 1):
         if stage > 1 and (run.smoke or not (arms := undecided(tables))):
             break
@@ -82,9 +84,16 @@ def level_of(views: Views, arm: str) -> float:
     return LEVELS[max(stage for stage, seed in enumerate(SEEDS) if seed in made)]
 
 
-def compute(run: Run, claims: Sequence[Claim], smoke: Sequence[str], make: Make = collect) -> None:
-    """Make the stages that claims need, or one of the arms `smoke` in the smoke mode."""
-    staged(run, smoke if run.smoke else arms_of(claims), lambda tables: still_open(tables, claims), make)
+def compute(
+    run: Run,
+    claims: Sequence[Claim],
+    smoke: Sequence[str],
+    make: Make = collect,
+    watched: Collection[str] = (),
+) -> None:
+    """Make the stages that claims need, `watched` arms by `make`, or one of `smoke` in the smoke mode."""
+    arms = smoke if run.smoke else arms_of(claims)
+    staged(run, arms, lambda tables: still_open(tables, claims), make, watched=watched)
 
 
 def still_open(tables: Tables, claims: Sequence[Claim]) -> tuple[str, ...]:

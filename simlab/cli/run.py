@@ -20,7 +20,10 @@ def run(
     smoke: Annotated[bool, typer.Option("--smoke", help="A tiny version that takes seconds.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result folder; default runs/EXPERIMENT.")] = None,
     after: Annotated[
-        Path | None, typer.Option(help="Folder of an earlier result: only the runs that it lacks are made.")
+        Path | None,
+        typer.Option(
+            help="Folder of an earlier result, or of another's with shared arms: only what it lacks is run."
+        ),
     ] = None,
 ) -> None:
     """Run an experiment and write its tables and manifest."""

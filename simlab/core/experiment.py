@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 class Run:
     """One execution of an experiment: its folder, its mode, and what goes into its manifest.
 
-    `after` is an earlier result of the experiment whose rows are not made again; the tables then hold both.
+    `after` is an earlier result whose rows are not made again; the tables then hold both.
     """
 
     name: str
@@ -110,8 +110,8 @@ def earlier(experiment: Experiment, folder: Path, out: Path, smoke: bool = False
     if folder.resolve() == out.resolve():
         raise ValueError(f"--after {folder} is the folder that is written; name another --out")
     found = Results(folder)
-    if (found.manifest["name"], found.manifest["config"]["smoke"]) != (experiment.name, smoke):
+    if found.manifest["config"]["smoke"] != smoke:
         kind = "smoke" if smoke else "full"
-        raise ValueError(f"--after {folder} does not hold a {kind} run of {experiment.name}")
+        raise ValueError(f"--after {folder} does not hold a {kind} run")
     experiment.goes_on(found)
     return found

@@ -134,7 +134,7 @@ def test_both_stages_together_err_as_often_as_one():
     assert 0 < wrong <= binomial_interval(2000, 0.05, 1e-6)[1] + 0.02 * 2000
 
 
-def _staged(names, calls, broken=False):
+def _staged(names, calls, broken=False, watched=()):
     """An experiment that asks whether the arms `names` earn more than "none", which "open" leaves open."""
     claims = [Claim("L3", (Part(m.REWARD, minus(name, "none"), "positive", 0.02),)) for name in names]
     noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.STARTS, 2))
@@ -144,9 +144,16 @@ def _staged(names, calls, broken=False):
             raise KeyboardInterrupt
         return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + noise["nco".index(arm[0]), start, seed]
 
+    made_up = _made_up(effects, calls)
+
+    def make(run, arms, seed):
+        frames = made_up(run, arms, seed)
+        seen = frames["runs"]["run"][frames["runs"]["arm"].isin(watched)]
+        return frames | ({"watched": pd.DataFrame({"run": seen, "step": 0})} if watched else {})
+
     def run(run):
         run.configure(base=BASE, chunk=CHUNK)
-        stages.compute(run, claims, smoke=(), make=_made_up(effects, calls))
+        stages.compute(run, claims, smoke=(), make=make, watched=watched)  # pyright: ignore
 
     return Experiment("made_up", "?", "none", run, 1.0, goes_on=same_arms)
 
@@ -165,6 +172,23 @@ def test_what_an_earlier_result_has_is_not_made_again(tmp_path):
         keys = [key for key in ("run", "step", "metric", "low") if key in one]
         one, other = (each.sort_values(keys, ignore_index=True) for each in (one, other))
         pd.testing.assert_frame_equal(one, other)
+
+
+def test_of_another_experiment_only_what_is_asked_and_nobody_has_to_watch_is_taken(tmp_path):
+    other = execute(_staged(["clear", "open"], []), tmp_path / "other")
+    calls = []
+    asking = replace(_staged(["open"], calls, watched=("none",)), name="asking")
+    first = execute(asking, tmp_path / "first", after=earlier(asking, other.folder, tmp_path / "first"))
+    assert calls == [(("none",), 0), (("none",), 1)]
+    assert first.manifest["config"]["after"]["name"] == "made_up"
+    runs, seen = first.table("runs"), first.table("watched")
+    assert set(runs["arm"]) == {"open", "none"}
+    assert len(runs) == 2 * len(stages.SEEDS) * stages.STARTS
+    assert sorted(seen["run"]) == sorted(runs["run"][runs["arm"] == "none"])
+    assert set(first.table("chunks")["run"]) == set(runs["run"])
+    again = execute(asking, tmp_path / "again", after=earlier(asking, first.folder, tmp_path / "again"))
+    assert len(calls) == 2
+    assert len(again.table("watched")) == len(seen)
 
 
 def test_of_a_run_that_is_there_twice_the_earlier_stays():
@@ -212,13 +236,14 @@ def test_policies_that_another_processor_taught_are_not_gone_on_from(tmp_path, m
         same_arms(taught)
 
 
-def test_only_a_result_of_the_experiment_is_gone_on_from(tmp_path):
+def test_only_a_result_with_arms_is_gone_on_from(tmp_path):
     folder = _described(tmp_path / "before").folder
     described = Experiment("described", "?", "none", lambda _: None, 1.0, goes_on=same_arms)
+    bare = execute(replace(described, run=lambda run: run.configure()), tmp_path / "bare").folder
     asked = {
         "does not go on from earlier results": {"experiment": replace(described, goes_on=None)},
         "is the folder that is written": {"out": folder},
-        "does not hold a full run of other": {"experiment": replace(described, name="other")},
+        "described has no arms to go on from": {"folder": bare},
         "does not hold a smoke run": {"smoke": True},
         "no finished run": {"folder": tmp_path},
     }
