@@ -63,8 +63,8 @@ def begun(run: Run, arms: Sequence[str], watched: Collection[str] = ()) -> Table
     tables = {name: run.after.table(name) for name in PER_RUN if name in run.after.table_names}
     runs = tables["runs"]
     seen = runs["run"].isin(tables["watched"]["run"]) if "watched" in tables else False
-    kept = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(watched) | seen)]
-    return Tables({name: table[table["run"].isin(kept)] for name, table in tables.items()})
+    kept = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(list(watched)) | seen)]
+    return Tables({name: table[table["run"].isin(list(kept))] for name, table in tables.items()})
 
 
 def lacking(tables: Tables, arms: Sequence[str], seed: int, starts: int) -> list[str]:
