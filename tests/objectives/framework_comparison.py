@@ -27,6 +27,7 @@ from simlab.objectives.corrections import sequence_log_rho
 from simlab.objectives.ratios import GeometricMean, LogLikelihood, SoftGate, geometric_ratio
 
 EPS = 2.0**-24
+TINY = float(np.finfo(np.float32).tiny)
 FACTORS = 20
 GROUP_SIZE = 4
 
@@ -73,7 +74,8 @@ def assert_equal_to_round_off(
         if label in skip:
             continue
         relative = relative_error(objective, case.batch, advantages)
-        allowed = 2 * relative * np.abs(case.golden.coefficients)
+        # XLA flushes subnormal numbers to zero; torch may keep them.
+        allowed = 2 * relative * np.abs(case.golden.coefficients) + TINY
         allowed_value = 2 * (relative.max() + case.batch.logp.size * EPS) * case.golden.magnitude
         floor = case.floor + gate_error(objective)
         if np.any(floor):
