@@ -4,7 +4,7 @@ Runs take hours and their store may be lost; the tables of an experiment are kep
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +35,7 @@ def same_arms(result: Results) -> None:
     for name in ("base", "chunk"):
         if then.get(name) != _plain(now[name]):
             raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now[name]} now")
-    for arm, described in then.get("arms", {}).items():
+    for arm, described in _described(then).items():
         if arm in ARMS and described != _plain(now["arms"][arm]):
             raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {now['arms'][arm]} now")
     runs = result.table("runs")
@@ -53,14 +53,16 @@ def same_arms(result: Results) -> None:
 def begun(run: Run, arms: Sequence[str], watched: Collection[str] = ()) -> Tables:
     """Return the rows of `arms` that `run` goes on from, none for a fresh one; its manifest says whose.
 
-    The result may be another experiment's. Runs of `watched` arms that nobody watched there are made again,
-    since watching repeats them.
+    The result may be another experiment's, which looks at other things: `watched` arms are then made again,
+    since watching repeats them, as are those that nobody watched.
     """
     if run.after is None:
         return Tables({})
     manifest = run.after.manifest
     run.configure(after={name: manifest[name] for name in NOTED})
     tables = {name: run.after.table(name) for name in PER_RUN if name in run.after.table_names}
+    if manifest["name"] != run.name:
+        tables.pop("watched", None)
     runs = tables["runs"]
     seen = runs["run"].isin(tables["watched"]["run"]) if "watched" in tables else False
     kept = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(list(watched)) | seen)]
@@ -86,6 +88,12 @@ def joined(one: Tables, other: Tables) -> Tables:
     fresh = {name: table[~table["run"].isin(again)] for name, table in other.tables.items()}
     both = {name: [each[name] for each in (one.tables, fresh) if name in each] for name in PER_RUN}
     return Tables({name: pd.concat(parts, ignore_index=True) for name, parts in both.items() if parts})
+
+
+def _described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the arms of a result were, those too that it took from the result before it."""
+    before = config.get("after")
+    return (_described(before["config"]) if before else {}) | config.get("arms", {})
 
 
 def _plain(value: Any) -> Any:

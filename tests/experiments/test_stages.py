@@ -174,8 +174,9 @@ def test_what_an_earlier_result_has_is_not_made_again(tmp_path):
         pd.testing.assert_frame_equal(one, other)
 
 
-def test_of_another_experiment_only_what_is_asked_and_nobody_has_to_watch_is_taken(tmp_path):
-    other = execute(_staged(["clear", "open"], []), tmp_path / "other")
+@pytest.mark.parametrize("watched", [(), ("none",)])
+def test_of_another_experiment_only_what_is_asked_and_nobody_has_to_watch_is_taken(watched, tmp_path):
+    other = execute(_staged(["clear", "open"], [], watched=watched), tmp_path / "other")
     calls = []
     asking = replace(_staged(["open"], calls, watched=("none",)), name="asking")
     first = execute(asking, tmp_path / "first", after=earlier(asking, other.folder, tmp_path / "first"))
@@ -218,6 +219,10 @@ def _described(folder, arm="long: no correction", start="chain 6", **config):
         ({"base": {**BASE, "prompts": 3}}, "made with base .*'prompts': 3"),
         ({"arms": {long(NONE): asdict(ARMS[long(TIS)])}}, f"'{long(NONE)}' was .*grpo.tis"),
         ({"start": "chain 5"}, "began from 'chain 5'"),
+        (
+            {"arms": {}, "after": {"config": {"arms": {long(NONE): asdict(ARMS[long(TIS)])}}}},
+            f"'{long(NONE)}' was .*grpo.tis",
+        ),
     ],
 )
 def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
