@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from figures import FIGURES
+from figures.catalog import FIGURES
 from figures.style import render
 from scripts import board as readme
 from simlab.claims import Finding
@@ -105,8 +104,7 @@ def test_figures_show_what_the_tables_hold(name, tmp_path):
 
     for figure, source in FIGURES.items():
         if source.experiment == name:
-            draw = import_module(source.module).draw
-            drawn = render(draw, Results(committed_results(name)), tmp_path, figure)[0]
+            drawn = render(source.draw, Results(committed_results(name)), tmp_path, figure)[0]
             kept = ROOT / "figures" / "out" / drawn.name
             assert np.array_equal(imread(drawn), imread(kept)), figure
 

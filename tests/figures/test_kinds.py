@@ -1,7 +1,6 @@
-"""Arms are compared from equal starts: what the starts share widens no band."""
+"""Kinds of figures compare arms from equal initial policies; what those share widens no band."""
 
 import warnings
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,9 @@ import pandas as pd
 import pytest
 
 from experiments.dynamics_study.measures import Tables
-from figures import FIGURES
-from figures.arms import REWARD, bands, by_start, curves, draw_panels, looks
+from figures.catalog import FIGURES, REWARD
+from figures.kinds import Curves, looks
+from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
 from figures.style import render
 
 STARTS = ("a", "b", "c")
@@ -34,7 +34,7 @@ def _curves(*values):
     return pd.DataFrame([values], columns=list(STARTS))
 
 
-def test_bands_of_two_arms_add_up_to_the_error_of_their_paired_difference():
+def test_bands_add_up_to_the_paired_error_of_two_arms():
     found = {"one": _curves(1.0, 5.0, 9.0), "other": _curves(1.3, 5.1, 9.9)}
     drawn = bands(found, log=False)
     one, other = (float((band["high"] - band["middle"]).iloc[0]) for band in drawn.values())
@@ -42,31 +42,31 @@ def test_bands_of_two_arms_add_up_to_the_error_of_their_paired_difference():
     assert np.hypot(one, other) == pytest.approx(gaps.std(ddof=1) / np.sqrt(3))
 
 
-def test_an_arm_without_spread_gets_none_from_the_others():
+def test_bands_are_zero_for_an_arm_without_spread():
     drawn = bands({"one": _curves(1.0, 5.0, 9.0), "exact": _curves(1.0, 1.0, 1.0)}, log=False)
     assert drawn["exact"]["low"].iloc[0] == drawn["exact"]["high"].iloc[0] == 1.0
 
 
-def test_logarithmic_means_are_geometric_unless_there_are_zeros():
+def test_bands_on_log_axes_are_geometric_unless_zero():
     assert bands({"one": _curves(1.0, 10.0, 100.0)}, log=True)["one"]["middle"].iloc[0] == pytest.approx(10)
     assert bands({"one": _curves(0.0, 10.0, 20.0)}, log=True)["one"]["middle"].iloc[0] == pytest.approx(10)
 
 
-def test_seeds_of_a_start_count_once_and_only_shared_starts_are_drawn():
+def test_curves_keep_shared_policies_and_average_seeds():
     rows = [("one", "a", 0, [1.0] * 4), ("one", "a", 1, [3.0] * 4), ("one", "b", 0, [6.0] * 4)]
     results = _made([*rows, ("other", "b", 0, [7.0] * 4)])
-    assert by_start(results, "reward")["one"].to_dict() == {"a": 2.0, "b": 6.0}
+    assert mean_within(results, "reward")["one"].to_dict() == {"a": 2.0, "b": 6.0}
     found = curves(results, ("one", "other", "absent"), "reward")
     assert {arm: list(curve.columns) for arm, curve in found.items()} == {"one": ["b"], "other": ["b"]}
 
 
-def test_what_was_not_watched_is_empty():
+def test_mean_within_is_empty_when_not_recorded():
     results = _made([("one", "a", 0, [1.0] * 4)])
     results.tables["watched"] = pd.DataFrame(columns=["run", "step"])
-    assert not len(by_start(results, "held_out_fp8", table="watched"))
+    assert not len(mean_within(results, "held_out_fp8", table="watched"))
 
 
-def test_known_arms_keep_their_looks():
+def test_looks_of_fixed_arms_are_the_same_everywhere():
     assert (
         looks(("x", "no correction", "BF16 control"))["no correction"]
         == looks(("no correction",))["no correction"]
@@ -75,10 +75,21 @@ def test_known_arms_keep_their_looks():
 
 
 @pytest.mark.parametrize("name", ["hacking_fig2", "cancel_tab3", "cancel_tab2"])
-def test_results_without_the_arms_draw_in_silence(name, tmp_path):
+def test_figures_draw_without_warnings_when_arms_are_missing(name, tmp_path):
     results = _made([("another", "a", 0, [0.0, 1.0])], entropy=1.0, rms_log_rho=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert render(import_module(FIGURES[name].module).draw, results, tmp_path, name)[0].is_file()
-        figure = draw_panels(results, ("another",), (REWARD,))
+        assert render(FIGURES[name].draw, results, tmp_path, name)[0].is_file()
+        figure = Curves(("another",), (REWARD,)).draw(results)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["another"]
+
+
+def test_estimates_of_one_run_match_hand_counts():
+    rewards = [0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02]
+    results = _made([("one", "a", 0, rewards)])
+    values = {
+        "final": final("reward"), "best": best("reward"), "fall": fall("reward"), "gain": steps_to_gain(0.05)
+    }  # fmt: skip
+    found = {name: estimate(results)["one", "a"] for name, estimate in values.items()}
+    # The last quarter is steps 90 to 110; 5 chunks of 0.1 end at step 70; 3 of 5 reach 0.05 at step 50.
+    assert found == pytest.approx({"final": 0.02, "best": 0.1, "fall": -0.08, "gain": 60.0})
