@@ -15,6 +15,7 @@ from simlab.core.experiment import Run
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
+from simlab.sweeps.plan import default_width
 
 CHUNK = 10
 CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
@@ -50,7 +51,7 @@ def collect(run: Run, names: Sequence[str], seed: int) -> Frames:
     if len(plain) < len(chosen):
         first = first_discrepancies(frames[0]["runs"], frames[0]["steps"])
         referred = [place for name in chosen if name not in plain for place in places(name, seed, run.smoke)]
-        frames.append(swept(run, [_with_reference(place, first) for place in referred]))
+        frames.append(swept(run, [with_reference(place, first) for place in referred]))
     described = {name: asdict(ARMS[name]) for name in chosen}
     run.configure(
         base=BASE,
@@ -92,7 +93,8 @@ def places(name: str, seed: int, smoke: bool) -> list[Place]:
     ]
 
 
-def _with_reference(place: Place, first: Mapping[tuple[str, str], float]) -> Place:
+def with_reference(place: Place, first: Mapping[tuple[str, str], float]) -> Place:
+    """Set the reference X of an ACRL run from the first discrepancies, by arm and initial policy."""
     arm = ARMS[place.arm]
     assert arm.x_factor is not None
     reference = float(f"{arm.x_factor * first[arm.x_from, place.start]:.4g}")
@@ -102,7 +104,8 @@ def _with_reference(place: Place, first: Mapping[tuple[str, str], float]) -> Pla
 def swept(run: Run, wanted: Sequence[Place]) -> Frames:
     """Return the runs of these places with their steps and vectors, computing what the store lacks."""
     points = Grid(tuple(Point(place.changes, place.arm) for place in wanted))
-    width = SMOKE_WIDTH if run.smoke else WIDTH
+    # A GPU takes many runs at once for the price of a few.
+    width = SMOKE_WIDTH if run.smoke else max(WIDTH, default_width())
     result = sweep(BASE, points, run.out.parent / "campaign", name=run.name, width=width, yes=True)
     for phase, seconds in result.manifest["timings"].items():
         run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds

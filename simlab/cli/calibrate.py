@@ -41,13 +41,13 @@ def calibrate(
     """
     from dataclasses import asdict
 
+    from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.core.catalog import lookup
     from simlab.core.results import Results
     from simlab.engines import ENGINES, find_engine
     from simlab.engines.dose import DOSES
-    from simlab.harness import calibration
-    from simlab.harness.emulations import real_kernels
-    from simlab.harness.reading import load_checkpoint
+    from simlab.serving import calibration
+    from simlab.serving.emulations import real_kernels
 
     with one_clear_error():
         names = tuple(engine or ([] if dose else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"]))

@@ -1,0 +1,181 @@
+"""Run the experiments that need a GPU, in resumable pieces.
+
+Example: `PYTHONPATH=. python scripts/gpu_session.py bench --out runs/gpu`, then `real_card`, `leaderboards`
+and `long_arms`. Called again with the same folder, an interrupted sweep continues from its last checkpoint.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from experiments import campaign, leaderboard, leaderboard_experts, real_card
+from experiments.benchmarks import device_speed
+from experiments.campaign import ARMS
+from experiments.dynamics_study.runs import Place, first_discrepancies, places, tabled, with_reference
+from experiments.regime import BASE
+from simlab.core.experiment import Experiment, Run, execute
+from simlab.sweeps import Grid, sweep
+from simlab.sweeps.grids import Point
+from simlab.sweeps.result import SweepResult
+
+SEEDS = (0, 1)
+WIDTH, BENCH_SECONDS = 64, 480.0
+WIDTHS = (1, 4, 16, 64, 256, 1024)
+LONG_STEPS = 4000
+OBJECTIVES = {
+    "no correction": {"name": "grpo"},
+    "token TIS": {"name": "grpo+tis", "correction_clip": 2.0},
+    "sequence MIS": {"name": "grpo+seq_mis", "correction_clip": 2.0},
+    "GSPO": {"name": "gspo", **campaign.LONG_CLIP},
+}
+"""No remedy and the headline ones, over nearest E4M3 with its three mantissa bits and over BF16."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """Options of a piece: result folder, processes of a sweep, and whether to run a tiny version."""
+
+    out: Path
+    workers: int
+    smoke: bool
+
+    def run_places(self, wanted: Sequence[Place], name: str) -> SweepResult:
+        """Run `wanted` into the result cache that all sweeps of the session share."""
+        points = Grid(tuple(Point(place.changes, place.arm) for place in wanted))
+        return sweep(
+            BASE,
+            points,
+            self.out / "campaign",
+            name=name,
+            width=WIDTH,
+            workers=self.workers,
+            yes=True,
+            checkpoint_seconds=20.0,
+        )
+
+
+def leaderboards(session: Session) -> None:
+    """Run every arm of both leaderboards, then write each experiment's tables from the result cache."""
+    arms = [
+        contest.named(arm)
+        for contest in (leaderboard.DENSE, leaderboard_experts.EXPERTS)
+        for arm in (campaign.NONE, campaign.BF16, *contest.remedies)
+    ]
+    arms = arms[:1] if session.smoke else arms
+    plain = [arm for arm in arms if ARMS[arm].x_factor is None]
+    referred = [arm for arm in arms if arm not in plain]
+    wanted = [place for arm in plain for seed in SEEDS for place in places(arm, seed, session.smoke)]
+    session.run_places(wanted, "leaderboards")
+    for seed in SEEDS:
+        sources = [place for arm in referred for place in places(ARMS[arm].x_from, seed, session.smoke)]
+        if not sources:
+            continue
+        done = session.run_places(sources, "references")
+        runs = done.runs().assign(arm=[p.arm for p in sources], start=[p.start for p in sources])
+        first = first_discrepancies(runs, done.steps())
+        later = [
+            with_reference(place, first) for arm in referred for place in places(arm, seed, session.smoke)
+        ]
+        session.run_places(later, "referred")
+    if not session.smoke:
+        for experiment in (leaderboard.EXPERIMENT, leaderboard_experts.EXPERIMENT):
+            execute(experiment, session.out / experiment.name)
+
+
+def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[Place]:
+    """Return the runs of one kind of model over `steps`: engines by objectives by initial policies."""
+    return [
+        replace(
+            place,
+            arm=f"{place.arm}, {title}",
+            changes={**place.changes, "objective": objective} | ({} if smoke else {"steps": steps}),
+        )
+        for engine in (campaign.NEAREST_BITS[3], campaign.BF16)[: 1 if smoke else None]
+        for place in places(named(engine), SEEDS[0], smoke)
+        for title, objective in OBJECTIVES.items()
+    ]
+
+
+def long_arms(session: Session) -> None:
+    """Run nearest E4M3 and BF16, without a remedy and with the headline ones, over 4000 steps."""
+
+    def run(run: Run) -> None:
+        kinds = (campaign.long,) if run.smoke else (campaign.long, campaign.experts)
+        wanted = [place for named in kinds for place in long_places(named, LONG_STEPS, run.smoke)]
+        done = session.run_places(wanted, run.name)
+        runs = done.runs()[["run", "seed", "status", "steps_made", "steps"]]
+        runs["arm"], runs["start"] = [p.arm for p in wanted], [p.start for p in wanted]
+        run.seeds(SEEDS[:1])
+        run.configure(base=BASE, arms={place.arm: dict(place.changes) for place in wanted})
+        tables = tabled({"runs": runs, "steps": done.steps(), "vectors": done.vectors()})
+        for name in tables.table_names:
+            run.table(name, tables.table(name))
+
+    question = "Do nearest E4M3 and BF16 collapse over 4000 steps, with and without the headline remedies?"
+    rule = "Exploratory: these runs decide no claim."
+    execute(Experiment("long_arms", question, rule, run, 30.0), session.out / "long_arms", session.smoke)
+
+
+def bench(session: Session) -> None:
+    """Measure run-steps per second by width, up to 1024 runs."""
+    _measure_widths(WIDTHS, session.out / "bench_device", session.smoke)
+
+
+def compile_bench(session: Session) -> None:
+    """Compile the programs of `bench` into the persistent cache, one process per width."""
+    command = [sys.executable, __file__, "one_width", "--out", str(session.out)]
+    command += ["--smoke"] if session.smoke else []
+    environments = [{**os.environ, "BENCH_WIDTH": str(width)} for width in WIDTHS]
+    processes = [subprocess.Popen(command, env=environment) for environment in environments]
+    print([process.wait() for process in processes])
+
+
+def one_width(session: Session) -> None:
+    """Compile the programs of the width `$BENCH_WIDTH`; timings beside other processes are void."""
+    width = int(os.environ["BENCH_WIDTH"])
+    _measure_widths((width,), session.out / f"compile-{width}", session.smoke)
+
+
+def _measure_widths(widths: Sequence[int], out: Path, smoke: bool) -> None:
+    measured = partial(device_speed.measure, widths=(2,) if smoke else widths, limit_seconds=BENCH_SECONDS)
+    execute(replace(device_speed.EXPERIMENT, run=measured), out, smoke)
+
+
+def compare_card(session: Session) -> None:
+    """Compare the GPU's own matrix products with the models of tensor cores."""
+    execute(real_card.EXPERIMENT, session.out / "real_card", session.smoke)
+
+
+PIECES = {
+    "bench": bench,
+    "compile_bench": compile_bench,
+    "one_width": one_width,
+    "real_card": compare_card,
+    "leaderboards": leaderboards,
+    "long_arms": long_arms,
+}
+
+
+def main() -> None:
+    """Run one piece."""
+    # Several processes share the memory of one GPU.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("piece", choices=PIECES)
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="result folder")
+    parser.add_argument("--workers", type=int, default=12, help="processes of a sweep (default 12)")
+    parser.add_argument("--smoke", action="store_true", help="run a tiny version")
+    chosen = parser.parse_args()
+    began = time.perf_counter()
+    PIECES[chosen.piece](Session(chosen.out, chosen.workers, chosen.smoke))
+    print(f"{chosen.piece}: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
