@@ -10,7 +10,6 @@ from matplotlib.image import imread
 
 from figures.catalog import FIGURES
 from figures.style import render
-from scripts import board as readme
 from simlab.claims import Finding
 from simlab.claims.board import UNTESTED, WORDS, board, counts, evidence, stored, summary
 from simlab.claims.catalog import CLAIMS, PAPERS
@@ -107,13 +106,6 @@ def test_figures_show_what_the_tables_hold(name, tmp_path):
             drawn = render(source.draw, Results(committed_results(name)), tmp_path, figure)[0]
             kept = ROOT / "figures" / "out" / drawn.name
             assert np.array_equal(imread(drawn), imread(kept)), figure
-
-
-def test_the_readme_counts_what_the_board_shows():
-    text = (ROOT / "README.md").read_text()
-    if readme.BEGIN not in text:
-        pytest.skip("the README shows no counts")
-    assert readme.renewed(text) == text
 
 
 def test_summary_counts_papers_apart_from_ours(shop):

@@ -7,7 +7,7 @@ import pytest
 from figures.catalog import FIGURES
 from figures.style import render
 from simlab.core.experiment import execute
-from simlab.theory.corrections import CORRECTIONS
+from simlab.theory.correction_moments import CORRECTIONS
 
 
 @pytest.mark.parametrize("name", ["theory_corrections", "theory_survival"])

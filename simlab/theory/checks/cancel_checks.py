@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from simlab.theory.board import EXACT, SINGLE, Claim, Finding
 from simlab.theory.cancellation import (
     clip_leftover,
     constraint,
@@ -28,6 +27,7 @@ from simlab.theory.drift import (
     three_trajectories,
     toy_space,
 )
+from simlab.theory.exact_claim import EXACT, SINGLE, Claim, Finding
 from simlab.theory.groups import normalized
 
 PROJECTIONS = ("dfpo_min", "dfpo_orth", "dfpo_posorth", "dfpo_rebalance")

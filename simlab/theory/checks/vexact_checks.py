@@ -5,10 +5,10 @@ from functools import cache
 import numpy as np
 
 from simlab.models.tabular import enumerate_sequences
-from simlab.theory.board import EXACT, Claim, Finding
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
-from simlab.theory.corrections import CORRECTIONS, Quality, acrl, best_mse, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, dose_for, qualities
 from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerated_moments
+from simlab.theory.exact_claim import EXACT, Claim, Finding
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative
 from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import leave_one_out

@@ -3,8 +3,8 @@
 import numpy as np
 
 from simlab.theory.acrl import entropy_after_step, entropy_by_quadrant, entropy_change, sign_cases
-from simlab.theory.board import Claim, Finding
 from simlab.theory.drift import order
+from simlab.theory.exact_claim import Claim, Finding
 from simlab.theory.expectation import softmax
 
 

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
-from simlab.theory.board import EXACT, Claim, Finding
+from simlab.theory.exact_claim import EXACT, Claim, Finding
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative, softmax
 from simlab.theory.groups import group_gap, leave_one_out, normalized
 from simlab.theory.hacking import (
@@ -17,7 +17,7 @@ from simlab.theory.hacking import (
     weight_noise,
 )
 from simlab.theory.importance import inverse_rho_mean, mean_rho_in_bins, rho_mean, rho_variance, survival_bias
-from simlab.theory.rounding import measured_rho_std, normalized_rows, predicted_rho_std, rounded_softmax
+from simlab.theory.rounding_error import measured_rho_std, normalized_rows, predicted_rho_std, rounded_softmax
 
 BINS = np.array([0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0])
 """Edges of the probability bins of the survival curves."""

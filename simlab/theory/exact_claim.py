@@ -1,7 +1,7 @@
-"""The board of claims that can be decided exactly: `simlab theory` prints it."""
+"""Claims that can be decided exactly, and how one is computed."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 EXACT = 1e-12
@@ -50,15 +50,3 @@ def run(claim: Claim) -> dict:
         "statement": claim.statement,
         "rule": claim.rule,
     }
-
-
-def claims() -> tuple[Claim, ...]:
-    """All rows, paper by paper."""
-    from simlab.theory.checks import acrl, cancel, hacking, lr, vexact
-
-    return (*hacking.CLAIMS, *lr.CLAIMS, *vexact.CLAIMS, *acrl.CLAIMS, *cancel.CLAIMS)
-
-
-def board(chosen: Iterable[Claim] | None = None) -> list[dict]:
-    """Compute the rows of `chosen` claims, by default all."""
-    return [run(claim) for claim in (claims() if chosen is None else chosen)]

@@ -6,7 +6,6 @@ import numpy as np
 
 from simlab.engines import ENGINE_PAIRS
 from simlab.models.tabular import enumerate_sequences
-from simlab.theory.board import Claim, Finding
 from simlab.theory.bounds import (
     Bound,
     expected_progress,
@@ -18,6 +17,7 @@ from simlab.theory.bounds import (
     worst_rewards,
 )
 from simlab.theory.engine_pairs import pair_rows
+from simlab.theory.exact_claim import Claim, Finding
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, softmax
 
 LENGTHS = (1, 2, 4, 6, 8)
