@@ -26,7 +26,9 @@ def imported(tree: ast.AST, names: set[str]) -> set[str]:
         if isinstance(node, ast.Import):
             targets |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            targets |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            # A submodule taken from its package needs nothing of the package itself.
+            targets |= inner if inner <= names else inner | {node.module}
         targets |= imported(node, names)
     return targets & names
 

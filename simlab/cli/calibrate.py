@@ -98,9 +98,9 @@ def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> N
         Experiment(name="calibrate", question="?", decision_rule="none", minutes=1.0, run=run), out
     )
     open_shop()
-    figure = import_module("figures.calibration")
+    figure = import_module("figures.real_engines")
     if tables["fits"][0]["rms_measured"] <= figure.EXACT:
         typer.echo(f"results: {out}; the two agree, so that there is nothing to draw", err=True)
         return
-    paths = import_module("figures.style").render(figure.draw, written, out, "calibration")
+    paths = import_module("figures.style").render(figure.draw_calibration, written, out, "calibration")
     typer.echo(f"results: {out} ({', '.join(path.name for path in paths)})", err=True)

@@ -8,7 +8,7 @@ from simlab.diagnosis.answer import Answer, confidence, unknown
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget
-from simlab.theory.corrections import CORRECTIONS, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, dose_for, qualities
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 
 VANISH = "will sequence-level IS vanish at this length?"

@@ -162,7 +162,7 @@ LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
 
 
 def quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Any]]:
-    """Return quantiles of two sets of log rho [n], a row per level: what `figures.calibration` draws."""
+    """Return quantiles of two sets of log rho [n], a row per level: what `figures.real_engines` draws."""
     both = (np.quantile(one, LEVELS).tolist() for one in (measured, predicted))
     return [
         {**labels, "level": level, "measured": a, "predicted": b}

@@ -11,8 +11,8 @@ import numpy as np
 
 from simlab.core.manifest import device, versions
 from simlab.engines import Engine, find_engine
-from simlab.models.cache import empty_cache
 from simlab.models.config import TransformerConfig
+from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, response_logps
 from simlab.rollout.generate import generate
