@@ -14,11 +14,11 @@ from experiments import campaign
 from experiments.dynamics_study.runs import CHUNK, Frames, places
 from experiments.dynamics_study.studies import curves, policies, run_row, taught
 from simlab.core.experiment import Run
+from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, named
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
-from simlab.objectives.record import Scalar, record
 from simlab.sweeps.program import Lane, stacked
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train
@@ -42,7 +42,7 @@ def distances(batch: TokenBatch) -> Array:
     return jax.vmap(lambda x: masked_mean(x, batch.mask, axis=1))(tokens)
 
 
-@record()
+@pytree
 class Distance:
     """ACRL with X and Y in one of the `distances`, per group."""
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
 from simlab.objectives.corrections import token_log_rho
-from simlab.objectives.record import Scalar, record
 
 Level = Callable[[Array, Array], Array]
 
@@ -60,7 +60,7 @@ def k3(log_rho: Array) -> Array:
     return jnp.exp(log_rho) - 1 - log_rho
 
 
-@record(static=("level",))
+@pytree
 class RatioBand:
     """Keeps what has exp(k1) inside a band; one number C means (1 / C, C).
 
@@ -71,7 +71,7 @@ class RatioBand:
     Deviation: as in verl the band holds 1 / rho, not rho, since k1 = -log rho; `seq_max` is ours.
     """
 
-    level: Level = seq_mean
+    level: Level = static(default=seq_mean)
     rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
 
     def __call__(self, batch: TokenBatch) -> Array:
@@ -83,7 +83,7 @@ class RatioBand:
         return (lowest >= jnp.log(jnp.float32(low))) & (highest <= jnp.log(jnp.float32(high)))
 
 
-@record(static=("divergence", "level"))
+@pytree
 class DivergenceCap:
     """Keeps what has a divergence (`k2` or `k3`) of at most `rejection_bounds`.
 
@@ -91,8 +91,8 @@ class DivergenceCap:
         seq_max_k2, seq_max_k3.
     """
 
-    divergence: Callable[[Array], Array] = k3
-    level: Level = seq_mean
+    divergence: Callable[[Array], Array] = static(default=k3)
+    level: Level = static(default=seq_mean)
     rejection_bounds: Scalar = 0.01
 
     def __call__(self, batch: TokenBatch) -> Array:
@@ -100,7 +100,7 @@ class DivergenceCap:
         return self.level(self.divergence(token_log_rho(batch)), batch.mask) <= self.rejection_bounds
 
 
-@record()
+@pytree
 class Veto:
     """Drops a sequence as soon as one of its tokens has rho below `rejection_bounds`.
 
@@ -115,7 +115,7 @@ class Veto:
         return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
 
 
-@record()
+@pytree
 class OffPolicySequenceMask:
     """Drops sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 

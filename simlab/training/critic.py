@@ -1,13 +1,13 @@
 """The critic of PPO: a second transformer with a scalar head, trained on the returns of GAE."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Scalar, pytree
 from simlab.engines import Engine
 from simlab.engines.accumulate import float32_dot
 from simlab.models.config import TransformerConfig
@@ -19,11 +19,8 @@ from simlab.objectives.advantages import Gae
 from simlab.rollout.trajectory import Trajectory
 from simlab.training.optimizer import AdamW, global_norm
 
-Number = Any  # a Python number or a traced scalar
 
-
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class CriticState:
     """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's opt_state."""
 
@@ -31,8 +28,7 @@ class CriticState:
     opt_state: Any
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Critic:
     """A value function, its optimizer and the numbers of GAE, all of which may be traced.
 
@@ -47,9 +43,9 @@ class Critic:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=2.5e-3))
-    discount: Number = 1.0
-    trace: Number = 1.0
-    value_clip: Number = 0.5
+    discount: Scalar = 1.0
+    trace: Scalar = 1.0
+    value_clip: Scalar = 0.5
 
     @property
     def gae(self) -> Gae:

@@ -1,8 +1,7 @@
 """What a run is made of, and the state that it carries from step to step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.catalog import shown
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.engines.engine import EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
@@ -24,26 +23,11 @@ from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Constant, Schedule
 from simlab.training.staleness import init_past_params
 
-Number = Any  # a Python number or a traced scalar
 EXTRA_TERMS = ("entropy", "kl")
 OLD_LOG_PROBS = ("train", "rollout")
 
 
-@partial(
-    register_dataclass,
-    data_fields=[
-        "engines",
-        "objective",
-        "optimizer",
-        "sampler",
-        "schedule",
-        "extra_terms",
-        "gradient_site",
-        "critic",
-    ],
-    meta_fields=["task", "model", "prompts", "group_size", "minibatches", "staleness", "old_log_probs"],
-)
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Recipe:
     """Everything that decides a run but its seed and its first parameters.
 
@@ -69,16 +53,16 @@ class Recipe:
     optimizer: AdamW = field(default_factory=AdamW)
     sampler: Sampler = field(default_factory=Sampler)
     schedule: Schedule = field(default_factory=Constant)
-    extra_terms: Mapping[str, Number] = field(default_factory=dict)
+    extra_terms: Mapping[str, Scalar] = field(default_factory=dict)
     gradient_site: Site = FLOAT32_SITE
     critic: Critic | None = None
-    task: Task
-    model: TransformerConfig
-    prompts: int = 8
-    group_size: int = 16
-    minibatches: int = 4
-    staleness: int = 0
-    old_log_probs: str = "train"
+    task: Task = static()
+    model: TransformerConfig = static()
+    prompts: int = static(default=8)
+    group_size: int = static(default=16)
+    minibatches: int = static(default=4)
+    staleness: int = static(default=0)
+    old_log_probs: str = static(default="train")
 
     def __post_init__(self):
         """Refuse what cannot run."""
@@ -105,8 +89,7 @@ class Recipe:
             raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class TrainState:
     """State of one run between two steps. A part that the recipe does not need is None.
 

@@ -4,17 +4,13 @@ A schedule that reacts to the run keeps a `schedule_state` of past metrics in th
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.catalog import lookup
-from simlab.core.trees import register_dataclass
-
-Number = Any  # a Python number or a traced scalar
+from simlab.core.pytree import Integer, Scalar, pytree, static
 
 
 class Schedule(ABC):
@@ -37,12 +33,11 @@ class Schedule(ABC):
         return schedule_state
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Constant(Schedule):
     """Factor 1 after a linear rise over `warmup` steps."""
 
-    warmup: Number = 0
+    warmup: Integer = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -50,14 +45,13 @@ class Constant(Schedule):
         return _warmup_factor(step, self.warmup)
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Linear(Schedule):
     """A straight fall from 1 to `final` between the warm-up and step `steps`, `final` from then on."""
 
-    steps: Number = 400
-    final: Number = 0.0
-    warmup: Number = 0
+    steps: Integer = 400
+    final: Scalar = 0.0
+    warmup: Integer = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -66,17 +60,16 @@ class Linear(Schedule):
         return _warmup_factor(step, self.warmup) * (1 - (1 - self.final) * done)
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Cosine(Schedule):
     """Half a cosine from 1 to `final` between the warm-up and step `steps`, `final` from then on.
 
     Source: cancel App. D.
     """
 
-    steps: Number = 400
-    final: Number = 0.0
-    warmup: Number = 0
+    steps: Integer = 400
+    final: Scalar = 0.0
+    warmup: Integer = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -87,8 +80,7 @@ class Cosine(Schedule):
         )
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Halving(Schedule):
     """Halves at every multiple of `period`, down to `final`.
 
@@ -97,9 +89,9 @@ class Halving(Schedule):
     Source: lr Alg. 1.
     """
 
-    period: Number = 100
-    final: Number = 0.1
-    warmup: Number = 0
+    period: Integer = 100
+    final: Scalar = 0.1
+    warmup: Integer = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -119,12 +111,7 @@ class LengthTriggerState(NamedTuple):
     surge: Array
 
 
-@partial(
-    register_dataclass,
-    data_fields=["rise", "patience", "delay", "final", "warmup"],
-    meta_fields=["early"],
-)
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class LengthTriggered(Schedule):
     """Halves every `delay` x surge steps, down to `final`, once the response length has surged.
 
@@ -136,12 +123,12 @@ class LengthTriggered(Schedule):
         A surge that is confirmed after the end of its first period is answered at the next step.
     """
 
-    rise: Number = 2.0
-    patience: Number = 3
-    delay: Number = 1.8
-    final: Number = 0.1
-    warmup: Number = 0
-    early: int = 10
+    rise: Scalar = 2.0
+    patience: Integer = 3
+    delay: Scalar = 1.8
+    final: Scalar = 0.1
+    warmup: Integer = 0
+    early: int = static(default=10)
 
     def init(self) -> LengthTriggerState:
         """Return a schedule_state without lengths."""
@@ -186,12 +173,7 @@ class MismatchTriggerState(NamedTuple):
     quiet: Array
 
 
-@partial(
-    register_dataclass,
-    data_fields=["rise", "early", "smoothing", "cooldown", "final", "warmup"],
-    meta_fields=["metric"],
-)
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class MismatchTriggered(Schedule):
     """Halves, down to `final`, when the smoothed mismatch is above `rise` times its initial level.
 
@@ -203,13 +185,13 @@ class MismatchTriggered(Schedule):
     It is our own: where lr takes the length as an early sign of the mismatch, this takes the mismatch itself.
     """
 
-    rise: Number = 2.0
-    early: Number = 20
-    smoothing: Number = 0.9
-    cooldown: Number = 20
-    final: Number = 0.1
-    warmup: Number = 0
-    metric: str = "rms_log_rho"
+    rise: Scalar = 2.0
+    early: Integer = 20
+    smoothing: Scalar = 0.9
+    cooldown: Integer = 20
+    final: Scalar = 0.1
+    warmup: Integer = 0
+    metric: str = static(default="rms_log_rho")
 
     def init(self) -> MismatchTriggerState:
         """Return a silent alarm."""
@@ -241,22 +223,22 @@ class MismatchTriggered(Schedule):
         )
 
 
-def _warmup_factor(step: Array, warmup: Number) -> Array:
+def _warmup_factor(step: Array, warmup: Integer) -> Array:
     # The first step already learns: factor 1 / warmup, not 0.
     return jnp.minimum(1.0, (_float(step) + 1.0) / jnp.maximum(1.0, _float(warmup)))
 
 
-def _progress(step: Array, warmup: Number, steps: Number) -> Array:
+def _progress(step: Array, warmup: Integer, steps: Integer) -> Array:
     start = _float(warmup)
     return jnp.clip((_float(step) - start) / jnp.maximum(1.0, _float(steps) - start), 0.0, 1.0)
 
 
-def _halving_factor(step: Array, period: Number, final: Number) -> Array:
+def _halving_factor(step: Array, period: Integer, final: Scalar) -> Array:
     halvings = jnp.floor((_float(step) + 1.0) / _float(period))
     return jnp.maximum(jnp.ldexp(jnp.float32(1), -halvings.astype(jnp.int32)), final)
 
 
-def _float(number: Number) -> Array:
+def _float(number: Scalar | Integer) -> Array:
     return jnp.asarray(number).astype(jnp.float32)
 
 

@@ -1,14 +1,14 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.pytree import pytree, static
 from simlab.core.streams import stream
-from simlab.core.trees import register_dataclass
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -19,8 +19,7 @@ from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Cosine
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class WarmStart:
     """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
 
@@ -32,9 +31,9 @@ class WarmStart:
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
     mistakes: Any = 0.05
     final: Any = 0.1
-    steps: int = field(default=1200, metadata={"static": True})
-    batch: int = field(default=128, metadata={"static": True})
-    train_size: int | None = field(default=None, metadata={"static": True})
+    steps: int = static(default=1200)
+    batch: int = static(default=128)
+    train_size: int | None = static(default=None)
 
 
 def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:

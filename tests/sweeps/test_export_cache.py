@@ -1,12 +1,10 @@
 """A traced program is found again by what it is made of, and never taken for another one."""
 
-from dataclasses import dataclass, field
-
 import jax
 import jax.numpy as jnp
 import pytest
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree, static
 from simlab.formats import FORMATS, ROUNDINGS, Format, round_to_format
 from simlab.sweeps.export_cache import load_or_export
 
@@ -57,21 +55,19 @@ def test_a_damaged_file_is_made_again(tmp_path):
     load_or_export(never, arguments, "r", tmp_path)
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Own:
     """A record of a user's."""
 
     x: jax.Array
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Holder:
     """What holds static content."""
 
     x: jax.Array
-    content: object = field(metadata={"static": True})
+    content: object = static()
 
 
 @pytest.mark.parametrize("content", [lambda x: x, Own, (1, Own)])
