@@ -235,7 +235,7 @@ def kl_to_base(context: DiagnosticContext) -> Metrics:
     return {name: masked_mean(x, trajectory.mask) for name, x in divergences.items()}
 
 
-PROBES: dict[str, Diagnostic] = {
+DIAGNOSTICS: dict[str, Diagnostic] = {
     "trainer_reward": trainer_reward,
     "held_out": held_out,
     "held_out_trainer": held_out_trainer,
@@ -253,7 +253,7 @@ def run_diagnostics(
 
     Raises `ValueError` for an unknown name.
     """
-    chosen = [lookup(PROBES, name, "diagnostic") for name in names]
+    chosen = [lookup(DIAGNOSTICS, name, "diagnostic") for name in names]
     context = DiagnosticContext(recipe, state, base)
     return {key: value for measure in chosen for key, value in measure(context).items()}
 
@@ -264,6 +264,6 @@ def compile_diagnostics(names: Sequence[str], axes: Any = None) -> Callable[...,
     Compile once per run; call the result in a callback of `simlab.training.loop.train`.
     """
     for name in names:
-        lookup(PROBES, name, "diagnostic")
+        lookup(DIAGNOSTICS, name, "diagnostic")
     one = partial(run_diagnostics, names=tuple(names))
     return jax.jit(one if axes is None else jax.vmap(one, in_axes=axes))
