@@ -1,4 +1,4 @@
-"""The experiments: one file each, one row here (name -> module with an `EXPERIMENT`)."""
+"""The experiments: one file each, one row here (name -> module with an `EXPERIMENT`, or `module:NAME`)."""
 
 # Of two that decide a claim alike, the board shows the first: runs that collapse before those that hardly do.
 EXPERIMENTS: dict[str, str] = {
@@ -7,17 +7,17 @@ EXPERIMENTS: dict[str, str] = {
     "theory": "experiments.theory",
     "theory_corrections": "experiments.theory_corrections",
     "theory_survival": "experiments.theory_survival",
-    "hacking_dynamics": "experiments.hacking_dynamics",
-    "lr_dynamics": "experiments.lr_dynamics",
-    "vexact_dynamics": "experiments.vexact_dynamics",
-    "acrl_dynamics": "experiments.acrl_dynamics",
-    "cancel_dynamics": "experiments.cancel_dynamics",
-    "acrl_variants": "experiments.acrl_variants",
-    "spelling_dynamics": "experiments.spelling_dynamics",
-    "moe_dynamics": "experiments.moe_dynamics",
-    "length_dynamics": "experiments.length_dynamics",
-    "leaderboard": "experiments.leaderboard",
-    "leaderboard_experts": "experiments.leaderboard_experts",
+    "hacking_dynamics": "experiments.papers.hacking:HACKING_DYNAMICS",
+    "lr_dynamics": "experiments.papers.lr:LR_DYNAMICS",
+    "vexact_dynamics": "experiments.papers.vexact:VEXACT_DYNAMICS",
+    "acrl_dynamics": "experiments.papers.acrl:ACRL_DYNAMICS",
+    "cancel_dynamics": "experiments.papers.cancel:CANCEL_DYNAMICS",
+    "acrl_variants": "experiments.papers.acrl:ACRL_VARIANTS",
+    "spelling_dynamics": "experiments.papers.cancel:SPELLING_DYNAMICS",
+    "moe_dynamics": "experiments.studies.moe_dynamics",
+    "length_dynamics": "experiments.papers.lr:LENGTH_DYNAMICS",
+    "leaderboard": "experiments.studies.leaderboard",
+    "leaderboard_experts": "experiments.studies.leaderboard_experts",
     "first_policies": "experiments.first_policies",
     "first_experts": "experiments.first_experts",
     "flagship": "experiments.flagship",

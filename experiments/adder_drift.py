@@ -1,27 +1,24 @@
 """The adder alone: BF16 on both sides, everything else equal to the bit, thousands of steps on-policy."""
 
 from dataclasses import replace
-from math import log
 from typing import Any
 
 import pandas as pd
 
-from experiments.dynamics_study import measures as m
-from experiments.dynamics_study.rules import Claim, Part, alone, findings, minus
 from experiments.dynamics_study.runs import SMOKE as DYNAMICS_SMOKE
 from experiments.dynamics_study.runs import SMOKE_WIDTH
+from experiments.papers.tensor_cores import CARDS, CONTROLS, DOSE, NARROWED, PLAIN, SAME, T5
 from experiments.regime import BASE, CONTROL
-from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
+from simlab.studies import Evidence
+from simlab.studies.verdicts import collect_evidence
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 
 CHUNK = 20
 WIDTH = 6
 NARROW = 13
-SAME, CARDS, NARROWED = "H100 twice", "A100 and H100", "H100, 25 and 13 bits"
-PLAIN, DOSE = "float32 and BF16", "the flagship's dose"
 # A last bit of a log-probability: the float32 sums of the softmax are not promised to know no batch.
 ROUND_OFF = 1e-6
 COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
@@ -99,29 +96,23 @@ def chunks(steps: pd.DataFrame) -> pd.DataFrame:
     return by[list(COLUMNS)].mean().reset_index()
 
 
-def _falls(arm: str) -> Part:
-    return Part(m.REWARD, minus(arm, SAME), "negative", 0.03)
-
-
-def _claim(arm: str) -> Claim:
-    grows = Part(m.GROWTH, alone(arm), "positive", log(2))
-    return Claim("T5", (_falls(arm), grows), given=_falls(DOSE))
-
-
-DECIDING, BESIDE = _claim(CARDS), {arm: _claim(arm) for arm in (NARROWED, PLAIN)}
+TRIAL = T5.trial("adder_drift")
+BESIDE = {arm: TRIAL.with_arms({CARDS: arm}) for arm in CONTROLS}
 RULE = (
     "Six runs per arm from six warm starts, paired, 95% intervals over warm starts. The adder makes a run "
     "drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
-    f"{DECIDING.rule} The same for {' and '.join(BESIDE)}, which decide nothing."
+    f"{TRIAL.text} The same for {' and '.join(BESIDE)}, which decide nothing."
 )
 
 
-def decide(results: Results) -> list[Finding]:
+def judge(results: Results) -> list[Evidence]:
     """T5 from the pair of real cards; what the other arms say stands in the note."""
-    found = findings(results, (DECIDING,))
-    beside = {arm: findings(results, (claim,)) for arm, claim in BESIDE.items()}
+    beside = {arm: collect_evidence(results, [trial]) for arm, trial in BESIDE.items()}
     said = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in beside.items() if other]
-    return [replace(finding, note="; ".join([finding.note, *said]), rule=RULE) for finding in found]
+    return [
+        replace(evidence, note="; ".join([evidence.note, *said]), rule=RULE)
+        for evidence in collect_evidence(results, [TRIAL])
+    ]
 
 
 EXPERIMENT = Experiment(
@@ -130,7 +121,7 @@ EXPERIMENT = Experiment(
     decision_rule=RULE,
     run=run,
     minutes=25.0,
-    claims=("T5",),
+    claims=(T5.id,),
     figures=("adder_drift",),
-    decide=decide,
+    collect_evidence=judge,
 )

@@ -9,10 +9,10 @@ import numpy as np
 from experiments.dynamics_study.runs import SMOKE
 from experiments.regime import BASE, WARM_STARTS
 from experiments.which_card_study.measures import RESAMPLES, interval
-from simlab.claims.attribution import between, differing, grouped, shapley, subsets
-from simlab.claims.explain import Subject
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
+from simlab.studies.attribution import between, differing, grouped, shapley, subsets
+from simlab.studies.explain import Subject
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import first_params
 

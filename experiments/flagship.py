@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 from experiments.flagship_sweep import CHUNK, SMOKE, record
+from experiments.papers.hacking import H4, H7
+from experiments.papers.lr import L3
 from experiments.regime import BASE, STEPS, TAUGHT, WIDTH
-from simlab.claims.finding import Finding
-from simlab.claims.statistics import Interval, decide, paired_effect
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
 from simlab.core.results import Results
+from simlab.studies import Evidence, Interval, decide, paired_effect
 from simlab.sweeps import grid, sweep
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid
@@ -63,7 +64,7 @@ def screened(run: Run) -> list[int]:
     return [int(row["warm_start.seed"]) for row in rows if row["counts"]][:STARTS]
 
 
-def findings(results: Results) -> list[Finding]:
+def collect_evidence(results: Results) -> list[Evidence]:
     """What the flagship says about survival bias and about corrections."""
     steps: Any = results.table("steps")
     reward, mismatch = _late_over_early(steps, "reward"), np.log(_late_over_early(steps, "rms_log_rho"))
@@ -74,23 +75,23 @@ def findings(results: Results) -> list[Finding]:
     falls = _less(late - early, NONE)
     note = f"Decline itself: {_written(decline)}; of the arm alone: {_written(_less(reward - 1, NONE))}."
     return [
-        Finding.of(
-            "H4",
+        Evidence.of(
+            H4.id,
             decide(falls, expected="negative", margin=0.02),
             falls,
             unit=f"mean rho at pi_train < {RARE}, late minus early, no correction",
             rule=RULE,
         ),
-        Finding.of(
-            "H7",
+        Evidence.of(
+            H7.id,
             decide(slowed, expected="negative", margin=MARGIN),
             slowed,
             unit="growth of log RMS log rho, TIS minus no correction",
             rule=RULE,
             note=f"Growth of the mismatch only. {HISTORY}",
         ),
-        Finding.of(
-            "L3",
+        Evidence.of(
+            L3.id,
             decide(kept, expected="positive", margin=MARGIN),
             kept,
             unit="reward, late / early, TIS minus no correction",
@@ -138,8 +139,8 @@ EXPERIMENT = Experiment(
     question="Does mismatch alone make a healthy run decline, and do TIS and sequence ratios prevent it?",
     decision_rule=RULE,
     minutes=30.0,
-    claims=("H4", "H7", "L3"),
+    claims=(H4.id, H7.id, L3.id),
     figures=("flagship",),
     run=run,
-    decide=findings,
+    collect_evidence=collect_evidence,
 )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.papers.lr import L5
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
@@ -92,7 +93,7 @@ EXPERIMENT = Experiment(
         "least 1.25 times those of the first 40; no otherwise."
     ),
     minutes=4.0,
-    claims=("L5",),
+    claims=(L5.id,),
     figures=("length_growth",),
     run=run,
 )

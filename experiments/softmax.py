@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from experiments.papers.hacking import H1, H2, H3, H18
 from experiments.softmax_study import gaussian, levels, printed, real, sweep, tables, verdicts
-from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.core.streams import stream
+from simlab.studies import Claim, Evidence
+from simlab.studies.records import StoredRow
 
 
 @dataclass(frozen=True)
@@ -149,38 +151,37 @@ def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
     }
 
 
-# What stands for each claim among the rows of `verdicts`, by the beginning of its statement; the first is
-# shown, and all of them have to be reproduced. What follows is said beside it.
-PARTS = {
-    "H1": (("std of", "mean of", "max of", "min of"), ("the KL column", "BF16 spreads a real")),
-    "H2": (("BF16 probabilities fall", "places and heights"), ("a real model's",)),
-    "H3": (("E[1/rho]", "the average of 1/rho"), ("the same with rounded",)),
+CLAIMS = (H1, H2, H3, H18)
+BESIDE = {
+    H1.id: ("kl", "real_spread"),
+    H2.id: ("real_levels",),
+    H3.id: ("inverse_reported",),
 }
+"""Ids of rows of `verdicts` that decide nothing and stand in the note of a claim."""
 
 
-def decide(results: Results) -> list[Finding]:
-    """H1 to H3 from the rows of `verdicts`; H18 asks whether levels are there before any training."""
-    rows: list[dict[str, Any]] = results.table("verdicts").to_dict("records")  # pyright: ignore[reportAssignmentType]
-
-    def find(start: str) -> dict[str, Any]:
-        return next(row for row in rows if row["statement"].startswith(start))
-
-    findings = []
-    for claim, (parts, beside) in PARTS.items():
-        chosen = [find(start) for start in parts]
+def collect_evidence(results: Results) -> list[Evidence]:
+    """H1 to H3 by their criteria, all to be reproduced; H18 by whether levels are there before training."""
+    tables = {name: results.table(name) for name in results.table_names}
+    rows = {row["id"]: row for row in verdicts.judge(tables)}
+    evidence = []
+    for claim in (H1, H2, H3):
+        estimands = [criterion.estimand for criterion in claim.trial("softmax").criteria]
+        chosen = [rows[each.id] for each in estimands if isinstance(each, StoredRow)]
         note = "; ".join(
-            f"{row['verdict']}: {row['statement']} ({row['measured']:.4g})" for row in map(find, beside)
+            f"{row['verdict']}: {row['statement']} ({row['measured']:.4g})"
+            for row in map(rows.__getitem__, BESIDE[claim.id])
         )
         verdict = next((row["verdict"] for row in chosen if row["verdict"] != "reproduced"), "reproduced")
-        findings.append(_finding(claim, chosen[0], verdict, f"Beside it: {note}"))
-    static = find("static part")
+        evidence.append(_evidence(claim, chosen[0], verdict, f"Beside it: {note}"))
+    static = rows["static_levels"]
     verdict = "opposite" if static["verdict"] == "reproduced" else "inconclusive"
-    return [*findings, _finding("H18", static, verdict, "Levels before any training; read so afterwards.")]
+    return [*evidence, _evidence(H18, static, verdict, "Levels before any training; read so afterwards.")]
 
 
-def _finding(claim: str, row: dict[str, Any], verdict: str, note: str) -> Finding:
+def _evidence(claim: Claim, row: dict[str, Any], verdict: str, note: str) -> Evidence:
     low, effect, high = sorted((row["low"], row["measured"], row["high"]))
-    return Finding(claim, verdict, effect, low, high, row["statement"], row["rule"], note)
+    return Evidence(claim.id, verdict, effect, low, high, row["statement"], row["rule"], note)
 
 
 EXPERIMENT = Experiment(
@@ -189,8 +190,9 @@ EXPERIMENT = Experiment(
     decision_rule=f"H1: {printed.RULE}. Each row of the table `verdicts` states its own rule.",
     run=run,
     minutes=4.0,
-    claims=("H1", "H2", "H3", "H18"),
-    decide=decide,
+    claims=tuple(claim.id for claim in CLAIMS),
+    kind="measurement",
+    collect_evidence=collect_evidence,
     figures=(
         "softmax_levels",
         "softmax_spread",

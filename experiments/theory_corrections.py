@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from simlab.claims import Finding, paired_effect
-from simlab.claims import decide as verdict_of
+from experiments.papers.vexact import ERROR_MARGIN, V4, V6
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
+from simlab.studies import Evidence, decide, paired_effect
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
 from simlab.theory.correction_moments import ACRL_LEVEL, best_mse, dose_for, qualities
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
@@ -101,11 +101,10 @@ def run(run: Run) -> None:
 
 
 JUDGED = {"length": 8, "rho_std": 0.1}
-BIAS_MARGIN, ERROR_MARGIN = 0.02, 0.02
 AFTER = "Rule written after the tables."
 
 
-def decide(results: Results) -> list[Finding]:
+def collect_evidence(results: Results) -> list[Evidence]:
     """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`."""
     table: Any = results.table("moments")
     table = table[(table["length"] == JUDGED["length"]) & (table["rho_std"] == JUDGED["rho_std"])]
@@ -118,20 +117,20 @@ def decide(results: Results) -> list[Finding]:
     saved = paired_effect(np.log(error["none"]), np.log(error[best]), error.index)
     ranked = ", ".join(f"{name} {value:.3f}" for name, value in error.mean().sort_values().items())
     return [
-        Finding.of(
-            "V4",
-            verdict_of(biased, expected="positive", margin=BIAS_MARGIN),
+        Evidence.of(
+            V4.id,
+            decide(biased, expected="positive", margin=ERROR_MARGIN),
             biased,
             unit=f"bias of the gradient without correction, relative to its norm, {place}",
-            rule=f"interval over policies above zero and not within {BIAS_MARGIN}",
+            rule=V4.trial("theory_corrections").rule,
             note=AFTER,
         ),
-        Finding.of(
-            "V6",
-            verdict_of(saved, expected="positive", margin=ERROR_MARGIN),
+        Evidence.of(
+            V6.id,
+            decide(saved, expected="positive", margin=ERROR_MARGIN),
             saved,
             unit=f"log of mean squared error, no correction minus {best}, 64 groups, {place}",
-            rule=f"interval over policies above zero and not within {ERROR_MARGIN}, best remedy on average",
+            rule=V6.trial("theory_corrections").rule,
             note=f"{AFTER} One gradient, not a run. Mean squared error: {ranked}",
         ),
     ]
@@ -146,7 +145,8 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=3.0,
-    claims=("V4", "V6"),
-    decide=decide,
+    claims=(V4.id, V6.id),
+    kind="identity",
+    collect_evidence=collect_evidence,
     figures=("theory_corrections",),
 )

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from simlab.claims import Finding
+from experiments.papers.hacking import H4
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.formats import FORMATS
+from simlab.studies import Evidence, Interval, decide
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias
 from simlab.theory.rounding_error import rounded_softmax
@@ -69,21 +70,21 @@ def run(run: Run) -> None:
 LEAST_MASS = 1e-3
 
 
-def decide(results: Results) -> list[Finding]:
+def collect_evidence(results: Results) -> list[Evidence]:
     """H4 without training: engine noise, sorted by the training policy as in the paper."""
     table: Any = results.table("survival")
     kept = table[table["mass"] > LEAST_MASS]
     rarest = kept.sort_values("low").groupby(["engine", "by"]).first()["mean_rho"] - 1
-    effect = rarest["gaussian noise", "train"]
+    interval = Interval.point(rarest["gaussian noise", "train"])
     shown = ("gaussian noise", "infer"), ("e4m3fn truncated", "train"), ("e4m3fn truncated", "infer")
     listed = "; ".join(f"{engine} by pi_{by} {rarest[engine, by]:+.4f}" for engine, by in shown)
     return [
-        Finding.exact(
-            "H4",
-            "reproduced" if effect < 0 else "opposite",
-            effect,
+        Evidence.of(
+            H4.id,
+            decide(interval, expected="negative", margin=0.0),
+            interval,
             unit="mean rho - 1 in the rarest bin, sorted by pi_train, noise of 0.2 on the logits",
-            rule=EXPERIMENT.decision_rule,
+            rule=H4.trial("theory_survival").rule,
             note=f"Others: {listed}",
         )
     ]
@@ -92,10 +93,11 @@ def decide(results: Results) -> list[Finding]:
 EXPERIMENT = Experiment(
     name="theory_survival",
     question="Is the mean of rho of rare tokens below 1, and does it depend on which policy sorts them?",
-    decision_rule="sign of mean rho - 1 in the rarest bin that holds 0.1% of the sampled mass; exact sums",
+    decision_rule=H4.trial("theory_survival").rule,
     run=run,
     minutes=0.2,
-    claims=("H4",),
-    decide=decide,
+    claims=(H4.id,),
+    kind="identity",
+    collect_evidence=collect_evidence,
     figures=("theory_survival",),
 )

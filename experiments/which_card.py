@@ -8,10 +8,10 @@ import numpy as np
 from experiments.which_card_study import factors, vectors, verdicts
 from experiments.which_card_study.measures import RESAMPLES, interval, mismatch, squares
 from experiments.which_card_study.policies import Policy, smollm2, trained
-from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.engines import ENGINES
+from simlab.studies import Evidence
 
 CARDS = (
     "a100-bf16",
@@ -105,10 +105,10 @@ def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> l
     return rows
 
 
-def decide(results: Results) -> list[Finding]:
+def collect_evidence(results: Results) -> list[Evidence]:
     """T1 to T4 from the stored tables."""
     tables: Any = {name: results.table(name).to_dict("records") for name in results.table_names}
-    return verdicts.findings(tables)
+    return verdicts.collect_evidence(tables)
 
 
 EXPERIMENT = Experiment(
@@ -117,7 +117,8 @@ EXPERIMENT = Experiment(
     decision_rule=" ".join(f"{claim}: {rule}." for claim, rule in verdicts.RULES.items()),
     run=run,
     minutes=6.0,
-    claims=("T1", "T2", "T3", "T4"),
-    decide=decide,
+    claims=tuple(verdicts.RULES),
+    kind="measurement",
+    collect_evidence=collect_evidence,
     figures=("which_card", "which_card_shares"),
 )

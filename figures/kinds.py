@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from figures.series import Estimate, bands, curves
 from figures.style import COLORS, COLUMN, DASHES, MUTED, PAGE, legend_above, new_figure, plain_log
-from simlab.claims import paired_effect
 from simlab.core.results import Results
+from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
 FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}

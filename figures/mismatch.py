@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from figures.kinds import Panel, draw_forest, draw_panel, looks, short
 from figures.series import SMOOTH, first_tenth, join_runs, mean_within, pool_tokens
 from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
-from simlab.claims import paired_effect
 from simlab.core.results import Results
+from simlab.studies import paired_effect
 
 NONE = "long: no correction"
 CONTROL = "long: BF16 control"

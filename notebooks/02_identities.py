@@ -171,8 +171,9 @@ for name, value in three_trajectories().items():
 # `simlab theory` checks all of this and more in about a minute. Here are the rows of one paper.
 
 # %%
-from simlab.theory.checks import acrl_checks as acrl
-from simlab.theory.exact_board import board
+from simlab.studies.exact import compute_rows, exact_checks
+from simlab.studies.loading import load_claims
 
-for row in board(acrl.CLAIMS):
+chosen = {name: claim for name, claim in load_claims().items() if claim.paper == "acrl"}
+for row in compute_rows(exact_checks(chosen)):
     print(f"{row['claim']:4} {row['equation']:26} {row['verdict']:10} {row['found'][:90]}")

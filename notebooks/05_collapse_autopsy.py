@@ -23,9 +23,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from simlab.claims import change_point
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies import change_point
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
 
@@ -100,7 +100,7 @@ sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "toke
 # %%
 from experiments.attribution_ladder import subject
 from experiments.dynamics_study.runs import SMOKE as SMALL
-from simlab.claims.explain import explain
+from simlab.studies.explain import explain
 
 if SMOKE:
     rounded = {"weights": "e4m3fn"}

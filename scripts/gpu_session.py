@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from experiments import campaign, leaderboard, leaderboard_experts, real_card
+from experiments import campaign, real_card
 from experiments.benchmarks import device_speed
 from experiments.campaign import ARMS
 from experiments.dynamics_study.runs import Place, first_discrepancies, places, tabled, with_reference
 from experiments.regime import BASE
+from experiments.studies import leaderboard, leaderboard_experts
 from simlab.core.experiment import Experiment, Run, execute
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point

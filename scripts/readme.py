@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from simlab.claims.board import board, summary
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.formats import FORMATS
 from simlab.objectives import OBJECTIVES
+from simlab.studies.board import board, summary
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 
 from experiments.campaign import ARMS
-from experiments.dynamics_study.measures import Tables
 from experiments.dynamics_study.runs import CHUNK, PER_RUN
 from experiments.regime import BASE
 from simlab.core.experiment import Run
 from simlab.core.manifest import processor
 from simlab.core.results import Results
+from simlab.studies.estimands import Tables
 
 PLACE = ["arm", "start", "seed"]
 NOTED = ("name", "commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")

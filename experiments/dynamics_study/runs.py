@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from experiments.campaign import ARMS, WIDTH
-from experiments.dynamics_study.measures import Frame, Tables
 from experiments.regime import BASE
-from simlab.claims import change_point
 from simlab.core.experiment import Run
 from simlab.metrics import PROBABILITY_EDGES
+from simlab.studies import change_point
+from simlab.studies.estimands import Frame, Tables
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import default_width

@@ -7,13 +7,14 @@ a point or two.
 
 from collections.abc import Callable, Collection, Sequence
 
-from experiments.dynamics_study.earlier import begun, joined, lacking
-from experiments.dynamics_study.measures import Views
-from experiments.dynamics_study.rules import Claim, arms_of, judge
+from experiments.dynamics_study.earlier import begun, joined, lacking, same_arms
 from experiments.dynamics_study.runs import Frames, Tables, collect, tabled
-from simlab.claims import Finding, stopping_levels
-from simlab.core.experiment import Run
+from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
+from simlab.studies.estimands import Views
+from simlab.studies.records import Claim, Evidence, Trial, arms_of, trials_of
+from simlab.studies.sequential import stopping_levels
+from simlab.studies.verdicts import judge
 
 SEEDS = (0, 1)
 """The seed that each stage adds."""
@@ -86,54 +87,104 @@ def level_of(views: Views, arm: str) -> float:
 
 def compute(
     run: Run,
-    claims: Sequence[Claim],
+    trials: Sequence[Trial],
     smoke: Sequence[str],
     make: Make = collect,
     watched: Collection[str] = (),
 ) -> None:
-    """Make the stages that claims need, `watched` arms by `make`, or one of `smoke` in the smoke mode."""
-    arms = smoke if run.smoke else arms_of(claims)
-    staged(run, arms, lambda tables: still_open(tables, claims), make, watched=watched)
+    """Make the stages that trials need, `watched` arms by `make`, or one of `smoke` in the smoke mode."""
+    arms = smoke if run.smoke else arms_of(trials)
+    staged(run, arms, lambda tables: still_open(tables, trials), make, watched=watched)
 
 
-def still_open(tables: Tables, claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Return the arms of the claims that the first stage leaves inconclusive."""
+def still_open(tables: Tables, trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Return the arms of the trials that the first stage leaves inconclusive."""
     views = Views(tables).until(SEEDS[0])
-    return arms_of([claim for claim in claims if _is_open(judge(views, claim, LEVELS[0]))])
+    return arms_of([trial for trial in trials if _is_open(judge(views, trial, LEVELS[0]))])
 
 
-def findings(results: Results | Tables, claims: Sequence[Claim]) -> list[Finding]:
-    """Return a finding for every claim whose arms are there and have what it measures: its last stage's."""
+def collect_evidence(results: Results | Tables, trials: Sequence[Trial]) -> list[Evidence]:
+    """Return evidence of every trial whose arms are there and have what it measures: its last stage's."""
     views = Views(results)
-    found = [finding(views, claim) for claim in claims if set(arms_of([claim])) <= set(views.arms)]
-    return [each for each in found if each is not None]
+    judged = [
+        judge_stages(views, trial)
+        for trial in trials
+        if trial.criteria and set(arms_of([trial])) <= set(views.arms)
+    ]
+    return [each for each in judged if each is not None]
 
 
-def finding(views: Views, claim: Claim) -> Finding | None:
-    """Judge a claim at the first stage, and at the next while it is open and was run."""
-    last: Finding | None = None
-    arms = arms_of([claim])
+def judge_stages(views: Views, trial: Trial) -> Evidence | None:
+    """Judge a trial at the first stage, and at the next while it is open and was run."""
+    last: Evidence | None = None
+    arms = arms_of([trial])
     for number, (seed, level) in enumerate(zip(SEEDS, LEVELS, strict=True), 1):
         made = views.until(seed).arms
         if any(seed not in {seed for _, seed in made[arm]} for arm in arms):
             break
         starts = min(len({start for start, _ in made[arm]}) for arm in arms)
         where = f"stage {number} of {len(SEEDS)}, {starts} starts"
-        last = judge(views.until(seed), claim, level, where)
+        last = judge(views.until(seed), trial, level, where)
         if not _is_open(last):
             break
     return last
 
 
-def _is_open(found: Finding | None) -> bool:
-    return found is None or found.verdict == "inconclusive"
+def _is_open(evidence: Evidence | None) -> bool:
+    return evidence is None or evidence.verdict == "inconclusive"
 
 
-def rule_text(claims: Sequence[Claim]) -> str:
+def rule_text(trials: Sequence[Trial]) -> str:
     """Return what an experiment prints as its rule, with the runs that each claim may cost."""
     runs = STARTS * len(SEEDS)
+    budgets = (
+        f"{trial.text} Budget: {runs * len(arms_of([trial]))} runs." if trial.criteria else trial.text
+        for trial in trials
+    )
     return (
         f"{POWER}A claim is reproduced if all its parts are, opposite if any part is, has no effect if any "
-        "part has none, else is inconclusive. "
-        + " ".join(f"{claim.rule} Budget: {runs * len(arms_of([claim]))} runs." for claim in claims)
+        f"part has none, else is inconclusive. {' '.join(budgets)}"
+    )
+
+
+def training_experiment(
+    name: str,
+    question: str,
+    claims: tuple[Claim, ...],
+    *,
+    minutes: float,
+    figures: tuple[str, ...],
+    smoke: Sequence[str],
+    make: Make = collect,
+    watched: Collection[str] = (),
+    also: Sequence[Trial] = (),
+    measure: Callable[[Run], None] | None = None,
+    judge: Callable[[Results], list[Evidence]] | None = None,
+    decide: Callable[[Results], list[Evidence]] | None = None,
+) -> Experiment:
+    """Return the experiment that runs the trials called `name` among `claims`.
+
+    `smoke` are the arms of the smoke mode, `also` trials that no claim holds, `measure` writes further
+    tables, `judge` decides what these tables hold, and `decide` replaces the whole decision.
+    """
+    trials = trials_of(claims, name)
+
+    def run(run: Run) -> None:
+        compute(run, (*trials, *also), smoke, make, watched)
+        if measure is not None:
+            measure(run)
+
+    def decide_trials(results: Results) -> list[Evidence]:
+        return [*collect_evidence(results, trials), *(judge(results) if judge else ())]
+
+    return Experiment(
+        name=name,
+        question=question,
+        decision_rule=rule_text(trials),
+        run=run,
+        minutes=minutes,
+        claims=tuple(trial.claim for trial in trials),
+        figures=figures,
+        collect_evidence=decide or decide_trials,
+        goes_on=same_arms,
     )

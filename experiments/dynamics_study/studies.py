@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.dynamics_study.looks import LOOKS
-from experiments.dynamics_study.measures import Frame
 from experiments.dynamics_study.runs import Frames, Place, collect, places
 from experiments.dynamics_study.stages import Make
 from experiments.regime import BASE, CONTROL
 from simlab.core.experiment import Run
 from simlab.models.parameters import Params
+from simlab.studies.estimands import Frame
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import first_params
@@ -63,6 +63,25 @@ def watching(arms: Mapping[str, Sequence[str]]) -> Make:
         frames = collect(run, names, seed)
         with run.phase("watching"):
             frames["watched"] = watch(run, frames["runs"], {} if run.smoke else arms, seed)
+        return frames
+
+    return make
+
+
+def forking(arms: Mapping[str, Sequence[str]], base: str) -> Make:
+    """Return a maker that repeats `arms` with their diagnostics and forks `base` if a branch is wanted."""
+
+    def make(run: Run, names: Sequence[str], seed: int) -> Frames:
+        # Without an arm there are no tables.
+        plain = [name for name in names if name not in FORKS] or [base]
+        frames = collect(run, plain, seed)
+        with run.phase("watching"):
+            watched = {base: ("mismatch",)} if run.smoke else arms
+            frames["watched"] = watch(run, frames["runs"], watched, seed)
+        if set(names) & set(FORKS):
+            with run.phase("forks"):
+                branches = forked(run, seed, base)
+            frames |= {name: pd.concat([frames[name], branches[name]]) for name in branches}
         return frames
 
     return make

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.papers.hacking import H1, H2, H3, H18
 from experiments.softmax_study import printed
 from experiments.softmax_study.statistics import mean_interval
 
@@ -32,9 +33,10 @@ def judge(found: Found) -> list[dict]:
     ]
 
 
-def _row(claim: str, statement: str, measured: float, interval, rule: str, verdict: str) -> dict:
+def _row(id: str, claim: str, statement: str, measured: float, interval, rule: str, verdict: str) -> dict:
     low, high = interval
     return {
+        "id": id,
         "claim": claim,
         "statement": statement,
         "measured": float(measured),
@@ -64,7 +66,8 @@ def _table(found: Found) -> list[dict]:
     chosen = fits[(fits["placement"] == PAPER_PLACEMENT) & (fits["per_vector"] == _reading(found))]
     return [
         _row(
-            "H1",
+            f"table_{row['column']}",
+            H1.id,
             f"{row['column']} of the FP32/BF16 ratio, tokens from Gaussian logits: {row['paper']:.4f}",
             row["ours"],
             (row["low"], row["high"]),
@@ -82,7 +85,8 @@ def _placement(found: Found) -> dict:
     both = _names(fitting)
     readings = sorted(set(fitting.index.get_level_values("per_vector")))
     return _row(
-        "H1",
+        "placements",
+        H1.id,
         f"rounding placements that give the printed table: {', '.join(table) or 'none'}; of these, with "
         f"probabilities on few levels: {', '.join(both) or 'none'} (tokens per vector of logits: "
         f"{', '.join(map(str, readings)) or 'none'})",
@@ -104,7 +108,8 @@ def _divergence(found: Found) -> dict:
     fits = kl[kl["fits"]]
     listed = ", ".join(f"{r.per_vector}/{r.bins}/{r.floor:g}" for r in fits.itertuples())
     return _row(
-        "H1",
+        "kl",
+        H1.id,
         "the KL column, 0.024 on average, is a KL between histograms of the samples; definitions that fit "
         f"(tokens per vector/bins/floor): {listed or 'none'}",
         len(fits),
@@ -125,7 +130,8 @@ def _levels(found: Found) -> list[dict]:
     inside = max(abs(bound - 1) for bound in interval) <= SAME_HEIGHTS
     return [
         _row(
-            "H2",
+            "levels",
+            H2.id,
             "BF16 probabilities fall on few levels: distinct values as a share of those in float32",
             share.mean(),
             mean_interval(share),
@@ -133,7 +139,8 @@ def _levels(found: Found) -> list[dict]:
             "reproduced" if mean_interval(share)[1] < FEW_LEVELS else "no effect",
         ),
         _row(
-            "H2",
+            "heights",
+            H2.id,
             "places and heights of the levels do not move with the seed: total variation of two seeds over "
             f"that of a random split (shared values: BF16 {rounded['shared_mass'].mean():.4f} of the tokens, "
             f"float32 {control['shared_mass'].mean():.4f})",
@@ -151,7 +158,8 @@ def _inverse(found: Found) -> list[dict]:
     rule = "exact expectation over the vocabulary for 250 vectors per seed, float64: "
     return [
         _row(
-            "H3",
+            "inverse",
+            H3.id,
             "E[1/rho] under pi_infer is at least 1 when pi_infer is normalized",
             inverse["normalized"].mean(),
             (inverse["normalized_min"].min(), inverse["normalized"].max()),
@@ -159,7 +167,8 @@ def _inverse(found: Found) -> list[dict]:
             "reproduced" if inverse["normalized_min"].min() > 1 else "opposite",
         ),
         _row(
-            "H3",
+            "inverse_reported",
+            H3.id,
             "the same with rounded probabilities as the engine reports them, which do not sum to 1: share of "
             "vectors where E[1/rho] is below 1 (the bound is then the sum of the probabilities)",
             inverse["reported_below_1"].mean(),
@@ -168,7 +177,8 @@ def _inverse(found: Found) -> list[dict]:
             "opposite" if inverse["reported_below_1"].max() > 0 else "reproduced",
         ),
         _row(
-            "H3",
+            "inverse_sampled",
+            H3.id,
             "the average of 1/rho over sampled tokens is above 1",
             sampled.mean(),
             mean_interval(sampled),
@@ -181,7 +191,8 @@ def _inverse(found: Found) -> list[dict]:
 def _training(found: Found) -> dict:
     share = (_paper_rows(found)["levels"] / _paper_rows(found)["levels_float32"]).to_numpy()
     return _row(
-        "H18",
+        "static_levels",
+        H18.id,
         "static part: clustering of pi_infer needs no training, random logits show it",
         share.mean(),
         mean_interval(share),
@@ -194,7 +205,8 @@ def _theory(found: Found) -> dict:
     spread = found["spread"]
     ratio = (spread["std"] / spread["theory"])[spread["mantissa_bits"].between(*THEORY_BITS)].to_numpy()
     return _row(
-        "H1",
+        "spread",
+        H1.id,
         "the spread of the ratio is 2^-m times the constant of first-order theory: measured over predicted",
         np.median(ratio),
         (ratio.min(), ratio.max()),
@@ -214,7 +226,8 @@ def _real(found: Found) -> list[dict]:
     share = each["sampled_levels"] / each["sampled_levels_float32"]
     return [
         _row(
-            "H1",
+            "real_spread",
+            H1.id,
             "BF16 spreads a real model's ratio as it does Gaussian logits': std, SmolLM2 over Gaussian",
             ratio,
             interval,
@@ -222,7 +235,8 @@ def _real(found: Found) -> list[dict]:
             "reproduced" if inside else "opposite" if outside else "inconclusive",
         ),
         _row(
-            "H2",
+            "real_levels",
+            H2.id,
             "a real model's BF16 probabilities fall on few levels too: distinct sampled values over float32 "
             f"(as many Gaussian vectors: {share['gaussian']:.4f})",
             share["smollm2"],

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from simlab.claims.attribution import shapley, subsets
 from simlab.engines import ENGINES, Accumulator, Engine
 from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
+from simlab.studies.attribution import shapley, subsets
 
 __all__ = ["FACTORS", "between", "orders", "shapley", "subsets", "with_adder_bits", "with_bits", "with_sums"]
 

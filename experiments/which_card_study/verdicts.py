@@ -1,29 +1,20 @@
 """The rules of T1-T4, written before the run, and what they say of its tables."""
 
-from simlab.claims import Finding
+from experiments.papers.tensor_cores import ADDER_SHARE, MATTERS, NOTHING, T1, T2, T3, T4
+from simlab.studies import Evidence
 
 Tables = dict[str, list[dict]]
 
-MARGIN = 0.01
-MATTERS, NOTHING = 0.1, 0.01
 WHOLE = ("h100-bf16", "h100-fp8")
 ALIKE = (("a100-bf16", "h100-bf16"), ("b200-fp8", "h100-fp8"), ("h100-fp8", "ada-fp8"))
-RULES = {
-    "T1": "the adders are right if every output of every recorded vector is equal to the bit",
-    "T2": "the adder has a part in the FP8 mismatch of an H100 if the 95% interval of its Shapley share "
-    f"of the mean squared log rho lies above {MARGIN}, none if it lies within +-{MARGIN}",
-    "T3": "the order of the same products matters if its RMS log rho is, with its interval, above "
-    f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it",
-    "T4": "two cards of one format differ if RMS log rho of the pair is, with its interval, above "
-    f"{MATTERS} of that of h100-bf16/h100-fp8, and do not if below {NOTHING} of it",
-}
+RULES = {claim.id: claim.trial("which_card").rule for claim in (T1, T2, T3, T4)}
 
 ENDS = ("rms_low", "rms_high")
 UNITS = {
-    "T1": "share of recorded outputs equal to the bit",
-    "T2": "share of the adder in the mean squared log rho of h100-bf16/h100-fp8",
-    "T3": "RMS log rho of another order, over that of h100-bf16/h100-fp8",
-    "T4": "RMS log rho of two cards of one format, over that of h100-bf16/h100-fp8",
+    T1.id: "share of recorded outputs equal to the bit",
+    T2.id: "share of the adder in the mean squared log rho of h100-bf16/h100-fp8",
+    T3.id: "RMS log rho of another order, over that of h100-bf16/h100-fp8",
+    T4.id: "RMS log rho of two cards of one format, over that of h100-bf16/h100-fp8",
 }
 
 
@@ -35,28 +26,28 @@ def judge(tables: Tables) -> list[dict]:
 def _vectors(vectors: list[dict]) -> dict:
     equal, outputs = (sum(row[name] for row in vectors) for name in ("equal", "outputs"))
     verdict = "reproduced" if equal == outputs else "opposite"
-    return _row("T1", "recorded", "all vectors", verdict, f"{equal} of {outputs} outputs equal to the bit")
+    return _row(T1.id, "recorded", "all vectors", verdict, f"{equal} of {outputs} outputs equal to the bit")
 
 
 def _shares(shares: list[dict]) -> list[dict]:
     rows = []
     for row in shares:
         if row["factor"] == "adder":
-            verdict = _decide(row["low"], row["high"], MARGIN, MARGIN, row["low"])
+            verdict = _decide(row["low"], row["high"], ADDER_SHARE, ADDER_SHARE, row["low"])
             measured = f"share {row['share']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-            rows.append(_row("T2", _policy(row), "adder in h100-bf16/h100-fp8", verdict, measured))
+            rows.append(_row(T2.id, _policy(row), "adder in h100-bf16/h100-fp8", verdict, measured))
     return rows
 
 
 def _orders(tables: Tables) -> list[dict]:
     whole = _whole(tables["pairs"])
-    return [_against("T3", row, row["order"], whole[_policy(row)]) for row in tables["orders"]]
+    return [_against(T3.id, row, row["order"], whole[_policy(row)]) for row in tables["orders"]]
 
 
 def _cards(tables: Tables) -> list[dict]:
     whole = _whole(tables["pairs"])
     chosen = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
-    return [_against("T4", row, f"{row['train']}/{row['infer']}", whole[_policy(row)]) for row in chosen]
+    return [_against(T4.id, row, f"{row['train']}/{row['infer']}", whole[_policy(row)]) for row in chosen]
 
 
 def _whole(pairs: list[dict]) -> dict[str, float]:
@@ -90,19 +81,19 @@ def _row(claim: str, policy: str, what: str, verdict: str, measured: str) -> dic
     }
 
 
-def findings(tables: Tables) -> list[Finding]:
-    """One finding per claim: its verdict where all policies and things compared agree, else inconclusive.
+def collect_evidence(tables: Tables) -> list[Evidence]:
+    """Return evidence per claim: its verdict where all policies and things compared agree, else inconclusive.
 
     The number is the mean over them, the interval runs from the lowest of their intervals to the highest.
     """
-    listed = [_summary("T1", tables, [row["equal"] / row["outputs"] for row in tables["vectors"]])]
+    listed = [_summary(T1.id, tables, [row["equal"] / row["outputs"] for row in tables["vectors"]])]
     adders = [row for row in tables["shares"] if row["factor"] == "adder"]
     listed.append(
-        _summary("T2", tables, *([row[name] for row in adders] for name in ("share", "low", "high")))
+        _summary(T2.id, tables, *([row[name] for row in adders] for name in ("share", "low", "high")))
     )
     whole = _whole(tables["pairs"])
     cards = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
-    for claim, rows in (("T3", tables["orders"]), ("T4", cards)):
+    for claim, rows in ((T3.id, tables["orders"]), (T4.id, cards)):
         columns = ([row[name] / whole[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
         listed.append(_summary(claim, tables, *columns))
     return listed
@@ -111,7 +102,7 @@ def findings(tables: Tables) -> list[Finding]:
 def _summary(claim: str, tables: Tables, effects: list, lows: list | None = None, highs: list | None = None):
     rows = [row for row in tables["verdicts"] if row["claim"] == claim]
     words = {row["verdict"] for row in rows}
-    return Finding(
+    return Evidence(
         claim,
         words.pop() if len(words) == 1 else "inconclusive",
         sum(effects) / len(effects),

@@ -1,7 +1,7 @@
 """`simlab bench`: what this device gives to runs side by side."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,13 +39,14 @@ def bench(
     from dataclasses import replace
     from functools import partial
 
-    from simlab.cli.run import load_experiment, writable
+    from simlab.cli.run import writable
     from simlab.core.experiment import execute
     from simlab.core.manifest import device
     from simlab.core.paths import default_out
+    from simlab.studies.loading import load_experiment
 
     with one_clear_error():
-        chosen = load_experiment("bench_device")
+        chosen: Any = load_experiment("bench_device")
         folder = writable(out or default_out("bench_device", smoke))
         measure = partial(chosen.run, widths=_widths(widths), limit_seconds=seconds)
     results = execute(replace(chosen, run=measure), folder, smoke)

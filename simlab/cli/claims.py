@@ -38,17 +38,17 @@ def claims(
 
     Verdicts are computed anew from the tables at each call. JSON adds statement, rule, unit and notes.
     """
-    from simlab.claims.board import WORDS, board, counts
-    from simlab.claims.catalog import CLAIMS, PAPERS
     from simlab.core.catalog import lookup
+    from simlab.studies.board import WORDS, board, counts
+    from simlab.studies.loading import load_claims, load_papers
 
     with one_clear_error():
         if paper is not None:
-            lookup(dict.fromkeys(PAPERS.values()), paper, "paper")
+            lookup(dict.fromkeys(load_papers()), paper, "paper")
         if verdict is not None:
             lookup(dict.fromkeys(WORDS), verdict, "verdict")
         if recompute is not None:
-            lookup(CLAIMS, recompute, "claim")
+            lookup(load_claims(), recompute, "claim")
             _recompute(recompute, results, out, yes)
             return
         found = board(results)
@@ -76,9 +76,9 @@ def _short(row) -> dict[str, str]:
 
 def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) -> None:
     """Run the experiment behind `claim`, and print its verdict before and now."""
-    from simlab.claims.board import board, decided, deciding
     from simlab.core.experiment import execute
     from simlab.core.paths import default_out
+    from simlab.studies.board import board, decided, deciding
 
     experiment = deciding(claim, results)
     folder = out or default_out(experiment.name, smoke=False)
@@ -89,6 +89,6 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
     shown = ("verdict", "effect", "low", "high")
     rows = [{"when": "stored"} | {name: getattr(before, name) for name in shown}]
     for each in decided(experiment, execute(experiment, folder)):
-        if each.finding.claim == claim:
-            rows.append({"when": "now"} | {name: getattr(each.finding, name) for name in shown})
+        if each.claim == claim:
+            rows.append({"when": "now"} | {name: getattr(each, name) for name in shown})
     show(rows, False, claim)

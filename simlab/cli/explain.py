@@ -45,10 +45,10 @@ def explain(
     them for n groups of sites that differ. A sweep keeps no parameters, so without --params its runs are
     explained as they began. Takes a minute or two.
     """
-    from simlab.claims.explain import Subject
-    from simlab.claims.explain import explain as compute
     from simlab.core.progress import track
     from simlab.engines import find_pair
+    from simlab.studies.explain import Subject
+    from simlab.studies.explain import explain as compute
 
     with one_clear_error():
         values = _of_sweep(Path(run), arm) if Path(run).is_dir() else _of_start(run, model, task, pair)

@@ -39,22 +39,18 @@ def formats(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list experiments --json`")
 def experiments(json: Json = False) -> None:
     """Experiments: question, claims and time."""
-    from simlab.cli.run import load_experiment
-    from simlab.core.paths import open_shop
+    from simlab.studies.loading import load_experiments
 
-    open_shop()
-    rows = []
-    for name in import_module("experiments").EXPERIMENTS:
-        found = load_experiment(name)
-        rows.append(
-            {
-                "name": name,
-                "question": found.question,
-                "claims": list(found.claims),
-                "minutes": found.minutes,
-                "figures": list(found.figures),
-            }
-        )
+    rows = [
+        {
+            "name": name,
+            "question": experiment.question,
+            "claims": list(experiment.claims),
+            "minutes": experiment.minutes,
+            "figures": list(experiment.figures),
+        }
+        for name, experiment in load_experiments().items()
+    ]
     show(rows, json, "Experiments")
 
 

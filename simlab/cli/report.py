@@ -22,8 +22,8 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained page: every claim with verdict, effect, rule, figures, config and manifest."""
-    from simlab.claims.board import counts
-    from simlab.claims.report import write_report
+    from simlab.studies.board import counts
+    from simlab.studies.report import write_report
 
     with one_clear_error():
         found = write_report(out, results, figures)

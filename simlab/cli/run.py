@@ -1,6 +1,5 @@
 """`simlab run`: run experiments into result folders."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +28,7 @@ def run(
     """Run an experiment and write its tables and manifest."""
     from simlab.core.experiment import earlier, execute
     from simlab.core.paths import default_out
+    from simlab.studies.loading import load_experiment
 
     with one_clear_error():
         chosen = load_experiment(experiment)
@@ -41,16 +41,6 @@ def run(
     typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {seconds:.1f} s)")
     if chosen.figures:
         typer.echo(f"figures: simlab figures {' '.join(chosen.figures)} --results {folder}")
-
-
-def load_experiment(name: str):
-    """Return the `Experiment` called `name`; `ValueError` lists the names there are."""
-    from simlab.core.catalog import lookup
-    from simlab.core.paths import open_shop
-
-    open_shop()
-    catalog = import_module("experiments").EXPERIMENTS
-    return import_module(lookup(catalog, name, "experiment")).EXPERIMENT
 
 
 def writable(folder: Path) -> Path:

@@ -14,10 +14,10 @@ def theory(json: Json = False) -> None:
     JSON adds the statement and the rule of each verdict.
     """
     from simlab.core.progress import track
-    from simlab.theory.exact_board import claims
-    from simlab.theory.exact_claim import run
+    from simlab.studies.exact import compute_row, exact_checks
+    from simlab.studies.loading import load_claims
 
-    rows = [run(claim) for claim in track(claims(), "theory")]
+    rows = [compute_row(*check) for check in track(exact_checks(load_claims()), "theory")]
     show(rows if json else [{key: row[key] for key in SHORT} for row in rows], json, "Exact claims")
     if not json:
         held = sum(row["verdict"] == "holds" for row in rows)

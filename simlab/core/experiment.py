@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -72,8 +72,10 @@ class Experiment:
     """A question with a rule of decision that was written before the answer was known.
 
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
-    `figures.catalog.FIGURES`; `claims` are ids of the claims list. `decide` reads a finished run and gives
-    one `simlab.claims.Finding` for each claim that it settles; it computes nothing that takes long.
+    `figures.catalog.FIGURES`; `claims` are ids of the claims that it tests. `collect_evidence` reads a
+    finished run and returns one `simlab.studies.Evidence` per claim; it computes nothing that takes long.
+    `kind` tells what the evidence is: exact sums (`identity`), a computation without training
+    (`measurement`), or runs (`dynamics`).
     `goes_on`, where `run` heeds `Run.after`, raises `ValueError` for a result whose rows it would not make.
     """
 
@@ -84,8 +86,9 @@ class Experiment:
     minutes: float
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
-    decide: Callable[[Results], Sequence[Any]] | None = None
+    collect_evidence: Callable[[Results], Sequence[Any]] | None = None
     goes_on: Callable[[Results], None] | None = None
+    kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
 
 
 def execute(experiment: Experiment, out: Path, smoke: bool = False, after: Results | None = None) -> Results:

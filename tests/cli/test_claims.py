@@ -4,10 +4,10 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from simlab.claims import Finding
-from simlab.claims.catalog import CLAIMS
 from simlab.cli import app
 from simlab.core.experiment import Experiment, execute
+from simlab.studies import Evidence
+from simlab.studies.loading import load_claims
 
 runner = CliRunner()
 
@@ -23,17 +23,17 @@ def shop(monkeypatch, tmp_path):
 
     def decide(results):
         effect = float(results.table("rows")["effect"][0])
-        return [Finding("H7", "reproduced", effect, effect - 1, effect + 1, "a <unit>", "rule & reason")]
+        return [Evidence("H7", "reproduced", effect, effect - 1, effect + 1, "a <unit>", "rule & reason")]
 
-    found = Experiment("tis", "Does it?", "a rule", run, 0.1, claims=("H7",), decide=decide)
-    monkeypatch.setattr("simlab.claims.board._experiments", lambda: {"tis": found})
+    found = Experiment("tis", "Does it?", "a rule", run, 0.1, claims=("H7",), collect_evidence=decide)
+    monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: {"tis": found})
     execute(found, tmp_path / "tis")
     return tmp_path
 
 
 def test_json_holds_all_claims_and_a_table_those_of_one_paper(shop):
     rows = json.loads(runner.invoke(app, ["claims", "--json", "--results", str(shop)]).stdout)
-    assert [row["id"] for row in rows] == list(CLAIMS)
+    assert [row["id"] for row in rows] == list(load_claims())
     assert [row["effect"] for row in rows if row["id"] == "H7"] == [1.0]
     shown = runner.invoke(app, ["claims", "--paper", "hacking", "--results", str(shop)])
     assert shown.exit_code == 0, shown.output
@@ -78,7 +78,7 @@ def test_the_report_is_one_page_that_needs_nothing_else(shop, tmp_path):
     assert not re.search(r"(src|href)=\"(?!#|data:)", text)
     assert "a &lt;unit&gt;" in text
     assert "rule &amp; reason" in text
-    assert text.count('<tr role="row" id=') == len(CLAIMS)
+    assert text.count('<tr role="row" id=') == len(load_claims())
     assert 'href="#exp-tis"' in text
     assert 'id="exp-tis"' in text
 

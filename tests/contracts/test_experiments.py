@@ -2,7 +2,6 @@
 
 import os
 import re
-from importlib import import_module
 
 import jax
 import pytest
@@ -12,15 +11,12 @@ from figures.catalog import FIGURES
 from figures.style import render
 from simlab.core.experiment import execute
 from simlab.core.results import Results
-
-
-def _load(name):
-    return import_module(EXPERIMENTS[name]).EXPERIMENT
+from simlab.studies.loading import load_experiment
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_says_what_it_is(name):
-    experiment = _load(name)
+    experiment = load_experiment(name)
     assert experiment.name == name
     assert experiment.question.endswith("?")
     assert experiment.decision_rule
@@ -55,7 +51,7 @@ def quick_children(monkeypatch, name):
 @pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_smoke_mode_runs_and_its_figures_draw(name, results_folder, tmp_path):
-    experiment = _load(name)
+    experiment = load_experiment(name)
     results = execute(experiment, results_folder / name, smoke=True)
     assert results.manifest["config"]["smoke"]
     for figure in experiment.figures:

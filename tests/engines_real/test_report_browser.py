@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from simlab.claims.catalog import CLAIMS
-from simlab.claims.report import write_report
+from simlab.studies.loading import load_claims
+from simlab.studies.report import write_report
 from tests.engines_real.frameworks import ROOT, interpreter
 
 pytestmark = pytest.mark.engines
@@ -33,7 +33,7 @@ def test_fits_links_and_is_legible(seen, width):
     page = seen["widths"][width]
     assert page["scroll"] <= page["client"] <= int(width)
     assert page["wide"] == []
-    assert page["links"] > len(CLAIMS)
+    assert page["links"] > len(load_claims())
     assert page["broken"] == []
     assert page["images"] >= 1
     assert page["blank"] == page["unlabeled"] == 0
@@ -44,13 +44,13 @@ def test_fits_links_and_is_legible(seen, width):
 
 def test_filters_filter_and_a_link_reveals_its_claim(seen):
     found = seen["filters"]
-    assert found["all"] == len(CLAIMS)
+    assert found["all"] == len(load_claims())
     for name in ("paper", "verdict", "kind"):
         assert all(right for _, _, right in found[name])
-        assert sum(count for _, count, _ in found[name]) == len(CLAIMS)
-    assert 0 < len(found["search"]) < len(CLAIMS)
+        assert sum(count for _, count, _ in found[name]) == len(load_claims())
+    assert 0 < len(found["search"]) < len(load_claims())
     assert all(found["search"])
-    assert found["status"] == f"{len(found['search'])} of {len(CLAIMS)} claims"
+    assert found["status"] == f"{len(found['search'])} of {len(load_claims())} claims"
     assert 0 < len(found["both"]) < len(found["search"])
     assert set(found["both"]) == {"lr"}
     assert seen["revealed"] == [True, True, 0]

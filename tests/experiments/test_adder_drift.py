@@ -6,9 +6,10 @@ import pandas as pd
 import pytest
 
 from experiments import adder_drift
-from experiments.adder_drift import ARMS, CARDS, DOSE, DRIFT_BASE, NARROWED, PLAIN, SAME, place
-from experiments.dynamics_study.measures import Tables
+from experiments.adder_drift import ARMS, DRIFT_BASE, place
+from experiments.papers.tensor_cores import CARDS, DOSE, NARROWED, PLAIN, SAME
 from simlab.engines import static_signature
+from simlab.studies.estimands import Tables
 from simlab.sweeps import recipe_of, run_config
 
 STEPS = 400
@@ -59,6 +60,6 @@ def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, do
     ]
     finished = pd.DataFrame(runs).assign(status="finished")
     tables = Tables({"runs": finished, "chunks": adder_drift.chunks(pd.concat(rows))})
-    (finding,) = adder_drift.decide(tables)  # type: ignore[arg-type]
+    (finding,) = adder_drift.judge(tables)  # type: ignore[arg-type]
     assert (finding.claim, finding.verdict) == ("T5", verdict)
     assert f"{NARROWED}: " in finding.note

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.attribution_ladder import ladder
-from simlab.claims.attribution import differing, grouped
 from simlab.engines import find_pair
 from simlab.models.config import MODELS
+from simlab.studies.attribution import differing, grouped
 
 PROMPTS, ROWS, LENGTH = 3, 6, 4
 

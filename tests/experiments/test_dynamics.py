@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import acrl_dynamics
 from experiments.campaign import (
     ARMS,
     BF16,
@@ -20,28 +19,22 @@ from experiments.campaign import (
     experts,
     long,
 )
-from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages, variants
 from experiments.dynamics_study.looks import LOOKS
-from experiments.dynamics_study.rules import (
-    Claim,
-    Part,
-    alone,
-    arms_of,
-    combined,
-    findings,
-    minus,
-    slope,
-)
 from experiments.dynamics_study.runs import CHUNK, SMOKE, Place, bins, changes, chunks, places
 from experiments.dynamics_study.studies import begin, looking
 from experiments.first_policies import FIRST_SEED, LEAST_REWARD
-from experiments.leaderboard import DENSE
+from experiments.papers import acrl
 from experiments.regime import BASE, SCREENED
-from simlab.claims import Finding
+from experiments.studies.leaderboard import DENSE
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
+from simlab.studies import Evidence
+from simlab.studies import estimands as m
+from simlab.studies.records import Trial, alone, arms_of, manipulation, minus, primary, slope
+from simlab.studies.statistics import Interval
+from simlab.studies.verdicts import collect_evidence, combine
 from simlab.sweeps import run_config
 
 STEPS = 100
@@ -65,40 +58,50 @@ def _results(rewards, rms=None, steps=STEPS):
     return m.Tables({"runs": runs, "chunks": chunks(pd.concat(rows))})
 
 
+def _trial(claim, *criteria):
+    return Trial("made_up", criteria, claim=claim)
+
+
+def _evidence(claim, verdict, effect, note=""):
+    return Evidence.of(claim, verdict, Interval.point(effect), unit="", rule="", note=note)
+
+
 def test_a_claim_is_as_good_as_its_worst_part():
-    assert combined(["reproduced", "reproduced"]) == "reproduced"
-    assert combined(["reproduced", "inconclusive"]) == "inconclusive"
-    assert combined(["inconclusive", "no effect"]) == "no effect"
-    assert combined(["no effect", "opposite"]) == "opposite"
+    assert combine(["reproduced", "reproduced"]) == "reproduced"
+    assert combine(["reproduced", "inconclusive"]) == "inconclusive"
+    assert combine(["inconclusive", "no effect"]) == "no effect"
+    assert combine(["no effect", "opposite"]) == "opposite"
 
 
 def test_contrasts_see_through_the_starts():
     fall = np.linspace(0.9, 0.1, STEPS)
     results = _results({"a": 0.9, "b": 0.6, "c": fall})
-    better = Part(m.REWARD, minus("a", "b"), "positive", 0.02)
-    worse = Part(m.REWARD, minus("a", "b"), "negative", 0.02)
-    found = findings(results, [Claim("H7", (better,)), Claim("L3", (worse,))])  # pyright: ignore
+    better = primary(m.REWARD, minus("a", "b"), "positive", 0.02, because="made up")
+    worse = primary(m.REWARD, minus("a", "b"), "negative", 0.02, because="made up")
+    found = collect_evidence(results, [_trial("H7", better), _trial("L3", worse)])  # pyright: ignore
     assert [f.verdict for f in found] == ["reproduced", "opposite"]
     # Starts differ by 0.01 each, arms do not: the pairs agree to the last bit of float32.
     assert found[0].effect == pytest.approx(0.3, abs=1e-6)
     assert found[0].high - found[0].low < 1e-5
-    line = Part(m.REWARD, slope({1.0: "a", 2.0: "b"}, "x"), "negative", 0.02)
-    assert findings(results, [Claim("H9", (line,))])[0].effect == pytest.approx(-0.3, abs=1e-6)  # pyright: ignore
-    falls = Part(m.FALL, minus("c", "a"), "negative", 0.03)
+    line = primary(m.REWARD, slope({1.0: "a", 2.0: "b"}, "x"), "negative", 0.02, because="made up")
+    assert collect_evidence(results, [_trial("H9", line)])[0].effect == pytest.approx(-0.3, abs=1e-6)  # pyright: ignore
+    falls = primary(m.FALL, minus("c", "a"), "negative", 0.03, because="made up")
     # From the best five chunks, mean reward 0.70 at their end, to the last quarter's 0.2: peak is chunk 1.
-    assert findings(results, [Claim("L1", (falls,))])[0].effect < -0.5  # pyright: ignore
+    assert collect_evidence(results, [_trial("L1", falls)])[0].effect < -0.5  # pyright: ignore
 
 
 def test_without_its_premise_a_claim_stays_open():
     results = _results({"a": 0.9, "b": 0.9})
-    part = Part(m.REWARD, minus("a", "b"), "zero", 0.02)
-    premise = Part(m.FALL, minus("a", "b"), "negative", 0.03)
-    bare, given = findings(results, [Claim("H7", (part,)), Claim("L3", (part,), premise)])  # pyright: ignore
+    part = primary(m.REWARD, minus("a", "b"), "zero", 0.02, because="made up")
+    premise = manipulation(m.FALL, minus("a", "b"), "negative", 0.03, because="made up")
+    bare, given = collect_evidence(results, [_trial("H7", part), _trial("L3", part, premise)])  # pyright: ignore
     assert bare.verdict == "reproduced"
     assert given.verdict == "inconclusive"
     assert "premise" in given.note
     # An arm that was not run: nothing is said.
-    assert not findings(results, [Claim("H7", (Part(m.REWARD, alone("d"), "zero", 1.0),))])  # pyright: ignore
+    assert not collect_evidence(
+        results, [_trial("H7", primary(m.REWARD, alone("d"), "zero", 1.0, because="made up"))]
+    )  # pyright: ignore
 
 
 def test_growth_and_collapse_of_a_made_up_run():
@@ -174,35 +177,36 @@ def test_every_arm_is_a_run_and_no_two_are_the_same():
             assert ARMS[arm.x_from].starts == arm.starts
 
 
-def test_claims_about_other_arms():
-    acrl, truncation = acrl_dynamics.ACRL, acrl_dynamics.TIS5
-    (claim,) = (claim for claim in acrl_dynamics.CLAIMS if claim.id == "A3")
-    assert set(arms_of([claim])) == {acrl, truncation}
-    (moved,) = (claim for claim in acrl_dynamics.OTHER_LEVELS["batch"] if claim.id == "A3")
-    assert set(arms_of([moved])) == {LEVELS["batch"], truncation}
-    assert f"{LEVELS['batch']} minus {truncation}" in moved.rule
+def test_trials_about_other_arms():
+    trial = acrl.A3.trial("acrl_dynamics")
+    assert set(arms_of([trial])) == {acrl.ACRL, acrl.TIS5}
+    (moved,) = (trial for trial in acrl.OTHER_LEVELS["batch"] if trial.claim == "A3")
+    assert set(arms_of([moved])) == {LEVELS["batch"], acrl.TIS5}
+    assert f"{LEVELS['batch']} minus {acrl.TIS5}" in moved.text
 
 
 def test_a_leaderboard_ranks_the_remedies_of_its_model():
     rewards = {long(NONE): 0.2, long(GSPO): 0.1, long(TIS): 0.5}
     rows = DENSE.ranking(_results(rewards | {experts(TIS): 1.0}))
     assert [(name, round(found.effect, 3)) for name, found in rows] == [(long(TIS), 0.3), (long(GSPO), -0.1)]
-    (finding,) = DENSE.decide(_results(rewards))
+    (finding,) = DENSE.collect_evidence(_results(rewards))
     assert (finding.verdict, round(finding.effect, 3)) == ("reproduced", 0.3)
-    (finding,) = DENSE.decide(_results(dict.fromkeys(rewards, 0.2)))
+    (finding,) = DENSE.collect_evidence(_results(dict.fromkeys(rewards, 0.2)))
     assert finding.verdict == "no effect"
 
 
 def test_what_other_levels_say_stands_in_the_note():
-    said = acrl_dynamics.with_levels(
-        Finding.exact("A3", "reproduced", 1.0, unit="", rule="", note="stage 2"),
-        {"batch": [Finding.exact(claim, "opposite", 2.0, unit="", rule="") for claim in ("A2", "A3")]},
+    said = acrl.with_levels(
+        _evidence("A3", "reproduced", 1.0, note="stage 2"),
+        {"batch": [_evidence(claim, "opposite", 2.0) for claim in ("A2", "A3")]},
     )
     assert said.note == "stage 2; Y per batch: opposite, 2 [2, 2]"
 
 
 def test_a_rule_names_its_arms_and_margins():
-    text = stages.rule_text([Claim("H7", (Part(m.REWARD, minus(NONE, BF16), "negative", 0.03),))])
+    text = stages.rule_text(
+        [_trial("H7", primary(m.REWARD, minus(NONE, BF16), "negative", 0.03, because="made up"))]
+    )
     assert "H7: (1) reward, last quarter: no correction minus BF16 control" in text
     assert "expected negative, margin 0.03" in text
 

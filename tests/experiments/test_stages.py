@@ -8,17 +8,22 @@ import pytest
 
 from experiments import dynamics_study
 from experiments.campaign import ARMS, NONE, TIS, long
-from experiments.dynamics_study import measures as m
 from experiments.dynamics_study import stages
 from experiments.dynamics_study.earlier import joined, same_arms
-from experiments.dynamics_study.rules import Claim, Part, minus
 from experiments.dynamics_study.runs import CHANGING, CHUNK
 from experiments.regime import BASE
-from simlab.claims import paired_effect
 from simlab.core.experiment import Experiment, earlier, execute
+from simlab.studies import estimands as m
+from simlab.studies import paired_effect
+from simlab.studies.records import Trial, minus, primary
 from tests.tolerances import binomial_interval
 
 TOKEN = ("tokens_by_pi_train", "mean_rho_by_pi_train", "rms_log_rho_by_pi_train")
+
+
+def _trial(claim, arm):
+    better = primary(m.REWARD, minus(arm, "none"), "positive", 0.02, because="made up")
+    return Trial("made_up", (better,), claim=claim)
 
 
 class Recorder:
@@ -67,13 +72,13 @@ def test_the_second_stage_runs_what_the_first_leaves_open():
     def effects(arm, start, seed):
         return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + noise["nco".index(arm[0]), start, seed]
 
-    clear = Claim("H7", (Part(m.REWARD, minus("clear", "none"), "positive", 0.02),))
-    unclear = Claim("L3", (Part(m.REWARD, minus("open", "none"), "positive", 0.02),))
+    clear = _trial("H7", "clear")
+    unclear = _trial("L3", "open")
     run, calls = Recorder(), []
     stages.compute(run, (clear, unclear), smoke=(), make=_made_up(effects, calls))  # pyright: ignore
     assert calls == [(("clear", "none", "open"), 0), (("open", "none"), 1)]
     assert len(run.tables["runs"]) == 5 * stages.STARTS
-    found = {f.claim: f for f in stages.findings(m.Tables(run.tables), (clear, unclear))}
+    found = {f.claim: f for f in stages.collect_evidence(m.Tables(run.tables), (clear, unclear))}
     assert found["H7"].verdict == "reproduced"
     assert found["H7"].level == stages.LEVELS[0]
     assert "stage 1 of 2" in found["H7"].note
@@ -82,7 +87,7 @@ def test_the_second_stage_runs_what_the_first_leaves_open():
 
 
 def test_who_stops_the_second_stage_keeps_the_first():
-    claim = Claim("L3", (Part(m.REWARD, minus("open", "none"), "positive", 0.02),))
+    claim = _trial("L3", "open")
 
     def effects(arm, start, seed):
         if seed == stages.SEEDS[-1]:
@@ -92,7 +97,7 @@ def test_who_stops_the_second_stage_keeps_the_first():
     run = Recorder()
     stages.compute(run, [claim], smoke=(), make=_made_up(effects, []))  # pyright: ignore
     assert len(run.tables["runs"]) == 2 * stages.STARTS
-    (found,) = stages.findings(m.Tables(run.tables), [claim])
+    (found,) = stages.collect_evidence(m.Tables(run.tables), [claim])
     assert found.verdict == "inconclusive"
     assert "stage 1 of 2" in found.note
     assert run.config == {"stopped_in_stage": 2}
@@ -136,7 +141,7 @@ def test_both_stages_together_err_as_often_as_one():
 
 def _staged(names, calls, broken=False, watched=()):
     """An experiment that asks whether the arms `names` earn more than "none", which "open" leaves open."""
-    claims = [Claim("L3", (Part(m.REWARD, minus(name, "none"), "positive", 0.02),)) for name in names]
+    claims = [_trial("L3", name) for name in names]
     noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.STARTS, 2))
 
     def effects(arm, start, seed):

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.dynamics_study.measures import Tables
 from figures.catalog import FIGURES, REWARD
 from figures.kinds import Curves, looks
 from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
 from figures.style import render
+from simlab.studies.estimands import Tables
 
 STARTS = ("a", "b", "c")
 

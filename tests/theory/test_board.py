@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from simlab.cli import budget as budget_command
 from simlab.cli import theory as theory_command
 from simlab.objectives import token_coefficients
+from simlab.studies.exact import compute_row, compute_rows, exact_checks
+from simlab.studies.loading import load_claims
 from simlab.theory import cancellation, hacking
 from simlab.theory.bounds import Bound
 from simlab.theory.checks import acrl_checks as acrl
 from simlab.theory.checks import cancel_checks as cancel
 from simlab.theory.checks import hacking_checks
 from simlab.theory.checks import lr_checks as lr
-from simlab.theory.exact_board import board, claims
-from simlab.theory.exact_claim import run
 
 FALSE_AS_PRINTED = {
     ("H5", "hacking Eq. 10, 31", "J' - J is the sum over t of Cov(X_t, 1/rho_t)"),
@@ -32,12 +32,13 @@ FALSE_AS_PRINTED = {
     ),
     ("C8", "cancel App. D.3, Eq. 72, 73", "sum A s = 0 cancels shared tokens under length normalization"),
 }
-SLOW = ("the same for every pair of engines", "bias and variance of every correction at equal mismatch")
+CHECKS = exact_checks(load_claims())
+SLOW_ROWS = ("the same for every pair of engines", "bias and variance of every correction at equal mismatch")
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return board([claim for claim in claims() if claim.statement not in SLOW])
+    return compute_rows(check for check in CHECKS if check[1].text not in SLOW_ROWS)
 
 
 def test_verdicts(rows):
@@ -50,20 +51,21 @@ def test_verdicts(rows):
 
 
 def test_claims_of_the_issue_are_there():
-    ids = {claim.id for claim in claims()}
+    ids = {claim for claim, _ in CHECKS}
     assert ids >= {"H3", "H4", "H5", "H6", "H19", "L8", "L9", "L10", "V4", "A11", "A15"}
     assert ids >= {"C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C14", "C15"}
 
 
 @pytest.mark.slow
 def test_the_slow_rows_hold():
-    for row in board([claim for claim in claims() if claim.statement in SLOW]):
+    for row in compute_rows(check for check in CHECKS if check[1].text in SLOW_ROWS):
         assert row["verdict"] == "holds"
 
 
 def row_of(module, check):
-    (claim,) = (claim for claim in module.CLAIMS if claim.check.__name__ == check)
-    return run(claim)
+    compute = getattr(module, check)
+    (found,) = ((claim, rule) for claim, rule in CHECKS if rule.estimand.compute is compute)
+    return compute_row(*found)
 
 
 def mutate(monkeypatch, module, name, change):
@@ -172,7 +174,8 @@ def test_budget_command_refuses_bad_input(app, options, message):
 
 
 def test_theory_command(app, monkeypatch):
-    monkeypatch.setattr("simlab.theory.exact_board.claims", lambda: acrl.CLAIMS)
+    chosen = {name: claim for name, claim in load_claims().items() if name in ("A11", "A15")}
+    monkeypatch.setattr("simlab.studies.loading.load_claims", lambda: chosen)
     result = CliRunner().invoke(app, ["theory", "--json"])
     assert result.exit_code == 0
     assert {row["claim"] for row in json.loads(result.stdout)} == {"A11", "A15"}

@@ -4,21 +4,21 @@ import numpy as np
 
 from simlab.theory.acrl import entropy_after_step, entropy_by_quadrant, entropy_change, sign_cases
 from simlab.theory.drift import order
-from simlab.theory.exact_claim import Claim, Finding
 from simlab.theory.expectation import softmax
+from simlab.theory.residual import Residual
 
 
-def eight_cases() -> Finding:
+def eight_cases() -> Residual:
     """Weights above one exactly where Fig. 3 and 5 say so."""
     rows = sign_cases()
     wrong = [row["quadrant"] for row in rows if row["enhanced"] != row["expected"]]
     weights = ", ".join(
         f"{row['quadrant']}{'>' if row['level'] > 1 else '<'} {row['weight']:.2f}" for row in rows
     )
-    return Finding(len(wrong) / len(rows), not wrong, f"quadrant, Y > X or < X, weight: {weights}")
+    return Residual(len(wrong) / len(rows), not wrong, f"quadrant, Y > X or < X, weight: {weights}")
 
 
-def entropy_of_update() -> Finding:
+def entropy_of_update() -> Residual:
     """The first-order entropy change of every token against real steps, and the dividing line."""
     probs = softmax(1.5 * np.random.default_rng(0).normal(size=(1, 12)))
     change = entropy_change(probs)[0]
@@ -30,7 +30,7 @@ def entropy_of_update() -> Finding:
     raising = probs[0][change > 0]
     lowering = probs[0][change < 0]
     residual = float(np.abs(np.asarray(orders) - 2).max())
-    return Finding(
+    return Residual(
         residual,
         residual < 0.05 and raising.max() < lowering.min(),
         f"order of the remainder 2 within {residual:.3f}; rewarding tokens up to p = {raising.max():.3f} "
@@ -38,7 +38,7 @@ def entropy_of_update() -> Finding:
     )
 
 
-def entropy_quadrants() -> Finding:
+def entropy_quadrants() -> Residual:
     """Expected entropy change by quadrant, plain and under ACRL with Y = 1.5 X."""
     rng = np.random.default_rng(1)
     logits = 1.5 * rng.normal(size=(4000, 32))
@@ -48,33 +48,8 @@ def entropy_quadrants() -> Finding:
     wrong = [name for name, sign in expected.items() if np.sign(found[name]["plain"]) != sign]
     plain, acrl = (sum(row[kind] for row in found.values()) for kind in ("plain", "acrl"))
     listed = ", ".join(f"{name} {row['plain']:+.4f} -> {row['acrl']:+.4f}" for name, row in found.items())
-    return Finding(
+    return Residual(
         len(wrong) / 4,
         not wrong and acrl > plain,
         f"plain -> ACRL: {listed}; sum {plain:+.4f} -> {acrl:+.4f}; wrong sign: {', '.join(wrong) or 'none'}",
     )
-
-
-CLAIMS = (
-    Claim(
-        "A11",
-        "acrl Eq. 7-9, Fig. 3, 5",
-        "the four quadrants and Y above or below X decide whether the weight exceeds 1",
-        "all eight cases as in the figures",
-        eight_cases,
-    ),
-    Claim(
-        "A15",
-        "acrl Sec. 4.3",
-        "rewarding rare tokens raises entropy, rewarding common ones lowers it",
-        "remainder of second order within 0.05; one probability separates the two kinds",
-        entropy_of_update,
-    ),
-    Claim(
-        "A15",
-        "acrl Sec. 4.3, Fig. 7",
-        "quadrants I and III raise entropy, II and IV lower it; ACRL raises the sum when Y > X",
-        "signs of the four expected changes, advantages independent of the tokens; sum under ACRL larger",
-        entropy_quadrants,
-    ),
-)

@@ -5,7 +5,6 @@ from functools import cache
 import numpy as np
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
-from simlab.theory.exact_claim import EXACT, Claim, Finding
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative, softmax
 from simlab.theory.groups import group_gap, leave_one_out, normalized
 from simlab.theory.hacking import (
@@ -17,6 +16,7 @@ from simlab.theory.hacking import (
     weight_noise,
 )
 from simlab.theory.importance import inverse_rho_mean, mean_rho_in_bins, rho_mean, rho_variance, survival_bias
+from simlab.theory.residual import EXACT, Residual
 from simlab.theory.rounding_error import measured_rho_std, normalized_rows, predicted_rho_std, rounded_softmax
 
 BINS = np.array([0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0])
@@ -37,20 +37,20 @@ def softmax_logits(rows: int = 100, vocabulary: int = 2048) -> np.ndarray:
     return np.random.default_rng(0).normal(scale=1.5, size=(rows, vocabulary))
 
 
-def inverse_rho() -> Finding:
+def inverse_rho() -> Residual:
     """E over pi_infer of 1/rho: at least one, equal to one at equality, and 1 + chi2."""
     found = pair(3, dose=0.3)
     left, right = inverse_rho_mean(found.train, found.infer)
     same, _ = inverse_rho_mean(found.train, found.train)
     residual = float(np.abs(left - right).max())
-    return Finding(
+    return Residual(
         residual,
         residual < EXACT and left.min() > 1 and np.abs(same - 1).max() < EXACT,
         f"mean of E[1/rho] {left.mean():.6g} = 1 + chi2; equal policies {same.max():.15g}",
     )
 
 
-def plain_rho() -> Finding:
+def plain_rho() -> Residual:
     """E over pi_infer of rho: one on full support; below it the mass that the engine cannot sample."""
     found = pair(3, dose=0.3)
     full, _ = rho_mean(found.train, found.infer)
@@ -61,14 +61,14 @@ def plain_rho() -> Finding:
         (found.train**2 / found.infer).sum(1) - 1 - rho_variance(found.train, found.infer)
     ).max()
     residual = max(np.abs(full - 1).max(), np.abs(left - right).max(), variance)
-    return Finding(
+    return Residual(
         residual,
         residual < EXACT,
         f"mean rho is 1 on full support; with E4M3 probabilities (rare tokens underflow) {left.mean():.4f}",
     )
 
 
-def survival_curves() -> Finding:
+def survival_curves() -> Residual:
     """Mean rho of rare tokens: below one sorted by pi_train, above one sorted by pi_infer."""
     half = np.random.default_rng(0).normal(scale=1.5, size=(8000, 64))
     noise = 0.2 * np.random.default_rng(1).normal(size=half.shape)
@@ -82,7 +82,7 @@ def survival_curves() -> Finding:
         used = mass > 1e-3
         gaps.append(relative((measured - predicted)[used], (measured - 1)[used]))
         first[by] = measured[used][0]
-    return Finding(
+    return Residual(
         max(gaps),
         first["train"] < 1 < first["infer"] and max(gaps) < 0.25,
         f"rarest bin: {first['train']:.4f} sorted by pi_train, {first['infer']:.4f} sorted by pi_infer; "
@@ -90,19 +90,19 @@ def survival_curves() -> Finding:
     )
 
 
-def softmax_spread() -> Finding:
+def softmax_spread() -> Residual:
     """The spread of rho under BF16 from first principles: 0.0048."""
     logits = softmax_logits()
     predicted = predicted_rho_std(logits, 7)
     measured = measured_rho_std(logits, rounded_softmax(logits, "bf16"))
-    return Finding(
+    return Residual(
         abs(predicted / measured - 1),
         abs(measured - 0.0048) < 1e-4 and abs(predicted / measured - 1) < 0.05,
         f"predicted {predicted:.5f}, computed {measured:.5f}, printed 0.0048",
     )
 
 
-def survival_of_formats() -> Finding:
+def survival_of_formats() -> Residual:
     """Mean rho of the rarest bin per format: truncation lowers it whoever sorts, nearest does not."""
     train = softmax(softmax_logits())
     rarest = {}
@@ -115,14 +115,14 @@ def survival_of_formats() -> Finding:
     # How much of the truncated deviation rounding to nearest has.
     share = float((np.abs(near).max(1) / np.abs(cut).min(1)).max())
     listed = "; ".join(f"{fmt} {mode} {a:+.4f}, {b:+.4f}" for (fmt, mode), (a, b) in rarest.items())
-    return Finding(
+    return Residual(
         share,
         bool((cut < 0).all()) and share < 1 / 3,
         f"mean rho - 1 of the rarest bin, sorted by pi_train, by pi_infer: {listed}",
     )
 
 
-def spread_against_bits() -> Finding:
+def spread_against_bits() -> Residual:
     """The spread of rho from mantissa bits alone, to nearest and truncated, four formats."""
     gaps, rows = [], []
     for fmt, bits in (("fp16", 10), ("bf16", 7), ("e4m3fn", 3), ("e5m2", 2)):
@@ -135,12 +135,12 @@ def spread_against_bits() -> Finding:
         f"{bits} bits {near:.2g} / {cut:.2g}"
         for bits, near, cut in zip((10, 7, 3, 2), rows[::2], rows[1::2], strict=True)
     )
-    return Finding(
+    return Residual(
         max(gaps), max(gaps) < 0.1, f"std of rho to nearest / truncated: {listed}; within {max(gaps):.1%}"
     )
 
 
-def objective_gap_printed() -> Finding:
+def objective_gap_printed() -> Residual:
     """The printed form against the exact one, T = 1 and T = 3."""
     parts = {}
     for length in (1, 3):
@@ -149,7 +149,7 @@ def objective_gap_printed() -> Finding:
         parts[length] = objective_gap(found, np.repeat(values[:, None] / length, length, 1))
     one, three = parts[1], parts[3]
     residual = abs(1 - three.printed / three.exact)
-    return Finding(
+    return Residual(
         residual,
         residual < 0.05,
         f"printed / exact: T = 1 {one.printed / one.exact:.6f}, T = 3 {three.printed / three.exact:.4f}; "
@@ -157,7 +157,7 @@ def objective_gap_printed() -> Finding:
     )
 
 
-def objective_gap_double_sum() -> Finding:
+def objective_gap_double_sum() -> Residual:
     """The double sum over t and s is the exact difference to first order: its error is second order."""
     errors = []
     for dose in (0.02, 0.01):
@@ -166,7 +166,7 @@ def objective_gap_double_sum() -> Finding:
         gap = objective_gap_gradient(found, values)
         errors.append(relative(gap.exact - gap.double_sum, gap.exact))
     prefix = np.abs(mean_inverse_rho_given_prefix(pair(3)) - 1).max()
-    return Finding(
+    return Residual(
         errors[1],
         prefix < EXACT and errors[1] < 0.01 and 1.8 < errors[0] / errors[1] < 2.2,
         f"gradient: relative error {errors[0]:.4g} and {errors[1]:.4g} at dose 0.02 and 0.01 (ratio 2); "
@@ -174,7 +174,7 @@ def objective_gap_double_sum() -> Finding:
     )
 
 
-def objective_gap_growth() -> Finding:
+def objective_gap_growth() -> Residual:
     """What the printed form misses grows: printed is 1/T of the double sum when X_t = A / T."""
     shares = []
     for length in (1, 2, 4, 6):
@@ -183,10 +183,10 @@ def objective_gap_growth() -> Finding:
         gap = objective_gap(found, np.repeat(values[:, None] / length, length, 1))
         shares.append(length * gap.printed / gap.double_sum)
     residual = float(np.abs(np.asarray(shares) - 1).max())
-    return Finding(residual, residual < EXACT, "T printed / double sum = 1 for T = 1, 2, 4, 6")
+    return Residual(residual, residual < EXACT, "T printed / double sum = 1 for T = 1, 2, 4, 6")
 
 
-def objective_gap_groups() -> Finding:
+def objective_gap_groups() -> Residual:
     """Group advantages add covariances with the 1/rho of the other samples, to the gradient as well."""
     found = pair(3, dose=0.01)
     rewards = random_rewards(found.space, 0)
@@ -199,7 +199,7 @@ def objective_gap_groups() -> Finding:
         shares.append(relative(gap["cross_samples"], first_order))
     rloo = group_gap(found, scores, rewards, leave_one_out, 16)
     listed = ", ".join(f"{share:.3f}" for share in shares)
-    return Finding(
+    return Residual(
         max(errors),
         max(errors) < 0.02,
         f"other samples' part of the gradient gap at G = 2, 4, 16, 64: {listed} (GRPO); "
@@ -207,20 +207,20 @@ def objective_gap_groups() -> Finding:
     )
 
 
-def unit_mean_noise() -> Finding:
+def unit_mean_noise() -> Residual:
     """Unit-mean weight noise: bias zero, variance as derived, over every outcome of the noise."""
     found = pair(4, dose=0.1)
     x = np.random.default_rng(3).normal(size=found.space.tokens.shape)
     effect = weight_noise(found, x, std=0.2)
     residual = max(abs(effect.bias), abs(effect.added_variance / effect.predicted_variance - 1))
-    return Finding(
+    return Residual(
         residual,
         residual < 1e-10,
         f"bias {effect.bias:.1e}; adds variance {effect.added_variance:.6f} = s^2 E sum X^2",
     )
 
 
-def clipping_gap() -> Finding:
+def clipping_gap() -> Residual:
     """J_clip - J is the mean of X (phi - 1); the phi of Eq. 12 is not the phi of the loss."""
     found = pair(4, dose=0.0)
     moved = noisy_pair(found.space, random_logits(found.space, 0), 0.3, seed=5)
@@ -232,96 +232,8 @@ def clipping_gap() -> Finding:
         left, right = reweighting_gap(found, x, phi)
         residual = max(residual, abs(left - right))
         sizes.append(right)
-    return Finding(
+    return Residual(
         residual,
         residual < EXACT,
         f"Delta_clip J {sizes[0]:+.5f} clipping by ratio (Eq. 12), {sizes[1]:+.5f} by the loss (Eq. 2)",
     )
-
-
-CLAIMS = (
-    Claim(
-        "H3",
-        "hacking Eq. 46",
-        "E over pi_infer of 1/rho is at least 1, with equality only for equal policies",
-        "residual against 1 + chi2 below 1e-12, above 1 for unequal rows, 1 for equal ones",
-        inverse_rho,
-    ),
-    Claim(
-        "H3",
-        "hacking Eq. 5",
-        "E over pi_infer of rho is 1, and its variance is chi2",
-        "equal to the mass of pi_train on the support of pi_infer within 1e-12",
-        plain_rho,
-    ),
-    Claim(
-        "H4",
-        "hacking App. C.2",
-        "mean rho of rare tokens is below 1 (survival bias)",
-        "below 1 sorted by pi_train, above 1 sorted by pi_infer, both within 25% of the predicted bias",
-        survival_curves,
-    ),
-    Claim(
-        "H4",
-        "hacking Fig. 7, App. C.2",
-        "mean rho of rare tokens is below 1 for truncated formats, whichever policy sorts",
-        "below 1 in the rarest bin both ways; at least three times as far from 1 as to nearest",
-        survival_of_formats,
-    ),
-    Claim(
-        "H1",
-        "ours, beside hacking Tab. 2",
-        "variance of the log ratio of a token from ulps: the spread of rho halves with each mantissa bit",
-        "predicted within 10% of computed for FP16, BF16, E4M3 and E5M2 logits, both roundings",
-        spread_against_bits,
-    ),
-    Claim(
-        "H1",
-        "hacking Eq. 45, Tab. 2",
-        "BF16 softmax: std of rho 0.0048",
-        "computed within 1e-4 of the table, predicted from ulps within 5%",
-        softmax_spread,
-    ),
-    Claim(
-        "H5",
-        "hacking Eq. 10, 31",
-        "J' - J is the sum over t of Cov(X_t, 1/rho_t)",
-        "holds when printed over exact is 1 within 5% at T = 3 and dose 0.01",
-        objective_gap_printed,
-    ),
-    Claim(
-        "H5",
-        "hacking Eq. 10 corrected",
-        "J' - J is the sum over t and s of Cov(X_t, 1/rho_s) to first order",
-        "error below 1% at dose 0.01 and halved with the dose; E[1/rho | prefix] = 1 within 1e-12",
-        objective_gap_double_sum,
-    ),
-    Claim(
-        "H5",
-        "hacking Eq. 10, 31",
-        "the missing terms against T",
-        "printed is exactly 1/T of the double sum for X_t = A / T",
-        objective_gap_growth,
-    ),
-    Claim(
-        "H5",
-        "hacking Eq. 28 footnote",
-        "group-normalized advantages couple the samples",
-        "own and cross-sample covariances together within 2% of the exact gap",
-        objective_gap_groups,
-    ),
-    Claim(
-        "H6",
-        "hacking Eq. 22",
-        "independent unit-mean weight noise leaves the objective unbiased",
-        "bias and relative error of the variance below 1e-10",
-        unit_mean_noise,
-    ),
-    Claim(
-        "H19",
-        "hacking Eq. 13, 14",
-        "clipping adds E sum X (phi - 1)",
-        "both sides equal within 1e-12, for both readings of phi",
-        clipping_gap,
-    ),
-)

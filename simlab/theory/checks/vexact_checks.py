@@ -8,10 +8,10 @@ from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
 from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, dose_for, qualities
 from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerated_moments
-from simlab.theory.exact_claim import EXACT, Claim, Finding
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative
 from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import leave_one_out
+from simlab.theory.residual import EXACT, Residual
 
 GROUP = 16
 DOSES = (0.03, 0.1, 0.3, 1.0)
@@ -57,7 +57,7 @@ def counterpart_residual(name: str) -> float:
     return max(relative(mean - expected, expected), abs(variance / spread - 1))
 
 
-def every_correction() -> Finding:
+def every_correction() -> Residual:
     """All corrections of the lab at one mismatch, and what the exact moments are checked against."""
     residual = {name: counterpart_residual(name) for name in COUNTERPARTS}
     approximate = residual.pop("acrl")
@@ -67,14 +67,14 @@ def every_correction() -> Finding:
         f"{np.mean([row[name].std for row in found]):.2f}"
         for name in CORRECTIONS
     )
-    return Finding(
+    return Residual(
         max(residual.values()),
         max(residual.values()) < SINGLE_MOMENTS and approximate < ACRL_MOMENTS,
         f"ACRL's residual {approximate:.1e}; bias / std of one group at T = 6, std rho 0.1: {listed}",
     )
 
 
-def effective_objective() -> Finding:
+def effective_objective() -> Residual:
     """Bias, norm and angle of the uncorrected gradient against dose."""
     rows = [[measured(4, dose, seed)[2]["none"] for seed in SEEDS] for dose in DOSES]
     bias = [float(np.mean([q.bias for q in row])) for row in rows]
@@ -85,22 +85,22 @@ def effective_objective() -> Finding:
         f"{d:g}: {b:.3f} ({a:.0f} deg, norm {n:.2f})"
         for d, b, a, n in zip(DOSES, bias, angle, norm, strict=True)
     )
-    return Finding(abs(slope - 1), 0.8 < slope < 1.2, f"bias at std rho {listed}; exponent {slope:.2f}")
+    return Residual(abs(slope - 1), 0.8 < slope < 1.2, f"bias at std rho {listed}; exponent {slope:.2f}")
 
 
-def unbiased() -> Finding:
+def unbiased() -> Residual:
     """Sequence importance weights have no bias; token weights keep most of it, the more so with length."""
     residual = max(measured(6, dose, seed)[2]["sequence IS"].bias for dose in DOSES for seed in SEEDS)
     kept = [mean_bias("token IS", length, 0.1) / mean_bias("none", length, 0.1) for length in (1, 2, 4, 6)]
     listed = ", ".join(f"{share:.2f}" for share in kept)
-    return Finding(
+    return Residual(
         residual,
         residual < 1e-10,
         f"bias of sequence IS {residual:.1e}; token IS keeps {listed} of the bias at T = 1, 2, 4, 6",
     )
 
 
-def ranking() -> Finding:
+def ranking() -> Residual:
     """Which correction has the least mean squared error, by dose and length."""
     best, distances = [], []
     for length in (2, 6):
@@ -113,7 +113,7 @@ def ranking() -> Finding:
                 bounds = [best_mse(*measured(length, dose, seed)[:2], 64 * GROUP) for seed in SEEDS]
                 distances.append(errors[name] / float(np.mean(bounds)))
     worst_is = measured(6, 1.0, 0)[2]["sequence IS"].std / measured(6, 0.03, 0)[2]["sequence IS"].std
-    return Finding(
+    return Residual(
         0.0,
         min(distances) > 0.9,
         f"least MSE over 64 groups: {'; '.join(best)}; std of sequence IS x{worst_is:.0f} from 0.03 to 1",
@@ -121,7 +121,7 @@ def ranking() -> Finding:
     )
 
 
-def sample_size() -> Finding:
+def sample_size() -> Residual:
     """Expected ESS of sequence weights: enumeration, transfer matrix, and the budget's formula."""
     space = enumerate_sequences(3, 8, memory=1)
     pair = dose_for(0.1, lambda dose: noisy_pair(space, random_logits(space, 0), dose))
@@ -129,49 +129,9 @@ def sample_size() -> Finding:
     residual = abs(exact / chain - 1)
     long = effective_fraction_of_chain(pair, 512)
     formula = budget(pair.rho_std, 512)
-    return Finding(
+    return Residual(
         residual,
         residual < EXACT * 100,
         f"T = 8: {exact:.4f}; T = 512 at std rho 0.1: {long:.2e}, budget's (1 + std^2)^-T {formula.ess:.2e}; "
         f"half is left after {formula.length_at_half_ess:.0f} tokens",
     )
-
-
-CLAIMS = (
-    Claim(
-        "V4",
-        "vexact review; lr Eq. 3",
-        "mismatch changes the effective objective",
-        "relative bias of the gradient grows in proportion to the std of rho (exponent 0.8 to 1.2)",
-        effective_objective,
-    ),
-    Claim(
-        "V4",
-        "lr Eq. 4-6; acrl Eq. 1-9",
-        "bias and variance of every correction at equal mismatch",
-        "moments equal those of the objectives' own coefficients over all groups of three within 3e-6 "
-        "(ACRL, whose discrepancy is put on 32 steps: 3e-4)",
-        every_correction,
-    ),
-    Claim(
-        "V4",
-        "lr Eq. 4",
-        "sequence weights are unbiased, token weights are not",
-        "bias of sequence IS below 1e-10 at every dose; T = 6",
-        unbiased,
-    ),
-    Claim(
-        "V4",
-        "lr Eq. 5, 6, 11",
-        "which correction has the least mean squared error",
-        "no correction beats the oracle bound (0.9 for its O(1/n) slack); tightness = bound over best",
-        ranking,
-    ),
-    Claim(
-        "V4",
-        "lr Eq. 4",
-        "effective sample size of sequence weights against length",
-        "enumeration equals the transfer matrix within 1e-10",
-        sample_size,
-    ),
-)

@@ -1,35 +1,21 @@
 """The board: every claim with the verdict that stored results give, and where each number comes from."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from simlab.claims.catalog import CLAIMS, OURS, PAPERS, Kind, paper_of
-from simlab.claims.finding import VERDICTS, Finding
-from simlab.claims.statistics import Interval, holm, p_value
 from simlab.core.experiment import Experiment
 from simlab.core.manifest import MANIFEST_NAME
-from simlab.core.paths import committed_results, open_shop
+from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.loading import load_claims, load_experiments, load_papers
+from simlab.studies.records import VERDICTS, Claim, Evidence, Kind
+from simlab.studies.statistics import Interval, holm, p_value
 
 UNTESTED = "not yet tested"
 WORDS = (*VERDICTS, UNTESTED)
-STATIC = ("softmax", "theory", "theory_survival", "theory_corrections", "which_card")
-"""Experiments without training; alone they leave a claim about dynamics inconclusive."""
-EXACT = ("theory", "theory_survival", "theory_corrections")
-"""Those without sampling error, in the order in which they decide identities."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A finding, the experiment that made it, and the manifest of its stored result."""
-
-    experiment: str
-    finding: Finding
-    manifest: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,7 +68,9 @@ def board(folder: Path | None = None) -> Board:
     A result that its experiment cannot read decides nothing and is among the problems.
     """
     found, problems = evidence(folder)
-    return Board(_adjusted([_row(claim, _ordered(claim, found)) for claim in CLAIMS]), problems)
+    kinds = _kinds()
+    rows = [_row(claim, _ordered(claim, found, kinds), kinds) for claim in load_claims().values()]
+    return Board(_adjusted(rows), problems)
 
 
 def stored(folder: Path | None = None) -> list[tuple[Experiment, dict[str, Any]]]:
@@ -108,13 +96,16 @@ def decided(experiment: Experiment, results: Results) -> list[Evidence]:
     """
     manifest = results.manifest
     try:
-        findings: Sequence[Finding] = experiment.decide(results) if experiment.decide else ()
+        found: Sequence[Evidence] = (
+            experiment.collect_evidence(results) if experiment.collect_evidence else ()
+        )
     except (KeyError, FileNotFoundError, IndexError) as error:
         raise ValueError(f"{experiment.name} cannot decide from its tables: {error!r}") from error
-    unknown = [finding.claim for finding in findings if finding.claim not in CLAIMS]
+    claims = load_claims()
+    unknown = [each.claim for each in found if each.claim not in claims]
     if unknown:
         raise ValueError(f"{experiment.name} decides {', '.join(unknown)}, which is no claim of the board")
-    return [Evidence(experiment.name, finding, manifest) for finding in findings]
+    return [replace(each, experiment=experiment.name, manifest=manifest) for each in found]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -126,8 +117,8 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def summary(rows: Sequence[Row]) -> str:
     """Return the counts as the README shows them: a Markdown table, papers by verdict."""
     lines = ["| | " + " | ".join(WORDS) + " |", "|---|" + "---:|" * len(WORDS)]
-    papers = [paper for paper in PAPERS.values() if paper != OURS]
-    groups = {**{paper: [paper] for paper in papers}, "the five papers": papers, OURS: [OURS]}
+    *papers, ours = load_papers()
+    groups = {**{paper: [paper] for paper in papers}, "the five papers": papers, ours: [ours]}
     for label, members in groups.items():
         numbers = counts([row for row in rows if row.paper in members])
         lines.append(f"| {label} | " + " | ".join(map(str, numbers.values())) + " |")
@@ -139,64 +130,68 @@ def deciding(claim: str, folder: Path | None = None) -> Experiment:
 
     Raises `ValueError` where no experiment does.
     """
-    experiments = _experiments()
-    for each in _ordered(claim, evidence(folder)[0]):
+    experiments = load_experiments()
+    entry = load_claims()[claim]
+    for each in _ordered(entry, evidence(folder)[0], _kinds()):
         return experiments[each.experiment]
     for experiment in experiments.values():
         if claim in experiment.claims:
             return experiment
-    raise ValueError(f"no experiment decides {claim} yet: {CLAIMS[claim].statement}")
+    raise ValueError(f"no experiment decides {claim} yet: {entry.statement}")
 
 
-def _experiments() -> dict[str, Experiment]:
-    open_shop()
-    catalog = import_module("experiments").EXPERIMENTS
-    return {name: import_module(module).EXPERIMENT for name, module in catalog.items()}
+def _kinds() -> dict[str, Kind]:
+    """Return the kind of evidence of every experiment."""
+    return {name: experiment.kind for name, experiment in load_experiments().items()}
 
 
 def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
     found = []
-    for name, experiment in _experiments().items():
+    for name, experiment in load_experiments().items():
         place = committed_results(name) if folder is None else folder / name
         if (place / MANIFEST_NAME).is_file():
             found.append((experiment, Results(place)))
     return found
 
 
-def _ordered(claim: str, found: Sequence[Evidence]) -> list[Evidence]:
-    """The evidence on a claim, the deciding piece first.
+def _ordered(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> list[Evidence]:
+    """Return the evidence on a claim, the deciding piece first.
 
-    Exact sums decide identities, static computations measurements, runs dynamics. What is inconclusive yields
-    to what is not; the rest keeps the order of `EXPERIMENTS`.
+    Exact sums decide identities, all else measurements, runs dynamics. Inconclusive evidence yields to the
+    rest, which keeps the order of `EXPERIMENTS`.
     """
     fitting = {
-        "identity": lambda name: name in EXACT,
-        "measurement": lambda name: name not in EXACT,
-        "dynamics": lambda name: name not in STATIC,
-    }[CLAIMS[claim].kind]
+        "identity": lambda kind: kind == "identity",
+        "measurement": lambda kind: kind != "identity",
+        "dynamics": lambda kind: kind == "dynamics",
+    }[claim.kind]
 
     def rank(each: Evidence) -> tuple[bool, bool]:
-        return not fitting(each.experiment), each.finding.verdict == "inconclusive"
+        return not fitting(kinds[each.experiment]), each.verdict == "inconclusive"
 
-    return sorted((each for each in found if each.finding.claim == claim), key=rank)
+    return sorted((each for each in found if each.claim == claim.id), key=rank)
 
 
-def _row(claim: str, found: Sequence[Evidence]) -> Row:
-    entry = CLAIMS[claim]
-    row = Row(claim, paper_of(claim), entry.statement, entry.where, entry.kind, UNTESTED)
+def _row(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> Row:
+    row = Row(claim.id, claim.paper, claim.statement, claim.reference, claim.kind, UNTESTED)
     if not found:
         return row
     first, *others = found
-    finding, manifest = first.finding, first.manifest
-    values = asdict(finding)
-    del values["claim"]
-    if entry.kind == "dynamics" and first.experiment in STATIC:
-        values["note"] = f"The part that needs no training: {finding.verdict}. {finding.note}"
-        values["verdict"] = "inconclusive"
+    verdict, note = first.verdict, first.note
+    if claim.kind == "dynamics" and kinds[first.experiment] != "dynamics":
+        verdict, note = "inconclusive", f"The part that needs no training: {verdict}. {note}"
+    manifest = first.manifest
     return replace(
         row,
-        **values,
-        also=tuple(f"{each.experiment}: {each.finding.verdict}" for each in others),
+        verdict=verdict,
+        effect=first.effect,
+        low=first.low,
+        high=first.high,
+        unit=first.unit,
+        rule=first.rule,
+        note=note,
+        level=first.level,
+        also=tuple(f"{each.experiment}: {each.verdict}" for each in others),
         experiment=first.experiment,
         commit=(manifest["commit"] or "unknown")[:12] + ("+" if manifest["dirty"] else ""),
         finished=manifest["finished"],
@@ -207,7 +202,7 @@ def _row(claim: str, found: Sequence[Evidence]) -> Row:
 def _adjusted(rows: list[Row]) -> list[Row]:
     """Correct the p-values of a paper's claims about dynamics for their number."""
     corrected = {row.id: row for row in rows}
-    for paper in PAPERS.values():
+    for paper in load_papers():
         tested = [row for row in rows if row.paper == paper and row.kind == "dynamics"]
         p_values = {row.id: p_value(found, row.level) for row in tested if (found := _interval(row))}
         for claim, p in zip(p_values, holm(list(p_values.values())), strict=True):

@@ -29,25 +29,20 @@ from experiments.campaign import (
     halved,
     long,
 )
-from experiments.dynamics_study import measures as m
 from experiments.dynamics_study.earlier import same_arms
-from experiments.dynamics_study.rules import Part, effect, minus
 from experiments.dynamics_study.runs import collect
-from experiments.dynamics_study.stages import POWER, SEEDS, level_of, singly, staged, whole
-from simlab.claims import Finding, Interval
+from experiments.dynamics_study.stages import SEEDS, level_of, singly, staged, whole
+from experiments.papers.shared import TWO_ANSWERS
+from experiments.papers.vexact import LEADERBOARD_MARGIN, LEADERBOARD_RULE, V6
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
+from simlab.studies import Evidence, Interval
+from simlab.studies import estimands as m
+from simlab.studies.records import minus, primary
+from simlab.studies.verdicts import effect
 
 CORRECTED = (TIS, TIS5, MIS, SEQ_TIS, SEQ_MIS, ICEPOP, ACRL, CISPO, GSPO, GSPO_TIS, CLIPS[0.28], COPIED)
 REMEDIES = (EXACT, FP16, HEAD, SLOW, halved(campaign.NONE), *CORRECTED)
-MARGIN = 0.02
-RULE = (
-    f"{POWER}V6: each remedy's reward in the last quarter less that without correction, with simultaneous "
-    "intervals (Bonferroni over the remedies; BF16 is shown beside them). Reproduced if an interval lies "
-    "above zero or below it and the best and the worst remedy of this kind, none counted as zero, differ by "
-    f"more than {MARGIN}; no effect if all intervals lie within it; else inconclusive."
-)
-
 Ranking = list[tuple[str, Interval]]
 """Remedies and what each changes, the best first."""
 
@@ -80,18 +75,21 @@ class Contest:
         present = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
         views = whole(views, [none, *present])
         level = 1 - (1 - level_of(views, none)) / len(present)
-        parts = {arm: Part(m.REWARD, minus(arm, none), "positive", MARGIN) for arm in present}
-        found = {arm: effect(views, part, level) for arm, part in parts.items()}
+        criteria = {
+            arm: primary(m.REWARD, minus(arm, none), "positive", LEADERBOARD_MARGIN, because=TWO_ANSWERS)
+            for arm in present
+        }
+        found = {arm: effect(views, criterion, level) for arm, criterion in criteria.items()}
         known = [(arm, interval) for arm, interval in found.items() if interval is not None]
         return sorted(known, key=lambda row: -row[1].effect)
 
-    def decide(self, results: Results) -> list[Finding]:
+    def collect_evidence(self, results: Results) -> list[Evidence]:
         """Return the finding of V6, with the remedy that changes most."""
         rows = self.ranking(results)
         note = ", ".join(f"{name} {interval.effect:+.3f}" for name, interval in rows)
         shown, interval = max(certain(rows), key=lambda row: abs(row[1].effect), default=rows[0])
         unit = f"reward, last quarter: {shown} minus {self.named(campaign.NONE)}"
-        return [Finding.of("V6", _verdict(rows), interval, unit=unit, rule=RULE, note=note)]
+        return [Evidence.of(V6.id, _verdict(rows), interval, unit=unit, rule=LEADERBOARD_RULE, note=note)]
 
 
 def certain(rows: Ranking) -> Ranking:
@@ -101,19 +99,19 @@ def certain(rows: Ranking) -> Ranking:
 
 def _verdict(rows: Ranking) -> str:
     effects = [interval.effect for _, interval in certain(rows)] + [0.0]
-    inside = all(max(abs(i.low), abs(i.high)) <= MARGIN for _, i in rows)
-    return "reproduced" if np.ptp(effects) > MARGIN else "no effect" if inside else "inconclusive"
+    inside = all(max(abs(i.low), abs(i.high)) <= LEADERBOARD_MARGIN for _, i in rows)
+    return "reproduced" if np.ptp(effects) > LEADERBOARD_MARGIN else "no effect" if inside else "inconclusive"
 
 
 DENSE = Contest(long, REMEDIES)
 EXPERIMENT = Experiment(
     name="leaderboard",
     question="Which remedy keeps the most reward under one and the same mismatch?",
-    decision_rule=RULE,
+    decision_rule=LEADERBOARD_RULE,
     run=DENSE.run,
     minutes=60.0,
-    claims=("V6",),
+    claims=(V6.id,),
     figures=("leaderboard",),
-    decide=DENSE.decide,
+    collect_evidence=DENSE.collect_evidence,
     goes_on=same_arms,
 )

@@ -10,13 +10,14 @@ from matplotlib.image import imread
 
 from figures.catalog import FIGURES
 from figures.style import render
-from simlab.claims import Finding
-from simlab.claims.board import UNTESTED, WORDS, board, counts, evidence, stored, summary
-from simlab.claims.catalog import CLAIMS, PAPERS
 from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
+from simlab.studies import Evidence
+from simlab.studies.board import UNTESTED, WORDS, board, counts, evidence, stored, summary
+from simlab.studies.loading import load_claims, load_papers
 
 ROOT = Path(__file__).resolve().parents[2]
+KINDS = {"theory": "identity", "softmax": "measurement"}
 IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5}
 
 
@@ -39,11 +40,12 @@ def shop(monkeypatch, tmp_path):
                 lambda run: run.table("rows", [{"x": 1}]),
                 1.0,
                 claims=tuple(finding.claim for finding in says),
-                decide=lambda results, says=says: (results.table("rows"), says)[1],
+                kind=KINDS.get(name, "dynamics"),
+                collect_evidence=lambda results, says=says: (results.table("rows"), says)[1],
             )
             execute(experiment, tmp_path / name)
             found[name] = experiment
-        monkeypatch.setattr("simlab.claims.board._experiments", lambda: found)
+        monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: found)
         return tmp_path
 
     return fill
@@ -54,13 +56,13 @@ def _by_id(folder=None):
 
 
 def _finding(claim, verdict="reproduced", low=0.5, effect=1.0, high=1.5):
-    return Finding(claim, verdict, effect, low, high, "unit", "rule")
+    return Evidence(claim, verdict, effect, low, high, "unit", "rule")
 
 
 def test_every_id_has_a_row(rows):
     assert list(rows) == [f"{letter}{n}" for letter, last in IDS.items() for n in range(1, last + 1)]
-    assert set(IDS) == set(PAPERS)
-    assert sum(counts(list(rows.values())).values()) == len(CLAIMS)
+    assert list(dict.fromkeys(row.paper for row in rows.values())) == list(load_papers())
+    assert sum(counts(list(rows.values())).values()) == len(load_claims())
     assert {row.verdict for row in rows.values()} <= set(WORDS)
 
 
@@ -79,7 +81,7 @@ def test_every_number_has_a_rule_and_a_manifest(rows):
         for figure in experiment.figures:
             assert (ROOT / "figures" / "out" / f"{figure}.png").is_file()
     for each in evidence()[0]:
-        assert each.finding.claim in manifests[each.experiment][0].claims
+        assert each.claim in manifests[each.experiment][0].claims
 
 
 def test_what_is_false_as_printed_is_opposite(rows):
@@ -152,8 +154,8 @@ def test_a_result_that_cannot_be_read_is_a_problem_and_decides_nothing(shop, mon
         "runs decides H99, which is no claim of the board; run it again: simlab run runs"
     ]
     folder = shop(runs=[_finding("H7")])
-    broken = replace(stored(folder)[0][0], decide=lambda results: results.table("gone"))
-    monkeypatch.setattr("simlab.claims.board._experiments", lambda: {"runs": broken})
+    broken = replace(stored(folder)[0][0], collect_evidence=lambda results: results.table("gone"))
+    monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: {"runs": broken})
     found = board(folder)
     assert len(found.problems) == 1
     assert found.problems[0].startswith("runs cannot decide from its tables: ")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-Expected = Literal["positive", "negative", "zero"]
+Direction = Literal["positive", "negative", "zero"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class Interval:
     low: float
     high: float
     units: int = 0
+
+    @classmethod
+    def point(cls, number: float) -> "Interval":
+        """Return the interval of a number without sampling error."""
+        return cls(float(number), float(number), float(number))
 
 
 def paired_effect(
@@ -71,7 +76,7 @@ def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.nda
     return np.bincount(index, difference), np.bincount(index).astype(float)
 
 
-def decide(interval: Interval, *, expected: Expected, margin: float) -> str:
+def decide(interval: Interval, *, expected: Direction, margin: float) -> str:
     """The verdict on a claim about the sign of an effect, or about its absence.
 
     margin: the largest |effect| that does not matter. An interval inside it says `no effect` where a sign was

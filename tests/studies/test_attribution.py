@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.claims.attribution import between, differing, grouped, shapley
-from simlab.claims.explain import Subject, explain
 from simlab.engines import ENGINE_PAIRS, ENGINES, Engine, EnginePair, Site
 from simlab.engines.engine import Linear
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
+from simlab.studies.attribution import between, differing, grouped, shapley
+from simlab.studies.explain import Subject, explain
 from simlab.tasks import TASKS
 
 NAMES = ("a", "b", "c", "d")

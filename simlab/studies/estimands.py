@@ -1,4 +1,4 @@
-"""One number of a run, from its tables: what the rules are about.
+"""Estimands: one number of a run, from its tables.
 
 `early` is the first tenth of a run, `late` its last quarter.
 """
@@ -80,10 +80,10 @@ class View:
 
 
 @dataclass(frozen=True)
-class Measure:
+class Estimand:
     """A number of a run and what it is, in words."""
 
-    says: str
+    text: str
     of: Callable[[View], float]
 
     def __call__(self, view: View) -> float:
@@ -91,93 +91,98 @@ class Measure:
         return float(self.of(view))
 
 
-def late(metric: str, says: str) -> Measure:
+def late(metric: str, says: str) -> Estimand:
     """The mean over the last quarter."""
-    return Measure(f"{says}, last quarter", lambda view: view.late(metric))
+    return Estimand(f"{says}, last quarter", lambda view: view.late(metric))
 
 
-def late_log(metric: str, says: str) -> Measure:
+def late_log(metric: str, says: str) -> Estimand:
     """The logarithm of the mean over the last quarter."""
-    return Measure(f"log of {says}, last quarter", lambda view: np.log(view.late(metric)))
+    return Estimand(f"log of {says}, last quarter", lambda view: np.log(view.late(metric)))
 
 
-def growth(metric: str, says: str) -> Measure:
+def early_log(metric: str, says: str) -> Estimand:
+    """The logarithm of the mean over the first tenth."""
+    return Estimand(f"log of {says}, first tenth", lambda view: float(np.log(view.early(metric))))
+
+
+def growth(metric: str, says: str) -> Estimand:
     """The log ratio of the last quarter to the first tenth."""
-    return Measure(
+    return Estimand(
         f"log growth of {says}, last quarter against first tenth",
         lambda view: np.log(view.late(metric) / view.early(metric)),
     )
 
 
-def change(metric: str, says: str) -> Measure:
+def change(metric: str, says: str) -> Estimand:
     """The difference of the last quarter and the first tenth."""
-    return Measure(
+    return Estimand(
         f"change of {says}, last quarter less first tenth",
         lambda view: view.late(metric) - view.early(metric),
     )
 
 
-def together(one: str, other: str, says: str) -> Measure:
+def together(one: str, other: str, says: str) -> Estimand:
     """Spearman's correlation of two curves over the chunks of a run."""
-    return Measure(
+    return Estimand(
         f"rank correlation over the run of {says}", lambda view: _ranked(view.curve(one), view.curve(other))
     )
 
 
-def first_change(metric: str, before: str, says: str) -> Measure:
+def first_change(metric: str, before: str, says: str) -> Estimand:
     """Steps from the change point of `before` to that of `metric`."""
 
     def of(view: View) -> float:
         step = view.changes.set_index("metric")["step"]
         return float(step[metric] - step[before])
 
-    return Measure(f"steps between the change points of {says}", of)
+    return Estimand(f"steps between the change points of {says}", of)
 
 
-def steps_to_gain(gain: float) -> Measure:
+def steps_to_gain(gain: float) -> Estimand:
     """Log of the step at which the reward, over five chunks, is `gain` above its first two; NaN if never."""
 
     def of(view: View) -> float:
         reached = np.flatnonzero(_smooth(view) >= view.curve("reward")[:2].mean() + gain)
         return float(np.log(view.chunks["step"].iloc[reached[0]] + 10)) if len(reached) else np.nan
 
-    return Measure(f"log of the steps until a reward {gain} above the first", of)
+    return Estimand(f"log of the steps until a reward {gain} above the first", of)
 
 
-def watched_late(metric: str, says: str) -> Measure:
+def watched_late(metric: str, says: str) -> Estimand:
     """The mean of what was watched over the last quarter."""
-    return Measure(
+    return Estimand(
         f"{says}, last quarter",
         lambda view: _mean(view.seen(late=True), metric),
     )
 
 
-def watched_change(metric: str, says: str) -> Measure:
+def watched_change(metric: str, says: str) -> Estimand:
     """What was watched in the last quarter less what was watched in the first."""
 
     def of(view: View) -> float:
         return _mean(view.seen(late=True), metric) - _mean(view.seen(late=False), metric)
 
-    return Measure(f"change of {says}, last quarter less first", of)
+    return Estimand(f"change of {says}, last quarter less first", of)
 
 
-def watched_together(one: str, other: str, says: str) -> Measure:
+def watched_together(one: str, other: str, says: str) -> Estimand:
     """Spearman's correlation of two watched curves."""
 
     def of(view: View) -> float:
         return _ranked(view.looked(one), view.looked(other))
 
-    return Measure(f"rank correlation over the run of {says}", of)
+    return Estimand(f"rank correlation over the run of {says}", of)
 
 
-def watched_range(metric: str, says: str) -> Measure:
+def watched_range(metric: str, says: str) -> Estimand:
     """Log of the largest over the smallest value that was watched."""
 
     def of(view: View) -> float:
         curve = view.looked(metric)
         return float(np.log(curve.max() / curve.min())) if len(curve) else np.nan
 
-    return Measure(f"log of largest over smallest {says}", of)
+    return Estimand(f"log of largest over smallest {says}", of)
 
 
 def _smooth(view: View) -> np.ndarray:
@@ -200,32 +205,32 @@ def _peak(view: View) -> float:
     return float(_smooth(view).max())
 
 
-REWARD = Measure("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
-FALL = Measure("reward, last quarter less best 50 steps", _fall)
-PEAK_REWARD = Measure("reward, best 50 steps", _peak)
-COLLAPSE_STEP = Measure("first step below 0.8 of the best reward so far, the length if none", _collapse)
+REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
+FALL = Estimand("reward, last quarter less best 50 steps", _fall)
+PEAK_REWARD = Estimand("reward, best 50 steps", _peak)
+COLLAPSE_STEP = Estimand("first step below 0.8 of the best reward so far, the length if none", _collapse)
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 GROWTH = growth("rms_log_rho", "RMS log rho")
 GROWTH_LPD = growth("log_ppl_abs_diff", "log_ppl_abs_diff")
 GROWTH_D = growth("discrepancy", "the discrepancy d")
 ENTROPY = late("entropy", "entropy")
 ENTROPY_GROWTH = growth("entropy", "entropy")
-WIDEST = Measure("largest std rho of any chunk", lambda view: float(view.curve("std_rho").max()))
-RARE_RHO = Measure(
+WIDEST = Estimand("largest std rho of any chunk", lambda view: float(view.curve("std_rho").max()))
+RARE_RHO = Estimand(
     "mean rho - 1 at pi_train < 0.01, last quarter", lambda v: v.binned("mean_rho", 0, RARE, True) - 1
 )
-RARE_DRIFT = Measure(
+RARE_DRIFT = Estimand(
     "change of mean rho at pi_train < 0.01",
     lambda v: v.binned("mean_rho", 0, RARE, True) - v.binned("mean_rho", 0, RARE, False),
 )
-RARE_SPREAD = Measure(
+RARE_SPREAD = Estimand(
     "log of RMS log rho at pi_train < 0.01 over that at > 0.5",
     lambda v: np.log(v.binned("rms_log_rho", 0, RARE, True) / v.binned("rms_log_rho", COMMON, 1, True)),
 )
-COMMON_RHO = Measure(
+COMMON_RHO = Estimand(
     "mean rho - 1 at pi_train > 0.9, last quarter", lambda v: v.binned("mean_rho", 0.9, 1, True) - 1
 )
-FROM_X = Measure(
+FROM_X = Estimand(
     "|log d| against the first tenth, last quarter",
     lambda v: abs(np.log(v.late("discrepancy") / v.early("discrepancy"))),
 )

@@ -11,10 +11,11 @@ from pathlib import Path
 from string import Template
 from typing import Any, get_args
 
-from simlab.claims.board import WORDS, Board, Row, board, counts, stored
-from simlab.claims.catalog import OURS, PAPERS, Kind
 from simlab.core.experiment import Experiment
 from simlab.core.paths import open_shop
+from simlab.studies.board import WORDS, Board, Row, board, counts, stored
+from simlab.studies.loading import load_papers
+from simlab.studies.records import Kind
 
 LARGEST = 1_000_000
 """Bytes of a figure's file above which the other format is taken, or none."""
@@ -48,17 +49,18 @@ def page(
 ) -> str:
     """Return the HTML of the board, of experiments with their manifests, and of their figures."""
     rows = found.rows
+    *_, ours = papers = load_papers()
     present = {experiment.name for experiment, _ in experiments}
     shown = [figure for figure in figures if figure.image and figure.experiment in present]
-    parts = resources.files("simlab.claims") / "page"
+    parts = resources.files("simlab.studies") / "page"
     commits = sorted({str(manifest["commit"])[:12] for _, manifest in experiments})
     return Template((parts / "page.html").read_text("utf-8")).substitute(
         style=(parts / "style.css").read_text("utf-8"),
         script=(parts / "script.js").read_text("utf-8"),
         problems=_lines(f'<p class="problem">{escape(problem)}</p>' for problem in found.problems),
-        claims=f"{len(rows)} claims, {sum(row.paper != OURS for row in rows)} of them of the papers",
+        claims=f"{len(rows)} claims, {sum(row.paper != ours for row in rows)} of them of the papers",
         tiles=_lines(_tile(word, number) for word, number in counts(rows).items()),
-        papers=_options(PAPERS.values()),
+        papers=_options(papers),
         verdicts=_options(WORDS),
         kinds=_options(get_args(Kind)),
         rows=_lines(_claim(row, _figures_of(row, shown)) for row in rows),

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simlab.claims import Finding, Interval, change_point, decide, holm, p_value, paired_effect
-from simlab.claims.sequential import SHAPES, stopping_bounds, stopping_levels
+from simlab.studies import Evidence, Interval, change_point, decide, holm, p_value, paired_effect
+from simlab.studies.sequential import SHAPES, stopping_bounds, stopping_levels
 from tests.tolerances import assert_within_interval, binomial_interval
 
 
@@ -80,10 +80,10 @@ def test_the_words(low, high, expected, verdict):
 
 def test_a_finding_refuses_what_no_board_could_show():
     with pytest.raises(ValueError, match="allowed: reproduced"):
-        Finding("H1", "true", 0.0, 0.0, 0.0, "", "")
+        Evidence("H1", "true", 0.0, 0.0, 0.0, "", "")
     for numbers in ((0.0, 1.0, 2.0), (np.nan, 0.0, 0.0), (1.0, 0.0, np.inf)):
         with pytest.raises(ValueError, match="in order"):
-            Finding("H1", "reproduced", *numbers, "", "")
+            Evidence("H1", "reproduced", *numbers, "", "")
 
 
 # Jennison & Turnbull 2000, Tab. 2.1 and 2.3: two-sided 5%.

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from simlab.claims.attribution import between, differing, grouped, shapley, subsets
 from simlab.core.streams import stream
 from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES
@@ -21,6 +20,7 @@ from simlab.models.listen import listening
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
 from simlab.rollout import Sampler, Trajectory, generate
+from simlab.studies.attribution import between, differing, grouped, shapley, subsets
 from simlab.tasks import END, PAD, Task
 from simlab.tasks.vocabulary import decode
 

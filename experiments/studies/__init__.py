@@ -1,0 +1,1 @@
+"""Experiments that compare many arms: leaderboards, models."""

@@ -1,0 +1,43 @@
+"""The one loader of experiments and of the claims that their papers make.
+
+simlab does not know the texts of claims: `experiments` and `experiments.papers` list them.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from simlab.core.catalog import lookup
+from simlab.core.experiment import Experiment
+from simlab.core.paths import open_shop
+from simlab.studies.records import Claim
+
+
+def load_claims() -> Mapping[str, Claim]:
+    """Return all claims by id, paper by paper."""
+    open_shop()
+    return import_module("experiments.papers").CLAIMS
+
+
+def load_papers() -> tuple[str, ...]:
+    """Return the short names of the papers in their order; the last holds claims of our own."""
+    return tuple(dict.fromkeys(claim.paper for claim in load_claims().values()))
+
+
+def load_experiments() -> dict[str, Experiment]:
+    """Return all experiments by name, in the order in which the board reads them."""
+    return {name: _load(where) for name, where in _catalog().items()}
+
+
+def load_experiment(name: str) -> Experiment:
+    """Return the experiment `name`; `ValueError` lists the names there are."""
+    return _load(lookup(_catalog(), name, "experiment"))
+
+
+def _catalog() -> Mapping[str, str]:
+    open_shop()
+    return import_module("experiments").EXPERIMENTS
+
+
+def _load(where: str) -> Experiment:
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute or "EXPERIMENT")
