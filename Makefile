@@ -45,7 +45,7 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/equations.py --check
-	$(BIN)/python scripts/board.py --check
+	$(BIN)/python scripts/readme.py --check
 
 test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"

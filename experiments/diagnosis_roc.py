@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
-from simlab.harness.diagnosis.catalog import DETECTORS
-from simlab.harness.diagnosis.planted import KINDS, random_log
+from simlab.diagnosis.catalog import DETECTORS
+from simlab.diagnosis.injected_faults import KINDS, random_log
 
 FINDS: dict[str, tuple[str, ...]] = {
     "weight_sync": ("frozen", "partial", "scrambled"),

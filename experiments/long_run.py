@@ -13,7 +13,7 @@ import numpy as np
 from experiments.fault_table import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.models.parameters import init_params
-from simlab.sweeps.cache import keep_programs
+from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.training.checkpoints import load_progress
 from simlab.training.loop import train_on

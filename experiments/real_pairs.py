@@ -16,9 +16,13 @@ import jax
 import numpy as np
 import pandas as pd
 
+from simlab.checkpoints.checkpoint_reader import load_checkpoint
+from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES
-from simlab.harness.calibration import (
+from simlab.models import MODELS, TransformerConfig, init_params
+from simlab.models.parameters import Params
+from simlab.serving.calibration import (
     Emulation,
     calibrate,
     catalog_emulations,
@@ -27,22 +31,18 @@ from simlab.harness.calibration import (
     measured_pair,
     quantile_rows,
 )
-from simlab.harness.emulations import llamacpp_emulations, read_back, vllm_cpu_emulations
-from simlab.harness.open_engine import interpreter
-from simlab.harness.probe import Probe
-from simlab.harness.prompts import as_rows, task_prompts
-from simlab.harness.protocol import Sampling
-from simlab.harness.reading import load_checkpoint
-from simlab.harness.transformers_engine import TransformersEngine
-from simlab.harness.tree import shapes_of
-from simlab.models import MODELS, TransformerConfig, init_params
-from simlab.models.parameters import Params
+from simlab.serving.emulations import llamacpp_emulations, read_back, vllm_cpu_emulations
+from simlab.serving.engine_probe import Probe
+from simlab.serving.open_engine import interpreter
+from simlab.serving.prompts import as_rows, task_prompts
+from simlab.serving.protocol import Sampling
+from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import END, PAD
 from simlab.training.checkpoints import load_tree
 
 HERE = Path(__file__).parent
 # What samples -> what may stand for it, first what the catalog says does: engines of the catalog, or of
-# `simlab.harness.emulations`. Of SmolLM2 these are tried, of the MoE all.
+# `simlab.serving.emulations`. Of SmolLM2 these are tried, of the MoE all.
 CANDIDATES = {
     "vllm:float32": ("f32",),
     "vllm:bfloat16": ("vllm-bf16", "bf16"),

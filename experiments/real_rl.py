@@ -17,17 +17,17 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES, EnginePair
-from simlab.harness.emulations import vllm_cpu_emulations
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.open_engine import interpreter
-from simlab.harness.protocol import RealEngine
-from simlab.harness.real_training import Step, emulated_step, real_step, train_with
-from simlab.harness.tree import shapes_of
-from simlab.harness.vllm_engine import VllmEngine
 from simlab.models import MODELS, init_params
 from simlab.objectives import named
+from simlab.serving.emulations import vllm_cpu_emulations
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.open_engine import interpreter
+from simlab.serving.protocol import RealEngine
+from simlab.serving.real_training import Step, emulated_step, real_step, train_with
+from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import load_tree
 from simlab.training.recipe import Recipe, TrainState, initial_state

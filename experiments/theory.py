@@ -5,8 +5,9 @@ from typing import Any
 from simlab.claims import Finding
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
-from simlab.theory.board import EXACT, SINGLE, claims
-from simlab.theory.board import run as compute
+from simlab.theory.exact_board import claims
+from simlab.theory.exact_claim import EXACT, SINGLE
+from simlab.theory.exact_claim import run as compute
 
 # Claims with rows that compile programs or score all pairs of engines; a smoke run leaves these out.
 LONG = ("L8", "V4", "C1", "C2", "C3", "C4", "C7", "C8", "C14")

@@ -15,7 +15,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
-from simlab.theory.corrections import ACRL_LEVEL, best_mse, dose_for, qualities
+from simlab.theory.correction_moments import ACRL_LEVEL, best_mse, dose_for, qualities
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 
 GROUP = 16

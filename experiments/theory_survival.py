@@ -14,7 +14,7 @@ from simlab.core.results import Results
 from simlab.formats import FORMATS
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias
-from simlab.theory.rounding import rounded_softmax
+from simlab.theory.rounding_error import rounded_softmax
 
 # All formats with a sign and an exponent that are coarser than float32.
 FLOATS = [name for name in FORMATS if name not in ("fp32", "e8m0") and not name.startswith("int")]

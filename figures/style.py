@@ -1,12 +1,12 @@
-"""One style for all figures: colour-blind-safe, legible in print at column width."""
+"""One style for all figures: color-blind-safe, legible in print at column width."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("agg")  # figures are files; no display is needed or asked for
+mpl.use("agg")  # figures are files and need no display
 
 import matplotlib.pyplot as plt
 from cycler import cycler
@@ -22,10 +22,11 @@ PAGE = 7.0
 
 # Okabe and Ito's palette without its yellow, which vanishes on white paper.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-# Line styles follow the colours, so that curves stay apart in black and white.
+# Line styles follow the colors, so that curves stay apart in black and white.
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#6b6b6b"
+LETTERS_PER_LINE = 100  # of a legend across a page
 
 RC: Any = {
     "figure.dpi": 100,
@@ -67,8 +68,28 @@ def plain_log(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def legend_above(figure: Figure, axes: Sequence[Any]) -> None:
+    """Put one legend above all panels, in as few lines as hold it, each label once."""
+    handles = {
+        label: handle
+        for axis in axes
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    if not handles:
+        return
+    letters = sum(len(label) + 8 for label in handles)
+    lines = -(-letters // round(LETTERS_PER_LINE * figure.get_figwidth() / PAGE))
+    columns = -(-len(handles) // lines)
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=columns, fontsize=6.5)
+
+
+def look(number: int, **more: Any) -> dict[str, Any]:
+    """Return color, dashes and marker of the curve `number`, updated by `more`."""
+    return {"color": COLORS[number], "ls": DASHES[number], "marker": MARKERS[number], **more}
+
+
 def render(draw: Callable[[Results], Figure], results: Results, folder: Path, name: str) -> list[Path]:
-    """Draw in the house style, write `name.png` and `name.svg` into `folder`, return their paths."""
+    """Draw in the style above, write `name.png` and `name.svg` into `folder`, return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     with mpl.rc_context(RC):

@@ -96,7 +96,7 @@ for length in (1, 2, 3, 5):
 # leave sequences out of loss and baseline, ACRL's weights see the discrepancy of the whole group:
 
 # %%
-from simlab.theory.corrections import dose_for, qualities
+from simlab.theory.correction_moments import dose_for, qualities
 from simlab.theory.expectation import random_rewards
 
 space = enumerate_sequences(3, 4 if SMOKE else 8)
@@ -171,8 +171,8 @@ for name, value in three_trajectories().items():
 # `simlab theory` checks all of this and more in about a minute. Here are the rows of one paper.
 
 # %%
-from simlab.theory.board import board
-from simlab.theory.checks import acrl
+from simlab.theory.checks import acrl_checks as acrl
+from simlab.theory.exact_board import board
 
 for row in board(acrl.CLAIMS):
     print(f"{row['claim']:4} {row['equation']:26} {row['verdict']:10} {row['found'][:90]}")

@@ -33,7 +33,7 @@ from simlab.models import enumerate_sequences
 from simlab.objectives import TokenBatch, token_coefficients
 from simlab.theory import noisy_pair, random_logits
 from simlab.theory.budget import budget
-from simlab.theory.corrections import CORRECTIONS, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, dose_for, qualities
 from simlab.theory.expectation import random_rewards
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"

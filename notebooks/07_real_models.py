@@ -31,13 +31,13 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
+from simlab.checkpoints import load_checkpoint, save_checkpoint
 from simlab.core.experiment import Experiment, execute
 from simlab.engines import ENGINES
-from simlab.harness import load_checkpoint, save_checkpoint
-from simlab.harness.calibration import calibrate, catalog_emulations, measured_pair, predicted_log_rho
-from simlab.harness.probe import Probe
-from simlab.harness.protocol import Sampling
 from simlab.models import MODELS, TransformerConfig
+from simlab.serving.calibration import calibrate, catalog_emulations, measured_pair, predicted_log_rho
+from simlab.serving.engine_probe import Probe
+from simlab.serving.protocol import Sampling
 from simlab.tasks import END, PAD, TASKS
 from simlab.training.warm_start import WarmStart, warm_start
 

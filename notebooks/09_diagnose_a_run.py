@@ -29,10 +29,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from simlab.harness.diagnosis import diagnose
-from simlab.harness.diagnosis.log import log_rho
-from simlab.harness.diagnosis.planted import planted
-from simlab.harness.diagnosis.writing import write_log
+from simlab.diagnosis import diagnose
+from simlab.diagnosis.injected_faults import planted
+from simlab.diagnosis.log import log_rho
+from simlab.diagnosis.log_writer import write_log
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
 FOLDER, SEED = Path(tempfile.mkdtemp()), 4

@@ -25,7 +25,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
 from simlab.models.parameters import init_params
-from simlab.sweeps.cache import keep_programs, one_order
+from simlab.sweeps.compile_cache import keep_programs, one_order
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import Lane, stacked, swept_recipe
 from simlab.training.loop import advance

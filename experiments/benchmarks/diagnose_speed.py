@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
-from simlab.harness.diagnosis.log import TokenLog
-from simlab.harness.diagnosis.planted import planted
-from simlab.harness.diagnosis.writing import write_log
+from simlab.diagnosis.injected_faults import planted
+from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.log_writer import write_log
 
 LIMIT = 10.0
 STEPS, SEQUENCES, LONGEST = 40, 64, 521

@@ -21,7 +21,7 @@ from experiments.benchmarks.sweep_cost import SMALL, SWEEP
 from experiments.regime import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
-from simlab.harness.open_engine import interpreter
+from simlab.serving.open_engine import interpreter
 
 WIDTH, SLICES, STEPS = 4, 4, 200
 # The first sweep of each kind compiles, and keeps the program for the second.

@@ -225,7 +225,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
     prompts = np.asarray(recipe.task.prompts(jax.random.key(2), 64))
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = importlib.import_module("simlab.harness").save_checkpoint(
+        checkpoint = importlib.import_module("simlab.checkpoints").save_checkpoint(
             Path(folder, "checkpoint"), recipe.model, params
         )
         settings = {

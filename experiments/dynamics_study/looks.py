@@ -13,7 +13,7 @@ from simlab.metrics import METRICS, OBJECTIVE_METRICS
 from simlab.objectives import named
 from simlab.objectives.objective import with_overrides
 from simlab.sweeps import recipe_of, run_config
-from simlab.training.evaluate import evaluate
+from simlab.training.evaluation import evaluate
 from simlab.training.probes import PROBES, Subject
 from simlab.training.step import learn, score
 

@@ -8,9 +8,9 @@ from jax import Array
 
 from simlab.core.trees import register_dataclass
 from simlab.engines.engine import Softmax
+from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import Site, site_key, store
 from simlab.engines.softmax import exponentials_at, softmax_placement
-from simlab.engines.sums import tree_sum
 from simlab.formats import Format, Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide
 

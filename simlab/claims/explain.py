@@ -15,8 +15,8 @@ from simlab.claims.attribution import between, differing, grouped, shapley, subs
 from simlab.core.streams import stream
 from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES
-from simlab.models.cache import empty_cache
 from simlab.models.config import TransformerConfig
+from simlab.models.kv_cache import empty_cache
 from simlab.models.listen import listening
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps

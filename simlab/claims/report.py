@@ -73,10 +73,9 @@ def drawn(folder: Path | None = None) -> list[Drawn]:
     """Return the figures of the catalog, each with the smaller of its files in `folder`."""
     place = folder or open_shop() / "figures" / "out"
     open_shop()
-    item_of = import_module("figures.papers").item_of
     return [
-        Drawn(name, source.experiment, source.caption, _data_uri(place, name), item_of(name))
-        for name, source in import_module("figures").FIGURES.items()
+        Drawn(name, source.experiment, source.caption, _data_uri(place, name), source.paper)
+        for name, source in import_module("figures.catalog").FIGURES.items()
     ]
 
 
@@ -108,7 +107,7 @@ def _tile(word: str, number: int) -> str:
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
     """Those named after the claim's figures in the paper, or else all of the experiment that decides it."""
-    named = import_module("figures.papers").named(row.paper, row.where)
+    named = import_module("figures.papers").find_cited(row.paper, row.where)
     mine = [figure for figure in shown if figure.name in named]
     return mine or [figure for figure in shown if figure.experiment == row.experiment]
 

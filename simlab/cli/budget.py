@@ -32,7 +32,7 @@ def budget(
     engine, which rounds at every layer. Give the std of rho that you measured to get its budget.
     """
     from simlab.theory.budget import budget as compute
-    from simlab.theory.rounding import gaussian_rho_std
+    from simlab.theory.rounding_error import gaussian_rho_std
 
     with one_clear_error():
         if (fmt is None) == (rho_std is None):

@@ -41,13 +41,13 @@ def calibrate(
     """
     from dataclasses import asdict
 
+    from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.core.catalog import lookup
     from simlab.core.results import Results
     from simlab.engines import ENGINES, find_engine
     from simlab.engines.dose import DOSES
-    from simlab.harness import calibration
-    from simlab.harness.emulations import real_kernels
-    from simlab.harness.reading import load_checkpoint
+    from simlab.serving import calibration
+    from simlab.serving.emulations import real_kernels
 
     with one_clear_error():
         names = tuple(engine or ([] if dose else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"]))
@@ -98,9 +98,9 @@ def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> N
         Experiment(name="calibrate", question="?", decision_rule="none", minutes=1.0, run=run), out
     )
     open_shop()
-    figure = import_module("figures.calibration")
+    figure = import_module("figures.real_engines")
     if tables["fits"][0]["rms_measured"] <= figure.EXACT:
         typer.echo(f"results: {out}; the two agree, so that there is nothing to draw", err=True)
         return
-    paths = import_module("figures.style").render(figure.draw, written, out, "calibration")
+    paths = import_module("figures.style").render(figure.draw_calibration, written, out, "calibration")
     typer.echo(f"results: {out} ({', '.join(path.name for path in paths)})", err=True)

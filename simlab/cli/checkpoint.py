@@ -24,9 +24,9 @@ def save(
     ] = "float32",
 ) -> None:
     """Write a checkpoint, with a tokenizer, that transformers and vLLM load."""
+    from simlab.checkpoints import save_checkpoint
+    from simlab.checkpoints.param_tree import shapes_of
     from simlab.core.catalog import lookup
-    from simlab.harness import save_checkpoint
-    from simlab.harness.tree import shapes_of
     from simlab.models.config import MODELS
     from simlab.training.checkpoints import load_tree
 
@@ -46,7 +46,7 @@ def inspect(
     from dataclasses import asdict
     from math import prod
 
-    from simlab.harness import open_checkpoint
+    from simlab.checkpoints import open_checkpoint
 
     with one_clear_error():
         try:

@@ -24,8 +24,8 @@ def diagnose(
     as_json: Json = False,
 ) -> None:
     """Say whether a mismatch is rounding or a fault, how sure that is, and why."""
-    from simlab.harness.diagnosis import diagnose as ask
-    from simlab.harness.diagnosis import write_diagnosis
+    from simlab.diagnosis import diagnose as ask
+    from simlab.diagnosis import write_diagnosis
 
     with one_clear_error():
         if figure and out is None:

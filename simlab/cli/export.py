@@ -24,8 +24,8 @@ def verl(
     dump: Annotated[str | None, typer.Option(help="Folder for token-level dumps, for `diagnose`.")] = None,
 ) -> None:
     """Print a launch script for Qwen3-30B-A3B on DAPO-Math-17k; what verl lacks is refused by name."""
-    from simlab.harness.export import verl_run, verl_script
-    from simlab.harness.export.source import read_run
+    from simlab.integrations.export import verl_run, verl_script
+    from simlab.integrations.export.source import read_run
 
     with one_clear_error():
         name, config = read_run(run, arm)
@@ -39,7 +39,7 @@ def lab(
     ],
 ) -> None:
     """Print the nearest run of the lab as TOML, with what differs as comments."""
-    from simlab.harness.export import nearest_config, to_toml
+    from simlab.integrations.export import nearest_config, to_toml
 
     with one_clear_error():
         pasted = str(config) == "-"
@@ -64,7 +64,7 @@ def slurm(
     partition: Annotated[str | None, typer.Option(help="Partition.")] = None,
 ) -> None:
     """Print a batch script that computes a sweep, and goes on where a stopped job left it."""
-    from simlab.harness.export import slurm_script
+    from simlab.integrations.export import slurm_script
     from simlab.sweeps.file import read_file
 
     with one_clear_error():

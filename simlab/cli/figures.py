@@ -1,6 +1,5 @@
 """`simlab figures`: draw figures from results."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -9,37 +8,54 @@ import typer
 from simlab.cli.output import one_clear_error
 
 EPILOG = (
-    "Example: `simlab figures format_error`. Without `--results` a figure reads runs/EXPERIMENT, "
-    "and where there is none the results that travel with the code."
+    'Example: `simlab figures format_error "lr Fig. 11"`. Without `--results`, reads runs/EXPERIMENT, '
+    "then the results shipped with the package."
 )
 
 
 def figures(
-    names: Annotated[list[str] | None, typer.Argument(help="Names of figures; default all.")] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Folder of a finished run, or of several: DIR/EXPERIMENT.")
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help='Names of figures, or of the paper\'s, such as "acrl Tab. 2"; default all.'),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where PNG and SVG go.")] = Path("runs/figures"),
+    results: Annotated[
+        Path | None, typer.Option(help="Directory of one result, or of several: DIR/EXPERIMENT.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Directory of the PNG and SVG files.")] = Path("runs/figures"),
 ) -> None:
     """Draw figures as PNG and SVG from result tables."""
-    from simlab.core.catalog import lookup
     from simlab.core.paths import open_shop
 
     open_shop()
-    catalog = import_module("figures").FIGURES
+    from figures.catalog import FIGURES
+
     with one_clear_error():
-        chosen = {name: lookup(catalog, name, "figure") for name in names or catalog}
-    drawn = [_draw(name, source, results, out, required=bool(names)) for name, source in chosen.items()]
+        chosen = [_find_figure(name) for name in names] if names else list(FIGURES)
+    drawn = [_draw(name, results, out, required=bool(names)) for name in chosen]
     if not all(drawn):
         raise typer.Exit(2)
 
 
-def _draw(name: str, source, results: Path | None, out: Path, required: bool) -> bool:
-    """Draw one figure; a figure without results is an error only when it was asked for by name."""
+def _find_figure(name: str) -> str:
+    """Return the catalog's name of a figure, also from the paper's: `acrl Tab. 2` is `acrl_tab2`."""
+    from figures.catalog import FIGURES
+    from figures.papers import NAMES
+    from simlab.core.catalog import lookup
+
+    by_paper = {paper.casefold(): own for paper, own in NAMES.items()}
+    name = by_paper.get(" ".join(name.split()).casefold(), name)
+    lookup(FIGURES, name, "figure")
+    return name
+
+
+def _draw(name: str, results: Path | None, out: Path, required: bool) -> bool:
+    """Draw one figure; missing results are an error only if the user named the figure."""
+    from figures.catalog import FIGURES
+    from figures.style import render
+
     try:
-        found = _find_results(source.experiment, results)
-        module = import_module(source.module)
-        paths = import_module("figures.style").render(module.draw, found, out, name)
+        found = _find_results(FIGURES[name].experiment, results)
+        paths = render(FIGURES[name].draw, found, out, name)
     except (FileNotFoundError, ValueError) as error:
         typer.secho(f"simlab: {name}: {error}", err=True, fg=typer.colors.RED if required else None)
         return not required
@@ -48,21 +64,21 @@ def _draw(name: str, source, results: Path | None, out: Path, required: bool) ->
 
 
 def _find_results(experiment: str, named: Path | None):
-    """Return the `Results` of `experiment`, in `named` or where runs and committed results are."""
+    """Return the `Results` of `experiment` in `named`, in runs/, or among the shipped results."""
     from simlab.core.manifest import MANIFEST_NAME
     from simlab.core.paths import committed_results, default_out
     from simlab.core.results import Results
 
-    places = (
+    folders = (
         (default_out(experiment, smoke=False), committed_results(experiment))
         if named is None
         else (named, named / experiment)
     )
-    for folder in places:
+    for folder in folders:
         if (folder / MANIFEST_NAME).is_file():
             found = Results(folder)
             if found.manifest["name"] != experiment:
                 raise ValueError(f"{folder} holds a run of {found.manifest['name']!r}, not of {experiment!r}")
             return found
-    looked = " and ".join(map(str, places))
-    raise FileNotFoundError(f"no finished run in {looked}; make one with: simlab run {experiment}")
+    searched = " and ".join(map(str, folders))
+    raise FileNotFoundError(f"no finished run in {searched}; make one with: simlab run {experiment}")

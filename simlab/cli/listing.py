@@ -64,9 +64,9 @@ def figures(json: Json = False) -> None:
     from simlab.core.paths import open_shop
 
     open_shop()
-    catalog = import_module("figures").FIGURES
+    catalog = import_module("figures.catalog").FIGURES
     rows = [
-        {"name": name, "experiment": source.experiment, "caption": source.caption}
+        {"name": name, "experiment": source.experiment, "paper": source.paper, "caption": source.caption}
         for name, source in catalog.items()
     ]
     show(rows, json, "Figures")

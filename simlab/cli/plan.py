@@ -24,8 +24,8 @@ def plan(
     """Print what a step costs, every number with its formula."""
     from dataclasses import asdict
 
-    from simlab.harness.plan import Step
-    from simlab.harness.plan import plan as compute_plan
+    from simlab.integrations.resource_plan import Step
+    from simlab.integrations.resource_plan import plan as compute_plan
 
     with one_clear_error():
         step = Step(

@@ -47,11 +47,11 @@ def probe(
     """
     import pyarrow.parquet as pq
 
+    from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.core.experiment import Experiment, execute
-    from simlab.harness.probe import Probe
-    from simlab.harness.probe_input import end_token, read_prompts
-    from simlab.harness.protocol import EngineError, Sampling
-    from simlab.harness.reading import load_checkpoint
+    from simlab.serving.engine_probe import Probe
+    from simlab.serving.probe_input import end_token, read_prompts
+    from simlab.serving.protocol import EngineError, Sampling
 
     with one_clear_error():
         try:

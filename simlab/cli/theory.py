@@ -14,7 +14,8 @@ def theory(json: Json = False) -> None:
     JSON adds the statement and the rule of each verdict.
     """
     from simlab.core.progress import track
-    from simlab.theory.board import claims, run
+    from simlab.theory.exact_board import claims
+    from simlab.theory.exact_claim import run
 
     rows = [run(claim) for claim in track(claims(), "theory")]
     show(rows if json else [{key: row[key] for key in SHORT} for row in rows], json, "Exact claims")

@@ -72,8 +72,8 @@ class Experiment:
     """A question with a rule of decision that was written before the answer was known.
 
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
-    `figures.FIGURES`; `claims` are ids of the claims list. `decide` reads a finished run and gives one
-    `simlab.claims.Finding` for each claim that it settles; it computes nothing that takes long.
+    `figures.catalog.FIGURES`; `claims` are ids of the claims list. `decide` reads a finished run and gives
+    one `simlab.claims.Finding` for each claim that it settles; it computes nothing that takes long.
     `goes_on`, where `run` heeds `Run.after`, raises `ValueError` for a result whose rows it would not make.
     """
 

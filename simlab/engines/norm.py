@@ -5,8 +5,8 @@ from jax import Array, lax
 
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine
+from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import site_key, store
-from simlab.engines.sums import tree_sum
 from simlab.formats.scale_rules import multiply
 
 

@@ -9,8 +9,8 @@ from simlab.core.catalog import lookup
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Softmax
 from simlab.engines.once import once
+from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import Site, site_key, store
-from simlab.engines.sums import tree_sum
 from simlab.formats import Format, Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide
 

@@ -28,8 +28,8 @@ from simlab.engines import (
     store_cache,
 )
 from simlab.formats import Quantized
-from simlab.models.cache import Cache, empty_cache, extended, repeated
 from simlab.models.config import TransformerConfig
+from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
 from simlab.models.listen import heard
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table

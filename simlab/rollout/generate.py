@@ -8,8 +8,8 @@ from jax import Array, lax
 
 from simlab.core.streams import stream
 from simlab.engines import Engine, softmax
-from simlab.models.cache import empty_cache, repeated
 from simlab.models.config import TransformerConfig
+from simlab.models.kv_cache import empty_cache, repeated
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, token_logps
 from simlab.rollout.noise import context_digest, extended_digest, perturbed

@@ -12,7 +12,7 @@ import numpy as np
 
 from simlab.models.parameters import Params
 from simlab.sweeps.any_objective import PROGRAM, AnyObjective, shared
-from simlab.sweeps.cache import one_order, programs_folder
+from simlab.sweeps.compile_cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.kept import exported
 from simlab.training.checkpoints import Progress, restored

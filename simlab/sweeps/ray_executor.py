@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from simlab.sweeps.cache import keep_programs
+from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import code_digest
 from simlab.sweeps.execute import (
     Report,

@@ -13,7 +13,7 @@ from simlab.core.paths import shop_root
 from simlab.core.streams import stream
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
-from simlab.sweeps.cache import one_order
+from simlab.sweeps.compile_cache import one_order
 from simlab.sweeps.plain import Plain, number, read_fields
 from simlab.tasks import Task
 from simlab.training.checkpoints import load_tree, save_tree

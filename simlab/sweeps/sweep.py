@@ -16,7 +16,7 @@ from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
-from simlab.sweeps.cache import keep_programs
+from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from simlab.sweeps.cache import keep_programs
+from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import calibrate, work
 from simlab.sweeps.local import CLEAR, write_event

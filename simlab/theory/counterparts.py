@@ -17,7 +17,7 @@ from simlab.objectives.corrections import (
 )
 from simlab.objectives.objective import override_names, with_overrides
 from simlab.objectives.rejection import Veto
-from simlab.theory.corrections import ACRL_LEVEL, CLIP, sequence_discrepancy
+from simlab.theory.correction_moments import ACRL_LEVEL, CLIP, sequence_discrepancy
 from simlab.theory.expectation import PolicyPair, expect
 
 PLAIN = replace(named("reinforce"), advantage=ADVANTAGES["rloo"])

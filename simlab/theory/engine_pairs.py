@@ -9,7 +9,7 @@ import numpy as np
 from simlab.engines import Engine, find_engine, find_pair, linear, log_softmax
 from simlab.models.tabular import SequenceSpace
 from simlab.theory.expectation import PolicyPair
-from simlab.theory.rounding import normalized_rows
+from simlab.theory.rounding_error import normalized_rows
 
 WIDTH = 128
 """Width of the hidden state: a multiple of every block size in the catalog."""

@@ -10,8 +10,8 @@ from jax import Array, lax
 from simlab.core.trees import register_dataclass
 from simlab.engines import Engine
 from simlab.engines.accumulate import float32_dot
-from simlab.models.cache import empty_cache
 from simlab.models.config import TransformerConfig
+from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare
 from simlab.objectives import TokenBatch, critic_penalty

@@ -30,7 +30,7 @@ from simlab.objectives.batch import by_group, masked_mean
 from simlab.objectives.extras import KL_ESTIMATORS
 from simlab.rollout.trajectory import Trajectory
 from simlab.training.curvature import hessian_ends
-from simlab.training.evaluate import evaluate
+from simlab.training.evaluation import evaluate
 from simlab.training.optimizer import global_norm
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics, policy_gradient, rollout, score, score_rollout, token_batch

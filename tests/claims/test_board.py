@@ -2,16 +2,14 @@
 
 import math
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from figures import FIGURES
+from figures.catalog import FIGURES
 from figures.style import render
-from scripts import board as readme
 from simlab.claims import Finding
 from simlab.claims.board import UNTESTED, WORDS, board, counts, evidence, stored, summary
 from simlab.claims.catalog import CLAIMS, PAPERS
@@ -105,17 +103,9 @@ def test_figures_show_what_the_tables_hold(name, tmp_path):
 
     for figure, source in FIGURES.items():
         if source.experiment == name:
-            draw = import_module(source.module).draw
-            drawn = render(draw, Results(committed_results(name)), tmp_path, figure)[0]
+            drawn = render(source.draw, Results(committed_results(name)), tmp_path, figure)[0]
             kept = ROOT / "figures" / "out" / drawn.name
             assert np.array_equal(imread(drawn), imread(kept)), figure
-
-
-def test_the_readme_counts_what_the_board_shows():
-    text = (ROOT / "README.md").read_text()
-    if readme.BEGIN not in text:
-        pytest.skip("the README shows no counts")
-    assert readme.renewed(text) == text
 
 
 def test_summary_counts_papers_apart_from_ours(shop):

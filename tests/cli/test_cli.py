@@ -7,6 +7,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from simlab.cli import app
+from simlab.core.paths import committed_results
 
 runner = CliRunner()
 
@@ -65,6 +66,13 @@ def test_figures_draw_from_a_named_run(tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == {"format_error.png", "format_error.svg"}
+
+
+def test_figures_accept_the_papers_name(tmp_path):
+    shipped = str(committed_results(""))
+    result = runner.invoke(app, ["figures", "ACRL tab. 2", "--results", shipped, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"acrl_tab2.png", "acrl_tab2.svg"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines.sums import tree_sum
+from simlab.engines.ordered_sums import tree_sum
 from tests.tolerances import assert_exact
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from simlab.checkpoints import load_checkpoint, save_checkpoint
 from simlab.engines import ENGINES
-from simlab.harness import load_checkpoint, save_checkpoint
 from simlab.models import MODELS, init_params, logits
 from simlab.rollout.generate import generate
 from simlab.rollout.sampler import GREEDY

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.harness.diagnosis.catalog import answers
-from simlab.harness.diagnosis.log import LOWEST, TokenLog
-from simlab.harness.diagnosis.weight_sync import weight_sync
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.protocol import Sampling
-from simlab.harness.vllm_engine import VllmEngine
+from simlab.diagnosis.catalog import answers
+from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.diagnosis.weight_sync import weight_sync
 from simlab.models import MODELS
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.protocol import Sampling
+from simlab.serving.vllm_engine import VllmEngine
 from simlab.sweeps.start import first_params, read_start
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.harness import save_checkpoint
-from simlab.harness.http_engine import HttpEngine
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.protocol import EngineError, Sampling
+from simlab.checkpoints import save_checkpoint
 from simlab.models import MODELS, init_params
+from simlab.serving.http_engine import HttpEngine
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.protocol import EngineError, Sampling
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 from tests.engines_real.frameworks import interpreter

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.harness import load_checkpoint
-from simlab.harness.gguf_writing import save_gguf
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.llamacpp_engine import LlamaCppEngine
-from simlab.harness.protocol import EngineError, Sampling
+from simlab.checkpoints import load_checkpoint
+from simlab.checkpoints.gguf_writer import save_gguf
 from simlab.models import MODELS, init_params
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.llamacpp_engine import LlamaCppEngine
+from simlab.serving.protocol import EngineError, Sampling
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 from tests.engines_real.frameworks import interpreter

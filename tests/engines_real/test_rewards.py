@@ -9,15 +9,15 @@ import jax
 import numpy as np
 import pytest
 
+from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.paths import shop_root
 from simlab.engines import find_pair
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.prompts import task_prompts
-from simlab.harness.real_training import real_rollout
-from simlab.harness.rewards import gym_questions, math_questions, questions, text_task
-from simlab.harness.tree import shapes_of
 from simlab.models import MODELS
 from simlab.objectives import named
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.prompts import task_prompts
+from simlab.serving.real_training import real_rollout
+from simlab.serving.rewards import gym_questions, math_questions, questions, text_task
 from simlab.tasks import TASKS, decode, encode
 from simlab.training.checkpoints import load_tree
 from simlab.training.recipe import Recipe, initial_state

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.protocol import EngineError, Sampling
-from simlab.harness.transformers_engine import TransformersEngine
 from simlab.models import MODELS, init_params
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 from tests.engines_real.frameworks import interpreter
@@ -78,7 +78,7 @@ def test_sampling_is_repeatable_and_moves_with_the_seed(real, policy):
 def test_a_wrong_sync_is_named(real, policy, monkeypatch):
     """Weights that arrive as others, as a broken reload has them, fail the probe."""
     config, params = policy
-    import simlab.harness.served_engine as module
+    import simlab.serving.served_engine as module
 
     layers = (*params["layers"][:-1], {**params["layers"][-1], "down": params["layers"][-1]["down"] * 0})
 

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from simlab.harness.export import nearest_config, verl_run
-from simlab.harness.export.verl_run import overrides_of
+from simlab.integrations.export import nearest_config, verl_run
+from simlab.integrations.export.verl_run import overrides_of
 from simlab.sweeps.config import run_config
 from tests.engines_real.frameworks import ROOT, interpreter
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simlab.harness.diagnosis import diagnose, read_log
-from simlab.harness.diagnosis.torch_file import load
+from simlab.diagnosis import diagnose, read_log
+from simlab.diagnosis.torch_file import load
 from simlab.objectives import resolve
 from simlab.objectives.corrections import Masked, Truncated, geometric_log_rho
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
 from tests.engines_real.frameworks import ROOT, fresh_seed, interpreter
-from tests.harness.test_verl_triggers import factors
+from tests.integrations.test_verl_triggers import factors
 from tests.objectives.framework_comparison import (
     EPS,
     Case,

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.protocol import EngineError, Sampling
-from simlab.harness.real_training import real_rollout
-from simlab.harness.vllm_engine import VllmEngine
 from simlab.models import MODELS, init_params
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.real_training import real_rollout
+from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 from simlab.training.step import score_rollout

@@ -19,9 +19,9 @@ import verl  # noqa: F401 - loads the plug-in through its entry point
 from tensordict import NonTensorStack, TensorDict
 from verl_update_side import jagged, one_step
 
-from simlab.harness.verl import plugin
-from simlab.harness.verl.dump import read_queue
-from simlab.harness.verl.settings import Settings
+from simlab.integrations.verl import plugin
+from simlab.integrations.verl.dump import read_queue
+from simlab.integrations.verl.settings import Settings
 
 ABSENT = (
     "PIL",

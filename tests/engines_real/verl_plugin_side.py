@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from golden_batches import GROUP_SIZE, random_batch
 from verl_goldens import NO_DUAL_CLIP, tensors
 
-from simlab.harness.verl import losses, plugin
-from simlab.harness.verl.dump import dumping, number_data_proto, read_data_proto
-from simlab.harness.verl.learning_rate import Observed, TriggeredScheduler
-from simlab.harness.verl.settings import Settings, read_settings
+from simlab.integrations.verl import losses, plugin
+from simlab.integrations.verl.dump import dumping, number_data_proto, read_data_proto
+from simlab.integrations.verl.learning_rate import Observed, TriggeredScheduler
+from simlab.integrations.verl.settings import Settings, read_settings
 
 # For the size of the terms of verl's own.
 PLAIN = {"vanilla": losses.LOSSES["grpo"], "gpg": losses.Loss(lambda batch: batch.new)}

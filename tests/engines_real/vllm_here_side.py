@@ -12,10 +12,10 @@ sys.path += sys.argv[1:]
 import jax
 import numpy as np
 
-from simlab.harness.jax_engine import JaxEngine
-from simlab.harness.protocol import Sampling
-from simlab.harness.vllm_engine import VllmEngine
 from simlab.models import MODELS, init_params
+from simlab.serving.jax_engine import JaxEngine
+from simlab.serving.protocol import Sampling
+from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simlab.engines import ENGINES, Engine, Site
-from simlab.models.cache import empty_cache, repeated
 from simlab.models.config import MODELS, TransformerConfig
+from simlab.models.kv_cache import empty_cache, repeated
 from simlab.models.parameters import init_params, parameter_count
 from simlab.models.rotary import rotate, rotation_table
 from simlab.models.transformer import extend, logits, prepare, read_logits, response_logps

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from simlab.sweeps import SweepResult, sweep
-from simlab.sweeps.cache import VARIABLE
+from simlab.sweeps.compile_cache import VARIABLE
 from tests.sweeps.small import BASE, GRID, WIDTH
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from simlab.sweeps.cache import programs_folder
+from simlab.sweeps.compile_cache import programs_folder
 
 WIDTH = 2
 # A mismatch that is cheap to compile, at one site; without a reward the entropy bonus moves the policy.

@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from simlab.sweeps.cache import cache_folder
+from simlab.sweeps.compile_cache import cache_folder
 
 
 def test_programs_are_kept_in_the_users_cache_folder_or_where_it_is_said(monkeypatch):

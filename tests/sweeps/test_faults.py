@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlab.sweeps import sweep
-from simlab.sweeps.cache import programs_folder
+from simlab.sweeps.compile_cache import programs_folder
 from simlab.sweeps.grids import grid
 from simlab.sweeps.plan import expand
 from simlab.sweeps.store import DamagedError

@@ -13,10 +13,13 @@ from simlab.cli import budget as budget_command
 from simlab.cli import theory as theory_command
 from simlab.objectives import token_coefficients
 from simlab.theory import cancellation, hacking
-from simlab.theory.board import board, claims, run
 from simlab.theory.bounds import Bound
-from simlab.theory.checks import acrl, cancel, lr
-from simlab.theory.checks import hacking as hacking_checks
+from simlab.theory.checks import acrl_checks as acrl
+from simlab.theory.checks import cancel_checks as cancel
+from simlab.theory.checks import hacking_checks
+from simlab.theory.checks import lr_checks as lr
+from simlab.theory.exact_board import board, claims
+from simlab.theory.exact_claim import run
 
 FALSE_AS_PRINTED = {
     ("H5", "hacking Eq. 10, 31", "J' - J is the sum over t of Cov(X_t, 1/rho_t)"),
@@ -169,7 +172,7 @@ def test_budget_command_refuses_bad_input(app, options, message):
 
 
 def test_theory_command(app, monkeypatch):
-    monkeypatch.setattr("simlab.theory.board.claims", lambda: acrl.CLAIMS)
+    monkeypatch.setattr("simlab.theory.exact_board.claims", lambda: acrl.CLAIMS)
     result = CliRunner().invoke(app, ["theory", "--json"])
     assert result.exit_code == 0
     assert {row["claim"] for row in json.loads(result.stdout)} == {"A11", "A15"}

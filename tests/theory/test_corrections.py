@@ -10,9 +10,9 @@ from hypothesis import given
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
 from simlab.objectives import OBJECTIVES, SUFFIXES, TokenBatch, token_coefficients
-from simlab.theory import corrections
+from simlab.theory import correction_moments as corrections
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
-from simlab.theory.checks import vexact
+from simlab.theory.checks import vexact_checks as vexact
 from simlab.theory.counterparts import COUNTERPARTS
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_moments import group_gradient_moments

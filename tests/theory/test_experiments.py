@@ -4,9 +4,10 @@ import importlib
 
 import pytest
 
+from figures.catalog import FIGURES
 from figures.style import render
 from simlab.core.experiment import execute
-from simlab.theory.corrections import CORRECTIONS
+from simlab.theory.correction_moments import CORRECTIONS
 
 
 @pytest.mark.parametrize("name", ["theory_corrections", "theory_survival"])
@@ -15,8 +16,8 @@ def test_smoke_run_and_figure(name, tmp_path):
     results = execute(experiment, tmp_path / "run", smoke=True)
     assert experiment.name == name
     for figure in experiment.figures:
-        draw = importlib.import_module(f"figures.{figure}").draw
-        assert all(path.stat().st_size > 1000 for path in render(draw, results, tmp_path, figure))
+        paths = render(FIGURES[figure].draw, results, tmp_path, figure)
+        assert all(path.stat().st_size > 1000 for path in paths)
     if name == "theory_corrections":
         table = results.table("moments")
         assert set(table.correction) == set(CORRECTIONS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simlab.theory import rounding
+from simlab.theory import rounding_error as rounding
 from simlab.theory.expectation import softmax
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from simlab.engines import Engine
 from simlab.rollout.trajectory import Trajectory
-from simlab.training import evaluate as evaluation
+from simlab.training import evaluation
 from simlab.training.measure import router_flips
 from tests.training.recipes import small_recipe
 

@@ -1,0 +1,214 @@
+"""Kinds of figures: each reads the tables of one experiment and draws them from its parameters."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from figures.series import Estimate, bands, curves
+from figures.style import COLORS, COLUMN, DASHES, MUTED, PAGE, legend_above, new_figure, plain_log
+from simlab.claims import paired_effect
+from simlab.core.results import Results
+
+NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
+FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}
+"""Arms that look the same in every figure."""
+
+
+class Kind(Protocol):
+    """What a row of the catalog draws with."""
+
+    @property
+    def draw(self) -> Callable[[Results], Figure]:
+        """Draw the tables of an experiment."""
+        ...
+
+    @property
+    def encoding(self) -> str:
+        """What lines, bands, dots and bars stand for, as sentences."""
+        ...
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A figure that no other kind draws: a function, and how to read it."""
+
+    draw: Callable[[Results], Figure]
+    encoding: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One metric over steps: a column of a table and its label; logarithmic if `log` and wide."""
+
+    metric: str
+    label: str
+    log: bool = False
+    limits: tuple[float, float | None] | None = None
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Metrics of arms over steps, one panel each.
+
+    Args:
+        arms: the arms to draw; None for those that the manifest lists. Missing arms are skipped.
+        panels: the metrics.
+        height: of the figure, in inches.
+        table: the table that holds the metrics.
+        mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
+    """
+
+    arms: Sequence[str] | None
+    panels: Sequence[Panel]
+    height: float = 2.3
+    table: str = "chunks"
+    mark_best: str = ""
+    encoding = ""
+
+    def draw(self, results: Results) -> Figure:
+        """Draw the panels side by side under one legend."""
+        arms = results.manifest["config"]["arms"] if self.arms is None else self.arms
+        width = COLUMN if len(self.panels) == 1 else PAGE
+        figure, axes = new_figure(width, self.height, ncols=len(self.panels), squeeze=False)
+        found = [curves(results, arms, panel.metric, self.table) for panel in self.panels]
+        shown = [arm for arm in arms if any(arm in each for each in found)]
+        for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
+            draw_panel(axis, each, panel, looks(shown))
+        legend_above(figure, axes[0])
+        if self.mark_best:
+            rewards = curves(results, arms, "reward")
+            for axis in axes[0]:
+                _mark_best(axis, rewards, self.mark_best)
+        return figure
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Several columns of one arm over steps, in one panel; `columns` maps each to its label."""
+
+    arm: str
+    columns: Mapping[str, str]
+    panel: Panel
+    table: str = "chunks"
+    encoding = ""
+
+    def draw(self, results: Results) -> Figure:
+        """Draw the columns, each with its own band: the shared rise is the subject, not the difference."""
+        found = {
+            label: curves(results, (self.arm,), column, self.table) for column, label in self.columns.items()
+        }
+        figure, axis = new_figure()
+        for label, each in found.items():
+            if self.arm in each:
+                draw_panel(axis, {label: each[self.arm]}, self.panel, looks(list(self.columns.values())))
+        legend_above(figure, [axis])
+        return figure
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Arms minus their reference arms, one row each, paired by initial policy.
+
+    Args:
+        pairs: maps each arm to the arm that is subtracted; an arm paired with itself is only listed.
+        panels: maps the label of each axis to its estimate.
+        height: of the figure, in inches.
+        row_labels: replaces the names of the arms.
+    """
+
+    pairs: Mapping[str, str]
+    panels: Mapping[str, Estimate]
+    height: float
+    row_labels: Sequence[str] = ()
+    encoding = ""
+
+    def draw(self, results: Results) -> Figure:
+        """Draw the panels side by side, the first arm on top."""
+        width = COLUMN if len(self.panels) == 1 else PAGE
+        figure, axes = new_figure(width, self.height, ncols=len(self.panels), sharey=True, squeeze=False)
+        for axis, (label, estimate) in zip(axes[0], self.panels.items(), strict=True):
+            draw_forest(axis, estimate(results), self.pairs, label)
+        if self.row_labels:
+            axes[0][0].set_yticks([-row for row in range(len(self.row_labels))], self.row_labels)
+        return figure
+
+
+def short(arm: str) -> str:
+    """Return the name of an arm without its task: `x` of `task: x`, `kind: x` of `task, kind: x`."""
+    task, _, name = arm.partition(": ")
+    kind = task.partition(", ")[2]
+    return (f"{kind}: {name}" if kind else name) if name else arm
+
+
+def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the color and dashes of each arm."""
+    fixed = {arm: FIXED_LOOKS[short(arm)] for arm in arms if short(arm) in FIXED_LOOKS}
+    free = iter([look for look in range(len(COLORS)) if look not in fixed.values()] * len(arms))
+    numbers = {arm: fixed[arm] if arm in fixed else next(free) for arm in arms}
+    return {arm: {"color": COLORS[look], "ls": DASHES[look]} for arm, look in numbers.items()}
+
+
+def draw_panel(axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any]) -> None:
+    """Draw the means and bands of curves [step, initial policy], with `styles` from `looks`."""
+    means = np.concatenate([[np.nan], *(curve.mean(axis=1) for curve in found.values())])
+    low, high = np.nanmin(means, where=means > 0, initial=np.inf), np.nanmax(means, initial=0)
+    log = panel.log and high > NARROW * low
+    for arm, band in bands(found, log).items():
+        axis.plot(band.index, band["middle"], label=short(arm), **styles[arm])
+        axis.fill_between(band.index, band["low"], band["high"], color=styles[arm]["color"], alpha=0.18, lw=0)
+    axis.set(xlabel="step", ylabel=panel.label)
+    if log:
+        axis.set_yscale("log")
+        if high < WIDE * low:
+            plain_log(axis.yaxis)
+    if panel.limits:
+        axis.set_ylim(*panel.limits)
+    if panel.reference is not None:
+        axis.axhline(panel.reference, color=MUTED, lw=0.8)
+
+
+def draw_forest(axis: Any, ends: Any, pairs: Mapping[str, str], label: str) -> None:
+    """Draw arms minus others from equal initial policies, the mean of each arm at the right.
+
+    Args:
+        axis: the axes.
+        ends: a number by arm and initial policy.
+        pairs: maps each arm to the one that is subtracted; an arm paired with itself is only listed.
+        label: of the axis.
+    """
+    known = {arm: other for arm, other in pairs.items() if {arm, other} <= set(ends.index.unique("arm"))}
+    axis.set(xlabel=label)
+    if not known:
+        return
+    text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
+    axis.annotate("mean", (1.02, 0.8), color=MUTED, **text)
+    for row, (arm, other) in enumerate(known.items()):
+        axis.annotate(f"{ends[arm].mean():.3g}", (1.02, -row), **text)
+        if arm != other:
+            _draw_differences(axis, (ends[arm] - ends[other]).dropna(), -row)
+    axis.axvline(0, color=MUTED, lw=0.8)
+    axis.set_yticks([-row for row in range(len(known))], [short(arm) for arm in known])
+    axis.set(ylim=(-len(known) + 0.4, 0.6))
+    axis.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _draw_differences(axis: Any, differences: Any, height: float) -> None:
+    if len(differences) > 1:
+        interval = paired_effect(differences, 0.0, differences.index)
+        axis.plot([interval.low, interval.high], [height] * 2, color=COLORS[5], lw=3.5, alpha=0.5)
+        axis.plot([interval.effect], [height], "|", color=COLORS[1], ms=10, mew=2)
+    axis.plot(differences, [height] * len(differences), "o", color=COLORS[0], ms=3, alpha=0.7, mew=0)
+
+
+def _mark_best(axis: Any, rewards: Mapping[str, Any], arm: str) -> None:
+    if arm not in rewards:
+        return
+    step = rewards[arm].mean(axis=1).idxmax()
+    axis.axvline(step, color=MUTED, ls=":", lw=1)
+    text: Any = {"ha": "center", "va": "bottom", "fontsize": 6, "color": MUTED}
+    axis.annotate("reward is best", (step, 1.01), xycoords=axis.get_xaxis_transform(), **text)

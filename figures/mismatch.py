@@ -1,0 +1,249 @@
+"""Mismatch in training runs: by token probability, by kind of noise, by site; change points and collapse."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.kinds import Panel, draw_forest, draw_panel, looks, short
+from figures.series import SMOOTH, first_tenth, join_runs, mean_within, pool_tokens
+from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
+from simlab.claims import paired_effect
+from simlab.core.results import Results
+
+NONE = "long: no correction"
+CONTROL = "long: BF16 control"
+BINS = {"below .01": (0.0, 0.01), ".01 to .1": (0.01, 0.1), ".5 to .9": (0.5, 0.9), "above .9": (0.9, 1.0)}
+MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
+ROUNDED = {"long: FP8": "nearest FP8", NONE: "the truncated dose"}
+METRICS = {
+    "rms_log_rho": "RMS log $\\rho$",
+    "log_ppl_abs_diff": "log_ppl_abs_diff",
+    "entropy": "entropy",
+    "grad_norm": "gradient norm",
+    "reward": "reward",
+}
+# What the names of a kind's arms hold.
+NOISE_KINDS = {
+    "truncated": (" bits, truncated", NONE),
+    "nearest": ("long: FP8",),
+    "fixed noise": ("fixed noise",),
+    "fresh noise": ("fresh noise",),
+}
+WITHOUT_MISMATCH = {
+    "long: identical engines": "identical engines",
+    "long: copied log-probs": "copied log-probs",
+    "long: on-policy": "on-policy",
+    "long: on-policy, BF16": "on-policy, BF16",
+}
+LEVELS = {
+    "truncated": {NONE: "2 bits", "long: 3 bits, truncated": "3 bits", "long: 4 bits, truncated": "4 bits"},
+    "nearest": {"long: FP8": "1 bit", "long: FP8, 3 bits": "3 bits"},
+    "fixed noise": {f"long: fixed noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
+    "fresh noise": {f"long: fresh noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
+    "other arms": WITHOUT_MISMATCH,
+}
+COLLAPSED = 0.8  # of the best reward so far
+REFERENCES = (NONE, "long, MoE: no correction")
+FLAGSHIP = {"no correction": 0, "TIS": 1, "GSPO": 2, "BF16 control": -1}
+RARE = 0.01
+GROWTH = {"reward": "reward (fraction of the terms)", "response_length": "response length (tokens)"}
+
+
+def draw_by_probability(results: Results) -> Figure:
+    """Draw RMS log rho by bin of the first and the last quarter, and mean rho over steps."""
+    rows = join_runs(results, "bins", ("arm", "start"))
+    rows = rows[(rows["arm"] == NONE) & (rows["tokens"] > 0)]
+    squares, last = rows.assign(square=rows["rms_log_rho"] ** 2), rows["step"].max()
+    periods = {"first": squares["step"] <= last / 4, "last": squares["step"] >= 0.75 * last}
+    figure, (spread, drift) = new_figure(PAGE, 2.6, ncols=2)
+    for number, (label, period) in enumerate(periods.items()):
+        rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "start")))
+        _draw_bins(spread, rms, 0, **look(number, label=f"{label} quarter"))
+    spread.set(ylabel="RMS log $\\rho$", ylim=(0, None))
+    found = {}
+    for label, (low, high) in BINS.items():
+        inside = rows[(rows["low"] >= low - 1e-6) & (rows["high"] <= high + 1e-6)]
+        if len(inside):
+            curve = pool_tokens(inside, "mean_rho", ("step", "start")).unstack("start")
+            found[label] = curve.rolling(SMOOTH, min_periods=1, center=True).mean()
+    draw_panel(drift, found, MEAN_RATIO, looks(list(BINS)))
+    for axis in (spread, drift):
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=6.5)
+    return figure
+
+
+def draw_ratio_by_probability(results: Results) -> Figure:
+    """Draw mean rho by bin in the last quarter."""
+    rows = join_runs(results, "bins", ("arm", "start", "steps"))
+    late = rows[(rows["step"] >= 0.75 * rows["steps"]) & (rows["tokens"] > 0)]
+    figure, axis = new_figure()
+    for number, (arm, label) in enumerate(ROUNDED.items()):
+        ratio = pool_tokens(late[late["arm"] == arm], "mean_rho", ("high", "start"))
+        _draw_bins(axis, ratio, 0.1 * number, **look(number, label=label) | {"ls": "none"})
+    axis.axhline(1, color=MUTED, lw=0.8)
+    axis.set(ylabel="mean $\\rho$, last quarter")
+    legend_above(figure, [axis])
+    return figure
+
+
+def _draw_bins(axis: Any, values: Any, offset: float, **style: Any) -> None:
+    """Draw means and standard errors over initial policies, by bin of pi_train."""
+    summary = values.groupby("high").agg(["mean", "sem"]).fillna(0)
+    x = np.arange(len(summary))
+    axis.errorbar(x + offset, summary["mean"], summary["sem"], capsize=2, **style)
+    axis.set_xticks(x, [f"{high:g}" for high in summary.index])
+    axis.set_xlabel("upper end of the bin of $\\pi_{train}$")
+
+
+def draw_change_points(results: Results) -> Figure:
+    """Draw the step at which each metric of each run without correction leaves its level."""
+    rows = join_runs(results, "changes", ("arm",))
+    figure, axis = new_figure()
+    for row, metric in enumerate(METRICS):
+        found = rows[(rows["arm"] == NONE) & (rows["metric"] == metric)]
+        significant = found["p_value"] < 0.05
+        for chosen, style in ((significant, {"alpha": 0.6, "mew": 0}), (~significant, {"mfc": "none"})):
+            axis.plot(found["step"][chosen], [-row] * chosen.sum(), "o", color=COLORS[0], **style)
+        axis.plot([found["step"].mean()], [-row], "|", color=COLORS[1], ms=12, mew=2)
+    axis.set_yticks([-row for row in range(len(METRICS))], list(METRICS.values()))
+    axis.set(xlabel="step of the change\n(hollow: p > .05; bar: mean)")
+    return figure
+
+
+def draw_noise_kinds(results: Results) -> Figure:
+    """Draw final reward minus BF16 against the mismatch that each kind of noise injects, and without any."""
+    late, level = mean_within(results, "reward"), mean_within(results, "rms_log_rho", period=first_tenth)
+    figure, axes = new_figure(PAGE, 2.7, ncols=2)
+    for number, (label, parts) in enumerate(NOISE_KINDS.items()):
+        _draw_levels(axes[0], late, level, parts, look(number, label=label))
+    axes[0].axhline(0, color=MUTED, lw=0.8)
+    label = f"late reward, less {short(CONTROL)}'s"
+    axes[0].set(xlabel="mismatch at the start: RMS log $\\rho$", ylabel=label, xscale="log")
+    plain_log(axes[0].xaxis)
+    draw_forest(axes[1], late, dict.fromkeys((NONE, *WITHOUT_MISMATCH, CONTROL), CONTROL), label)
+    legend_above(figure, axes)
+    return figure
+
+
+def _draw_levels(axis: Any, late: Any, level: Any, parts: Sequence[str], style: Mapping[str, Any]) -> None:
+    """Draw differences from the control, with 95% intervals over initial policies, by mean level."""
+    present = set(late.index.unique("arm"))
+    arms = [arm for arm in present if CONTROL in present and any(part in arm for part in parts)]
+    arms.sort(key=lambda arm: level[arm].mean())
+    differences = [(late[arm] - late[CONTROL]).dropna() for arm in arms]
+    found = [paired_effect(each, 0.0, each.index) for each in differences if len(each) > 1]
+    if len(found) == len(arms) > 0:
+        reach = [[each.effect - each.low for each in found], [each.high - each.effect for each in found]]
+        x = [float(np.mean(level[arm])) for arm in arms]
+        axis.errorbar(x, [each.effect for each in found], yerr=reach, capsize=2, **style)
+
+
+def draw_survival(results: Results) -> Figure:
+    """Draw the fraction of runs whose reward has stayed above 0.8 of its best, by kind and level of noise."""
+    rewards = join_runs(results, "chunks", ("arm",))
+    figure, axes = new_figure(PAGE, 3.0, ncols=len(LEVELS), sharey=True)
+    for axis, (kind, levels) in zip(axes, LEVELS.items(), strict=True):
+        arms = {**levels, CONTROL: "BF16"}
+        for arm, style in looks(list(arms)).items():
+            own = rewards[rewards["arm"] == arm]
+            if len(own):
+                table = own.pivot_table(index="step", columns="run", values="reward")
+                label = f"{arms[arm]} ({table.shape[1]})"
+                axis.step(table.index, _survivors(table), where="post", label=label, **style)
+        axis.set(title=kind, xlabel="step", ylim=(0, 1.03))
+        if axis.lines:
+            axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
+    axes[0].set_ylabel("share of runs without collapse")
+    return figure
+
+
+def _survivors(rewards: Any) -> np.ndarray:
+    """Return the fraction of runs [step] that have stayed above `COLLAPSED` of their best so far."""
+    smooth = rewards.rolling(SMOOTH, min_periods=1).mean()
+    fallen = (smooth < COLLAPSED * smooth.cummax()).cummax()
+    return 1 - fallen.mean(axis=1).to_numpy()
+
+
+def draw_leaderboard(results: Results) -> Figure:
+    """Draw the final reward of every arm minus no correction, ranked, and the mismatch that remains."""
+    reward, mismatch = mean_within(results, "reward"), mean_within(results, "rms_log_rho")
+    order = reward.groupby("arm").mean().sort_values(ascending=False).index.tolist()
+    reference = next(arm for arm in REFERENCES if arm in order)
+    figure, (left, right) = new_figure(PAGE, 0.21 * len(order) + 1, ncols=2, sharey=True)
+    draw_forest(left, reward, dict.fromkeys(order, reference), "reward, last quarter, less that without")
+    for row, arm in enumerate(order):
+        values = mismatch[arm]
+        right.plot(values, [-row] * len(values), "o", color=COLORS[0], ms=3, alpha=0.5, mew=0)
+        right.plot([values.mean()], [-row], "|", color=COLORS[1], ms=9, mew=2)
+    right.axvline(mismatch[reference].mean(), color=MUTED, lw=0.8)
+    right.set(xlabel="mismatch, last quarter: RMS log $\\rho$")
+    right.set_xscale("symlog", linthresh=1e-3)
+    right.set_xlim(-3e-4, 1.5 * mismatch.max())
+    return figure
+
+
+def draw_attribution(results: Results) -> Figure:
+    """Draw the Shapley shares of the engine's sites, and the mismatch as site after site is exchanged."""
+    shares: Any = results.table("shares")
+    rungs: Any = results.table("rungs")
+    # The longest ladder has all rungs, in their order.
+    groups = max((list(own["group"]) for _, own in shares.groupby("policy")), key=len)
+    figure, (left, right) = new_figure(PAGE, 2.7, ncols=2)
+    for number, policy in enumerate(dict.fromkeys(shares["policy"])):
+        own = shares[shares["policy"] == policy]
+        x = np.array([groups.index(group) for group in own["group"]]) + 0.22 * (number - 1)
+        reach = np.abs(own[["low", "high"]].to_numpy().T - own["share"].to_numpy())
+        points = {"color": COLORS[number], "marker": MARKERS[number], "ls": "none"}
+        left.errorbar(x, own["share"], yerr=reach, capsize=2, label=policy, **points)
+        left.plot(x, own["alone"], mfc="none", **points)
+        climb = rungs[rungs["policy"] == policy]
+        known = [0, *(1 + groups.index(group) for group in climb["group"][1:])]
+        right.plot(known, climb["rms_log_rho"], **look(number, label=policy))
+    left.axhline(0, color=MUTED, lw=0.8)
+    left.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
+    left.set(ylabel="share of squared log $\\rho$", title="exact shares (hollow: alone)")
+    left.legend(fontsize=6)
+    steps = ["none", *(f"+ {group}" for group in groups)]
+    right.set_xticks(range(len(steps)), steps, rotation=30, ha="right")
+    right.set(ylabel="mismatch: RMS log $\\rho$", title="one after the other")
+    return figure
+
+
+def draw_flagship(results: Results) -> Figure:
+    """Draw reward, mismatch and mean rho of rare tokens over steps."""
+    steps: Any = results.table("steps")
+    figure, axes = new_figure(PAGE, 2.5, ncols=3)
+    bins: Any = results.table("bins")
+    rare = bins[bins["high"] <= RARE].assign(mean_rho=lambda rows: rows["mean_rho"].fillna(0.0))
+    rare = pool_tokens(rare[rare["tokens"] > 0], "mean_rho", ("arm", "run", "step")).rename("mean_rho")
+    panels = ((steps, "reward", 20), (steps, "rms_log_rho", 20), (rare.reset_index(), "mean_rho", 1))
+    for arm, number in FLAGSHIP.items():
+        style = look(number, marker="")
+        for axis, (rows, column, smooth) in zip(axes, panels, strict=True):
+            curves = rows[rows["arm"] == arm].pivot(index="step", columns="run", values=column)
+            curves = curves.rolling(smooth, min_periods=1).mean()
+            mean, error = curves.mean(axis=1), curves.sem(axis=1).fillna(0.0)
+            axis.plot(curves.index, mean, label=arm if axis is axes[0] else None, **style)
+            x = np.asarray(curves.index)
+            axis.fill_between(x, mean - error, mean + error, color=style["color"], alpha=0.2, lw=0)
+    axes[0].set(title="Reward of the sampler", xlabel="step", ylim=(0, 1))
+    axes[1].set(title="Mismatch: RMS log $\\rho$", xlabel="step", yscale="log")
+    axes[2].axhline(1, color=MUTED, lw=0.6)
+    axes[2].set(title="Mean $\\rho$ of rare tokens", xlabel="step", ylim=(0, None))
+    figure.legend(loc="outside upper center", ncols=len(FLAGSHIP))
+    return figure
+
+
+def draw_length_growth(results: Results) -> Figure:
+    """Draw response length and reward of each seed, means of the last 20 steps."""
+    figure, axes = new_figure(PAGE, 2.4, ncols=2)
+    for number, (seed, rows) in enumerate(results.table("steps").groupby("seed")):
+        for axis, (column, label) in zip(axes, GROWTH.items(), strict=True):
+            smooth = pd.Series(rows[column]).rolling(20, min_periods=1).mean()
+            axis.plot(rows["step"], smooth, **look(number, label=f"seed {seed}", marker=""))
+            axis.set(xlabel="step", ylabel=label, ylim=(0, None))
+    axes[0].legend(loc="lower right")
+    return figure

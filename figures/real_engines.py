@@ -1,0 +1,149 @@
+"""Real inference engines: measured mismatch, emulated against measured log rho, RL with their rollouts."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from figures.style import COLORS, MARKERS, MUTED, PAGE, look, new_figure, plain_log
+from simlab.core.results import Results
+
+LEAST_TOKENS = 20
+FLOOR = 1e-8  # exact agreement is drawn here
+EXACT = 1e-4  # a nearer pair gets no line of its own and no prediction
+MODEL_TITLES = {"tiny-moe": "MoE trained in the lab", "smollm2": "SmolLM2-135M"}
+SHORT_TITLES = {"tiny-moe": "lab MoE", "smollm2": "SmolLM2"}
+COLUMNS = 4
+EMULATIONS = {
+    True: (COLORS[0], "o", "the catalog's emulation"),
+    False: (COLORS[1], "s", "the nearest, if another"),
+}
+SMOOTH = 10
+ARM_TITLES = {"none": "no correction", "TIS": "TIS", "R2": "R2 replay", "R3": "R3 replay"}
+ROWS = (
+    ("reward", "reward", "linear"),
+    ("rms_log_rho", "mismatch:\nRMS log $\\rho$, nats", "log"),
+    ("sync_apart", "probe after sync,\nnats off float32", "log"),
+)
+
+
+def draw_pairs(results: Results) -> Figure:
+    """Draw one row per sampler and one mark per scorer above; a line per sampler against float32 below."""
+    pairs, bins = results.table("pairs"), results.table("bins")
+    models, samplers = list(pairs.model.unique()), list(pairs.sampler.unique())
+    scorers = [name for name in pairs.scorer.unique() if name not in samplers] or samplers
+    size = (PAGE, 4.6)
+    figure, axes = new_figure(*size, nrows=2, ncols=len(models), sharex="row", sharey="row", squeeze=False)
+    for (above, below), model in zip(axes.T, models, strict=True):
+        _draw_scorers(above, pairs[pairs.model == model], samplers, scorers)
+        above.set_title(MODEL_TITLES.get(model, model))
+        _draw_bins(below, bins[(bins.model == model) & (bins.scorer == scorers[0])], samplers)
+    axes[0][0].set_yticks(range(len(samplers)), samplers)
+    axes[0][0].invert_yaxis()
+    axes[1][0].set_ylabel("RMS log $\\rho$, nats")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    axes[1][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
+    return figure
+
+
+def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]) -> None:
+    own = rows.sampler == rows.scorer
+    marks: list[tuple[Any, str, dict[str, Any]]] = [
+        (rows[~own & (rows.scorer == scorer)], f"scored by {scorer}", {"color": color, "marker": marker})
+        for scorer, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
+    ]
+    prefill = {"color": MUTED, "marker": "D", "markersize": 3}
+    for found, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
+        values = np.maximum(found.rms_log_rho.to_numpy(), FLOOR)
+        y = [samplers.index(name) for name in found.sampler]
+        # Hollow, so that marks in one place are all seen.
+        axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
+    axis.set(xscale="log", xlabel="RMS log $\\rho$ of the sampled tokens, nats")
+    axis.set_xticks([FLOOR, 1e-6, 1e-4, 1e-2, 1], ["0", "$10^{-6}$", "$10^{-4}$", "0.01", "1"], minor=False)
+    axis.minorticks_off()
+
+
+def _draw_bins(axis: Axes, rows: Any, samplers: list[str]) -> None:
+    lows = sorted(rows.low.unique())
+    largest = rows[rows.tokens > 0].groupby("sampler").rms_log_rho.max()
+    shown = [name for name in samplers if largest.get(name, 0) > EXACT]
+    for number, name in enumerate(shown[: len(COLORS)]):
+        line = rows[(rows.sampler == name) & (rows.tokens >= LEAST_TOKENS)]
+        x = np.searchsorted(lows, line.low.to_numpy())
+        axis.plot(x, line.rms_log_rho, **look(number, label=name))
+        if len(line):
+            axis.set_yscale("log")
+    axis.set_xticks(range(len(lows)), [f"{low:g}" for low in lows])
+    axis.set_xlabel("probability of the token, from")
+
+
+def draw_calibration(results: Results) -> Figure:
+    """Draw quantiles of predicted log rho against measured, scored in float32, by model and sampler."""
+    quantiles, fits = results.table("quantiles"), results.table("fits")
+    fits = fits[(fits.scorer == fits.scorer.iloc[0]) & (fits.rms_measured > EXACT)]
+    panels: Any = list(fits.groupby(["model", "sampler"], sort=False))
+    rows, columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
+    figure, axes = new_figure(PAGE, 0.4 + 1.9 * rows, ncols=columns, nrows=rows, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, ((model, sampler), own) in zip(axes.flat, panels, strict=False):
+        chosen = (quantiles.model == model) & (quantiles.sampler == sampler)
+        shown = quantiles[chosen & (quantiles.scorer == own.scorer.iloc[0])]
+        _draw_quantiles(axis, shown, own.set_index("emulation"))
+        axis.set_title(f"{sampler}\n{SHORT_TITLES.get(model, model)}", fontsize=7)
+    figure.supxlabel("measured log $\\rho$, quantiles from 1% to 99%", fontsize=8)
+    figure.supylabel("predicted log $\\rho$", fontsize=8)
+    handles = [axes[0][0].plot([], [], mark, c=color)[0] for color, mark, _ in EMULATIONS.values()]
+    labels = [label for *_, label in EMULATIONS.values()]
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    return figure
+
+
+def _draw_quantiles(axis: Axes, quantiles: Any, fits: Any) -> None:
+    for label, line in quantiles.groupby("emulation", sort=False):
+        color, marker, _ = EMULATIONS[bool(fits.counterpart[label])]
+        text = f"{label}: {fits.distance[label]:.2f}"
+        axis.plot(line.measured, line.predicted, marker, color=color, markersize=2.2, label=text)
+    size = 1.1 * float(np.abs(quantiles.measured).max()) or 1.0
+    axis.plot([-size, size], [-size, size], color=MUTED, linewidth=0.7)
+    axis.locator_params(nbins=3)
+    axis.tick_params(labelsize=6)
+    axis.set(xlim=(-size, size), ylim=(-1.5 * size, 1.5 * size))
+    axis.legend(loc="upper left", fontsize=5.5, handletextpad=0.0, borderpad=0.0, borderaxespad=0.1)
+
+
+def draw_rl(results: Results) -> Figure:
+    """Draw a column per arm: the real engine as a line, the range of the emulated seeds as a band."""
+    steps: Any = results.table("steps")
+    real = results.manifest["config"]["real"]
+    arms = list(steps["arm"].unique())
+    size = (PAGE, 4.6)
+    figure, axes = new_figure(
+        *size, nrows=len(ROWS), ncols=len(arms), sharex=True, sharey="row", squeeze=False
+    )
+    for column, arm in zip(axes.T, arms, strict=True):
+        rows = steps[steps["arm"] == arm]
+        for axis, (metric, label, scale) in zip(column, ROWS, strict=True):
+            _draw_metric(axis, rows, metric, real)
+            axis.set_yscale(scale)
+            if scale == "log":
+                plain_log(axis.yaxis)
+            if arm == arms[0]:
+                axis.set_ylabel(label)
+        column[0].set_title(ARM_TITLES[arm])
+        column[-1].set_xlabel("step")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure
+
+
+def _draw_metric(axis: Axes, rows: Any, metric: str, real: str) -> None:
+    curves = rows.pivot(index="step", columns=["sampler", "seed"], values=metric).dropna(axis=1)
+    smooth = curves.rolling(SMOOTH, min_periods=1).mean()
+    measured = smooth.columns.get_level_values("sampler") == real
+    ours, emulated = smooth.loc[:, measured], smooth.loc[:, ~measured]
+    axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=f"rollouts of {real}")
+    if emulated.shape[1]:
+        label = f"emulated twin, {emulated.shape[1]} seeds"
+        low, high = emulated.min(axis=1), emulated.max(axis=1)
+        axis.fill_between(emulated.index, low, high, color=MUTED, alpha=0.35, lw=0, label=label)

@@ -1,0 +1,195 @@
+"""Exact results: residuals and bounds, bias and variance of corrections, survival bias."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, look, new_figure, plain_log
+from simlab.core.results import Results
+
+SMALLEST = 1e-17
+VERDICTS = {"holds": ("o", COLORS[0]), "false as printed": ("X", COLORS[1])}
+# Top to bottom, without two that differ little from a neighbor (per-sequence ACRL, geometric MIS).
+CORRECTIONS = {
+    "none": "no correction",
+    "ACRL": "ACRL, Y = 2X",
+    "veto": "veto, rho < 0.5",
+    "geometric mask": "geometric mask",
+    "k3 mask": "k3 mask",
+    "geometric TIS": "geometric TIS",
+    "GMPO pooled TIS": "GMPO, pooled TIS",
+    "IcePop": "IcePop",
+    "token IS": "token IS",
+    "token TIS": "token TIS",
+    "token MIS": "token MIS",
+    "sequence IS^1/2": "sequence IS, root",
+    "sequence MIS": "sequence MIS",
+    "sequence TIS": "sequence TIS",
+    "sequence IS": "sequence IS",
+}
+LINES = {"token TIS": 6, "sequence MIS": 6, "sequence TIS": -11}  # where the name stands, in points
+LEVELS = (0.1, 0.3)
+GROUPS = 64
+LEAST_MASS = 1e-3
+PANELS = {
+    "Noise: if pi_infer sorts": {"gaussian noise": "noise"},
+    "Truncated: rare below 1": {"e4m3fn truncated": "E4M3", "bf16 truncated": "BF16"},
+    "Nearest: rare stay at 1": {"e4m3fn": "E4M3", "bf16": "BF16"},
+}
+# Filled and solid: sorted by pi_train. Open and dashed: by pi_infer.
+SORTED: dict[str, Any] = {"train": {"ls": "-"}, "infer": {"ls": "--", "markerfacecolor": "white"}}
+ENGINES: dict[str, Any] = {
+    "noise": {"color": COLORS[2], "marker": "^"},
+    "E4M3": {"color": COLORS[1], "marker": "s"},
+    "BF16": {"color": COLORS[0], "marker": "o"},
+}
+
+
+def draw_residuals(results: Results) -> Figure:
+    """Draw one line per row of the theory board: residuals on the left, measured over bound on the right."""
+    table: Any = results.table("rows")
+    bounded = table["tightness"].notna()
+    figure, (left, right) = new_figure(PAGE, 5.4, ncols=2, width_ratios=(1.5, 1))
+    _draw_rows(left, table[~bounded].to_dict("records"), "residual", SMALLEST)
+    left.set_xlabel("residual, relative or against its rule (leftmost: zero)")
+    left.set_title("Identities, signs and orders")
+    _draw_rows(right, table[bounded].to_dict("records"), "tightness", 1e-2)
+    right.axvline(1, color=MUTED, linewidth=0.8)
+    right.set_xlabel("measured over bound")
+    right.set_title("Bounds")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2)
+    return figure
+
+
+def _draw_rows(axes: Axes, rows: list[dict], column: str, least: float) -> None:
+    for verdict, (marker, color) in VERDICTS.items():
+        chosen = [(y, row[column]) for y, row in enumerate(rows) if row["verdict"] == verdict]
+        y, values = np.array(chosen, float).reshape(-1, 2).T
+        axes.plot(np.maximum(values, least), y, marker, color=color, linestyle="none", label=verdict)
+    labels = [f"{row['claim']}  {row['equation'].split(' ', 1)[1]}" for row in rows]
+    axes.set_yticks(range(len(rows)), labels, fontsize=6)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xscale("log")
+
+
+def draw_corrections(results: Results) -> Figure:
+    """Draw every correction at the longest length; bias by length, least error, and sample size."""
+    moments, ess = results.table("moments"), results.table("ess")
+    figure, axes = new_figure(PAGE, 5.4, nrows=2, ncols=3, height_ratios=(1.5, 1))
+    longest = int(moments.length.max())
+    titles = {"bias": "Bias", "std": "Spread", f"mse_{GROUPS}": "MSE"}
+    for axis, (column, title) in zip(axes[0], titles.items(), strict=True):
+        _draw_moment(axis, moments[moments.length == longest], column)
+        axis.set_title(f"{title}, T = {longest}")
+    axes[0, 0].set_yticks(range(len(CORRECTIONS)), list(CORRECTIONS.values()))
+    axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
+    axes[0, 0].legend(loc="lower right", fontsize=6, frameon=True, framealpha=0.9)
+    axes[0, 1].set(xlabel="std of one group / |gradient|")
+    axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
+    _draw_relative_bias(axes[1, 0], moments)
+    _draw_best(axes[1, 1], moments)
+    _draw_sample_size(axes[1, 2], ess)
+    return figure
+
+
+def _nearest(values: Any, target: float) -> float:
+    values = np.unique(values)
+    return float(values[np.abs(np.log(values / target)).argmin()])
+
+
+def _draw_moment(axis: Any, table: Any, column: str) -> None:
+    """Draw one row per correction, at two levels of noise."""
+    rows = np.arange(len(CORRECTIONS))
+    levels = dict.fromkeys(_nearest(table.rho_std, level) for level in LEVELS)
+    for level, color, marker, face in zip(levels, COLORS, "os", (COLORS[0], "white"), strict=False):
+        mean = table[table.rho_std == level].groupby("correction")[column].mean()
+        style = {"color": color, "markerfacecolor": face, "markersize": 4.5}
+        axis.plot(mean[list(CORRECTIONS)], rows, marker, label=f"std of rho {level:.2g}", **style)
+    if column.startswith("mse"):
+        axis.set_xscale("log")
+        plain_log(axis.xaxis)
+    else:
+        axis.set_xlim(left=0)
+    axis.set_ylim(len(CORRECTIONS) - 0.5, -0.5)
+    axis.set_yticks(rows, [])
+    axis.grid(axis="x", visible=False)
+
+
+def _draw_relative_bias(axis: Any, moments: Any) -> None:
+    level = _nearest(moments.rho_std, 0.1)
+    chosen = moments[moments.rho_std == level]
+    bias = chosen.groupby(["correction", "length"]).bias.mean()
+    for number, (name, offset) in enumerate(LINES.items()):
+        line = bias[name] / bias["none"]
+        axis.plot(line.index, line.values, **look(number))
+        middle = len(line) // 2
+        text = {"textcoords": "offset points", "ha": "center", "color": COLORS[number]}
+        axis.annotate(CORRECTIONS[name], (line.index[middle], line.values[middle]), (0, offset), **text)
+    axis.axhline(1, color=MUTED, linewidth=0.8)
+    axis.set(xlabel="length T", ylabel="bias / uncorrected bias", ylim=(-0.16, 1.1))
+    axis.set_title(f"Bias kept, std of rho {level:.2g}")
+
+
+def _draw_best(axis: Any, moments: Any) -> None:
+    known = moments[moments.correction.isin(list(CORRECTIONS))]
+    mean = known.groupby(["length", "rho_std", "correction"])[f"mse_{GROUPS}"].mean().unstack()
+    # Equal to the last digits where nothing is clipped: the plainest name wins.
+    order = mean[list(dict.fromkeys(["none", "token IS", "sequence IS", *CORRECTIONS]))]
+    winner = order.le(order.min(axis=1) * 1.001, axis=0).idxmax(axis=1).unstack()
+    present = [name for name in CORRECTIONS if (winner == name).to_numpy().any()]
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
+        for i, name in enumerate(present)
+    }
+    for y, length in enumerate(winner.index):
+        for level in winner.columns:
+            axis.plot(level, y, markersize=6, **styles[winner.loc[length, level]])
+    handles = [Line2D([], [], markersize=5, label=CORRECTIONS[name], **styles[name]) for name in present]
+    axis.legend(handles=handles, loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
+    room = 0.8 + 0.7 * ((len(present) + 1) // 2)
+    axis.set(xscale="log", xlabel="std of rho", ylabel="length T", ylim=(-room, len(winner) - 0.4))
+    axis.set_yticks(range(len(winner)), [str(length) for length in winner.index])
+    axis.set_title(f"Least MSE, {GROUPS} groups")
+
+
+def _draw_sample_size(axis: Any, ess: Any) -> None:
+    chain = ess[ess.method == "transfer matrix"]
+    levels = np.unique(chain.rho_std)
+    for i, level in enumerate(levels[:: max(1, len(levels) // 4)]):
+        line = chain[chain.rho_std == level].groupby("length").fraction.median()
+        color = COLORS[i % len(COLORS)]
+        axis.plot(line.index, line.values, color=color, linestyle=DASHES[i % len(DASHES)])
+        # The level stands where its curve is nearest to one half.
+        middle = (line - 0.5).abs().idxmin()
+        text = {"textcoords": "offset points", "color": color}
+        axis.annotate(f"{level:.2g}", (middle, line[middle]), (3, 2), **text)
+    axis.set(xscale="log", ylim=(0, 1.02), xlabel="length T", ylabel="ESS / samples")
+    axis.set_title("ESS, by std of rho")
+
+
+def draw_survival_bias(results: Results) -> Figure:
+    """Draw mean rho by probability of the token: noise, truncation, and rounding to nearest."""
+    table = results.table("survival")
+    table = table.loc[table.mass > LEAST_MASS]
+
+    def draw_curve(axis: Any, engine: str, by: str, **style: Any) -> None:
+        line = table.loc[(table.engine == engine) & (table.by == by)]
+        axis.plot(np.sqrt(line.low * line.high), 100 * (line.mean_rho - 1), **style)
+
+    figure, axes = new_figure(PAGE, 2.7, ncols=3, sharey=True)
+    for axis, (title, engines) in zip(axes, PANELS.items(), strict=True):
+        for engine, label in engines.items():
+            for by, style in SORTED.items():
+                draw_curve(axis, engine, by, label=f"{label}, by pi_{by}", ms=3.5, **ENGINES[label], **style)
+        axis.axhline(0, color="black", linewidth=0.7)
+        axis.set(xscale="log", xlabel="probability of the token")
+        axis.set_title(title)
+    for by in SORTED:
+        draw_curve(axes[0], "predicted", by, color=MUTED, linewidth=0.8)
+    for axis in axes:
+        axis.legend(loc="upper left" if axis is not axes[0] else "lower left", fontsize=6)
+    axes[0].set(ylabel="mean of rho - 1, percent")
+    return figure

@@ -1,0 +1,106 @@
+"""Write the generated parts of README.md and docs/results.md; `--check` only compares.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+Its text comes from the catalogs and from stored results.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from simlab.claims.board import board, summary
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
+from simlab.engines import ENGINES
+from simlab.formats import FORMATS
+from simlab.objectives import OBJECTIVES
+from simlab.tasks import TASKS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/results.md")
+PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+RHO_STD, LENGTH = 0.1, 8
+PLACEMENT = "logits-probs"
+"""The rounding placement that fits *hacking* Tab. 2."""
+
+
+def stored(experiment: str) -> Results:
+    """Return the stored results of `experiment`."""
+    return Results(committed_results(experiment))
+
+
+def remaining_bias(correction: str) -> str:
+    """Return the mean share of the uncorrected gradient bias that `correction` leaves, in percent."""
+    moments = stored("theory_corrections").table("moments")
+    chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
+    bias = chosen.pivot(index="seed", columns="correction", values="bias")
+    return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
+
+
+def findings() -> str:
+    """Return the findings of the first screen, a bullet each."""
+    token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
+    fits = stored("softmax").table("fit")
+    columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
+    agreement = stored("real_rl").table("agreement")["agrees"]
+    lines = (
+        "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
+        f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
+        f"sequence TIS {sequence}.",
+        "**A published table and a published error.** "
+        f"BF16 softmax reproduces {columns.sum()} of {len(columns)} ratio columns of *hacking* Tab. 2; "
+        "its Eq. 10 gives 1/T of the true objective gap for T > 1.",
+        "**The emulation predicts RL on vLLM** (BF16, FP8 cache, CPU): "
+        f"{agreement.sum()} of {len(agreement)} quantities lie in the 95% prediction interval "
+        "of the emulated runs (one vLLM run per arm).",
+    )
+    return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+def claims() -> str:
+    """Return every claim as a row of a table."""
+    head = "| id | verdict | statement | estimate | interval | experiment |\n|---|---|---|---:|---|---|"
+    rows = []
+    for row in board().rows:
+        estimate = "" if row.effect is None else f"{row.effect:.3g}"
+        interval = "" if row.low is None else f"{row.low:.3g} to {row.high:.3g} ({row.level:.2%})"
+        statement = f"{row.statement} ({row.paper} {row.where})"
+        cells = (row.id, row.verdict, statement, estimate, interval, row.experiment)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n" + "\n".join([head, *rows]) + "\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "board": lambda: f"\n{summary(board().rows)}\n",
+    "claims": claims,
+    "findings": findings,
+    "num_engines": lambda: str(len(ENGINES)),
+    "num_formats": lambda: str(len(FORMATS)),
+    "num_objectives": lambda: str(len(OBJECTIVES)),
+    "num_tasks": lambda: str(len(TASKS)),
+}
+
+
+def render(text: str) -> str:
+    """Return `text` with its generated parts renewed. Raises `KeyError` for an unknown part."""
+    return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}{part[4]}", text)
+
+
+def main() -> None:
+    """Renew the pages, or exit with an error if one is out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only")
+    is_check = parser.parse_args().check
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        new = render(text)
+        if not is_check:
+            (ROOT / page).write_text(new)
+        elif new != text:
+            sys.exit(f"{page} is out of date: python scripts/readme.py")
+
+
+if __name__ == "__main__":
+    main()

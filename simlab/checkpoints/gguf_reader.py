@@ -1,0 +1,147 @@
+"""GGUF files of llama.cpp, read only: their metadata as a config, their tensors dequantized in blocks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simlab.checkpoints.hugging_face_config import Json
+from simlab.core.catalog import lookup
+from simlab.models.config import TransformerConfig
+
+ARCHITECTURES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe", "qwen2": "qwen2", "llama": "llama"}
+"""llama.cpp's names of the architectures -> Hugging Face's model types."""
+
+# Everything that the package raises at a file which is cut or is none.
+_BROKEN = (ValueError, KeyError, IndexError, TypeError, OverflowError, UnicodeDecodeError)
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """A tensor of a GGUF file; `kind` is the number of its type, `row_bytes` what its last axis takes."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    kind: int
+    row_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return prod(self.shape[:-1]) * self.row_bytes
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows start to stop - 1 as in `Stored`, dequantized."""
+        gguf = package()
+        with open(self.file, "rb") as file:
+            file.seek(self.offset + start * self.row_bytes)
+            data = np.fromfile(file, np.uint8, (stop - start) * self.row_bytes)
+        if data.size != (stop - start) * self.row_bytes:
+            raise ValueError(f"{self.file} became shorter while it was read")
+        rows = data.reshape(stop - start, self.row_bytes)
+        return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(self.kind))
+
+
+def package() -> Any:
+    """Return the package gguf. Raises `ImportError` saying how to install it."""
+    try:
+        import gguf  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError("GGUF files need the package gguf: pip install 'simlab[hf]'") from error
+    return gguf
+
+
+def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], bool]:
+    """Return config, tensors by name, and whether q and k rotate neighboring pairs (architecture `llama`).
+
+    Raises `ImportError` saying what to install, and `ValueError` naming what is wrong with the file.
+    """
+    gguf = package()
+    with open(path, "rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path} is no GGUF file")
+    try:
+        reader = gguf.GGUFReader(path)
+        tensors = {tensor.name: _tensor(path, tensor) for tensor in reader.tensors}
+        # The vocabulary and other arrays are not needed, and slow to read.
+        values = {
+            name: field.contents() for name, field in reader.fields.items() if field.types[0].name != "ARRAY"
+        }
+    except _BROKEN as error:
+        raise ValueError(f"{path} is a truncated or corrupt GGUF file: {error}") from error
+    del reader
+    for name, tensor in tensors.items():
+        _check_readable(name, tensor)
+    config = _config(values, tensors, path)
+    return config, tensors, values["general.architecture"] == "llama"
+
+
+def _tensor(path: Path, tensor: Any) -> GgufTensor:
+    shape = tuple(int(size) for size in reversed(tensor.shape.tolist()))
+    block, block_bytes = package().GGML_QUANT_SIZES[tensor.tensor_type]
+    return GgufTensor(
+        path,
+        tensor.tensor_type.name,
+        shape,
+        int(tensor.data_offset),
+        int(tensor.tensor_type),
+        shape[-1] // block * block_bytes,
+    )
+
+
+def _check_readable(name: str, tensor: GgufTensor) -> None:
+    gguf = package()
+    kind = gguf.GGMLQuantizationType(tensor.kind)
+    try:
+        gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"tensor {name!r} in {tensor.file} is stored as {tensor.dtype}, which the package gguf cannot "
+            "dequantize; allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_K and others"
+        ) from error
+
+
+def _config(values: Mapping[str, Any], tensors: Mapping[str, GgufTensor], path: Path) -> TransformerConfig:
+    architecture = values.get("general.architecture")
+    model_type = lookup(ARCHITECTURES, architecture, "architecture")  # pyright: ignore[reportArgumentType]
+    prefix = f"{architecture}."
+    json = Json({name.removeprefix(prefix): x for name, x in values.items() if name.startswith(prefix)}, path)
+    scaling = json.values.get("rope.scaling.type", "none")
+    if scaling != "none" or "rope_freqs.weight" in tensors:
+        raise ValueError(f"{path}: rope scaling {scaling!r} is not supported")
+    moe = model_type == "qwen3_moe"
+    if not moe and json.values.get("expert_count"):
+        raise ValueError(f"{path}: experts in architecture {architecture!r} are not supported")
+    if "token_embd.weight" not in tensors:
+        raise ValueError(f"{path} lacks tensor 'token_embd.weight'")
+    heads, width = json.integer("attention.head_count"), json.integer("embedding_length")
+    return TransformerConfig(
+        vocab_size=tensors["token_embd.weight"].shape[0],
+        hidden_size=width,
+        num_hidden_layers=json.integer("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=json.integer("attention.head_count_kv", heads),
+        head_dim=json.integer("attention.key_length", width // heads),
+        intermediate_size=json.integer("feed_forward_length"),
+        qk_norm=model_type in ("qwen3", "qwen3_moe"),
+        attention_bias=model_type == "qwen2",
+        tie_word_embeddings="output.weight" not in tensors,
+        rope_theta=json.number("rope.freq_base", 10000.0),
+        rms_norm_eps=json.number("attention.layer_norm_rms_epsilon", 1e-6),
+        **(_experts(json) if moe else {}),
+    )
+
+
+def _experts(json: Json) -> dict[str, Any]:
+    return {
+        "num_experts": json.integer("expert_count"),
+        "num_experts_per_tok": json.integer("expert_used_count"),
+        "moe_intermediate_size": json.integer("expert_feed_forward_length"),
+        # llama.cpp always normalizes in this architecture.
+        "norm_topk_prob": True,
+    }

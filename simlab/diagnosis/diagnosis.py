@@ -1,0 +1,169 @@
+"""From a path to a diagnosis: read, measure, ask every detector; and the tables of what was found."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simlab.core.manifest import build_manifest, write_manifest
+from simlab.core.results import write_table
+from simlab.diagnosis.answer import Answer
+from simlab.diagnosis.catalog import QUESTIONS, answers
+from simlab.diagnosis.log import Problem, TokenLog
+from simlab.diagnosis.log_metrics import measure
+from simlab.diagnosis.log_reader import read_log
+from simlab.diagnosis.trl import answers_from_averages, read_state, state_file
+from simlab.metrics import PROBABILITY_EDGES, VERL_ALIASES, controlled_rms_log_rho
+
+NAME = "diagnosis"
+VERL_NAMES = {ours: verl for verl, ours in VERL_ALIASES.items()}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a log says.
+
+    `answers` by detector; `metrics` and `bins` of the whole log, by the lab's names; `steps`: one row per
+    step; `problems`: what had to be left out. TRL's averages give `answers` and `steps` only.
+    """
+
+    source: str
+    files: list[str]
+    sequences: int
+    tokens: int
+    answers: dict[str, Answer]
+    metrics: dict[str, float]
+    bins: list[dict[str, float]]
+    steps: list[dict[str, float]]
+    problems: list[Problem]
+
+    def metric_rows(self) -> list[dict[str, Any]]:
+        """Every metric: its name, verl's name for it, its value."""
+        return [
+            {"metric": name, "verl": VERL_NAMES.get(name, ""), "value": value}
+            for name, value in self.metrics.items()
+        ]
+
+    def answer_rows(self) -> list[dict[str, Any]]:
+        """Every answer as plain values."""
+        return [
+            {
+                "detector": name,
+                "question": answer.question,
+                "verdict": answer.verdict,
+                "sure": answer.sure,
+                "score": answer.score,
+                "evidence": list(answer.evidence),
+                "advice": answer.advice,
+            }
+            for name, answer in self.answers.items()
+        ]
+
+
+def diagnose(path: str | Path) -> Diagnosis:
+    """Diagnose the log in `path`, a file or a folder; see `reading.read_log` for what is understood.
+
+    Raises `FileNotFoundError` or `ValueError` with one clear reason when nothing of it can be used.
+    """
+    path = Path(path)
+    state = state_file(path)
+    if state is not None:
+        rows, problems = read_state(state)
+        found = answers_from_averages(rows, QUESTIONS)
+        return Diagnosis("TRL averages", [state.name], 0, 0, found, {}, [], rows, problems)
+    read = read_log(path)
+    return diagnosis_of(read.log, files=read.files, problems=read.problems)
+
+
+def diagnosis_of(
+    log: TokenLog, *, files: list[str] | None = None, problems: list[Problem] | None = None
+) -> Diagnosis:
+    """Diagnose a log that is at hand."""
+    real = log.real()
+    measured = measure(real)
+    return Diagnosis(
+        source="token log",
+        files=files or [],
+        sequences=real.sequences,
+        tokens=len(real.logp_train),
+        answers=answers(real),
+        metrics={name: float(value) for name, value in measured.items() if np.ndim(value) == 0},
+        bins=_bins(measured),
+        steps=_steps(real),
+        problems=problems or [],
+    )
+
+
+def _bins(measured: dict[str, Any]) -> list[dict[str, float]]:
+    columns = {name: values for name, values in measured.items() if np.ndim(values) == 1}
+    return [
+        {"low": low, "high": high, **{name: float(values[row]) for name, values in columns.items()}}
+        for row, (low, high) in enumerate(pairwise(PROBABILITY_EDGES))
+        if columns
+    ]
+
+
+def _steps(log: TokenLog) -> list[dict[str, float]]:
+    rows, histograms, profiles = [], [], []
+    for part in _by_step(log):
+        measured = measure(part)
+        if not measured:
+            continue
+        row = {"step": int(part.step[0]), "response_length": float(part.lengths.mean())}
+        if part.rewards is not None:
+            row["reward"] = float(part.rewards.mean())
+        rows.append(row | {name: float(value) for name, value in measured.items() if np.ndim(value) == 0})
+        histograms.append(measured["tokens_by_pi_train"])
+        profiles.append(np.nan_to_num(measured["rms_log_rho_by_pi_train"]))
+    if rows:
+        tokens = np.array(histograms, np.float32)
+        rms = controlled_rms_log_rho(np.array(profiles, np.float32), tokens, tokens[0])  # pyright: ignore
+        for row, value in zip(rows, np.asarray(rms), strict=True):
+            row["controlled_rms_log_rho"] = float(value)
+    return rows
+
+
+def _by_step(log: TokenLog) -> Iterator[TokenLog]:
+    """Parts of equal step; sorted once, since a mask per step would cost steps x tokens."""
+    order = np.argsort(log.step, kind="stable")
+    lengths, steps = log.lengths[order], log.step[order]
+    starts = (np.cumsum(log.lengths) - log.lengths)[order]
+    ends = np.cumsum(lengths)
+    tokens = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
+    train, infer = log.logp_train[tokens], log.logp_infer[tokens]
+    rewards = None if log.rewards is None else log.rewards[order]
+    borders = np.flatnonzero(np.diff(steps)) + 1
+    for first, last in pairwise((0, *borders.tolist(), len(steps))):
+        here = slice(int(ends[first - 1]) if first else 0, int(ends[last - 1]))
+        yield TokenLog(
+            lengths=lengths[first:last],
+            logp_train=train[here],
+            logp_infer=infer[here],
+            mask=np.ones(here.stop - here.start, bool),
+            step=steps[first:last],
+            rewards=None if rewards is None else rewards[first:last],
+        )
+
+
+def write_diagnosis(found: Diagnosis, folder: Path, path: str) -> Path:
+    """Write the tables `answers`, `metrics`, `bins`, `steps`, `problems` and a manifest into `folder`."""
+    began = time.perf_counter()
+    tables = {
+        "answers": [row | {"evidence": "; ".join(row["evidence"])} for row in found.answer_rows()],
+        "metrics": found.metric_rows(),
+        "bins": found.bins,
+        "steps": found.steps,
+        "problems": [problem._asdict() for problem in found.problems],
+    }
+    tables = {name: rows for name, rows in tables.items() if rows}
+    for name, rows in tables.items():
+        write_table(folder, name, rows)
+    config = {"path": path, "source": found.source, "files": found.files, "tokens": found.tokens}
+    counts = {name: len(rows) for name, rows in tables.items()}
+    timings = {"write": time.perf_counter() - began}
+    write_manifest(folder, build_manifest(NAME, config, [], timings, counts))
+    return folder

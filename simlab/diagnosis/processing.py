@@ -1,0 +1,90 @@
+"""Precision, or log-probabilities of a distribution that was processed: top-p, top-k, temperature?
+
+A processed distribution has no mass outside its support: log-probabilities of exactly 0, and a mean of rho
+below 1, because the trainer puts mass where the engine cannot sample. A temperature scales the logit of the
+token's probability.
+"""
+
+import numpy as np
+
+from simlab.diagnosis.answer import Answer, confidence, unknown
+from simlab.diagnosis.log import LOWEST, TokenLog, log_rho
+
+QUESTION = "precision, or processing by top-p, top-k or temperature?"
+
+
+def signs(logp_train: np.ndarray, logp_infer: np.ndarray, log_rho: np.ndarray) -> dict[str, float]:
+    """What processing leaves behind, from arrays over tokens [N].
+
+    - certain: share of tokens with p = 1 exactly in the engine though the trainer is 2% or more off.
+    - holes: share of tokens to which one of the two engines gives no probability.
+    - lost: 1 - mean rho, the trainer's mass where the engine cannot sample, 0 unless it is eight standard
+      errors away and twice what noise would show (mean of -log rho against half its mean square).
+    - slope: median of logit(pi_train) / logit(pi_infer) for tokens above one half: the temperature.
+    - spread: distance between that ratio's quartiles.
+    """
+    holes = (logp_train <= LOWEST) != (logp_infer <= LOWEST)
+    rho = np.exp(np.minimum(log_rho, 20.0), dtype=np.float64)
+    lost = 1 - float(rho.mean())
+    error = float(rho.std()) / np.sqrt(len(rho))
+    k1, k2 = -float(log_rho.mean()), float(np.mean(np.square(log_rho, dtype=np.float64))) / 2
+    probs = np.exp(logp_infer, dtype=np.float64)
+    likely = (probs > 0.55) & (probs < 0.999)
+    found = {
+        "certain": float(np.mean((logp_infer == 0) & (logp_train < -0.02))),
+        "holes": float(holes.mean()),
+        "lost": lost if lost > 8 * error and k1 > 2 * k2 else 0.0,
+        "slope": np.nan,
+        "spread": np.nan,
+    }
+    if likely.sum() >= 50:
+        trained = np.clip(np.exp(logp_train[likely], dtype=np.float64), 1e-12, 1 - 1e-12)
+        inferred = probs[likely]
+        ratio = np.log(trained / (1 - trained)) / np.log(inferred / (1 - inferred))
+        low, middle, high = np.quantile(ratio, (0.25, 0.5, 0.75))
+        found |= {"slope": float(middle), "spread": float(high - low)}
+    return found
+
+
+def processing(log: TokenLog) -> Answer:
+    """Answer `QUESTION` for a log."""
+    count = len(log.logp_train)
+    if count < 50:
+        return unknown(QUESTION, f"{count} tokens are too few")
+    found = signs(log.logp_train, log.logp_infer, log_rho(log))
+    support = max(found["certain"] / 0.03, found["holes"] / 0.005, found["lost"] / 0.003)
+    heat = 0.0
+    if np.isfinite(found["slope"]):
+        # Rounding bends the slope too, by about half the square of what it does to one logit.
+        bent = 0.05 + 0.25 * found["spread"] ** 2
+        heat = abs(found["slope"] - 1) / bent
+    score = float(max(support, heat))
+    evidence = (
+        f"p = 1 exactly in the engine, not in the trainer: {found['certain']:.2%} of the tokens",
+        f"no probability at all in one engine: {found['holes']:.2%} of the tokens",
+        f"trainer's mass outside the engine's support: {found['lost']:.2%}",
+        f"logit of pi_train over pi_infer's: {found['slope']:.3f}, quartiles {found['spread']:.2f} apart",
+    )
+    return Answer(
+        QUESTION,
+        _verdict(score, support, found),
+        confidence(score, count),
+        score,
+        evidence,
+        _ADVICE if score >= 1 else "",
+    )
+
+
+_ADVICE = (
+    "vLLM: logprobs_mode=raw_logprobs scores before processing, processed_logprobs (verl's) after it; "
+    "divide the trainer's logits by the same temperature, or sample at top_p=1, top_k=-1"
+)
+
+
+def _verdict(score: float, support: float, found: dict[str, float]) -> str:
+    if score < 1:
+        return "precision: no sign of processing"
+    if support >= 1:
+        kind = "top-p" if found["certain"] >= 0.03 else "top-k, min-p or a mask"
+        return f"processed: renormalized over a part of the vocabulary ({kind})"
+    return f"processed: temperature about {found['slope']:.2f} in the engine, 1 in the trainer"

@@ -1,0 +1,60 @@
+"""Do tokens that the two engines send to different experts carry the mismatch?"""
+
+import numpy as np
+
+from simlab.diagnosis.answer import Answer, confidence, unknown
+from simlab.diagnosis.log import TokenLog, log_rho
+
+QUESTION = "router flips?"
+
+
+def flips(train: np.ndarray, infer: np.ndarray, top_k: int) -> np.ndarray:
+    """Tokens [N] with another set of experts in some layer; experts are [N, layers x top_k], in any order."""
+    shape = (len(train), -1, top_k)
+    return (np.sort(train.reshape(shape), 2) != np.sort(infer.reshape(shape), 2)).any((1, 2))
+
+
+def share_of_flips(log_rho: np.ndarray, flipped: np.ndarray) -> float:
+    """Share of the squared mismatch that goes if flipped tokens [N] erred as the others do."""
+    squares = np.square(log_rho, dtype=np.float64)
+    everything = float(squares.mean())
+    return 1 - float(squares[~flipped].mean()) / everything if everything > 0 else 0.0
+
+
+def routing(log: TokenLog) -> Answer:
+    """Answer `QUESTION` for a log with the experts of both engines."""
+    if log.experts_train is None or log.experts_infer is None:
+        return unknown(
+            QUESTION,
+            "the experts of both engines are not in the log",
+            "MoE: log `experts_infer` (vLLM enable_return_routed_experts) and `experts_train`, or try R3",
+        )
+    flipped = flips(log.experts_train, log.experts_infer, log.top_k)
+    if not 20 <= flipped.sum() <= len(flipped) - 20:
+        return Answer(
+            QUESTION,
+            f"{flipped.mean():.1%} of the tokens flip: nothing to compare",
+            0.9 if not flipped.any() else 0.0,
+            0.0 if not flipped.any() else None,
+        )
+    x = log_rho(log)
+    share = share_of_flips(x, flipped)
+    ratio = np.sqrt(np.mean(x[flipped] ** 2) / max(float(np.mean(x[~flipped] ** 2)), 1e-20))
+    # The share of a random choice of as many tokens would be 0, give or take this.
+    squares = np.square(x, dtype=np.float64)
+    error = (
+        float(squares.std() / squares.mean()) / np.sqrt(flipped.sum()) * flipped.mean() if x.any() else 1.0
+    )
+    score = float(max(share, 0.0) / max(0.1, 3 * error))
+    found = score >= 1
+    return Answer(
+        QUESTION,
+        f"router flips make {share:.0%} of the squared mismatch" if found else "not the router",
+        confidence(score, len(x)),
+        score,
+        (
+            f"{flipped.mean():.1%} of the tokens have another expert in some layer",
+            f"their RMS log rho is {ratio:.1f} times that of the others",
+        ),
+        "routing replay: verl router_replay.mode=R2 or R3, or a router in float32" if found else "",
+    )

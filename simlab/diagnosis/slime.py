@@ -1,0 +1,104 @@
+"""slime's `--save-debug-train-data`: one `.pt` per rollout and rank."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simlab.diagnosis.log import Problem
+from simlab.diagnosis.rows import Ragged
+from simlab.diagnosis.torch_file import load
+
+# Key of `rollout_data` -> column; lists over samples of what belongs to the response's tokens.
+TOKENS = {
+    "log_probs": "logp_train",
+    "rollout_log_probs": "logp_infer",
+    "loss_masks": "mask",
+    "advantages": "advantages",
+}
+SAMPLES = {
+    "raw_reward": "reward",
+    "rewards": "reward",
+    "weight_versions": "version",
+    "group_indices": "group",
+}
+
+
+def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], list[Problem]]:
+    """Return the columns over tokens, those over sequences, and what is not used.
+
+    Raises `ValueError` naming the file for a pickle that asks for more than arrays, or is no slime dump.
+    """
+    content = load(path)
+    data = content.get("rollout_data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name}: no rollout_data in it; expected slime's --save-debug-train-data")
+    tokens = {column: _ragged(data[key], key) for key, column in TOKENS.items() if key in data}
+    if "tokens" in data and "response_lengths" in data:
+        tokens["ids"] = _responses(data["tokens"], data["response_lengths"])
+    count = len(next(iter(tokens.values())).lengths) if tokens else 0
+    problems = [
+        Problem(path.name, None, f"{column} has {len(ragged.lengths)} samples, not {count}: not used")
+        for column, ragged in tokens.items()
+        if len(ragged.lengths) != count
+    ]
+    tokens = {column: ragged for column, ragged in tokens.items() if len(ragged.lengths) == count}
+    scalars: dict[str, np.ndarray] = {"step": np.full(count, _integer(content.get("rollout_id")), np.int64)}
+    for key, column in SAMPLES.items():
+        if key in data and column not in scalars:
+            values = _numbers(data[key], count)
+            if values is None:
+                problems.append(Problem(path.name, None, f"{key} is not one number per sample: not used"))
+            else:
+                scalars[column] = values
+    return tokens, scalars, problems
+
+
+def _integer(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
+def _ragged(rows: Any, key: str) -> Ragged:
+    if not isinstance(rows, list):
+        raise ValueError(f"{key} is no list over samples")
+    arrays = [np.ravel(_array(row)) for row in rows]
+    lengths = np.array([-1 if row is None else len(array) for row, array in zip(rows, arrays, strict=True)])
+    values = np.concatenate(arrays) if arrays else np.zeros(0, np.float32)
+    return Ragged(values, lengths.astype(np.int64))
+
+
+def _array(row: Any) -> np.ndarray:
+    if row is None:
+        return np.zeros(0, np.float32)
+    if isinstance(row, list) and not all(type(number) in (int, float, bool) for number in row):
+        raise ValueError("a sample holds lists, not numbers")
+    array = np.asarray(row)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"a sample holds {type(row).__name__}, not numbers")
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def _responses(rows: Any, lengths: Any) -> Ragged:
+    """The last `length` of each sample's tokens, which begin with its prompt."""
+    if not (isinstance(rows, list) and isinstance(lengths, list) and len(rows) == len(lengths)):
+        raise ValueError("tokens and response_lengths are no lists of equal length")
+    kept = [
+        _array(row)[max(0, np.size(row) - _integer(length)) :]
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    return _ragged(kept, "tokens")
+
+
+def _first(row: Any) -> float:
+    """A number, or the first in a list or array; `ValueError` or `TypeError` for anything else."""
+    if isinstance(row, list):
+        row = row[0]
+    return float(row.flat[0] if isinstance(row, np.ndarray) else row)
+
+
+def _numbers(rows: Any, count: int) -> np.ndarray | None:
+    try:
+        values = np.array([_first(row) for row in rows], np.float64)
+    except (ValueError, TypeError, IndexError):
+        return None
+    return values if values.shape == (count,) else None

@@ -1,0 +1,16 @@
+"""From a lab config to a launch script, and back."""
+
+from simlab.integrations.export.lab_config import Nearest, nearest_config, to_toml
+from simlab.integrations.export.slurm import slurm_script
+from simlab.integrations.export.verl_run import BACKENDS, VerlRun, verl_run, verl_script
+
+__all__ = [
+    "BACKENDS",
+    "Nearest",
+    "VerlRun",
+    "nearest_config",
+    "slurm_script",
+    "to_toml",
+    "verl_run",
+    "verl_script",
+]

@@ -1,0 +1,188 @@
+"""An objective of the lab as verl's loss mode, estimator, rollout correction, and the plug-in's settings."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from simlab.integrations.verl.settings import PREFIX
+from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
+from simlab.objectives.corrections import Acrl, Masked, Truncated, as_bounds
+from simlab.objectives.corrections import geometric_log_rho as geometric
+from simlab.objectives.corrections import sequence_log_rho as sequence
+from simlab.objectives.corrections import token_log_rho as token
+from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
+from simlab.objectives.rejection import DivergenceCap, RatioBand
+
+if TYPE_CHECKING:
+    from simlab.integrations.export.verl_run import Draft
+
+ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
+
+# The surrogate of a preset -> verl's loss mode. `simlab_` ones are the plug-in's.
+LOSS_MODES = {
+    **dict.fromkeys(("grpo", "ppo", "rloo", "dr_grpo", "dapo"), "vanilla"),
+    "reinforce": "gpg",
+    "gspo": "gspo",
+    "gmpo": "geo_mean",
+    "cispo": "cispo",
+    "sapo": "sapo",
+    "grpo_fix": "simlab_grpo_fix",
+    "grpo_fix_weight": "simlab_grpo_fix_weight",
+    "gspo_bias": "simlab_gspo_bias",
+    "gspo_noise": "simlab_gspo_noise",
+    "dfpo_none": "simlab_dfpo_none",
+    "dfpo_min": "simlab_dfpo_min",
+    "dfpo_orth": "simlab_dfpo_orth",
+    "dfpo_posorth": "simlab_dfpo_posorth",
+    "dfpo_rebalance": "simlab_dfpo_rebalance",
+    "dfpo_min_no_stop": "simlab_dfpo_min_no_stop",
+    "dfpo_scale": "simlab_dfpo_scale",
+}
+WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
+WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    "grpo": {"algorithm.adv_estimator": "grpo"},
+    "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
+    "rloo": {"algorithm.adv_estimator": "rloo"},
+    "reward": {"algorithm.adv_estimator": "simlab_reward"},
+    "whitened": {"algorithm.adv_estimator": "reinforce_plus_plus"},
+}
+LEVELS: dict[Any, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
+# verl has no switch for the dual clip; beyond exp(20) it never acts.
+NO_DUAL_CLIP = 1e10
+# A lower bound that never acts, since ratios are at least exp(-20).
+NEVER = "1e-30"
+
+
+def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
+    """Write the overrides of an objective into `draft`; `name` is the preset with its suffixes."""
+    base = name.split("+")[0]
+    mode = LOSS_MODES.get(base)
+    if mode is None:
+        draft.refused.append(f"objective {base!r} (verl has no estimator for it)")
+        return
+    draft.overrides |= {f"{ACTOR}.loss_agg_mode": _key(AGGREGATIONS, objective.aggregation)}
+    _estimator(draft, objective)
+    _surrogate(draft, objective.surrogate)
+    mode = _correction(draft, objective.correction, mode)
+    _rejections(draft, objective)
+    _distortion(draft, objective.distortion)
+    if objective.transform is not None:
+        _groups_together(draft, objective.transform)
+    if objective.staleness is not None:
+        mode = _off_policy_mask(draft, objective.staleness.opsm_delta, mode)
+    draft.overrides[f"{ACTOR}.policy_loss.loss_mode"] = mode
+
+
+def _key(catalog: Any, value: Any) -> str:
+    return next(name for name, entry in catalog.items() if entry is value)
+
+
+def _estimator(draft: "Draft", objective: Objective) -> None:
+    estimator = next((name for name, entry in ADVANTAGES.items() if entry == objective.advantage), "")
+    if estimator in ESTIMATORS:
+        draft.overrides |= ESTIMATORS[estimator]
+    else:
+        draft.refused.append(f"objective.advantage {estimator or 'of your own'!r}")
+    if objective.group_filter:
+        draft.overrides["algorithm.filter_groups.enable"] = True
+        draft.notes.append("groups of equal rewards are sampled again (filter_groups), not dropped")
+
+
+def _surrogate(draft: "Draft", surrogate: Any) -> None:
+    clip = getattr(surrogate, "clip", surrogate)
+    for ours, theirs in (("clip_low", "clip_ratio_low"), ("clip_high", "clip_ratio_high")):
+        if hasattr(clip, ours):
+            draft.overrides[f"{ACTOR}.{theirs}"] = getattr(clip, ours)
+    if hasattr(clip, "dual_clip"):
+        given = clip.dual_clip
+        draft.overrides[f"{ACTOR}.clip_ratio_c"] = NO_DUAL_CLIP if math.isinf(given) else given
+    if hasattr(clip, "sapo_tau_positive"):
+        draft.overrides[f"{ACTOR}.tau_pos"] = clip.sapo_tau_positive
+        draft.overrides[f"{ACTOR}.tau_neg"] = clip.sapo_tau_negative
+
+
+def _correction(draft: "Draft", correction: Any, mode: str) -> str:
+    """Write a correction; return the loss mode, which ACRL changes."""
+    if correction is None:
+        return mode
+    if isinstance(correction, Acrl):
+        if mode not in WITH_ACRL:
+            draft.refused.append(f"objective suffix 'acrl' on loss mode {mode!r} (grpo and gspo have it)")
+            return mode
+        draft.overrides[f"{CORRECTION}.rollout_is"] = f"acrl_{correction.acrl_level}"
+        draft.environment[f"{PREFIX}ACRL_GAMMA"] = f"{correction.acrl_gamma:g}"
+        draft.environment[f"{PREFIX}ACRL_CLIP"] = f"{correction.acrl_clip:g}"
+        if correction.acrl_reference is not None:
+            draft.environment[f"{PREFIX}ACRL_REFERENCE"] = f"{correction.acrl_reference:g}"
+        return WITH_ACRL[mode]
+    if not isinstance(correction, Truncated | Masked) or correction.log_rho not in LEVELS:
+        draft.refused.append(f"objective.correction {type(correction).__name__}")
+        return mode
+    low, high = as_bounds(correction.correction_clip)
+    if isinstance(correction, Truncated) and low:
+        draft.refused.append(
+            f"objective.correction_clip ({low:g}, {high:g}) of a truncation (an upper bound)"
+        )
+    draft.overrides[f"{CORRECTION}.rollout_is"] = LEVELS[correction.log_rho]
+    masked = f"{low:g}_{high:g}" if low else f"{NEVER}_{high:g}"
+    draft.overrides[f"{CORRECTION}.rollout_is_threshold"] = (
+        masked if isinstance(correction, Masked) else float(high)
+    )
+    return mode
+
+
+def _off_policy_mask(draft: "Draft", delta: Any, mode: str) -> str:
+    """Write OPSM; return the loss mode, which it changes."""
+    if mode not in WITH_OPSM:
+        draft.refused.append(f"objective suffix 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
+        return mode
+    draft.environment[f"{PREFIX}OPSM_DELTA"] = f"{delta:g}"
+    draft.notes.append("objective suffix 'opsm': dropped sequences stay in verl's denominators, as in slime")
+    return WITH_OPSM[mode]
+
+
+def _rejections(draft: "Draft", objective: Objective) -> None:
+    names, thresholds = [], []
+    for rejection in objective.rejections:
+        level = getattr(getattr(rejection, "level", None), "__name__", "")
+        if isinstance(rejection, RatioBand) and level in ("token", "seq_sum", "seq_mean"):
+            bounds = rejection.rejection_bounds
+            low, high = bounds if isinstance(bounds, tuple | list) else (1 / bounds, bounds)
+            names.append(f"{level}_k1")
+            thresholds.append(f"{low:g}_{high:g}")
+        elif isinstance(rejection, DivergenceCap):
+            names.append(f"{level}_{getattr(rejection.divergence, '__name__', '')}")
+            thresholds.append(f"{rejection.rejection_bounds:g}")
+        else:
+            draft.refused.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
+    if names:
+        draft.overrides[f"{CORRECTION}.rollout_rs"] = ",".join(names)
+        draft.overrides[f"{CORRECTION}.rollout_rs_threshold"] = ",".join(thresholds)
+        if objective.baseline == "survivors":
+            draft.notes.append("objective.baseline: verl leaves rejected siblings in the baseline ('all')")
+
+
+def _distortion(draft: "Draft", distortion: Any) -> None:
+    if isinstance(distortion, LowProbabilityDelta):
+        draft.environment[f"{PREFIX}DISTORTION_DELTA"] = f"{distortion.distortion_delta:g}"
+        draft.environment[f"{PREFIX}DISTORTION_THRESHOLD"] = f"{distortion.distortion_threshold:g}"
+    elif isinstance(distortion, GaussianNoise):
+        draft.environment[f"{PREFIX}DISTORTION_STD"] = f"{distortion.distortion_std:g}"
+
+
+def _groups_together(draft: "Draft", transform: Any) -> None:
+    """DFPO looks at whole groups, so a micro-batch holds whole ones, in order."""
+    draft.overrides |= {
+        f"{ACTOR}.use_dynamic_bsz": False,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",
+        # verl wants both of one kind.
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": False,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",
+        f"{ACTOR}.shuffle": False,
+        "trainer.balance_batch": False,
+    }
+    if hasattr(transform, "transform_scale"):
+        draft.environment[f"{PREFIX}TRANSFORM_SCALE"] = f"{transform.transform_scale:g}"
+    if hasattr(transform, "rebalance_floor"):
+        draft.environment[f"{PREFIX}REBALANCE_FLOOR"] = f"{transform.rebalance_floor:g}"

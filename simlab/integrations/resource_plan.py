@@ -1,0 +1,255 @@
+"""What a training step of a real model costs in memory and time on given devices, as arithmetic to check.
+
+Bytes and seconds are per device. Assumed: states, work and batch divide evenly over all devices; training in
+BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and the rest recomputed; the engine
+that samples holds the same weights, sharded too, while the training states are elsewhere or beside it.
+"""
+
+import re
+from dataclasses import dataclass
+from math import ceil, prod
+
+from simlab.checkpoints.param_tree import leaves_of, shapes_of
+from simlab.core.catalog import lookup
+from simlab.models.config import MODELS, TransformerConfig
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device: BF16 FLOP/s without sparsity, bytes of memory, bytes/s to it, bytes/s to its neighbors."""
+
+    flops: float
+    memory: float
+    bandwidth: float
+    link: float
+    source: str
+
+
+DEVICES: dict[str, Device] = {
+    "A100": Device(
+        312e12, 80e9, 2.039e12, 300e9, "NVIDIA A100 80GB SXM datasheet; NVLink 600 GB/s both ways"
+    ),
+    "H100": Device(989.4e12, 80e9, 3.35e12, 450e9, "NVIDIA H100 SXM datasheet; NVLink 900 GB/s both ways"),
+    "H200": Device(989.4e12, 141e9, 4.8e12, 450e9, "NVIDIA H200 SXM datasheet; NVLink 900 GB/s both ways"),
+    "B200": Device(2250e12, 180e9, 8e12, 900e9, "NVIDIA HGX B200 datasheet; NVLink 1.8 TB/s both ways"),
+    "TPU-v5p": Device(459e12, 95e9, 2.765e12, 600e9, "Google Cloud TPU v5p: 2765 GB/s, links 4800 Gbit/s"),
+    "TPU-v6e": Device(918e12, 32e9, 1.64e12, 448e9, "Google Cloud TPU v6e: 1640 GB/s, links 3584 Gbit/s"),
+}
+
+_QWEN3 = {"vocab_size": 151936, "head_dim": 128, "rope_theta": 1e6, "tie_word_embeddings": False}
+
+REAL_MODELS: dict[str, TransformerConfig] = {
+    "SmolLM2-135M": TransformerConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=64,
+        intermediate_size=1536,
+        qk_norm=False,
+        rms_norm_eps=1e-5,
+        rope_theta=1e5,
+    ),
+    "Qwen3-8B": TransformerConfig(
+        hidden_size=4096,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=12288,
+        **_QWEN3,
+    ),
+    "Qwen3-30B-A3B": TransformerConfig(
+        hidden_size=2048,
+        num_hidden_layers=48,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        num_experts=128,
+        num_experts_per_tok=8,
+        moe_intermediate_size=768,
+        **_QWEN3,
+    ),
+    "Qwen3-235B-A22B": TransformerConfig(
+        hidden_size=4096,
+        num_hidden_layers=94,
+        num_attention_heads=64,
+        num_key_value_heads=4,
+        num_experts=128,
+        num_experts_per_tok=8,
+        moe_intermediate_size=1536,
+        **_QWEN3,
+    ),
+}
+"""Shapes from the models' `config.json` on Hugging Face."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of training: `sequences` of `prompt` and `response` tokens, and what devices reach.
+
+    `compute` and `memory` are the fractions of peak FLOP/s and of memory bandwidth that kernels reach.
+    `weight_bytes` of the sampling engine: 2 for BF16, 1 for FP8; `cache_bytes` alike.
+    """
+
+    sequences: int = 512
+    prompt: int = 1024
+    response: int = 8192
+    micro_batch: int = 1
+    weight_bytes: float = 2
+    cache_bytes: float = 2
+    compute: float = 0.4
+    memory: float = 0.7
+
+    def __post_init__(self):
+        """Refuse what cannot be."""
+        for name in ("sequences", "prompt", "response", "micro_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"bad {name} {getattr(self, name)}; allowed: 1 or more")
+        for name in ("compute", "memory"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"bad {name} {getattr(self, name)}; allowed: above 0, up to 1")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of a plan: a number, its unit, and how it was computed."""
+
+    part: str
+    quantity: str
+    value: float
+    unit: str
+    formula: str
+
+
+def find_devices(text: str) -> tuple[int, Device]:
+    """Return number and kind of devices of `8xH100`. Raises `ValueError` for anything else."""
+    found = re.fullmatch(r"(\d+)x(.+)", text)
+    if not found or int(found[1]) < 1:
+        raise ValueError(f"bad devices {text!r}; write them as 8xH100")
+    exact = {name.lower(): name for name in DEVICES}.get(found[2].lower(), found[2])
+    return int(found[1]), lookup(DEVICES, exact, "device")
+
+
+def find_model(name: str) -> TransformerConfig:
+    """Return a model of `REAL_MODELS` or a preset of the lab. Raises `ValueError` listing them."""
+    return lookup(REAL_MODELS | MODELS, name, "model")
+
+
+def parameter_counts(config: TransformerConfig) -> tuple[int, int]:
+    """Return the number of parameters, and of those that one token is multiplied with.
+
+    The latter counts the chosen experts and, once, the head; the look-up of an embedding is no product.
+    """
+    total, active = 0, 0
+    for place, leaf in leaves_of(shapes_of(config)).items():
+        size = prod(leaf.shape)
+        total += size
+        if place[-1] == "embedding":
+            active += size if config.tie_word_embeddings else 0
+        elif len(leaf.shape) == 3:
+            active += size * config.num_experts_per_tok // config.num_experts
+        else:
+            active += size
+    return total, active
+
+
+def memory_items(config: TransformerConfig, count: int, device: Device, step: Step) -> list[Item]:
+    """Return bytes per device while training and while sampling.
+
+    Source: S. Rajbhandari et al. 2020, ZeRO, Sec. 3.1.
+    Deviation: nothing is added for fragmentation, communication buffers or the framework.
+    """
+    total, _ = parameter_counts(config)
+    length = step.prompt + step.response
+    tokens = step.micro_batch * length
+    kept = 2 * tokens * config.hidden_size * config.num_hidden_layers
+    layer = 2 * tokens * _layer_numbers(config)
+    logits = 8 * tokens * config.vocab_size
+    cache = _cache_bytes(config, step)
+    free = device.memory * 0.9 - step.weight_bytes * total / count
+    at_once = max(0, int(free * count / (cache * length)))
+    gathered = 4 * (total // config.num_hidden_layers)
+    train = 16 * total / count + gathered + kept + layer + logits
+    return [
+        Item("train", "states", 16 * total / count, "byte", "(2 + 2 + 4 + 4 + 4) x parameters / devices"),
+        Item("train", "gathered layers", gathered, "byte", "2 layers x 2 byte x parameters / layers"),
+        Item("train", "layer inputs", kept, "byte", "2 x tokens x hidden x layers"),
+        Item("train", "one layer at work", layer, "byte", "2 x tokens x its intermediate numbers"),
+        Item("train", "logits", logits, "byte", "(4 + 4) x tokens x vocabulary"),
+        Item("train", "sum", train, "byte", f"of {device.memory:.3g}: {_fits(train, device.memory)}"),
+        Item("sample", "weights", step.weight_bytes * total / count, "byte", "byte x parameters / devices"),
+        Item("sample", "cache of a token", cache, "byte", "2 x layers x key heads x head_dim x byte"),
+        Item("sample", "sequences at once", at_once, "sequences", "(.9 memory - weights) x devices / cache"),
+    ]
+
+
+def time_items(config: TransformerConfig, count: int, device: Device, step: Step) -> list[Item]:
+    """Return seconds of each part of a step.
+
+    A decoded token costs the larger of reading all weights and the cache, and 2 FLOPs per active parameter;
+    every expert is read, as a batch of hundreds of tokens reaches them all. Attention takes
+    4 heads head_dim length^2 / 2 FLOPs per layer and sequence in a forward pass. For every micro-batch each
+    device gets all weights twice and sends all gradients once.
+    """
+    total, active = parameter_counts(config)
+    speed, reading = count * device.flops * step.compute, count * device.bandwidth * step.memory
+    length = step.prompt + step.response
+    attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    forward = step.sequences * (2 * active * length + attention * length**2)
+    prefill = step.sequences * (2 * active * step.prompt + attention * step.prompt**2) / speed
+    at_once = next(
+        item.value for item in memory_items(config, count, device, step) if item.unit == "sequences"
+    )
+    if not at_once:
+        raise ValueError("the sampling engine has no room for a single sequence; take more devices")
+    rounds = ceil(step.sequences / at_once)
+    batch = step.sequences / rounds
+    mean_length = step.prompt + step.response / 2
+    read = (step.weight_bytes * total + _cache_bytes(config, step) * mean_length * batch) / reading
+    computed = batch * (2 * active + 2 * attention * mean_length) / speed
+    decode = rounds * step.response * max(read, computed)
+    batches = ceil(step.sequences / count / step.micro_batch)
+    gathered = batches * 6 * total * (count - 1) / count / device.link
+    times = {
+        "prefill": (prefill, "sequences x (2 active x prompt + attention) / speed"),
+        "decode": (decode, f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s)"),
+        "score": (forward / speed, "forward pass over all tokens"),
+        "update": (4 * forward / speed, "forward, forward again, and twice that backward"),
+        "gather": (gathered, f"{batches} micro-batches x 3 x 2 byte x parameters over each link"),
+        "sync": (step.weight_bytes * total / count / device.link, "weights of a device over its link"),
+    }
+    lines = [Item("time", name, value, "second", formula) for name, (value, formula) in times.items()]
+    whole = sum(value for value, _ in times.values())
+    return [*lines, Item("time", "step", whole, "second", "sum, nothing overlaps")]
+
+
+def plan(model: str, devices: str, step: Step) -> list[Item]:
+    """Return the lines of a plan. Raises `ValueError` for unknown names and for what cannot run."""
+    config, (count, device) = find_model(model), find_devices(devices)
+    total, active = parameter_counts(config)
+    return [
+        Item("model", "parameters", total, "", "of all matrices and norms"),
+        Item("model", "active parameters", active, "", "that one token is multiplied with"),
+        *memory_items(config, count, device, step),
+        *time_items(config, count, device, step),
+    ]
+
+
+def _cache_bytes(config: TransformerConfig, step: Step) -> float:
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * step.cache_bytes
+
+
+def _layer_numbers(config: TransformerConfig) -> int:
+    """Numbers per token that one layer keeps for its backward pass, attention fused."""
+    heads = sum(config.heads) * config.head_dim + config.num_attention_heads * config.head_dim
+    inner, experts = (
+        (config.moe_intermediate_size, config.num_experts_per_tok)
+        if config.num_experts
+        else (config.intermediate_size, 1)
+    )
+    # Two norms, residual sums and outputs of both halves; gate, up, their product and an output per expert.
+    return 6 * config.hidden_size + heads + experts * (3 * inner + config.hidden_size)
+
+
+def _fits(used: float, memory: float) -> str:
+    return "fits" if used < 0.9 * memory else "does not fit"

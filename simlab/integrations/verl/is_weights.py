@@ -1,0 +1,107 @@
+"""Corrections that verl's `rollout_is` does not know, computed where the whole batch is.
+
+They write `rollout_is_weights`, as verl's own do; `rollout_rs` works beside them.
+"""
+
+# pyright: reportMissingImports=false
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simlab.integrations.verl.settings import Settings
+
+LIMIT = 20.0
+
+
+def log_rho(old: Tensor, rollout: Tensor) -> Tensor:
+    """log rho of each token [B, T], clamped to +-20."""
+    return (old - rollout).clamp(-LIMIT, LIMIT)
+
+
+def acrl_powers(
+    old: Tensor, rollout: Tensor, mask: Tensor, groups: Sequence[Any], level: str, settings: Settings
+) -> Tensor:
+    """rho^(gamma (1 - Y / X)) [B, T]: ACRL's weight up to the sign of the advantage and its clip.
+
+    Y is the mean discrepancy over the "sequence", the "group" of equal entries in `groups`, or the "batch";
+    X is `acrl_reference`, by default the batch's.
+
+    Source: acrl Eq. 5-9.
+    """
+    real, apart = mask.bool(), (old.clamp(max=0).exp() - rollout.clamp(max=0).exp()).abs()
+    tokens = real.sum(1)
+    d = torch.where(real, apart, 0.0).sum(1) / tokens.clamp(min=1)
+    counted = (tokens > 0).to(d.dtype)
+    everything = (d * counted).sum() / counted.sum().clamp(min=1)
+    current = {
+        "sequence": lambda: d,
+        "group": lambda: _group_mean(d, counted, groups),
+        "batch": lambda: everything.expand_as(d),
+    }[level]()
+    reference = everything if settings.acrl_reference is None else torch.tensor(settings.acrl_reference)
+    strength = settings.acrl_gamma * (1 - current / reference) if reference > 0 else torch.zeros_like(d)
+    powers = (strength[:, None] * log_rho(old, rollout)).clamp(-LIMIT, LIMIT).exp()
+    return torch.where(real, powers, 1.0)
+
+
+def _group_mean(d: Tensor, counted: Tensor, groups: Sequence[Any]) -> Tensor:
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(str, groups)))}
+    index = torch.tensor([numbers[str(name)] for name in groups], device=d.device)
+    totals = torch.zeros(len(numbers), device=d.device, dtype=d.dtype).index_add_(0, index, d * counted)
+    counts = torch.zeros_like(totals).index_add_(0, index, counted)
+    return (totals / counts.clamp(min=1))[index]
+
+
+def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: float | str) -> Tensor:
+    """exp of the mean log rho of a sequence, at each of its tokens; truncated at C, or zero outside "lo_hi".
+
+    Source: slime tis_level geometric.
+    """
+    real = mask.bool()
+    mean = torch.where(real, old - rollout, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+    rho = mean.clamp(-LIMIT, LIMIT).exp().expand_as(old)
+    low, _, high = str(threshold).rpartition("_")
+    if low:
+        kept = (rho >= float(low)) & (rho <= float(high))
+        return torch.where(kept & real, rho, 0.0)
+    return torch.where(real, rho.clamp(max=float(high)), 0.0)
+
+
+LEVELS = {"acrl_sequence": "sequence", "acrl_group": "group", "acrl_batch": "batch"}
+CORRECTIONS = (*LEVELS, "geometric")
+"""Values of `algorithm.rollout_correction.rollout_is` that the plug-in adds."""
+
+Corrected = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
+
+
+def with_lab_corrections(original: Corrected, settings: Settings) -> Corrected:
+    """Wrap verl's `compute_rollout_correction_and_add_to_batch` so that it knows `CORRECTIONS`."""
+
+    def corrected(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        kind = rollout_corr_config.get("rollout_is", None)
+        if kind not in CORRECTIONS:
+            return original(batch, rollout_corr_config)
+        old, rollout, mask = (
+            batch.batch[name] for name in ("old_log_probs", "rollout_log_probs", "response_mask")
+        )
+        if kind == "geometric":
+            threshold = rollout_corr_config.get("rollout_is_threshold", 2.0)
+            weights = geometric_weights(old, rollout, mask, threshold)
+        else:
+            groups = batch.non_tensor_batch["uid"]
+            weights = acrl_powers(old, rollout, mask, groups, LEVELS[kind], settings)
+        batch, metrics = original(batch, {**rollout_corr_config, "rollout_is": None})
+        batch.batch["rollout_is_weights"] = weights
+        real = weights[mask.bool()]
+        if len(real):
+            metrics |= {
+                "rollout_corr/rollout_is_mean": real.mean().item(),
+                "rollout_corr/rollout_is_max": real.max().item(),
+                "rollout_corr/rollout_is_min": real.min().item(),
+            }
+        return batch, metrics
+
+    return corrected

@@ -1,0 +1,94 @@
+"""verl knows a constant and a cosine rate; this puts a factor on top of either, that reacts to the run."""
+
+# pyright: reportMissingImports=false
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed
+
+from simlab.integrations.verl.settings import Settings
+from simlab.integrations.verl.triggers import trigger_of
+
+
+class Observed:
+    """Sums over the micro-batches of a step: tokens, sequences, squared log of the weights."""
+
+    def __init__(self):
+        """Start at zero."""
+        self.sums = [0.0, 0.0, 0.0]
+
+    def note(self, mask: torch.Tensor, weights: torch.Tensor | None) -> None:
+        """Add a micro-batch. Without weights its mismatch counts as none."""
+        real = mask.bool()
+        squares = 0.0
+        if weights is not None:
+            logs = weights.detach().float().clamp(min=1e-9).log()
+            squares = float((logs[real] ** 2).sum())
+        self.sums = [
+            total + new
+            for total, new in zip(
+                self.sums, (float(real.sum()), float(real.any(1).sum()), squares), strict=True
+            )
+        ]
+
+    def take(self) -> dict[str, float]:
+        """Return the step's averages over all ranks, so that all decide alike, and start anew."""
+        sums = torch.tensor(self.sums, dtype=torch.float64)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+            sums = sums.to(device)
+            torch.distributed.all_reduce(sums)
+        tokens, sequences, squares = sums.tolist()
+        self.sums = [0.0, 0.0, 0.0]
+        return {
+            "response_length": tokens / max(sequences, 1.0),
+            "rms_log_rho": (squares / max(tokens, 1.0)) ** 0.5,
+        }
+
+
+OBSERVED = Observed()
+"""Of this process: a policy loss notes, the scheduler takes."""
+
+
+class TriggeredScheduler:
+    """verl's scheduler `inner`, its rates times the factor of a trigger."""
+
+    def __init__(self, inner: Any, settings: Settings, observed: Observed = OBSERVED):
+        """Begin with a factor of one."""
+        self.inner, self.trigger, self.observed, self.factor = inner, trigger_of(settings), observed, 1.0
+
+    def step(self) -> None:
+        """Advance both, and set the rates of the optimizer."""
+        self.factor = self.trigger.observe(self.observed.take()[self.trigger.metric])
+        self.inner.step()
+        for group, rate in zip(self.inner.optimizer.param_groups, self.get_last_lr(), strict=True):
+            group["lr"] = rate
+
+    def get_last_lr(self) -> list[float]:
+        """The rates in use."""
+        return [rate * self.factor for rate in self.inner.get_last_lr()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a checkpoint needs."""
+        memory = {name: value for name, value in vars(self.trigger).items() if name != "settings"}
+        return {"inner": self.inner.state_dict(), "trigger": memory, "factor": self.factor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`, or from a checkpoint of verl without the plug-in."""
+        if "trigger" not in state:
+            self.inner.load_state_dict(state)
+            return
+        self.inner.load_state_dict(state["inner"])
+        vars(self.trigger).update(state["trigger"])
+        self.factor = state["factor"]
+
+
+def with_trigger(build: Callable[[Any, Any], Any], settings: Settings) -> Callable[[Any, Any], Any]:
+    """Wrap `FSDPEngine._build_lr_scheduler`."""
+
+    def built(engine: Any, optimizer: Any) -> TriggeredScheduler:
+        return TriggeredScheduler(build(engine, optimizer), settings)
+
+    return built

@@ -1,0 +1,228 @@
+"""Launch scripts, refusals by name, and the way back; test_verl_export composes the overrides in verl."""
+
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from simlab.cli import app
+from simlab.integrations.export import nearest_config, slurm_script, to_toml, verl_run, verl_script
+from simlab.integrations.export.source import read_run
+from simlab.integrations.export.verl_run import overrides_of
+from simlab.objectives import OBJECTIVES
+from simlab.sweeps.config import columns, run_config
+
+BASE = {"engines": "bf16/fp8-e4m3", "task": "add", "model": "tiny-moe", "objective": "grpo"}
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "to_verl.toml"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+
+def _run(backend="megatron", **changes):
+    return verl_run(run_config(BASE, changes), backend)
+
+
+def test_the_setting_of_hacking_is_what_the_defaults_give():
+    overrides = _run().overrides
+    assert overrides["data.train_batch_size"] == 128
+    assert overrides[f"{ROLLOUT}.n"] == 16
+    assert overrides[f"{ACTOR}.ppo_mini_batch_size"] == 32
+    assert overrides["data.max_response_length"] == 8192
+    assert overrides[f"{ROLLOUT}.quantization"] == "fp8"
+    assert overrides[f"{ACTOR}.optim.lr"] == 1e-6
+
+
+def test_rates_keep_their_ratio():
+    assert _run(**{"optimizer.learning_rate": 2.5e-5}).overrides[f"{ACTOR}.optim.lr"] == 1e-7
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(OBJECTIVES), "grpo+opsm", "sapo+opsm", "grpo+tis", "gspo+seq_mis+geo_mask"]
+)
+def test_every_objective_is_mapped_or_refused_by_name(name):
+    changes = {"objective": name} | ({"critic": {}} if name == "ppo" else {})
+    refused = {"ppo": "critic", "sapo+opsm": "opsm"}
+    if name in refused:
+        with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{refused[name]}"):
+            _run(**changes)
+    else:
+        run = _run(**changes)
+        mode = run.overrides[f"{ACTOR}.policy_loss.loss_mode"]
+        assert any("plug-in" in note for note in run.notes) == (
+            mode.startswith("simlab_") or name == "reinforce"
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"engines": "f32/fp8-s2-truncated-all"}, "infer 'fp8-s2-truncated-all'"),
+        ({"engines": "fp8-e4m3-exact/fp8-e4m3-exact"}, "train 'fp8-e4m3-exact'"),
+        ({"staleness": 2}, "staleness 2"),
+        ({"sampler.min_length": 3}, "sampler.min_length 3"),
+        ({"schedule": {"name": "halving", "period": 10}}, "schedule 'halving'"),
+        ({"schedule": "length-triggered"}, "schedule 'length-triggered' under megatron"),
+        ({"optimizer.eps": 1e-5}, "optimizer.eps"),
+        ({"objective": "sapo+acrl"}, "suffix 'acrl' on loss mode 'sapo'"),
+        ({"staleness": 2, "optimizer.eps": 1e-5}, "optimizer.eps 1e-05; staleness 2"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused_by_name(changes, named):
+    with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{named}"):
+        _run(**changes)
+
+
+def test_reacting_schedules_travel_as_settings_of_the_plug_in():
+    schedule = {"name": "mismatch-triggered", "rise": 3.0, "early": 7}
+    with pytest.raises(ValueError, match="schedule 'mismatch-triggered' without token weights"):
+        _run("fsdp", schedule=schedule)
+    run = _run("fsdp", schedule=schedule, objective="grpo+tis")
+    assert run.environment["SIMLAB_VERL_SCHEDULE"] == "mismatch-triggered"
+    assert run.environment["SIMLAB_VERL_RISE"] == "3"
+    assert run.environment["SIMLAB_VERL_MISMATCH_EARLY"] == "7"
+
+
+def test_dfpo_keeps_its_groups_together():
+    overrides = _run(objective="dfpo_min").overrides
+    assert overrides[f"{ACTOR}.use_dynamic_bsz"] is False
+    assert overrides["trainer.balance_batch"] is False
+    assert overrides[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] == "${actor_rollout_ref.rollout.n}"
+
+
+def test_the_script_is_sound_bash(tmp_path):
+    run = _run(objective="grpo+acrl")
+    script = verl_script(run, "a run's name", dump="/data/it's here")
+    path = tmp_path / "run.sh"
+    path.write_text(script)
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+    words = shlex.split(script.replace("\\\n", " "), comments=True)
+    expected = overrides_of(run, "a run's name", run.environment | {"SIMLAB_VERL_DUMP": "/data/it's here"})
+    assert set(expected) <= set(words)
+    # Ray takes text only.
+    assert "+ray_kwargs.ray_init.runtime_env.env_vars.SIMLAB_VERL_ACRL_CLIP='3'" in words
+
+
+YAML = """
+actor_rollout_ref:
+  actor:
+    policy_loss: {loss_mode: gspo}
+    clip_ratio_low: 3e-4
+    clip_ratio_high: 0.0004
+    loss_agg_mode: seq-mean-token-mean
+    ppo_mini_batch_size: 32
+    entropy_coeff: 0.001
+    calculate_sum_pi_squared: true
+    strategy: megatron
+    optim: {lr: 5e-7}
+    megatron:
+      router_replay: {mode: R3}
+  rollout:
+    n: 16
+    temperature: ${oc.env:T}
+    top_p: 0.9
+    quantization: fp8
+algorithm:
+  adv_estimator: grpo
+  rollout_correction:
+    rollout_is: token
+    rollout_is_threshold: 5.0
+    rollout_rs: seq_mean_k1
+    rollout_rs_threshold: 0.999_1.001
+data:
+  train_batch_size: 128
+"""
+
+
+def test_a_yaml_of_verl_gives_the_nearest_run_and_what_differs():
+    found = nearest_config(YAML)
+    text = to_toml(found, "mine")
+    base = tomllib.loads(text)["base"]
+    config = run_config(base)
+    table = config.as_dict()
+    assert table["objective"]["name"] == "gspo+tis+geo_mask"
+    assert table["engines"] == {"name": "bf16/fp8-e4m3", "replay": "R3"}
+    assert (table["prompts"], table["group_size"], table["minibatches"]) == (8, 16, 4)
+    assert table["sampler"]["top_p"] == 0.9
+    assert table["sampler"]["processed"]
+    assert table["optimizer"]["learning_rate"] == 1.25e-4
+    assert any("calculate_sum_pi_squared" in difference for difference in found.differences)
+    assert all(f"#   {difference}" in text for difference in found.differences)
+
+
+@pytest.mark.parametrize(
+    "objective", ["grpo+tis", "gspo+opsm", "reinforce", "dr_grpo", "dapo+seq_mis", "dfpo_orth", "sapo"]
+)
+def test_there_and_back_is_the_same_objective(objective):
+    yaml = pytest.importorskip("yaml")
+    config = run_config(BASE, {"objective": objective})
+    nested: dict = {}
+    for key, value in verl_run(config).overrides.items():
+        *path, last = key.lstrip("+").split(".")
+        inner = nested
+        for name in path:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    found = run_config(nearest_config(yaml.safe_dump(nested)).config)
+    again = verl_run(found)
+    for key, value in verl_run(config).overrides.items():
+        if not key.startswith(("trainer.", "data.seed")):
+            assert again.overrides[key] == value, key
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- a\n- b", "no mapping"),
+        ("a: [", "no YAML"),
+        ("a: &x [1]\nb: *x", "aliases"),
+        ("a: !!python/object/apply:os.system ['true']", "no YAML"),
+    ],
+)
+def test_what_is_no_verl_config_gets_one_clear_error(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        nearest_config(text)
+
+
+def test_slurm_goes_on_where_the_last_job_stopped(tmp_path):
+    script = slurm_script(EXAMPLE, "a sweep", hours=1.5, parts=3, gpus=1, partition="long")
+    for option in ("--array=1-3%1", "--time=01:30:00", "--gpus=1", "--partition=long", "--requeue"):
+        assert f"#SBATCH {option}\n" in script
+    path = tmp_path / "job.sh"
+    path.write_text(script)
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+    with pytest.raises(ValueError, match="parts 0"):
+        slurm_script(EXAMPLE, "a", parts=0)
+
+
+def test_a_finished_sweep_is_read_back(tmp_path):
+    engines = {"name": "bf16-fp32router/vllm-bf16", "replay": "R2"}
+    tis = {"name": "grpo+tis", "correction_clip": 5.0}
+    configs = {"none": run_config(BASE), "TIS": run_config(BASE, {"objective": tis, "engines": engines})}
+    rows = [
+        {"run": "key", "arm": arm, "status": "finished"} | columns(config) for arm, config in configs.items()
+    ]
+    pd.DataFrame(rows).to_parquet(tmp_path / "runs.parquet")
+    for arm, config in configs.items():
+        name, found = read_run(tmp_path, arm)
+        assert found.as_dict() == config.as_dict()
+        assert name.endswith(arm)
+    assert read_run(tmp_path)[1].as_dict() == configs["none"].as_dict()
+
+
+def test_the_commands(tmp_path):
+    runner = CliRunner()
+    shown = runner.invoke(app, ["export", "verl", str(EXAMPLE), "--arm", "ACRL"])
+    assert shown.exit_code == 0, shown.output
+    assert "simlab_grpo_acrl" in shown.stdout
+    wrong = runner.invoke(app, ["export", "verl", str(EXAMPLE), "--arm", "nobody"])
+    assert wrong.exit_code == 2
+    assert "allowed: TIS, ACRL, DFPO" in " ".join(wrong.output.split())
+    (tmp_path / "c.yaml").write_text(YAML)
+    back = runner.invoke(app, ["export", "lab", str(tmp_path / "c.yaml")])
+    assert back.exit_code == 0, back.output
+    assert tomllib.loads(back.stdout)["base"]["task"] == "add"
+    job = runner.invoke(app, ["export", "slurm", str(EXAMPLE)])
+    assert "simlab sweep" in job.stdout

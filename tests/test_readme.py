@@ -1,0 +1,32 @@
+"""The README and docs: generated parts are current, links lead somewhere, the README stays short."""
+
+import re
+
+import pytest
+
+from scripts.readme import PAGES, ROOT, render
+
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_generated_parts_are_current(page):
+    text = (ROOT / page).read_text()
+    assert render(text) == text, "run python scripts/readme.py"
+
+
+def test_render_rejects_unknown_parts():
+    with pytest.raises(KeyError, match="nothing"):
+        render("<!-- generated: nothing --><!-- end -->")
+
+
+def test_readme_has_at_most_150_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *DOCS])
+def test_links_lead_to_files(page):
+    folder = (ROOT / page).parent
+    targets = LINK.findall((ROOT / page).read_text())
+    assert not [target for target in targets if not (folder / target).exists()]
