@@ -48,7 +48,8 @@ class ClipCov(Surrogate):
     """Clip-Cov: random tokens among those with `cov_low` < cov < `cov_high` get no gradient.
 
     Of the unclipped tokens in that band, max(1, int(cov_ratio n)) are drawn with `batch.key`; the others have
-    the sign-aware clip. Without a key the value is NaN if there are more candidates than draws.
+    the sign-aware clip. A key is needed if there are more candidates than draws: without one, a compiled
+    program returns NaN, and any other call raises `ValueError`.
 
     Reference: arXiv 2505.22617; verl core_algos.compute_policy_loss_clip_cov.
     Deviation: the draw is JAX's, not torch's; log r is clamped to +-60.
@@ -69,10 +70,17 @@ class ClipCov(Surrogate):
         candidates = batch.mask & ~clipped & (cov > self.cov_low) & (cov < self.cov_high)
         count = count_of(self.cov_ratio, batch.mask)
         if batch.key is None:
-            undecided = jnp.sum(candidates) > count
-            return jnp.where(candidates, 0, weights) * jnp.where(undecided, jnp.nan, 1)
+            return jnp.where(candidates, 0, weights) * _nan_if(jnp.sum(candidates) > count)
         lots = jax.random.uniform(stream(batch.key, "objectives.clip_cov"), batch.mask.shape)
         return jnp.where(candidates & (rank_ascending(lots, candidates) < count), 0, weights)
+
+
+def _nan_if(undecided: Array) -> Array:
+    if not isinstance(undecided, jax.core.Tracer) and undecided:
+        raise ValueError(
+            "clip_cov must choose among candidates at random: key must be a random key, got None."
+        )
+    return jnp.where(undecided, jnp.nan, 1)
 
 
 @record()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import TokenBatch, named, prepared, resolve, rollout_terms
+from simlab.objectives import TokenBatch, named, prepared, resolve, rollout_terms, token_coefficients
 from tests.objectives.batches import coefficients_of, random_batch, value_of
 
 ANCHORED = ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo")
@@ -209,3 +209,5 @@ def test_clip_cov_without_a_key_is_nan_when_it_must_choose():
     batch = far_batch(7)
     assert np.isnan(value_of("clip_cov", batch, cov_low=0.0))
     assert np.isfinite(value_of("clip_cov", batch, cov_low=0.0, cov_ratio=1.0))
+    with pytest.raises(ValueError, match="key must be a random key, got None"):
+        token_coefficients("clip_cov", batch, cov_low=0.0)
