@@ -15,7 +15,6 @@ from simlab.objectives.objective import (
     value_from_terms,
     with_overrides,
 )
-from simlab.objectives.record import record
 from simlab.objectives.switch import switch_coefficients
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "objective_value",
     "override_names",
     "prepared",
-    "record",
     "resolve",
     "rollout_terms",
     "switch_coefficients",

@@ -12,6 +12,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar
 from simlab.objectives.batch import TokenBatch, by_group, masked_mean, masked_sum
 from simlab.objectives.token_baseline import OptimalTokenBaseline
 
@@ -124,8 +125,8 @@ class Gae:
     Source: verl core_algos.compute_gae_advantage_return.
     """
 
-    discount: float = 1.0
-    trace: float = 1.0
+    discount: Scalar = 1.0
+    trace: Scalar = 1.0
     needs: ClassVar[tuple[str, ...]] = ("values",)
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from simlab.objectives.record import record
+from simlab.core.pytree import Scalar, pytree, static
 
 Array = jax.Array
 
 
-@record(static=("group_size",))
+@pytree
 class TokenBatch:
     """Log-probabilities of the sampled tokens under three policies, and the rewards.
 
@@ -35,7 +35,7 @@ class TokenBatch:
     logp_infer: Array
     rewards: Array
     mask: Array
-    group_size: int
+    group_size: int = static()
     key: Array | None = None
     logp_reference: Array | None = None
     values: Array | None = None
@@ -97,7 +97,7 @@ def masked_mean(x: Array, mask: Array, axis: int | None = None) -> Array:
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
 
 
-def clamp(x: Array, low: Array | float, high: Array | float) -> Array:
+def clamp(x: Array, low: Scalar, high: Scalar) -> Array:
     """Clip with gradient one inside and on the bounds, zero outside (`jnp.clip` halves it on a tie)."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 

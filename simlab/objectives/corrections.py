@@ -9,9 +9,9 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, by_group, clamp, masked_mean, masked_sum
 from simlab.objectives.divergences import symmetric_binary_kl
-from simlab.objectives.record import Scalar, record
 
 Bounds = Scalar | tuple[Scalar, Scalar]
 LogRho = Callable[[TokenBatch], Array]
@@ -58,7 +58,7 @@ def as_bounds(bounds: Bounds) -> tuple[Scalar, Scalar]:
     return low, high
 
 
-@record(static=("log_rho",))
+@pytree
 class Truncated:
     """min(rho, C), or rho clipped into a pair: truncated importance sampling (TIS).
 
@@ -66,7 +66,7 @@ class Truncated:
         sequence_truncate.
     """
 
-    log_rho: LogRho = token_log_rho
+    log_rho: LogRho = static(default=token_log_rho)
     correction_clip: Bounds = 2.0
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -76,7 +76,7 @@ class Truncated:
         return clamp(jnp.exp(self.log_rho(batch)), low, high)
 
 
-@record(static=("log_rho",))
+@pytree
 class Masked:
     """rho where it is at most C, or inside a pair, and zero elsewhere: masked importance sampling (MIS,
     IcePop).
@@ -85,7 +85,7 @@ class Masked:
         sequence_mask.
     """
 
-    log_rho: LogRho = token_log_rho
+    log_rho: LogRho = static(default=token_log_rho)
     correction_clip: Bounds = 2.0
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -96,7 +96,7 @@ class Masked:
         return jnp.where((rho >= low) & (rho <= high), rho, 0)
 
 
-@record()
+@pytree
 class KpopWeights:
     """rho, not truncated, where the symmetric binary KL of the engines is at most `kpop_bound`, else zero.
 
@@ -113,7 +113,7 @@ class KpopWeights:
         return jnp.where(divergence <= self.kpop_bound, jnp.exp(token_log_rho(batch)), 0)
 
 
-@record()
+@pytree
 class Vaco:
     """VaCO: min(rho, C), and zero at tokens that push a sequence of large divergence further away.
 
@@ -169,7 +169,7 @@ ACRL_LEVELS: dict[str, Callable[[Array, Array, int], Array]] = {
 }
 
 
-@record(static=("acrl_level",))
+@pytree
 class Acrl:
     """ACRL: min(rho^alpha, C) with alpha = gamma sign(A) (1 - Y / X).
 
@@ -185,7 +185,7 @@ class Acrl:
     acrl_gamma: Scalar = 0.65
     acrl_clip: Scalar = 3.0
     acrl_reference: Scalar | None = None
-    acrl_level: str = "group"
+    acrl_level: str = static(default="group")
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """Weights [B, T]."""

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import stream
 from simlab.objectives.batch import Array, TokenBatch, clamp, masked_mean
 from simlab.objectives.divergences import rank_ascending
 from simlab.objectives.ratios import SignAwareClip, Surrogate
-from simlab.objectives.record import Scalar, record
 
 # verl does not clamp here; beyond this the float32 product with a weight could overflow.
 WIDE_LIMIT = 60.0
@@ -43,7 +43,7 @@ def count_of(ratio: Scalar, mask: Array) -> Array:
     return jnp.maximum(1, jnp.floor(ratio * tokens.astype(jnp.float32)).astype(jnp.int32))
 
 
-@record()
+@pytree
 class ClipCov(Surrogate):
     """Clip-Cov: random tokens among those with `cov_low` < cov < `cov_high` get no gradient.
 
@@ -83,7 +83,7 @@ def _nan_if(undecided: Array) -> Array:
     return jnp.where(undecided, jnp.nan, 1)
 
 
-@record()
+@pytree
 class KlCov(Surrogate):
     """KL-Cov: the unclipped ratio, and a penalty on |log r| of the tokens with the largest cov.
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import Scalar
 from simlab.objectives.advantages import Gae
 from simlab.objectives.aggregation import Aggregation, token_mean
 from simlab.objectives.batch import Array, TokenBatch, clamp, prepared
 from simlab.objectives.ratios import token_ratio
-from simlab.objectives.record import Scalar
 from simlab.objectives.rejection import k1, k2, k3
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import pytree, static, static_names
 from simlab.objectives.advantages import ADVANTAGES, Estimator, group_filter
 from simlab.objectives.aggregation import AGGREGATIONS, Aggregation, seq_mean_token_mean
 from simlab.objectives.batch import Array, TokenBatch, by_group
@@ -19,7 +20,6 @@ from simlab.objectives.corrections import ACRL_LEVELS
 from simlab.objectives.divergences import ANCHORS
 from simlab.objectives.override_ranges import check_range
 from simlab.objectives.ratios import Surrogate
-from simlab.objectives.record import record
 from simlab.objectives.rejection import OffPolicySequenceMask
 from simlab.objectives.token_baseline import OptimalTokenBaseline
 from simlab.objectives.transforms import GroupTransform
@@ -39,7 +39,7 @@ CHOICES: dict[str, Mapping[str, Any]] = {
 SWITCHES = ("group_filter",)
 
 
-@record(static=("advantage", "aggregation", "group_filter", "baseline", "source"))
+@pytree
 class Objective:
     """A policy objective, to be maximized. Numbers inside its stages are pytree leaves.
 
@@ -58,7 +58,7 @@ class Objective:
     Source: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
     """
 
-    advantage: Estimator
+    advantage: Estimator = static()
     surrogate: Surrogate
     correction: Weights | None = None
     rejections: tuple[Callable[[TokenBatch], Array], ...] = ()
@@ -66,13 +66,13 @@ class Objective:
     transform: GroupTransform | None = None
     distortion: Callable[[TokenBatch], Array] | None = None
     regularizers: tuple[Callable[[TokenBatch], Array], ...] = ()
-    aggregation: Aggregation = seq_mean_token_mean
-    group_filter: bool = False
-    baseline: str = "survivors"
-    source: str = ""
+    aggregation: Aggregation = static(default=seq_mean_token_mean)
+    group_filter: bool = static(default=False)
+    baseline: str = static(default="survivors")
+    source: str = static(default="")
 
 
-@record()
+@pytree
 class RolloutTerms:
     """What stays as it is while minibatches of one rollout are trained on; all [B, T]."""
 
@@ -161,7 +161,7 @@ def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
     """(name, path) of every number and named choice in a tree of records."""
     for field in fields(node):
         value, here = getattr(node, field.name), (*path, field.name)
-        if field.name in node.static_fields:
+        if field.name in static_names(node):
             if field.name in CHOICES or field.name in SWITCHES:
                 yield field.name, here
         elif is_dataclass(value):

@@ -3,11 +3,11 @@
 A regularizer maps a batch, whose mask holds the tokens in the loss, to a number.
 """
 
+from simlab.core.pytree import Scalar, pytree
 from simlab.objectives.batch import Array, TokenBatch, masked_mean
-from simlab.objectives.record import Scalar, record
 
 
-@record()
+@pytree
 class RolloutKl:
     """`rollout_kl_coefficient` times the mean of (log pi(theta) - log pi_infer)^2 over tokens in the loss.
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
 from simlab.objectives.corrections import KPOP_FLOOR, token_log_rho
 from simlab.objectives.divergences import probability, rank_ascending, smallest_with_mean, symmetric_binary_kl
-from simlab.objectives.record import Scalar, record
 
 Level = Callable[[Array, Array], Array]
 
@@ -61,7 +61,7 @@ def k3(log_rho: Array) -> Array:
     return jnp.exp(log_rho) - 1 - log_rho
 
 
-@record(static=("level",))
+@pytree
 class RatioBand:
     """Keeps what has exp(k1) inside a band; one number C means (1 / C, C).
 
@@ -72,7 +72,7 @@ class RatioBand:
     Deviation: as in verl the band holds 1 / rho, not rho, since k1 = -log rho; `seq_max` is ours.
     """
 
-    level: Level = seq_mean
+    level: Level = static(default=seq_mean)
     rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
 
     def __call__(self, batch: TokenBatch) -> Array:
@@ -84,7 +84,7 @@ class RatioBand:
         return (lowest >= jnp.log(jnp.float32(low))) & (highest <= jnp.log(jnp.float32(high)))
 
 
-@record(static=("divergence", "level"))
+@pytree
 class DivergenceCap:
     """Keeps what has a divergence (`k2` or `k3`) of at most `rejection_bounds`.
 
@@ -92,8 +92,8 @@ class DivergenceCap:
         seq_max_k2, seq_max_k3.
     """
 
-    divergence: Callable[[Array], Array] = k3
-    level: Level = seq_mean
+    divergence: Callable[[Array], Array] = static(default=k3)
+    level: Level = static(default=seq_mean)
     rejection_bounds: Scalar = 0.01
 
     def __call__(self, batch: TokenBatch) -> Array:
@@ -101,7 +101,7 @@ class DivergenceCap:
         return self.level(self.divergence(token_log_rho(batch)), batch.mask) <= self.rejection_bounds
 
 
-@record()
+@pytree
 class Veto:
     """Drops a sequence as soon as one of its tokens has rho below `rejection_bounds`.
 
@@ -116,7 +116,7 @@ class Veto:
         return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
 
 
-@record()
+@pytree
 class KpopMask:
     """Keep tokens whose symmetric binary KL between the engines is at most `kpop_bound`.
 
@@ -130,7 +130,7 @@ class KpopMask:
         return symmetric_binary_kl(batch.logp_train, batch.logp_infer, KPOP_FLOOR) <= self.kpop_bound
 
 
-@record()
+@pytree
 class SecondMomentMask:
     """Drop the tokens with the largest (log rho)^2 until the mean of the rest is below `m2_threshold`.
 
@@ -149,7 +149,7 @@ class SecondMomentMask:
         return kept | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
 
 
-@record()
+@pytree
 class ProbabilityDifference:
     """Keep tokens whose pi_train - pi_infer lies within `prob_diff_bounds`.
 
@@ -167,7 +167,7 @@ class ProbabilityDifference:
         return (difference >= low) & (difference <= high)
 
 
-@record()
+@pytree
 class OffPolicySequenceMask:
     """Drops sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 

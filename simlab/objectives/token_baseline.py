@@ -4,13 +4,13 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
+from simlab.core.pytree import pytree, static
 from simlab.objectives.batch import Array, TokenBatch, by_group
-from simlab.objectives.record import record
 
 OTB_EPSILON = 1e-8
 
 
-@record(static=("zero_tail",))
+@pytree
 class OptimalTokenBaseline:
     """A_t = G - b_t with b_t = sum_i G_i W_it / (sum_i W_it + 1e-8) over the group's members that reach t.
 
@@ -20,7 +20,7 @@ class OptimalTokenBaseline:
     Reference: OTB arXiv 2602.07078; verl core_algos.compute_optimal_token_baseline_advantage.
     """
 
-    zero_tail: bool = True
+    zero_tail: bool = static(default=True)
     needs: ClassVar[tuple[str, ...]] = ("sum_squared_probabilities",)
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:

@@ -7,6 +7,7 @@ gets no gradient and stays in the denominator.
 import jax
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, clamp
 from simlab.objectives.divergences import (
     Anchor,
@@ -16,7 +17,6 @@ from simlab.objectives.divergences import (
     symmetric_binary_kl,
 )
 from simlab.objectives.ratios import TOKEN_LIMIT, Surrogate, score_through
-from simlab.objectives.record import Scalar, record
 
 # Added to 1 - p before the logarithm in DPPO, as in verl.
 DPPO_EPSILON = 1e-8
@@ -28,7 +28,7 @@ def anchored_ratio(batch: TokenBatch, anchor: Anchor) -> Array:
     return jnp.exp(clamp(batch.logp - anchor(batch), -TOKEN_LIMIT, TOKEN_LIMIT))
 
 
-@record(static=("anchor",))
+@pytree
 class DppoTv(Surrogate):
     """DPPO-Binary-TV: keep a token unless |p - a| has left the bound in the direction of the update.
 
@@ -42,7 +42,7 @@ class DppoTv(Surrogate):
     divergence_low: Scalar = 0.2
     divergence_high: Scalar = 0.2
     ratio_cap: Scalar = 20.0
-    anchor: Anchor = rollout_logp
+    anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -51,7 +51,7 @@ class DppoTv(Surrogate):
         return _truncated(batch, self.anchor, self.ratio_cap, keep)
 
 
-@record(static=("anchor",))
+@pytree
 class DppoKl(Surrogate):
     """DPPO-Binary-KL: drop a token whose binary KL(a, p) exceeds the bound in the direction of the update.
 
@@ -65,7 +65,7 @@ class DppoKl(Surrogate):
     divergence_low: Scalar = 0.05
     divergence_high: Scalar = 0.05
     ratio_cap: Scalar = 20.0
-    anchor: Anchor = rollout_logp
+    anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -82,7 +82,7 @@ def _truncated(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: Array) -> A
     return jax.lax.stop_gradient(jnp.where(keep, weights, 0)) * batch.logp
 
 
-@record(static=("anchor",))
+@pytree
 class Ipo(Surrogate):
     """IPO: keep a token iff |p - a| is at most `divergence_bound`, whatever the sign of the advantage.
 
@@ -95,7 +95,7 @@ class Ipo(Surrogate):
 
     divergence_bound: Scalar = 0.3
     ratio_cap: Scalar = 1e4
-    anchor: Anchor = rollout_logp
+    anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -105,7 +105,7 @@ class Ipo(Surrogate):
         return score_through(jnp.where(gap <= self.divergence_bound, weights, 0), batch.logp)
 
 
-@record(static=("anchor",))
+@pytree
 class Kpop(Surrogate):
     """KPop on the current policy: keep a token iff its symmetric binary KL is at most `kpop_bound`.
 
@@ -117,7 +117,7 @@ class Kpop(Surrogate):
     """
 
     kpop_bound: Scalar = 0.1
-    anchor: Anchor = rollout_logp
+    anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -127,7 +127,7 @@ class Kpop(Surrogate):
         return score_through(jnp.where(keep, anchored_ratio(batch, self.anchor), 0), batch.logp)
 
 
-@record(static=("anchor",))
+@pytree
 class Drpo(Surrogate):
     """DRPO: u = w - sign(A) a (w - 1)^2 / (2 delta), w = p / a differentiated.
 
@@ -138,7 +138,7 @@ class Drpo(Surrogate):
     """
 
     drpo_delta: Scalar = 12.5
-    anchor: Anchor = rollout_logp
+    anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -147,7 +147,7 @@ class Drpo(Surrogate):
         return weights - jnp.sign(advantages) * penalty
 
 
-@record()
+@pytree
 class M2po(Surrogate):
     """M2PO: drop the tokens with the largest (log w)^2 until the mean of the rest is at most `m2_threshold`.
 

@@ -5,16 +5,16 @@ import math
 import jax
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, clamp, masked_sum
 from simlab.objectives.divergences import Anchor, rollout_logp
 from simlab.objectives.ratios import TOKEN_LIMIT, LogLikelihood, Surrogate
-from simlab.objectives.record import Scalar, record
 
 # TRL's floor of the sequence weight, and of each token's truncated rho.
 VESPO_LOG_FLOOR = math.log(1e-8)
 
 
-@record(static=("anchor",))
+@pytree
 class Vespo(Surrogate):
     """VESPO: u = sg(phi(W)) log pi, phi(W) = exp(lambda + k log W - lambda W), W the weight of the sequence.
 
@@ -31,7 +31,7 @@ class Vespo(Surrogate):
     vespo_k_negative: Scalar = 3.0
     vespo_lambda_negative: Scalar = 2.0
     ratio_cap: Scalar = 3.0
-    anchor: Anchor = rollout_logp
+    anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -52,7 +52,7 @@ class Vespo(Surrogate):
         return k, jnp.maximum(scale, 1e-4)
 
 
-@record()
+@pytree
 class Dro(Surrogate):
     """DRO: A log pi - dro_beta (log r)^2 / 2 per token.
 

@@ -1,15 +1,12 @@
 """What a rollout hands to learning: the one record between the two."""
 
-from dataclasses import dataclass
-
 import jax.numpy as jnp
 from jax import Array
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Trajectory:
     """Sampled responses, `B = N x G`, the `G` of one prompt contiguous.
 

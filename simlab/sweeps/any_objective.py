@@ -13,12 +13,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Flag, Integer, pytree, static_names
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.objective import transformed_weights
 
-Number = Any  # a Python number or a traced scalar
 PICKED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
 OFFERED = ("key",)  # what a stage may need beyond what every batch has
 
@@ -30,7 +29,7 @@ def kind(stage: Any) -> str:
     parts = []
     for field in fields(stage):
         value = getattr(stage, field.name)
-        if field.name in getattr(stage, "static_fields", ()):
+        if field.name in static_names(stage):
             parts.append(getattr(value, "__qualname__", repr(value)))
         elif is_dataclass(value):
             parts.append(kind(value))
@@ -64,8 +63,7 @@ PROGRAM = repr(
 """What the shared program holds; part of the key of every run that it computes."""
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class AnyObjective:
     """Reads as an `Objective` whose stages are those of the one it was made from.
 
@@ -74,14 +72,14 @@ class AnyObjective:
     `regularizes` and `regularizer_stages` for regularizers. All of it is data.
     """
 
-    picks: dict[str, Number]
+    picks: dict[str, Integer]
     stages: dict[str, tuple]
-    rejects: tuple[Number, ...]
+    rejects: tuple[Flag, ...]
     rejection_stages: tuple
-    regularizes: tuple[Number, ...]
+    regularizes: tuple[Flag, ...]
     regularizer_stages: tuple
-    all_in_baseline: Number
-    filter_groups: Number
+    all_in_baseline: Flag
+    filter_groups: Flag
 
     # What `rollout_terms` and `value_from_terms` read of an objective; the surrogate does the transform.
     baseline = "survivors"
