@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar
 from simlab.objectives.batch import Array, TokenBatch, clamp
 
 Anchor = Callable[[TokenBatch], Array]
@@ -62,7 +63,7 @@ def rank_ascending(x: Array, chosen: Array) -> Array:
     return ranks.reshape(x.shape)
 
 
-def smallest_with_mean(squares: Array, chosen: Array, bound: Array | float, *, strict: bool) -> Array:
+def smallest_with_mean(squares: Array, chosen: Array, bound: Scalar, *, strict: bool) -> Array:
     """Keep the smallest of the `chosen` squares whose running mean stays within `bound`.
 
     Args:

@@ -10,6 +10,7 @@ from simlab.objectives.corrections import geometric_log_rho as geometric
 from simlab.objectives.corrections import sequence_log_rho as sequence
 from simlab.objectives.corrections import token_log_rho as token
 from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
+from simlab.objectives.divergences import old_logp
 from simlab.objectives.rejection import DivergenceCap, RatioBand
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ LOSS_MODES = {
     "gmpo": "geo_mean",
     "cispo": "cispo",
     "sapo": "sapo",
+    "gpg": "gpg",
+    "dppo_tv": "dppo_tv",
+    "dppo_kl": "dppo_kl",
+    "dro": "dro",
+    "clip_cov": "clip_cov",
+    "kl_cov": "kl_cov",
     "grpo_fix": "simlab_grpo_fix",
     "grpo_fix_weight": "simlab_grpo_fix_weight",
     "gspo_bias": "simlab_gspo_bias",
@@ -44,6 +51,11 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
     "reward": {"algorithm.adv_estimator": "simlab_reward"},
+    "gpg": {"algorithm.adv_estimator": "gpg"},
+    "otb": {
+        "algorithm.adv_estimator": "optimal_token_baseline",
+        f"{ACTOR}.calculate_sum_pi_squared": True,
+    },
     "whitened": {"algorithm.adv_estimator": "reinforce_plus_plus"},
 }
 LEVELS: dict[Any, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
@@ -65,6 +77,8 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     _surrogate(draft, objective.surrogate)
     mode = _correction(draft, objective.correction, mode)
     _rejections(draft, objective)
+    if objective.regularizers:
+        draft.refused.append("objective suffix 'rollout_kl' (verl's losses do not see the rollout)")
     _distortion(draft, objective.distortion)
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
@@ -99,6 +113,29 @@ def _surrogate(draft: "Draft", surrogate: Any) -> None:
     if hasattr(clip, "sapo_tau_positive"):
         draft.overrides[f"{ACTOR}.tau_pos"] = clip.sapo_tau_positive
         draft.overrides[f"{ACTOR}.tau_neg"] = clip.sapo_tau_negative
+    _trust_region(draft, surrogate)
+
+
+# A number of a surrogate -> verl's setting.
+NUMBERS = {
+    "divergence_low": f"{ACTOR}.clip_ratio_low",
+    "divergence_high": f"{ACTOR}.clip_ratio_high",
+    "ratio_cap": f"{ACTOR}.clip_ratio_c",
+    "dro_beta": f"{ACTOR}.policy_loss.dro_beta",
+    "cov_ratio": f"{ACTOR}.policy_loss.clip_cov_ratio",
+    "cov_low": f"{ACTOR}.policy_loss.clip_cov_lb",
+    "cov_high": f"{ACTOR}.policy_loss.clip_cov_ub",
+    "kl_cov_ratio": f"{ACTOR}.policy_loss.kl_cov_ratio",
+    "kl_cov_coefficient": f"{ACTOR}.policy_loss.ppo_kl_coef",
+}
+
+
+def _trust_region(draft: "Draft", surrogate: Any) -> None:
+    draft.overrides |= {
+        theirs: getattr(surrogate, ours) for ours, theirs in NUMBERS.items() if hasattr(surrogate, ours)
+    }
+    if getattr(surrogate, "anchor", old_logp) is not old_logp:
+        draft.refused.append("objective.anchor 'rollout' (verl's losses see theta_old alone: anchor='old')")
 
 
 def _correction(draft: "Draft", correction: Any, mode: str) -> str:
