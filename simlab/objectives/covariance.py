@@ -6,6 +6,7 @@ cov = (A - mean A) (log p - mean log p), the means over the tokens in the loss.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import stream
@@ -76,10 +77,8 @@ class ClipCov(Surrogate):
 
 
 def _nan_if(undecided: Array) -> Array:
-    if not isinstance(undecided, jax.core.Tracer) and undecided:
-        raise ValueError(
-            "clip_cov must choose among candidates at random: key must be a random key, got None."
-        )
+    if not isinstance(undecided, Tracer) and undecided:
+        raise ValueError("clip_cov has more candidates than draws: key must be a random key, got None.")
     return jnp.where(undecided, jnp.nan, 1)
 
 

@@ -160,7 +160,20 @@ def test_a_yaml_of_verl_gives_the_nearest_run_and_what_differs():
 
 
 @pytest.mark.parametrize(
-    "objective", ["grpo+tis", "gspo+opsm", "reinforce", "dr_grpo", "dapo+seq_mis", "dfpo_orth", "sapo"]
+    "objective",
+    [
+        "grpo+tis",
+        "gspo+opsm",
+        "reinforce",
+        "dr_grpo",
+        "dapo+seq_mis",
+        "dfpo_orth",
+        "sapo",
+        "gpg",
+        "dro",
+        "kl_cov",
+        "clip_cov",
+    ],
 )
 def test_there_and_back_is_the_same_objective(objective):
     yaml = pytest.importorskip("yaml")

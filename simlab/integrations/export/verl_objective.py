@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from simlab.integrations.export.verl_yaml import full_key
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
 from simlab.objectives.corrections import Acrl, Masked, Truncated, as_bounds
@@ -102,38 +103,32 @@ def _estimator(draft: "Draft", objective: Objective) -> None:
         draft.notes.append("groups of equal rewards are sampled again (filter_groups), not dropped")
 
 
-def _surrogate(draft: "Draft", surrogate: Any) -> None:
-    clip = getattr(surrogate, "clip", surrogate)
-    for ours, theirs in (("clip_low", "clip_ratio_low"), ("clip_high", "clip_ratio_high")):
-        if hasattr(clip, ours):
-            draft.overrides[f"{ACTOR}.{theirs}"] = getattr(clip, ours)
-    if hasattr(clip, "dual_clip"):
-        given = clip.dual_clip
-        draft.overrides[f"{ACTOR}.clip_ratio_c"] = NO_DUAL_CLIP if math.isinf(given) else given
-    if hasattr(clip, "sapo_tau_positive"):
-        draft.overrides[f"{ACTOR}.tau_pos"] = clip.sapo_tau_positive
-        draft.overrides[f"{ACTOR}.tau_neg"] = clip.sapo_tau_negative
-    _trust_region(draft, surrogate)
-
-
-# A number of a surrogate -> verl's setting.
+# A number of a surrogate or its clip -> verl's setting.
 NUMBERS = {
-    "divergence_low": f"{ACTOR}.clip_ratio_low",
-    "divergence_high": f"{ACTOR}.clip_ratio_high",
-    "ratio_cap": f"{ACTOR}.clip_ratio_c",
-    "dro_beta": f"{ACTOR}.policy_loss.dro_beta",
-    "cov_ratio": f"{ACTOR}.policy_loss.clip_cov_ratio",
-    "cov_low": f"{ACTOR}.policy_loss.clip_cov_lb",
-    "cov_high": f"{ACTOR}.policy_loss.clip_cov_ub",
-    "kl_cov_ratio": f"{ACTOR}.policy_loss.kl_cov_ratio",
-    "kl_cov_coefficient": f"{ACTOR}.policy_loss.ppo_kl_coef",
+    "clip_low": "actor.clip_ratio_low",
+    "clip_high": "actor.clip_ratio_high",
+    "dual_clip": "actor.clip_ratio_c",
+    "sapo_tau_positive": "actor.tau_pos",
+    "sapo_tau_negative": "actor.tau_neg",
+    "divergence_low": "actor.clip_ratio_low",
+    "divergence_high": "actor.clip_ratio_high",
+    "ratio_cap": "actor.clip_ratio_c",
+    "dro_beta": "actor.policy_loss.dro_beta",
+    "cov_ratio": "actor.policy_loss.clip_cov_ratio",
+    "cov_low": "actor.policy_loss.clip_cov_lb",
+    "cov_high": "actor.policy_loss.clip_cov_ub",
+    "kl_cov_ratio": "actor.policy_loss.kl_cov_ratio",
+    "kl_cov_coefficient": "actor.policy_loss.ppo_kl_coef",
 }
 
 
-def _trust_region(draft: "Draft", surrogate: Any) -> None:
-    draft.overrides |= {
-        theirs: getattr(surrogate, ours) for ours, theirs in NUMBERS.items() if hasattr(surrogate, ours)
-    }
+def _surrogate(draft: "Draft", surrogate: Any) -> None:
+    holder = getattr(surrogate, "clip", surrogate)
+    for ours, theirs in NUMBERS.items():
+        if hasattr(holder, ours):
+            value = getattr(holder, ours)
+            infinite = ours == "dual_clip" and math.isinf(value)
+            draft.overrides[full_key(theirs)] = NO_DUAL_CLIP if infinite else value
     if getattr(surrogate, "anchor", old_logp) is not old_logp:
         draft.refused.append("objective.anchor 'rollout' (verl's losses see theta_old alone: anchor='old')")
 
