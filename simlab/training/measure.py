@@ -1,4 +1,4 @@
-"""What is measured at every step; what is too dear for that is in `probes.py`."""
+"""What is measured at every step; what is too dear for that is in `diagnostics.py`."""
 
 import jax.numpy as jnp
 from jax import Array
