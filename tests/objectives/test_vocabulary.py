@@ -41,10 +41,20 @@ def vocabulary_batch(seed: int = 0, excluded: int = 0) -> TokenBatch:
     )
 
 
+def vocabulary_of(batch: TokenBatch) -> tuple[jax.Array, jax.Array]:
+    """Return both vocabulary columns."""
+    assert batch.logp_vocabulary is not None
+    assert batch.logp_infer_vocabulary is not None
+    return batch.logp_vocabulary, batch.logp_infer_vocabulary
+
+
 def parts(batch):
     """Return p, mu, A / N and the one-hot sampled tokens, in float64."""
-    p, mu = np.exp(np.float64(batch.logp_vocabulary)), np.exp(np.float64(batch.logp_infer_vocabulary))
-    rewards = np.float64(batch.rewards).reshape(-1, 2)
+    p, mu = (
+        np.exp(np.asarray(batch.logp_vocabulary, np.float64)),
+        np.exp(np.asarray(batch.logp_infer_vocabulary, np.float64)),
+    )
+    rewards = np.asarray(batch.rewards, np.float64).reshape(-1, 2)
     mask = np.asarray(batch.mask)
     advantages = (rewards - rewards.mean(1, keepdims=True)).reshape(-1, 1) * mask / mask.sum()
     return p, mu, advantages[..., None], np.asarray(batch.tokens)[..., None] == np.arange(VOCABULARY)
@@ -69,15 +79,16 @@ def test_exact_centering_is_the_published_coefficient(excluded):
 def test_exact_centering_of_a_mask_has_zero_mean_under_the_sampler():
     batch = vocabulary_batch(2)
     overrides = {"divergence_low": 0.02, "divergence_high": 0.02}
+    policy, sampler = vocabulary_of(batch)
     total = 0.0
     for v in range(VOCABULARY):
         at_v = replace(
             batch,
             tokens=jnp.full(SHAPE, v),
-            logp=batch.logp_vocabulary[..., v],
-            logp_infer=batch.logp_infer_vocabulary[..., v],
+            logp=policy[..., v],
+            logp_infer=sampler[..., v],
         )
-        mu = np.exp(batch.logp_infer_vocabulary[..., v])[..., None]
+        mu = np.exp(sampler[..., v])[..., None]
         total += mu * np.asarray(vocabulary_coefficients("dppo_tv+score_centering", at_v, **overrides))
     np.testing.assert_allclose(total, 0, atol=1e-7)
 
@@ -151,25 +162,25 @@ def test_what_cannot_be_centered_is_rejected_by_name():
             "gpg+score_centering", replace(batch, logp_vocabulary=None, logp_infer_vocabulary=None)
         )
     with pytest.raises(ValueError, match="vocabulary columns must be of one shape"):
-        objective_value("gpg", replace(batch, logp_vocabulary=batch.logp_vocabulary[:, 1:]))
+        objective_value("gpg", replace(batch, logp_vocabulary=vocabulary_of(batch)[0][:, 1:]))
 
 
 def test_support_renormalizes_over_what_the_sampler_can_draw():
     batch = vocabulary_batch(7, excluded=3)
     found = on_sampler_support(batch)
-    p = np.exp(np.float64(batch.logp_vocabulary))
+    p = np.exp(np.asarray(batch.logp_vocabulary, np.float64))
     mass = p[..., :3].sum(-1)
     real = np.asarray(batch.mask) != 0
-    expected = np.float64(batch.logp) - np.log(mass)
+    expected = np.asarray(batch.logp, np.float64) - np.log(mass)
     np.testing.assert_allclose(np.asarray(found.logp)[real], expected[real], rtol=1e-5)
-    np.testing.assert_allclose(np.exp(found.logp_vocabulary).sum(-1)[real], 1, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(vocabulary_of(found)[0]).sum(-1)[real], 1, rtol=1e-5)
     whole = vocabulary_batch(7)
     same = on_sampler_support(whole)
     np.testing.assert_allclose(np.asarray(same.logp)[real], np.asarray(whole.logp)[real], atol=1e-6)
 
     def value(logits):
         logp = jax.nn.log_softmax(logits)
-        at = jnp.take_along_axis(logp, batch.tokens[..., None], -1)[..., 0]
+        at = jnp.take_along_axis(logp, jnp.asarray(batch.tokens)[..., None], -1)[..., 0]
         return objective_value("gpg", on_sampler_support(replace(batch, logp=at, logp_vocabulary=logp)))
 
     gradient = np.asarray(jax.grad(value)(batch.logp_vocabulary))
