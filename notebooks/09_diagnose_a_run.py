@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from simlab.diagnosis import diagnose
-from simlab.diagnosis.injected_faults import planted
+from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import log_rho
 from simlab.diagnosis.log_writer import write_log
 
@@ -42,7 +42,7 @@ SIZE = {"sequences": 64, "length": 64} if SMOKE else {"sequences": 256, "length"
 # ## Two runs that look alike
 
 # %%
-broken = planted("partial", 0.35, SEED, **SIZE)
+broken = generate_log("partial", 0.35, SEED, **SIZE)
 
 
 def level(log):
@@ -51,7 +51,7 @@ def level(log):
 
 
 # Of FP8 runs with more and more rounding noise, the one whose average disagreement is nearest.
-noisy = [planted("honest", 0, SEED, noise=noise, **SIZE) for noise in np.geomspace(0.1, 1.2, 12)]
+noisy = [generate_log("no_fault", 0, SEED, noise=noise, **SIZE) for noise in np.geomspace(0.1, 1.2, 12)]
 honest = min(noisy, key=lambda log: abs(level(log) - level(broken)))
 logs = {"honest FP8": honest, "broken sync": broken}
 paths = {name: write_log(log, FOLDER / f"{name.replace(' ', '_')}.parquet") for name, log in logs.items()}
@@ -68,11 +68,11 @@ pd.DataFrame({name: {metric: result.metrics[metric] for metric in shown} for nam
 # %%
 for name, result in found.items():
     answer = result.answers["weight_sync"]
-    print(f"{name}: {answer.verdict} ({answer.sure:.0%} sure)")
+    print(f"{name}: {answer.verdict} ({answer.confidence:.0%} sure)")
     for line in answer.evidence:
         print("   ", line)
-assert not found["honest FP8"].answers["weight_sync"].found
-assert found["broken sync"].answers["weight_sync"].found
+assert not found["honest FP8"].answers["weight_sync"].has_fault
+assert found["broken sync"].answers["weight_sync"].has_fault
 
 # %% [markdown]
 # ## Where one sees it
@@ -101,7 +101,7 @@ plt.show()
 # %%
 pd.DataFrame(
     [
-        {"question": answer.question, "answer": answer.verdict, "sure": round(answer.sure, 2)}
+        {"question": answer.question, "answer": answer.verdict, "sure": round(answer.confidence, 2)}
         for answer in found["honest FP8"].answers.values()
     ]
 )
