@@ -25,6 +25,7 @@ class TokenBatch:
     - `key`: random key, for objectives that draw noise.
     - `logp_reference` [B, T]: reference policy, for the KL term.
     - `values` [B, T]: critic values at theta_old, for `gae`.
+    - `sum_squared_probabilities` [B, T]: sum of pi_train^2 over the vocabulary, for `otb`.
 
     Source: hacking Eq. 5, 25; verl core_algos.
     """
@@ -38,6 +39,7 @@ class TokenBatch:
     key: Array | None = None
     logp_reference: Array | None = None
     values: Array | None = None
+    sum_squared_probabilities: Array | None = None
 
 
 def prepared(batch: TokenBatch) -> TokenBatch:
@@ -51,6 +53,9 @@ def prepared(batch: TokenBatch) -> TokenBatch:
     def clean(x: Array) -> Array:
         return jnp.where(mask, jnp.asarray(x, jnp.float32), jnp.float32(0))
 
+    def clean_optional(x: Array | None) -> Array | None:
+        return None if x is None else clean(x)
+
     return replace(
         batch,
         logp=clean(batch.logp),
@@ -58,16 +63,20 @@ def prepared(batch: TokenBatch) -> TokenBatch:
         logp_infer=jax.lax.stop_gradient(clean(batch.logp_infer)),
         rewards=jax.lax.stop_gradient(jnp.asarray(batch.rewards, jnp.float32)),
         mask=mask,
-        logp_reference=None if batch.logp_reference is None else clean(batch.logp_reference),
-        values=None if batch.values is None else clean(batch.values),
+        logp_reference=clean_optional(batch.logp_reference),
+        values=clean_optional(batch.values),
+        sum_squared_probabilities=clean_optional(batch.sum_squared_probabilities),
     )
+
+
+COLUMNS = ("logp_train", "logp_infer", "mask", "logp_reference", "values", "sum_squared_probabilities")
 
 
 def _check_shapes(batch: TokenBatch) -> None:
     shape = jnp.shape(batch.logp)
     if len(shape) != 2:
         raise ValueError(f"logp must be [B, T]; got shape {shape}")
-    for name in ("logp_train", "logp_infer", "mask", "logp_reference", "values"):
+    for name in COLUMNS:
         array = getattr(batch, name)
         if array is not None and jnp.shape(array) != shape:
             raise ValueError(f"{name} has shape {jnp.shape(array)}; logp has {shape}")

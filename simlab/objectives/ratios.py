@@ -137,6 +137,10 @@ class Surrogate(ABC):
         """Whether u is the same at all tokens of a sequence, as group transforms need."""
         return False
 
+    def penalty(self, batch: TokenBatch, advantages: Array) -> Array | None:
+        """Return what to subtract from the advantage times u [B, T], or None for nothing."""
+        del batch, advantages
+
     def pool(self, weights: Array, mask: Array) -> Array:
         """Correction weights [B, T] as they multiply u."""
         del mask

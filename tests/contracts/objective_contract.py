@@ -9,6 +9,9 @@ import numpy as np
 
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.objectives.advantages import Gae, reward
+from simlab.objectives.covariance import ClipCov, KlCov
+from simlab.objectives.token_baseline import OptimalTokenBaseline
+from simlab.objectives.weighted_likelihood import Dro
 from tests.tolerances import assert_exact
 
 GROUPS, GROUP_SIZE, TOKENS = 2, 4, 6
@@ -161,13 +164,20 @@ def check_vmap(evaluate: Evaluate, vmapped: Evaluate) -> None:
 
 
 def compares_in_group(objective: Objective) -> bool:
-    """Whether equal rewards must give zero: not for the bare reward nor for a critic."""
-    return objective.advantage is not reward and not isinstance(objective.advantage, Gae)
+    """Whether equal rewards must give zero.
+
+    Not for the bare reward, a critic or the optimal token baseline, nor with a penalty beside the advantage.
+    """
+    if objective.regularizers or isinstance(objective.surrogate, Dro | KlCov):
+        return False
+    return objective.advantage is not reward and not isinstance(
+        objective.advantage, Gae | OptimalTokenBaseline
+    )
 
 
 def draws_noise(objective: Objective) -> bool:
     """Whether weights are tied to positions by `batch.key`, so that reordering groups changes the draw."""
-    return "key" in getattr(objective.distortion, "needs", ())
+    return "key" in getattr(objective.distortion, "needs", ()) or isinstance(objective.surrogate, ClipCov)
 
 
 def check_contract(objective: Objective) -> list[str]:

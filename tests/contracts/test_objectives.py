@@ -25,8 +25,13 @@ NAMES = (
     "dfpo_posorth+k3_mask",
     "dfpo_orth+acrl",
     "grpo+geo_mask+k3_mask+tis+opsm",
+    "dppo_tv+rollout_kl",
+    "ipo+trm+vaco",
+    "kl_cov+kpop",
+    "dro+m2_mask+seq_mis",
 )
-CORRECTIONS = tuple(suffix for suffix in SUFFIXES if suffix != "opsm")
+# The others compare theta with theta_old or with the inference engine.
+CORRECTIONS = tuple(suffix for suffix in SUFFIXES if suffix not in ("opsm", "rollout_kl"))
 
 
 def _switch(index, batch):

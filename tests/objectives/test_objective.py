@@ -43,6 +43,18 @@ PRESETS = {
     "dfpo_rebalance",
     "gspo_bias",
     "gspo_noise",
+    "dppo_tv",
+    "dppo_kl",
+    "ipo",
+    "kpop",
+    "drpo",
+    "vespo",
+    "luspo",
+    "m2po",
+    "gpg",
+    "dro",
+    "clip_cov",
+    "kl_cov",
 }
 
 
@@ -66,6 +78,26 @@ DEFAULTS = [
     ("gspo_noise", {"distortion_std": 0.2}),
     ("grpo+geo_mask", {"rejection_bounds": (0.999, 1.001), "baseline": "survivors"}),
     ("grpo+opsm", {"opsm_delta": 1e-4}),
+    ("dppo_tv", {"divergence_low": 0.2, "divergence_high": 0.2, "ratio_cap": 20, "anchor": "rollout"}),
+    ("dppo_kl", {"divergence_low": 0.05, "divergence_high": 0.05, "ratio_cap": 20, "anchor": "rollout"}),
+    ("ipo", {"divergence_bound": 0.3, "ratio_cap": 1e4, "anchor": "rollout"}),
+    ("kpop", {"kpop_bound": 0.1, "anchor": "rollout"}),
+    ("drpo", {"drpo_delta": 12.5, "anchor": "rollout"}),
+    ("vespo", {"vespo_k_positive": 2, "vespo_lambda_positive": 3, "ratio_cap": 3, "anchor": "rollout"}),
+    ("vespo", {"vespo_k_negative": 3, "vespo_lambda_negative": 2}),
+    ("luspo", {"clip_low": 2e-3, "clip_high": 2.5e-3, "aggregation": "seq-mean-token-sum"}),
+    ("m2po", {"m2_threshold": 0.04}),
+    ("gpg", {"advantage": "gpg", "aggregation": "token-mean"}),
+    ("dro", {"dro_beta": 0.1}),
+    ("clip_cov", {"cov_ratio": 2e-4, "cov_low": 1, "cov_high": 5, "clip_low": 0.2, "clip_high": 0.2}),
+    ("kl_cov", {"kl_cov_ratio": 2e-4, "kl_cov_coefficient": 0.1}),
+    ("grpo+rollout_kl", {"rollout_kl_coefficient": 1e-3}),
+    ("grpo+kpop", {"kpop_bound": 0.1}),
+    ("grpo+kpop_mask", {"kpop_bound": 0.1}),
+    ("grpo+m2_mask", {"m2_threshold": 0.04}),
+    ("grpo+prob_diff", {"prob_diff_bounds": (-0.2, 0.2)}),
+    ("grpo+trm", {"rejection_bounds": 0.05}),
+    ("grpo+vaco", {"vaco_bound": 0.3, "correction_clip": 2}),
 ]
 
 
@@ -189,4 +221,5 @@ def test_positional_order_of_the_batch():
         "key",
         "logp_reference",
         "values",
+        "sum_squared_probabilities",
     ]

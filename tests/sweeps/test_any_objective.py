@@ -64,5 +64,5 @@ def test_what_the_catalog_does_not_hold_keeps_its_own_program():
 
 
 def test_every_stage_of_an_objective_is_accounted_for():
-    others = {"rejections", "group_filter", "baseline", "source"}
+    others = {"rejections", "regularizers", "group_filter", "baseline", "source"}
     assert {field.name for field in dataclasses.fields(Objective)} == set(PICKED) | others
