@@ -58,7 +58,9 @@ def detect_micro_batch_effects(log: TokenLog) -> Answer:
         if score >= 1
         else "no: the PPO ratio is 1 before an update"
     )
-    recommendation = "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
+    recommendation = (
+        "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
+    )
     return Answer(
         QUESTION,
         verdict,

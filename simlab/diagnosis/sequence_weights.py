@@ -39,7 +39,7 @@ def measure_ess_loss(log_rho: np.ndarray, lengths: np.ndarray) -> tuple[float, f
         log_rho: log of the IS ratio of each token, [N].
         lengths: Tokens of each sequence, [S].
 
-    Source: lr Eq. 4; hacking Eq. 5.
+    Reference: lr Eq. 4; hacking Eq. 5.
     """
     real = lengths[lengths > 0]
     rho = np.exp(log_rho, dtype=np.float64)
@@ -139,7 +139,7 @@ def _groups(log: TokenLog) -> int:
 def gradient_errors(ess_loss: float, groups: int) -> dict[str, float]:
     """Return the mean squared error of the gradient under each correction, relative to its square.
 
-    Source: lr Eq. 2-6, 11.
+    Reference: lr Eq. 2-6, 11.
     """
     chosen = {name: CORRECTIONS[name] for name in OFFERED}
     total = dict.fromkeys(OFFERED, 0.0)

@@ -233,7 +233,9 @@ def test_reader_rejects_oversized_column_unread(tmp_path, monkeypatch):
         for _ in range(11):
             file.write_table(table)
     assert path.stat().st_size < 2 * 10**4
-    with pytest.raises(ValueError, match=r"bomb\.parquet: column logp_train must have at most 1,000,000 values"):
+    with pytest.raises(
+        ValueError, match=r"bomb\.parquet: column logp_train must have at most 1,000,000 values"
+    ):
         read_log(path)
 
 
