@@ -197,7 +197,7 @@ def curvature(context: DiagnosticContext) -> Metrics:
     recipe, trajectory = context.recipe, context.trajectory
 
     def logp(params: Params) -> Array:
-        sampled = trajectory.prompts, trajectory.responses, trajectory.experts
+        sampled = trajectory.prompts, trajectory.responses, trajectory.routed_experts
         scored = response_logps(params, recipe.model, Engine(), *sampled).logp
         return jnp.where(trajectory.mask, scored, 0.0)
 

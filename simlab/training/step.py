@@ -95,9 +95,9 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 def score_rollout(recipe: Recipe, params: Params, trajectory: Trajectory) -> tuple[Scores, Trajectory]:
     """Return the scores of the training engine, and the trajectory with the experts that it has to replay."""
     replay = recipe.engines.replay
-    sampled = trajectory.experts if replay == "R3" else None
-    scores = score(recipe, params, replace(trajectory, experts=sampled))
-    return scores, replace(trajectory, experts=scores.experts if replay == "R2" else sampled)
+    sampled = trajectory.routed_experts if replay == "R3" else None
+    scores = score(recipe, params, replace(trajectory, routed_experts=sampled))
+    return scores, replace(trajectory, routed_experts=scores.routed_experts if replay == "R2" else sampled)
 
 
 def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores: Scores) -> TokenBatch:
@@ -172,7 +172,7 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
         recipe.engines.train,
         trajectory.prompts,
         trajectory.responses,
-        trajectory.experts,
+        trajectory.routed_experts,
         group_size=recipe.group_size,
     )
 

@@ -230,20 +230,20 @@ def routed():
     recipe = small_recipe(COARSE_ROUTER, "grpo", model=MOE, optimizer=AdamW(learning_rate=0.1))
     state = small_state(recipe)
     sampled = roll(recipe, state)
-    chosen = scored(recipe, state.params, replace(sampled, experts=None)).experts
-    assert bool(jnp.any(chosen != sampled.experts))
+    chosen = scored(recipe, state.params, replace(sampled, routed_experts=None)).routed_experts
+    assert bool(jnp.any(chosen != sampled.routed_experts))
     return recipe, state, sampled, chosen
 
 
 def test_replaying_ones_own_experts_changes_no_bit(routed):
     recipe, state, sampled, chosen = routed
-    free = scored(recipe, state.params, replace(sampled, experts=None))
-    own = scored(recipe, state.params, replace(sampled, experts=chosen))
+    free = scored(recipe, state.params, replace(sampled, routed_experts=None))
+    own = scored(recipe, state.params, replace(sampled, routed_experts=chosen))
     theirs = scored(recipe, state.params, sampled)
     assert_exact(own.logp, free.logp)
     assert bool(jnp.any(theirs.logp != free.logp))
     # What is returned stays the engine's own choice; the first layer reads the same input either way.
-    assert_exact(theirs.experts[:, :, 0], chosen[:, :, 0])
+    assert_exact(theirs.routed_experts[:, :, 0], chosen[:, :, 0])
 
 
 @pytest.mark.parametrize("replay", REPLAYS)
@@ -251,12 +251,12 @@ def test_r3_scores_with_the_experts_of_the_rollout_and_r2_updates_with_those_of_
     recipe, state, sampled, chosen = routed
     recipe = replace(recipe, engines=replace(recipe.engines, replay=replay))
     scores, replayed = jax.jit(score_rollout, compiler_options=QUICK)(recipe, state.params, sampled)
-    used = sampled.experts if replay == "R3" else None
-    expected = scored(recipe, state.params, replace(sampled, experts=used)).logp
+    used = sampled.routed_experts if replay == "R3" else None
+    expected = scored(recipe, state.params, replace(sampled, routed_experts=used)).logp
     # Another program: float32 round-off of log-probabilities of order one.
     np.testing.assert_allclose(scores.logp, expected, atol=100 * 2.0**-24)
-    kept = {"none": None, "R2": chosen, "R3": sampled.experts}[replay]
-    assert_same_tree(replayed.experts, kept)
+    kept = {"none": None, "R2": chosen, "R3": sampled.routed_experts}[replay]
+    assert_same_tree(replayed.routed_experts, kept)
 
 
 def test_replay_reaches_the_updates(routed):
