@@ -96,8 +96,8 @@ plt.show()
 # %% [markdown]
 # ## The other questions
 #
-# The same file answers the other questions, or reports that it lacks the data. All answers for the run without
-# a fault:
+# The same file answers the other questions, or reports that it lacks the data. All answers for the run
+# without a fault:
 
 # %%
 pd.DataFrame(
@@ -110,7 +110,7 @@ pd.DataFrame(
 # %% [markdown]
 # ## Your own run
 #
-# With verl 0.9: install simlab in its environment, set one variable, train a few steps, and run `simlab diagnose`.
+# With verl 0.9: install simlab in its environment, set one variable, train a few steps, run `simlab diagnose`.
 #
 # ```console
 # $ pip install '.[verl]'        # from a checkout
