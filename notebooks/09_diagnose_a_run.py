@@ -110,7 +110,7 @@ pd.DataFrame(
 # %% [markdown]
 # ## Your own run
 #
-# With verl 0.9: install simlab in its environment, set one variable, train a few steps, run `simlab diagnose`.
+# With verl 0.9: install simlab in its environment, set one variable, train a few steps, run the command.
 #
 # ```console
 # $ pip install '.[verl]'        # from a checkout
