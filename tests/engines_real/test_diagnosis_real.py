@@ -8,7 +8,7 @@ import pytest
 
 from simlab.diagnosis.catalog import answer_questions
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.diagnosis.weight_sync import weight_sync
+from simlab.diagnosis.weight_sync import detect_weight_sync
 from simlab.models import MODELS
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.protocol import Sampling
@@ -80,11 +80,11 @@ def _print_answers(name, found):
 def test_diagnosis_tells_broken_reload_from_fp8(params, trainer):
     with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
         engine.sync_weights(CONFIG, params)
-        honest = weight_sync(_log(engine, trainer, [params] * 4))
+        honest = detect_weight_sync(_log(engine, trainer, [params] * 4))
         # The same weights again; the assertion that would catch it is off, as in a run without one.
         engine.repack, engine.parity = False, float("inf")
         engine.sync_weights(CONFIG, params)
-        broken = weight_sync(_log(engine, trainer, [params] * 4))
+        broken = detect_weight_sync(_log(engine, trainer, [params] * 4))
     _print_answers("fp8 cache", {"no_fault": honest, "broken": broken})
     assert not honest.has_fault, honest
     assert broken.has_fault, broken
