@@ -26,6 +26,9 @@ class TokenBatch:
     - `logp_reference` [B, T]: reference policy, for the KL term.
     - `values` [B, T]: critic values at theta_old, for `gae`.
     - `sum_squared_probabilities` [B, T]: sum of pi_train^2 over the vocabulary, for `otb`.
+    - `tokens` [B, T]: sampled tokens, to place `logp` in the vocabulary.
+    - `logp_vocabulary`, `logp_infer_vocabulary` [B, T, V]: log-probabilities of all tokens under theta and
+      under the inference engine, after temperature and filters. For `score_centering`.
 
     Source: hacking Eq. 5, 25; verl core_algos.
     """
@@ -40,6 +43,9 @@ class TokenBatch:
     logp_reference: Array | None = None
     values: Array | None = None
     sum_squared_probabilities: Array | None = None
+    tokens: Array | None = None
+    logp_vocabulary: Array | None = None
+    logp_infer_vocabulary: Array | None = None
 
 
 def prepared(batch: TokenBatch) -> TokenBatch:
@@ -56,6 +62,9 @@ def prepared(batch: TokenBatch) -> TokenBatch:
     def clean_optional(x: Array | None) -> Array | None:
         return None if x is None else clean(x)
 
+    def clean_vocabulary(x: Array | None) -> Array | None:
+        return None if x is None else jnp.where(mask[..., None], jnp.asarray(x, jnp.float32), jnp.float32(0))
+
     return replace(
         batch,
         logp=clean(batch.logp),
@@ -66,6 +75,8 @@ def prepared(batch: TokenBatch) -> TokenBatch:
         logp_reference=clean_optional(batch.logp_reference),
         values=clean_optional(batch.values),
         sum_squared_probabilities=clean_optional(batch.sum_squared_probabilities),
+        logp_vocabulary=clean_vocabulary(batch.logp_vocabulary),
+        logp_infer_vocabulary=jax.lax.stop_gradient(clean_vocabulary(batch.logp_infer_vocabulary)),
     )
 
 
@@ -80,6 +91,15 @@ def _check_shapes(batch: TokenBatch) -> None:
         array = getattr(batch, name)
         if array is not None and jnp.shape(array) != shape:
             raise ValueError(f"{name} has shape {jnp.shape(array)}; logp has {shape}")
+    if batch.tokens is not None and jnp.shape(batch.tokens) != shape:
+        raise ValueError(f"tokens must be of shape {shape}, got {jnp.shape(batch.tokens)}.")
+    sizes = {
+        name: jnp.shape(getattr(batch, name))
+        for name in ("logp_vocabulary", "logp_infer_vocabulary")
+        if getattr(batch, name) is not None
+    }
+    if any(len(size) != 3 or size[:2] != shape for size in sizes.values()) or len(set(sizes.values())) > 1:
+        raise ValueError(f"vocabulary columns must be of one shape {(*shape, 'V')}, got {sizes}.")
     if jnp.shape(batch.rewards) != shape[:1]:
         raise ValueError(f"rewards has shape {jnp.shape(batch.rewards)}; expected {shape[:1]}")
     if batch.group_size < 1 or shape[0] % batch.group_size:

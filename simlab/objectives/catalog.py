@@ -57,6 +57,7 @@ from simlab.objectives.transforms import (
     Unchanged,
 )
 from simlab.objectives.trust_regions import DppoKl, DppoTv, Drpo, Ipo, Kpop, M2po
+from simlab.objectives.vocabulary import ScoreCentering
 from simlab.objectives.weighted_likelihood import Dro, Vespo
 
 GRPO = Objective(advantages.grpo, Clipped(token_ratio, DualClip(0.2, 0.2, inf)))
@@ -232,6 +233,11 @@ SUFFIXES: dict[str, Suffix] = {
     ),
     "rollout_kl": Suffix(
         "regularizers", RolloutKl(1e-3), source="Kimi-K2.5 arXiv 2602.02276; prime-rl trainer/rl/loss.py"
+    ),
+    "score_centering": Suffix(
+        "centering",
+        ScoreCentering(),
+        source="score centering arXiv 2609.20807; torchtitan rl/losses/score_centering.py",
     ),
     "opsm": Suffix("staleness", OffPolicySequenceMask(1e-4), source="slime opsm_delta"),
 }

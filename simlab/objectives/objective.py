@@ -23,6 +23,7 @@ from simlab.objectives.ratios import Surrogate
 from simlab.objectives.rejection import OffPolicySequenceMask
 from simlab.objectives.token_baseline import OptimalTokenBaseline
 from simlab.objectives.transforms import GroupTransform
+from simlab.objectives.vocabulary import ScoreCentering
 
 Weights = Callable[[TokenBatch, Array], Array]
 
@@ -53,6 +54,7 @@ class Objective:
     - `transform`: of the group's sequence weights, see `transforms.py`.
     - `distortion`: injected weights, see `distortions.py`.
     - `regularizers`: terms to subtract that do not depend on the advantage, see `regularizers.py`.
+    - `centering`: baseline of the score over the vocabulary, see `vocabulary.py`.
     - `source`: where the preset's form and numbers come from.
 
     Source: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
@@ -66,6 +68,7 @@ class Objective:
     transform: GroupTransform | None = None
     distortion: Callable[[TokenBatch], Array] | None = None
     regularizers: tuple[Callable[[TokenBatch], Array], ...] = ()
+    centering: ScoreCentering | None = None
     aggregation: Aggregation = static(default=seq_mean_token_mean)
     group_filter: bool = static(default=False)
     baseline: str = static(default="survivors")
@@ -130,6 +133,8 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     penalty = objective.surrogate.penalty(kept, terms.advantages)
     if penalty is not None:
         per_token = per_token - penalty
+    if objective.centering is not None:
+        per_token = per_token - objective.centering(objective.surrogate, kept, terms.advantages)
     per_token = per_token * correction * terms.distortion
     value = objective.aggregation(jnp.where(mask, per_token, 0), mask)
     for regularizer in objective.regularizers:
@@ -151,7 +156,10 @@ def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch,
 
 
 def _check_needs(objective: Objective, batch: TokenBatch) -> None:
-    for stage in (objective.advantage, objective.distortion, objective.surrogate):
+    if objective.centering is not None and (objective.correction or objective.transform) is not None:
+        raise ValueError("score_centering must not be combined with a correction or a group transform.")
+    stages = (objective.advantage, objective.distortion, objective.surrogate, objective.centering)
+    for stage in stages:
         for name in getattr(stage, "needs", ()):
             if getattr(batch, name) is None:
                 raise ValueError(f"this objective needs TokenBatch.{name}, which is None")

@@ -42,6 +42,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     "kl_cov_coefficient": (0.0, INFINITY, False),
     "rollout_kl_coefficient": (0.0, INFINITY, False),
     "prob_diff_bounds": (-1.0, 1.0, True),
+    "top_k": (1.0, INFINITY, False),
     "vaco_bound": (0.0, INFINITY, False),
     "sapo_tau_positive": (2.0**-126, INFINITY, False),
     "sapo_tau_negative": (2.0**-126, INFINITY, False),

@@ -28,8 +28,16 @@ def anchored_ratio(batch: TokenBatch, anchor: Anchor) -> Array:
     return jnp.exp(clamp(batch.logp - anchor(batch), -TOKEN_LIMIT, TOKEN_LIMIT))
 
 
+class Anchored(Surrogate):
+    """Base of the surrogates whose coefficient depends on p and a of the token alone."""
+
+    def elementwise(self) -> bool:
+        """True."""
+        return True
+
+
 @pytree
-class DppoTv(Surrogate):
+class DppoTv(Anchored):
     """DPPO-Binary-TV: keep a token unless |p - a| has left the bound in the direction of the update.
 
     u = sg(min(p / a, ratio_cap) keep) log p.
@@ -52,7 +60,7 @@ class DppoTv(Surrogate):
 
 
 @pytree
-class DppoKl(Surrogate):
+class DppoKl(Anchored):
     """DPPO-Binary-KL: drop a token whose binary KL(a, p) exceeds the bound in the direction of the update.
 
     u = sg(min(p / a, ratio_cap) keep) log p.
@@ -83,7 +91,7 @@ def _truncated(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: Array) -> A
 
 
 @pytree
-class Ipo(Surrogate):
+class Ipo(Anchored):
     """IPO: keep a token iff |p - a| is at most `divergence_bound`, whatever the sign of the advantage.
 
     u has value and coefficient min(p / a, ratio_cap) keep.
@@ -106,7 +114,7 @@ class Ipo(Surrogate):
 
 
 @pytree
-class Kpop(Surrogate):
+class Kpop(Anchored):
     """KPop on the current policy: keep a token iff its symmetric binary KL is at most `kpop_bound`.
 
     u has value and coefficient (p / a) keep.
@@ -128,7 +136,7 @@ class Kpop(Surrogate):
 
 
 @pytree
-class Drpo(Surrogate):
+class Drpo(Anchored):
     """DRPO: u = w - sign(A) a (w - 1)^2 / (2 delta), w = p / a differentiated.
 
     The coefficient of a token is w (A - |A| (p - a) / delta). No token is dropped: since |p - a| <= 1, the

@@ -85,6 +85,7 @@ class AnyObjective:
     baseline = "survivors"
     group_filter = False
     transform = None
+    centering = None
 
     def _pick(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
@@ -189,8 +190,11 @@ class AnySurrogate:
 def shared(objective: Objective) -> AnyObjective | Objective:
     """Return `objective` in the form that all of the catalog share, or itself if a stage is not in it.
 
-    The latter are compositions that no preset or suffix has, and `gae`, which reads a critic.
+    The latter are compositions that no preset or suffix has, `gae`, which reads a critic, and score
+    centering, which reads the vocabulary.
     """
+    if objective.centering is not None:
+        return replace(objective, source="")
     picks, stages = {}, {}
     for field in PICKED:
         menu, stage = MENUS[field], getattr(objective, field)

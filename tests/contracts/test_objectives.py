@@ -12,7 +12,9 @@ from tests.tolerances import assert_exact
 
 NAMES = (
     *OBJECTIVES,
-    *(f"grpo+{suffix}" for suffix in SUFFIXES),
+    *(f"grpo+{suffix}" for suffix in SUFFIXES if suffix != "score_centering"),
+    "gpg+score_centering",
+    "ipo+score_centering+trm",
     "reinforce+tis",
     "ppo+acrl",
     "dapo+acrl",
@@ -30,8 +32,8 @@ NAMES = (
     "kl_cov+kpop",
     "dro+m2_mask+seq_mis",
 )
-# The others compare theta with theta_old or with the inference engine.
-CORRECTIONS = tuple(suffix for suffix in SUFFIXES if suffix not in ("opsm", "rollout_kl"))
+# The others read theta or the vocabulary.
+CORRECTIONS = tuple(suffix for suffix in SUFFIXES if SUFFIXES[suffix].field in ("correction", "rejections"))
 
 
 def _switch(index, batch):

@@ -92,6 +92,7 @@ DEFAULTS = [
     ("clip_cov", {"cov_ratio": 2e-4, "cov_low": 1, "cov_high": 5, "clip_low": 0.2, "clip_high": 0.2}),
     ("kl_cov", {"kl_cov_ratio": 2e-4, "kl_cov_coefficient": 0.1}),
     ("grpo+rollout_kl", {"rollout_kl_coefficient": 1e-3}),
+    ("gpg+score_centering", {"top_k": np.inf}),
     ("grpo+kpop", {"kpop_bound": 0.1}),
     ("grpo+kpop_mask", {"kpop_bound": 0.1}),
     ("grpo+m2_mask", {"m2_threshold": 0.04}),
@@ -222,4 +223,7 @@ def test_positional_order_of_the_batch():
         "logp_reference",
         "values",
         "sum_squared_probabilities",
+        "tokens",
+        "logp_vocabulary",
+        "logp_infer_vocabulary",
     ]

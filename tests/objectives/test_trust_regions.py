@@ -28,10 +28,10 @@ def far_batch(seed: int) -> TokenBatch:
 def columns(batch: TokenBatch, anchor: str = "rollout"):
     """Return log p, log a, GRPO's advantages and the mask in float64."""
     base = batch.logp_infer if anchor == "rollout" else batch.logp_train
-    rewards = np.float64(batch.rewards).reshape(-1, batch.group_size)
+    rewards = np.asarray(batch.rewards, np.float64).reshape(-1, batch.group_size)
     centered = rewards - rewards.mean(1, keepdims=True)
     advantages = (centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)).reshape(-1, 1)
-    return np.float64(batch.logp), np.float64(base), advantages, np.asarray(batch.mask)
+    return np.asarray(batch.logp, np.float64), np.float64(base), advantages, np.asarray(batch.mask)
 
 
 def binary_kl(x, y, floor):
@@ -128,13 +128,13 @@ def test_rollout_kl_is_a_token_mean_of_what_rejections_leave():
     kept = np.asarray(terms.mask)
     lost = value_of("grpo+kpop_mask", batch)
     lost = lost - value_of("grpo+kpop_mask+rollout_kl", batch, rollout_kl_coefficient=1.0)
-    squares = (np.float64(batch.logp) - batch.logp_infer) ** 2
+    squares = (np.asarray(batch.logp, np.float64) - batch.logp_infer) ** 2
     np.testing.assert_allclose(lost, squares[kept].mean(), rtol=1e-5)
 
 
 def test_kpop_weights_are_untruncated_and_keep_the_denominator():
     batch = far_batch(3)
-    q, mu = np.float64(batch.logp_train), np.float64(batch.logp_infer)
+    q, mu = np.asarray(batch.logp_train, np.float64), np.asarray(batch.logp_infer, np.float64)
     terms = rollout_terms(named("grpo+kpop"), prepared(batch))
     keep = symmetric(np.exp(q), np.exp(mu), 1e-8) <= 0.1
     mask = np.asarray(batch.mask)
@@ -154,7 +154,7 @@ def kept_tokens(name: str, batch: TokenBatch, **overrides) -> np.ndarray:
 def test_masks_are_the_published_rules():
     batch = far_batch(4)
     mask = np.asarray(batch.mask)
-    q, mu = np.exp(np.float64(batch.logp_train)), np.exp(np.float64(batch.logp_infer))
+    q, mu = np.exp(np.asarray(batch.logp_train, np.float64)), np.exp(np.asarray(batch.logp_infer, np.float64))
     log_rho = np.log(q / mu)
     longest = np.where(mask, log_rho**2 / 2, 0).max(1, keepdims=True)
     rules = {
@@ -173,7 +173,7 @@ def test_masks_are_the_published_rules():
 def test_m2_mask_drops_the_largest_but_never_all(threshold):
     batch = far_batch(5)
     mask = np.asarray(batch.mask)
-    squares = (np.float64(batch.logp_train) - batch.logp_infer) ** 2
+    squares = (np.asarray(batch.logp_train, np.float64) - batch.logp_infer) ** 2
     left = sorted(squares[mask].tolist())
     while len(left) > 1 and np.mean(left) >= threshold:
         left.pop()
@@ -184,7 +184,7 @@ def test_m2_mask_drops_the_largest_but_never_all(threshold):
 def test_vaco_drops_only_tokens_that_move_away():
     batch = far_batch(6)
     mask = np.asarray(batch.mask)
-    log_rho = np.float64(batch.logp_train) - batch.logp_infer
+    log_rho = np.asarray(batch.logp_train, np.float64) - batch.logp_infer
     terms = rollout_terms(resolve("grpo+vaco", vaco_bound=0.5), prepared(batch))
     distance = np.where(mask, np.abs(np.exp(log_rho) - 1), 0).sum(1) / np.maximum(mask.sum(1), 1)
     away = np.sign(log_rho) * np.asarray(terms.advantages) > 0

@@ -38,8 +38,8 @@ def test_the_moments_of_another_correction_differ(monkeypatch, wrong, name):
     assert vexact.counterpart_residual(name) > 0.01
 
 
-# Suffixes of 2026 without exact moments; m2_mask depends on the whole batch, rollout_kl is no correction.
-UNCOVERED = {"kpop", "vaco", "kpop_mask", "m2_mask", "prob_diff", "trm", "rollout_kl"}
+# Suffixes of 2026 without exact moments; m2_mask depends on the whole batch, the last two do not weigh rho.
+UNCOVERED = {"kpop", "vaco", "kpop_mask", "m2_mask", "prob_diff", "trm", "rollout_kl", "score_centering"}
 # Presets with the inference engine as anchor.
 ANCHORED = {"dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po"}
 
