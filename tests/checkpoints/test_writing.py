@@ -169,7 +169,7 @@ def changed(name, value):
             TINY,
             lambda: changed("norm", jnp.ones(32, jnp.bfloat16)),
             {},
-            r"norm must be .* got bfloat16\[32\]",
+            r"norm .* got bfloat16\[32\]",
         ),
         (TINY, lambda: changed("lm_head", jnp.ones(1)), {}, r"lm_head must be absent, got"),
         (TINY, lambda: {"norm": jnp.ones(32)}, {}, r"embedding must be .*, got missing"),
