@@ -29,13 +29,13 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
+from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import (
     OBJECTIVES,
     SUFFIXES,
     TokenBatch,
     objective_value,
     override_names,
-    record,
     token_coefficients,
 )
 from simlab.objectives.ratios import Surrogate, token_ratio
@@ -49,11 +49,11 @@ from tests.contracts.objective_contract import check_contract
 
 
 # %%
-@record()
+@pytree
 class Parabola(Surrogate):
     """A quadratic penalty on leaving r = 1, instead of a clip."""
 
-    width: float | jax.Array = 0.2
+    width: Scalar = 0.2
 
     def __call__(self, batch, advantages):
         ratio = token_ratio(batch)

@@ -14,14 +14,14 @@ from experiments import campaign
 from experiments.dynamics_study.runs import CHUNK, Frames, places
 from experiments.dynamics_study.studies import curves, policies, run_row, taught
 from simlab.core.experiment import Run
+from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, named
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
-from simlab.objectives.record import Scalar, record
 from simlab.sweeps.program import Lane, stacked
+from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train
-from simlab.training.probes import Subject
 from simlab.training.recipe import Recipe, TrainState
 
 PENALTY = 1.0
@@ -42,7 +42,7 @@ def distances(batch: TokenBatch) -> Array:
     return jax.vmap(lambda x: masked_mean(x, batch.mask, axis=1))(tokens)
 
 
-@record()
+@pytree
 class Distance:
     """ACRL with X and Y in one of the `distances`, per group."""
 
@@ -136,7 +136,7 @@ def _first_distance(recipe: Recipe, state: TrainState) -> Array:
         correction: Any = recipe.objective.correction
 
         def at(step: Array) -> Array:
-            batch = Subject(recipe, replace(state, step=step)).batch
+            batch = DiagnosticContext(recipe, replace(state, step=step)).batch
             return jnp.mean(distances(batch)[correction.which])
 
         return jnp.mean(lax.map(at, jnp.arange(FIRST_STEPS, dtype=jnp.int32)))

@@ -1,12 +1,12 @@
 """Softmax probabilities with temperature and a remainder, from the steps of `simlab.engines`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree
 from simlab.engines.engine import Softmax
 from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import Site, site_key, store
@@ -17,8 +17,7 @@ from simlab.formats.scale_rules import divide
 UNROUNDED = Site()
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Setting:
     """The sites of a softmax, and what else may differ between two settings; every field is traced.
 

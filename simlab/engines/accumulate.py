@@ -4,14 +4,12 @@ An accumulator is a record with a method `dot(a, b)`, a [M, K] times b [K, N], b
 Numbers in it are data, what shapes the program is static. A model of a tensor core is one more such record.
 """
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree, static
 from simlab.engines.exact_sum import DEFAULT_SLICES, MAX_TERMS, exact_dot
 from simlab.engines.site import Site, store
 
@@ -29,8 +27,7 @@ class Accumulator(Protocol):
         ...
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Float32Sum:
     """The device's own float32 product. Its order, and so its last bits, depend on the shapes."""
 
@@ -39,8 +36,7 @@ class Float32Sum:
         return float32_dot(a, b)
 
 
-@partial(register_dataclass, data_fields=[], meta_fields=["slices"])
-@dataclass(frozen=True)
+@pytree
 class ExactSum:
     """Exact sum of the products, rounded once to float32: the same bits for any batch, order and device.
 
@@ -48,7 +44,7 @@ class ExactSum:
     see `exact_sum.exact_dot`.
     """
 
-    slices: int = DEFAULT_SLICES
+    slices: int = static(default=DEFAULT_SLICES)
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return float32 [M, N]; raises `ValueError` for K above `MAX_TERMS`."""
@@ -57,12 +53,7 @@ class ExactSum:
         return exact_dot(a, b, self.slices)
 
 
-@partial(
-    register_dataclass,
-    data_fields=["partial"],
-    meta_fields=["block", "order", "splits", "inside"],
-)
-@dataclass(frozen=True)
+@pytree
 class PartialSums:
     """Sums of `block` products in float32, combined in a given order and rounded to the site `partial`.
 
@@ -83,10 +74,10 @@ class PartialSums:
     """
 
     partial: Site
-    block: int = 32
-    order: str = "sequential"
-    splits: int = 1
-    inside: str = "dot"
+    block: int = static(default=32)
+    order: str = static(default="sequential")
+    splits: int = static(default=1)
+    inside: str = static(default="dot")
 
     def __post_init__(self):
         """Refuse unknown names and empty blocks."""

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import Integer
 from simlab.engines.accumulate import Accumulator, PartialSums
 from simlab.engines.catalog import FP8_S4, find_pair
 from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import Site
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, SCALINGS, Format
-from simlab.formats.format import Number
 
 
-def truncated_fp8(engine: Engine, bits: Number) -> Engine:
+def truncated_fp8(engine: Engine, bits: Integer) -> Engine:
     """Truncate the operands of projections and experts to `bits`, 2 to 21, scaled as FP8.
 
     Activations are scaled per token and weights per channel to the range of E4M3, whose numbers these are but
@@ -33,7 +33,7 @@ def truncated_fp8(engine: Engine, bits: Number) -> Engine:
     return replace(engine, projection=replace(engine.projection, activations=x, weights=w))
 
 
-def truncated(engine: Engine, bits: Number) -> Engine:
+def truncated(engine: Engine, bits: Integer) -> Engine:
     """Truncate the operands of projections and experts to `bits`, 0 to 21, where they are, without a scale.
 
     The range stays that of float32. An engine that stores BF16 operands is itself at 7 bits.
@@ -44,7 +44,7 @@ def truncated(engine: Engine, bits: Number) -> Engine:
     return replace(engine, projection=replace(engine.projection, activations=site, weights=site))
 
 
-def rounded_sums(engine: Engine, bits: Number) -> Engine:
+def rounded_sums(engine: Engine, bits: Integer) -> Engine:
     """Round every product's running sum to `bits`, 0 to 21 or 23, after each 16 terms; 23 is float32.
 
     The order within is fixed, so an engine that adds in order (`bf16-ordered`) is itself at 23 bits.
@@ -57,14 +57,14 @@ def rounded_sums(engine: Engine, bits: Number) -> Engine:
     return _adding(engine, PartialSums(site, block=16, inside="ordered"))
 
 
-DOSES: dict[str, Callable[[Engine, Number], Engine]] = {
+DOSES: dict[str, Callable[[Engine, Integer], Engine]] = {
     "truncated-fp8": truncated_fp8,
     "truncated": truncated,
     "rounded-sums": rounded_sums,
 }
 
 
-def dosed(pair: EnginePair | str, dose: str, bits: Number) -> EnginePair:
+def dosed(pair: EnginePair | str, dose: str, bits: Integer) -> EnginePair:
     """Return the pair with a dose of `DOSES` on its inference side; raises `ValueError` for unknown names."""
     pair = find_pair(pair)
     return replace(pair, infer=lookup(DOSES, dose, "dose")(pair.infer, bits))
@@ -74,7 +74,7 @@ def _truncating(fmt: Format, scaling) -> Site:
     return Site(fmt, ROUNDINGS["toward_zero"], OVERFLOWS["saturate"], scaling)
 
 
-def _wide(bits: Number) -> Format:
+def _wide(bits: Integer) -> Format:
     """Return float32 with other mantissa bits."""
     largest = (2 - jnp.ldexp(jnp.float32(1), -bits)) * jnp.float32(2.0**127)
     return replace(FORMATS["fp32"], mantissa_bits=bits, max_finite=largest, min_finite=-largest)
@@ -89,7 +89,7 @@ def _adding(engine: Engine, accumulator: Accumulator) -> Engine:
     return replace(engine, attention=attention, **products)
 
 
-def _checked(bits: Number, allowed: tuple[int, ...]) -> Number:
+def _checked(bits: Integer, allowed: tuple[int, ...]) -> Integer:
     """Return int32 bits; what is traced or stacked passes unseen."""
     if isinstance(bits, jax.Array):
         return bits.astype(jnp.int32)

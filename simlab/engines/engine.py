@@ -1,12 +1,11 @@
 """The engine record: which format, scaling, rounding and order of summation holds at each site."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import field
 
 import jax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree, static
 from simlab.engines.accumulate import Accumulator, Float32Sum
 from simlab.engines.site import FLOAT32_SITE, Site
 
@@ -14,8 +13,7 @@ NORMALIZE = ("before", "after")
 REPLAYS = ("none", "R2", "R3")
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Linear:
     """Sites of a matrix product with weights: x `activations`, w `weights`, the result `output`."""
 
@@ -25,8 +23,7 @@ class Linear:
     accumulator: Accumulator = field(default_factory=Float32Sum)
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Softmax:
     """Sites of exp(z - max z) / sum: what is rounded, in the order in which it is computed.
 
@@ -42,12 +39,7 @@ class Softmax:
     log_probs: Site = FLOAT32_SITE
 
 
-@partial(
-    register_dataclass,
-    data_fields=["queries", "cache", "softmax", "output", "score_accumulator", "value_accumulator"],
-    meta_fields=["normalize"],
-)
-@dataclass(frozen=True)
+@pytree
 class Attention:
     """Sites of attention. `softmax.logits` are the scores, `softmax.probs` the attention probabilities.
 
@@ -62,7 +54,7 @@ class Attention:
     output: Site = FLOAT32_SITE
     score_accumulator: Accumulator = field(default_factory=Float32Sum)
     value_accumulator: Accumulator = field(default_factory=Float32Sum)
-    normalize: str = "before"
+    normalize: str = static(default="before")
 
     def __post_init__(self):
         """Refuse an unknown order of division."""
@@ -70,8 +62,7 @@ class Attention:
             raise ValueError(f"unknown normalize {self.normalize!r}; allowed: {', '.join(NORMALIZE)}")
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Norm:
     """Sites of RMSNorm: `input` is what it reads, `normalized` x / rms(x), `output` that times the weight."""
 
@@ -80,8 +71,7 @@ class Norm:
     output: Site = FLOAT32_SITE
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Engine:
     """Numerics of one forward pass, site by site; `Engine()` is float32 throughout.
 
@@ -113,8 +103,7 @@ class Engine:
     elementwise: Site = FLOAT32_SITE
 
 
-@partial(register_dataclass, data_fields=["train", "infer"], meta_fields=["replay"])
-@dataclass(frozen=True)
+@pytree
 class EnginePair:
     """The engine that computes gradients, the engine that samples, and whose choice of experts training uses.
 
@@ -126,7 +115,7 @@ class EnginePair:
 
     train: Engine
     infer: Engine
-    replay: str = "none"
+    replay: str = static(default="none")
 
     def __post_init__(self):
         """Refuse an unknown replay."""

@@ -5,18 +5,15 @@ batch-invariant kernels. The records here wrap any accumulator, and may wrap eac
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree, static
 from simlab.engines.accumulate import Accumulator, blocks_of
 
 
-@partial(register_dataclass, data_fields=["inner"], meta_fields=["every"])
-@dataclass(frozen=True)
+@pytree
 class Promoted:
     """Partial sums of `every` products, each begun at zero and added to a float32 sum outside the adder.
 
@@ -24,7 +21,7 @@ class Promoted:
     """
 
     inner: Accumulator
-    every: int = 128
+    every: int = static(default=128)
 
     def __post_init__(self):
         """Refuse empty partial sums."""
@@ -36,8 +33,7 @@ class Promoted:
         return _sum_of_ranges(self.inner.dot, a, b, self.every)
 
 
-@partial(register_dataclass, data_fields=["inner"], meta_fields=["splits", "tile"])
-@dataclass(frozen=True)
+@pytree
 class SplitK:
     """K in `splits` ranges of whole tiles, one partial sum each, added in float32 from left to right.
 
@@ -45,8 +41,8 @@ class SplitK:
     """
 
     inner: Accumulator
-    splits: int = 4
-    tile: int = 32
+    splits: int = static(default=4)
+    tile: int = static(default=32)
 
     def __post_init__(self):
         """Refuse empty ranges."""
@@ -59,8 +55,7 @@ class SplitK:
         return _sum_of_ranges(self.inner.dot, a, b, max(-(-tiles // self.splits), 1) * self.tile)
 
 
-@partial(register_dataclass, data_fields=["inner"], meta_fields=["tile"])
-@dataclass(frozen=True)
+@pytree
 class LastTileFirst:
     """Tiles of `tile` terms from the last to the first, through one running sum: values in FlashAttention.
 
@@ -72,7 +67,7 @@ class LastTileFirst:
     """
 
     inner: Accumulator
-    tile: int = 128
+    tile: int = static(default=128)
 
     def __post_init__(self):
         """Refuse empty tiles."""

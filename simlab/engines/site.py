@@ -1,13 +1,12 @@
 """A site: one place of the forward pass at which a tensor is stored, and in which format."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from jax import Array
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import Flag, pytree
 from simlab.core.streams import stream
-from simlab.core.trees import register_dataclass
 from simlab.formats import (
     FORMATS,
     OVERFLOWS,
@@ -19,11 +18,9 @@ from simlab.formats import (
     StochasticRounding,
     quantize,
 )
-from simlab.formats.format import Number
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Site:
     """Format, rounding, overflow rule and scaling of one stored tensor.
 
@@ -34,7 +31,7 @@ class Site:
 
     format: Format | None = None
     rounding: Rounding | StochasticRounding | None = None
-    saturate: Number | None = None
+    saturate: Flag | None = None
     scaling: Scaling | None = None
 
     @staticmethod

@@ -9,8 +9,7 @@ All is plain XLA, a loop over blocks: Pallas compiles nothing for a CPU, and a k
 would be as many models of one adder. What it costs is the result `bench_tensor_cores`.
 """
 
-from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -19,10 +18,9 @@ import numpy as np
 from jax import Array, lax
 
 from simlab.core.catalog import lookup
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Integer, pytree, static
 from simlab.engines.accumulate import blocks_of
 from simlab.formats import FORMATS, Format
-from simlab.formats.format import Number
 
 MIN_EXPONENT, MAX_EXPONENT = -126, 127
 ZERO_EXPONENT = -126
@@ -39,12 +37,7 @@ class Split(NamedTuple):
     exponent: Array
 
 
-@partial(
-    register_dataclass,
-    data_fields=["fraction_bits", "result_bits", "min_exponent"],
-    meta_fields=["block"],
-)
-@dataclass(frozen=True)
+@pytree
 class TensorCore:
     """The adder of one tensor core for operands of one format; the running sum passes it with every block.
 
@@ -61,10 +54,10 @@ class TensorCore:
     Source: MMA-Sim (arXiv 2511.10909) Sec. IV.
     """
 
-    block: int
-    fraction_bits: Number
-    result_bits: Number
-    min_exponent: Number
+    block: int = static()
+    fraction_bits: Integer
+    result_bits: Integer
+    min_exponent: Integer
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return float32 [M, N], with the bits of the unit that goes over K from left to right."""
@@ -113,8 +106,7 @@ class TensorCore:
         return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class MXTensorCore:
     """A tensor core that takes MX blocks of as many elements as its own; operands come scaled already.
 
@@ -127,7 +119,7 @@ class MXTensorCore:
     """
 
     core: TensorCore
-    depth: Number
+    depth: Integer
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return float32 [M, N] of a [M, K] and b [K, N], each an element times its scale."""
@@ -141,8 +133,7 @@ class MXTensorCore:
         return _split(blocks, jnp.maximum(top - self.depth, MIN_EXPONENT))
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class NVFP4TensorCore:
     """Blackwell's adder for E2M1 under E4M3 scales: four groups of 16 products and the running sum per step.
 
@@ -160,8 +151,8 @@ class NVFP4TensorCore:
       of scales 2^27 times smaller.
     """
 
-    fraction_bits: Number = 35
-    result_bits: Number = 23
+    fraction_bits: Integer = 35
+    result_bits: Integer = 23
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return float32 [M, N] of a [M, K] and b [K, N], each an element times its scale."""
@@ -216,7 +207,7 @@ def _exact_sum(terms: list[Array]) -> tuple[Array, Array]:
     return high, low
 
 
-def _truncated(total: tuple[Array, Array], unit: Array, bits: Number) -> Split:
+def _truncated(total: tuple[Array, Array], unit: Array, bits: Integer) -> Split:
     """Truncate (high, low) times 2^unit toward zero to so many fraction bits, from -126 to infinity."""
     negative, high, low = _magnitude(*total, 16)
     # 31 bits of the magnitude are enough: cutting more off later is the same as cutting all at once.
@@ -234,7 +225,7 @@ def _magnitude(high: Array, low: Array, bits: int) -> tuple[Array, Array, Array]
     return negative, jnp.where(negative, -high, high) + (low >> bits), low & mask
 
 
-def _cut(negative: Array, magnitude: Array, unit: Array, bits: Number) -> Split:
+def _cut(negative: Array, magnitude: Array, unit: Array, bits: Integer) -> Split:
     """Truncate an int32 magnitude times 2^unit to so many fraction bits, from -126 to infinity."""
     length = 32 - lax.clz(magnitude)
     cut = jnp.maximum(jnp.maximum(length - 1, MIN_EXPONENT - unit) - bits, 0)
@@ -248,7 +239,7 @@ def _cut(negative: Array, magnitude: Array, unit: Array, bits: Number) -> Split:
     )
 
 
-def _split(x: Array, min_exponent: Number) -> Split:
+def _split(x: Array, min_exponent: Integer) -> Split:
     """Split float32 x; subnormals of the format keep its smallest exponent and have significands below 1."""
     bits = _bits(x)
     field, fraction = (bits >> FRACTION_BITS) & FIELD_MASK, bits & FRACTION_MASK

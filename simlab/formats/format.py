@@ -1,14 +1,13 @@
 """The record of a number format: numbers only, so that precision can be traced and swept."""
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Flag, Integer, Scalar, pytree
 
 # float32 arithmetic flushes subnormals to zero, so a format either shares them (min_exponent -126) or has a
 # quantum so far above them that 24 more bits survive.
@@ -16,12 +15,10 @@ SMALLEST_QUANTUM_EXPONENT = -102
 FLOAT32_MIN_EXPONENT = -126
 E8M0_MIN_EXPONENT = -127
 
-Number = Any  # a Python or NumPy number, a 0-d array, or a tracer
 Record = TypeVar("Record")
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Format:
     """A number format as a pytree of scalars; every leaf may be traced, stacked and vmapped over.
 
@@ -39,13 +36,13 @@ class Format:
     Source: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
     """
 
-    mantissa_bits: Number
-    min_exponent: Number
-    max_finite: Number
-    min_finite: Number
-    overflow_value: Number
-    nan_value: Number
-    negative_zero: Number
+    mantissa_bits: Integer
+    min_exponent: Integer
+    max_finite: Scalar
+    min_finite: Scalar
+    overflow_value: Scalar
+    nan_value: Scalar
+    negative_zero: Flag
 
     @staticmethod
     def declare(

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from simlab.formats.format import Format, Number
+from simlab.core.pytree import Flag
+from simlab.formats.format import Format
 from simlab.formats.rounding import Rounding, StochasticRounding, round_to_format
 from simlab.formats.scale_rules import divide, multiply
 from simlab.formats.scaling import Scaling, expand_scale, find_scale, find_tensor_scale
@@ -24,7 +25,7 @@ class Recipe(NamedTuple):
 
     fmt: Format
     rounding: Rounding | StochasticRounding
-    saturate: Number
+    saturate: Flag
     scaling: Scaling | None
     key: Array | None
 

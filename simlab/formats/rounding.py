@@ -6,17 +6,15 @@ arithmetic on the bits, or float32 arithmetic that is exact or rounds once on pu
 subnormals, contract to fused multiply-add, and simplify a literal `(x + c) - c` away.
 """
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from simlab.core.catalog import lookup
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Flag, Integer, Scalar, pytree
 from simlab.formats.counter_hash import random_words
-from simlab.formats.format import FLOAT32_MIN_EXPONENT, Format, Number
+from simlab.formats.format import FLOAT32_MIN_EXPONENT, Format
 
 SIGN = 0x80000000
 INFINITY = 0x7F800000
@@ -26,8 +24,7 @@ ONE = 0x3F800000
 EXPONENT_BIAS = 127
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Rounding:
     """A deterministic rounding mode as numbers, which may be traced and stacked.
 
@@ -36,9 +33,9 @@ class Rounding:
     `carry_positive` and `carry_negative` (float32) are 0 (truncate), 1/2 (nearest) or 1 (away from zero).
     """
 
-    carry_positive: Number
-    carry_negative: Number
-    ties_even: Number
+    carry_positive: Scalar
+    carry_negative: Scalar
+    ties_even: Flag
 
     @staticmethod
     def declare(carry_positive: float, carry_negative: float, ties_even: bool = False) -> "Rounding":
@@ -51,8 +48,7 @@ class Rounding:
         return Rounding(np.float32(carry_positive), np.float32(carry_negative), np.bool_(ties_even))
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class StochasticRounding:
     """Rounding up in magnitude with a probability equal to the fraction f; needs a key.
 
@@ -74,14 +70,14 @@ ROUNDINGS: dict[str, Rounding | StochasticRounding] = {
 
 # "saturate": what is beyond the range, infinities too, becomes the last finite value; NaN stays NaN.
 # "format": the format's own infinity and NaN, or saturation where it has none.
-OVERFLOWS: dict[str, Number] = {"saturate": np.bool_(True), "format": np.bool_(False)}
+OVERFLOWS: dict[str, Flag] = {"saturate": np.bool_(True), "format": np.bool_(False)}
 
 
 def round_to_format(
     x: Array,
     fmt: Format,
     rounding: Rounding | StochasticRounding | str,
-    overflow: Number | str = "saturate",
+    overflow: Flag | str = "saturate",
     key: Array | None = None,
 ) -> Array:
     """Round float32 `x` (any shape) to values of `fmt`; returns float32 of the same shape.
@@ -115,7 +111,7 @@ def round_to_format(
 
 
 @jax.jit
-def _round(x: Array, fmt: Format, rounding, saturate: Number, key: Array | None) -> Array:
+def _round(x: Array, fmt: Format, rounding, saturate: Flag, key: Array | None) -> Array:
     bits = _bits(x)
     has_sign = jnp.signbit(fmt.min_finite)
     # Without a sign bit, negative numbers look larger than any NaN, and share its fate.
@@ -201,7 +197,7 @@ def _smallest_bound(rounding) -> Array:
     return jnp.where(rounding.carry_positive == 1, jnp.uint32(0x00400001), truncated)
 
 
-def _stops_at_limit(fmt: Format, rounding, saturate: Number) -> tuple[Array, Array]:
+def _stops_at_limit(fmt: Format, rounding, saturate: Flag) -> tuple[Array, Array]:
     """For positive and negative numbers: whether those beyond the range become the last one in it."""
     stops = saturate | jnp.isfinite(fmt.overflow_value)
     if isinstance(rounding, StochasticRounding):
@@ -242,7 +238,7 @@ def _overflow(rounded: Array, limits: tuple[Array, Array], fmt: Format, stops: t
     return jnp.where(rounded > bottom, beyond | jnp.uint32(SIGN), rounded)
 
 
-def _replace_special(rounded: Array, bits: Array, magnitude: Array, fmt: Format, saturate: Number) -> Array:
+def _replace_special(rounded: Array, bits: Array, magnitude: Array, fmt: Format, saturate: Flag) -> Array:
     """Set the result where the input is NaN, infinite under the format's rule, or has no counterpart."""
     has_sign = jnp.signbit(fmt.min_finite)
     infinity_special = ~(saturate | jnp.isfinite(fmt.overflow_value))
@@ -270,11 +266,11 @@ def _fraction_bits(fmt: Format) -> Array:
     return jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32) << jnp.uint32(23)
 
 
-def _bits_of_power(exponent: Number) -> Array:
+def _bits_of_power(exponent: Integer) -> Array:
     return (jnp.asarray(exponent, jnp.int32) + EXPONENT_BIAS).astype(jnp.uint32) << jnp.uint32(23)
 
 
-def _bits(value: Number) -> Array:
+def _bits(value: Scalar) -> Array:
     return lax.bitcast_convert_type(jnp.asarray(value, jnp.float32), jnp.uint32)
 
 

@@ -5,14 +5,12 @@ sign, and no scale is smaller. CPUs and TPUs flush them anyway, and saying it ma
 """
 
 import math
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree, static
 from simlab.formats import scale_rules
 from simlab.formats.format import Format
 
@@ -20,12 +18,7 @@ GRANULARITIES = ("none", "tensor", "token", "channel", "block")
 SCALE_FORMATS = ("float32", "e8m0", "e4m3")
 
 
-@partial(
-    register_dataclass,
-    data_fields=["given"],
-    meta_fields=["granularity", "block", "axis", "scale_format", "rule", "min_scale"],
-)
-@dataclass(frozen=True)
+@pytree
 class Scaling:
     """Which elements share a scale (`granularity`), in which format it is kept, and how it is chosen.
 
@@ -62,12 +55,12 @@ class Scaling:
       x is divided by its scale where GPU kernels often multiply by the rounded reciprocal.
     """
 
-    granularity: str
-    block: int | tuple[int, ...] | None = None
-    axis: int = -1
-    scale_format: str = "float32"
-    rule: str = "floor"
-    min_scale: float = 0.0
+    granularity: str = static()
+    block: int | tuple[int, ...] | None = static(default=None)
+    axis: int = static(default=-1)
+    scale_format: str = static(default="float32")
+    rule: str = static(default="floor")
+    min_scale: float = static(default=0.0)
     given: Any = None
 
     def __post_init__(self):

@@ -1,17 +1,14 @@
 """The key-value cache: what attention reads, already rounded as the engine stores it."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree
 from simlab.models.config import TransformerConfig
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class Cache:
     """Keys [B x key heads, head_dim, S] and values [B x key heads, S, head_dim] of one layer.
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import stream
 from simlab.objectives.batch import Array, TokenBatch
-from simlab.objectives.record import Scalar, record
 
 
-@record()
+@pytree
 class LowProbabilityDelta:
     """`distortion_delta` at tokens with pi_train < `distortion_threshold`, one elsewhere.
 
@@ -29,7 +29,7 @@ class LowProbabilityDelta:
         return jnp.where(low, jnp.float32(self.distortion_delta), 1)
 
 
-@record()
+@pytree
 class GaussianNoise:
     """Independent weights from N(1, `distortion_std`^2), drawn from `batch.key`.
 

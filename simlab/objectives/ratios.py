@@ -12,8 +12,8 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import TokenBatch, clamp, masked_mean, masked_sum
-from simlab.objectives.record import Scalar, record
 
 Array = jax.Array
 Ratio = Callable[[TokenBatch], Array]
@@ -65,7 +65,7 @@ def geometric_ratio(batch: TokenBatch) -> Array:
     return jnp.exp(clamp(score + jax.lax.stop_gradient(log_ratio)[:, None], -jnp.inf, SEQUENCE_LIMIT))
 
 
-@record()
+@pytree
 class SignAwareClip:
     """PPO's clip: bounded above where the advantage is positive, below where it is negative.
 
@@ -86,7 +86,7 @@ class SignAwareClip:
         return clamp(ratio, low, high)
 
 
-@record()
+@pytree
 class DualClip:
     """`SignAwareClip`, and for negative advantages also bounded above by `dual_clip` (inf: off).
 
@@ -103,7 +103,7 @@ class DualClip:
         return jnp.where((advantages < 0) & (weights > self.dual_clip), self.dual_clip, weights)
 
 
-@record()
+@pytree
 class SignFreeClip:
     """clip(r, 0, 1 + clip_high) whatever the sign of the advantage; zero gradient beyond.
 
@@ -137,17 +137,25 @@ class Surrogate(ABC):
         """Whether u is the same at all tokens of a sequence, as group transforms need."""
         return False
 
+    def elementwise(self) -> bool:
+        """Whether u at a token depends on that token alone."""
+        return False
+
+    def penalty(self, batch: TokenBatch, advantages: Array) -> Array | None:
+        """Return what to subtract from the advantage times u [B, T], or None for nothing."""
+        del batch, advantages
+
     def pool(self, weights: Array, mask: Array) -> Array:
         """Correction weights [B, T] as they multiply u."""
         del mask
         return weights
 
 
-@record(static=("ratio",))
+@pytree
 class Clipped(Surrogate):
     """A clipped policy ratio: PPO, GRPO, GSPO by the choice of `ratio` and `clip`."""
 
-    ratio: Ratio
+    ratio: Ratio = static()
     clip: Clip
 
     def one_weight_per_sequence(self) -> bool:
@@ -159,12 +167,16 @@ class Clipped(Surrogate):
         return self.clip(self.ratio(batch), advantages)
 
 
-@record()
+@pytree
 class LogLikelihood(Surrogate):
     """u = log pi(theta): the policy gradient itself, no ratio.
 
     Source: lr Eq. 2-4; verl core_algos.compute_policy_loss_gpg.
     """
+
+    def elementwise(self) -> bool:
+        """True."""
+        return True
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
@@ -172,7 +184,7 @@ class LogLikelihood(Surrogate):
         return batch.logp
 
 
-@record()
+@pytree
 class SignFreeWeight(Surrogate):
     """clip(r, 0, 1 + clip_high) as a constant weight on the score: clipped tokens keep pushing.
 
@@ -188,7 +200,7 @@ class SignFreeWeight(Surrogate):
         return score_through(SignFreeClip(self.clip_high)(token_ratio(batch), advantages), batch.logp)
 
 
-@record()
+@pytree
 class ClippedWeight(Surrogate):
     """CISPO: a two-sided clipped ratio, detached, times log pi(theta).
 
@@ -207,7 +219,7 @@ class ClippedWeight(Surrogate):
         return jax.lax.stop_gradient(weights) * batch.logp
 
 
-@record()
+@pytree
 class SoftGate(Surrogate):
     """SAPO: (4 / tau) sigmoid(tau (r - 1)), tau by the sign of the advantage.
 
@@ -224,7 +236,7 @@ class SoftGate(Surrogate):
         return jax.nn.sigmoid(tau * (token_ratio(batch) - 1)) * (4 / tau)
 
 
-@record()
+@pytree
 class GeometricMean(Surrogate):
     """GMPO: sign-aware clip of each log ratio to [-clip_low, clip_high], then exp of the mean over the
     sequence.

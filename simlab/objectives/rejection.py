@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
-from simlab.objectives.corrections import token_log_rho
-from simlab.objectives.record import Scalar, record
+from simlab.objectives.corrections import KPOP_FLOOR, token_log_rho
+from simlab.objectives.divergences import probability, rank_ascending, smallest_with_mean, symmetric_binary_kl
 
 Level = Callable[[Array, Array], Array]
 
@@ -60,7 +61,7 @@ def k3(log_rho: Array) -> Array:
     return jnp.exp(log_rho) - 1 - log_rho
 
 
-@record(static=("level",))
+@pytree
 class RatioBand:
     """Keeps what has exp(k1) inside a band; one number C means (1 / C, C).
 
@@ -71,7 +72,7 @@ class RatioBand:
     Deviation: as in verl the band holds 1 / rho, not rho, since k1 = -log rho; `seq_max` is ours.
     """
 
-    level: Level = seq_mean
+    level: Level = static(default=seq_mean)
     rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
 
     def __call__(self, batch: TokenBatch) -> Array:
@@ -83,7 +84,7 @@ class RatioBand:
         return (lowest >= jnp.log(jnp.float32(low))) & (highest <= jnp.log(jnp.float32(high)))
 
 
-@record(static=("divergence", "level"))
+@pytree
 class DivergenceCap:
     """Keeps what has a divergence (`k2` or `k3`) of at most `rejection_bounds`.
 
@@ -91,8 +92,8 @@ class DivergenceCap:
         seq_max_k2, seq_max_k3.
     """
 
-    divergence: Callable[[Array], Array] = k3
-    level: Level = seq_mean
+    divergence: Callable[[Array], Array] = static(default=k3)
+    level: Level = static(default=seq_mean)
     rejection_bounds: Scalar = 0.01
 
     def __call__(self, batch: TokenBatch) -> Array:
@@ -100,7 +101,7 @@ class DivergenceCap:
         return self.level(self.divergence(token_log_rho(batch)), batch.mask) <= self.rejection_bounds
 
 
-@record()
+@pytree
 class Veto:
     """Drops a sequence as soon as one of its tokens has rho below `rejection_bounds`.
 
@@ -115,7 +116,58 @@ class Veto:
         return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
 
 
-@record()
+@pytree
+class KpopMask:
+    """Keep tokens whose symmetric binary KL between the engines is at most `kpop_bound`.
+
+    Reference: KPop, Ring blog of 2026-05-26; verl pull request 6800 binary_kl.
+    """
+
+    kpop_bound: Scalar = 0.1
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        return symmetric_binary_kl(batch.logp_train, batch.logp_infer, KPOP_FLOOR) <= self.kpop_bound
+
+
+@pytree
+class SecondMomentMask:
+    """Drop the tokens with the largest (log rho)^2 until the mean of the rest is below `m2_threshold`.
+
+    All tokens of the batch count, whatever the sign of the advantage, and at least one stays.
+
+    Reference: M2PO arXiv 2510.01161; AReaL functional.py m2_threshold.
+    Deviation: log rho is clamped to +-20.
+    """
+
+    m2_threshold: Scalar = 0.04
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        squares = token_log_rho(batch) ** 2
+        kept = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
+        return kept | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
+
+
+@pytree
+class ProbabilityDifference:
+    """Keep tokens whose pi_train - pi_infer lies within `prob_diff_bounds`.
+
+    Reference: ROLL train_infer_corrections.py, diff filter at token level.
+    Deviation: ROLL also filters by the ratio unless `ratio_enabled` is off, and its worker path keeps the
+        token count.
+    """
+
+    prob_diff_bounds: tuple[Scalar, Scalar] = (-0.2, 0.2)
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        low, high = self.prob_diff_bounds
+        difference = probability(batch.logp_train) - probability(batch.logp_infer)
+        return (difference >= low) & (difference <= high)
+
+
+@pytree
 class OffPolicySequenceMask:
     """Drops sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 
 import jax.numpy as jnp
 
+from simlab.core.pytree import Scalar, pytree
 from simlab.objectives.batch import Array
 from simlab.objectives.ratios import score_through
-from simlab.objectives.record import Scalar, record
 
 
 class GroupTransform(ABC):
@@ -29,7 +29,7 @@ class GroupTransform(ABC):
         return score_through(weights, logp)
 
 
-@record()
+@pytree
 class Unchanged(GroupTransform):
     """The post-clip weights themselves, detached: the control in which clipped sequences keep pushing.
 
@@ -42,7 +42,7 @@ class Unchanged(GroupTransform):
         return weights
 
 
-@record()
+@pytree
 class MinReplace(GroupTransform):
     """Every weight becomes the smallest of the group.
 
@@ -56,7 +56,7 @@ class MinReplace(GroupTransform):
         return jnp.full_like(weights, jnp.where(real.any(), smallest, 1))
 
 
-@record()
+@pytree
 class OrthogonalProjection(GroupTransform):
     """w - (A.w / A.A) A: the nearest weights with sum A w = 0; entries may become negative.
 
@@ -69,7 +69,7 @@ class OrthogonalProjection(GroupTransform):
         return weights - safe_ratio(jnp.sum(a * weights), jnp.sum(a * a)) * a
 
 
-@record()
+@pytree
 class NonNegativeProjection(GroupTransform):
     """The nearest weights with sum A v = 0 and v >= 0, in closed form.
 
@@ -92,7 +92,7 @@ class NonNegativeProjection(GroupTransform):
         return jnp.where(active, jnp.maximum(weights - multiplier * a, 0), 0)
 
 
-@record()
+@pytree
 class TruncateAndRebalance(GroupTransform):
     """Raise weights to `rebalance_floor`, then shrink the heavier side until sum A w = 0.
 
@@ -117,7 +117,7 @@ class TruncateAndRebalance(GroupTransform):
         return raised * jnp.where(a > 0, heavier_positive, jnp.where(a < 0, heavier_negative, 1))
 
 
-@record()
+@pytree
 class Scaled(GroupTransform):
     """All weights times one constant: the ablation that only takes smaller steps.
 
@@ -132,7 +132,7 @@ class Scaled(GroupTransform):
         return self.transform_scale * weights
 
 
-@record()
+@pytree
 class Differentiated(GroupTransform):
     """A transform without stop-gradient: u = w(theta) log pi(theta), both factors differentiated.
 

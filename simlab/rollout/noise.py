@@ -4,24 +4,17 @@ Sampling and reported log-probabilities both see the noisy logits, so the sample
 distribution that it draws from, and only training does not know the noise.
 """
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
-
-Number = Any  # a Python number or a traced scalar
+from simlab.core.pytree import Integer, Scalar, pytree, static
 
 KINDS = ("fresh", "fixed")
 DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
 
 
-@partial(register_dataclass, data_fields=["scale", "seed"], meta_fields=["kind"])
-@dataclass(frozen=True)
+@pytree
 class LogitNoise:
     """Independent normal noise of standard deviation `scale`, in nats, on every logit.
 
@@ -33,9 +26,9 @@ class LogitNoise:
     Deviation: errors of real engines grow with the logits and are alike for like contexts; these are not.
     """
 
-    scale: Number
-    kind: str = "fresh"
-    seed: Number = 0
+    scale: Scalar
+    kind: str = static(default="fresh")
+    seed: Integer = 0
 
     def __post_init__(self):
         """Refuse an unknown kind."""

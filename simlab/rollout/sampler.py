@@ -1,25 +1,14 @@
 """How a token is drawn from logits, and which log-probability of it is reported."""
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.rollout.noise import LogitNoise
 
-Number = Any  # a Python number or a traced scalar
 
-
-@partial(
-    register_dataclass,
-    data_fields=["temperature", "top_k", "top_p", "min_length", "noise"],
-    meta_fields=["processed"],
-)
-@dataclass(frozen=True)
+@pytree
 class Sampler:
     """Temperature, then top-k, then top-p, as in vLLM. Numbers are data; None leaves a filter out.
 
@@ -29,12 +18,12 @@ class Sampler:
     logits before all else, raw log-probabilities included.
     """
 
-    temperature: Number = 1.0
-    top_k: Number | None = None
-    top_p: Number | None = None
-    min_length: Number = 0
+    temperature: Scalar = 1.0
+    top_k: Integer | None = None
+    top_p: Scalar | None = None
+    min_length: Integer = 0
     noise: LogitNoise | None = None
-    processed: bool = False
+    processed: bool = static(default=False)
 
 
 GREEDY = Sampler(top_k=1)

@@ -13,12 +13,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Flag, Integer, pytree, static_names
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.objective import transformed_weights
 
-Number = Any  # a Python number or a traced scalar
 PICKED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
 OFFERED = ("key",)  # what a stage may need beyond what every batch has
 
@@ -30,7 +29,7 @@ def kind(stage: Any) -> str:
     parts = []
     for field in fields(stage):
         value = getattr(stage, field.name)
-        if field.name in getattr(stage, "static_fields", ()):
+        if field.name in static_names(stage):
             parts.append(getattr(value, "__qualname__", repr(value)))
         elif is_dataclass(value):
             parts.append(kind(value))
@@ -55,31 +54,38 @@ MENUS: dict[str, dict[str, Any]] = {field: _menu(field) for field in PICKED}
 REJECTIONS: dict[str, Any] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
 }
-PROGRAM = repr([(field, list(menu)) for field, menu in MENUS.items()] + [list(REJECTIONS)])
+REGULARIZERS: dict[str, Any] = {
+    kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
+}
+PROGRAM = repr(
+    [(field, list(menu)) for field, menu in MENUS.items()] + [list(REJECTIONS), list(REGULARIZERS)]
+)
 """What the shared program holds; part of the key of every run that it computes."""
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class AnyObjective:
     """Reads as an `Objective` whose stages are those of the one it was made from.
 
     `picks` are indices into `MENUS` by stage, `stages` the menus' records with this objective's numbers in
-    the picked ones, `rejects` and `rejection_stages` likewise for masks, of which several may apply.
-    All of it is data.
+    the picked ones, `rejects` and `rejection_stages` likewise for masks, of which several may apply, and
+    `regularizes` and `regularizer_stages` for regularizers. All of it is data.
     """
 
-    picks: dict[str, Number]
+    picks: dict[str, Integer]
     stages: dict[str, tuple]
-    rejects: tuple[Number, ...]
+    rejects: tuple[Flag, ...]
     rejection_stages: tuple
-    all_in_baseline: Number
-    filter_groups: Number
+    regularizes: tuple[Flag, ...]
+    regularizer_stages: tuple
+    all_in_baseline: Flag
+    filter_groups: Flag
 
     # What `rollout_terms` and `value_from_terms` read of an objective; the surrogate does the transform.
     baseline = "survivors"
     group_filter = False
     transform = None
+    centering = None
 
     def _pick(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
@@ -104,6 +110,14 @@ class AnyObjective:
         return tuple(
             lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), True)
             for on, stage in zip(self.rejects, self.rejection_stages, strict=True)
+        )
+
+    @property
+    def regularizers(self) -> tuple[Callable[[TokenBatch], Array], ...]:
+        """The regularizers, each zero where it does not apply."""
+        return tuple(
+            lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), 0)
+            for on, stage in zip(self.regularizes, self.regularizer_stages, strict=True)
         )
 
     def staleness(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -159,6 +173,15 @@ class AnySurrogate:
         weights = self.objective._pick("surrogate", lambda stage: stage(batch, advantages))
         return self.objective._pick("transform", transformed, weights)
 
+    def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Return what to subtract from the advantage times u [B, T]."""
+
+        def apply(stage: Any) -> Array:
+            penalty = stage.penalty(batch, advantages)
+            return jnp.zeros(batch.mask.shape, jnp.float32) if penalty is None else penalty
+
+        return self.objective._pick("surrogate", apply)
+
     def pool(self, weights: Array, mask: Array) -> Array:
         """Correction weights [B, T] as they multiply u."""
         return self.objective._pick("surrogate", lambda stage, weights: stage.pool(weights, mask), weights)
@@ -167,8 +190,11 @@ class AnySurrogate:
 def shared(objective: Objective) -> AnyObjective | Objective:
     """Return `objective` in the form that all of the catalog share, or itself if a stage is not in it.
 
-    The latter are compositions that no preset or suffix has, and `gae`, which reads a critic.
+    The latter are compositions that no preset or suffix has, `gae`, which reads a critic, and score
+    centering, which reads the vocabulary.
     """
+    if objective.centering is not None:
+        return replace(objective, source="")
     picks, stages = {}, {}
     for field in PICKED:
         menu, stage = MENUS[field], getattr(objective, field)
@@ -181,11 +207,16 @@ def shared(objective: Objective) -> AnyObjective | Objective:
     rejections = {kind(stage): stage for stage in objective.rejections}
     if len(rejections) < len(objective.rejections) or not rejections.keys() <= REJECTIONS.keys():
         return replace(objective, source="")
+    regularizers = {kind(stage): stage for stage in objective.regularizers}
+    if len(regularizers) < len(objective.regularizers) or not regularizers.keys() <= REGULARIZERS.keys():
+        return replace(objective, source="")
     return AnyObjective(
         picks=picks,
         stages=stages,
         rejects=tuple(name in rejections for name in REJECTIONS),
         rejection_stages=tuple((REJECTIONS | rejections).values()),
+        regularizes=tuple(name in regularizers for name in REGULARIZERS),
+        regularizer_stages=tuple((REGULARIZERS | regularizers).values()),
         all_in_baseline=objective.baseline == "all",
         filter_groups=objective.group_filter,
     )

@@ -40,9 +40,6 @@ CLASSES: dict[Any, tuple[Mapping[str, type], str]] = {
     Schedule: (SCHEDULES, "schedule"),
 }
 
-# Whole numbers among the fields that neither a type nor a default declares; the others are fractions.
-COUNTS = ("top_k", "steps", "warmup", "period", "every")
-
 
 def read(hint: Any, value: Plain, where: str, present: Any = None) -> Read:
     """Return (record, canonical plain value) of `value` for a field of type `hint`.
@@ -152,14 +149,14 @@ def _scalar(options: tuple, value: Plain, where: str, present: Any) -> Plain:
         return value
     for kind, like in ((bool, False), (int, 0), (float, 0.0)):
         if kind in options:
-            return number(value, where, like)
+            found = number(value, where, like)
+            # The lab's own records hold numbers of a fixed type.
+            return type(present)(found) if isinstance(present, np.generic) else found
     if present is None or present is dataclasses.MISSING:
-        present = 0 if where.rpartition(".")[2] in COUNTS else 0.0
+        present = 0.0
     if isinstance(present, str):
         return _scalar((str,), value, where, present)
-    found = number(value, where, present)
-    # The lab's own records hold numbers of a fixed type.
-    return type(present)(found) if isinstance(present, np.generic) else found
+    return number(value, where, present)
 
 
 def _objective(value: Plain, where: str) -> Read:

@@ -1,13 +1,13 @@
 """The critic of PPO: a second transformer with a scalar head, trained on the returns of GAE."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Scalar, pytree
 from simlab.engines import Engine
 from simlab.engines.accumulate import float32_dot
 from simlab.models.config import TransformerConfig
@@ -19,20 +19,16 @@ from simlab.objectives.advantages import Gae
 from simlab.rollout.trajectory import Trajectory
 from simlab.training.optimizer import AdamW, global_norm
 
-Number = Any  # a Python number or a traced scalar
 
-
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class CriticState:
-    """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's moments."""
+    """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's opt_state."""
 
     params: Params
-    moments: Any
+    opt_state: Any
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Critic:
     """A value function, its optimizer and the numbers of GAE, all of which may be traced.
 
@@ -47,9 +43,9 @@ class Critic:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=2.5e-3))
-    discount: Number = 1.0
-    trace: Number = 1.0
-    value_clip: Number = 0.5
+    discount: Scalar = 1.0
+    trace: Scalar = 1.0
+    value_clip: Scalar = 0.5
 
     @property
     def gae(self) -> Gae:
@@ -90,8 +86,8 @@ def update_critic(
             return -critic_penalty(values, batch, critic.value_clip, critic.gae)
 
         error, grads = jax.value_and_grad(loss)(state.params)
-        params, moments = critic.optimizer.update(grads, state.moments, state.params, 1.0)
-        return CriticState(params, moments), (error, global_norm(grads))
+        params, opt_state = critic.optimizer.update(grads, state.opt_state, state.params, 1.0)
+        return CriticState(params, opt_state), (error, global_norm(grads))
 
     state, (losses, norms) = lax.scan(update, state, parts)
     return state, {"critic_loss": jnp.mean(losses), "critic_grad_norm": jnp.mean(norms)}

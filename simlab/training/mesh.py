@@ -16,7 +16,7 @@ under engines made of them have the bits of one device, on every mesh.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -27,7 +27,7 @@ from jax import Array, lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import pytree, static
 from simlab.engines import Accumulator, Engine, Linear
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics, train_step
@@ -80,7 +80,7 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
 
 def _sharding(mesh: Mesh, path: tuple, leaf: Any) -> NamedSharding:
     name = getattr(path[-1], "key", None)
-    ages = int(getattr(path[0], "name", None) == "ring")
+    ages = int(getattr(path[0], "name", None) == "past_params")
     specs = EXPERT_MATRICES if leaf.ndim - ages == 3 else MATRICES
     spec = P(*[None] * ages, *specs[name]) if name in specs else P()
     for axis, names in enumerate(spec):
@@ -112,8 +112,7 @@ def born(make: Callable[[], Any], mesh: Mesh) -> Any:
     return jax.jit(make, out_shardings=shardings(jax.eval_shape(make), mesh))()
 
 
-@partial(register_dataclass, data_fields=["inner"], meta_fields=["mesh"])
-@dataclass(frozen=True)
+@pytree
 class BySequence:
     """An accumulator whose rows stay on the devices of their sequences; its sums are those of `inner`.
 
@@ -121,7 +120,7 @@ class BySequence:
     """
 
     inner: Accumulator
-    mesh: Mesh
+    mesh: Mesh = static()
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return float32 [M, N]."""

@@ -1,6 +1,5 @@
 """AdamW with clipping of the gradient norm, every number of it traced."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,26 +7,23 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Scalar, pytree
 from simlab.models.parameters import Params
 
-Number = Any  # a Python number or a traced scalar
 
-
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class AdamW:
     """Numbers of optax's AdamW; the gradient's global norm is clipped to `max_grad_norm` first.
 
     `learning_rate` 0 freezes the policy.
     """
 
-    learning_rate: Number = 2.5e-4
-    beta1: Number = 0.9
-    beta2: Number = 0.99
-    eps: Number = 1e-8
-    weight_decay: Number = 0.0
-    max_grad_norm: Number = 1.0
+    learning_rate: Scalar = 2.5e-4
+    beta1: Scalar = 0.9
+    beta2: Scalar = 0.99
+    eps: Scalar = 1e-8
+    weight_decay: float | Array = 0.0
+    max_grad_norm: Scalar = 1.0
 
     def transformation(self) -> optax.GradientTransformation:
         """Return the direction of a step, before the learning rate."""

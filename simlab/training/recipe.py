@@ -1,8 +1,7 @@
 """What a run is made of, and the state that it carries from step to step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.catalog import shown
-from simlab.core.trees import register_dataclass
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.engines.engine import EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
@@ -22,28 +21,13 @@ from simlab.tasks import VOCABULARY_SIZE, Task
 from simlab.training.critic import Critic, CriticState
 from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Constant, Schedule
-from simlab.training.staleness import first_ring
+from simlab.training.staleness import init_past_params
 
-Number = Any  # a Python number or a traced scalar
 EXTRA_TERMS = ("entropy", "kl")
 OLD_LOG_PROBS = ("train", "rollout")
 
 
-@partial(
-    register_dataclass,
-    data_fields=[
-        "engines",
-        "objective",
-        "optimizer",
-        "sampler",
-        "schedule",
-        "extra_terms",
-        "gradient_site",
-        "critic",
-    ],
-    meta_fields=["task", "model", "prompts", "group_size", "minibatches", "staleness", "old_log_probs"],
-)
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class Recipe:
     """Everything that decides a run but its seed and its first parameters.
 
@@ -69,16 +53,16 @@ class Recipe:
     optimizer: AdamW = field(default_factory=AdamW)
     sampler: Sampler = field(default_factory=Sampler)
     schedule: Schedule = field(default_factory=Constant)
-    extra_terms: Mapping[str, Number] = field(default_factory=dict)
+    extra_terms: Mapping[str, Scalar] = field(default_factory=dict)
     gradient_site: Site = FLOAT32_SITE
     critic: Critic | None = None
-    task: Task
-    model: TransformerConfig
-    prompts: int = 8
-    group_size: int = 16
-    minibatches: int = 4
-    staleness: int = 0
-    old_log_probs: str = "train"
+    task: Task = static()
+    model: TransformerConfig = static()
+    prompts: int = static(default=8)
+    group_size: int = static(default=16)
+    minibatches: int = static(default=4)
+    staleness: int = static(default=0)
+    old_log_probs: str = static(default="train")
 
     def __post_init__(self):
         """Refuse what cannot run."""
@@ -105,24 +89,27 @@ class Recipe:
             raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
 
 
-@register_dataclass
-@dataclass(frozen=True)
+@pytree
 class TrainState:
-    """What a run carries from step to step; a part that the recipe does not need is None.
+    """State of one run between two steps. A part that the recipe does not need is None.
 
-    `params` and `moments` of the policy, `step` (int32), and the `key` of the run, which never changes: every
-    step draws from the stream of its own number. `reference`: the first parameters, for a KL. `memory`: of
-    the schedule. `critic`: its parameters and moments. `ring`: parameters of past steps, for staleness.
+    - `params`, `opt_state`: parameters and optimizer state of the policy.
+    - `step`: number of completed steps, int32.
+    - `key`: random key of the run. It never changes; each step derives its own streams from `step`.
+    - `reference`: initial parameters, for the KL term.
+    - `schedule_state`: state of a schedule that reacts to the run.
+    - `critic`: parameters and optimizer state of the critic.
+    - `past_params`: parameters of the last `staleness` steps, [staleness, ...] per leaf.
     """
 
     params: Params
-    moments: Any
+    opt_state: Any
     step: Array
     key: Array
     reference: Params | None = None
-    memory: Any = None
+    schedule_state: Any = None
     critic: CriticState | None = None
-    ring: Params | None = None
+    past_params: Params | None = None
 
 
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
@@ -133,11 +120,11 @@ def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
 
     return TrainState(
         params=copied(params),
-        moments=recipe.optimizer.init(params),
+        opt_state=recipe.optimizer.init(params),
         step=jnp.zeros((), jnp.int32),
         key=copied(key),
         reference=copied(params) if "kl" in recipe.extra_terms else None,
-        memory=copied(recipe.schedule.init()),
+        schedule_state=copied(recipe.schedule.init()),
         critic=None if recipe.critic is None else recipe.critic.init(params),
-        ring=first_ring(params, recipe.staleness),
+        past_params=init_past_params(params, recipe.staleness),
     )

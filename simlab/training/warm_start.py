@@ -1,14 +1,14 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from simlab.core.pytree import pytree, static
 from simlab.core.streams import stream
-from simlab.core.trees import register_dataclass
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -19,8 +19,7 @@ from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Cosine
 
 
-@register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@pytree(kw_only=True)
 class WarmStart:
     """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
 
@@ -32,9 +31,9 @@ class WarmStart:
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
     mistakes: Any = 0.05
     final: Any = 0.1
-    steps: int = field(default=1200, metadata={"static": True})
-    batch: int = field(default=128, metadata={"static": True})
-    train_size: int | None = field(default=None, metadata={"static": True})
+    steps: int = static(default=1200)
+    batch: int = static(default=128)
+    train_size: int | None = static(default=None)
 
 
 def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:
@@ -45,12 +44,12 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
     schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
     def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
-        params, moments = carry
+        params, opt_state = carry
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)
         responses = task.demonstrations(stream(key_step, "responses"), prompts, how.mistakes)
         loss, grads = jax.value_and_grad(_cross_entropy)(params, model, prompts, responses)
-        return how.optimizer.update(grads, moments, params, schedule(number)), loss
+        return how.optimizer.update(grads, opt_state, params, schedule(number)), loss
 
     (params, _), losses = lax.scan(step, (params, how.optimizer.init(params)), jnp.arange(how.steps))
     return params, losses
