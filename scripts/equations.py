@@ -1,6 +1,6 @@
 """Write EQUATIONS.md: where each equation of the papers lives in the code.
 
-Reads the `Source:` lines of docstrings and the `source=` keywords of catalog rows.
+Reads the `Source:` and `Reference:` lines of docstrings and the `source=` keywords of catalog rows.
 Example: python scripts/equations.py --check
 """
 
@@ -21,7 +21,9 @@ PAPERS = {
     "acrl": "ACRL: adaptive control of training-inference discrepancy",
     "cancel": "Design conditions for intra-group learning of sequence-level rewards",
 }
-SOURCE_LINES = re.compile(r"^[ \t]*Source:[ \t]*(.+(?:\n[ \t]+(?![A-Z][a-z]+:)\S.*)*)", re.MULTILINE)
+SOURCE_LINES = re.compile(
+    r"^[ \t]*(?:Source|Reference):[ \t]*(.+(?:\n[ \t]+(?![A-Z][a-z]+:)\S.*)*)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, order=True)

@@ -23,6 +23,8 @@ CUTS = {
     "mean_log_rho": _RATIO,
     "sum_log_rho": (*_RATIO, -20.0, 20.0),
     "k": (0.01, 0.02, 0.05, 0.1, 0.5),
+    "probability_gap": (-0.2, 0.2),
+    "binary_kl": (0.05,),
 }
 
 
@@ -58,6 +60,8 @@ def _draw(rng: np.random.Generator, far: float, empty: bool) -> dict[str, np.nda
     mask = np.arange(TOKENS)[None] < lengths[:, None]
     garbage = np.where(rng.random((rows, TOKENS)) < 1 / 3, -30.0, 0.0)
     batch = {name: np.where(mask, values, values + garbage) for name, values in columns.items()}
+    q = np.exp(batch["logp_train"])
+    batch["sum_squared_probabilities"] = q**2 + (1 - q) ** 2 * rng.uniform(0.02, 1.0, (rows, TOKENS))
     batch |= {"mask": mask, "rewards": _rewards(rng), "values": rng.normal(0.5, 0.5, (rows, TOKENS))}
     return {name: values.astype(np.float32) for name, values in batch.items()}
 
@@ -77,11 +81,15 @@ def _near_a_cut(batch: dict[str, np.ndarray]) -> bool:
     length = np.maximum(mask.sum(-1), 1)
     clamped = np.clip(log_rho, -20, 20)
     k2, k3 = clamped**2 / 2, np.exp(clamped) - 1 - clamped
+    p, q = np.exp(wide["logp"][mask]), np.exp(wide["logp_train"][mask])
+    binary_kl = q * -log_r[mask] + (1 - q) * np.log((1 - q + 1e-8) / (1 - p + 1e-8))
     # The sums that bound the float32 error of a cancelling one.
     scale = np.abs(log_rho).sum(-1)
     quantities = [
         ("log_r", log_r[mask], 1.0),
         ("log_rho", log_rho[mask], 1.0),
+        ("probability_gap", p - q, 1.0),
+        ("binary_kl", binary_kl, 1.0),
         ("mean_log_r", log_r.sum(-1) / length, np.abs(log_r).sum(-1) / length),
         ("mean_log_rho", clamped.sum(-1) / length, scale / length),
         ("sum_log_rho", log_rho.sum(-1), scale),

@@ -53,6 +53,10 @@ VARIANTS = {
     "sapo": Variant("sapo"),
     "gspo": Variant(epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence"),
     "gspo_wide": Variant(importance_sampling_level="sequence"),
+    "vespo": Variant("vespo"),
+    "vespo+token_truncate": Variant("vespo", vllm_mode="token_truncate"),
+    "luspo": Variant("luspo", epsilon=2e-3, epsilon_high=2.5e-3, importance_sampling_level="sequence"),
+    "luspo_wide": Variant("luspo", importance_sampling_level="sequence"),
     "opsm": Variant("dr_grpo", off_policy_mask_threshold=0.05),
     **{
         f"{loss_type}+{mode}": Variant(loss_type, vllm_mode=mode)
@@ -98,7 +102,15 @@ def trainer(variant: Variant, tokens: int, logp: torch.Tensor) -> Any:
         vllm_importance_sampling_clip_max=variant.vllm_clip_max,
         vllm_importance_sampling_clip_min=None,
         args=SimpleNamespace(
-            delta=variant.delta, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, steps_per_generation=1
+            delta=variant.delta,
+            sapo_temperature_pos=1.0,
+            sapo_temperature_neg=1.05,
+            vespo_k_pos=2.0,
+            vespo_lambda_pos=3.0,
+            vespo_k_neg=3.0,
+            vespo_lambda_neg=2.0,
+            use_bias_correction_kl=True,
+            steps_per_generation=1,
         ),
         model=SimpleNamespace(training=True),
         accelerator=SimpleNamespace(
@@ -106,6 +118,7 @@ def trainer(variant: Variant, tokens: int, logp: torch.Tensor) -> Any:
         ),
         _get_per_token_logps_and_entropies=lambda *_, **__: (logp, torch.zeros_like(logp), None),
         get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
         current_gradient_accumulation_steps=1,
         max_completion_length=tokens,
         _metrics={"train": defaultdict(list)},
@@ -157,13 +170,16 @@ def lab_advantages(scale_rewards: str, rewards: torch.Tensor) -> torch.Tensor:
     return centered.flatten()
 
 
-def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, ...]:
-    """Return -loss, its gradient in the log-probs, and the sum of the absolute terms of the loss.
+def computed(
+    variant: Variant, batch: dict[str, torch.Tensor], beta: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Return TRL's loss, the log-probs that it depends on, and the local variables of `_compute_loss`.
 
-    The last bounds what another order of summation may change.
+    With `beta`, the loss has a KL term whose reference policy is the inference engine.
     """
     logp = batch["logp"].clone().requires_grad_()
     stand_in = trainer(variant, logp.shape[1], logp)
+    stand_in.beta = beta
     prompt = torch.zeros((len(logp), 1))
     inputs = {
         "prompt_ids": prompt,
@@ -173,6 +189,7 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
         "advantages": lab_advantages(variant.scale_rewards, batch["rewards"]),
         "old_per_token_logps": batch["logp_train"],
         "num_items_in_batch": batch["mask"].sum(),
+        "ref_per_token_logps": batch["logp_infer"],
     }
     if variant.vllm_mode:
         inputs["importance_sampling_ratio"] = correction(stand_in, batch)
@@ -185,9 +202,25 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
     sys.setprofile(watch)
     value = GRPOTrainer._compute_loss(stand_in, None, inputs)
     sys.setprofile(None)
+    return value, logp, seen
+
+
+def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, ...]:
+    """Return -loss, its gradient in the log-probs, and the sum of the absolute terms of the loss.
+
+    The last bounds what another order of summation may change.
+    """
+    value, logp, seen = computed(variant, batch)
     slope, gradient = torch.autograd.grad(value, [seen["per_token_loss"], logp])
     magnitude = (slope * seen["per_token_loss"]).abs().sum()
     return -value.detach().numpy(), -gradient.numpy(), magnitude.detach().numpy()
+
+
+def corrected_kl(batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Return minus the mean of the bias-corrected KL tokens, and its gradient in the log-probs."""
+    _, logp, seen = computed(Variant("bnpo"), batch, beta=1.0)
+    value = -(seen["per_token_kl"] * batch["mask"]).sum() / batch["mask"].sum()
+    return value.detach().numpy(), torch.autograd.grad(value, logp)[0].numpy()
 
 
 def goldens(seed: int) -> dict[str, Any]:
@@ -203,6 +236,7 @@ def goldens(seed: int) -> dict[str, Any]:
         results: dict[str, Any] = dict(zip(("value", "coefficients", "magnitude"), columns, strict=True))
         for scale in ("group", "none"):
             results[f"advantages_{scale}"] = advantages(scale, torched["rewards"]).numpy()
+        results["corrected_kl value"], results["corrected_kl gradient"] = corrected_kl(torched)
         arrays |= {f"{label}/{name}": array for name, array in (batch | results).items()}
     return arrays
 

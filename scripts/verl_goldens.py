@@ -42,6 +42,7 @@ class Variant:
     filter_groups: bool = False
     baseline: str = "all"
     correction: dict[str, Any] = field(default_factory=dict)
+    policy_loss: dict[str, Any] = field(default_factory=dict)
 
 
 def _weights(level: str, threshold: float | str) -> dict[str, Any]:
@@ -66,6 +67,17 @@ LOSSES = {
     "cispo": Variant("cispo", aggregation="token-mean"),
     "sapo": Variant("sapo"),
     "gpg": Variant("gpg", aggregation="token-mean"),
+    "gpg gpg": Variant("gpg", aggregation="token-mean", advantage="gpg"),
+    "dppo_tv": Variant("dppo_tv", aggregation="token-mean", dual_clip=20.0),
+    "dppo_tv cap 3": Variant("dppo_tv", aggregation="token-mean", dual_clip=3.0),
+    "dppo_kl": Variant("dppo_kl", aggregation="token-mean", dual_clip=20.0, clip=(0.05, 0.05)),
+    "dro": Variant("dro", aggregation="token-mean", policy_loss={"dro_beta": 0.1}),
+    # So many that all candidates are taken: verl draws them with torch's generator.
+    "clip_cov": Variant("clip_cov", aggregation="token-mean", policy_loss={"clip_cov_ratio": 1.0}),
+    "kl_cov": Variant("kl_cov", aggregation="token-mean"),
+    "kl_cov tenth": Variant("kl_cov", aggregation="token-mean", policy_loss={"kl_cov_ratio": 0.1}),
+    "gpg otb": Variant("gpg", aggregation="token-mean", advantage="otb"),
+    "gpg otb_full_tail": Variant("gpg", aggregation="token-mean", advantage="otb_full_tail"),
 }
 # A lower bound of 1e-30 never acts (ratios are at least exp(-20)), which leaves "drop beyond 2": MIS.
 WEIGHTS = {
@@ -90,13 +102,14 @@ REJECTIONS = {
     "seq_max_k2": _rejection("seq_max_k2", 0.1),
     "seq_max_k3": _rejection("seq_max_k3", 0.1),
 }
+WITH_WEIGHTS = ("dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "gpg otb", "gpg otb_full_tail")
 VARIANTS = {
     **LOSSES,
     **{f"grpo {mode}": replace(LOSSES["grpo"], aggregation=mode) for mode in AGGREGATIONS},
     **{f"grpo+{name}": replace(LOSSES["grpo"], correction=rule) for name, rule in WEIGHTS.items()},
     **{
         f"{loss}+{name}": replace(LOSSES[loss], correction=WEIGHTS[name])
-        for loss in ("gspo", "gmpo", "cispo", "sapo", "gpg")
+        for loss in ("gspo", "gmpo", "cispo", "sapo", "gpg", *WITH_WEIGHTS)
         for name in ("token_tis", "seq_tis")
     },
     **{f"grpo+{name}": replace(LOSSES["grpo"], correction=rule) for name, rule in REJECTIONS.items()},
@@ -121,6 +134,9 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "gae_discounted": ("gae", {"gamma": 0.97, "lam": 0.9}),
     # With a baseline of zero: the reward itself.
     "remax": ("remax", {}),
+    "gpg": ("gpg", {}),
+    "otb": ("optimal_token_baseline", {}),
+    "otb_full_tail": ("optimal_token_baseline", {"handle_zero_tail": False}),
 }
 
 
@@ -133,13 +149,24 @@ def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return torched | {"token_rewards": rewards}
 
 
-def advantages(batch: dict[str, torch.Tensor], name: str, index: np.ndarray) -> torch.Tensor:
-    """Return what verl gives for the entry `name` of `ESTIMATORS`, `[B, T]`; `index` names the groups."""
+def advantages(
+    batch: dict[str, torch.Tensor], name: str, index: np.ndarray, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return what verl gives for the entry `name` of `ESTIMATORS`, `[B, T]`.
+
+    `index` names the groups; `weights` are the rollout_is_weights.
+    """
     estimator, options = ESTIMATORS[name]
     inputs = {
         "gae": {"values": batch["values"]},
         "remax": {"reward_baselines": torch.zeros(len(index))},
         "reinforce_plus_plus": {},
+        "optimal_token_baseline": {
+            "index": index,
+            "old_log_probs": batch["logp_train"],
+            "sum_pi_squared": batch["sum_squared_probabilities"],
+            "rollout_is_weights": weights,
+        },
     }
     return core_algos.get_adv_estimator_fn(estimator)(
         token_level_rewards=batch["token_rewards"].clone(),
@@ -158,10 +185,12 @@ def _survivor_groups(kept: torch.Tensor, mask: torch.Tensor, index: np.ndarray) 
     return np.where(rejected.numpy(), 1000 + np.arange(len(index)), index)
 
 
-def _advantages_of(variant: Variant, batch: dict[str, torch.Tensor], kept: torch.Tensor) -> torch.Tensor:
+def _advantages_of(
+    variant: Variant, batch: dict[str, torch.Tensor], kept: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
     index = np.arange(len(kept)) // GROUP_SIZE
     if variant.baseline == "all":
-        return advantages(batch, variant.advantage, index)
+        return advantages(batch, variant.advantage, index, weights)
     index = _survivor_groups(kept, batch["mask"], index)
     given = advantages(batch, variant.advantage, index)
     # verl hands a lone response its raw reward; with nobody to compare there is nothing to learn.
@@ -213,7 +242,7 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
         strategy="fsdp",
         rollout_n=GROUP_SIZE,
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=PolicyLossConfig(),
+        policy_loss=PolicyLossConfig(**variant.policy_loss),
         clip_ratio_low=variant.clip[0],
         clip_ratio_high=variant.clip[1],
         clip_ratio_c=variant.dual_clip,
@@ -224,7 +253,7 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
         value, logged = function(
             batch["logp_train"],
             logp,
-            _advantages_of(variant, batch, kept),
+            _advantages_of(variant, batch, kept, weights),
             kept,
             variant.aggregation,
             config,

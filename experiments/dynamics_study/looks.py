@@ -13,27 +13,27 @@ from simlab.metrics import METRICS, OBJECTIVE_METRICS
 from simlab.objectives import named
 from simlab.objectives.objective import with_overrides
 from simlab.sweeps import recipe_of, run_config
+from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
 from simlab.training.evaluation import evaluate
-from simlab.training.probes import PROBES, Subject
 from simlab.training.step import learn, score
 
-Look = Callable[[Subject], Mapping[str, Array]]
+Look = Callable[[DiagnosticContext], Mapping[str, Array]]
 DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
 FP8 = recipe_of(run_config(BASE, {**NEAREST.engines(), "objective": "grpo"})).engines.infer
 HELD_OUT = 16  # prompts, each with a group of responses
 
 
-def earned(subject: Subject) -> dict[str, Array]:
+def earned(subject: DiagnosticContext) -> dict[str, Array]:
     """`reward` of the next rollout."""
     return {"reward": jnp.mean(subject.batch.rewards)}
 
 
-def mismatch(subject: Subject) -> dict[str, Array]:
+def mismatch(subject: DiagnosticContext) -> dict[str, Array]:
     """`rms_log_rho` and `discrepancy` of the next rollout."""
     return {name: METRICS[name](subject.batch) for name in ("rms_log_rho", "discrepancy")}
 
 
-def clipping(subject: Subject) -> dict[str, Array]:
+def clipping(subject: DiagnosticContext) -> dict[str, Array]:
     """`clip_fraction`, `delta_clip_j` and `asym` with the ratios that the next step ends with.
 
     Source: hacking Eq. 13; cancel Eq. 23.
@@ -46,7 +46,7 @@ def clipping(subject: Subject) -> dict[str, Array]:
     return {name: OBJECTIVE_METRICS[name](subject.objective, batch) for name in names}
 
 
-def hacking(subject: Subject) -> dict[str, Array]:
+def hacking(subject: DiagnosticContext) -> dict[str, Array]:
     """`hacking_j`: J with the weights of delta = 2, whether or not the run is distorted.
 
     Source: hacking Eq. 23, Fig. 6.
@@ -54,17 +54,17 @@ def hacking(subject: Subject) -> dict[str, Array]:
     return {"hacking_j": OBJECTIVE_METRICS["hacking_j"](DISTORTED, subject.batch)}
 
 
-def under_fp8(subject: Subject) -> dict[str, Array]:
+def under_fp8(subject: DiagnosticContext) -> dict[str, Array]:
     """`discrepancy_fp8`: what the discrepancy were, did the FP8 of long responses sample.
 
     Source: acrl Tab. 8.
     """
     engines = replace(subject.recipe.engines, infer=FP8)
-    other = Subject(replace(subject.recipe, engines=engines), subject.state)
+    other = DiagnosticContext(replace(subject.recipe, engines=engines), subject.state)
     return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
 
 
-def held_out(subject: Subject) -> dict[str, Array]:
+def held_out(subject: DiagnosticContext) -> dict[str, Array]:
     """`held_out_fp8`, `held_out_bf16`: reward on prompts that are not trained on, by the engine that samples.
 
     Source: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; a policy taught one task has no
@@ -77,7 +77,7 @@ def held_out(subject: Subject) -> dict[str, Array]:
     }
 
 
-def clusters(subject: Subject) -> dict[str, Array]:
+def clusters(subject: DiagnosticContext) -> dict[str, Array]:
     """`shared_values`: share of uncertain tokens whose pi_infer another has to the bit; pi_train likewise.
 
     Uncertain: pi_infer below 0.9. Source: hacking Fig. 3b, App. C.1.
@@ -95,9 +95,9 @@ def clusters(subject: Subject) -> dict[str, Array]:
     return {"shared_values": shared(batch.logp_infer), "shared_values_train": shared(batch.logp_train)}
 
 
-def frequent_energy(subject: Subject) -> dict[str, Array]:
+def frequent_energy(subject: DiagnosticContext) -> dict[str, Array]:
     """`energy_frequent`: share of the gradient norms on the most frequent quarter of the tokens."""
-    return {"energy_frequent": PROBES["energy"](subject)["energy_by_frequency"][0]}
+    return {"energy_frequent": DIAGNOSTICS["energy"](subject)["energy_by_frequency"][0]}
 
 
 LOOKS: dict[str, Look] = {
@@ -108,7 +108,7 @@ LOOKS: dict[str, Look] = {
     "under FP8": under_fp8,
     "clusters": clusters,
     "frequent energy": frequent_energy,
-    "curvature": PROBES["curvature"],
-    "KL to base": PROBES["kl_to_base"],
+    "curvature": DIAGNOSTICS["curvature"],
+    "KL to base": DIAGNOSTICS["kl_to_base"],
     "held out": held_out,
 }

@@ -21,9 +21,9 @@ from simlab.models.parameters import Params
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import first_params
+from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.fork import fork
 from simlab.training.loop import train
-from simlab.training.probes import Subject
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 EVERY, SMOKE_EVERY = 20, 10
@@ -128,7 +128,7 @@ def looking(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
     """Return the looks `names` at a recipe, states side by side and their first parameters."""
 
     def look(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
-        subject = Subject(recipe, state, base)
+        subject = DiagnosticContext(recipe, state, base)
         return {key: value for name in names for key, value in LOOKS[name](subject).items()}
 
     return jax.jit(jax.vmap(look, in_axes=(None, 0, 0)))

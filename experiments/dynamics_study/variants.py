@@ -20,8 +20,8 @@ from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
 from simlab.sweeps.program import Lane, stacked
+from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train
-from simlab.training.probes import Subject
 from simlab.training.recipe import Recipe, TrainState
 
 PENALTY = 1.0
@@ -136,7 +136,7 @@ def _first_distance(recipe: Recipe, state: TrainState) -> Array:
         correction: Any = recipe.objective.correction
 
         def at(step: Array) -> Array:
-            batch = Subject(recipe, replace(state, step=step)).batch
+            batch = DiagnosticContext(recipe, replace(state, step=step)).batch
             return jnp.mean(distances(batch)[correction.which])
 
         return jnp.mean(lax.map(at, jnp.arange(FIRST_STEPS, dtype=jnp.int32)))

@@ -1,6 +1,5 @@
 """Which tokens, sites and weights move the mismatch of a policy most, and an autopsy of its worst token."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache
-from simlab.models.listen import listening
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
 from simlab.rollout import Sampler, Trajectory, generate
@@ -25,8 +23,6 @@ from simlab.tasks import END, PAD, Task
 from simlab.tasks.vocabulary import decode
 
 Row = dict[str, Any]
-OUTSIDE = ("embedding", "last norm", "logits")
-"""Places of a forward pass that no layer has."""
 Track = Callable[[Iterable, str, int], Iterable]
 
 
@@ -70,7 +66,7 @@ class Subject:
         Operation by operation: engines between two others share no program, and their operations do.
         """
         taken = self.sampled
-        replayed = taken.experts if self.pair.replay == "R3" else None
+        replayed = taken.routed_experts if self.pair.replay == "R3" else None
         scores = response_logps(
             self.params if params is None else params,
             self.model,
@@ -325,15 +321,14 @@ def _states(
     """What every place stores for the last of `tokens [1, T]`, and the experts chosen, by their place."""
     weights = prepare(subject.params, subject.model, engine)
     caches = empty_cache(subject.model, *tokens.shape)
-    with listening() as found:
-        hidden, _, chosen = extend(weights, subject.model, engine, caches, tokens, 0)
-        read_logits(weights, engine, hidden)
-    layers, states = Counter[str](), {}
-    for place, value in found:
-        name = place if place in OUTSIDE else f"layer {layers[place]} {place}"
-        layers[place] += 1
-        states[name] = np.asarray(value[0, -1], float).reshape(-1)
+    forward = extend(weights, subject.model, engine, caches, tokens, 0)
+    seen = forward.intermediates
+    named = {"embedding": seen.embedding}
+    for number, layer in enumerate(seen.layers):
+        named |= {f"layer {number} {place}": value for place, value in layer.items()}
+    named |= {"last norm": seen.last_norm, "logits": read_logits(weights, engine, forward.hidden)}
+    states = {place: np.asarray(value[0, -1], float).reshape(-1) for place, value in named.items()}
     states["logits"] -= states["logits"].mean()
-    picked = [] if chosen is None else np.asarray(chosen)[0, -1]
+    picked = [] if forward.routed_experts is None else np.asarray(forward.routed_experts)[0, -1]
     experts = {f"layer {n} experts": sorted(layer.tolist()) for n, layer in enumerate(picked)}
     return states, experts

@@ -123,14 +123,14 @@ def pairs(json: Json = False) -> None:
 def metrics(json: Json = False) -> None:
     """Metrics: what they read, when a run measures them, unit and source."""
     from simlab.metrics import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, WEIGHT_METRICS
+    from simlab.training.diagnostics import DIAGNOSTICS
     from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
-    from simlab.training.probes import PROBES
 
     rows = [
         {"name": name, "reads": "run", "measured": "every step", "about": about, "unit": "", "source": ""}
         for name, about in STEP_NUMBERS.items()
     ]
-    rows += [_described(name, found, "run", "between chunks") for name, found in PROBES.items()]
+    rows += [_described(name, found, "run", "between chunks") for name, found in DIAGNOSTICS.items()]
     rows += [
         _described(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
         for name, found in METRICS.items()
@@ -141,7 +141,7 @@ def metrics(json: Json = False) -> None:
         ("curves of a run", CURVE_METRICS),
     ):
         rows += [_described(name, found, reads, "on demand") for name, found in catalog.items()]
-    show(rows, json, "Metrics and probes; without a unit: a pure number")
+    show(rows, json, "Metrics and diagnostics; without a unit: a pure number")
 
 
 @app.command(epilog="Example: `simlab list tasks`")

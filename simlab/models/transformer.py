@@ -30,19 +30,62 @@ from simlab.engines import (
 from simlab.formats import Quantized
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
-from simlab.models.listen import heard
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
 Weights = dict[str, Any]
 
 
+States = dict[str, Array]
+"""Values by the name of the place that computes them."""
+
+
 class Scores(NamedTuple):
-    """What scoring returns: `logp` of the sampled tokens and `entropy`, [B, T]; `experts` as in `extend`."""
+    """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`."""
 
     logp: Array
     entropy: Array
-    experts: Array | None
+    routed_experts: Array | None
+
+
+class Stream(NamedTuple):
+    """Residual stream [B, T, D]: as it is stored, and as the next norm reads it."""
+
+    stored: Array
+    read: Array
+
+
+class Positions(NamedTuple):
+    """Positions of the T new tokens: the first one, their rotations [T, head_dim], visible keys [T, S]."""
+
+    start: Array | int
+    cos: Array
+    sin: Array
+    visible: Array
+
+
+class Intermediates(NamedTuple):
+    """Outputs of the places of a forward pass [B, T, ...]; of experts, only what they return.
+
+    A compiled function that does not return them does not compute them.
+    """
+
+    embedding: Array
+    layers: tuple[States, ...]
+    last_norm: Array
+
+
+class Forward(NamedTuple):
+    """Result of `extend`.
+
+    `hidden` are the normed hidden states [B, T, D] and `caches` hold the new keys and values.
+    `routed_experts` are the engine's own choice, int32 [B, T, L, top_k], or None if dense.
+    """
+
+    hidden: Array
+    caches: tuple[Cache, ...]
+    routed_experts: Array | None
+    intermediates: Intermediates
 
 
 def prepare(params: Params, config: TransformerConfig, engine: Engine) -> Weights:
@@ -82,55 +125,71 @@ def extend(
     tokens: Array,
     start: Array | int,
     replayed: Array | None = None,
-) -> tuple[Array, tuple[Cache, ...], Array | None]:
-    """Read `tokens [B, T]` at positions start to start + T - 1 behind what `caches` hold.
+) -> Forward:
+    """Read `tokens` behind the positions that `caches` hold.
 
-    Returns the normed hidden states [B, T, D], the caches with the new keys and values, and the experts that
-    the engine chooses, int32 [B, T, L, top_k] (None if dense). Experts `replayed`, of that shape, are used in
-    their stead; what is returned is still the engine's own choice. `weights` are from `prepare`; start + T
-    must not exceed the length of the caches.
+    Args:
+        weights: From `prepare`.
+        config: Architecture.
+        engine: Numerics of every site.
+        caches: One per layer; start + T must not exceed their length.
+        tokens: int32 [B, T], at positions start to start + T - 1.
+        start: Number of positions already in the caches.
+        replayed: Experts to use instead of the engine's own choice, int32 [B, T, L, top_k].
+
+    Returns:
+        The hidden states, the extended caches, and what else a `Forward` holds.
     """
-    length = caches[0].values.shape[1]
-    cos, sin = rotation_table(length, config.head_dim, config.rope_theta)
-    positions = start + jnp.arange(tokens.shape[1])
-    angles = jnp.asarray(cos)[positions], jnp.asarray(sin)[positions]
-    visible = jnp.arange(length)[None, :] <= positions[:, None]
-    residual = read = heard("embedding", weights["embedding"][tokens])
-    written, experts = [], []
+    reading = _positions(config, caches[0].values.shape[1], start + jnp.arange(tokens.shape[1]), start)
+    embedding = weights["embedding"][tokens]
+    stream, written, chosen, states = Stream(embedding, embedding), [], [], []
     for number, (layer, cache) in enumerate(zip(weights["layers"], caches, strict=True)):
-        x = heard(
-            "attention norm", rms_norm(read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
-        )
-        x, cache = _self_attention(layer, config, engine, cache, x, angles, visible, start)
-        residual, read = add_residual(residual, x, engine)
-        heard("residual after attention", residual)
-        x = heard("mlp norm", rms_norm(read, layer["mlp_norm"], engine, epsilon=config.rms_norm_eps))
-        if config.num_experts:
-            x, chosen = _experts(
-                layer, config, engine, x, None if replayed is None else replayed[:, :, number]
-            )
-            experts.append(chosen)
-        else:
-            x = _swiglu(layer["gate_up"], layer["down"], engine, x)
-        residual, read = add_residual(residual, x, engine)
-        heard("residual after mlp", residual)
+        experts = None if replayed is None else replayed[:, :, number]
+        stream, cache, experts, inside = _block(layer, config, engine, cache, stream, reading, experts)
         written.append(cache)
-    hidden = heard("last norm", rms_norm(read, weights["norm"], engine, epsilon=config.rms_norm_eps))
-    return hidden, tuple(written), jnp.stack(experts, axis=2) if experts else None
+        chosen.append(experts)
+        states.append(inside)
+    hidden = rms_norm(stream.read, weights["norm"], engine, epsilon=config.rms_norm_eps)
+    return Forward(
+        hidden,
+        tuple(written),
+        jnp.stack(chosen, axis=2) if config.num_experts else None,
+        Intermediates(embedding, tuple(states), hidden),
+    )
 
 
-def _self_attention(
+def _block(
     layer: Weights,
     config: TransformerConfig,
     engine: Engine,
     cache: Cache,
-    x: Array,
-    angles: tuple[Array, Array],
-    visible: Array,
-    start: Array | int,
-) -> tuple[Array, Cache]:
+    stream: Stream,
+    reading: Positions,
+    replayed: Array | None,
+) -> tuple[Stream, Cache, Array | None, States]:
+    """Norm, attention, residual; norm, MLP or experts, residual."""
+    x = rms_norm(stream.read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
+    mixed, cache, attention = _self_attention(layer, config, engine, cache, x, reading)
+    middle = Stream(*add_residual(stream.stored, mixed, engine))
+    y = rms_norm(middle.read, layer["mlp_norm"], engine, epsilon=config.rms_norm_eps)
+    feed_forward = _experts if config.num_experts else _mlp
+    update, chosen, mlp = feed_forward(layer, config, engine, y, replayed)
+    after = Stream(*add_residual(middle.stored, update, engine))
+    states = {"attention norm": x, **attention, "residual after attention": middle.stored}
+    return after, cache, chosen, states | {"mlp norm": y, **mlp, "residual after mlp": after.stored}
+
+
+def _positions(config: TransformerConfig, length: int, positions: Array, start: Array | int) -> Positions:
+    cos, sin = rotation_table(length, config.head_dim, config.rope_theta)
+    visible = jnp.arange(length)[None, :] <= positions[:, None]
+    return Positions(start, jnp.asarray(cos)[positions], jnp.asarray(sin)[positions], visible)
+
+
+def _self_attention(
+    layer: Weights, config: TransformerConfig, engine: Engine, cache: Cache, x: Array, reading: Positions
+) -> tuple[Array, Cache, States]:
     """Attention of normed x [B, T, D] over the cache and itself, before the residual sum."""
-    qkv = heard("qkv", linear(x, layer["qkv"], engine))
+    projected = qkv = linear(x, layer["qkv"], engine)
     if config.attention_bias:
         qkv = store(qkv + layer["qkv_bias"][None, None], engine.projection.output)
     heads = qkv.reshape(*x.shape[:2], -1, config.head_dim)
@@ -138,12 +197,13 @@ def _self_attention(
     if config.qk_norm:
         queries = rms_norm(queries, layer["q_norm"], engine, epsilon=config.rms_norm_eps)
         keys = rms_norm(keys, layer["k_norm"], engine, epsilon=config.rms_norm_eps)
-    queries, keys = (rotate(x, *angles, engine) for x in (queries, keys))
-    heard("queries", queries)
-    keys, values = heard("keys", store_cache(keys, engine)), heard("values", store_cache(values, engine))
-    cache = extended(cache, keys, values, start)
-    mixed = heard("attention", _attend_by_group(config, engine, queries, cache, visible))
-    return heard("o", linear(mixed, layer["o"], engine)), cache
+    queries, keys = (rotate(x, reading.cos, reading.sin, engine) for x in (queries, keys))
+    keys, values = store_cache(keys, engine), store_cache(values, engine)
+    cache = extended(cache, keys, values, reading.start)
+    mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
+    o = linear(mixed, layer["o"], engine)
+    states = {"qkv": projected, "queries": queries, "keys": keys, "values": values}
+    return o, cache, states | {"attention": mixed, "o": o}
 
 
 def _attend_by_group(
@@ -163,35 +223,47 @@ def _attend_by_group(
     return mixed.reshape(batch, length, -1)
 
 
+def _mlp(
+    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
+) -> tuple[Array, None, States]:
+    """SwiGLU of normed x [B, T, D]."""
+    del config, replayed
+    states = _swiglu(layer["gate_up"], layer["down"], engine, x)
+    return states["down"], None, states
+
+
 def _experts(
     layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, States]:
     """Mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
-    router_logits = heard("router", linear(x, layer["router"], engine.router))
+    router_logits = linear(x, layer["router"], engine.router)
     top_k, normalize = config.num_experts_per_tok, config.norm_topk_prob
     chosen, shares = route(router_logits, engine, top_k, normalize=normalize)
     used = chosen
     if replayed is not None:
         used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
-    outputs = jax.vmap(lambda gate_up, down: _swiglu(gate_up, down, engine, x), out_axes=-2)(
+    outputs = jax.vmap(lambda gate_up, down: _swiglu(gate_up, down, engine, x)["down"], out_axes=-2)(
         layer["gate_up"], layer["down"]
     )
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
-    heard("experts chosen", outputs)
-    return heard("experts", combine_experts(outputs, shares, engine)), chosen
+    combined = combine_experts(outputs, shares, engine)
+    return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> Array:
-    gate, up = jnp.split(heard("gate and up", linear(x, gate_up, engine)), 2, axis=-1)
-    activated = heard("activation", store(jax.nn.silu(gate), engine.elementwise))
-    gated = heard("gated", store(activated * up, engine.elementwise))
-    return heard("down", linear(gated, down, engine))
+def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> States:
+    """Return every step of SwiGLU of x [B, T, D]; `down` is the result."""
+    both = linear(x, gate_up, engine)
+    gate, up = jnp.split(both, 2, axis=-1)
+    activated = store(jax.nn.silu(gate), engine.elementwise)
+    gated = store(activated * up, engine.elementwise)
+    result = linear(gated, down, engine)
+    return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 
 def read_logits(weights: Weights, engine: Engine, hidden: Array) -> Array:
     """Return logits [..., V] of normed hidden states [..., D]."""
-    return heard("logits", linear(hidden, weights["lm_head"], engine.lm_head))
+    return linear(hidden, weights["lm_head"], engine.lm_head)
 
 
 def token_logps(logits: Array, engine: Engine) -> Array:
@@ -251,15 +323,15 @@ def _read_shared(
     tokens = jnp.concatenate([prompts, rest], axis=1)
     if group_size == 1 or not rest.shape[1]:
         caches = empty_cache(config, *tokens.shape)
-        hidden, _, experts = extend(weights, config, engine, caches, tokens, 0, replayed)
-        return hidden[:, length - 1 :], experts
+        forward = extend(weights, config, engine, caches, tokens, 0, replayed)
+        return forward.hidden[:, length - 1 :], forward.routed_experts
     first, later = (
         (None, None) if replayed is None else (replayed[::group_size, :length], replayed[:, length:])
     )
     caches = empty_cache(config, count, tokens.shape[1])
-    read, caches, chosen = extend(weights, config, engine, caches, prompts[::group_size], 0, first)
+    read, caches, chosen, _ = extend(weights, config, engine, caches, prompts[::group_size], 0, first)
     caches = repeated(caches, count, group_size)
-    hidden, _, experts = extend(weights, config, engine, caches, rest, length, later)
+    hidden, _, experts, _ = extend(weights, config, engine, caches, rest, length, later)
     hidden = jnp.concatenate([jnp.repeat(read[:, -1:], group_size, axis=0), hidden], axis=1)
     if chosen is None or experts is None:
         return hidden, None

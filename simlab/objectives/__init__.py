@@ -5,7 +5,7 @@ from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepared
 from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named
-from simlab.objectives.evaluate import objective_value, resolve, token_coefficients
+from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
     Objective,
@@ -16,6 +16,7 @@ from simlab.objectives.objective import (
     with_overrides,
 )
 from simlab.objectives.switch import switch_coefficients
+from simlab.objectives.vocabulary import on_sampler_support
 
 __all__ = [
     "ADVANTAGES",
@@ -31,6 +32,7 @@ __all__ = [
     "kl_penalty",
     "named",
     "objective_value",
+    "on_sampler_support",
     "override_names",
     "prepared",
     "resolve",
@@ -38,5 +40,6 @@ __all__ = [
     "switch_coefficients",
     "token_coefficients",
     "value_from_terms",
+    "vocabulary_coefficients",
     "with_overrides",
 ]

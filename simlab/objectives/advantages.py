@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar
 from simlab.objectives.batch import TokenBatch, by_group, masked_mean, masked_sum
+from simlab.objectives.token_baseline import OptimalTokenBaseline
 
 Array = jax.Array
 Estimator = Callable[[TokenBatch, Array], Array]
@@ -85,6 +86,17 @@ def rloo(rewards: Array, survivors: Array) -> Array:
     return jnp.where(differ(rewards, survivors), centered * (count / jnp.maximum(count - 1, 1)), 0)
 
 
+def gpg(batch: TokenBatch, survivors: Array) -> Array:
+    """Reward minus group mean, times the number of sequences over that of nonzero rewards (GPG).
+
+    Reference: GPG arXiv 2504.02546; verl core_algos.compute_gpg_outcome_advantage.
+    Deviation: as `grpo_no_std`; the counts are those of the survivors.
+    """
+    nonzero = jnp.sum(survivors & (batch.rewards != 0), dtype=jnp.float32)
+    count = jnp.sum(survivors, dtype=jnp.float32)
+    return grpo_no_std(batch, survivors) * (count / jnp.maximum(nonzero, 1))
+
+
 def whitened(batch: TokenBatch, survivors: Array) -> Array:
     """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
 
@@ -154,6 +166,9 @@ ADVANTAGES: dict[str, Estimator] = {
     "rloo": rloo,
     "whitened": whitened,
     "gae": gae,
+    "gpg": gpg,
+    "otb": OptimalTokenBaseline(),
+    "otb_full_tail": OptimalTokenBaseline(zero_tail=False),
 }
 
 

@@ -25,6 +25,10 @@ class TokenBatch:
     - `key`: random key, for objectives that draw noise.
     - `logp_reference` [B, T]: reference policy, for the KL term.
     - `values` [B, T]: critic values at theta_old, for `gae`.
+    - `sum_squared_probabilities` [B, T]: sum of pi_train^2 over the vocabulary, for `otb`.
+    - `tokens` [B, T]: sampled tokens, to place `logp` in the vocabulary.
+    - `logp_vocabulary`, `logp_infer_vocabulary` [B, T, V]: log-probabilities of all tokens under theta and
+      under the inference engine, after temperature and filters. For `score_centering`.
 
     Source: hacking Eq. 5, 25; verl core_algos.
     """
@@ -38,6 +42,10 @@ class TokenBatch:
     key: Array | None = None
     logp_reference: Array | None = None
     values: Array | None = None
+    sum_squared_probabilities: Array | None = None
+    tokens: Array | None = None
+    logp_vocabulary: Array | None = None
+    logp_infer_vocabulary: Array | None = None
 
 
 def prepared(batch: TokenBatch) -> TokenBatch:
@@ -51,6 +59,12 @@ def prepared(batch: TokenBatch) -> TokenBatch:
     def clean(x: Array) -> Array:
         return jnp.where(mask, jnp.asarray(x, jnp.float32), jnp.float32(0))
 
+    def clean_optional(x: Array | None) -> Array | None:
+        return None if x is None else clean(x)
+
+    def clean_vocabulary(x: Array | None) -> Array | None:
+        return None if x is None else jnp.where(mask[..., None], jnp.asarray(x, jnp.float32), jnp.float32(0))
+
     return replace(
         batch,
         logp=clean(batch.logp),
@@ -58,19 +72,34 @@ def prepared(batch: TokenBatch) -> TokenBatch:
         logp_infer=jax.lax.stop_gradient(clean(batch.logp_infer)),
         rewards=jax.lax.stop_gradient(jnp.asarray(batch.rewards, jnp.float32)),
         mask=mask,
-        logp_reference=None if batch.logp_reference is None else clean(batch.logp_reference),
-        values=None if batch.values is None else clean(batch.values),
+        logp_reference=clean_optional(batch.logp_reference),
+        values=clean_optional(batch.values),
+        sum_squared_probabilities=clean_optional(batch.sum_squared_probabilities),
+        logp_vocabulary=clean_vocabulary(batch.logp_vocabulary),
+        logp_infer_vocabulary=jax.lax.stop_gradient(clean_vocabulary(batch.logp_infer_vocabulary)),
     )
+
+
+COLUMNS = ("logp_train", "logp_infer", "mask", "logp_reference", "values", "sum_squared_probabilities")
 
 
 def _check_shapes(batch: TokenBatch) -> None:
     shape = jnp.shape(batch.logp)
     if len(shape) != 2:
         raise ValueError(f"logp must be [B, T]; got shape {shape}")
-    for name in ("logp_train", "logp_infer", "mask", "logp_reference", "values"):
+    for name in COLUMNS:
         array = getattr(batch, name)
         if array is not None and jnp.shape(array) != shape:
             raise ValueError(f"{name} has shape {jnp.shape(array)}; logp has {shape}")
+    if batch.tokens is not None and jnp.shape(batch.tokens) != shape:
+        raise ValueError(f"tokens must be of shape {shape}, got {jnp.shape(batch.tokens)}.")
+    sizes = {
+        name: jnp.shape(getattr(batch, name))
+        for name in ("logp_vocabulary", "logp_infer_vocabulary")
+        if getattr(batch, name) is not None
+    }
+    if any(len(size) != 3 or size[:2] != shape for size in sizes.values()) or len(set(sizes.values())) > 1:
+        raise ValueError(f"vocabulary columns must be of one shape {(*shape, 'V')}, got {sizes}.")
     if jnp.shape(batch.rewards) != shape[:1]:
         raise ValueError(f"rewards has shape {jnp.shape(batch.rewards)}; expected {shape[:1]}")
     if batch.group_size < 1 or shape[0] % batch.group_size:

@@ -9,7 +9,16 @@ from typing import Any
 
 from simlab.core.catalog import lookup
 from simlab.objectives import advantages, aggregation
-from simlab.objectives.corrections import Acrl, Masked, Truncated, sequence_log_rho, token_log_rho
+from simlab.objectives.corrections import (
+    Acrl,
+    KpopWeights,
+    Masked,
+    Truncated,
+    Vaco,
+    sequence_log_rho,
+    token_log_rho,
+)
+from simlab.objectives.covariance import ClipCov, KlCov
 from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
 from simlab.objectives.objective import Objective
 from simlab.objectives.ratios import (
@@ -25,7 +34,19 @@ from simlab.objectives.ratios import (
     geometric_ratio,
     token_ratio,
 )
-from simlab.objectives.rejection import DivergenceCap, OffPolicySequenceMask, RatioBand, k3, seq_mean
+from simlab.objectives.regularizers import RolloutKl
+from simlab.objectives.rejection import (
+    DivergenceCap,
+    KpopMask,
+    OffPolicySequenceMask,
+    ProbabilityDifference,
+    RatioBand,
+    SecondMomentMask,
+    k2,
+    k3,
+    seq_max,
+    seq_mean,
+)
 from simlab.objectives.transforms import (
     Differentiated,
     MinReplace,
@@ -35,6 +56,9 @@ from simlab.objectives.transforms import (
     TruncateAndRebalance,
     Unchanged,
 )
+from simlab.objectives.trust_regions import DppoKl, DppoTv, Drpo, Ipo, Kpop, M2po
+from simlab.objectives.vocabulary import ScoreCentering
+from simlab.objectives.weighted_likelihood import Dro, Vespo
 
 GRPO = Objective(advantages.grpo, Clipped(token_ratio, DualClip(0.2, 0.2, inf)))
 PPO = replace(
@@ -43,6 +67,7 @@ PPO = replace(
     surrogate=Clipped(token_ratio, DualClip(0.2, 0.2, 3.0)),
     aggregation=aggregation.token_mean,
 )
+TOKEN_MEAN = replace(GRPO, aggregation=aggregation.token_mean)
 GSPO = replace(GRPO, surrogate=Clipped(geometric_ratio, SignAwareClip(3e-4, 4e-4)))
 GRPO_FIX = replace(
     GRPO, surrogate=Clipped(token_ratio, SignFreeClip(0.2)), aggregation=aggregation.seq_mean_token_sum
@@ -89,6 +114,50 @@ OBJECTIVES: dict[str, Objective] = {
         source="verl core_algos.compute_policy_loss_cispo",
     ),
     "sapo": replace(GRPO, surrogate=SoftGate(1.0, 1.05), source="verl core_algos.compute_policy_loss_sapo"),
+    "dppo_tv": replace(
+        TOKEN_MEAN,
+        surrogate=DppoTv(),
+        source="DPPO arXiv 2602.04879; verl core_algos.compute_policy_loss_dppo_tv",
+    ),
+    "dppo_kl": replace(
+        TOKEN_MEAN,
+        surrogate=DppoKl(),
+        source="DPPO arXiv 2602.04879; verl core_algos.compute_policy_loss_dppo_kl",
+    ),
+    "ipo": replace(TOKEN_MEAN, surrogate=Ipo(), source="prime-rl trainer/rl/loss.py ipo, 2026-09"),
+    "kpop": replace(TOKEN_MEAN, surrogate=Kpop(), source="KPop, Ring blog of 2026-05-26; prime-rl pull 3283"),
+    "drpo": replace(
+        TOKEN_MEAN,
+        surrogate=Drpo(),
+        source="DRPO arXiv 2606.09821; UniRL unirl/algorithms/drpo.py",
+    ),
+    "vespo": replace(TOKEN_MEAN, surrogate=Vespo(), source="VESPO arXiv 2602.10693; TRL loss_type vespo"),
+    "luspo": replace(
+        GSPO,
+        surrogate=Clipped(geometric_ratio, SignAwareClip(2e-3, 2.5e-3)),
+        aggregation=aggregation.seq_mean_token_sum,
+        source="LUSPO arXiv 2602.05261; TRL loss_type luspo",
+    ),
+    "m2po": replace(TOKEN_MEAN, surrogate=M2po(), source="M2PO arXiv 2510.01161; Trinity-RFT pull 615"),
+    "gpg": replace(
+        TOKEN_MEAN,
+        advantage=advantages.gpg,
+        surrogate=LogLikelihood(),
+        source="GPG arXiv 2504.02546; verl core_algos.compute_policy_loss_gpg",
+    ),
+    "dro": replace(
+        TOKEN_MEAN, surrogate=Dro(), source="DRO arXiv 2405.19107; verl core_algos.compute_policy_loss_dro"
+    ),
+    "clip_cov": replace(
+        TOKEN_MEAN,
+        surrogate=ClipCov(),
+        source="arXiv 2505.22617; verl core_algos.compute_policy_loss_clip_cov",
+    ),
+    "kl_cov": replace(
+        TOKEN_MEAN,
+        surrogate=KlCov(),
+        source="arXiv 2505.22617; verl core_algos.compute_policy_loss_kl_cov",
+    ),
     "grpo_fix": replace(GRPO_FIX, source="cancel Eq. 79, 80"),
     "grpo_fix_weight": replace(GRPO_FIX, surrogate=SignFreeWeight(0.2), source="cancel Eq. 81, 82"),
     # Stop-gradient alone: the control for every transform below. The paper gives no clip range: GSPO's.
@@ -140,6 +209,35 @@ SUFFIXES: dict[str, Suffix] = {
         "rejections",
         DivergenceCap(k3, seq_mean, 0.01),
         source="verl RolloutCorrectionConfig.decoupled_k3_rs",
+    ),
+    "kpop": Suffix(
+        "correction", KpopWeights(0.1), source="KPop, Ring blog of 2026-05-26; AReaL functional.py binary_kl"
+    ),
+    "vaco": Suffix(
+        "correction", Vaco(0.3, 2.0), source="VaCO arXiv 2603.01365; open-instruct rho_mask_tv_divergence"
+    ),
+    "kpop_mask": Suffix(
+        "rejections", KpopMask(0.1), source="KPop, Ring blog of 2026-05-26; verl pull 6800 binary_kl"
+    ),
+    "m2_mask": Suffix(
+        "rejections", SecondMomentMask(0.04), source="M2PO arXiv 2510.01161; AReaL functional.py m2_threshold"
+    ),
+    "prob_diff": Suffix(
+        "rejections", ProbabilityDifference((-0.2, 0.2)), source="ROLL train_infer_corrections.py diff filter"
+    ),
+    # verl has no default for the bound.
+    "trm": Suffix(
+        "rejections",
+        DivergenceCap(k2, seq_max, 0.05),
+        source="Trust Region Masking arXiv 2512.23075; verl rollout_corr_helper seq_max_k2",
+    ),
+    "rollout_kl": Suffix(
+        "regularizers", RolloutKl(1e-3), source="Kimi-K2.5 arXiv 2602.02276; prime-rl trainer/rl/loss.py"
+    ),
+    "score_centering": Suffix(
+        "centering",
+        ScoreCentering(),
+        source="score centering arXiv 2609.20807; torchtitan rl/losses/score_centering.py",
     ),
     "opsm": Suffix("staleness", OffPolicySequenceMask(1e-4), source="slime opsm_delta"),
 }

@@ -11,12 +11,17 @@ import jax.numpy as jnp
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, by_group, clamp, masked_mean, masked_sum
+from simlab.objectives.divergences import symmetric_binary_kl
 
 Bounds = Scalar | tuple[Scalar, Scalar]
 LogRho = Callable[[TokenBatch], Array]
 
 # verl's SAFETY_BOUND: log rho is clamped to +-20 before it is exponentiated.
 LOG_RHO_LIMIT = 20.0
+# AReaL clamps probabilities to [1e-8, 1 - 1e-8] before the binary KL.
+KPOP_FLOOR = 1e-8
+# open-instruct clamps log rho to +-10 in VaCO's divergence.
+VACO_LOG_LIMIT = 10.0
 
 
 def token_log_rho(batch: TokenBatch) -> Array:
@@ -89,6 +94,46 @@ class Masked:
         low, high = as_bounds(self.correction_clip)
         rho = jnp.exp(self.log_rho(batch))
         return jnp.where((rho >= low) & (rho <= high), rho, 0)
+
+
+@pytree
+class KpopWeights:
+    """rho, not truncated, where the symmetric binary KL of the engines is at most `kpop_bound`, else zero.
+
+    Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
+    Deviation: log rho is clamped to +-20.
+    """
+
+    kpop_bound: Scalar = 0.1
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Weights [B, T]."""
+        del advantages
+        divergence = symmetric_binary_kl(batch.logp_train, batch.logp_infer, KPOP_FLOOR)
+        return jnp.where(divergence <= self.kpop_bound, jnp.exp(token_log_rho(batch)), 0)
+
+
+@pytree
+class Vaco:
+    """VaCO: min(rho, C), and zero at tokens that push a sequence of large divergence further away.
+
+    The divergence of a sequence is the mean of |rho - 1|. If it exceeds `vaco_bound`, tokens with
+    sign(log rho) A > 0 get zero.
+
+    Reference: VaCO arXiv 2603.01365; open-instruct grpo_utils.py rho_mask_tv_divergence.
+    Deviation: rho compares the engines at theta_old, as in open-instruct; the paper's divergence has theta.
+    """
+
+    vaco_bound: Scalar = 0.3
+    correction_clip: Scalar = 2.0
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Weights [B, T]."""
+        log_rho = token_log_rho(batch)
+        rho = jnp.exp(clamp(log_rho, -VACO_LOG_LIMIT, VACO_LOG_LIMIT))
+        divergence = masked_mean(jnp.abs(rho - 1), batch.mask, axis=1)[:, None]
+        dropped = (divergence > self.vaco_bound) & (jnp.sign(log_rho) * advantages > 0)
+        return jnp.where(dropped, 0, jnp.minimum(jnp.exp(log_rho), self.correction_clip))
 
 
 def sequence_discrepancy(batch: TokenBatch) -> Array:

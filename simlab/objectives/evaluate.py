@@ -40,3 +40,34 @@ def token_coefficients(objective: str | Objective, batch: TokenBatch, **override
     resolved = resolve(objective, **overrides)
     logp = jnp.asarray(batch.logp, jnp.float32)
     return jax.grad(lambda x: objective_value(resolved, replace(batch, logp=x)))(logp)
+
+
+def vocabulary_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: Any) -> Array:
+    """Return d objective / d log p(v) for every token v of the vocabulary.
+
+    A model trained on the sum of these constants times log p(v) takes the same step as on the objective.
+
+    Args:
+        objective: name or record; without `score_centering` only sampled tokens have a coefficient.
+        batch: with `tokens` and the two vocabulary columns.
+        overrides: as in `objective_value`.
+
+    Returns:
+        Coefficients [B, T, V], zero at padding.
+
+    Raises:
+        ValueError: if a column is missing, or the objective cannot be centered.
+
+    Reference: score centering arXiv 2609.20807.
+    """
+    if batch.tokens is None or batch.logp_vocabulary is None:
+        raise ValueError("tokens and logp_vocabulary must be arrays, got None.")
+    resolved = resolve(objective, **overrides)
+
+    def value(logp: Array, logp_vocabulary: Array) -> Array:
+        return objective_value(resolved, replace(batch, logp=logp, logp_vocabulary=logp_vocabulary))
+
+    columns = (jnp.asarray(x, jnp.float32) for x in (batch.logp, batch.logp_vocabulary))
+    sampled, every = jax.grad(value, argnums=(0, 1))(*columns)
+    chosen = jnp.asarray(batch.tokens)[..., None] == jnp.arange(every.shape[-1])[None, None]
+    return every + jnp.where(chosen, sampled[..., None], 0)

@@ -13,6 +13,7 @@ from simlab.core.pytree import Scalar
 from simlab.objectives.advantages import Gae
 from simlab.objectives.aggregation import Aggregation, token_mean
 from simlab.objectives.batch import Array, TokenBatch, clamp, prepared
+from simlab.objectives.ratios import token_ratio
 from simlab.objectives.rejection import k1, k2, k3
 
 
@@ -29,27 +30,44 @@ def _absolute(log_ratio: Array) -> Array:
     return jnp.abs(log_ratio)
 
 
+def _safe_k3(log_ratio: Array) -> Array:
+    return k3(clamp(log_ratio, -20.0, 20.0))
+
+
 def _capped_k3(log_ratio: Array) -> Array:
-    return clamp(k3(clamp(log_ratio, -20.0, 20.0)), -10.0, 10.0)
+    return clamp(_safe_k3(log_ratio), -10.0, 10.0)
 
 
 # Of log(reference / policy), the sample drawn from the policy.
 KL_ESTIMATORS: dict[str, Callable[[Array], Array]] = {"k1": k1, "abs": _absolute, "k2": k2, "k3": _capped_k3}
 
 
-def kl_penalty(batch: TokenBatch, estimator: str = "k3", aggregation: Aggregation = token_mean) -> Array:
-    """Minus the estimated KL(policy, reference); `batch.logp_reference` is needed.
+def kl_penalty(
+    batch: TokenBatch,
+    estimator: str = "k3",
+    aggregation: Aggregation = token_mean,
+    *,
+    bias_corrected: bool = False,
+) -> Array:
+    """Return minus the estimated KL(policy, reference); `batch.logp_reference` is needed.
 
-    The derivative is that of the estimator itself (verl without the straight-through `+`).
+    The derivative is that of the estimator itself (verl without the straight-through `+`). With
+    `bias_corrected` each token's estimate is multiplied by r = pi(theta) / pi_train, also differentiated: the
+    coefficient of k3 becomes -r log(policy / reference), that of the KL itself.
 
-    Source: verl core_algos.kl_penalty_forward.
+    Reference: verl core_algos.kl_penalty_forward; DeepSeek-V3.2 arXiv 2512.02556; TRL use_bias_correction_kl.
+    Deviation: the corrected k3 has no bound of 10, as in TRL; log ratios are clamped to +-20.
     """
     estimate = lookup(KL_ESTIMATORS, estimator, kind="KL estimator")
+    if bias_corrected and estimate is _capped_k3:
+        estimate = _safe_k3
     if batch.logp_reference is None:
         raise ValueError("kl_penalty needs TokenBatch.logp_reference, which is None")
     batch = prepared(batch)
     assert batch.logp_reference is not None
     divergence = estimate(jax.lax.stop_gradient(batch.logp_reference) - batch.logp)
+    if bias_corrected:
+        divergence = token_ratio(batch) * divergence
     return -aggregation(jnp.where(batch.mask, divergence, 0), batch.mask)
 
 

@@ -1,6 +1,7 @@
 """An objective is a record of small functions; this file composes them and overrides their numbers.
 
-per token:  A  x  u(r, A)  x  correction(rho)  x  distortion,   aggregated over the tokens that are kept
+per token:  (A  x  u(r, A)  -  penalty)  x  correction(rho)  x  distortion,   aggregated over the tokens that
+are kept, minus the regularizers
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +17,13 @@ from simlab.objectives.advantages import ADVANTAGES, Estimator, group_filter
 from simlab.objectives.aggregation import AGGREGATIONS, Aggregation, seq_mean_token_mean
 from simlab.objectives.batch import Array, TokenBatch, by_group
 from simlab.objectives.corrections import ACRL_LEVELS
+from simlab.objectives.divergences import ANCHORS
 from simlab.objectives.override_ranges import check_range
 from simlab.objectives.ratios import Surrogate
 from simlab.objectives.rejection import OffPolicySequenceMask
+from simlab.objectives.token_baseline import OptimalTokenBaseline
 from simlab.objectives.transforms import GroupTransform
+from simlab.objectives.vocabulary import ScoreCentering
 
 Weights = Callable[[TokenBatch, Array], Array]
 
@@ -31,6 +35,7 @@ CHOICES: dict[str, Mapping[str, Any]] = {
     "aggregation": AGGREGATIONS,
     "baseline": BASELINES,
     "acrl_level": ACRL_LEVELS,
+    "anchor": ANCHORS,
 }
 SWITCHES = ("group_filter",)
 
@@ -48,6 +53,8 @@ class Objective:
     - `staleness`: mask by theta, applied per update.
     - `transform`: of the group's sequence weights, see `transforms.py`.
     - `distortion`: injected weights, see `distortions.py`.
+    - `regularizers`: terms to subtract that do not depend on the advantage, see `regularizers.py`.
+    - `centering`: baseline of the score over the vocabulary, see `vocabulary.py`.
     - `source`: where the preset's form and numbers come from.
 
     Source: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
@@ -60,6 +67,8 @@ class Objective:
     staleness: OffPolicySequenceMask | None = None
     transform: GroupTransform | None = None
     distortion: Callable[[TokenBatch], Array] | None = None
+    regularizers: tuple[Callable[[TokenBatch], Array], ...] = ()
+    centering: ScoreCentering | None = None
     aggregation: Aggregation = static(default=seq_mean_token_mean)
     group_filter: bool = static(default=False)
     baseline: str = static(default="survivors")
@@ -85,7 +94,7 @@ def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
     survivors = jnp.ones_like(batch.rewards, bool)
     if objective.baseline == "survivors":
         survivors = mask.any(axis=1) | ~batch.mask.any(axis=1)
-    advantages = objective.advantage(batch, survivors)
+    advantages = _advantages(objective, batch, survivors)
     if objective.transform is not None and advantages.ndim == 2:
         raise ValueError("a group transform needs an advantage per sequence; this one gives one per token")
     if advantages.ndim == 1:
@@ -102,6 +111,14 @@ def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
     return jax.lax.stop_gradient(terms)
 
 
+def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Array:
+    estimator, correction = objective.advantage, objective.correction
+    if correction is None or not isinstance(estimator, OptimalTokenBaseline):
+        return estimator(batch, survivors)
+    # The weights of a correction that reads advantages are those of a token without one.
+    return estimator.weighted(batch, survivors, correction(batch, jnp.zeros(batch.mask.shape, jnp.float32)))
+
+
 def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
     """The objective of a prepared batch (or of whole groups of it) with rollout terms of the same rows."""
     mask = terms.mask
@@ -112,8 +129,17 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     if objective.transform is not None:
         weights = transformed_weights(objective, weights, kept, terms.advantages)
     correction = objective.surrogate.pool(terms.correction, mask)
-    per_token = terms.advantages * weights * correction * terms.distortion
-    return objective.aggregation(jnp.where(mask, per_token, 0), mask)
+    per_token = terms.advantages * weights
+    penalty = objective.surrogate.penalty(kept, terms.advantages)
+    if penalty is not None:
+        per_token = per_token - penalty
+    if objective.centering is not None:
+        per_token = per_token - objective.centering(objective.surrogate, kept, terms.advantages)
+    per_token = per_token * correction * terms.distortion
+    value = objective.aggregation(jnp.where(mask, per_token, 0), mask)
+    for regularizer in objective.regularizers:
+        value = value - regularizer(kept)
+    return value
 
 
 def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:
@@ -130,7 +156,10 @@ def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch,
 
 
 def _check_needs(objective: Objective, batch: TokenBatch) -> None:
-    for stage in (objective.advantage, objective.distortion, objective.surrogate):
+    if objective.centering is not None and (objective.correction or objective.transform) is not None:
+        raise ValueError("score_centering must not be combined with a correction or a group transform.")
+    stages = (objective.advantage, objective.distortion, objective.surrogate, objective.centering)
+    for stage in stages:
         for name in getattr(stage, "needs", ()):
             if getattr(batch, name) is None:
                 raise ValueError(f"this objective needs TokenBatch.{name}, which is None")

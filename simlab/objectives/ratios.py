@@ -137,6 +137,14 @@ class Surrogate(ABC):
         """Whether u is the same at all tokens of a sequence, as group transforms need."""
         return False
 
+    def elementwise(self) -> bool:
+        """Whether u at a token depends on that token alone."""
+        return False
+
+    def penalty(self, batch: TokenBatch, advantages: Array) -> Array | None:
+        """Return what to subtract from the advantage times u [B, T], or None for nothing."""
+        del batch, advantages
+
     def pool(self, weights: Array, mask: Array) -> Array:
         """Correction weights [B, T] as they multiply u."""
         del mask
@@ -165,6 +173,10 @@ class LogLikelihood(Surrogate):
 
     Source: lr Eq. 2-4; verl core_algos.compute_policy_loss_gpg.
     """
+
+    def elementwise(self) -> bool:
+        """True."""
+        return True
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
-from simlab.objectives.corrections import token_log_rho
+from simlab.objectives.corrections import KPOP_FLOOR, token_log_rho
+from simlab.objectives.divergences import probability, rank_ascending, smallest_with_mean, symmetric_binary_kl
 
 Level = Callable[[Array, Array], Array]
 
@@ -113,6 +114,57 @@ class Veto:
         """Kept tokens [B, T]."""
         worst = seq_max(-token_log_rho(batch), batch.mask)
         return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
+
+
+@pytree
+class KpopMask:
+    """Keep tokens whose symmetric binary KL between the engines is at most `kpop_bound`.
+
+    Reference: KPop, Ring blog of 2026-05-26; verl pull request 6800 binary_kl.
+    """
+
+    kpop_bound: Scalar = 0.1
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        return symmetric_binary_kl(batch.logp_train, batch.logp_infer, KPOP_FLOOR) <= self.kpop_bound
+
+
+@pytree
+class SecondMomentMask:
+    """Drop the tokens with the largest (log rho)^2 until the mean of the rest is below `m2_threshold`.
+
+    All tokens of the batch count, whatever the sign of the advantage, and at least one stays.
+
+    Reference: M2PO arXiv 2510.01161; AReaL functional.py m2_threshold.
+    Deviation: log rho is clamped to +-20.
+    """
+
+    m2_threshold: Scalar = 0.04
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        squares = token_log_rho(batch) ** 2
+        kept = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
+        return kept | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
+
+
+@pytree
+class ProbabilityDifference:
+    """Keep tokens whose pi_train - pi_infer lies within `prob_diff_bounds`.
+
+    Reference: ROLL train_infer_corrections.py, diff filter at token level.
+    Deviation: ROLL also filters by the ratio unless `ratio_enabled` is off, and its worker path keeps the
+        token count.
+    """
+
+    prob_diff_bounds: tuple[Scalar, Scalar] = (-0.2, 0.2)
+
+    def __call__(self, batch: TokenBatch) -> Array:
+        """Kept tokens [B, T]."""
+        low, high = self.prob_diff_bounds
+        difference = probability(batch.logp_train) - probability(batch.logp_infer)
+        return (difference >= low) & (difference <= high)
 
 
 @pytree

@@ -39,7 +39,7 @@ def generate(
     weights = prepare(params, config, engine)
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
-    hidden, caches, read = extend(weights, config, engine, caches, prompts, 0)
+    hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, count, group_size)
     uniforms = jax.random.uniform(stream(key, "tokens"), (length, count * group_size))
 
@@ -55,7 +55,7 @@ def generate(
         caches, last, ended, digest = carry
         position, uniform = inputs
         place = prompt_length + position - 1
-        hidden, caches, experts = extend(weights, config, engine, caches, last[:, None], place)
+        hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], place)
         digest = extended_digest(digest, last)
         token, logp = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)
@@ -75,7 +75,7 @@ def generate(
         mask=mask,
         logp_infer=jnp.where(mask, logps, 0.0),
         rewards=check(jnp.concatenate([prompts, responses], axis=-1)),
-        experts=None if read is None else _joined(jnp.repeat(read, group_size, axis=0), experts),
+        routed_experts=None if read is None else _joined(jnp.repeat(read, group_size, axis=0), experts),
     )
 
 

@@ -14,8 +14,8 @@ class Trajectory:
     - `mask` [B, T]: boolean, true up to and including the end token.
     - `logp_infer` [B, T]: log-probability of each sampled token as the sampling engine reports it.
     - `rewards` [B].
-    - `experts` [B, P + T - 1, L, top_k]: the experts that read each token (the last one is never read), or
-      None if dense. vLLM's `routed_experts`.
+    - `routed_experts` [B, P + T - 1, L, top_k]: the experts that read each token, or None if dense. The last
+      token is never read.
     """
 
     prompts: Array
@@ -23,7 +23,7 @@ class Trajectory:
     mask: Array
     logp_infer: Array
     rewards: Array
-    experts: Array | None = None
+    routed_experts: Array | None = None
 
     @property
     def tokens(self) -> Array:

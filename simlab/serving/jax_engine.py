@@ -52,14 +52,14 @@ class JaxEngine:
         sampler = Sampler(temperature=sampling.temperature) if sampling.temperature else GREEDY
         key = jax.random.key(sampling.seed)
         found = _generate(params, config, self.engine, sampler, key, jnp.asarray(prompts), sampling)
-        experts = None if found.experts is None else np.asarray(found.experts)
+        experts = None if found.routed_experts is None else np.asarray(found.routed_experts)
         return sampled(self.name, found.responses, found.logp_infer, experts, sampling, len(prompts))
 
     def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scored:
         """Score in one pass."""
         config, params = self._held()
         found = _score(params, config, self.engine, jnp.asarray(prompts), jnp.asarray(responses))
-        experts = None if found.experts is None else np.asarray(found.experts)
+        experts = None if found.routed_experts is None else np.asarray(found.routed_experts)
         return Scored(checked_logps(self.name, found.logp, responses.shape), experts)
 
     def hidden_states(self, tokens: np.ndarray, depths: Sequence[int]) -> np.ndarray:

@@ -103,7 +103,7 @@ def _flips(prompts: np.ndarray, sampled: Sampled, scored: Scored) -> np.ndarray 
         mask=jnp.asarray(sampled.mask),
         logp_infer=jnp.asarray(sampled.logps),
         rewards=jnp.zeros(len(prompts)),
-        experts=jnp.asarray(sampled.experts),
+        routed_experts=jnp.asarray(sampled.experts),
     )
     return np.asarray(router_flips(jnp.asarray(scored.experts), trajectory))
 

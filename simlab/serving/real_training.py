@@ -64,7 +64,7 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         mask=jnp.asarray(found.mask),
         logp_infer=jnp.asarray(found.logps),
         rewards=task.check(jnp.concatenate([prompts, responses], axis=-1)),
-        experts=None if found.experts is None else jnp.asarray(found.experts),
+        routed_experts=None if found.experts is None else jnp.asarray(found.experts),
     )
     return trajectory, apart
 

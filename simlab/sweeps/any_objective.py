@@ -54,7 +54,12 @@ MENUS: dict[str, dict[str, Any]] = {field: _menu(field) for field in PICKED}
 REJECTIONS: dict[str, Any] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
 }
-PROGRAM = repr([(field, list(menu)) for field, menu in MENUS.items()] + [list(REJECTIONS)])
+REGULARIZERS: dict[str, Any] = {
+    kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
+}
+PROGRAM = repr(
+    [(field, list(menu)) for field, menu in MENUS.items()] + [list(REJECTIONS), list(REGULARIZERS)]
+)
 """What the shared program holds; part of the key of every run that it computes."""
 
 
@@ -63,14 +68,16 @@ class AnyObjective:
     """Reads as an `Objective` whose stages are those of the one it was made from.
 
     `picks` are indices into `MENUS` by stage, `stages` the menus' records with this objective's numbers in
-    the picked ones, `rejects` and `rejection_stages` likewise for masks, of which several may apply.
-    All of it is data.
+    the picked ones, `rejects` and `rejection_stages` likewise for masks, of which several may apply, and
+    `regularizes` and `regularizer_stages` for regularizers. All of it is data.
     """
 
     picks: dict[str, Integer]
     stages: dict[str, tuple]
     rejects: tuple[Flag, ...]
     rejection_stages: tuple
+    regularizes: tuple[Flag, ...]
+    regularizer_stages: tuple
     all_in_baseline: Flag
     filter_groups: Flag
 
@@ -78,6 +85,7 @@ class AnyObjective:
     baseline = "survivors"
     group_filter = False
     transform = None
+    centering = None
 
     def _pick(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
@@ -102,6 +110,14 @@ class AnyObjective:
         return tuple(
             lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), True)
             for on, stage in zip(self.rejects, self.rejection_stages, strict=True)
+        )
+
+    @property
+    def regularizers(self) -> tuple[Callable[[TokenBatch], Array], ...]:
+        """The regularizers, each zero where it does not apply."""
+        return tuple(
+            lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), 0)
+            for on, stage in zip(self.regularizes, self.regularizer_stages, strict=True)
         )
 
     def staleness(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -157,6 +173,15 @@ class AnySurrogate:
         weights = self.objective._pick("surrogate", lambda stage: stage(batch, advantages))
         return self.objective._pick("transform", transformed, weights)
 
+    def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Return what to subtract from the advantage times u [B, T]."""
+
+        def apply(stage: Any) -> Array:
+            penalty = stage.penalty(batch, advantages)
+            return jnp.zeros(batch.mask.shape, jnp.float32) if penalty is None else penalty
+
+        return self.objective._pick("surrogate", apply)
+
     def pool(self, weights: Array, mask: Array) -> Array:
         """Correction weights [B, T] as they multiply u."""
         return self.objective._pick("surrogate", lambda stage, weights: stage.pool(weights, mask), weights)
@@ -165,8 +190,11 @@ class AnySurrogate:
 def shared(objective: Objective) -> AnyObjective | Objective:
     """Return `objective` in the form that all of the catalog share, or itself if a stage is not in it.
 
-    The latter are compositions that no preset or suffix has, and `gae`, which reads a critic.
+    The latter are compositions that no preset or suffix has, `gae`, which reads a critic, and score
+    centering, which reads the vocabulary.
     """
+    if objective.centering is not None:
+        return replace(objective, source="")
     picks, stages = {}, {}
     for field in PICKED:
         menu, stage = MENUS[field], getattr(objective, field)
@@ -179,11 +207,16 @@ def shared(objective: Objective) -> AnyObjective | Objective:
     rejections = {kind(stage): stage for stage in objective.rejections}
     if len(rejections) < len(objective.rejections) or not rejections.keys() <= REJECTIONS.keys():
         return replace(objective, source="")
+    regularizers = {kind(stage): stage for stage in objective.regularizers}
+    if len(regularizers) < len(objective.regularizers) or not regularizers.keys() <= REGULARIZERS.keys():
+        return replace(objective, source="")
     return AnyObjective(
         picks=picks,
         stages=stages,
         rejects=tuple(name in rejections for name in REJECTIONS),
         rejection_stages=tuple((REJECTIONS | rejections).values()),
+        regularizes=tuple(name in regularizers for name in REGULARIZERS),
+        regularizer_stages=tuple((REGULARIZERS | regularizers).values()),
         all_in_baseline=objective.baseline == "all",
         filter_groups=objective.group_filter,
     )

@@ -14,7 +14,7 @@ from simlab.models.parameters import Params
 from simlab.sweeps.any_objective import PROGRAM, AnyObjective, shared
 from simlab.sweeps.compile_cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
-from simlab.sweeps.kept import exported
+from simlab.sweeps.export_cache import load_or_export
 from simlab.training.checkpoints import Progress, restored
 from simlab.training.loop import advance
 from simlab.training.recipe import Recipe, TrainState, initial_state
@@ -84,7 +84,7 @@ def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
     name = (tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), chunk)
     if name not in _PROGRAMS:
         start = time.perf_counter()
-        traced = exported(partial(_leaves_of_chunk, chunk), arguments, str(chunk), programs_folder())
+        traced = load_or_export(partial(_leaves_of_chunk, chunk), arguments, str(chunk), programs_folder())
         run = jax.jit(traced.call, donate_argnums=1, compiler_options=one_order())
         parts = [jax.tree.leaves(argument) for argument in arguments]
         _PROGRAMS[name] = Program(run.lower(*parts).compile(), time.perf_counter() - start)

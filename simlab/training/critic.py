@@ -22,10 +22,10 @@ from simlab.training.optimizer import AdamW, global_norm
 
 @pytree
 class CriticState:
-    """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's moments."""
+    """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's opt_state."""
 
     params: Params
-    moments: Any
+    opt_state: Any
 
 
 @pytree(kw_only=True)
@@ -86,8 +86,8 @@ def update_critic(
             return -critic_penalty(values, batch, critic.value_clip, critic.gae)
 
         error, grads = jax.value_and_grad(loss)(state.params)
-        params, moments = critic.optimizer.update(grads, state.moments, state.params, 1.0)
-        return CriticState(params, moments), (error, global_norm(grads))
+        params, opt_state = critic.optimizer.update(grads, state.opt_state, state.params, 1.0)
+        return CriticState(params, opt_state), (error, global_norm(grads))
 
     state, (losses, norms) = lax.scan(update, state, parts)
     return state, {"critic_loss": jnp.mean(losses), "critic_grad_norm": jnp.mean(norms)}

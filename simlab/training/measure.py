@@ -1,4 +1,4 @@
-"""What is measured at every step; what is too dear for that is in `probes.py`."""
+"""What is measured at every step; what is too dear for that is in `diagnostics.py`."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -50,8 +50,8 @@ def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> d
         "response_length": jnp.mean(jnp.sum(batch.mask, axis=1, dtype=jnp.float32)),
         "entropy": masked_mean(scores.entropy, batch.mask),
     }
-    if scores.experts is not None and trajectory.experts is not None:
-        measured["router_flips"] = router_flips(scores.experts, trajectory)
+    if scores.routed_experts is not None and trajectory.routed_experts is not None:
+        measured["router_flips"] = router_flips(scores.routed_experts, trajectory)
     return measured
 
 
@@ -62,9 +62,9 @@ def router_flips(chosen: Array, trajectory: Trajectory) -> Array:
     Counted are the tokens that were read to predict a response token: the last of the prompt and all of the
     response but the last. 0 without any.
     """
-    assert trajectory.experts is not None
+    assert trajectory.routed_experts is not None
     start = trajectory.prompts.shape[1] - 1
-    ours, theirs = (jnp.sort(x[:, start:], axis=-1) for x in (chosen, trajectory.experts))
+    ours, theirs = (jnp.sort(x[:, start:], axis=-1) for x in (chosen, trajectory.routed_experts))
     flipped = jnp.any(ours != theirs, axis=-1).astype(jnp.float32)
     mask = trajectory.mask[..., None].astype(jnp.float32)
     return jnp.sum(flipped * mask, axis=(0, 1)) / jnp.maximum(jnp.sum(mask), 1.0)

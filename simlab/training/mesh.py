@@ -80,7 +80,7 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
 
 def _sharding(mesh: Mesh, path: tuple, leaf: Any) -> NamedSharding:
     name = getattr(path[-1], "key", None)
-    ages = int(getattr(path[0], "name", None) == "ring")
+    ages = int(getattr(path[0], "name", None) == "past_params")
     specs = EXPERT_MATRICES if leaf.ndim - ages == 3 else MATRICES
     spec = P(*[None] * ages, *specs[name]) if name in specs else P()
     for axis, names in enumerate(spec):

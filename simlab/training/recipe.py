@@ -21,7 +21,7 @@ from simlab.tasks import VOCABULARY_SIZE, Task
 from simlab.training.critic import Critic, CriticState
 from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Constant, Schedule
-from simlab.training.staleness import first_ring
+from simlab.training.staleness import init_past_params
 
 EXTRA_TERMS = ("entropy", "kl")
 OLD_LOG_PROBS = ("train", "rollout")
@@ -91,21 +91,25 @@ class Recipe:
 
 @pytree
 class TrainState:
-    """What a run carries from step to step; a part that the recipe does not need is None.
+    """State of one run between two steps. A part that the recipe does not need is None.
 
-    `params` and `moments` of the policy, `step` (int32), and the `key` of the run, which never changes: every
-    step draws from the stream of its own number. `reference`: the first parameters, for a KL. `memory`: of
-    the schedule. `critic`: its parameters and moments. `ring`: parameters of past steps, for staleness.
+    - `params`, `opt_state`: parameters and optimizer state of the policy.
+    - `step`: number of completed steps, int32.
+    - `key`: random key of the run. It never changes; each step derives its own streams from `step`.
+    - `reference`: initial parameters, for the KL term.
+    - `schedule_state`: state of a schedule that reacts to the run.
+    - `critic`: parameters and optimizer state of the critic.
+    - `past_params`: parameters of the last `staleness` steps, [staleness, ...] per leaf.
     """
 
     params: Params
-    moments: Any
+    opt_state: Any
     step: Array
     key: Array
     reference: Params | None = None
-    memory: Any = None
+    schedule_state: Any = None
     critic: CriticState | None = None
-    ring: Params | None = None
+    past_params: Params | None = None
 
 
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
@@ -116,11 +120,11 @@ def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
 
     return TrainState(
         params=copied(params),
-        moments=recipe.optimizer.init(params),
+        opt_state=recipe.optimizer.init(params),
         step=jnp.zeros((), jnp.int32),
         key=copied(key),
         reference=copied(params) if "kl" in recipe.extra_terms else None,
-        memory=copied(recipe.schedule.init()),
+        schedule_state=copied(recipe.schedule.init()),
         critic=None if recipe.critic is None else recipe.critic.init(params),
-        ring=first_ring(params, recipe.staleness),
+        past_params=init_past_params(params, recipe.staleness),
     )

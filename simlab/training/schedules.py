@@ -1,6 +1,6 @@
 """Schedules of the learning rate: functions of the step, from records whose numbers may be traced.
 
-A schedule may have a memory, which it fills with the metrics of past steps; it travels in the train state.
+A schedule that reacts to the run keeps a `schedule_state` of past metrics in the train state.
 """
 
 from abc import ABC, abstractmethod
@@ -16,21 +16,21 @@ from simlab.core.pytree import Integer, Scalar, pytree, static
 class Schedule(ABC):
     """Whatever says which part of the learning rate a step takes.
 
-    One that reacts to the run has a memory, a tree of arrays that `init` makes and `observe` renews.
+    One that reacts to the run has a schedule_state, a tree of arrays that `init` makes and `observe` renews.
     """
 
     def init(self) -> Any:
-        """Return the memory before the first step."""
+        """Return the schedule_state before the first step."""
         return None
 
     @abstractmethod
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
 
-    def observe(self, memory: Any, step: Array, metrics: dict[str, Array]) -> Any:
-        """Return the memory after `step`, whose `metrics` are those of the train step."""
+    def observe(self, schedule_state: Any, step: Array, metrics: dict[str, Array]) -> Any:
+        """Return the schedule_state after `step`, whose `metrics` are those of the train step."""
         del step, metrics
-        return memory
+        return schedule_state
 
 
 @pytree(kw_only=True)
@@ -39,10 +39,10 @@ class Constant(Schedule):
 
     warmup: Integer = 0
 
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
-        del memory
-        return _rise(step, self.warmup)
+        del schedule_state
+        return _warmup_factor(step, self.warmup)
 
 
 @pytree(kw_only=True)
@@ -53,11 +53,11 @@ class Linear(Schedule):
     final: Scalar = 0.0
     warmup: Integer = 0
 
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
-        del memory
-        done = _done(step, self.warmup, self.steps)
-        return _rise(step, self.warmup) * (1 - (1 - self.final) * done)
+        del schedule_state
+        done = _progress(step, self.warmup, self.steps)
+        return _warmup_factor(step, self.warmup) * (1 - (1 - self.final) * done)
 
 
 @pytree(kw_only=True)
@@ -71,11 +71,13 @@ class Cosine(Schedule):
     final: Scalar = 0.0
     warmup: Integer = 0
 
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
-        del memory
-        done = _done(step, self.warmup, self.steps)
-        return _rise(step, self.warmup) * (self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * done)) / 2)
+        del schedule_state
+        done = _progress(step, self.warmup, self.steps)
+        return _warmup_factor(step, self.warmup) * (
+            self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * done)) / 2
+        )
 
 
 @pytree(kw_only=True)
@@ -91,13 +93,13 @@ class Halving(Schedule):
     final: Scalar = 0.1
     warmup: Integer = 0
 
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
-        del memory
-        return _rise(step, self.warmup) * _halved(step, self.period, self.final)
+        del schedule_state
+        return _warmup_factor(step, self.warmup) * _halving_factor(step, self.period, self.final)
 
 
-class Lengths(NamedTuple):
+class LengthTriggerState(NamedTuple):
     """Memory of `LengthTriggered`: `early` lengths, how many are `seen`, how many `above` in a row now.
 
     `surge` is the step, from 1, at which the length surged; infinite until then.
@@ -128,33 +130,37 @@ class LengthTriggered(Schedule):
     warmup: Integer = 0
     early: int = static(default=10)
 
-    def init(self) -> Lengths:
-        """Return a memory without lengths."""
+    def init(self) -> LengthTriggerState:
+        """Return a schedule_state without lengths."""
         zero = jnp.zeros((), jnp.int32)
-        return Lengths(jnp.zeros(self.early, jnp.float32), zero, zero, jnp.float32(jnp.inf))
+        return LengthTriggerState(jnp.zeros(self.early, jnp.float32), zero, zero, jnp.float32(jnp.inf))
 
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
-        return _rise(step, self.warmup) * _halved(step, self.delay * memory.surge, self.final)
+        return _warmup_factor(step, self.warmup) * _halving_factor(
+            step, self.delay * schedule_state.surge, self.final
+        )
 
-    def observe(self, memory: Lengths, step: Array, metrics: dict[str, Array]) -> Lengths:
+    def observe(
+        self, schedule_state: LengthTriggerState, step: Array, metrics: dict[str, Array]
+    ) -> LengthTriggerState:
         """Note `response_length`."""
         length = metrics["response_length"]
-        collecting = memory.seen < self.early
-        here = (jnp.arange(self.early) == memory.seen) & collecting
-        high = ~collecting & (length > self.rise * jnp.median(memory.early))
-        above = jnp.where(high, memory.above + 1, 0)
-        surged = (_float(above) >= self.patience) & jnp.isinf(memory.surge)
+        collecting = schedule_state.seen < self.early
+        here = (jnp.arange(self.early) == schedule_state.seen) & collecting
+        high = ~collecting & (length > self.rise * jnp.median(schedule_state.early))
+        above = jnp.where(high, schedule_state.above + 1, 0)
+        surged = (_float(above) >= self.patience) & jnp.isinf(schedule_state.surge)
         first = _float(step) + 2.0 - _float(above)
-        return Lengths(
-            jnp.where(here, length, memory.early),
-            jnp.minimum(memory.seen + 1, self.early),
+        return LengthTriggerState(
+            jnp.where(here, length, schedule_state.early),
+            jnp.minimum(schedule_state.seen + 1, self.early),
             above,
-            jnp.where(surged, first, memory.surge),
+            jnp.where(surged, first, schedule_state.surge),
         )
 
 
-class Alarm(NamedTuple):
+class MismatchTriggerState(NamedTuple):
     """Memory of `MismatchTriggered`, float32 scalars: the `initial` level, the `smoothed` one, the `factor`.
 
     `seen` counts the steps so far, `quiet` those for which the alarm cannot ring.
@@ -187,45 +193,47 @@ class MismatchTriggered(Schedule):
     warmup: Integer = 0
     metric: str = static(default="rms_log_rho")
 
-    def init(self) -> Alarm:
+    def init(self) -> MismatchTriggerState:
         """Return a silent alarm."""
         zero = jnp.zeros((), jnp.float32)
-        return Alarm(zero, zero, jnp.ones((), jnp.float32), zero, zero)
+        return MismatchTriggerState(zero, zero, jnp.ones((), jnp.float32), zero, zero)
 
-    def __call__(self, step: Array, memory: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
-        return _rise(step, self.warmup) * memory.factor
+        return _warmup_factor(step, self.warmup) * schedule_state.factor
 
-    def observe(self, memory: Alarm, step: Array, metrics: dict[str, Array]) -> Alarm:
+    def observe(
+        self, schedule_state: MismatchTriggerState, step: Array, metrics: dict[str, Array]
+    ) -> MismatchTriggerState:
         """Note the mismatch, and halve if it is too high."""
         del step
         level = lookup(metrics, self.metric, "step metric")
-        finite, learning = jnp.isfinite(level), memory.seen < self.early
-        mean = memory.initial + (level - memory.initial) / (memory.seen + 1)
-        followed = memory.smoothed + (1 - self.smoothing) * (level - memory.smoothed)
-        initial = jnp.where(learning & finite, mean, memory.initial)
-        smoothed = jnp.where(finite, jnp.where(learning, initial, followed), memory.smoothed)
-        rings = ~learning & (memory.quiet <= 0) & (~finite | (smoothed > self.rise * initial))
-        return Alarm(
+        finite, learning = jnp.isfinite(level), schedule_state.seen < self.early
+        mean = schedule_state.initial + (level - schedule_state.initial) / (schedule_state.seen + 1)
+        followed = schedule_state.smoothed + (1 - self.smoothing) * (level - schedule_state.smoothed)
+        initial = jnp.where(learning & finite, mean, schedule_state.initial)
+        smoothed = jnp.where(finite, jnp.where(learning, initial, followed), schedule_state.smoothed)
+        rings = ~learning & (schedule_state.quiet <= 0) & (~finite | (smoothed > self.rise * initial))
+        return MismatchTriggerState(
             initial,
             smoothed,
-            jnp.where(rings, jnp.maximum(memory.factor / 2, self.final), memory.factor),
-            memory.seen + 1,
-            jnp.where(rings, _float(self.cooldown), memory.quiet - 1),
+            jnp.where(rings, jnp.maximum(schedule_state.factor / 2, self.final), schedule_state.factor),
+            schedule_state.seen + 1,
+            jnp.where(rings, _float(self.cooldown), schedule_state.quiet - 1),
         )
 
 
-def _rise(step: Array, warmup: Integer) -> Array:
+def _warmup_factor(step: Array, warmup: Integer) -> Array:
     # The first step already learns: factor 1 / warmup, not 0.
     return jnp.minimum(1.0, (_float(step) + 1.0) / jnp.maximum(1.0, _float(warmup)))
 
 
-def _done(step: Array, warmup: Integer, steps: Integer) -> Array:
+def _progress(step: Array, warmup: Integer, steps: Integer) -> Array:
     start = _float(warmup)
     return jnp.clip((_float(step) - start) / jnp.maximum(1.0, _float(steps) - start), 0.0, 1.0)
 
 
-def _halved(step: Array, period: Integer, final: Scalar) -> Array:
+def _halving_factor(step: Array, period: Integer, final: Scalar) -> Array:
     halvings = jnp.floor((_float(step) + 1.0) / _float(period))
     return jnp.maximum(jnp.ldexp(jnp.float32(1), -halvings.astype(jnp.int32)), final)
 

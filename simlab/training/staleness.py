@@ -14,24 +14,24 @@ from jax import Array, lax
 from simlab.models.parameters import Params
 
 
-def first_ring(params: Params, staleness: int) -> Params | None:
-    """Return the ring before the first step: `staleness` copies of `params`, or None if there is no age."""
+def init_past_params(params: Params, staleness: int) -> Params | None:
+    """Return `staleness` copies of `params`, [staleness, ...] per leaf; None for staleness 0."""
     if not staleness:
         return None
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * staleness), params)
 
 
-def oldest(ring: Params | None, params: Params, step: Array) -> Params:
-    """Return theta_rollout at `step`: the parameters of as many steps ago as the ring is long."""
-    if ring is None:
+def rollout_params(past_params: Params | None, params: Params, step: Array) -> Params:
+    """Return theta_rollout at `step`: the oldest of `past_params`, or `params` without staleness."""
+    if past_params is None:
         return params
-    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, step % len(x), keepdims=False), ring)
+    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, step % len(x), keepdims=False), past_params)
 
 
-def renewed(ring: Params | None, params: Params, step: Array) -> Params | None:
-    """Put `params`, with which `step` began, in the place of the oldest."""
-    if ring is None:
+def update_past_params(past_params: Params | None, params: Params, step: Array) -> Params | None:
+    """Replace the oldest of `past_params` with `params`, the parameters before `step`."""
+    if past_params is None:
         return None
     return jax.tree.map(
-        lambda x, new: lax.dynamic_update_index_in_dim(x, new, step % len(x), axis=0), ring, params
+        lambda x, new: lax.dynamic_update_index_in_dim(x, new, step % len(x), axis=0), past_params, params
     )

@@ -28,7 +28,7 @@ from simlab.training.critic import token_values, update_critic
 from simlab.training.measure import step_metrics
 from simlab.training.optimizer import global_norm
 from simlab.training.recipe import Recipe, TrainState
-from simlab.training.staleness import oldest, renewed
+from simlab.training.staleness import rollout_params, update_past_params
 
 Metrics = dict[str, Array]
 
@@ -43,7 +43,7 @@ def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
     key = jax.random.fold_in(stream(state.key, "rollout"), state.step)
     prompts = recipe.task.prompts(stream(key, "prompts"), recipe.prompts)
     return generate(
-        oldest(state.ring, state.params, state.step),
+        rollout_params(state.past_params, state.params, state.step),
         recipe.model,
         recipe.engines.infer,
         recipe.sampler,
@@ -64,12 +64,12 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
     """
     scores, replayed = score_rollout(recipe, state.params, trajectory)
     batch = token_batch(recipe, state, replayed, scores)
-    objective, factor = recipe.objective, recipe.schedule(state.step, state.memory)
+    objective, factor = recipe.objective, recipe.schedule(state.step, state.schedule_state)
     if recipe.critic is not None:
         objective = replace(objective, advantage=recipe.critic.gae)
     rows = replayed, replace(batch, key=None), rollout_terms(objective, batch)
     parts = _in_minibatches(rows, recipe.minibatches)
-    params, moments, norms = _update_policy(recipe, state, factor, parts)
+    params, opt_state, norms = _update_policy(recipe, state, factor, parts)
     metrics = {
         **step_metrics(batch, scores, trajectory),
         **_hidden_mismatch(recipe, state, batch, scores, replayed),
@@ -83,11 +83,11 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
     after = replace(
         state,
         params=params,
-        moments=moments,
+        opt_state=opt_state,
         step=state.step + 1,
-        memory=recipe.schedule.observe(state.memory, state.step, metrics),
+        schedule_state=recipe.schedule.observe(state.schedule_state, state.step, metrics),
         critic=critic,
-        ring=renewed(state.ring, state.params, state.step),
+        past_params=update_past_params(state.past_params, state.params, state.step),
     )
     return after, metrics
 
@@ -95,9 +95,9 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 def score_rollout(recipe: Recipe, params: Params, trajectory: Trajectory) -> tuple[Scores, Trajectory]:
     """Return the scores of the training engine, and the trajectory with the experts that it has to replay."""
     replay = recipe.engines.replay
-    sampled = trajectory.experts if replay == "R3" else None
-    scores = score(recipe, params, replace(trajectory, experts=sampled))
-    return scores, replace(trajectory, experts=scores.experts if replay == "R2" else sampled)
+    sampled = trajectory.routed_experts if replay == "R3" else None
+    scores = score(recipe, params, replace(trajectory, routed_experts=sampled))
+    return scores, replace(trajectory, routed_experts=scores.routed_experts if replay == "R2" else sampled)
 
 
 def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores: Scores) -> TokenBatch:
@@ -123,19 +123,19 @@ def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores:
 def _update_policy(
     recipe: Recipe, state: TrainState, factor: Array, parts: tuple
 ) -> tuple[Params, Any, Array]:
-    """Return parameters and moments after one update per minibatch, and the norms of the gradients."""
+    """Return parameters and opt_state after one update per minibatch, and the norms of the gradients."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
 
     def update(carry: tuple[Params, Any], part: tuple) -> tuple[tuple[Params, Any], Array]:
-        params, moments = carry
+        params, opt_state = carry
         number, rows = part
         grads, norm = policy_gradient(recipe, params, *rows)
         grads = stored(grads, recipe.gradient_site, jax.random.fold_in(key, number))
-        return recipe.optimizer.update(grads, moments, params, factor), norm
+        return recipe.optimizer.update(grads, opt_state, params, factor), norm
 
     numbered = jnp.arange(recipe.minibatches), parts
-    (params, moments), norms = lax.scan(update, (state.params, state.moments), numbered)
-    return params, moments, norms
+    (params, opt_state), norms = lax.scan(update, (state.params, state.opt_state), numbered)
+    return params, opt_state, norms
 
 
 def stored(grads: Params, site: Site, key: Array) -> Params:
@@ -153,8 +153,8 @@ def _hidden_mismatch(
     metrics = {}
     if recipe.old_log_probs == "rollout":
         metrics |= _mismatch(batch, scores.logp, "copied")
-    if state.ring is not None:
-        past = score(recipe, oldest(state.ring, state.params, state.step), replayed).logp
+    if state.past_params is not None:
+        past = score(recipe, rollout_params(state.past_params, state.params, state.step), replayed).logp
         metrics |= _mismatch(batch, past, "at_rollout")
     return metrics
 
@@ -172,7 +172,7 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
         recipe.engines.train,
         trajectory.prompts,
         trajectory.responses,
-        trajectory.experts,
+        trajectory.routed_experts,
         group_size=recipe.group_size,
     )
 

@@ -44,12 +44,12 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
     schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
     def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
-        params, moments = carry
+        params, opt_state = carry
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)
         responses = task.demonstrations(stream(key_step, "responses"), prompts, how.mistakes)
         loss, grads = jax.value_and_grad(_cross_entropy)(params, model, prompts, responses)
-        return how.optimizer.update(grads, moments, params, schedule(number)), loss
+        return how.optimizer.update(grads, opt_state, params, schedule(number)), loss
 
     (params, _), losses = lax.scan(step, (params, how.optimizer.init(params)), jnp.arange(how.steps))
     return params, losses

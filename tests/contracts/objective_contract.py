@@ -9,9 +9,13 @@ import numpy as np
 
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.objectives.advantages import Gae, reward
+from simlab.objectives.covariance import ClipCov, KlCov
+from simlab.objectives.token_baseline import OptimalTokenBaseline
+from simlab.objectives.weighted_likelihood import Dro
 from tests.tolerances import assert_exact
 
 GROUPS, GROUP_SIZE, TOKENS = 2, 4, 6
+VOCABULARY = ("logp_vocabulary", "logp_infer_vocabulary")
 
 # (value, coefficients) of a batch.
 Evaluate = Callable[[TokenBatch], tuple[jax.Array, jax.Array]]
@@ -39,7 +43,15 @@ def ordinary_batch(seed: int = 0) -> TokenBatch:
         group_size=GROUP_SIZE,
         key=jax.random.key(seed),
         values=single(rng.normal(0.5, 0.3, shape)),
+        **vocabulary_columns(rng, shape),
     )
+
+
+def vocabulary_columns(rng: np.random.Generator, shape: tuple[int, int]) -> dict[str, jax.Array]:
+    """Draw log-probabilities of three tokens under both engines."""
+    logits = rng.normal(size=(2, *shape, 3))
+    policy, sampler = jax.nn.log_softmax(jnp.asarray(logits, jnp.float32))
+    return {"logp_vocabulary": policy, "logp_infer_vocabulary": sampler}
 
 
 def equal_rewards(batch: TokenBatch) -> TokenBatch:
@@ -122,6 +134,9 @@ def check_padding(evaluate: Evaluate) -> None:
             name: jnp.where(batch.mask, getattr(batch, name), garbage)
             for name in ("logp", "logp_train", "logp_infer", "values")
         }
+        fields |= {
+            name: jnp.where(batch.mask[..., None], getattr(batch, name), garbage) for name in VOCABULARY
+        }
         actual = evaluate(replace(batch, **fields))
         assert_exact(np.ravel(actual[0]), np.ravel(expected[0]))
         assert_exact(actual[1], expected[1])
@@ -132,7 +147,7 @@ def check_permutation(evaluate: Evaluate) -> None:
     batch = ordinary_batch()
     order = np.roll(np.arange(GROUPS * GROUP_SIZE), GROUP_SIZE)
     value, coefficients = evaluate(batch)
-    names = ("logp", "logp_train", "logp_infer", "rewards", "mask", "values")
+    names = ("logp", "logp_train", "logp_infer", "rewards", "mask", "values", *VOCABULARY)
     assert_rounding(
         evaluate(replace(batch, **{name: getattr(batch, name)[order] for name in names})),
         (value, coefficients[order]),
@@ -161,13 +176,20 @@ def check_vmap(evaluate: Evaluate, vmapped: Evaluate) -> None:
 
 
 def compares_in_group(objective: Objective) -> bool:
-    """Whether equal rewards must give zero: not for the bare reward nor for a critic."""
-    return objective.advantage is not reward and not isinstance(objective.advantage, Gae)
+    """Whether equal rewards must give zero.
+
+    Not for the bare reward, a critic or the optimal token baseline, nor with a penalty beside the advantage.
+    """
+    if objective.regularizers or isinstance(objective.surrogate, Dro | KlCov):
+        return False
+    return objective.advantage is not reward and not isinstance(
+        objective.advantage, Gae | OptimalTokenBaseline
+    )
 
 
 def draws_noise(objective: Objective) -> bool:
     """Whether weights are tied to positions by `batch.key`, so that reordering groups changes the draw."""
-    return "key" in getattr(objective.distortion, "needs", ())
+    return "key" in getattr(objective.distortion, "needs", ()) or isinstance(objective.surrogate, ClipCov)
 
 
 def check_contract(objective: Objective) -> list[str]:

@@ -12,7 +12,9 @@ from tests.tolerances import assert_exact
 
 NAMES = (
     *OBJECTIVES,
-    *(f"grpo+{suffix}" for suffix in SUFFIXES),
+    *(f"grpo+{suffix}" for suffix in SUFFIXES if suffix != "score_centering"),
+    "gpg+score_centering",
+    "ipo+score_centering+trm",
     "reinforce+tis",
     "ppo+acrl",
     "dapo+acrl",
@@ -25,8 +27,13 @@ NAMES = (
     "dfpo_posorth+k3_mask",
     "dfpo_orth+acrl",
     "grpo+geo_mask+k3_mask+tis+opsm",
+    "dppo_tv+rollout_kl",
+    "ipo+trm+vaco",
+    "kl_cov+kpop",
+    "dro+m2_mask+seq_mis",
 )
-CORRECTIONS = tuple(suffix for suffix in SUFFIXES if suffix != "opsm")
+# The others read theta or the vocabulary.
+CORRECTIONS = tuple(suffix for suffix in SUFFIXES if SUFFIXES[suffix].field in ("correction", "rejections"))
 
 
 def _switch(index, batch):

@@ -1,4 +1,4 @@
-"""What every task, model preset, schedule, engine pair and probe has to keep inside a run.
+"""What every task, model preset, schedule, engine pair and diagnostic has to keep inside a run.
 
 Compiling is the whole cost, so the dear combinations are slow tests: here they are only traced, which fixes
 shapes, types and names, and a few of each kind run.
@@ -23,10 +23,10 @@ from simlab.metrics import METRICS
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import END, PAD, TASKS
+from simlab.training.diagnostics import DIAGNOSTICS, run_diagnostics
 from simlab.training.loop import advance, train
 from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
 from simlab.training.optimizer import AdamW
-from simlab.training.probes import PROBES, probe
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.schedules import SCHEDULES
 from simlab.training.step import rollout, train_step
@@ -239,10 +239,10 @@ def test_every_schedule_stays_between_zero_and_one_and_repeats_itself(name):
     surge = np.where(np.arange(60) > 30, 5.0, 1.0) * rng.uniform(0.9, 1.1, 60)
     observed = {metric: jnp.asarray(surge, jnp.float32) for metric in (*STEP_METRICS, *STEP_NUMBERS)}
 
-    def step(memory, inputs):
+    def step(schedule_state, inputs):
         number, metrics = inputs
-        factor = schedule(number, memory)
-        return schedule.observe(memory, number, metrics), factor
+        factor = schedule(number, schedule_state)
+        return schedule.observe(schedule_state, number, metrics), factor
 
     @jax.jit
     def factors():
@@ -254,13 +254,15 @@ def test_every_schedule_stays_between_zero_and_one_and_repeats_itself(name):
     assert_same_tree(factors(), values)
 
 
-def test_every_probe_can_look_at_a_mixture():
-    # tests/training/test_probes.py compares what they return with its definition, on a dense model.
+def test_diagnostics_trace_every_name_when_model_is_moe():
+    # tests/training/test_diagnostics.py compares what they return with its definition, on a dense model.
     recipe = recipe_of(model=replace(MODEL, num_experts=4))
     recipe = replace(recipe, engines=replace(recipe.engines, replay="R2"))
     state = jax.eval_shape(lambda: small_state(recipe))
-    measured = jax.eval_shape(lambda state: probe(recipe, state, state.params, names=tuple(PROBES)), state)
-    assert len(measured) > len(PROBES)
+    measured = jax.eval_shape(
+        lambda state: run_diagnostics(recipe, state, state.params, names=tuple(DIAGNOSTICS)), state
+    )
+    assert len(measured) > len(DIAGNOSTICS)
     assert all(value.dtype == jnp.float32 for value in measured.values())
 
 

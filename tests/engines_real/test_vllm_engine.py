@@ -127,8 +127,8 @@ def check_replays(engine):
     for replay in ("R2", "R3"):
         replaying = replace(recipe, engines=replace(recipe.engines, replay=replay))
         scores, replayed = score(replaying, state.params, trajectory)
-        kept[replay] = np.asarray(replayed.experts)
-        expected = {"R2": scores, "R3": trajectory}[replay].experts
+        kept[replay] = np.asarray(replayed.routed_experts)
+        expected = {"R2": scores, "R3": trajectory}[replay].routed_experts
         np.testing.assert_array_equal(kept[replay], expected)
     # The tokens that predict a response token: what an engine tells of others, it need not have read.
     start, mask = recipe.task.prompt_length - 1, np.asarray(trajectory.mask)

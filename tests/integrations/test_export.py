@@ -40,11 +40,18 @@ def test_rates_keep_their_ratio():
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(OBJECTIVES), "grpo+opsm", "sapo+opsm", "grpo+tis", "gspo+seq_mis+geo_mask"]
+    "name",
+    [*sorted(OBJECTIVES), "grpo+opsm", "sapo+opsm", "grpo+tis", "gspo+seq_mis+geo_mask", "grpo+rollout_kl"],
 )
 def test_every_objective_is_mapped_or_refused_by_name(name):
     changes = {"objective": name} | ({"critic": {}} if name == "ppo" else {})
-    refused = {"ppo": "critic", "sapo+opsm": "opsm"}
+    refused = {
+        "ppo": "critic",
+        "sapo+opsm": "opsm",
+        "grpo+rollout_kl": "rollout_kl",
+        **dict.fromkeys(("dppo_tv", "dppo_kl"), "anchor 'rollout'"),
+        **{preset: f"objective '{preset}'" for preset in ("ipo", "kpop", "drpo", "vespo", "luspo", "m2po")},
+    }
     if name in refused:
         with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{refused[name]}"):
             _run(**changes)
@@ -153,7 +160,20 @@ def test_a_yaml_of_verl_gives_the_nearest_run_and_what_differs():
 
 
 @pytest.mark.parametrize(
-    "objective", ["grpo+tis", "gspo+opsm", "reinforce", "dr_grpo", "dapo+seq_mis", "dfpo_orth", "sapo"]
+    "objective",
+    [
+        "grpo+tis",
+        "gspo+opsm",
+        "reinforce",
+        "dr_grpo",
+        "dapo+seq_mis",
+        "dfpo_orth",
+        "sapo",
+        "gpg",
+        "dro",
+        "kl_cov",
+        "clip_cov",
+    ],
 )
 def test_there_and_back_is_the_same_objective(objective):
     yaml = pytest.importorskip("yaml")

@@ -45,7 +45,7 @@ def decode(params, config, tokens, engine):
 
     def step(caches, inputs):
         token, position = inputs
-        hidden, caches, _ = extend(weights, config, engine, caches, token[:, None], position)
+        hidden, caches, *_ = extend(weights, config, engine, caches, token[:, None], position)
         return caches, hidden
 
     caches = empty_cache(config, BATCH, LENGTH)

@@ -24,7 +24,10 @@ from simlab.objectives import (
 )
 from simlab.objectives.advantages import Gae, reward, whitened
 from simlab.objectives.corrections import sequence_log_rho
+from simlab.objectives.divergences import rollout_logp
 from simlab.objectives.ratios import GeometricMean, LogLikelihood, SoftGate, geometric_ratio
+from simlab.objectives.token_baseline import OptimalTokenBaseline
+from simlab.objectives.weighted_likelihood import Vespo
 
 EPS = 2.0**-24
 TINY = float(np.finfo(np.float32).tiny)
@@ -43,7 +46,7 @@ class Golden:
 
 def batch_from(arrays, label: str) -> TokenBatch:
     """The batch called `label` of a golden file."""
-    names = ("logp", "logp_train", "logp_infer", "rewards", "mask", "values")
+    names = ["logp", "logp_train", "logp_infer", "rewards", "mask", "values", "sum_squared_probabilities"]
     return TokenBatch(**{name: arrays[f"{label}/{name}"] for name in names}, group_size=GROUP_SIZE)
 
 
@@ -55,12 +58,16 @@ def golden_from(arrays, label: str, name: str) -> Golden:
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison; `floor` (a number or [B, 1]) is an absolute difference allowed in the coefficients, in
-    units of advantage times aggregation."""
+    """One comparison, with differences allowed in the coefficients beside round-off.
+
+    `floor` (a number or [B, 1]) is in units of advantage times aggregation, `absolute` in those of the
+    coefficients.
+    """
 
     batch: TokenBatch
     golden: Golden
     floor: float | np.ndarray = 0.0
+    absolute: float = 0.0
 
 
 def assert_equal_to_round_off(
@@ -75,7 +82,7 @@ def assert_equal_to_round_off(
             continue
         relative = relative_error(objective, case.batch, advantages)
         # XLA flushes subnormal numbers to zero; torch may keep them.
-        allowed = 2 * relative * np.abs(case.golden.coefficients) + TINY
+        allowed = 2 * relative * np.abs(case.golden.coefficients) + TINY + case.absolute
         allowed_value = 2 * (relative.max() + case.batch.logp.size * EPS) * case.golden.magnitude
         floor = case.floor + gate_error(objective)
         if np.any(floor):
@@ -136,10 +143,22 @@ def exponent_error(objective: Objective, batch: TokenBatch) -> np.ndarray:
         error += _sum_error(batch.logp - batch.logp_train, mask) / np.maximum(mask.sum(1, keepdims=True), 1)
     if getattr(objective.correction, "log_rho", None) is sequence_log_rho:
         error += _sum_error(batch.logp_train - batch.logp_infer, mask)
+    if isinstance(surrogate, Vespo):
+        error += vespo_error(surrogate, batch, mask)
     if isinstance(surrogate, GeometricMean):
         # The mean of log weights, none of which is outside log(1e-10)..20.
         error += mask.shape[1] * EPS * 23
     return error
+
+
+def vespo_error(surrogate: Vespo, batch: TokenBatch, mask: np.ndarray) -> np.ndarray:
+    """Error of VESPO's exponent, lambda + k L - lambda e^L with L a sum over the sequence, [B, 1]."""
+    log_r = np.where(mask, np.float64(batch.logp) - batch.logp_train, 0)
+    log_rho = np.where(mask, np.minimum(np.float64(batch.logp_train) - batch.logp_infer, np.log(3)), 0)
+    log_rho = np.maximum(log_rho, np.log(1e-8)) * (surrogate.anchor is rollout_logp)
+    weight = np.clip((log_r + log_rho).sum(1, keepdims=True), np.log(1e-8), 20)
+    summed = _sum_error(log_r, mask) + _sum_error(log_rho, mask)
+    return (3 + 3 * np.exp(weight)) * (summed + 4 * EPS * (1 + np.abs(weight)))
 
 
 def _sum_error(x, mask: np.ndarray) -> np.ndarray:
@@ -165,6 +184,11 @@ def estimator_error(estimator: Callable, batch: TokenBatch, advantages: np.ndarr
         if isinstance(estimator, Gae):
             raw = np.asarray(estimator.unwhitened(batch))
         return mask.sum() * EPS * (np.abs(raw[mask]).max() / raw[mask].std()) * (1 + np.abs(advantages))
+    if isinstance(estimator, OptimalTokenBaseline):
+        # A mean of rewards whose positive weights are sums of 1 - 2 q + sum q^2 >= (1 - q)^2.
+        energy = 1 - 2 * np.exp(batch.logp_train) + np.asarray(batch.sum_squared_probabilities)
+        error = mask.shape[1] * EPS * (4 / energy[mask].min() + FACTORS) * np.abs(rewards).max()
+        return np.full(mask.shape, error)
     grouped = rewards.reshape(-1, batch.group_size)
     spread = np.where(grouped.std(1) > 0, np.minimum(grouped.std(1), 1), 1)
     scale = np.repeat(np.abs(grouped).max(1) / spread, batch.group_size)

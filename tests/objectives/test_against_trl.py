@@ -5,14 +5,18 @@ no log ratio, so its batches stay within +-12, and it adds 1e-4 to the standard 
 the lab and verl add 1e-6: the losses are compared on the lab's advantages, the advantages by themselves.
 """
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from simlab.objectives import ADVANTAGES, prepared, resolve
+from simlab.objectives import ADVANTAGES, kl_penalty, prepared, resolve
 from tests.objectives.framework_comparison import (
+    EPS,
+    FACTORS,
     GROUP_SIZE,
     Case,
     Golden,
@@ -43,6 +47,10 @@ OBJECTIVE_OF = {
     "sapo": resolve("sapo"),
     "gspo": resolve("gspo"),
     "gspo_wide": resolve("gspo", clip_low=0.2, clip_high=0.2),
+    "vespo": resolve("vespo", anchor="old"),
+    "vespo+token_truncate": resolve("vespo"),
+    "luspo": resolve("luspo"),
+    "luspo_wide": resolve("luspo", clip_low=0.2, clip_high=0.2),
     "opsm": resolve("grpo+opsm", opsm_delta=0.05, aggregation="token-sum"),
     **{
         f"grpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0) for mode, suffix in CORRECTIONS.items()
@@ -92,6 +100,21 @@ def check_advantages(arrays, label: str) -> None:
         worst(ours, golden, allowed, f"{name} advantage")
 
 
+def check_corrected_kl(arrays, label: str) -> None:
+    """Bias-corrected KL penalty, value and gradient; the terms are products of ratios of e^12 each."""
+    batch = replace(batch_from(arrays, label), logp_reference=arrays[f"{label}/logp_infer"])
+    value, slope = jax.value_and_grad(
+        lambda logp: kl_penalty(replace(batch, logp=logp), "k3", bias_corrected=True)
+    )(batch.logp)
+    log_ratio = np.where(batch.mask != 0, batch.logp - batch.logp_infer, 0)
+    ratio = np.where(batch.mask != 0, np.exp(batch.logp - batch.logp_train), 0)
+    scale = ratio * (np.exp(-log_ratio) + np.abs(log_ratio) + 1) / np.sum(batch.mask)
+    gradient = arrays[f"{label}/corrected_kl gradient"]
+    worst(np.asarray(slope), gradient, 2 * FACTORS * EPS * scale, "corrected KL gradient")
+    allowed = 2 * (FACTORS + scale.size) * EPS * scale.sum()
+    worst(np.asarray(value), arrays[f"{label}/corrected_kl value"], np.asarray(allowed), "corrected KL")
+
+
 def test_every_variant_of_the_script_has_an_objective(goldens):
     assert set(goldens["names"]) == set(OBJECTIVE_OF)
 
@@ -99,6 +122,11 @@ def test_every_variant_of_the_script_has_an_objective(goldens):
 @pytest.mark.parametrize("name", OBJECTIVE_OF)
 def test_value_and_coefficients_are_trls(goldens, name):
     check_losses(goldens, name)
+
+
+@pytest.mark.parametrize("label", BATCHES)
+def test_bias_corrected_kl_is_trls(goldens, label):
+    check_corrected_kl(goldens, label)
 
 
 @pytest.mark.parametrize("label", BATCHES)

@@ -53,8 +53,22 @@ REJECTIONS = {
     "seq_max_k2": DivergenceCap(k2, seq_max, 0.1),
     "seq_max_k3": DivergenceCap(k3, seq_max, 0.1),
 }
-GPG = resolve("reinforce", advantage="grpo", aggregation="token-mean")
+GPG = resolve("gpg", advantage="grpo")
 GRPO = resolve("grpo")
+
+
+# Losses on which token TIS is compared, too.
+NEW = {
+    "dppo_tv": resolve("dppo_tv", anchor="old"),
+    "dppo_kl": resolve("dppo_kl", anchor="old"),
+    "dro": resolve("dro"),
+    "clip_cov": resolve("clip_cov", cov_ratio=1.0),
+    "kl_cov": resolve("kl_cov"),
+    "gpg otb": resolve("gpg", advantage="otb"),
+    "gpg otb_full_tail": resolve("gpg", advantage="otb_full_tail"),
+}
+# verl overflows where the lab bounds log r; see wide_ratio and GeometricMean.
+OVERFLOWING = ("gmpo", "clip_cov", "kl_cov")
 
 
 def rejecting(objective: Objective, name: str, baseline: str = "all") -> Objective:
@@ -76,6 +90,8 @@ OBJECTIVE_OF = {
     "cispo": resolve("cispo"),
     "sapo": resolve("sapo"),
     "gpg": GPG,
+    "gpg gpg": resolve("gpg"),
+    **NEW,
     **{
         f"grpo {mode}": resolve("grpo", aggregation=mode)
         for mode in (
@@ -90,6 +106,10 @@ OBJECTIVE_OF = {
     **{f"{loss}+token_tis": resolve(f"{loss}+tis") for loss in ("gspo", "gmpo", "cispo", "sapo")},
     **{f"{loss}+seq_tis": resolve(f"{loss}+seq_tis") for loss in ("gspo", "gmpo", "cispo", "sapo")},
     **{f"gpg+{name}": replace(GPG, correction=WEIGHTS[name]) for name in ("token_tis", "seq_tis")},
+    "dppo_tv cap 3": resolve("dppo_tv", anchor="old", ratio_cap=3.0),
+    "kl_cov tenth": resolve("kl_cov", kl_cov_ratio=0.1),
+    **{f"{name}+token_tis": replace(found, correction=WEIGHTS["token_tis"]) for name, found in NEW.items()},
+    **{f"{name}+seq_tis": replace(found, correction=WEIGHTS["seq_tis"]) for name, found in NEW.items()},
     **{f"grpo+{name}": rejecting(GRPO, name) for name in REJECTIONS},
     "grpo+seq_mean_k1 token-mean": rejecting(resolve("grpo", aggregation="token-mean"), "seq_mean_k1"),
     "grpo+seq_mean_k1 survivors": rejecting(GRPO, "seq_mean_k1", baseline="survivors"),
@@ -97,7 +117,8 @@ OBJECTIVE_OF = {
     "grpo+token_tis+seq_mean_k1": rejecting(resolve("grpo+tis"), "seq_mean_k1"),
 }
 ESTIMATOR_OF = {
-    **{name: ADVANTAGES[name] for name in ("grpo", "grpo_no_std", "rloo", "whitened", "gae")},
+    **{name: ADVANTAGES[name] for name in ("grpo", "grpo_no_std", "rloo", "whitened", "gae", "gpg")},
+    **{name: ADVANTAGES[name] for name in ("otb", "otb_full_tail")},
     "gae_discounted": Gae(discount=0.97, trace=0.9),
     "remax": ADVANTAGES["reward"],
 }
@@ -132,10 +153,18 @@ def expected(arrays, label: str, name: str) -> Golden:
 
 def check_losses(arrays, name: str) -> None:
     """One variant on all batches; `test_verl_live` calls it with fresh goldens."""
-    cases = {label: Case(batch_from(arrays, label), expected(arrays, label, name)) for label in BATCHES}
-    # The lab caps GMPO's mean log ratio at 20 where verl overflows; see GeometricMean.
-    skip = ("extreme",) if name.startswith("gmpo") else ()
+    cases = {label: case(arrays, label, name) for label in BATCHES}
+    skip = ("extreme",) if name.startswith(OVERFLOWING) else ()
     assert_equal_to_round_off(OBJECTIVE_OF[name], cases, skip)
+
+
+def case(arrays, label: str, name: str) -> Case:
+    """One batch; where a response goes on alone, full-tail OTB leaves a difference of equal numbers."""
+    batch, absolute = batch_from(arrays, label), 0.0
+    if "otb_full_tail" in name:
+        error = estimator_error(ADVANTAGES["otb_full_tail"], prepared(batch), np.zeros(batch.mask.shape))
+        absolute = float(2 * error.max() / batch.mask.sum())
+    return Case(batch, expected(arrays, label, name), absolute=absolute)
 
 
 def check_advantages(arrays, label: str) -> None:

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.objectives import OBJECTIVES, named, override_names, with_overrides
+from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_names, with_overrides
 from simlab.objectives.objective import CHOICES, SWITCHES
 from simlab.objectives.override_ranges import RANGES
 
@@ -37,9 +37,5 @@ def test_edges_pairs_arrays_and_traced_numbers_pass():
 def test_every_number_that_can_be_overridden_has_a_range():
     ours = {"rebalance_floor", "transform_scale"}  # names beyond the published ones
     names = {name for preset in OBJECTIVES for name in override_names(named(preset))}
-    names |= {
-        name
-        for suffix in ("tis", "geo_mask", "acrl", "opsm")
-        for name in override_names(named(f"grpo+{suffix}"))
-    }
+    names |= {name for suffix in SUFFIXES for name in override_names(named(f"grpo+{suffix}"))}
     assert names - set(CHOICES) - set(SWITCHES) - ours == set(RANGES)

@@ -68,7 +68,7 @@ def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
         engine.experts = told
         replaying = replace(recipe, engines=replace(recipe.engines, replay=replay))
         scores, replayed = score(replaying, state.params, real_rollout(engine, replaying, state)[0])
-        return np.asarray(scores.experts), np.asarray(replayed.experts)
+        return np.asarray(scores.routed_experts), np.asarray(replayed.routed_experts)
 
     chosen, replayed = kept("R2", None)
     np.testing.assert_array_equal(replayed, chosen)

@@ -16,7 +16,7 @@ BATCH = dataclasses.replace(random_batch(3), key=jax.random.key(5))
 AGREES = (jnp.arange(8) % 2 == 0)[:, None]
 BATCH = dataclasses.replace(BATCH, logp_infer=jnp.where(AGREES, BATCH.logp_train, BATCH.logp_infer))
 PLAIN = [name for name, found in OBJECTIVES.items() if "values" not in getattr(found.advantage, "needs", ())]
-COMPOSED = [f"grpo+{suffix}" for suffix in SUFFIXES] + [
+COMPOSED = [f"grpo+{suffix}" for suffix in SUFFIXES if suffix != "score_centering"] + [
     "gspo_bias+seq_mis+k3_mask+opsm",
     "dfpo_min+geo_mask+tis",
 ]
@@ -61,8 +61,9 @@ def test_what_the_catalog_does_not_hold_keeps_its_own_program():
     pair = resolve("grpo+tis", correction_clip=(0.5, 2.0))
     assert isinstance(shared(pair), Objective)
     assert shared(named("ppo")).source == ""
+    assert isinstance(shared(named("gpg+score_centering")), Objective)
 
 
 def test_every_stage_of_an_objective_is_accounted_for():
-    others = {"rejections", "group_filter", "baseline", "source"}
+    others = {"rejections", "regularizers", "centering", "group_filter", "baseline", "source"}
     assert {field.name for field in dataclasses.fields(Objective)} == set(PICKED) | others

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,14 +38,20 @@ def test_the_moments_of_another_correction_differ(monkeypatch, wrong, name):
     assert vexact.counterpart_residual(name) > 0.01
 
 
+# Suffixes of 2026 without exact moments; m2_mask depends on the whole batch, the last two do not weigh rho.
+UNCOVERED = {"kpop", "vaco", "kpop_mask", "m2_mask", "prob_diff", "trm", "rollout_kl", "score_centering"}
+# Presets with the inference engine as anchor.
+ANCHORED = {"dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po"}
+
+
 def test_every_suffix_and_every_correction_is_covered():
-    assert set(SUFFIXES) <= set(COUNTERPARTS)
+    assert set(SUFFIXES) == set(COUNTERPARTS) & set(SUFFIXES) | UNCOVERED
     # The square root of the sequence weight is ours.
     covered = {correction for correction, _ in COUNTERPARTS.values()}
     assert covered == set(corrections.CORRECTIONS) - {"sequence IS^1/2"}
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "gspo_noise"])
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - ANCHORED - {"gspo_noise"}))
 def test_presets_alone_do_not_see_the_mismatch(name):
     space = enumerate_sequences(3, 2)
     pair = noisy_pair(space, random_logits(space, 0), 1.0)
@@ -57,6 +64,7 @@ def test_presets_alone_do_not_see_the_mismatch(name):
         mask=jnp.ones(train.shape, bool),
         group_size=4,
         values=jnp.zeros(train.shape),
+        key=jax.random.key(0),
     )
     found, blind = (token_coefficients(name, b) for b in (batch, replace(batch, logp_infer=train)))
     assert np.abs(found).max() > 0

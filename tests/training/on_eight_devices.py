@@ -135,7 +135,7 @@ def check_memory(state, params, mesh):
 
 
 def adam(state):
-    return next(part for part in state.moments if hasattr(part, "mu"))
+    return next(part for part in state.opt_state if hasattr(part, "mu"))
 
 
 def at(tree, path):

@@ -112,7 +112,7 @@ def test_learning_rate_zero_freezes_the_policy_and_nothing_else(whole):
     frozen = replace(RECIPE, optimizer=AdamW(learning_rate=0.0))
     ((after, metrics),) = train(frozen, fork(half, frozen), 2, chunk=2)
     assert_same_tree(after.params, half.params)
-    assert differ(after.moments, half.moments)
+    assert differ(after.opt_state, half.opt_state)
     assert (np.asarray(metrics["grad_norm"]) > 0).all()
     assert int(after.step) == int(half.step) + 2
 
@@ -136,12 +136,12 @@ def test_what_only_one_recipe_has_starts_afresh_or_is_dropped(whole):
         staleness=3,
     )
     forked = fork(half, changed)
-    for name in ("params", "moments", "step", "key"):
+    for name in ("params", "opt_state", "step", "key"):
         assert_same_tree(getattr(forked, name), getattr(half, name))
     assert forked.reference is None
-    assert_same_tree(forked.memory, MismatchTriggered().init())
+    assert_same_tree(forked.schedule_state, MismatchTriggered().init())
     assert_same_tree(forked.critic.params["body"], half.params)
-    assert_same_tree(forked.ring, jax.tree.map(lambda x: jnp.stack([x] * 3), half.params))
+    assert_same_tree(forked.past_params, jax.tree.map(lambda x: jnp.stack([x] * 3), half.params))
     back = fork(forked, RECIPE)
     assert_same_tree(back.reference, half.params)
     assert back.critic is None
@@ -190,10 +190,10 @@ def test_adamw_is_that_of_optax():
     )
     params = {"w": jnp.asarray([1.0, -2.0, 3.0])}
     ours = theirs = params
-    moments, other = numbers.init(params), reference.init(params)
+    opt_state, other = numbers.init(params), reference.init(params)
     for step in range(3):
         grads = jax.tree.map(lambda w, step=step: jnp.sin(w + step), params)
-        ours, moments = numbers.update(grads, moments, ours, 0.25)
+        ours, opt_state = numbers.update(grads, opt_state, ours, 0.25)
         with jax.numpy_dtype_promotion("standard"):
             updates, other = reference.update(grads, other, theirs)
         theirs = optax.apply_updates(theirs, updates)

@@ -22,7 +22,7 @@ def trajectory_of(experts, mask) -> Trajectory:
         mask=jnp.asarray(mask),
         logp_infer=jnp.zeros((rows, LENGTH)),
         rewards=jnp.zeros(rows),
-        experts=jnp.asarray(experts),
+        routed_experts=jnp.asarray(experts),
     )
 
 

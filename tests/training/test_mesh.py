@@ -78,11 +78,11 @@ def test_whatever_is_shaped_like_parameters_lies_as_they_do():
     specs = jax.tree.map(lambda sharding: sharding.spec, where)
     for tree in (specs.reference, specs.critic.params["body"]):
         assert tree == specs.params
-    for moments, params in ((specs.moments, specs.params), (specs.critic.moments, specs.critic.params)):
-        adam = next(part for part in moments if hasattr(part, "mu"))
+    for opt_state, params in ((specs.opt_state, specs.params), (specs.critic.opt_state, specs.critic.params)):
+        adam = next(part for part in opt_state if hasattr(part, "mu"))
         assert adam.mu == adam.nu == params
     aged = jax.tree.map(lambda spec: P(None, *spec), specs.params)
-    for old, spec in zip(jax.tree.leaves(specs.ring), jax.tree.leaves(aged), strict=True):
+    for old, spec in zip(jax.tree.leaves(specs.past_params), jax.tree.leaves(aged), strict=True):
         assert P(*old, *[None] * (len(spec) - len(old))) == spec
     assert specs.step == specs.key == P()
 

@@ -1,4 +1,4 @@
-"""Schedules against loops written to be read; those with a memory under scan and vmap."""
+"""Schedules against loops written to be read; those with a schedule_state under scan and vmap."""
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +21,17 @@ rng = np.random.default_rng(0)
 
 @jax.jit
 def factors(schedule, series):
-    """The factor at every step of a run whose metrics are `series`, and the memory after it."""
+    """The factor at every step of a run whose metrics are `series`, and the schedule_state after it."""
 
-    def step(memory, inputs):
+    def step(schedule_state, inputs):
         number, value = inputs
-        factor = schedule(number, memory)
+        factor = schedule(number, schedule_state)
         return schedule.observe(
-            memory, number, {"response_length": value, "rms_log_rho": value, "std_rho": -value}
+            schedule_state, number, {"response_length": value, "rms_log_rho": value, "std_rho": -value}
         ), factor
 
-    memory, found = jax.lax.scan(step, schedule.init(), (jnp.arange(len(series)), series))
-    return found, memory
+    schedule_state, found = jax.lax.scan(step, schedule.init(), (jnp.arange(len(series)), series))
+    return found, schedule_state
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_the_rate_falls_only_after_a_surge_of_the_length(surge_at, patience):
     lengths[surge_at:] *= 3
     lengths[6] *= 3  # one long batch is no surge, unless patience is 1
     schedule = LengthTriggered(early=5, patience=patience, final=0.1)
-    found, memory = factors(schedule, jnp.asarray(lengths))
+    found, schedule_state = factors(schedule, jnp.asarray(lengths))
     assert_exact(found, length_triggered(lengths, 2.0, patience, 1.8, 5, 0.1))
     if surge_at == 99 and patience == 3:
-        assert np.isinf(memory.surge)
+        assert np.isinf(schedule_state.surge)
         assert (np.asarray(found) == 1).all()
     else:
         assert found[-1] < 1
@@ -98,8 +98,8 @@ def test_the_rate_falls_only_after_a_surge_of_the_length(surge_at, patience):
 
 def test_a_gap_starts_the_patience_anew():
     lengths = np.array([10] * 5 + [30, 30, 10, 30, 30, 30] + [10] * 30, np.float32)
-    _, memory = factors(LengthTriggered(early=5, patience=3), jnp.asarray(lengths))
-    assert memory.surge == 9  # the ninth step, counted from one; what follows does not move it
+    _, schedule_state = factors(LengthTriggered(early=5, patience=3), jnp.asarray(lengths))
+    assert schedule_state.surge == 9  # the ninth step, counted from one; what follows does not move it
 
 
 def mismatch_triggered(levels, rise, early, smoothing, cooldown, final):
@@ -133,14 +133,14 @@ def test_no_mismatch_never_rings_and_what_is_not_finite_does():
     assert (np.asarray(factors(schedule, jnp.zeros(54))[0]) == 1).all()
     levels = np.ones(54, np.float32)
     levels[[2, 20]] = np.nan, np.inf
-    found, memory = factors(schedule, jnp.asarray(levels))
+    found, schedule_state = factors(schedule, jnp.asarray(levels))
     assert_exact(found, np.float32([1] * 21 + [0.5] * 33))
-    assert memory.initial == memory.smoothed == 1
+    assert schedule_state.initial == schedule_state.smoothed == 1
 
 
 def test_the_metric_is_chosen_by_name():
-    found, memory = factors(MismatchTriggered(early=6, metric="std_rho"), jnp.ones(54))
-    assert memory.initial == -1
+    found, schedule_state = factors(MismatchTriggered(early=6, metric="std_rho"), jnp.ones(54))
+    assert schedule_state.initial == -1
     assert (np.asarray(found) < 1).any()
     with pytest.raises(ValueError, match="unknown step metric 'std_rh'; did you mean 'std_rho'"):
         factors(MismatchTriggered(metric="std_rh"), jnp.ones(54))

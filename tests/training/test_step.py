@@ -164,7 +164,7 @@ def asynchronous():
     )
     state = small_state(recipe)
     past = jax.tree.map(lambda w: 1.1 * w, state.params)
-    return recipe, replace(state, ring=jax.tree.map(lambda w: w[None], past)), past
+    return recipe, replace(state, past_params=jax.tree.map(lambda w: w[None], past)), past
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def old_rollout(asynchronous):
 def test_the_rollout_is_sampled_with_the_parameters_of_a_step_ago(asynchronous, old_rollout):
     recipe, state, past = asynchronous
     assert_same_tree(roll(recipe, replace(state, params=past)), old_rollout)
-    now = replace(state, ring=jax.tree.map(lambda w: w[None], state.params))
+    now = replace(state, past_params=jax.tree.map(lambda w: w[None], state.params))
     assert differ(roll(recipe, now).logp_infer, old_rollout.logp_infer)
 
 
@@ -185,7 +185,7 @@ def test_forced_copying_hides_the_mismatch_and_leaves_it_in_the_gradient(asynchr
     exact_gradient = replace(recipe, gradient_site=Site.of("fp32"))
     after, metrics = learned_from(exact_gradient, state, old_rollout)
     assert metrics["std_rho"] == metrics["rms_log_rho"] == metrics["discrepancy"] == 0
-    assert_same_tree(after.ring, jax.tree.map(lambda w: w[None], state.params))
+    assert_same_tree(after.past_params, jax.tree.map(lambda w: w[None], state.params))
     mask = old_rollout.mask
     for name, params in (("rms_log_rho_copied", state.params), ("rms_log_rho_at_rollout", past)):
         apart = scored(recipe, params, old_rollout).logp - old_rollout.logp_infer
@@ -200,7 +200,7 @@ def test_forced_copying_hides_the_mismatch_and_leaves_it_in_the_gradient(asynchr
         gradient(recipe, state.params, old_rollout, batch, rollout_terms(recipe.objective, batch))[0]
         for batch in (copied, honest)
     )
-    moments = after.moments[1].mu
+    moments = after.opt_state[1].mu
     for leaf, same, other in zip(*map(jax.tree.leaves, (moments, expected, straight)), strict=True):
         # Another program for the same sums, of at most ~100 terms.
         np.testing.assert_allclose(leaf, same, atol=100 * 2.0**-24 * np.abs(same).max())
@@ -210,7 +210,7 @@ def test_forced_copying_hides_the_mismatch_and_leaves_it_in_the_gradient(asynchr
 def test_the_gradient_is_rounded_before_the_optimizer(asynchronous, old_rollout):
     recipe, state, _ = asynchronous
     exact = replace(recipe, gradient_site=Site.of("fp32"))
-    rounded, whole = (learned_from(r, state, old_rollout)[0].moments[1].mu for r in (recipe, exact))
+    rounded, whole = (learned_from(r, state, old_rollout)[0].opt_state[1].mu for r in (recipe, exact))
     assert differ(rounded, whole)
     assert_same_tree(rounded, jax.tree.map(lambda g: store(g, recipe.gradient_site), whole))
 
@@ -230,20 +230,20 @@ def routed():
     recipe = small_recipe(COARSE_ROUTER, "grpo", model=MOE, optimizer=AdamW(learning_rate=0.1))
     state = small_state(recipe)
     sampled = roll(recipe, state)
-    chosen = scored(recipe, state.params, replace(sampled, experts=None)).experts
-    assert bool(jnp.any(chosen != sampled.experts))
+    chosen = scored(recipe, state.params, replace(sampled, routed_experts=None)).routed_experts
+    assert bool(jnp.any(chosen != sampled.routed_experts))
     return recipe, state, sampled, chosen
 
 
 def test_replaying_ones_own_experts_changes_no_bit(routed):
     recipe, state, sampled, chosen = routed
-    free = scored(recipe, state.params, replace(sampled, experts=None))
-    own = scored(recipe, state.params, replace(sampled, experts=chosen))
+    free = scored(recipe, state.params, replace(sampled, routed_experts=None))
+    own = scored(recipe, state.params, replace(sampled, routed_experts=chosen))
     theirs = scored(recipe, state.params, sampled)
     assert_exact(own.logp, free.logp)
     assert bool(jnp.any(theirs.logp != free.logp))
     # What is returned stays the engine's own choice; the first layer reads the same input either way.
-    assert_exact(theirs.experts[:, :, 0], chosen[:, :, 0])
+    assert_exact(theirs.routed_experts[:, :, 0], chosen[:, :, 0])
 
 
 @pytest.mark.parametrize("replay", REPLAYS)
@@ -251,12 +251,12 @@ def test_r3_scores_with_the_experts_of_the_rollout_and_r2_updates_with_those_of_
     recipe, state, sampled, chosen = routed
     recipe = replace(recipe, engines=replace(recipe.engines, replay=replay))
     scores, replayed = jax.jit(score_rollout, compiler_options=QUICK)(recipe, state.params, sampled)
-    used = sampled.experts if replay == "R3" else None
-    expected = scored(recipe, state.params, replace(sampled, experts=used)).logp
+    used = sampled.routed_experts if replay == "R3" else None
+    expected = scored(recipe, state.params, replace(sampled, routed_experts=used)).logp
     # Another program: float32 round-off of log-probabilities of order one.
     np.testing.assert_allclose(scores.logp, expected, atol=100 * 2.0**-24)
-    kept = {"none": None, "R2": chosen, "R3": sampled.experts}[replay]
-    assert_same_tree(replayed.experts, kept)
+    kept = {"none": None, "R2": chosen, "R3": sampled.routed_experts}[replay]
+    assert_same_tree(replayed.routed_experts, kept)
 
 
 def test_replay_reaches_the_updates(routed):

@@ -5,10 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlab.core.catalog import lookup
-from simlab.integrations.export.verl_objective import ESTIMATORS, LOSS_MODES, NEVER, WITH_ACRL, WITH_OPSM
+from simlab.integrations.export.verl_objective import (
+    ESTIMATORS,
+    LOSS_MODES,
+    NEVER,
+    NUMBERS,
+    WITH_ACRL,
+    WITH_OPSM,
+)
 from simlab.integrations.export.verl_run import LAB_RATE, LARGE_RATE, PROMPTS_PER_PROMPT
 from simlab.integrations.export.verl_yaml import DEFAULTS, Flat, flat_config, full_key, get, variables
-from simlab.objectives import AGGREGATIONS
+from simlab.objectives import AGGREGATIONS, OBJECTIVES, override_names
 
 KNOWN_PRESETS = {
     "vanilla": "grpo",
@@ -78,17 +85,10 @@ def _objective(flat: Flat) -> tuple[Any, list[str]]:
     changes: dict[str, Any] = {"aggregation": get(flat, "actor.loss_agg_mode")}
     lookup(AGGREGATIONS, changes["aggregation"], "loss_agg_mode")
     changes |= _estimator(flat, differs)
-    if base in ("grpo", "gspo", "gmpo", "cispo") or base.startswith(("dfpo", "gspo_")):
-        changes |= {"clip_low": get(flat, "actor.clip_ratio_low")}
-    if base not in ("sapo", "reinforce"):
-        changes["clip_high"] = get(flat, "actor.clip_ratio_high")
-    elif base == "sapo":
-        changes |= {
-            "sapo_tau_positive": get(flat, "actor.tau_pos"),
-            "sapo_tau_negative": get(flat, "actor.tau_neg"),
-        }
-    if base == "grpo":
-        changes["dual_clip"] = get(flat, "actor.clip_ratio_c")
+    names = override_names(OBJECTIVES[base])
+    changes |= {ours: get(flat, theirs) for ours, theirs in NUMBERS.items() if ours in names}
+    if "anchor" in names:
+        changes["anchor"] = "old"
     suffixes, more = _corrections(flat, differs)
     suffixes += ["opsm"] if mode in WITH_OPSM.values() else []
     # What the plug-in's settings share with the lab's objectives has one name.

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from simlab.integrations.export.verl_yaml import full_key
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
 from simlab.objectives.corrections import Acrl, Masked, Truncated, as_bounds
@@ -10,6 +11,7 @@ from simlab.objectives.corrections import geometric_log_rho as geometric
 from simlab.objectives.corrections import sequence_log_rho as sequence
 from simlab.objectives.corrections import token_log_rho as token
 from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
+from simlab.objectives.divergences import old_logp
 from simlab.objectives.rejection import DivergenceCap, RatioBand
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ LOSS_MODES = {
     "gmpo": "geo_mean",
     "cispo": "cispo",
     "sapo": "sapo",
+    "gpg": "gpg",
+    "dppo_tv": "dppo_tv",
+    "dppo_kl": "dppo_kl",
+    "dro": "dro",
+    "clip_cov": "clip_cov",
+    "kl_cov": "kl_cov",
     "grpo_fix": "simlab_grpo_fix",
     "grpo_fix_weight": "simlab_grpo_fix_weight",
     "gspo_bias": "simlab_gspo_bias",
@@ -44,6 +52,11 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
     "reward": {"algorithm.adv_estimator": "simlab_reward"},
+    "gpg": {"algorithm.adv_estimator": "gpg"},
+    "otb": {
+        "algorithm.adv_estimator": "optimal_token_baseline",
+        f"{ACTOR}.calculate_sum_pi_squared": True,
+    },
     "whitened": {"algorithm.adv_estimator": "reinforce_plus_plus"},
 }
 LEVELS: dict[Any, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
@@ -65,6 +78,8 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     _surrogate(draft, objective.surrogate)
     mode = _correction(draft, objective.correction, mode)
     _rejections(draft, objective)
+    if objective.regularizers:
+        draft.refused.append("objective suffix 'rollout_kl' (verl's losses do not see the rollout)")
     _distortion(draft, objective.distortion)
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
@@ -88,17 +103,34 @@ def _estimator(draft: "Draft", objective: Objective) -> None:
         draft.notes.append("groups of equal rewards are sampled again (filter_groups), not dropped")
 
 
+# A number of a surrogate or its clip -> verl's setting.
+NUMBERS = {
+    "clip_low": "actor.clip_ratio_low",
+    "clip_high": "actor.clip_ratio_high",
+    "dual_clip": "actor.clip_ratio_c",
+    "sapo_tau_positive": "actor.tau_pos",
+    "sapo_tau_negative": "actor.tau_neg",
+    "divergence_low": "actor.clip_ratio_low",
+    "divergence_high": "actor.clip_ratio_high",
+    "ratio_cap": "actor.clip_ratio_c",
+    "dro_beta": "actor.policy_loss.dro_beta",
+    "cov_ratio": "actor.policy_loss.clip_cov_ratio",
+    "cov_low": "actor.policy_loss.clip_cov_lb",
+    "cov_high": "actor.policy_loss.clip_cov_ub",
+    "kl_cov_ratio": "actor.policy_loss.kl_cov_ratio",
+    "kl_cov_coefficient": "actor.policy_loss.ppo_kl_coef",
+}
+
+
 def _surrogate(draft: "Draft", surrogate: Any) -> None:
-    clip = getattr(surrogate, "clip", surrogate)
-    for ours, theirs in (("clip_low", "clip_ratio_low"), ("clip_high", "clip_ratio_high")):
-        if hasattr(clip, ours):
-            draft.overrides[f"{ACTOR}.{theirs}"] = getattr(clip, ours)
-    if hasattr(clip, "dual_clip"):
-        given = clip.dual_clip
-        draft.overrides[f"{ACTOR}.clip_ratio_c"] = NO_DUAL_CLIP if math.isinf(given) else given
-    if hasattr(clip, "sapo_tau_positive"):
-        draft.overrides[f"{ACTOR}.tau_pos"] = clip.sapo_tau_positive
-        draft.overrides[f"{ACTOR}.tau_neg"] = clip.sapo_tau_negative
+    holder = getattr(surrogate, "clip", surrogate)
+    for ours, theirs in NUMBERS.items():
+        if hasattr(holder, ours):
+            value = getattr(holder, ours)
+            infinite = ours == "dual_clip" and math.isinf(value)
+            draft.overrides[full_key(theirs)] = NO_DUAL_CLIP if infinite else value
+    if getattr(surrogate, "anchor", old_logp) is not old_logp:
+        draft.refused.append("objective.anchor 'rollout' (verl's losses see theta_old alone: anchor='old')")
 
 
 def _correction(draft: "Draft", correction: Any, mode: str) -> str:

@@ -1,6 +1,6 @@
-"""Probes: measurements too dear for every step, made between the chunks of a run, which they do not touch.
+"""Diagnostics too expensive for every step. They run between chunks and never change the training state.
 
-They look at the rollout from which the next step will learn: same prompts, same random numbers.
+They measure the rollout that the next step trains on: the same prompts and random numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ from simlab.training.step import Metrics, policy_gradient, rollout, score, score
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is probed: a run between two steps. `base` are the parameters that the KL is measured to."""
+class DiagnosticContext:
+    """Hold a run between two steps. `base`: reference parameters of `kl_to_base`."""
 
     recipe: Recipe
     state: TrainState
@@ -46,12 +46,12 @@ class Subject:
 
     @property
     def params(self) -> Params:
-        """The parameters now."""
+        """The current parameters."""
         return self.state.params
 
     @property
     def key(self) -> Array:
-        """A key of its own for this step."""
+        """The key of the diagnostics of this step."""
         return jax.random.fold_in(stream(self.state.key, "probe"), self.state.step)
 
     @cached_property
@@ -61,12 +61,12 @@ class Subject:
 
     @cached_property
     def scored(self) -> tuple[Scores, Trajectory]:
-        """Its scores, and the same rollout with the experts that the updates will replay."""
+        """Scores of that rollout, and the rollout with the routed experts that the updates replay."""
         return score_rollout(self.recipe, self.params, self.sampled)
 
     @property
     def trajectory(self) -> Trajectory:
-        """The rollout as the updates will read it."""
+        """The rollout that the updates read."""
         return self.scored[1]
 
     @cached_property
@@ -87,36 +87,36 @@ class Subject:
         return rollout_terms(self.objective, self.batch)
 
 
-Probe = Callable[[Subject], Metrics]
+Diagnostic = Callable[[DiagnosticContext], Metrics]
 
 
-def trainer_reward(subject: Subject) -> Metrics:
+def trainer_reward(context: DiagnosticContext) -> Metrics:
     """`trainer_reward`, `sampler_reward`: mean reward of either engine on the prompts of the next step.
 
     Both are given the same random numbers, so they differ only where the engines' distributions do; a
     quantized sampler starts lower. The same to the bit for an exact pair. Under staleness the sampler has old
     parameters, the trainer those of now.
     """
-    trained = rollout(_trainer_samples(subject.recipe), replace(subject.state, ring=None))
+    trained = rollout(_trainer_samples(context.recipe), replace(context.state, past_params=None))
     return {
         "trainer_reward": jnp.mean(trained.rewards),
-        "sampler_reward": jnp.mean(subject.sampled.rewards),
+        "sampler_reward": jnp.mean(context.sampled.rewards),
     }
 
 
-def held_out(subject: Subject) -> Metrics:
+def held_out(context: DiagnosticContext) -> Metrics:
     """`held_out_avg_at_k`, `held_out_pass_at_1`, `held_out_pass_at_k` under the inference engine."""
-    measured = evaluate(subject.recipe, subject.params, subject.recipe.engines.infer, subject.key)
+    measured = evaluate(context.recipe, context.params, context.recipe.engines.infer, context.key)
     return {f"held_out_{name}": value for name, value in measured.items()}
 
 
-def held_out_trainer(subject: Subject) -> Metrics:
+def held_out_trainer(context: DiagnosticContext) -> Metrics:
     """The same as `held_out_trainer_...` under the training engine, prompt by prompt comparable.
 
     Source: acrl Tab. 12, 13.
     """
-    recipe = _trainer_samples(subject.recipe)
-    measured = evaluate(recipe, subject.params, recipe.engines.infer, subject.key)
+    recipe = _trainer_samples(context.recipe)
+    measured = evaluate(recipe, context.params, recipe.engines.infer, context.key)
     return {f"held_out_trainer_{name}": value for name, value in measured.items()}
 
 
@@ -126,7 +126,7 @@ def _trainer_samples(recipe: Recipe) -> Recipe:
     return replace(recipe, engines=engines, sampler=replace(recipe.sampler, noise=None))
 
 
-def noise_scale(subject: Subject) -> Metrics:
+def noise_scale(context: DiagnosticContext) -> Metrics:
     """`noise_scale` and its parts `gradient_signal` |G|^2, `gradient_noise` tr Sigma, at theta_old.
 
     One prompt's group is the small batch and all groups are the big one, so the scale counts prompts: as many
@@ -137,8 +137,8 @@ def noise_scale(subject: Subject) -> Metrics:
     Source: arXiv 1812.06162 Eq. 2.9, App. A.1.
     Deviation: the big gradient is the mean of the groups', also where the objective averages over tokens.
     """
-    recipe, params = subject.recipe, subject.params
-    rows = (subject.trajectory, replace(subject.batch, key=None), subject.terms)
+    recipe, params = context.recipe, context.params
+    rows = (context.trajectory, replace(context.batch, key=None), context.terms)
     groups = jax.tree.map(lambda x: by_group(x, recipe.group_size), rows)
 
     def add(total: tuple[Params, Array], group: tuple) -> tuple[tuple[Params, Array], None]:
@@ -152,21 +152,21 @@ def noise_scale(subject: Subject) -> Metrics:
     return {"gradient_signal": signal, "gradient_noise": noise, "noise_scale": scale}
 
 
-def energy(subject: Subject) -> Metrics:
+def energy(context: DiagnosticContext) -> Metrics:
     """`energy_by_frequency` [4]: share of the per-token gradient norms by frequency bucket, frequent first.
 
     A token's norm is |c| times the norm of grad log pi, exactly: T backward passes for each sequence.
 
     Source: cancel Eq. 24.
     """
-    recipe, trajectory = subject.recipe, subject.trajectory
+    recipe, trajectory = context.recipe, context.trajectory
     return {
         "energy_by_frequency": energy_by_frequency(
-            token_coefficients(subject.objective, subject.batch),
+            token_coefficients(context.objective, context.batch),
             trajectory.responses,
             trajectory.mask,
             recipe.model.vocab_size,
-            score_norms=score_norms(recipe, subject.params, trajectory),
+            score_norms=score_norms(recipe, context.params, trajectory),
         )
     }
 
@@ -183,7 +183,7 @@ def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Array
     return lax.map(of_sequence, jax.tree.map(lambda x: x[:, None], trajectory))
 
 
-def curvature(subject: Subject) -> Metrics:
+def curvature(context: DiagnosticContext) -> Metrics:
     """`hessian_top`, `hessian_bottom`: extreme eigenvalues of the Hessian of the policy loss at theta_old.
 
     The loss is minus the objective on the next step's rollout, without extra terms, differentiated in full:
@@ -194,23 +194,23 @@ def curvature(subject: Subject) -> Metrics:
     Unit: loss per squared weight.
     Source: lr Sec. 3.1.
     """
-    recipe, trajectory = subject.recipe, subject.trajectory
+    recipe, trajectory = context.recipe, context.trajectory
 
     def logp(params: Params) -> Array:
-        sampled = trajectory.prompts, trajectory.responses, trajectory.experts
+        sampled = trajectory.prompts, trajectory.responses, trajectory.routed_experts
         scored = response_logps(params, recipe.model, Engine(), *sampled).logp
         return jnp.where(trajectory.mask, scored, 0.0)
 
-    batch = replace(subject.batch, logp_train=lax.stop_gradient(logp(subject.params)))
+    batch = replace(context.batch, logp_train=lax.stop_gradient(logp(context.params)))
 
     def loss(params: Params) -> Array:
-        return -value_from_terms(subject.objective, replace(batch, logp=logp(params)), subject.terms)
+        return -value_from_terms(context.objective, replace(batch, logp=logp(params)), context.terms)
 
-    top, bottom, residual = hessian_ends(loss, subject.params, stream(subject.key, "hessian"))
+    top, bottom, residual = hessian_ends(loss, context.params, stream(context.key, "hessian"))
     return {"hessian_top": top, "hessian_bottom": bottom, "hessian_residual": residual}
 
 
-def kl_to_base(subject: Subject) -> Metrics:
+def kl_to_base(context: DiagnosticContext) -> Metrics:
     """`kl_to_base`: KL(policy, base) at the response positions of the next rollout, mean over tokens.
 
     Exact over the vocabulary, under the training engine; `kl_to_base_k1` and `kl_to_base_k3` are the
@@ -219,15 +219,15 @@ def kl_to_base(subject: Subject) -> Metrics:
     Unit: nats per token.
     Source: verl core_algos.kl_penalty_forward.
     """
-    if subject.base is None:
-        raise ValueError("the probe kl_to_base needs the base parameters; pass base=")
-    recipe, trajectory = subject.recipe, subject.trajectory
+    if context.base is None:
+        raise ValueError("base must be parameters for the diagnostic kl_to_base, got None. Pass base=.")
+    recipe, trajectory = context.recipe, context.trajectory
 
     def logps(params: Params) -> Array:
         z = logits(params, recipe.model, trajectory.tokens, recipe.engines.train)
         return token_logps(z, recipe.engines.train)[:, trajectory.prompts.shape[1] - 1 : -1]
 
-    ours, theirs = logps(subject.params), logps(subject.base)
+    ours, theirs = logps(context.params), logps(context.base)
     log_ratio = jnp.take_along_axis(theirs - ours, trajectory.responses[..., None], axis=-1)[..., 0]
     log_ratio = jnp.where(trajectory.mask, log_ratio, 0.0)
     divergences = {"kl_to_base": exact_kl(ours, theirs)}
@@ -235,7 +235,7 @@ def kl_to_base(subject: Subject) -> Metrics:
     return {name: masked_mean(x, trajectory.mask) for name, x in divergences.items()}
 
 
-PROBES: dict[str, Probe] = {
+DIAGNOSTICS: dict[str, Diagnostic] = {
     "trainer_reward": trainer_reward,
     "held_out": held_out,
     "held_out_trainer": held_out_trainer,
@@ -246,22 +246,24 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def probe(recipe: Recipe, state: TrainState, base: Params | None = None, *, names: Sequence[str]) -> Metrics:
-    """Return what the probes `names` of `PROBES` measure between two steps. A pure function: jit and vmap it.
+def run_diagnostics(
+    recipe: Recipe, state: TrainState, base: Params | None = None, *, names: Sequence[str]
+) -> Metrics:
+    """Return the diagnostics `names` of `DIAGNOSTICS` between two steps. Pure: jit and vmap apply.
 
     Raises `ValueError` for an unknown name.
     """
-    chosen = [lookup(PROBES, name, "probe") for name in names]
-    subject = Subject(recipe, state, base)
-    return {key: value for measure in chosen for key, value in measure(subject).items()}
+    chosen = [lookup(DIAGNOSTICS, name, "diagnostic") for name in names]
+    context = DiagnosticContext(recipe, state, base)
+    return {key: value for measure in chosen for key, value in measure(context).items()}
 
 
-def compiled_probe(names: Sequence[str], axes: Any = None) -> Callable[..., Metrics]:
-    """Return the jitted `probe` of `names`, mapped over `axes` (of recipe, state and base) if given.
+def compile_diagnostics(names: Sequence[str], axes: Any = None) -> Callable[..., Metrics]:
+    """Return the jitted `run_diagnostics` of `names`, mapped over `axes` of (recipe, state, base) if given.
 
-    Make it once per run and call it between chunks: `for state, metrics in train(...): look(recipe, state)`.
+    Compile once per run; call the result in a callback of `simlab.training.loop.train`.
     """
     for name in names:
-        lookup(PROBES, name, "probe")
-    one = partial(probe, names=tuple(names))
+        lookup(DIAGNOSTICS, name, "diagnostic")
+    one = partial(run_diagnostics, names=tuple(names))
     return jax.jit(one if axes is None else jax.vmap(one, in_axes=axes))

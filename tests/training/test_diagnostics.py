@@ -1,4 +1,4 @@
-"""Probes against what they are defined as, on one run whose model is small enough for a dense Hessian."""
+"""Diagnostics against their definitions, on a model small enough for a dense Hessian."""
 
 from dataclasses import replace
 
@@ -13,8 +13,15 @@ from simlab.metrics import energy_by_frequency
 from simlab.models.config import TransformerConfig
 from simlab.models.transformer import logits, response_logps
 from simlab.objectives import token_coefficients, value_from_terms
+from simlab.training.diagnostics import (
+    DIAGNOSTICS,
+    DiagnosticContext,
+    compile_diagnostics,
+    curvature,
+    run_diagnostics,
+    score_norms,
+)
 from simlab.training.optimizer import global_norm
-from simlab.training.probes import PROBES, Subject, compiled_probe, curvature, probe, score_norms
 from simlab.training.step import policy_gradient
 from tests.training.recipes import COARSE, QUICK, small_recipe, small_state
 
@@ -30,15 +37,17 @@ BASE = jax.tree.map(lambda w: 1.1 * w, STATE.params)
 
 @pytest.fixture(scope="module")
 def measured():
-    return jax.jit(lambda *run: probe(*run, names=tuple(PROBES)), compiler_options=QUICK)(RECIPE, STATE, BASE)
+    return jax.jit(lambda *run: run_diagnostics(*run, names=tuple(DIAGNOSTICS)), compiler_options=QUICK)(
+        RECIPE, STATE, BASE
+    )
 
 
 @pytest.fixture(scope="module")
 def subject():
-    """What the probes look at, as arrays: the rollout, its batch and terms, and gradients in one program."""
+    """Inputs of the diagnostics as arrays: rollout, batch, terms and gradients of one compiled function."""
 
     def looked_at(recipe, state):
-        subject = Subject(recipe, state)
+        subject = DiagnosticContext(recipe, state)
         batch = replace(subject.batch, key=None)
         gradient = policy_gradient(recipe, state.params, subject.trajectory, batch, subject.terms)
         sampled = subject.sampled
@@ -60,7 +69,7 @@ def subject():
     return jax.jit(looked_at, compiler_options=QUICK)(RECIPE, STATE)
 
 
-def test_every_probe_measures_and_nothing_is_lost(measured):
+def test_diagnostics_return_finite_values_for_every_name(measured):
     expected = {"trainer_reward", "held_out_avg_at_k", "held_out_trainer_avg_at_k", "noise_scale"}
     expected |= {"energy_by_frequency", "hessian_top", "kl_to_base"}
     assert expected <= set(measured)
@@ -129,7 +138,7 @@ def test_curvature_is_that_of_the_dense_hessian(subject):
     # Of a symmetric matrix up to float32 round-off.
     np.testing.assert_allclose(dense, dense.T, atol=1e-4 * np.abs(dense).max())
     eigenvalues = np.linalg.eigvalsh((dense + dense.T) / 2)
-    found = jax.jit(lambda *run: curvature(Subject(*run)))(RECIPE, STATE)
+    found = jax.jit(lambda *run: curvature(DiagnosticContext(*run)))(RECIPE, STATE)
     # 16 of 608 directions: the bound is stated, and at the ends of a spectrum it is tight.
     gap = np.abs(eigenvalues - float(found["hessian_top"])).min()
     assert gap <= found["hessian_residual"] + 1e-4 * eigenvalues[-1]
@@ -137,8 +146,8 @@ def test_curvature_is_that_of_the_dense_hessian(subject):
     np.testing.assert_allclose(found["hessian_bottom"], eigenvalues[0], rtol=0.05)
 
 
-def test_bad_names_and_a_missing_base_are_refused():
-    with pytest.raises(ValueError, match="unknown probe 'curvatur'; did you mean 'curvature'"):
-        compiled_probe(["curvatur"])
-    with pytest.raises(ValueError, match="needs the base parameters"):
-        jax.eval_shape(compiled_probe(["kl_to_base"]), RECIPE, STATE)
+def test_compile_diagnostics_rejects_bad_name_and_missing_base():
+    with pytest.raises(ValueError, match="unknown diagnostic 'curvatur'; did you mean 'curvature'"):
+        compile_diagnostics(["curvatur"])
+    with pytest.raises(ValueError, match="base must be parameters"):
+        jax.eval_shape(compile_diagnostics(["kl_to_base"]), RECIPE, STATE)

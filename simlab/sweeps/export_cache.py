@@ -24,7 +24,7 @@ KNOWN = ("simlab", "builtins", "numpy", "jax", "jaxlib", "optax")
 SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
 
 
-def exported(function: Callable, arguments: tuple, name: str, folder: Path | None) -> export.Exported:
+def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path | None) -> export.Exported:
     """Return `jax.jit(function)` for arguments of these trees and shapes, traced or read from `folder`.
 
     It takes a list of leaves per argument, and returns what `function` returns, made of lists and dicts.

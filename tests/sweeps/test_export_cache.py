@@ -6,7 +6,7 @@ import pytest
 
 from simlab.core.pytree import pytree, static
 from simlab.formats import FORMATS, ROUNDINGS, Format, round_to_format
-from simlab.sweeps.kept import exported
+from simlab.sweeps.export_cache import load_or_export
 
 X = {"x": jnp.linspace(-3, 3, 8), "key": jax.random.key(0)}
 
@@ -26,8 +26,8 @@ def call(traced, *arguments):
 
 def test_a_kept_program_is_not_traced_again_and_computes_the_same(tmp_path):
     arguments = FORMATS["e4m3fn"], X
-    first = exported(rounded, arguments, "r", tmp_path)
-    again = exported(never, arguments, "r", tmp_path)
+    first = load_or_export(rounded, arguments, "r", tmp_path)
+    again = load_or_export(never, arguments, "r", tmp_path)
     expected = jax.jit(rounded)(*arguments)
     for traced in (first, again):
         found = call(traced, *arguments)
@@ -37,22 +37,22 @@ def test_a_kept_program_is_not_traced_again_and_computes_the_same(tmp_path):
 
 @pytest.mark.parametrize("changed", ["name", "shape", "type", "setting"])
 def test_another_program_is_traced(tmp_path, changed):
-    exported(rounded, (FORMATS["bf16"], X), "r", tmp_path)
+    load_or_export(rounded, (FORMATS["bf16"], X), "r", tmp_path)
     x = X | {"x": X["x"][:4]} if changed == "shape" else X
     x = x | {"x": x["x"].astype(jnp.int32)} if changed == "type" else x
     precision = "highest" if changed == "setting" else None
     with jax.default_matmul_precision(precision), pytest.raises(AssertionError, match="traced again"):
-        exported(never, (FORMATS["bf16"], x), "s" if changed == "name" else "r", tmp_path)
+        load_or_export(never, (FORMATS["bf16"], x), "s" if changed == "name" else "r", tmp_path)
 
 
 def test_a_damaged_file_is_made_again(tmp_path):
     arguments = FORMATS["bf16"], X
-    exported(rounded, arguments, "r", tmp_path)
+    load_or_export(rounded, arguments, "r", tmp_path)
     (kept,) = tmp_path.iterdir()
     whole = kept.read_bytes()
     kept.write_bytes(whole[: len(whole) // 2])
-    exported(rounded, arguments, "r", tmp_path)
-    exported(never, arguments, "r", tmp_path)
+    load_or_export(rounded, arguments, "r", tmp_path)
+    load_or_export(never, arguments, "r", tmp_path)
 
 
 @pytree
@@ -75,11 +75,11 @@ def test_code_from_elsewhere_is_not_kept(tmp_path, content):
     # The digest of the package does not know it.
     Holder.__module__ = "simlab.elsewhere"
     for argument in (Own(X["x"]), Holder(X["x"], content)):
-        exported(lambda own: [own.x], (argument,), "r", tmp_path)
+        load_or_export(lambda own: [own.x], (argument,), "r", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_ours_is_kept(tmp_path):
     Holder.__module__ = "simlab.elsewhere"
-    exported(lambda own: [own.x], (Holder(X["x"], ("word", 1.5, jnp.sin, None)),), "r", tmp_path)
+    load_or_export(lambda own: [own.x], (Holder(X["x"], ("word", 1.5, jnp.sin, None)),), "r", tmp_path)
     assert len(list(tmp_path.iterdir())) == 1

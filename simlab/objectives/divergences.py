@@ -1,0 +1,84 @@
+"""Divergences of one token: over {sampled token, any other token}, and which policy is the anchor."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from simlab.core.pytree import Scalar
+from simlab.objectives.batch import Array, TokenBatch, clamp
+
+Anchor = Callable[[TokenBatch], Array]
+
+
+def old_logp(batch: TokenBatch) -> Array:
+    """Return log-probabilities of theta_old under the training engine [B, T]."""
+    return batch.logp_train
+
+
+def rollout_logp(batch: TokenBatch) -> Array:
+    """Return log-probabilities of theta_old under the inference engine [B, T]."""
+    return batch.logp_infer
+
+
+# The policy that a ratio and a divergence are taken against.
+ANCHORS: dict[str, Anchor] = {"old": old_logp, "rollout": rollout_logp}
+
+
+def probability(logp: Array) -> Array:
+    """Return exp(logp), at most one: a log-probability above zero is an error of the caller."""
+    return jnp.exp(jnp.minimum(logp, 0))
+
+
+def binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
+    """Return KL between the distributions (p, 1 - p) and (q, 1 - q) of each token.
+
+    Args:
+        log_p: log-probability of the sampled token [B, T].
+        log_q: the same under the other policy [B, T].
+        floor: p, q, 1 - p and 1 - q are at least this.
+
+    Reference: AReaL functional.py metric binary_kl.
+    Deviation: 1 - p is computed as -expm1(log p). AReaL subtracts, and its clamp 1 - 1e-8 is 1 in float32.
+    """
+    (p, rest_p), (q, rest_q) = (
+        (clamp(jnp.exp(x), floor, 1.0), clamp(-jnp.expm1(x), floor, 1.0)) for x in (log_p, log_q)
+    )
+    return p * jnp.log(p / q) + rest_p * jnp.log(rest_p / rest_q)
+
+
+def symmetric_binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
+    """Return the larger of the two binary KL divergences of each token.
+
+    Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
+    """
+    return jnp.maximum(binary_kl(log_p, log_q, floor), binary_kl(log_q, log_p, floor))
+
+
+def rank_ascending(x: Array, chosen: Array) -> Array:
+    """Return the rank (0 is the smallest) of each entry among those `chosen`, which come first."""
+    flat = jnp.where(chosen, x, jnp.inf).reshape(-1)
+    # Entries that are not chosen sort behind chosen ones, also behind infinite ones.
+    order = jnp.lexsort((flat, ~chosen.reshape(-1)))
+    ranks = jnp.zeros(flat.shape, jnp.int32).at[order].set(jnp.arange(flat.size, dtype=jnp.int32))
+    return ranks.reshape(x.shape)
+
+
+def smallest_with_mean(squares: Array, chosen: Array, bound: Scalar, *, strict: bool) -> Array:
+    """Keep the smallest of the `chosen` squares whose running mean stays within `bound`.
+
+    Args:
+        squares: [B, T], not negative.
+        chosen: entries to select from, bool [B, T].
+        bound: of the mean of the entries that stay.
+        strict: whether the mean must be below the bound instead of at most equal.
+
+    Returns:
+        Entries that stay, bool [B, T].
+    """
+    ranks = rank_ascending(squares, chosen)
+    ordered = jnp.sort(jnp.where(chosen, squares, jnp.inf).reshape(-1))
+    count = jnp.sum(chosen)
+    position = jnp.arange(ordered.size)
+    mean = jnp.cumsum(jnp.where(position < count, ordered, 0)) / (position + 1).astype(jnp.float32)
+    within = (mean < bound) if strict else (mean <= bound)
+    return chosen & (ranks < jnp.sum(within & (position < count)))

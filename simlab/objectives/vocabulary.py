@@ -1,0 +1,101 @@
+"""Terms over the vocabulary: score centering, and renormalization over the sampler's support.
+
+Both read the columns `logp_vocabulary` and `logp_infer_vocabulary` [B, T, V] of a batch.
+"""
+
+from dataclasses import replace
+from math import inf
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from simlab.core.pytree import Scalar, pytree
+from simlab.objectives.batch import Array, TokenBatch
+from simlab.objectives.divergences import rollout_logp
+from simlab.objectives.ratios import Surrogate
+
+# torchtitan's floor of both tail masses.
+TAIL_FLOOR = 1e-6
+
+
+@pytree
+class ScoreCentering:
+    """Subtract the mean over the sampler of A f(p / mu) times the score, f the coefficient of u.
+
+    The coefficient of log p(v) is A (1[v = y] f_y - mu(v) f_v) in the exact form, with all f detached. With
+    `top_k` below V, H holds the sampler's `top_k` most probable tokens, and the tail is modeled as g p with
+    g = (1 - sum_H mu) / (1 - sum_H p): v in H has -A (mu f(p / mu) - a p) and a = g f(1 / g).
+
+    Reference: score centering arXiv 2609.20807; torchtitan rl/losses/score_centering.py; prime-rl ipo.
+    Deviation: a surrogate that reads probabilities sees the masses of the tail as those of one token.
+    """
+
+    top_k: Scalar = inf
+    needs: ClassVar[tuple[str, ...]] = ("logp_vocabulary", "logp_infer_vocabulary")
+
+    def __call__(self, surrogate: Surrogate, batch: TokenBatch, advantages: Array) -> Array:
+        """Term to subtract from that of the sampled token [B, T], without correction weights."""
+        check_surrogate(surrogate)
+        assert batch.logp_vocabulary is not None
+        assert batch.logp_infer_vocabulary is not None
+        logp, logp_infer = batch.logp_vocabulary, batch.logp_infer_vocabulary
+        weights = jax.lax.stop_gradient(self.weights(surrogate, batch, advantages, logp, logp_infer))
+        # An excluded token has weight zero and a log-probability that may be infinite.
+        return jnp.sum(jnp.where(weights == 0, 0, weights * jnp.where(weights == 0, 0, logp)), axis=-1)
+
+    def weights(
+        self, surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Array, logp_infer: Array
+    ) -> Array:
+        """What multiplies log p(v) in the subtracted term [B, T, V]."""
+        slopes = jax.vmap(
+            lambda x, y: _slope(surrogate, batch, advantages, x, y), in_axes=(-1, -1), out_axes=-1
+        )
+        p, mu = jnp.exp(logp), jnp.exp(logp_infer)
+        every = mu * jnp.where(mu > 0, slopes(logp, jnp.maximum(logp_infer, -1e4)), 0)
+        ranks = jnp.argsort(jnp.argsort(-mu, axis=-1), axis=-1).astype(jnp.float32)
+        head = ranks < self.top_k
+        tail_p, tail_mu = (
+            jnp.maximum(1 - jnp.sum(jnp.where(head, x, 0), axis=-1, keepdims=True), TAIL_FLOOR)
+            for x in (p, mu)
+        )
+        modeled = tail_mu / tail_p * slopes(jnp.log(tail_p), jnp.log(tail_mu))
+        top = jnp.where(head, every - modeled * p, 0)
+        return advantages[..., None] * jnp.where(self.top_k >= mu.shape[-1], every, top)
+
+
+def check_surrogate(surrogate: Surrogate) -> None:
+    """Raise `ValueError` unless the coefficient of `surrogate` depends on p and mu alone."""
+    if not surrogate.elementwise() or getattr(surrogate, "anchor", rollout_logp) is not rollout_logp:
+        raise ValueError(
+            "surrogate must be a log-likelihood or per-token with anchor 'rollout' for score_centering, "
+            f"got {type(surrogate).__name__}."
+        )
+
+
+def _slope(surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Array, infer: Array) -> Array:
+    """Return d u / d log p [B, T] of a token with these log-probabilities."""
+
+    def total(x: Array) -> Array:
+        return jnp.sum(surrogate(replace(batch, logp=x, logp_infer=infer), advantages))
+
+    return jax.grad(total)(jax.lax.stop_gradient(logp))
+
+
+def on_sampler_support(batch: TokenBatch) -> TokenBatch:
+    """Return `batch` with the current policy renormalized over the tokens that the sampler could draw.
+
+    The support holds the tokens whose `logp_infer_vocabulary` is not minus infinity, as top-p and top-k
+    sampling report it. `logp` and `logp_vocabulary` lose the log of the policy's mass on the support.
+
+    Reference: keep-sampling-mask of DeepSeek-V3.2 arXiv 2512.02556; prime-rl sampling_mask.
+    Deviation: the mask is the sampler's (replay); NeMo-RL takes the trainer's own top-p set.
+    """
+    if batch.logp_vocabulary is None or batch.logp_infer_vocabulary is None:
+        raise ValueError("logp_vocabulary and logp_infer_vocabulary must be arrays, got None.")
+    support = jnp.isfinite(batch.logp_infer_vocabulary)
+    inside = jnp.where(support, batch.logp_vocabulary, -jnp.inf)
+    mass = jax.nn.logsumexp(jnp.where(batch.mask[..., None] != 0, inside, 0.0), axis=-1)
+    return replace(
+        batch, logp=batch.logp - mass, logp_vocabulary=jnp.where(support, inside - mass[..., None], -jnp.inf)
+    )
