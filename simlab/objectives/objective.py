@@ -23,7 +23,7 @@ from simlab.objectives.ratios import Surrogate
 from simlab.objectives.rejection import OffPolicySequenceMask
 from simlab.objectives.token_baseline import OptimalTokenBaseline
 from simlab.objectives.transforms import GroupTransform
-from simlab.objectives.vocabulary import ScoreCentering
+from simlab.objectives.vocabulary_terms import ScoreCentering
 
 Weights = Callable[[TokenBatch, Array], Array]
 

@@ -72,7 +72,8 @@ class SweepResult:
     def frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per run and step: the scalar metrics, the arm, and columns of the config.
 
-        `columns` are short names or full paths; by default the objective and all columns that vary.
+        `columns` are short names or full paths, and keep the name they are asked by; by default the objective
+        and all columns that vary.
         Raises `ValueError` for a column that no run has, listing the columns.
         """
         return self._joined(self.steps(), columns)
@@ -111,11 +112,11 @@ class SweepResult:
             shown = [name for name in runs if name in ALWAYS or name in varying]
             columns = [name for name in shown if name not in OWN]
         short = {path: name for name, path in runs.attrs[PATHS].items()}
-        columns = [short.get(name, name) for name in columns]
-        absent = [name for name in columns if name not in runs]
+        asked = {short.get(name, name): name for name in columns}
+        absent = [name for name in asked if name not in runs]
         if absent:
             raise ValueError(f"no column {absent[0]!r}; there are: {', '.join(runs)}")
-        return runs.loc[:, list(dict.fromkeys(["run", "arm", *columns]))]
+        return runs.loc[:, list(dict.fromkeys(["run", "arm", *asked]))].rename(columns=asked)
 
     def _table(self, name: str) -> pd.DataFrame:
         if name not in self._tables:

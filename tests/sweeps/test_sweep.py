@@ -28,7 +28,8 @@ def test_tables_are_tidy(reference):
     assert len(frame) == len(steps)
     assert list(frame.loc[frame["arm"] == "grpo", "seed"]) == [0, 0, 1, 1, 2, 2]
     assert "steps" not in frame  # the same in all runs
-    assert "learning_rate" in reference.frame(["optimizer.learning_rate"])
+    assert "optimizer.learning_rate" in reference.frame(["optimizer.learning_rate"])
+    assert "learning_rate" in reference.frame(["learning_rate"])
     # Runs of different seeds are different runs, and the policy moves.
     assert frame["entropy"].nunique() == 6
     on_disk = load(reference.folder)
