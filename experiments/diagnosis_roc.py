@@ -1,4 +1,4 @@
-"""How often the detectors of `simlab diagnose` are right, on logs with planted faults of known size."""
+"""Measure how often the detectors of `simlab diagnose` are right on logs with injected faults."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from simlab.core.experiment import Experiment, Run
 from simlab.diagnosis.catalog import DETECTORS
-from simlab.diagnosis.injected_faults import KINDS, random_log
+from simlab.diagnosis.injected_faults import KINDS, generate_random_log
 
 FINDS: dict[str, tuple[str, ...]] = {
     "weight_sync": ("frozen", "partial", "scrambled"),
@@ -16,7 +16,7 @@ FINDS: dict[str, tuple[str, ...]] = {
     "micro_batches": ("micro_batch",),
     "routing": ("router",),
 }
-"""The planted faults that each detector is to find; all others, and honest logs, it is not."""
+"""The injected faults that each detector must find; other faults and logs without a fault are negatives."""
 
 
 def scored(kinds: Iterable[str], seeds: Iterable[int]) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def scored(kinds: Iterable[str], seeds: Iterable[int]) -> list[dict[str, Any]]:
     rows = []
     for kind in kinds:
         for seed in seeds:
-            log, size = random_log(kind, seed)
+            log, size = generate_random_log(kind, seed)
             for detector, faults in FINDS.items():
                 answer = DETECTORS[detector](log)
                 if answer.score is not None:
@@ -37,8 +37,8 @@ def scored(kinds: Iterable[str], seeds: Iterable[int]) -> list[dict[str, Any]]:
                             "seed": seed,
                             "there": there,
                             "score": answer.score,
-                            "sure": answer.sure,
-                            "right": answer.found == there,
+                            "sure": answer.confidence,
+                            "right": answer.has_fault == there,
                         }
                     )
     return rows
@@ -83,7 +83,7 @@ def run(run: Run) -> None:
     run.configure(logs=len(KINDS) * len(seeds))
     rows = []
     with run.phase("logs"):
-        for kind in run.track(list(KINDS), "planted faults"):
+        for kind in run.track(list(KINDS), "injected faults"):
             rows += scored([kind], seeds)
     run.table("logs", rows)
     run.table("roc", roc(rows))

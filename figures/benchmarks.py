@@ -17,10 +17,10 @@ PARTS = {"rollout": COLORS[0], "score": COLORS[2], "updates": COLORS[1]}
 TRACED = {"static": COLORS[0], "traced": COLORS[4]}
 VARIANTS = TRACED | {"static, weights quantized": COLORS[2]}
 AXES = {
-    "runs": "runs, in slices of one width",
-    "width": "runs side by side",
-    "length": "response length",
-    "steps": "steps",
+    "runs": "runs, in batches of one width",
+    "width": "runs per batch",
+    "length": "response length (tokens)",
+    "steps": "training steps",
 }
 STAGES = ("rollout", "score", "updates", "step")
 WIDE = 5  # rates further apart get a logarithmic axis
@@ -46,7 +46,7 @@ def draw_quantize(results: Results) -> Figure:
     axes.set(xscale="log", xlim=(measured.gel_per_s.min() / 2, measured.gel_per_s.max() * 8))
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(-0.6, len(labels) - 0.4)
-    axes.set_xlabel("billion float32 numbers per second")
+    axes.set_xlabel("throughput (billion float32 values per second)")
     axes.set_title("Quantize and dequantize at the speed of memory")
     axes.grid(visible=False, axis="y")
     return figure
@@ -67,7 +67,7 @@ def draw_linear(results: Results) -> Figure:
         _draw_ratios(axes, part, names, VARIANTS, spacing=0.27, height=0.26)
         axes.axvline(1, color=COLORS[6], linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(names)), names)
-        axes.set(xlim=(0.5, part["ratio"].max() * 1.8), title=f"{kind}s at {sizes}")
+        axes.set(xlim=(0.5, part["ratio"].max() * 1.8), title=f"{kind.capitalize()}s at {sizes}")
     _legend_below(figure, panels[0], VARIANTS)
     return figure
 
@@ -98,7 +98,7 @@ def _draw_ratios(
         y = names.index(row["name"]) + spacing * ((len(colors) - 1) / 2 - variant)
         axes.barh(y, row["ratio"], height=height, color=colors[row["variant"]])
         axes.text(row["ratio"], y, f" {row['ratio']:.2g}", va="center", fontsize=5, color=MUTED)
-    axes.set(xscale="log", xlabel="time, in float32 products")
+    axes.set(xscale="log", xlabel="time (float32 products)")
     axes.grid(visible=False, axis="y")
 
 
@@ -121,10 +121,10 @@ def draw_step(results: Results) -> Figure:
             left += ms[part]
         text = f" {1e3 / ms['step']:.3g} steps/s ({table['floors'].loc[name, 'step']:.2g} floors)"
         axes.text(left, y, text, va="center", fontsize=6, color=MUTED)
-    axes.set_yticks(range(len(names)), ["matrix products alone" if n == "floor" else n for n in names])
-    axes.set(xlim=(0, table["ms"]["step"].max() * 1.35), xlabel="milliseconds per step")
+    axes.set_yticks(range(len(names)), ["matrix products only" if n == "floor" else n for n in names])
+    axes.set(xlim=(0, table["ms"]["step"].max() * 1.35), xlabel="time per step (ms)")
     axes.grid(visible=False, axis="y")
-    _legend_below(figure, axes, PARTS | {"known whole only": MUTED})
+    _legend_below(figure, axes, PARTS | {"step as a whole": MUTED})
     return figure
 
 
@@ -138,11 +138,11 @@ def draw_sweep_cost(results: Results) -> Figure:
         panel.plot(x, rows["seconds"], "o", color=COLORS[0])
         exponent, factor = fits.loc[axis, "exponent"], fits.loc[axis, "factor"]
         panel.plot(x, factor * x**exponent, color=MUTED, lw=0.8)
-        panel.set(xscale="log", yscale="log", xlabel=label, title=f"exponent {exponent:.2f}")
+        panel.set(xscale="log", yscale="log", xlabel=label, title=f"Exponent {exponent:.2f}")
         panel.set_xticks(x, [f"{value:g}" for value in x])
         panel.minorticks_off()
         plain_log(panel.yaxis)
-    panels[0].set_ylabel("seconds")
+    panels[0].set_ylabel("time (s)")
     return figure
 
 
@@ -152,7 +152,7 @@ def draw_device(results: Results) -> Figure:
     figure, (speed, fraction) = new_figure(PAGE, 2.4, ncols=2)
     step = rows.query("stage == 'step'")
     speed.plot(step["width"], step["run_steps_per_s"], marker=MARKERS[0], color=COLORS[0])
-    speed.set_ylabel("run-steps per second")
+    speed.set_ylabel("throughput (run-steps per second)")
     rates, widths = np.asarray(step["run_steps_per_s"]), np.asarray(step["width"])
     if rates.max() > WIDE * rates.min():
         speed.set_yscale("log")
@@ -162,10 +162,10 @@ def draw_device(results: Results) -> Figure:
     for stage, color, marker in zip(STAGES, COLORS, MARKERS, strict=False):
         part = rows.query("stage == @stage")
         fraction.plot(part["width"], part["of_roofline"], marker=marker, color=color, label=stage)
-    fraction.set(ylabel="share of the roofline", ylim=(0, None))
+    fraction.set(ylabel="fraction of the roofline", ylim=(0, None))
     figure.legend(loc="outside upper right", ncols=len(STAGES))
     for panel in (speed, fraction):
-        panel.set(xscale="log", xlabel="runs side by side")
+        panel.set(xscale="log", xlabel="runs per batch")
         panel.set_xticks(widths, [f"{width:g}" for width in widths])
         panel.minorticks_off()
     return figure

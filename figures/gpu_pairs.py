@@ -16,43 +16,39 @@ LEAST = 1e-4
 
 
 def draw_matrix(results: Results) -> Figure:
-    """Draw RMS log rho, averaged over seeds: the trainer's card down, the sampler's across."""
-    rows = results.table("pairs").to_dict("records")
-    policies, cards = _values(rows, "policy"), _values(rows, "train")
-    maps = np.zeros((len(policies), len(cards), len(cards)))
-    for row in rows:
-        seeds = sum(other["policy"] == row["policy"] for other in rows) / len(cards) ** 2
-        cell = policies.index(row["policy"]), cards.index(row["train"]), cards.index(row["infer"])
-        maps[cell] += row["rms_log_rho"] / seeds
-    least = maps[maps > 0].min()
-    colors = ScalarMappable(LogNorm(least, maps.max()), "cividis")
+    """Draw RMS log rho, averaged over seeds: a row per training GPU, a column per inference GPU."""
+    pairs: Any = results.table("pairs")
+    policies, gpus = list(pairs["policy"].unique()), list(pairs["train"].unique())
+    mean = pairs.groupby(["policy", "train", "infer"])["rms_log_rho"].mean()
+    maps = [mean[policy].unstack().loc[gpus, gpus].to_numpy() for policy in policies]
+    positive = mean[mean > 0]
+    colors = ScalarMappable(LogNorm(positive.min(), positive.max()), "cividis")
     width = min(PAGE, 1.6 + 1.9 * len(policies))
     figure, panels = new_figure(width, 2.9, ncols=len(policies), sharey=True, squeeze=False)
     for axes, policy, values in zip(panels[0], policies, maps, strict=True):
         axes.imshow(np.where(values > 0, values, np.nan), norm=colors.norm, cmap=colors.cmap)
         for (row, column), value in np.ndenumerate(values):
-            dark = 0 < value < maps.max() ** 0.6 * least**0.4
+            dark = 0 < value < positive.max() ** 0.6 * positive.min() ** 0.4
             color = "white" if dark else "black"
             axes.text(column, row, _format(value), ha="center", va="center", fontsize=4, color=color)
-        axes.set_xticks(range(len(cards)), cards, rotation=60, ha="right", rotation_mode="anchor", fontsize=5)
-        axes.set_yticks(range(len(cards)), cards, fontsize=5)
-        axes.set_title(policy)
-        axes.set_xlabel("sampler")
+        axes.set_xticks(range(len(gpus)), gpus, rotation=60, ha="right", rotation_mode="anchor", fontsize=5)
+        axes.set_yticks(range(len(gpus)), gpus, fontsize=5)
+        axes.set(title=policy, xlabel="inference engine")
         axes.grid(visible=False)
-    panels[0][0].set_ylabel("trainer")
-    figure.colorbar(colors, ax=panels[0], label="RMS log rho", shrink=0.8)
+    panels[0][0].set_ylabel("training engine")
+    figure.colorbar(colors, ax=panels[0], label="RMS log $\\rho$ (nats)", shrink=0.8)
     return figure
 
 
 def _format(value: float) -> str:
-    """Return two digits; 0 where the two agree to the bit."""
+    """Return two digits; 0 where the two are bitwise identical."""
     if value == 0:
         return "0"
-    return f"{value:.0e}".replace("e-0", "e-") if value < 0.01 else f"{value:.2f}".removeprefix("0")
+    return f"{value:.0e}".replace("e-0", "e-") if value < 0.01 else f"{value:.2f}"
 
 
 def draw_causes(results: Results) -> Figure:
-    """Draw exact Shapley shares in h100-bf16/h100-fp8; bits of the adder; orders against that mismatch."""
+    """Draw exact Shapley shares in h100-bf16/h100-fp8; accumulator widths; orders against that mismatch."""
     figure, (shares, bits, orders) = new_figure(PAGE, 2.7, ncols=3, width_ratios=(1, 1, 0.9))
     _draw_shares(shares, results)
     _draw_bits(bits, results)
@@ -61,19 +57,15 @@ def draw_causes(results: Results) -> Figure:
 
 
 def _draw_shares(axes: Axes, results: Results) -> None:
-    rows = results.table("shares").to_dict("records")
-    policies, factors, seeds = (_values(rows, name) for name in ("policy", "factor", "seed"))
-    for row in rows:
-        number, turn = factors.index(row["factor"]), seeds.index(row["seed"])
-        x = policies.index(row["policy"]) + 0.25 * (number - 1) + 0.08 * turn
-        share, low, high = (100 * row[name] for name in ("share", "low", "high"))
-        label = row["factor"] if (row["policy"], turn) == (policies[0], 0) else None
-        axes.plot([x, x], [low, high], "-", color=COLORS[number])
-        axes.plot(x, share, MARKERS[number], color=COLORS[number], label=label)
+    shares: Any = results.table("shares")
+    policies, seeds = list(shares["policy"].unique()), list(shares["seed"].unique())
+    for number, (factor, rows) in enumerate(shares.groupby("factor", sort=False)):
+        x = rows["policy"].map(policies.index) + 0.25 * (number - 1) + 0.08 * rows["seed"].map(seeds.index)
+        axes.vlines(x, 100 * rows["low"], 100 * rows["high"], color=COLORS[number], linewidth=1.4)
+        axes.plot(x, 100 * rows["share"], MARKERS[number], color=COLORS[number], label=factor)
     axes.set_xticks(range(len(policies)), policies)
     axes.axhline(0, color=MUTED, linewidth=0.8)
-    axes.set_ylabel("share of mean square log rho, %")
-    axes.set_title("what makes it")
+    axes.set(ylabel="share of mean squared log $\\rho$ (%)", title="Shapley shares")
     axes.legend(loc="center left")
 
 
@@ -89,29 +81,22 @@ def _draw_bits(axes: Axes, results: Results) -> None:
             axes.plot(mean.index, mean.where(mean > 0), label=label, **points)
     axes.axvline(13, color=MUTED, linewidth=0.8)
     axes.set_yscale("log")
-    axes.set_xlabel("fraction bits\n(against BF16: solid, 25 bits: dashed)")
-    axes.set_ylabel("RMS log rho")
-    axes.set_title("bits of the adder")
+    axes.set_xlabel("fraction bits of the accumulator\n(against BF16: solid; 25 bits: dashed)")
+    axes.set_ylabel("RMS log $\\rho$ (nats)")
+    axes.set_title("Accumulator width")
     axes.legend(loc="lower left", fontsize=6, handlelength=1.2)
 
 
 def _draw_orders(axes: Axes, results: Results) -> None:
     pairs: Any = results.table("pairs")
     pairs = pairs[(pairs["train"] == PAIR[0]) & (pairs["infer"] == PAIR[1])]
-    reference = pairs.set_index(["policy", "seed"])["rms_log_rho"].to_dict()
-    rows = results.table("orders").to_dict("records")
-    names, policies = _values(rows, "order")[::-1], _values(rows, "policy")
-    for row in rows:
-        number = policies.index(row["policy"])
-        ratio = max(row["rms_log_rho"] / reference[row["policy"], row["seed"]], LEAST)
-        y = names.index(row["order"]) + 0.15 * (1 - number)
+    orders: Any = results.table("orders").merge(pairs, on=["policy", "seed"], suffixes=("", "_fp8"))
+    names = list(orders["order"].unique())[::-1]
+    for number, (_, rows) in enumerate(orders.groupby("policy", sort=False)):
+        ratio = np.maximum(rows["rms_log_rho"] / rows["rms_log_rho_fp8"], LEAST)
+        y = rows["order"].map(names.index) + 0.15 * (1 - number)
         axes.plot(ratio, y, MARKERS[number], color=COLORS[number])
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), [name.replace(", ", ",\n") for name in names], fontsize=6)
-    axes.set_xlabel("part of the FP8 mismatch\n(RMS log rho; leftmost: less)")
-    axes.set_title("order alone")
-
-
-def _values(rows: list[dict], name: str) -> list:
-    """Return the distinct values of a column, in the order in which they appear."""
-    return list(dict.fromkeys(row[name] for row in rows))
+    axes.set_xlabel("RMS log $\\rho$ / FP8 RMS log $\\rho$\n(left edge: less)")
+    axes.set_title("Order alone")

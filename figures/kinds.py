@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -16,20 +16,6 @@ from simlab.studies import paired_effect
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
 FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}
 """Arms that look the same in every figure."""
-
-
-class Kind(Protocol):
-    """What a row of the catalog draws with."""
-
-    @property
-    def draw(self) -> Callable[[Results], Figure]:
-        """Draw the tables of an experiment."""
-        ...
-
-    @property
-    def encoding(self) -> str:
-        """What lines, bands, dots and bars stand for, as sentences."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +54,12 @@ class Curves:
     height: float = 2.3
     table: str = "chunks"
     mark_best: str = ""
-    encoding = ""
+
+    @property
+    def encoding(self) -> str:
+        """What lines and bands stand for."""
+        dotted = " Dotted: best mean reward." if self.mark_best else ""
+        return f"Lines: mean over initial policies; bands: 1 standard error.{dotted}"
 
     def draw(self, results: Results) -> Figure:
         """Draw the panels side by side under one legend."""
@@ -79,34 +70,12 @@ class Curves:
         shown = [arm for arm in arms if any(arm in each for each in found)]
         for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
             draw_panel(axis, each, panel, looks(shown))
-        legend_above(figure, axes[0])
+        num = max((curve.shape[1] for each in found for curve in each.values()), default=0)
+        legend_above(figure, axes[0], f"Lines: mean of {num} initial policies; bands: 1 standard error")
         if self.mark_best:
             rewards = curves(results, arms, "reward")
             for axis in axes[0]:
                 _mark_best(axis, rewards, self.mark_best)
-        return figure
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Several columns of one arm over steps, in one panel; `columns` maps each to its label."""
-
-    arm: str
-    columns: Mapping[str, str]
-    panel: Panel
-    table: str = "chunks"
-    encoding = ""
-
-    def draw(self, results: Results) -> Figure:
-        """Draw the columns, each with its own band: the shared rise is the subject, not the difference."""
-        found = {
-            label: curves(results, (self.arm,), column, self.table) for column, label in self.columns.items()
-        }
-        figure, axis = new_figure()
-        for label, each in found.items():
-            if self.arm in each:
-                draw_panel(axis, {label: each[self.arm]}, self.panel, looks(list(self.columns.values())))
-        legend_above(figure, [axis])
         return figure
 
 
@@ -125,7 +94,7 @@ class Forest:
     panels: Mapping[str, Estimate]
     height: float
     row_labels: Sequence[str] = ()
-    encoding = ""
+    encoding = "Final: last quarter. Dots: initial policies; ticks: mean; bars: 95% CI; right: means of arms."
 
     def draw(self, results: Results) -> Figure:
         """Draw the panels side by side, the first arm on top."""
@@ -136,6 +105,10 @@ class Forest:
         if self.row_labels:
             axes[0][0].set_yticks([-row for row in range(len(self.row_labels))], self.row_labels)
         return figure
+
+
+Kind = Curves | Forest | Custom
+"""What draws a row of the catalog; `encoding` says what lines, bands, dots and bars stand for."""
 
 
 def short(arm: str) -> str:
@@ -161,7 +134,7 @@ def draw_panel(axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mappin
     for arm, band in bands(found, log).items():
         axis.plot(band.index, band["middle"], label=short(arm), **styles[arm])
         axis.fill_between(band.index, band["low"], band["high"], color=styles[arm]["color"], alpha=0.18, lw=0)
-    axis.set(xlabel="step", ylabel=panel.label)
+    axis.set(xlabel="training step", ylabel=panel.label)
     if log:
         axis.set_yscale("log")
         if high < WIDE * low:
@@ -182,9 +155,12 @@ def draw_forest(axis: Any, ends: Any, pairs: Mapping[str, str], label: str) -> N
         label: of the axis.
     """
     known = {arm: other for arm, other in pairs.items() if {arm, other} <= set(ends.index.unique("arm"))}
-    axis.set(xlabel=label)
     if not known:
+        axis.set(xlabel=label)
         return
+    nums = {len((ends[arm] - ends[other]).dropna()) for arm, other in known.items()}
+    num = f"{min(nums)} to {max(nums)}" if len(nums) > 1 else f"{max(nums)}"
+    axis.set(xlabel=f"{label}\n(n = {num} initial policies; bars: 95% CI)")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean", (1.02, 0.8), color=MUTED, **text)
     for row, (arm, other) in enumerate(known.items()):
@@ -211,4 +187,4 @@ def _mark_best(axis: Any, rewards: Mapping[str, Any], arm: str) -> None:
     step = rewards[arm].mean(axis=1).idxmax()
     axis.axvline(step, color=MUTED, ls=":", lw=1)
     text: Any = {"ha": "center", "va": "bottom", "fontsize": 6, "color": MUTED}
-    axis.annotate("reward is best", (step, 1.01), xycoords=axis.get_xaxis_transform(), **text)
+    axis.annotate("best mean reward", (step, 1.01), xycoords=axis.get_xaxis_transform(), **text)

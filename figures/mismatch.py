@@ -8,48 +8,58 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.kinds import Panel, draw_forest, draw_panel, looks, short
-from figures.series import SMOOTH, first_tenth, join_runs, mean_within, pool_tokens
+from figures.series import SMOOTH, curves, first_tenth, join_runs, mean_within, pool_tokens
 from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NONE = "long: no correction"
 CONTROL = "long: BF16 control"
-BINS = {"below .01": (0.0, 0.01), ".01 to .1": (0.01, 0.1), ".5 to .9": (0.5, 0.9), "above .9": (0.9, 1.0)}
+ENGINES = {"shared_values": "$\\pi_{infer}$", "shared_values_train": "$\\pi_{train}$"}
+SHARED_VALUES = Panel("", "fraction of uncertain tokens", limits=(0, 1))
+BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
 MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
-ROUNDED = {"long: FP8": "nearest FP8", NONE: "the truncated dose"}
+ROUNDED = {"long: FP8": "nearest FP8", NONE: "truncation to 2 bits"}
 METRICS = {
     "rms_log_rho": "RMS log $\\rho$",
-    "log_ppl_abs_diff": "log_ppl_abs_diff",
+    "log_ppl_abs_diff": "|sequence log $\\rho$|",
     "entropy": "entropy",
     "grad_norm": "gradient norm",
     "reward": "reward",
 }
 # What the names of a kind's arms hold.
 NOISE_KINDS = {
-    "truncated": (" bits, truncated", NONE),
-    "nearest": ("long: FP8",),
+    "truncation": (" bits, truncated", NONE),
+    "round to nearest": ("long: FP8",),
     "fixed noise": ("fixed noise",),
     "fresh noise": ("fresh noise",),
 }
-WITHOUT_MISMATCH = {
-    "long: identical engines": "identical engines",
-    "long: copied log-probs": "copied log-probs",
-    "long: on-policy": "on-policy",
-    "long: on-policy, BF16": "on-policy, BF16",
-}
+OTHERS = ("identical engines", "copied log-probs", "on-policy", "on-policy, BF16")
+WITHOUT_MISMATCH = {f"long: {name}": name for name in OTHERS}
 LEVELS = {
-    "truncated": {NONE: "2 bits", "long: 3 bits, truncated": "3 bits", "long: 4 bits, truncated": "4 bits"},
-    "nearest": {"long: FP8": "1 bit", "long: FP8, 3 bits": "3 bits"},
-    "fixed noise": {f"long: fixed noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
-    "fresh noise": {f"long: fresh noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
-    "other arms": WITHOUT_MISMATCH,
+    "Truncation": {NONE: "2 bits", "long: 3 bits, truncated": "3 bits", "long: 4 bits, truncated": "4 bits"},
+    "To nearest": {"long: FP8": "1 bit", "long: FP8, 3 bits": "3 bits"},
+    "Fixed noise": {f"long: fixed noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
+    "Fresh noise": {f"long: fresh noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
+    "Other arms": WITHOUT_MISMATCH,
 }
 COLLAPSED = 0.8  # of the best reward so far
 REFERENCES = (NONE, "long, MoE: no correction")
 FLAGSHIP = {"no correction": 0, "TIS": 1, "GSPO": 2, "BF16 control": -1}
 RARE = 0.01
-GROWTH = {"reward": "reward (fraction of the terms)", "response_length": "response length (tokens)"}
+GROWTH = {"reward": "reward (fraction of terms)", "response_length": "response length (tokens)"}
+
+
+def draw_shared_values(results: Results) -> Figure:
+    """Draw the fraction of uncertain tokens whose probability another token has, by engine."""
+    figure, axis = new_figure()
+    styles = looks(list(ENGINES.values()))
+    for column, label in ENGINES.items():
+        # One by one, each with its own band: the subject is the shared rise, not the difference.
+        for curve in curves(results, (NONE,), column, "watched").values():
+            draw_panel(axis, {label: curve}, SHARED_VALUES, styles)
+    legend_above(figure, [axis])
+    return figure
 
 
 def draw_by_probability(results: Results) -> Figure:
@@ -62,7 +72,7 @@ def draw_by_probability(results: Results) -> Figure:
     for number, (label, period) in enumerate(periods.items()):
         rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "start")))
         _draw_bins(spread, rms, 0, **look(number, label=f"{label} quarter"))
-    spread.set(ylabel="RMS log $\\rho$", ylim=(0, None))
+    spread.set(ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
     found = {}
     for label, (low, high) in BINS.items():
         inside = rows[(rows["low"] >= low - 1e-6) & (rows["high"] <= high + 1e-6)]
@@ -84,7 +94,7 @@ def draw_ratio_by_probability(results: Results) -> Figure:
         ratio = pool_tokens(late[late["arm"] == arm], "mean_rho", ("high", "start"))
         _draw_bins(axis, ratio, 0.1 * number, **look(number, label=label) | {"ls": "none"})
     axis.axhline(1, color=MUTED, lw=0.8)
-    axis.set(ylabel="mean $\\rho$, last quarter")
+    axis.set(ylabel="mean $\\rho$ (last quarter)")
     legend_above(figure, [axis])
     return figure
 
@@ -95,7 +105,7 @@ def _draw_bins(axis: Any, values: Any, offset: float, **style: Any) -> None:
     x = np.arange(len(summary))
     axis.errorbar(x + offset, summary["mean"], summary["sem"], capsize=2, **style)
     axis.set_xticks(x, [f"{high:g}" for high in summary.index])
-    axis.set_xlabel("upper end of the bin of $\\pi_{train}$")
+    axis.set_xlabel("upper bound of $\\pi_{train}$")
 
 
 def draw_change_points(results: Results) -> Figure:
@@ -109,7 +119,7 @@ def draw_change_points(results: Results) -> Figure:
             axis.plot(found["step"][chosen], [-row] * chosen.sum(), "o", color=COLORS[0], **style)
         axis.plot([found["step"].mean()], [-row], "|", color=COLORS[1], ms=12, mew=2)
     axis.set_yticks([-row for row in range(len(METRICS))], list(METRICS.values()))
-    axis.set(xlabel="step of the change\n(hollow: p > .05; bar: mean)")
+    axis.set(xlabel="training step of the change\n(hollow: p > 0.05; tick: mean)")
     return figure
 
 
@@ -120,8 +130,8 @@ def draw_noise_kinds(results: Results) -> Figure:
     for number, (label, parts) in enumerate(NOISE_KINDS.items()):
         _draw_levels(axes[0], late, level, parts, look(number, label=label))
     axes[0].axhline(0, color=MUTED, lw=0.8)
-    label = f"late reward, less {short(CONTROL)}'s"
-    axes[0].set(xlabel="mismatch at the start: RMS log $\\rho$", ylabel=label, xscale="log")
+    label = f"final reward minus {short(CONTROL)}"
+    axes[0].set(xlabel="initial RMS log $\\rho$ (nats)", ylabel=label, xscale="log")
     plain_log(axes[0].xaxis)
     draw_forest(axes[1], late, dict.fromkeys((NONE, *WITHOUT_MISMATCH, CONTROL), CONTROL), label)
     legend_above(figure, axes)
@@ -153,10 +163,10 @@ def draw_survival(results: Results) -> Figure:
                 table = own.pivot_table(index="step", columns="run", values="reward")
                 label = f"{arms[arm]} ({table.shape[1]})"
                 axis.step(table.index, _survivors(table), where="post", label=label, **style)
-        axis.set(title=kind, xlabel="step", ylim=(0, 1.03))
+        axis.set(title=kind, xlabel="training step", ylim=(0, 1.03))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
-    axes[0].set_ylabel("share of runs without collapse")
+    axes[0].set_ylabel("fraction of runs above\n0.8 of their best reward")
     return figure
 
 
@@ -173,13 +183,13 @@ def draw_leaderboard(results: Results) -> Figure:
     order = reward.groupby("arm").mean().sort_values(ascending=False).index.tolist()
     reference = next(arm for arm in REFERENCES if arm in order)
     figure, (left, right) = new_figure(PAGE, 0.21 * len(order) + 1, ncols=2, sharey=True)
-    draw_forest(left, reward, dict.fromkeys(order, reference), "reward, last quarter, less that without")
+    draw_forest(left, reward, dict.fromkeys(order, reference), "final reward minus no correction")
     for row, arm in enumerate(order):
         values = mismatch[arm]
         right.plot(values, [-row] * len(values), "o", color=COLORS[0], ms=3, alpha=0.5, mew=0)
         right.plot([values.mean()], [-row], "|", color=COLORS[1], ms=9, mew=2)
     right.axvline(mismatch[reference].mean(), color=MUTED, lw=0.8)
-    right.set(xlabel="mismatch, last quarter: RMS log $\\rho$")
+    right.set(xlabel="final RMS log $\\rho$ (nats)")
     right.set_xscale("symlog", linthresh=1e-3)
     right.set_xlim(-3e-4, 1.5 * mismatch.max())
     return figure
@@ -204,11 +214,11 @@ def draw_attribution(results: Results) -> Figure:
         right.plot(known, climb["rms_log_rho"], **look(number, label=policy))
     left.axhline(0, color=MUTED, lw=0.8)
     left.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
-    left.set(ylabel="share of squared log $\\rho$", title="exact shares (hollow: alone)")
+    left.set(ylabel="share of mean squared log $\\rho$", title="Shapley shares (hollow: alone)")
     left.legend(fontsize=6)
     steps = ["none", *(f"+ {group}" for group in groups)]
     right.set_xticks(range(len(steps)), steps, rotation=30, ha="right")
-    right.set(ylabel="mismatch: RMS log $\\rho$", title="one after the other")
+    right.set(ylabel="RMS log $\\rho$ (nats)", title="Sites exchanged in turn")
     return figure
 
 
@@ -223,16 +233,16 @@ def draw_flagship(results: Results) -> Figure:
     for arm, number in FLAGSHIP.items():
         style = look(number, marker="")
         for axis, (rows, column, smooth) in zip(axes, panels, strict=True):
-            curves = rows[rows["arm"] == arm].pivot(index="step", columns="run", values=column)
-            curves = curves.rolling(smooth, min_periods=1).mean()
-            mean, error = curves.mean(axis=1), curves.sem(axis=1).fillna(0.0)
-            axis.plot(curves.index, mean, label=arm if axis is axes[0] else None, **style)
-            x = np.asarray(curves.index)
+            runs = rows[rows["arm"] == arm].pivot(index="step", columns="run", values=column)
+            runs = runs.rolling(smooth, min_periods=1).mean()
+            mean, error = runs.mean(axis=1), runs.sem(axis=1).fillna(0.0)
+            axis.plot(runs.index, mean, label=arm if axis is axes[0] else None, **style)
+            x = np.asarray(runs.index)
             axis.fill_between(x, mean - error, mean + error, color=style["color"], alpha=0.2, lw=0)
-    axes[0].set(title="Reward of the sampler", xlabel="step", ylim=(0, 1))
-    axes[1].set(title="Mismatch: RMS log $\\rho$", xlabel="step", yscale="log")
+    axes[0].set(title="Reward", xlabel="training step", ylim=(0, 1))
+    axes[1].set(title="RMS log $\\rho$ (nats)", xlabel="training step", yscale="log")
     axes[2].axhline(1, color=MUTED, lw=0.6)
-    axes[2].set(title="Mean $\\rho$ of rare tokens", xlabel="step", ylim=(0, None))
+    axes[2].set(title="Mean $\\rho$ of rare tokens", xlabel="training step", ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=len(FLAGSHIP))
     return figure
 
@@ -244,6 +254,6 @@ def draw_length_growth(results: Results) -> Figure:
         for axis, (column, label) in zip(axes, GROWTH.items(), strict=True):
             smooth = pd.Series(rows[column]).rolling(20, min_periods=1).mean()
             axis.plot(rows["step"], smooth, **look(number, label=f"seed {seed}", marker=""))
-            axis.set(xlabel="step", ylabel=label, ylim=(0, None))
+            axis.set(xlabel="training step", ylabel=label, ylim=(0, None))
     axes[0].legend(loc="lower right")
     return figure

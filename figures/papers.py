@@ -4,18 +4,6 @@ import re
 
 from figures.catalog import FIGURES
 
-WANTED: dict[str, tuple[str, ...]] = {
-    "hacking": (*(f"Fig. {n}" for n in range(2, 18)), "Tab. 1", "Tab. 2"),
-    "lr": tuple(f"Fig. {n}" for n in range(1, 14)),
-    "acrl": (
-        "Fig. 6",
-        *(f"Fig. {n}" for n in range(8, 12)),
-        *(f"Tab. {n}" for n in (1, 2, 4, 5, 6, 7, 8, 9)),
-    ),
-    "cancel": ("Fig. 2", *(f"Tab. {n}" for n in range(1, 5))),
-}
-"""The measured figures and tables of each paper, without sketches and tables of settings."""
-
 NOT_DRAWN = {
     "hacking Fig. 11": "a sketch without data; what it tells apart is measured in `hacking_fig5` and "
     "`hacking_fig12`",
@@ -39,15 +27,13 @@ def find_cited(paper: str, where: str) -> list[str]:
 
 def build_table() -> str:
     """Return the table of `docs/figures.md`."""
-    items = (f"{paper} {item}" for paper, listed in WANTED.items() for item in listed)
-    return "\n".join([HEAD, *map(_build_row, items)])
-
-
-def _build_row(item: str) -> str:
-    if item not in NAMES:
-        return f"| {item} | - | | not drawn: {NOT_DRAWN[item]} |"
-    row = FIGURES[NAMES[item]]
-    return f"| {item} | `{NAMES[item]}` | `{row.experiment}` | {row.title} |"
+    rows = [
+        f"| {row.paper} | `{name}` | `{row.experiment}` | {row.title} |"
+        for name, row in FIGURES.items()
+        if row.paper
+    ]
+    absent = [f"| {item} | - | | not drawn: {reason} |" for item, reason in NOT_DRAWN.items()]
+    return "\n".join([HEAD, *rows, *absent])
 
 
 if __name__ == "__main__":

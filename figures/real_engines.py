@@ -12,19 +12,19 @@ from simlab.core.results import Results
 LEAST_TOKENS = 20
 FLOOR = 1e-8  # exact agreement is drawn here
 EXACT = 1e-4  # a nearer pair gets no line of its own and no prediction
-MODEL_TITLES = {"tiny-moe": "MoE trained in the lab", "smollm2": "SmolLM2-135M"}
-SHORT_TITLES = {"tiny-moe": "lab MoE", "smollm2": "SmolLM2"}
+MODEL_TITLES = {"tiny-moe": "MoE trained in simlab", "smollm2": "SmolLM2-135M"}
+SHORT_TITLES = {"tiny-moe": "simlab MoE", "smollm2": "SmolLM2"}
 COLUMNS = 4
 EMULATIONS = {
-    True: (COLORS[0], "o", "the catalog's emulation"),
-    False: (COLORS[1], "s", "the nearest, if another"),
+    True: (COLORS[0], "o", "emulation in the catalog"),
+    False: (COLORS[1], "s", "nearest emulation, if another"),
 }
 SMOOTH = 10
-ARM_TITLES = {"none": "no correction", "TIS": "TIS", "R2": "R2 replay", "R3": "R3 replay"}
+ARM_TITLES = {"none": "No correction", "TIS": "TIS", "R2": "R2 replay", "R3": "R3 replay"}
 ROWS = (
     ("reward", "reward", "linear"),
-    ("rms_log_rho", "mismatch:\nRMS log $\\rho$, nats", "log"),
-    ("sync_apart", "probe after sync,\nnats off float32", "log"),
+    ("rms_log_rho", "RMS log $\\rho$ (nats)", "log"),
+    ("sync_apart", "parity check after sync\n(nats from float32)", "log"),
 )
 
 
@@ -41,7 +41,7 @@ def draw_pairs(results: Results) -> Figure:
         _draw_bins(below, bins[(bins.model == model) & (bins.scorer == scorers[0])], samplers)
     axes[0][0].set_yticks(range(len(samplers)), samplers)
     axes[0][0].invert_yaxis()
-    axes[1][0].set_ylabel("RMS log $\\rho$, nats")
+    axes[1][0].set_ylabel("RMS log $\\rho$ (nats)")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     axes[1][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
     return figure
@@ -59,7 +59,7 @@ def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]
         y = [samplers.index(name) for name in found.sampler]
         # Hollow, so that marks in one place are all seen.
         axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
-    axis.set(xscale="log", xlabel="RMS log $\\rho$ of the sampled tokens, nats")
+    axis.set(xscale="log", xlabel="RMS log $\\rho$ of sampled tokens (nats)")
     axis.set_xticks([FLOOR, 1e-6, 1e-4, 1e-2, 1], ["0", "$10^{-6}$", "$10^{-4}$", "0.01", "1"], minor=False)
     axis.minorticks_off()
 
@@ -75,7 +75,7 @@ def _draw_bins(axis: Axes, rows: Any, samplers: list[str]) -> None:
         if len(line):
             axis.set_yscale("log")
     axis.set_xticks(range(len(lows)), [f"{low:g}" for low in lows])
-    axis.set_xlabel("probability of the token, from")
+    axis.set_xlabel("token probability, lower bound")
 
 
 def draw_calibration(results: Results) -> Figure:
@@ -92,8 +92,8 @@ def draw_calibration(results: Results) -> Figure:
         shown = quantiles[chosen & (quantiles.scorer == own.scorer.iloc[0])]
         _draw_quantiles(axis, shown, own.set_index("emulation"))
         axis.set_title(f"{sampler}\n{SHORT_TITLES.get(model, model)}", fontsize=7)
-    figure.supxlabel("measured log $\\rho$, quantiles from 1% to 99%", fontsize=8)
-    figure.supylabel("predicted log $\\rho$", fontsize=8)
+    figure.supxlabel("measured log $\\rho$ (nats), quantiles from 1% to 99%", fontsize=8)
+    figure.supylabel("predicted log $\\rho$ (nats)", fontsize=8)
     handles = [axes[0][0].plot([], [], mark, c=color)[0] for color, mark, _ in EMULATIONS.values()]
     labels = [label for *_, label in EMULATIONS.values()]
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
@@ -132,7 +132,7 @@ def draw_rl(results: Results) -> Figure:
             if arm == arms[0]:
                 axis.set_ylabel(label)
         column[0].set_title(ARM_TITLES[arm])
-        column[-1].set_xlabel("step")
+        column[-1].set_xlabel("training step")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
@@ -144,6 +144,6 @@ def _draw_metric(axis: Axes, rows: Any, metric: str, real: str) -> None:
     ours, emulated = smooth.loc[:, measured], smooth.loc[:, ~measured]
     axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=f"rollouts of {real}")
     if emulated.shape[1]:
-        label = f"emulated twin, {emulated.shape[1]} seeds"
+        label = f"emulated engine, range of {emulated.shape[1]} seeds"
         low, high = emulated.min(axis=1), emulated.max(axis=1)
         axis.fill_between(emulated.index, low, high, color=MUTED, alpha=0.35, lw=0, label=label)

@@ -5,7 +5,6 @@ figure have.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,47 +57,41 @@ def average_seeds(rows: Any, metric: str) -> Any:
     return by_run.groupby(["arm", "start"]).mean()
 
 
-def _best(results: Results, metric: str) -> Any:
-    rows = join_runs(results, "chunks", ("arm", "start"))
-    smooth = rows.groupby("run")[metric].rolling(SMOOTH, min_periods=1).mean()
-    best = rows.assign(best=smooth.to_numpy()).groupby(["arm", "start", "run"], as_index=False)["best"].max()
-    return average_seeds(best, "best")
-
-
-def _fall(results: Results, metric: str) -> Any:
-    return mean_within(results, metric) - _best(results, metric)
-
-
-def _steps_to_gain(results: Results, gain: float) -> Any:
-    rows = join_runs(results, "chunks", ("arm", "start"))
-
-    def first_step(curve: Any) -> float:
-        smooth = pd.Series(curve["reward"]).rolling(SMOOTH, min_periods=1).mean()
-        reached = curve["step"][smooth >= curve["reward"][:2].mean() + gain]
-        return float(reached.min() if len(reached) else curve["step"].max()) + CHUNK
-
-    steps = rows.groupby(["arm", "start", "run"])[["step", "reward"]].apply(first_step)
-    return steps.groupby(["arm", "start"]).mean()
-
-
 def final(metric: str, table: str = "chunks") -> Estimate:
     """Estimate the mean of a metric over the last quarter of the runs."""
-    return partial(mean_within, metric=metric, table=table)
+    return lambda results: mean_within(results, metric, table)
 
 
 def best(metric: str) -> Estimate:
     """Estimate the largest mean of a metric over 5 consecutive chunks."""
-    return partial(_best, metric=metric)
+
+    def estimate(results: Results) -> Any:
+        rows = join_runs(results, "chunks", ("arm", "start"))
+        smooth = rows.groupby("run")[metric].rolling(SMOOTH, min_periods=1).mean()
+        rows = rows.assign(best=smooth.to_numpy())
+        return average_seeds(rows.groupby(["arm", "start", "run"], as_index=False)["best"].max(), "best")
+
+    return estimate
 
 
 def fall(metric: str) -> Estimate:
     """Estimate the final mean of a metric minus its best."""
-    return partial(_fall, metric=metric)
+    return lambda results: final(metric)(results) - best(metric)(results)
 
 
 def steps_to_gain(gain: float) -> Estimate:
     """Estimate the steps until the smoothed reward is `gain` above its first 2 chunks; all steps if never."""
-    return partial(_steps_to_gain, gain=gain)
+
+    def count_steps(curve: Any) -> float:
+        smooth = pd.Series(curve["reward"]).rolling(SMOOTH, min_periods=1).mean()
+        reached = curve["step"][smooth >= curve["reward"][:2].mean() + gain]
+        return float(reached.min() if len(reached) else curve["step"].max()) + CHUNK
+
+    def estimate(results: Results) -> Any:
+        runs = join_runs(results, "chunks", ("arm", "start")).groupby(["arm", "start", "run"])
+        return runs[["step", "reward"]].apply(count_steps).groupby(["arm", "start"]).mean()
+
+    return estimate
 
 
 def curves(results: Results, arms: Sequence[str], metric: str, table: str = "chunks") -> dict[str, Any]:

@@ -11,19 +11,19 @@ from simlab.core.results import Results
 
 HALF_LEFT = 0.5  # formats that lose more vectors of logits than this are named below, not drawn
 SPREADS = {
-    ("logits-probs", "toward_zero"): "both, toward zero",
+    ("logits-probs", "toward_zero"): "both, round toward zero",
     ("logits-probs", "nearest_even"): "logits and probabilities",
     ("logits", "nearest_even"): "logits only",
     ("probs", "nearest_even"): "probabilities only",
 }
 # Mantissa bits of a format, and where its name stands from its star, in points.
 STARS = {"bf16": (7, (6, 4)), "fp16": (10, (5, 2)), "e4m3fn": (3, (-14, 6)), "e3m4": (4, (6, -2))}
-RATIO_COLUMNS = {"mean": "mean", "std": "std", "max": "largest", "min": "smallest"}
+RATIO_COLUMNS = {"mean": "Mean", "std": "Std", "max": "Largest", "min": "Smallest"}
 HALF_DIGIT = 5e-5
 FEW = 0.1
 PAPER = COLORS[1]
 LOSSY = ("e5m2", "e4m3fnuz", "e4m3fn", "e3m4", "fp16")
-ROUNDINGS = {"nearest_even": "nearest", "toward_zero": "toward zero", "stochastic": "stochastic"}
+ROUNDINGS = {"nearest_even": "to nearest", "toward_zero": "toward zero", "stochastic": "stochastic"}
 SOURCES = {"smollm2": "SmolLM2-135M", "gaussian": "Gaussian"}
 FORMATS = ("tf32", "fp16", "bf16", "e4m3fn", "e5m2")
 LEAST_MASS = 0.005
@@ -126,7 +126,7 @@ def draw_spread(results: Results) -> Figure:
     axes.set_xticks(np.arange(1, 16, 2))
     axes.plot([], [], "*", label="formats, short exponents", **star)
     axes.plot([], [], "-", color=MUTED, linewidth=1, label="theory, slope $2^{-m}$")
-    axes.legend(title="rounded", loc="lower left", title_fontsize=7)
+    axes.legend(title="rounded values", loc="lower left", title_fontsize=7)
     return figure
 
 
@@ -162,15 +162,15 @@ def draw_placements(results: Results) -> Figure:
         axes.ticklabel_format(axis="x", useOffset=False)
     for y, name in enumerate(order):
         last.plot(levels.loc[name, "levels"], y, "o", **styles[name])
-    last.set(title="levels", xscale="log", xlim=(100, 2e5))
+    last.set(title="Levels", xscale="log", xlim=(100, 2e5))
     last.set_xlabel("distinct values\n(paper: few)", color=PAPER)
     panels[0].set(xlim=(0.99965, 1.00015), xticks=[0.9997, 0.9999, 1.0001])
     panels[0].set_yticks(np.arange(len(order)), order)
     for label, name in zip(panels[0].get_yticklabels(), order, strict=True):
         label.set(color=colors[name], weight="bold" if filled[name] else "normal")
     figure.supxlabel(
-        "p(float32) / p(BF16) of sampled tokens, by what is rounded. Bars: 95% prediction interval for the "
-        "average of five seeds.\nBlue: all four columns agree with the paper. Filled: the levels do as well.",
+        "p(float32) / p(BF16) of sampled tokens, by rounded values. Bars: 95% prediction interval of the "
+        "mean of five seeds.\nBlue: all four columns agree with the paper. Filled: the levels agree too.",
         fontsize=7,
         color=MUTED,
     )
@@ -197,9 +197,9 @@ def draw_vocabulary(results: Results) -> Figure:
         axes.set_xlabel("vocabulary size V")
         below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25)}
         axes.legend(ncols=3, columnspacing=1, handlelength=1.6, **below)
-    panels[0].set(title="Probability rounded to zero", ylabel="share of p(float32)")
+    panels[0].set(title="Probability rounded to zero", ylabel="fraction of p(float32)")
     panels[1].set(title="BF16 spread", ylabel="std of p(float32) / p(BF16)", ylim=(0, None))
-    panels[2].set(title="BF16 bias", ylabel="mean of the ratio, less 1")
+    panels[2].set(title="BF16 bias", ylabel="mean of the ratio minus 1")
     return figure
 
 

@@ -15,10 +15,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from simlab.core.results import Results
 
-COLUMN = 3.4
-"""Width of one column in inches."""
-PAGE = 7.0
-"""Width of a page in inches."""
+COLUMN, PAGE = 3.4, 7.0
+"""Width of one column and of a page in inches."""
 
 # Okabe and Ito's palette without its yellow, which vanishes on white paper.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -68,7 +66,7 @@ def plain_log(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend_above(figure: Figure, axes: Sequence[Any]) -> None:
+def legend_above(figure: Figure, axes: Sequence[Any], title: str | None = None) -> None:
     """Put one legend above all panels, in as few lines as hold it, each label once."""
     handles = {
         label: handle
@@ -80,7 +78,8 @@ def legend_above(figure: Figure, axes: Sequence[Any]) -> None:
     letters = sum(len(label) + 8 for label in handles)
     lines = -(-letters // round(LETTERS_PER_LINE * figure.get_figwidth() / PAGE))
     columns = -(-len(handles) // lines)
-    figure.legend(handles.values(), handles, loc="outside upper center", ncols=columns, fontsize=6.5)
+    place: Any = {"loc": "outside upper center", "ncols": columns, "fontsize": 6.5}
+    figure.legend(handles.values(), handles, title=title, title_fontsize=6.5, **place)
 
 
 def look(number: int, **more: Any) -> dict[str, Any]:

@@ -13,38 +13,30 @@ from simlab.core.results import Results
 SMALLEST = 1e-17
 VERDICTS = {"holds": ("o", COLORS[0]), "false as printed": ("X", COLORS[1])}
 # Top to bottom, without two that differ little from a neighbor (per-sequence ACRL, geometric MIS).
-CORRECTIONS = {
-    "none": "no correction",
-    "ACRL": "ACRL, Y = 2X",
-    "veto": "veto, rho < 0.5",
-    "geometric mask": "geometric mask",
-    "k3 mask": "k3 mask",
-    "geometric TIS": "geometric TIS",
-    "GMPO pooled TIS": "GMPO, pooled TIS",
-    "IcePop": "IcePop",
-    "token IS": "token IS",
-    "token TIS": "token TIS",
-    "token MIS": "token MIS",
-    "sequence IS^1/2": "sequence IS, root",
-    "sequence MIS": "sequence MIS",
-    "sequence TIS": "sequence TIS",
-    "sequence IS": "sequence IS",
-}
+_NAMES = (
+    "none", "ACRL", "veto", "geometric mask", "k3 mask", "geometric TIS", "GMPO pooled TIS", "IcePop",
+    "token IS", "token TIS", "token MIS", "sequence IS^1/2", "sequence MIS", "sequence TIS", "sequence IS",
+)  # fmt: skip
+CORRECTIONS = dict(zip(_NAMES, _NAMES, strict=True)) | {
+    "none": "no correction", "ACRL": "ACRL, Y = 2X", "veto": "veto, $\\rho$ < 0.5",
+    "GMPO pooled TIS": "GMPO, pooled TIS", "sequence IS^1/2": "sequence IS, root",
+}  # fmt: skip
 LINES = {"token TIS": 6, "sequence MIS": 6, "sequence TIS": -11}  # where the name stands, in points
 LEVELS = (0.1, 0.3)
 GROUPS = 64
 LEAST_MASS = 1e-3
 PANELS = {
-    "Noise: if pi_infer sorts": {"gaussian noise": "noise"},
-    "Truncated: rare below 1": {"e4m3fn truncated": "E4M3", "bf16 truncated": "BF16"},
-    "Nearest: rare stay at 1": {"e4m3fn": "E4M3", "bf16": "BF16"},
+    "Noise: bias in bins of $\\pi_{infer}$": {"gaussian noise": "noise"},
+    "Truncation: rare below 1": {"e4m3fn truncated": "E4M3", "bf16 truncated": "BF16"},
+    "To nearest: rare at 1": {"e4m3fn": "E4M3", "bf16": "BF16"},
 }
 # Filled and solid: sorted by pi_train. Open and dashed: by pi_infer.
 SORTED: dict[str, Any] = {"train": {"ls": "-"}, "infer": {"ls": "--", "markerfacecolor": "white"}}
+PI = {"train": "$\\pi_{train}$", "infer": "$\\pi_{infer}$"}
 ENGINES: dict[str, Any] = {
-    "noise": {"color": COLORS[2], "marker": "^"},
-    "E4M3": {"color": COLORS[1], "marker": "s"},
-    "BF16": {"color": COLORS[0], "marker": "o"},
+    "noise": {"color": COLORS[2], "marker": "^", "ms": 3.5},
+    "E4M3": {"color": COLORS[1], "marker": "s", "ms": 3.5},
+    "BF16": {"color": COLORS[0], "marker": "o", "ms": 3.5},
 }
 
 
@@ -54,11 +46,11 @@ def draw_residuals(results: Results) -> Figure:
     bounded = table["tightness"].notna()
     figure, (left, right) = new_figure(PAGE, 5.4, ncols=2, width_ratios=(1.5, 1))
     _draw_rows(left, table[~bounded].to_dict("records"), "residual", SMALLEST)
-    left.set_xlabel("residual, relative or against its rule (leftmost: zero)")
+    left.set_xlabel("residual, relative or against its limit (left edge: zero)")
     left.set_title("Identities, signs and orders")
     _draw_rows(right, table[bounded].to_dict("records"), "tightness", 1e-2)
     right.axvline(1, color=MUTED, linewidth=0.8)
-    right.set_xlabel("measured over bound")
+    right.set_xlabel("measured / bound")
     right.set_title("Bounds")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return figure
@@ -107,7 +99,7 @@ def _draw_moment(axis: Any, table: Any, column: str) -> None:
     for level, color, marker, face in zip(levels, COLORS, "os", (COLORS[0], "white"), strict=False):
         mean = table[table.rho_std == level].groupby("correction")[column].mean()
         style = {"color": color, "markerfacecolor": face, "markersize": 4.5}
-        axis.plot(mean[list(CORRECTIONS)], rows, marker, label=f"std of rho {level:.2g}", **style)
+        axis.plot(mean[list(CORRECTIONS)], rows, marker, label=f"std of $\\rho$ {level:.2g}", **style)
     if column.startswith("mse"):
         axis.set_xscale("log")
         plain_log(axis.xaxis)
@@ -129,8 +121,8 @@ def _draw_relative_bias(axis: Any, moments: Any) -> None:
         text = {"textcoords": "offset points", "ha": "center", "color": COLORS[number]}
         axis.annotate(CORRECTIONS[name], (line.index[middle], line.values[middle]), (0, offset), **text)
     axis.axhline(1, color=MUTED, linewidth=0.8)
-    axis.set(xlabel="length T", ylabel="bias / uncorrected bias", ylim=(-0.16, 1.1))
-    axis.set_title(f"Bias kept, std of rho {level:.2g}")
+    axis.set(xlabel="length T (tokens)", ylabel="bias / bias without correction", ylim=(-0.16, 1.1))
+    axis.set_title(f"Bias kept, std of $\\rho$ {level:.2g}")
 
 
 def _draw_best(axis: Any, moments: Any) -> None:
@@ -150,7 +142,8 @@ def _draw_best(axis: Any, moments: Any) -> None:
     handles = [Line2D([], [], markersize=5, label=CORRECTIONS[name], **styles[name]) for name in present]
     axis.legend(handles=handles, loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
     room = 0.8 + 0.7 * ((len(present) + 1) // 2)
-    axis.set(xscale="log", xlabel="std of rho", ylabel="length T", ylim=(-room, len(winner) - 0.4))
+    axis.set(xscale="log", xlabel="std of $\\rho$", ylabel="length T (tokens)")
+    axis.set_ylim(-room, len(winner) - 0.4)
     axis.set_yticks(range(len(winner)), [str(length) for length in winner.index])
     axis.set_title(f"Least MSE, {GROUPS} groups")
 
@@ -166,8 +159,8 @@ def _draw_sample_size(axis: Any, ess: Any) -> None:
         middle = (line - 0.5).abs().idxmin()
         text = {"textcoords": "offset points", "color": color}
         axis.annotate(f"{level:.2g}", (middle, line[middle]), (3, 2), **text)
-    axis.set(xscale="log", ylim=(0, 1.02), xlabel="length T", ylabel="ESS / samples")
-    axis.set_title("ESS, by std of rho")
+    axis.set(xscale="log", ylim=(0, 1.02), xlabel="length T (tokens)", ylabel="ESS / samples")
+    axis.set_title("ESS, by std of $\\rho$")
 
 
 def draw_survival_bias(results: Results) -> Figure:
@@ -183,13 +176,13 @@ def draw_survival_bias(results: Results) -> Figure:
     for axis, (title, engines) in zip(axes, PANELS.items(), strict=True):
         for engine, label in engines.items():
             for by, style in SORTED.items():
-                draw_curve(axis, engine, by, label=f"{label}, by pi_{by}", ms=3.5, **ENGINES[label], **style)
+                draw_curve(axis, engine, by, label=f"{label}, by {PI[by]}", **ENGINES[label], **style)
         axis.axhline(0, color="black", linewidth=0.7)
-        axis.set(xscale="log", xlabel="probability of the token")
+        axis.set(xscale="log", xlabel="token probability")
         axis.set_title(title)
     for by in SORTED:
         draw_curve(axes[0], "predicted", by, color=MUTED, linewidth=0.8)
     for axis in axes:
         axis.legend(loc="upper left" if axis is not axes[0] else "lower left", fontsize=6)
-    axes[0].set(ylabel="mean of rho - 1, percent")
+    axes[0].set(ylabel="mean of $\\rho - 1$ (%)")
     return figure

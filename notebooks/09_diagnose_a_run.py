@@ -11,14 +11,14 @@
 # ---
 
 # %% [markdown]
-# # What is wrong with this run?
+# # Diagnose a training run
 #
-# Two runs, the same alarm: the engines disagree by tenths of a nat per token. In one the rollouts are in FP8
-# and all is well. In the other a quarter of the rows of the output head never reached the inference
-# engine. Averages do not tell them apart; the tokens do.
+# In two runs the engines disagree by tenths of a nat per token. One run samples in FP8 without a fault. In
+# the other, a quarter of the rows of the output head never reached the inference engine. Averages over tokens
+# do not tell the runs apart, but the distribution over tokens does.
 #
-# The logs are planted, so that the truth is known: no GPU, no checkpoint. They are files of the kind that the
-# verl plug-in writes, and `simlab diagnose FILE` says what follows here.
+# The logs are synthetic, with an injected fault, so this notebook needs no GPU and no checkpoint. The verl
+# plug-in writes files of the same format, and `simlab diagnose FILE` prints the answers below.
 
 # %%
 import os
@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from simlab.diagnosis import diagnose
-from simlab.diagnosis.injected_faults import planted
+from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import log_rho
 from simlab.diagnosis.log_writer import write_log
 
@@ -39,46 +39,46 @@ FOLDER, SEED = Path(tempfile.mkdtemp()), 4
 SIZE = {"sequences": 64, "length": 64} if SMOKE else {"sequences": 256, "length": 96}
 
 # %% [markdown]
-# ## Two runs that look alike
+# ## Two runs with the same averages
 
 # %%
-broken = planted("partial", 0.35, SEED, **SIZE)
+broken = generate_log("partial", 0.35, SEED, **SIZE)
 
 
 def level(log):
-    """Mean |log rho| in nats."""
+    """Return mean |log rho|, nats."""
     return float(np.abs(log_rho(log)).mean())
 
 
-# Of FP8 runs with more and more rounding noise, the one whose average disagreement is nearest.
-noisy = [planted("honest", 0, SEED, noise=noise, **SIZE) for noise in np.geomspace(0.1, 1.2, 12)]
-honest = min(noisy, key=lambda log: abs(level(log) - level(broken)))
-logs = {"honest FP8": honest, "broken sync": broken}
+# Select the FP8 run with the nearest mean |log rho| from runs with increasing rounding noise.
+noisy = [generate_log("no_fault", 0, SEED, noise=noise, **SIZE) for noise in np.geomspace(0.1, 1.2, 12)]
+no_fault = min(noisy, key=lambda log: abs(level(log) - level(broken)))
+logs = {"FP8 without fault": no_fault, "broken sync": broken}
 paths = {name: write_log(log, FOLDER / f"{name.replace(' ', '_')}.parquet") for name, log in logs.items()}
 found = {name: diagnose(path) for name, path in paths.items()}
 shown = ["discrepancy_per_token", "rms_log_rho", "std_rho", "k3_kl", "log_ppl_abs_diff_per_token", "pcc"]
 pd.DataFrame({name: {metric: result.metrics[metric] for metric in shown} for name, result in found.items()})
 
 # %% [markdown]
-# ## Told apart
+# ## The diagnosis
 #
-# Each answer says how sure it is: on planted logs, answers above 0.9 were right in 99% of the cases, those
-# below 0.7 in four out of five.
+# Each answer has a confidence. On synthetic logs, answers with confidence above 0.9 were right in 99% of the
+# cases, those below 0.7 in four of five.
 
 # %%
 for name, result in found.items():
     answer = result.answers["weight_sync"]
-    print(f"{name}: {answer.verdict} ({answer.sure:.0%} sure)")
+    print(f"{name}: {answer.verdict} (confidence {answer.confidence:.0%})")
     for line in answer.evidence:
         print("   ", line)
-assert not found["honest FP8"].answers["weight_sync"].found
-assert found["broken sync"].answers["weight_sync"].found
+assert not found["FP8 without fault"].answers["weight_sync"].has_fault
+assert found["broken sync"].answers["weight_sync"].has_fault
 
 # %% [markdown]
-# ## Where one sees it
+# ## The error per token id
 #
-# Rounding makes a token likelier one time and less likely the next. A row of the head that did not arrive is
-# wrong in the same direction whenever its token comes up. So sort the tokens by their id, and take the mean.
+# Rounding errors of one token vary in sign. A wrong row of the head gives errors of one sign for its token.
+# The mean error per token id therefore separates the two.
 
 # %%
 figure, axis = plt.subplots(figsize=(5, 2.8), layout="constrained")
@@ -96,20 +96,21 @@ plt.show()
 # %% [markdown]
 # ## The other questions
 #
-# The same file answers them, or says that it cannot. Here the honest run, asked everything:
+# The same file answers the other questions, or reports that it lacks the data. All answers for the run
+# without a fault:
 
 # %%
 pd.DataFrame(
     [
-        {"question": answer.question, "answer": answer.verdict, "sure": round(answer.sure, 2)}
-        for answer in found["honest FP8"].answers.values()
+        {"question": answer.question, "answer": answer.verdict, "confidence": round(answer.confidence, 2)}
+        for answer in found["FP8 without fault"].answers.values()
     ]
 )
 
 # %% [markdown]
 # ## Your own run
 #
-# With verl 0.9: install simlab in its environment, set one variable, train a few steps, and ask.
+# With verl 0.9: install simlab in its environment, set one variable, train a few steps, run the command.
 #
 # ```console
 # $ pip install '.[verl]'        # from a checkout

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
-from simlab.diagnosis.injected_faults import planted
+from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.log_writer import write_log
 
@@ -26,8 +26,8 @@ LISTS = ("logp_train", "logp_infer", "ids", "advantages")
 def dumps(steps: int) -> Iterator[tuple[int, TokenLog]]:
     """One honest FP8 log per step, as large and with the columns that the verl plug-in's dumps have."""
     for step in range(steps):
-        log = planted("honest", 0, step, noise=0.5, sequences=SEQUENCES, length=LONGEST, steps=1)
-        here = np.full(log.sequences, step)
+        log = generate_log("no_fault", 0, step, noise=0.5, sequences=SEQUENCES, length=LONGEST, steps=1)
+        here = np.full(log.num_sequences, step)
         yield step, replace(log, step=here, version=here - 1)
 
 

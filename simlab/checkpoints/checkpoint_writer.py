@@ -1,4 +1,4 @@
-"""Checkpoints out: Hugging Face folders, complete or not there."""
+"""Write Hugging Face directories atomically."""
 
 import json
 import shutil
@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from simlab.checkpoints.checkpoint_reader import INDEX, SINGLE
-from simlab.checkpoints.compressed_tensors import in_int8, quantization_config
-from simlab.checkpoints.hugging_face_config import config_values
+from simlab.checkpoints.checkpoint_reader import INDEX_FILE, WEIGHTS_FILE
+from simlab.checkpoints.compressed_tensors import build_quantization_config, quantize_to_int8
+from simlab.checkpoints.hugging_face_config import to_config_json
 from simlab.checkpoints.layouts import hugging_face_layout
 from simlab.checkpoints.param_tree import leaves_of, shapes_of
-from simlab.checkpoints.safetensors_file import Planned, write_safetensors
+from simlab.checkpoints.safetensors_file import TensorToWrite, write_safetensors
 from simlab.checkpoints.tokenizer import tokenizer_files
 from simlab.core.atomic import write_atomically
 from simlab.core.catalog import lookup
@@ -24,10 +24,10 @@ from simlab.tasks.vocabulary import END, PAD, VOCABULARY_SIZE
 
 W8A8 = "w8a8"
 STORAGE = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", W8A8: "BF16"}
-"""The formats in which weights can be saved -> what safetensors calls them.
+"""Formats for saved weights -> names in safetensors.
 
-`w8a8` is that of compressed-tensors for vLLM: matrices int8, what they multiply rounded to int8 as well, per
-token; embedding, head, norms, routers and experts stay BF16. It cannot be read back.
+`w8a8` is the int-quantized format of compressed-tensors for vLLM: int8 matrices, with activations quantized
+to int8 per token. Embedding, head, norms, routers and experts stay BF16. `load_checkpoint` cannot read it.
 """
 
 _COPIED = (
@@ -52,27 +52,42 @@ def save_checkpoint(
     max_position_embeddings: int = 4096,
     shard_bytes: int = 5_000_000_000,
 ) -> Path:
-    """Write a Hugging Face folder that transformers and vLLM load; float32 comes back bit for bit.
+    """Write a Hugging Face directory that transformers and vLLM load; float32 is bit-exact.
 
-    It has `config.json`, `generation_config.json`, the weights as `dtype` (nearest, ties to even) in files of
-    up to `shard_bytes`, and a tokenizer: that of the folder `tokenizer_from`, or else, for a model over the
-    lab's vocabulary, one token per character. A checkpoint that is there already is replaced whole. Returns
-    the folder.
+    Writes `config.json`, `generation_config.json`, the weights and a tokenizer. Replaces an existing
+    checkpoint atomically.
 
-    Raises `ValueError` for parameters that are not those of `config`, a weight too large for `dtype`, a
-    config that no Hugging Face architecture has, or a folder that holds other things.
+    Args:
+        path: Directory of the checkpoint.
+        config: Config of the model.
+        params: Parameters of the model.
+        dtype: Format of the weights, a key of `STORAGE`; rounds to nearest, ties to even.
+        tokenizer_from: Directory with the tokenizer to copy. By default, a model over simlab's vocabulary
+            gets a tokenizer with one token per character.
+        max_position_embeddings: Maximum sequence length, tokens.
+        shard_bytes: Maximum size of a weights file, bytes.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ValueError: `params` do not match `config`, a weight exceeds the range of `dtype`, no Hugging Face
+            architecture has this `config`, or the directory has other files.
+
+    Example:
+        >>> save_checkpoint("policy", MODELS["tiny"], params, dtype="bfloat16")
     """
     path, stored_as = Path(path).resolve(), lookup(STORAGE, dtype, "dtype")
     for name, value in (("shard_bytes", shard_bytes), ("max_position_embeddings", max_position_embeddings)):
         if value < 1:
-            raise ValueError(f"bad {name} {value}; allowed: 1 or more")
+            raise ValueError(f"{name} must be at least 1, got {value}.")
     _check_params(config, params)
-    files = _small_files(config, dtype, max_position_embeddings, tokenizer_from)
+    files = _build_other_files(config, dtype, max_position_embeddings, tokenizer_from)
     _check_replaceable(path)
     building = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        tensors = _planned(config, params, stored_as)
-        _write_weights(building, in_int8(tensors) if dtype == W8A8 else tensors, shard_bytes)
+        tensors = _plan_tensors(config, params, stored_as)
+        _write_weights(building, quantize_to_int8(tensors) if dtype == W8A8 else tensors, shard_bytes)
         for name, content in files.items():
             write_atomically(building / name, lambda file, content=content: file.write(content))
         _replace(path, building)
@@ -82,29 +97,29 @@ def save_checkpoint(
 
 
 def _check_params(config: TransformerConfig, params: Params) -> None:
-    def described(tree: Params) -> dict[str, str]:
+    def describe(tree: Params) -> dict[str, str]:
         leaves = leaves_of(tree).items()
-        return {".".join(map(str, place)): f"{leaf.dtype}{list(leaf.shape)}" for place, leaf in leaves}
+        return {".".join(map(str, path)): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
-    expected, found = described(shapes_of(config)), described(params)
-    for place in sorted(expected.keys() | found.keys()):
-        wanted, given = expected.get(place, "none"), found.get(place, "missing")
-        if wanted != given:
-            raise ValueError(f"parameter {place} is {given}; the config asks for {wanted}")
+    expected, found = describe(shapes_of(config)), describe(params)
+    for path in sorted(expected.keys() | found.keys()):
+        wanted, actual = expected.get(path, "absent"), found.get(path, "missing")
+        if wanted != actual:
+            raise ValueError(f"parameter {path} must be {wanted}, got {actual}.")
 
 
-def _small_files(
+def _build_other_files(
     config: TransformerConfig, dtype: str, longest: int, tokenizer_from: str | Path | None
 ) -> dict[str, bytes]:
-    """Return the contents of all files but the weights, by name."""
-    values = config_values(config, "bfloat16" if dtype == W8A8 else dtype, longest)
+    """Return the contents of all files except the weights, by name."""
+    values = to_config_json(config, "bfloat16" if dtype == W8A8 else dtype, longest)
     if dtype == W8A8:
-        values["quantization_config"] = quantization_config(config)
+        values["quantization_config"] = build_quantization_config(config)
     if tokenizer_from is not None:
         source = Path(tokenizer_from)
         copied = {name: source / name for name in _COPIED if (source / name).is_file()}
         if not copied:
-            raise FileNotFoundError(f"{source} holds no tokenizer; looked for {', '.join(_COPIED)}")
+            raise FileNotFoundError(f"{source} must have a tokenizer file, one of {', '.join(_COPIED)}.")
         return {"config.json": _json(values)} | {name: file.read_bytes() for name, file in copied.items()}
     special: dict[str, Any] = {}
     tokenizer: dict[str, Any] = {}
@@ -119,17 +134,17 @@ def _json(content: Any) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _planned(config: TransformerConfig, params: Params, stored_as: str) -> list[Planned]:
+def _plan_tensors(config: TransformerConfig, params: Params, stored_as: str) -> list[TensorToWrite]:
     leaves = leaves_of(jax.tree.map(np.asarray, params))
     return [
-        Planned(name, slot.view(leaves[slot.place]), stored_as)
+        TensorToWrite(name, slot.view(leaves[slot.path]), stored_as)
         for name, slot in hugging_face_layout(config).items()
     ]
 
 
-def _write_weights(folder: Path, tensors: list[Planned], shard_bytes: int) -> None:
-    """Write one file, or as many as `shard_bytes` makes necessary and their index."""
-    shards: list[list[Planned]] = [[]]
+def _write_weights(folder: Path, tensors: list[TensorToWrite], shard_bytes: int) -> None:
+    """Write one file, or several of at most `shard_bytes` and their index."""
+    shards: list[list[TensorToWrite]] = [[]]
     filled = 0
     for tensor in tensors:
         if shards[-1] and filled + tensor.nbytes > shard_bytes:
@@ -138,7 +153,7 @@ def _write_weights(folder: Path, tensors: list[Planned], shard_bytes: int) -> No
         shards[-1].append(tensor)
         filled += tensor.nbytes
     if len(shards) == 1:
-        write_safetensors(folder / SINGLE, tensors)
+        write_safetensors(folder / WEIGHTS_FILE, tensors)
         return
     weight_map = {}
     for number, shard in enumerate(shards, 1):
@@ -147,22 +162,24 @@ def _write_weights(folder: Path, tensors: list[Planned], shard_bytes: int) -> No
         weight_map |= {tensor.name: name for tensor in shard}
     total = sum(tensor.nbytes for tensor in tensors)
     index = _json({"metadata": {"total_size": total}, "weight_map": weight_map})
-    write_atomically(folder / INDEX, lambda file: file.write(index))
+    write_atomically(folder / INDEX_FILE, lambda file: file.write(index))
 
 
 def _check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise ValueError(f"{path} is a file; a checkpoint is a folder")
-    own = {"config.json", INDEX, *_COPIED}
+        raise ValueError(f"path must be a directory, got the file {path}.")
+    own = {"config.json", INDEX_FILE, *_COPIED}
     other = [p.name for p in path.iterdir() if p.name not in own and not p.match("model*.safetensors")]
     if other:
-        raise ValueError(f"{path} holds {min(other)!r}, no part of a checkpoint; choose another folder")
+        raise ValueError(
+            f"{path} has {min(other)!r}, which is not part of a checkpoint. Choose another directory."
+        )
 
 
 def _replace(path: Path, building: Path) -> None:
-    """Put the folder `building` where `path` is; a reader finds the old checkpoint, the new one, or none."""
+    """Move the directory `building` to `path`; a reader finds the old checkpoint, the new one, or none."""
     old = building.with_suffix(".old")
     if path.exists():
         path.rename(old)

@@ -1,4 +1,4 @@
-"""GGUF files of llama.cpp, read only: their metadata as a config, their tensors dequantized in blocks."""
+"""Read GGUF files of llama.cpp: metadata as a config, tensors dequantized in blocks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from simlab.core.catalog import lookup
 from simlab.models.config import TransformerConfig
 
 ARCHITECTURES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe", "qwen2": "qwen2", "llama": "llama"}
-"""llama.cpp's names of the architectures -> Hugging Face's model types."""
+"""Architecture in llama.cpp -> model type in Hugging Face."""
 
-# Everything that the package raises at a file which is cut or is none.
+# Exceptions of the package `gguf` for truncated or corrupt files.
 _BROKEN = (ValueError, KeyError, IndexError, TypeError, OverflowError, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A tensor of a GGUF file; `kind` is the number of its type, `row_bytes` what its last axis takes."""
+    """A tensor of a GGUF file; `kind` is the number of its type, `row_bytes` the size of a row, bytes."""
 
     file: Path
     dtype: str
@@ -32,23 +32,27 @@ class GgufTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
+        """Size in the file, bytes."""
         return prod(self.shape[:-1]) * self.row_bytes
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop - 1 as in `Stored`, dequantized."""
-        gguf = package()
+        """Return rows start to stop - 1 as in `StoredTensor`, dequantized."""
+        gguf = import_gguf()
         with open(self.file, "rb") as file:
             file.seek(self.offset + start * self.row_bytes)
             data = np.fromfile(file, np.uint8, (stop - start) * self.row_bytes)
         if data.size != (stop - start) * self.row_bytes:
-            raise ValueError(f"{self.file} became shorter while it was read")
+            raise ValueError(f"{self.file} was truncated during reading.")
         rows = data.reshape(stop - start, self.row_bytes)
         return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(self.kind))
 
 
-def package() -> Any:
-    """Return the package gguf. Raises `ImportError` saying how to install it."""
+def import_gguf() -> Any:
+    """Return the package `gguf`.
+
+    Raises:
+        ImportError: The package is not installed.
+    """
     try:
         import gguf  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -59,16 +63,18 @@ def package() -> Any:
 def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], bool]:
     """Return config, tensors by name, and whether q and k rotate neighboring pairs (architecture `llama`).
 
-    Raises `ImportError` saying what to install, and `ValueError` naming what is wrong with the file.
+    Raises:
+        ImportError: The package `gguf` is not installed.
+        ValueError: The file is not a GGUF file, is corrupt, or has an unsupported option.
     """
-    gguf = package()
+    gguf = import_gguf()
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
-            raise ValueError(f"{path} is no GGUF file")
+            raise ValueError(f"{path} is not a GGUF file.")
     try:
         reader = gguf.GGUFReader(path)
         tensors = {tensor.name: _tensor(path, tensor) for tensor in reader.tensors}
-        # The vocabulary and other arrays are not needed, and slow to read.
+        # Skip the vocabulary and other arrays, which are slow to read.
         values = {
             name: field.contents() for name, field in reader.fields.items() if field.types[0].name != "ARRAY"
         }
@@ -83,7 +89,7 @@ def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], boo
 
 def _tensor(path: Path, tensor: Any) -> GgufTensor:
     shape = tuple(int(size) for size in reversed(tensor.shape.tolist()))
-    block, block_bytes = package().GGML_QUANT_SIZES[tensor.tensor_type]
+    block, block_bytes = import_gguf().GGML_QUANT_SIZES[tensor.tensor_type]
     return GgufTensor(
         path,
         tensor.tensor_type.name,
@@ -95,14 +101,14 @@ def _tensor(path: Path, tensor: Any) -> GgufTensor:
 
 
 def _check_readable(name: str, tensor: GgufTensor) -> None:
-    gguf = package()
+    gguf = import_gguf()
     kind = gguf.GGMLQuantizationType(tensor.kind)
     try:
         gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
     except NotImplementedError as error:
         raise ValueError(
-            f"tensor {name!r} in {tensor.file} is stored as {tensor.dtype}, which the package gguf cannot "
-            "dequantize; allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_K and others"
+            f"type of tensor {name!r} in {tensor.file} must be F32, F16, BF16, Q8_0, Q4_0, Q4_K or another "
+            f"that the package gguf can dequantize, got {tensor.dtype}."
         ) from error
 
 
@@ -113,12 +119,12 @@ def _config(values: Mapping[str, Any], tensors: Mapping[str, GgufTensor], path: 
     json = Json({name.removeprefix(prefix): x for name, x in values.items() if name.startswith(prefix)}, path)
     scaling = json.values.get("rope.scaling.type", "none")
     if scaling != "none" or "rope_freqs.weight" in tensors:
-        raise ValueError(f"{path}: rope scaling {scaling!r} is not supported")
+        raise ValueError(f"{path}: rope scaling {scaling!r} is not supported.")
     moe = model_type == "qwen3_moe"
     if not moe and json.values.get("expert_count"):
-        raise ValueError(f"{path}: experts in architecture {architecture!r} are not supported")
+        raise ValueError(f"{path}: experts in architecture {architecture!r} are not supported.")
     if "token_embd.weight" not in tensors:
-        raise ValueError(f"{path} lacks tensor 'token_embd.weight'")
+        raise ValueError(f"{path} must have the tensor 'token_embd.weight'.")
     heads, width = json.integer("attention.head_count"), json.integer("embedding_length")
     return TransformerConfig(
         vocab_size=tensors["token_embd.weight"].shape[0],
@@ -142,6 +148,6 @@ def _experts(json: Json) -> dict[str, Any]:
         "num_experts": json.integer("expert_count"),
         "num_experts_per_tok": json.integer("expert_used_count"),
         "moe_intermediate_size": json.integer("expert_feed_forward_length"),
-        # llama.cpp always normalizes in this architecture.
+        # llama.cpp always normalizes the routing weights in this architecture.
         "norm_topk_prob": True,
     }

@@ -1,4 +1,4 @@
-"""GGUF files out: parameters of the lab in the number formats of llama.cpp, without a vocabulary."""
+"""Write GGUF files in the number formats of llama.cpp, without a vocabulary."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from simlab.checkpoints.gguf_reader import ARCHITECTURES, package
-from simlab.checkpoints.hugging_face_config import config_values
+from simlab.checkpoints.gguf_reader import ARCHITECTURES, import_gguf
+from simlab.checkpoints.hugging_face_config import to_config_json
 from simlab.checkpoints.layouts import gguf_layout
 from simlab.checkpoints.param_tree import leaves_of
 from simlab.core.catalog import lookup
@@ -16,34 +16,36 @@ from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 
 GGUF_STORAGE = {name.lower(): name for name in ("F32", "F16", "BF16", "Q8_0", "Q5_0", "Q4_0", "Q4_1")}
-"""The formats in which matrices can be saved -> llama.cpp's names of them."""
+"""Formats for saved matrices -> names in llama.cpp."""
 
 
 def save_gguf(path: str | Path, config: TransformerConfig, params: Params, *, stored: str = "q8_0") -> Path:
-    """Write a `.gguf` file that llama.cpp loads, and return its path; a file that is there is replaced.
+    """Write a `.gguf` file that llama.cpp loads, and return its path; replace an existing file.
 
-    Matrices are `stored` (rounded by the package gguf), norms, biases and routers float32, as llama.cpp's own
-    converter has it. Tokens go in and out as numbers: there is no vocabulary.
+    Matrices have the format `stored`, rounded by the package `gguf`. Norms, biases and routers are float32,
+    as in llama.cpp's converter. The file has no vocabulary: tokens are numbers.
 
-    Raises `ImportError` saying what to install, and `ValueError` for an unknown format, a matrix whose rows
-    are no multiple of its blocks, or router shares that are not normalized, which llama.cpp does not know.
+    Raises:
+        ImportError: The package `gguf` is not installed.
+        ValueError: The format is unknown, the rows of a matrix are not a multiple of its blocks, or
+            `norm_topk_prob` is false, which llama.cpp does not support.
     """
     kind = lookup(GGUF_STORAGE, stored, "GGUF format")
     if config.num_experts and not config.norm_topk_prob:
-        raise ValueError("norm_topk_prob False; llama.cpp always normalizes the shares of experts")
-    gguf, path = package(), Path(path)
+        raise ValueError("norm_topk_prob must be True for llama.cpp, got False.")
+    gguf, path = import_gguf(), Path(path)
     types = {hugging_face: name for name, hugging_face in ARCHITECTURES.items()}
-    architecture = types[config_values(config, "float32", 4096)["model_type"]]
+    architecture = types[to_config_json(config, "float32", 4096)["model_type"]]
     building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     writer = gguf.GGUFWriter(building, architecture)
     try:
         _add_config(writer, config)
         leaves = leaves_of(jax.tree.map(np.asarray, params))
         for name, slot in gguf_layout(config, architecture == "llama").items():
-            values = slot.view(leaves[slot.place])
+            values = slot.view(leaves[slot.path])
             values = np.ascontiguousarray(values if slot.order is None else values[slot.order])
-            plain = values.ndim == 1 or slot.place[-1] == "router"
-            _add_tensor(gguf, writer, name, values, "F32" if plain else kind)
+            is_float32 = values.ndim == 1 or slot.path[-1] == "router"
+            _add_tensor(gguf, writer, name, values, "F32" if is_float32 else kind)
         for write in (
             writer.write_header_to_file,
             writer.write_kv_data_to_file,
@@ -81,5 +83,5 @@ def _add_tensor(gguf: Any, writer: Any, name: str, values: np.ndarray, kind: str
     number = gguf.GGMLQuantizationType[kind]
     block = gguf.GGML_QUANT_SIZES[number][0]
     if values.shape[-1] % block:
-        raise ValueError(f"{name} has rows of {values.shape[-1]}; {kind} stores blocks of {block}")
+        raise ValueError(f"rows of {name} must be a multiple of {block} for {kind}, got {values.shape[-1]}.")
     writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), number), raw_dtype=number)

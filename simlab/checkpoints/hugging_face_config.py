@@ -1,4 +1,4 @@
-"""`config.json` of Hugging Face <-> `TransformerConfig`; what the lab does not compute is refused by name."""
+"""Convert between Hugging Face's `config.json` and `TransformerConfig`; reject unsupported options."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ ARCHITECTURES = {
 }
 """Architecture -> model type. Qwen2.5 is Qwen2, SmolLM2 is Llama."""
 
-# Options of these architectures that change what is computed, with the values that leave it alone.
+# Options of these architectures that change the computation, with their neutral values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "mlp_bias": (False,),
@@ -28,42 +28,43 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Json:
-    """A JSON object of a file, whose values are asked for with their type."""
+    """A JSON object of a file with typed access to its values."""
 
     def __init__(self, values: Mapping[str, Any], file: Path):
-        """Wrap `values`; `file` is named in errors."""
+        """Wrap `values`; errors name `file`."""
         self.values, self.file = values, file
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return a positive integer. Raises `ValueError` naming the key and the file, as do the others."""
-        return self._typed(name, default, lambda x: type(x) is int and x > 0, "a positive integer")
+        """Return a positive integer; raise `ValueError` for other values."""
+        return self._get(name, default, lambda x: type(x) is int and x > 0, "a positive integer")
 
     def number(self, name: str, default: float) -> float:
-        """Return a positive finite number."""
+        """Return a positive finite number; raise `ValueError` for other values."""
         return float(
-            self._typed(
+            self._get(
                 name, default, lambda x: type(x) in (int, float) and 0 < x < float("inf"), "a positive number"
             )
         )
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
-        return self._typed(name, default, lambda x: type(x) is bool, "true or false")
+        """Return a boolean; raise `ValueError` for other values."""
+        return self._get(name, default, lambda x: type(x) is bool, "true or false")
 
-    def _typed(self, name, default, accepts, words):
+    def _get(self, name, default, accepts, words):
         value = self.values.get(name)
         value = default if value is None else value
         if value is None:
-            raise ValueError(f"{self.file} lacks {name!r}")
+            raise ValueError(f"{self.file} must have {name!r}.")
         if not accepts(value):
-            raise ValueError(f"{self.file}: {name} is {value!r}; allowed: {words}")
+            raise ValueError(f"{self.file}: {name} must be {words}, got {value!r}.")
         return value
 
 
-def read_config(values: Mapping[str, Any], file: Path) -> TransformerConfig:
-    """Return the lab's config of a `config.json`, whose values are given.
+def parse_config_json(values: Mapping[str, Any], file: Path) -> TransformerConfig:
+    """Return the config for the `values` of a `config.json`.
 
-    Raises `ValueError` naming the architecture, or the option, that the lab does not have.
+    Raises:
+        ValueError: The architecture or an option is not supported.
     """
     model_type = _model_type(values, file)
     for name, neutral in _NEUTRAL.items():
@@ -73,7 +74,7 @@ def read_config(values: Mapping[str, Any], file: Path) -> TransformerConfig:
     layer_types = values.get("layer_types") or []
     if set(layer_types) - {"full_attention"}:
         raise _unsupported(file, "layer_types", layer_types)
-    # In Qwen3 and Llama this adds a bias to the output projection too; Qwen2 has biases without saying so.
+    # In Qwen3 and Llama this option also adds a bias to the output projection. Qwen2 always has biases.
     if model_type != "qwen2" and values.get("attention_bias"):
         raise _unsupported(file, "attention_bias", True)
     json = Json(values, file)
@@ -100,7 +101,7 @@ def read_config(values: Mapping[str, Any], file: Path) -> TransformerConfig:
 
 
 def _unsupported(file: Path, name: str, value: Any) -> ValueError:
-    return ValueError(f"{file}: {name} {value!r} is not supported")
+    return ValueError(f"{file}: {name} {value!r} is not supported.")
 
 
 def _model_type(values: Mapping[str, Any], file: Path) -> str:
@@ -111,7 +112,9 @@ def _model_type(values: Mapping[str, Any], file: Path) -> str:
     architecture = named[0] if isinstance(named, list) else named
     found = lookup(ARCHITECTURES, architecture, "architecture")
     if model_type not in (None, found):
-        raise ValueError(f"{file}: architecture {architecture!r} does not go with model_type {model_type!r}")
+        raise ValueError(
+            f"{file}: model_type must be {found!r} for architecture {architecture!r}, got {model_type!r}."
+        )
     return found
 
 
@@ -120,21 +123,25 @@ def _head_dim(json: Json, heads: int, model_type: str) -> int:
         return 128
     width = json.integer("hidden_size")
     if json.values.get("head_dim") is None and width % heads:
-        raise ValueError(f"{json.file}: hidden_size {width} is no multiple of num_attention_heads {heads}")
+        raise ValueError(
+            f"{json.file}: hidden_size must be a multiple of num_attention_heads ({heads}), got {width}."
+        )
     return json.integer("head_dim", width // heads)
 
 
 def _expert_count(json: Json) -> int:
-    """Read the number of experts under its older name, its newer one, or both if they agree."""
+    """Return the number of experts from its older name, its newer one, or both if equal."""
     spellings = ("num_experts", "num_local_experts")
     found = {name: json.integer(name) for name in spellings if json.values.get(name) is not None}
     if len(set(found.values())) != 1:
-        raise ValueError(f"{json.file} must give one number of experts as {' or '.join(spellings)}: {found}")
+        raise ValueError(
+            f"{json.file} must have one number of experts as {' or '.join(spellings)}, got {found}."
+        )
     return next(iter(found.values()))
 
 
 def _rope_theta(values: Mapping[str, Any], file: Path) -> float:
-    """Read the base of rotary embedding: `rope_theta`, in newer files inside `rope_parameters`."""
+    """Return the base of rotary embedding: `rope_theta`, in newer files in `rope_parameters`."""
     rope: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):
         options = values.get(name) or {}
@@ -150,11 +157,13 @@ def _is_plain_rope(options: Mapping[str, Any]) -> bool:
     return named and kind == "default" and options.get("partial_rotary_factor", 1) == 1
 
 
-def config_values(config: TransformerConfig, dtype: str, longest: int) -> dict[str, Any]:
-    """Return the values of `config.json` for weights stored as `dtype` and up to `longest` tokens.
+def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[str, Any]:
+    """Return the values of `config.json` for weights of `dtype` and up to `longest` tokens.
 
-    Fields that a dense model does not use are written too, so that its config comes back equal.
-    Raises `ValueError` for a combination that no Hugging Face architecture has.
+    Includes fields that a dense model does not use, so that the config round-trips.
+
+    Raises:
+        ValueError: No Hugging Face architecture has this combination of options.
     """
     architecture = _architecture_of(config)
     rope = {"rope_theta": config.rope_theta}
@@ -171,7 +180,7 @@ def config_values(config: TransformerConfig, dtype: str, longest: int) -> dict[s
         "hidden_act": "silu",
         "max_position_embeddings": longest,
         "rms_norm_eps": config.rms_norm_eps,
-        # Older readers know only the first of each of these two pairs, newer ones prefer the second.
+        # Older readers need the first of each pair, newer ones the second.
         **rope,
         "rope_parameters": {**rope, "rope_type": "default"},
         "torch_dtype": dtype,
@@ -198,7 +207,7 @@ def _architecture_of(config: TransformerConfig) -> str:
     }.get((config.num_experts > 0, config.qk_norm, config.attention_bias))
     if found is None:
         raise ValueError(
-            f"no architecture has num_experts {config.num_experts}, qk_norm {config.qk_norm} and "
-            f"attention_bias {config.attention_bias} together; allowed: {', '.join(ARCHITECTURES)}"
+            f"config must be one of the architectures {', '.join(ARCHITECTURES)}, got num_experts "
+            f"{config.num_experts}, qk_norm {config.qk_norm}, attention_bias {config.attention_bias}."
         )
     return found

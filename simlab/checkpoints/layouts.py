@@ -1,10 +1,10 @@
-"""Where each tensor of a checkpoint lies in the parameters of the lab: one table, read by load and save."""
+"""Map each tensor of a checkpoint to a region of the parameters, for loading and saving."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simlab.checkpoints.param_tree import Place
+from simlab.checkpoints.param_tree import LeafPath
 from simlab.models.config import TransformerConfig
 
 ALL = slice(None)
@@ -12,23 +12,26 @@ ALL = slice(None)
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """The `region` of the leaf at `place` in the tree of parameters; `transposed`: its two last axes swapped.
+    """A region of a leaf of the parameters.
 
-    `order`, if not None, gives for each stored row the row that it is here.
+    - `path`: the path of the leaf.
+    - `region`: the index of the region in the leaf.
+    - `transposed`: whether the stored tensor has the last two axes swapped.
+    - `order`: for each stored row its row in the leaf; None for the same order.
     """
 
-    place: Place
+    path: LeafPath
     region: tuple[int | slice, ...] = ()
     transposed: bool = False
     order: np.ndarray | None = None
 
     def view(self, leaf: np.ndarray) -> np.ndarray:
-        """Return the region as it is stored; writing to it writes to the leaf. `order` is not applied."""
+        """Return a view of the region with the stored axes, in the order of the leaf's rows."""
         part = leaf[self.region]
         return part.swapaxes(-1, -2) if self.transposed else part
 
     def stored_shape(self, leaf_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the stored tensor, given that of the leaf."""
+        """Return the shape of the stored tensor for a leaf of shape `leaf_shape`."""
         return self.view(np.broadcast_to(np.float32(0), leaf_shape)).shape
 
 
@@ -77,13 +80,13 @@ _GGUF_LAYER = {
 }
 
 FUSED_EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
-"""A tensor that only checkpoints have which store the experts of a layer as one."""
+"""A tensor that marks checkpoints with fused experts."""
 
 
 def hugging_face_layout(config: TransformerConfig, fused_experts: bool = False) -> Layout:
-    """Return the slots of a Hugging Face checkpoint by tensor name, in the order in which they are written.
+    """Return the slots of a Hugging Face checkpoint by tensor name, in the order of writing.
 
-    Experts are stored one by one, or, `fused_experts`, as two tensors a layer.
+    Experts are stored separately, or with `fused_experts` as two tensors per layer.
     """
     parts = _attention_parts(config)
     names = dict(_LAYER)
@@ -102,14 +105,14 @@ def hugging_face_layout(config: TransformerConfig, fused_experts: bool = False) 
                 name = f"experts.{expert}.{part}"
                 names[name] = f"mlp.experts.{expert}.{part}_proj.weight"
                 parts[name] = replace(slot, region=(expert, *slot.region))
-    return _named(config, parts, _TOP, "model.layers.", names)
+    return _build_layout(config, parts, _TOP, "model.layers.", names)
 
 
 def gguf_layout(config: TransformerConfig, rotate_pairs: bool) -> Layout:
     """Return the slots of a GGUF file by tensor name.
 
-    With `rotate_pairs`, llama.cpp's `llama` architecture, neighboring rows of q and k are rotated together,
-    and not the halves of a head.
+    With `rotate_pairs` (llama.cpp's architecture `llama`), rotary embedding pairs neighboring rows of q and k
+    instead of the halves of a head.
     """
     parts = _attention_parts(config)
     if rotate_pairs:
@@ -123,11 +126,11 @@ def gguf_layout(config: TransformerConfig, rotate_pairs: bool) -> Layout:
         parts |= {"router": Slot(("router",), transposed=True), **experts}
     else:
         parts |= _feed_forward_parts(config.intermediate_size)
-    return _named(config, parts, _GGUF_TOP, "blk.", _GGUF_LAYER)
+    return _build_layout(config, parts, _GGUF_TOP, "blk.", _GGUF_LAYER)
 
 
 def _attention_parts(config: TransformerConfig) -> Layout:
-    """Slots within a layer of everything but the feed-forward."""
+    """Return the slots of a layer without the feed-forward part."""
     ends = np.cumsum((0, *config.heads)) * config.head_dim
     columns = {
         part: slice(int(start), int(stop))
@@ -150,14 +153,14 @@ def _feed_forward_parts(width: int) -> Layout:
     }
 
 
-def _named(
+def _build_layout(
     config: TransformerConfig, parts: Layout, top: dict[str, str], prefix: str, names: dict[str, str]
 ) -> Layout:
     layout = {top["embedding"]: Slot(("embedding",))}
     for layer in range(config.num_hidden_layers):
         for part, slot in parts.items():
-            place = ("layers", layer, *slot.place)
-            layout[f"{prefix}{layer}.{names[part]}"] = replace(slot, place=place)
+            path = ("layers", layer, *slot.path)
+            layout[f"{prefix}{layer}.{names[part]}"] = replace(slot, path=path)
     layout[top["norm"]] = Slot(("norm",))
     if not config.tie_word_embeddings:
         layout[top["lm_head"]] = Slot(("lm_head",), transposed=True)
@@ -165,6 +168,6 @@ def _named(
 
 
 def _halves_from_pairs(heads: int, head_dim: int) -> np.ndarray:
-    """Return, for row h, j, half of pairs, the row h, half, j of halves."""
+    """Return the row (head, half, j) of the halves for each row (head, j, half) of the pairs."""
     rows = np.arange(heads * head_dim).reshape(heads, 2, head_dim // 2)
     return rows.swapaxes(1, 2).reshape(-1)

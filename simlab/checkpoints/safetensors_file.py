@@ -1,7 +1,7 @@
-"""The safetensors format: headers checked before anything is read, weights read and written in blocks.
+"""Read and write safetensors: check headers before reading, stream weights in blocks.
 
-The library of that name maps whole files, and touched pages of a map count as memory of the process, so
-reading with it holds a checkpoint twice. It is the oracle of the tests instead.
+The library `safetensors` maps complete files into memory, so loading with it needs the memory of two
+checkpoints. The tests use it as the oracle.
 """
 
 import json
@@ -21,16 +21,16 @@ DTYPES: dict[str, np.dtype] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
-"""The formats of stored weights that the lab reads and writes."""
-WRITTEN = DTYPES | {"I8": np.dtype(np.int8)}
-"""Those, and the one that it only writes."""
+"""Formats that simlab reads and writes."""
+WRITABLE_DTYPES = DTYPES | {"I8": np.dtype(np.int8)}
+"""Formats that simlab writes: `DTYPES` and int8."""
 
-# The library's own limit: a longer header is an attack, not a model.
-LONGEST_HEADER = 100_000_000
+# The limit of the library `safetensors`.
+MAX_HEADER_BYTES = 100_000_000
 
 
-class Stored(Protocol):
-    """A tensor in a file: its `file`, the format `dtype` and its `shape`; weights only when asked for."""
+class StoredTensor(Protocol):
+    """A tensor in a file; `rows` reads the weights."""
 
     @property
     def file(self) -> Path: ...  # noqa: D102
@@ -46,7 +46,7 @@ class Stored(Protocol):
 
 @dataclass(frozen=True)
 class SafeTensor:
-    """A tensor of a safetensors file, `offset` bytes behind its beginning."""
+    """A tensor of a safetensors file, at `offset` bytes from the start."""
 
     file: Path
     dtype: str
@@ -55,65 +55,66 @@ class SafeTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
+        """Size in the file, bytes."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop - 1 as in `Stored`; widening to float32 is exact."""
+        """Return rows start to stop - 1 as in `StoredTensor`; conversion to float32 is exact."""
         dtype, width = DTYPES[self.dtype], self.shape[-1]
         with open(self.file, "rb") as file:
             file.seek(self.offset + start * width * dtype.itemsize)
             values = np.fromfile(file, dtype, (stop - start) * width)
         if values.size != (stop - start) * width:
-            raise ValueError(f"{self.file} became shorter while it was read")
+            raise ValueError(f"{self.file} was truncated during reading.")
         return values.astype(np.float32, copy=False).reshape(stop - start, width)
 
 
 def read_header(path: Path) -> dict[str, SafeTensor]:
-    """Return the tensors of a safetensors file by name, none of them read.
+    """Return the tensors of a safetensors file by name without reading the weights.
 
-    Raises `ValueError` naming the file unless the header is sound and its tensors fill the file exactly.
+    Raises:
+        ValueError: The header is corrupt, or its tensors do not fill the file exactly.
     """
     size = path.stat().st_size
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, LONGEST_HEADER):
+        if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise ValueError(
-                f"{path} is truncated or no safetensors file: a header of {length} bytes in {size} bytes"
+                f"{path} is truncated or not a safetensors file: header of {length} bytes, file of {size}."
             )
         text = file.read(length)
     try:
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
+        header = json.loads(text, object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is corrupt: its header is no JSON ({error})") from error
+        raise ValueError(f"{path} is corrupt: the header is not JSON ({error}).") from error
     if not isinstance(header, dict):
-        raise ValueError(f"{path} is corrupt: its header is no table of tensors")
+        raise ValueError(f"{path} is corrupt: the header is not a JSON object.")
     header.pop("__metadata__", None)
-    tensors = {name: _checked(path, name, entry, 8 + length) for name, entry in header.items()}
+    tensors = {name: _check_entry(path, name, entry, 8 + length) for name, entry in header.items()}
     _check_coverage(path, tensors, 8 + length, size)
     return tensors
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return table
 
 
-def _checked(path: Path, name: str, entry: Any, start: int) -> SafeTensor:
+def _check_entry(path: Path, name: str, entry: Any, start: int) -> SafeTensor:
     where = f"tensor {name!r} in {path}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{where} is corrupt: its entry must have dtype, shape and data_offsets")
+        raise ValueError(f"{where} is corrupt: the entry must have dtype, shape and data_offsets.")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if dtype not in list(DTYPES):
-        raise ValueError(f"{where} is stored as {dtype!r}; allowed: {', '.join(DTYPES)}")
+        raise ValueError(f"dtype of {where} must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
         raise ValueError(f"{where} is corrupt: shape {shape!r}, data_offsets {offsets!r}")
     tensor = SafeTensor(path, dtype, tuple(shape), start + offsets[0])
     if tensor.nbytes != offsets[1] - offsets[0]:
         raise ValueError(
-            f"{where} is corrupt: {dtype} {shape} takes {tensor.nbytes} bytes, not {offsets[1] - offsets[0]}"
+            f"{where} is corrupt: {dtype} {shape} needs {tensor.nbytes} bytes, got {offsets[1] - offsets[0]}."
         )
     return tensor
 
@@ -123,22 +124,21 @@ def _are_sizes(values: Any) -> bool:
 
 
 def _check_coverage(path: Path, tensors: dict[str, SafeTensor], start: int, size: int) -> None:
-    """Refuse tensors that overlap, leave holes, or reach beyond the end of the file."""
+    """Raise `ValueError` if tensors overlap, leave gaps, or extend beyond the end of the file."""
     end = start
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
         if tensor.offset != end:
-            raise ValueError(f"{path} is corrupt: tensor {name!r} begins at byte {tensor.offset}, not {end}")
+            raise ValueError(
+                f"{path} is corrupt: tensor {name!r} must start at byte {end}, got {tensor.offset}."
+            )
         end += tensor.nbytes
     if end != size:
         state = "truncated" if end > size else "corrupt"
-        raise ValueError(f"{path} is {state}: its tensors end at byte {end}, the file at {size}")
+        raise ValueError(f"{path} is {state}: the tensors end at byte {end}, the file at {size}.")
 
 
-class Planned(NamedTuple):
-    """A tensor to be written as `dtype`: its `name`, and its weights `values`, however strided.
-
-    They are float32 for a floating-point format, int8 for `I8`.
-    """
+class TensorToWrite(NamedTuple):
+    """A tensor to write as `dtype`; `values` are float32, or int8 for `I8`, with any strides."""
 
     name: str
     values: np.ndarray
@@ -146,14 +146,15 @@ class Planned(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
-        return self.values.size * WRITTEN[self.dtype].itemsize
+        """Size in the file, bytes."""
+        return self.values.size * WRITABLE_DTYPES[self.dtype].itemsize
 
 
-def write_safetensors(path: Path, tensors: Sequence[Planned]) -> None:
-    """Write tensors, each in its format, block by block.
+def write_safetensors(path: Path, tensors: Sequence[TensorToWrite]) -> None:
+    """Write tensors block by block.
 
-    Raises `ValueError` naming a tensor with a finite weight beyond the largest number of its format.
+    Raises:
+        ValueError: A finite weight exceeds the range of its format.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -167,23 +168,23 @@ def write_safetensors(path: Path, tensors: Sequence[Planned]) -> None:
     def write(file: BinaryIO) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, values, dtype in tensors:
-            for block in _blocks(values):
-                narrow = _narrowed(name, block, dtype)
+            for block in _iterate_blocks(values):
+                narrow = _cast_checked(name, block, dtype)
                 file.write(narrow.view(np.uint8).data)
 
     write_atomically(path, write)
 
 
-def _narrowed(name: str, block: np.ndarray, dtype: str) -> np.ndarray:
+def _cast_checked(name: str, block: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):
-        narrow = np.ascontiguousarray(block, WRITTEN[dtype])
+        narrow = np.ascontiguousarray(block, WRITABLE_DTYPES[dtype])
     if dtype != "F32" and not np.isfinite(narrow[np.isfinite(block)]).all():
         largest = np.abs(block[np.isfinite(block)]).max()
-        raise ValueError(f"a weight of {name!r} is {largest:g}, too large for {dtype}; allowed: F32, BF16")
+        raise ValueError(f"weights of {name!r} must fit {dtype}, got {largest:g}. Use F32 or BF16.")
     return narrow
 
 
-def _blocks(values: np.ndarray) -> Iterator[np.ndarray]:
+def _iterate_blocks(values: np.ndarray) -> Iterator[np.ndarray]:
     values = np.atleast_2d(values)
     for index in np.ndindex(values.shape[:-2]):
         for block in row_blocks(*values.shape[-2:]):
@@ -191,6 +192,6 @@ def _blocks(values: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def row_blocks(rows: int, width: int) -> Iterator[slice]:
-    """Return slices of the rows of a float32 matrix, about 4 MB each: what may lie in memory twice."""
+    """Return slices of the rows of a float32 matrix, about 4 MB each."""
     step = max(1, 2**20 // max(width, 1))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

@@ -1,11 +1,11 @@
-"""The lab's tokenizer as Hugging Face files: one token per character of the tasks' vocabulary."""
+"""The tokenizer of the tasks as Hugging Face files: one token per character."""
 
 from typing import Any
 
 from simlab.tasks.vocabulary import CHARACTERS, END, PAD
 
 UNKNOWN = CHARACTERS[-1]
-"""The unused token: what characters outside the vocabulary become. The lab's own `encode` refuses them."""
+"""The token for characters outside the vocabulary, which `simlab.tasks.vocabulary.encode` rejects."""
 
 
 def tokenizer_files(longest: int) -> dict[str, dict[str, Any]]:
@@ -26,9 +26,9 @@ def tokenizer_files(longest: int) -> dict[str, dict[str, Any]]:
         "normalizer": None,
         "pre_tokenizer": None,
         "post_processor": None,
-        # Without a decoder, tokens would be joined by spaces.
+        # Without a decoder, spaces would separate the tokens.
         "decoder": {"type": "Fuse"},
-        # Byte-pair encoding without a single merge: characters.
+        # Byte-pair encoding without merges gives characters.
         "model": {
             "type": "BPE",
             "dropout": None,

@@ -1,4 +1,4 @@
-"""`simlab diagnose`: what is wrong with a run, from its log."""
+"""`simlab diagnose`: diagnose a run from its log."""
 
 import json
 from importlib import import_module
@@ -16,20 +16,20 @@ EPILOG = (
 
 
 def diagnose(
-    path: Annotated[Path, typer.Argument(help="A log, or a folder of logs.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the tables (Parquet).")] = None,
+    path: Annotated[Path, typer.Argument(help="Log file, or directory of log files.")],
+    out: Annotated[Path | None, typer.Option(help="Directory for the tables (Parquet).")] = None,
     figure: Annotated[
-        bool, typer.Option("--figure", help="Draw the mismatch over the steps into OUT.")
+        bool, typer.Option("--figure", help="Plot of the mismatch over the steps, written to OUT.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say whether a mismatch is rounding or a fault, how sure that is, and why."""
+    """Tell rounding from faults in a mismatch, with confidence and evidence."""
     from simlab.diagnosis import diagnose as ask
     from simlab.diagnosis import write_diagnosis
 
     with one_clear_error():
         if figure and out is None:
-            raise ValueError("--figure needs --out, the folder to draw into")
+            raise ValueError("--figure needs --out, the directory for the figure.")
         found = ask(path)
         if out is not None:
             write_diagnosis(found, out, str(path))
@@ -45,21 +45,21 @@ def diagnose(
 
 
 def _print(found) -> None:
-    size = f"{found.sequences:,} sequences, {found.tokens:,} tokens" if found.tokens else found.source
+    size = f"{found.num_sequences:,} sequences, {found.num_tokens:,} tokens"
     shown = [
-        {"question": answer.question, "answer": answer.verdict, "sure": f"{answer.sure:.0%}"}
+        {"question": answer.question, "answer": answer.verdict, "confidence": f"{answer.confidence:.0%}"}
         for answer in found.answers.values()
     ]
-    show(shown, False, title=size)
+    show(shown, False, title=size if found.num_tokens else found.source)
     for answer in found.answers.values():
         typer.echo(f"\n{answer.question}")
-        for line in (*answer.evidence, *([f"-> {answer.advice}"] if answer.advice else [])):
+        for line in (*answer.evidence, *([f"-> {answer.recommendation}"] if answer.recommendation else [])):
             typer.echo(f"  {line}")
     if found.metrics:
         typer.echo("")
         show(found.metric_rows(), False)
     for problem in found.problems:
-        typer.secho(f"left out: {problem}", err=True, fg=typer.colors.YELLOW)
+        typer.secho(f"skipped: {problem}", err=True, fg=typer.colors.YELLOW)
 
 
 def _draw(out: Path) -> list[Path]:
@@ -72,7 +72,7 @@ def _draw(out: Path) -> list[Path]:
 
 
 def _plain(value):
-    """JSON has no NaN and no infinity: null."""
+    """Replace NaN and infinity, which JSON lacks, by null."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -79,7 +79,7 @@ def _of_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
     from simlab.core.catalog import lookup
     from simlab.sweeps.result import OWN, load
 
-    runs = load(folder).runs()
+    runs = load(folder).stored_runs()
     if arm is not None:
         lookup(dict.fromkeys(runs["arm"]), arm, "arm")
         runs = runs[runs["arm"] == arm]

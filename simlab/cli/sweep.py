@@ -70,10 +70,5 @@ def sweep(
         typer.secho(f"simlab: {error}; what is finished is kept: call again to go on", err=True, fg="red")
         raise typer.Exit(2) from error
     typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
-    broken = [
-        run
-        for run, status in zip(result.runs()["arm"], result.runs()["status"], strict=True)
-        if status == "diverged"
-    ]
-    if broken:
-        typer.echo(f"diverged: {len(broken)} runs, of {', '.join(dict.fromkeys(broken))}")
+    for line in result.problems():
+        typer.echo(line)

@@ -1,7 +1,7 @@
-"""What is wrong with a run, from its token-level log: answers with evidence, and how sure they are."""
+"""Diagnose a run from its token-level log: answers with evidence and confidence."""
 
 from simlab.diagnosis.answer import Answer
-from simlab.diagnosis.diagnosis import Diagnosis, diagnose, diagnosis_of, write_diagnosis
+from simlab.diagnosis.diagnosis import Diagnosis, diagnose, diagnose_log, write_diagnosis
 from simlab.diagnosis.log import Problem, TokenLog
 from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.schema import COLUMNS
@@ -13,7 +13,7 @@ __all__ = [
     "Problem",
     "TokenLog",
     "diagnose",
-    "diagnosis_of",
+    "diagnose_log",
     "read_log",
     "write_diagnosis",
 ]

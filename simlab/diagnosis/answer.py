@@ -1,47 +1,48 @@
-"""An answer to a question about a run: what, how sure, and why."""
+"""The answer to a question about a run: verdict, confidence and evidence."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-FEW = 2000
-"""Tokens below which an answer is less sure."""
+FEW_TOKENS = 2000
+"""Number of tokens below which an answer has less confidence."""
 STEEPNESS = 2.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a detector says.
+    """The result of a detector.
 
-    - `sure`: 0 to 1; 0 when the log does not say.
-    - `score`: how strongly the fault shows; found when at least 1. None when there is nothing to score.
-    - `evidence`: the numbers behind it; `advice`: what to do or to log next.
+    - `confidence`: 0 to 1; 0 when the log lacks the data.
+    - `score`: strength of the fault; the detector reports a fault from 1 on. None when nothing was scored.
+    - `evidence`: the numbers behind the verdict.
+    - `recommendation`: what to change or to log next.
     """
 
     question: str
     verdict: str
-    sure: float
+    confidence: float
     score: float | None = None
     evidence: tuple[str, ...] = ()
-    advice: str = ""
+    recommendation: str = ""
 
     @property
-    def found(self) -> bool:
-        """Whether the fault that the question is about shows."""
+    def has_fault(self) -> bool:
+        """Whether the detector found its fault."""
         return self.score is not None and self.score >= 1
 
 
-def unknown(question: str, reason: str, advice: str = "") -> Answer:
-    """Return the answer of a detector that lacks what it needs."""
-    return Answer(question, "cannot tell", 0.0, evidence=(reason,), advice=advice)
+def unknown_answer(question: str, reason: str, recommendation: str = "") -> Answer:
+    """Return the answer of a detector that lacks its data."""
+    return Answer(question, "cannot tell", 0.0, evidence=(reason,), recommendation=recommendation)
 
 
-def confidence(score: float, tokens: int) -> float:
-    """How sure a verdict is: 0.5 with a score at its threshold 1, more the farther away it is.
+def estimate_confidence(score: float, tokens: int) -> float:
+    """Return the confidence of a verdict: 0.5 at the threshold, score 1, and more with distance from it.
 
-    A logistic curve in log score, flatter for fewer than `FEW` tokens. How often answers of each level are
-    right was counted on planted logs: see docs/diagnosis.md.
+    A logistic curve in log score, flatter for fewer than `FEW_TOKENS` tokens. docs/diagnosis.md reports how
+    often answers are right at each confidence.
     """
     distance = abs(np.log(max(score, 1e-6)))
-    steepness = STEEPNESS * min(1.0, np.sqrt(tokens / FEW))
+    steepness = STEEPNESS * min(1.0, np.sqrt(tokens / FEW_TOKENS))
     return float(1 / (1 + np.exp(-steepness * min(distance, 2.3))))

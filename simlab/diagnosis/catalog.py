@@ -1,4 +1,4 @@
-"""The questions in the order in which they are answered."""
+"""The detectors and their questions, in the order of the answers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,13 +15,13 @@ from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.log import TokenLog
 
 DETECTORS: dict[str, Callable[[TokenLog], Answer]] = {
-    "weight_sync": weight_sync.weight_sync,
-    "processing": processing.processing,
-    "staleness": version_lag.staleness,
-    "micro_batches": micro_batches.micro_batches,
-    "routing": routing.routing,
-    "vanishing": sequence_weights.vanishing,
-    "correction": sequence_weights.recommended,
+    "weight_sync": weight_sync.detect_weight_sync,
+    "processing": processing.detect_processing,
+    "staleness": version_lag.detect_staleness,
+    "micro_batches": micro_batches.detect_micro_batch_effects,
+    "routing": routing.detect_router_flips,
+    "vanishing": sequence_weights.predict_vanishing,
+    "correction": sequence_weights.recommend_correction,
 }
 
 QUESTIONS: dict[str, str] = {
@@ -35,21 +35,23 @@ QUESTIONS: dict[str, str] = {
 }
 
 
-def answers(log: TokenLog) -> dict[str, Answer]:
-    """Ask every detector about a log without masked tokens; the words of each then heed the others."""
+def answer_questions(log: TokenLog) -> dict[str, Answer]:
+    """Run every detector on a log without masked tokens, then reconcile the verdicts."""
     found = {name: detector(log) for name, detector in DETECTORS.items()}
-    faults = [name for name in FAULTS if found[name].found]
+    faults = [name for name in FAULTS if found[name].has_fault]
     sync, processed, correction = (found[name] for name in ("weight_sync", "processing", "correction"))
-    if processed.found and not sync.found:
-        verdict = "no sign of a broken sync: the mismatch is one of processing, see below"
+    if processed.has_fault and not sync.has_fault:
+        verdict = "no sign of a broken sync: processing causes the mismatch, see below"
         found["weight_sync"] = replace(sync, verdict=verdict)
-    elif faults and not processed.found and processed.score is not None:
+    elif faults and not processed.has_fault and processed.score is not None:
         found["processing"] = replace(processed, verdict="no sign of processing; see the other answers")
     if faults:
-        first = "mend first what was found above: a correction hides a fault, and costs samples"
-        found["correction"] = replace(correction, advice="; ".join(filter(None, (first, correction.advice))))
+        first = "fix the faults above first: a correction hides a fault and costs samples"
+        found["correction"] = replace(
+            correction, recommendation="; ".join(filter(None, (first, correction.recommendation)))
+        )
     return found
 
 
 FAULTS = ("weight_sync", "processing", "staleness", "routing")
-"""Detectors of what makes a mismatch larger than number formats alone."""
+"""Detectors of faults that make the mismatch larger than number formats alone."""

@@ -1,4 +1,4 @@
-"""From a path to a diagnosis: read, measure, ask every detector; and the tables of what was found."""
+"""Diagnose a path: read the log, compute the metrics, run every detector, write the tables."""
 
 import time
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ import numpy as np
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
-from simlab.diagnosis.catalog import QUESTIONS, answers
+from simlab.diagnosis.catalog import QUESTIONS, answer_questions
 from simlab.diagnosis.log import Problem, TokenLog
 from simlab.diagnosis.log_metrics import measure
 from simlab.diagnosis.log_reader import read_log
-from simlab.diagnosis.trl import answers_from_averages, read_state, state_file
+from simlab.diagnosis.trl import answer_from_averages, find_state_file, read_state
 from simlab.metrics import PROBABILITY_EDGES, VERL_ALIASES, controlled_rms_log_rho
 
 NAME = "diagnosis"
@@ -25,16 +25,20 @@ VERL_NAMES = {ours: verl for verl, ours in VERL_ALIASES.items()}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a log says.
+    """The diagnosis of a log.
 
-    `answers` by detector; `metrics` and `bins` of the whole log, by the lab's names; `steps`: one row per
-    step; `problems`: what had to be left out. TRL's averages give `answers` and `steps` only.
+    - `answers`: by detector.
+    - `metrics`, `bins`: of the complete log, by the names of `simlab.metrics`.
+    - `steps`: one row per step.
+    - `problems`: the rows and columns that were skipped.
+
+    TRL's averages give `answers` and `steps` only.
     """
 
     source: str
     files: list[str]
-    sequences: int
-    tokens: int
+    num_sequences: int
+    num_tokens: int
     answers: dict[str, Answer]
     metrics: dict[str, float]
     bins: list[dict[str, float]]
@@ -42,55 +46,56 @@ class Diagnosis:
     problems: list[Problem]
 
     def metric_rows(self) -> list[dict[str, Any]]:
-        """Every metric: its name, verl's name for it, its value."""
+        """Return one row per metric: name, verl's name, value."""
         return [
             {"metric": name, "verl": VERL_NAMES.get(name, ""), "value": value}
             for name, value in self.metrics.items()
         ]
 
     def answer_rows(self) -> list[dict[str, Any]]:
-        """Every answer as plain values."""
+        """Return one row of plain values per answer."""
         return [
             {
                 "detector": name,
                 "question": answer.question,
                 "verdict": answer.verdict,
-                "sure": answer.sure,
+                "sure": answer.confidence,
                 "score": answer.score,
                 "evidence": list(answer.evidence),
-                "advice": answer.advice,
+                "advice": answer.recommendation,
             }
             for name, answer in self.answers.items()
         ]
 
 
 def diagnose(path: str | Path) -> Diagnosis:
-    """Diagnose the log in `path`, a file or a folder; see `reading.read_log` for what is understood.
+    """Diagnose the log in `path`, a file or a directory in a format of `read_log`.
 
-    Raises `FileNotFoundError` or `ValueError` with one clear reason when nothing of it can be used.
+    Raises:
+        FileNotFoundError, ValueError: `path` has no usable log; the message has one reason.
     """
     path = Path(path)
-    state = state_file(path)
+    state = find_state_file(path)
     if state is not None:
         rows, problems = read_state(state)
-        found = answers_from_averages(rows, QUESTIONS)
+        found = answer_from_averages(rows, QUESTIONS)
         return Diagnosis("TRL averages", [state.name], 0, 0, found, {}, [], rows, problems)
     read = read_log(path)
-    return diagnosis_of(read.log, files=read.files, problems=read.problems)
+    return diagnose_log(read.log, files=read.files, problems=read.problems)
 
 
-def diagnosis_of(
+def diagnose_log(
     log: TokenLog, *, files: list[str] | None = None, problems: list[Problem] | None = None
 ) -> Diagnosis:
-    """Diagnose a log that is at hand."""
-    real = log.real()
+    """Diagnose a log in memory."""
+    real = log.drop_masked()
     measured = measure(real)
     return Diagnosis(
         source="token log",
         files=files or [],
-        sequences=real.sequences,
-        tokens=len(real.logp_train),
-        answers=answers(real),
+        num_sequences=real.num_sequences,
+        num_tokens=len(real.logp_train),
+        answers=answer_questions(real),
         metrics={name: float(value) for name, value in measured.items() if np.ndim(value) == 0},
         bins=_bins(measured),
         steps=_steps(real),
@@ -128,7 +133,7 @@ def _steps(log: TokenLog) -> list[dict[str, float]]:
 
 
 def _by_step(log: TokenLog) -> Iterator[TokenLog]:
-    """Parts of equal step; sorted once, since a mask per step would cost steps x tokens."""
+    """Yield the part of each step. Sorting once avoids a mask per step, which costs steps x tokens."""
     order = np.argsort(log.step, kind="stable")
     lengths, steps = log.lengths[order], log.step[order]
     starts = (np.cumsum(log.lengths) - log.lengths)[order]
@@ -150,8 +155,8 @@ def _by_step(log: TokenLog) -> Iterator[TokenLog]:
 
 
 def write_diagnosis(found: Diagnosis, folder: Path, path: str) -> Path:
-    """Write the tables `answers`, `metrics`, `bins`, `steps`, `problems` and a manifest into `folder`."""
-    began = time.perf_counter()
+    """Write the tables `answers`, `metrics`, `bins`, `steps`, `problems` and a manifest to `folder`."""
+    start = time.perf_counter()
     tables = {
         "answers": [row | {"evidence": "; ".join(row["evidence"])} for row in found.answer_rows()],
         "metrics": found.metric_rows(),
@@ -162,8 +167,8 @@ def write_diagnosis(found: Diagnosis, folder: Path, path: str) -> Path:
     tables = {name: rows for name, rows in tables.items() if rows}
     for name, rows in tables.items():
         write_table(folder, name, rows)
-    config = {"path": path, "source": found.source, "files": found.files, "tokens": found.tokens}
+    config = {"path": path, "source": found.source, "files": found.files, "tokens": found.num_tokens}
     counts = {name: len(rows) for name, rows in tables.items()}
-    timings = {"write": time.perf_counter() - began}
+    timings = {"write": time.perf_counter() - start}
     write_manifest(folder, build_manifest(NAME, config, [], timings, counts))
     return folder

@@ -1,7 +1,7 @@
-"""Logs of runs that never were, with a fault of known kind and size: what the detectors are tested on.
+"""Synthetic logs with an injected fault of known kind and size, to test the detectors.
 
-Contexts have hidden features, a head turns them into logits, one sampler draws a token; the two engines
-differ in the head and by noise on the logits. Nothing here is a language model, but the probabilities are as
+Each context has hidden features, a head maps them to logits, and one token is sampled. The two engines
+differ in the head and by noise on the logits. No language model is involved, but the probabilities are as
 peaked as those of one (about 70% of the tokens above 0.9).
 """
 
@@ -18,8 +18,8 @@ LAYERS, TOP_K, EXPERTS = 4, 2, 8
 
 
 @dataclass
-class World:
-    """A log in the making: `train` and `infer` are logits [N, V] under the two engines."""
+class SyntheticLog:
+    """A log under construction: `train` and `infer` are logits [N, V] under the two engines."""
 
     rng: np.random.Generator
     size: float
@@ -33,84 +33,88 @@ class World:
     flipped: np.ndarray
 
     def progress(self) -> np.ndarray:
-        """How far the run is at each token, 0 to 1, [N, 1]."""
+        """Return the fraction of the run completed at each token, [N, 1]."""
         return (self.step / max(1, self.step.max()))[self.sequence][:, None]
 
     def other_head(self) -> np.ndarray:
-        """Logits [N, V] of a change of the head as large as the head."""
+        """Return logits [N, V] of a change of the head that is as large as the head."""
         return _logits(self.hidden, self.rng.normal(size=(FEATURES, VOCABULARY)))
 
     def sharpness(self) -> np.ndarray:
-        """Spread of each context's logits [N, 1]."""
+        """Return the standard deviation of each context's logits, [N, 1]."""
         return self.train.std(1, keepdims=True)
 
 
-Fault = Callable[[World], None]
+Fault = Callable[[SyntheticLog], None]
 
 
-def _honest(world: World) -> None:
-    """Nothing but rounding."""
+def _no_fault(synthetic: SyntheticLog) -> None:
+    """Inject nothing: rounding only."""
 
 
-def _frozen(world: World) -> None:
-    """The engine keeps its first weights: at the last step the head differs by `size` of itself."""
-    world.infer = world.infer + world.size * world.progress() * world.other_head()
+def _frozen(synthetic: SyntheticLog) -> None:
+    """Keep the engine's initial weights: at the last step the head differs by `size` of itself."""
+    synthetic.infer = synthetic.infer + synthetic.size * synthetic.progress() * synthetic.other_head()
 
 
-def _partial(world: World) -> None:
-    """A quarter of the head's rows did not arrive and are `size` away from those of the trainer."""
-    late = world.rng.random(VOCABULARY) < 0.25
-    world.infer = world.infer + world.size * late * world.other_head()
+def _partial(synthetic: SyntheticLog) -> None:
+    """Lose a quarter of the head's rows in the sync: they differ by `size` from the training engine's."""
+    late = synthetic.rng.random(VOCABULARY) < 0.25
+    synthetic.infer = synthetic.infer + synthetic.size * late * synthetic.other_head()
 
 
-def _scrambled(world: World) -> None:
-    """One expert is garbage: a tenth of the contexts get logits that are `size` parts something else."""
-    hit = world.rng.random((len(world.train), 1)) < 0.1
-    world.infer = np.where(hit, (1 - world.size) * world.infer + world.size * world.other_head(), world.infer)
+def _scrambled(synthetic: SyntheticLog) -> None:
+    """Scramble one expert: in a tenth of the contexts a fraction `size` of the logits is random."""
+    hit = synthetic.rng.random((len(synthetic.train), 1)) < 0.1
+    synthetic.infer = np.where(
+        hit, (1 - synthetic.size) * synthetic.infer + synthetic.size * synthetic.other_head(), synthetic.infer
+    )
 
 
-def _temperature(world: World) -> None:
-    """Sampled, and scored, at temperature `size`; the trainer scores at 1."""
-    world.infer = world.infer / world.size
+def _temperature(synthetic: SyntheticLog) -> None:
+    """Sample and score at temperature `size`; the training engine scores at 1."""
+    synthetic.infer = synthetic.infer / synthetic.size
 
 
-def _top_p(world: World) -> None:
-    """Sampled, and scored, among the likeliest tokens that hold `size` of the mass."""
-    probs = _softmax(world.infer)
+def _top_p(synthetic: SyntheticLog) -> None:
+    """Sample and score with top-p, p = `size`."""
+    probs = _softmax(synthetic.infer)
     order = np.argsort(-probs, axis=1)
     ranked = np.take_along_axis(probs, order, 1)
-    kept = np.cumsum(ranked, 1) - ranked < world.size
+    kept = np.cumsum(ranked, 1) - ranked < synthetic.size
     inside = np.empty_like(kept)
     np.put_along_axis(inside, order, kept, 1)
-    world.infer = np.where(inside, world.infer, -np.inf)
+    synthetic.infer = np.where(inside, synthetic.infer, -np.inf)
 
 
-def _top_k(world: World) -> None:
-    """Sampled, and scored, among the `size` likeliest tokens."""
-    least = -np.sort(-world.infer, axis=1)[:, [round(world.size) - 1]]
-    world.infer = np.where(world.infer >= least, world.infer, -np.inf)
+def _top_k(synthetic: SyntheticLog) -> None:
+    """Sample and score with top-k, k = `size`."""
+    least = -np.sort(-synthetic.infer, axis=1)[:, [round(synthetic.size) - 1]]
+    synthetic.infer = np.where(synthetic.infer >= least, synthetic.infer, -np.inf)
 
 
-def _stale(world: World) -> None:
-    """Each update moves the head by `size` of itself, and sequences were sampled 0 to 3 updates ago."""
-    world.lag = world.rng.integers(0, 4, len(world.lengths))
-    world.infer = world.infer - world.size * world.lag[world.sequence][:, None] * world.other_head()
+def _stale(synthetic: SyntheticLog) -> None:
+    """Move the head by `size` of itself per update; sequences are 0 to 3 updates old."""
+    synthetic.lag = synthetic.rng.integers(0, 4, len(synthetic.lengths))
+    synthetic.infer = (
+        synthetic.infer - synthetic.size * synthetic.lag[synthetic.sequence][:, None] * synthetic.other_head()
+    )
 
 
-def _router(world: World) -> None:
-    """5% of the tokens go to another expert, which moves their logits by `size` nats."""
-    world.flipped = world.rng.random(len(world.train)) < 0.05
-    noise = world.rng.normal(size=world.train.shape) * world.size
-    world.infer = world.infer + np.where(world.flipped[:, None], noise, 0)
+def _router(synthetic: SyntheticLog) -> None:
+    """Route 5% of the tokens to another expert, which moves their logits by `size` nats."""
+    synthetic.flipped = synthetic.rng.random(len(synthetic.train)) < 0.05
+    noise = synthetic.rng.normal(size=synthetic.train.shape) * synthetic.size
+    synthetic.infer = synthetic.infer + np.where(synthetic.flipped[:, None], noise, 0)
 
 
-def _micro_batch(world: World) -> None:
-    """The policy ratio is not 1 before the first update: off by about `size` (see `_current`)."""
+def _micro_batch(synthetic: SyntheticLog) -> None:
+    """Move the PPO ratio before the first update away from 1 by about `size` (see `_score_current`)."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A fault, and the smallest and largest size that a test plants."""
+    """A fault with the smallest and largest size that a test injects."""
 
     fault: Fault
     smallest: float
@@ -118,7 +122,7 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "honest": Kind(_honest, 0.0, 0.0),
+    "no_fault": Kind(_no_fault, 0.0, 0.0),
     "frozen": Kind(_frozen, 0.2, 1.0),
     "partial": Kind(_partial, 0.3, 1.0),
     "scrambled": Kind(_scrambled, 0.5, 1.0),
@@ -134,7 +138,7 @@ KINDS: dict[str, Kind] = {
 NOISE = {"bf16": (0.01, 0.06), "fp8": (0.2, 1.0)}
 
 
-def planted(
+def generate_log(
     kind: str,
     size: float,
     seed: int,
@@ -146,33 +150,41 @@ def planted(
     with_update: bool = True,
     old: bool = False,
 ) -> TokenLog:
-    """Return a log with the fault `kind` of `size` on top of rounding `noise` (see `KINDS`, `NOISE`).
+    """Return a log with the fault `kind` of `size` in addition to rounding `noise`.
 
-    `length` is the longest response; `with_update` false leaves out the column `update`;
-    with `old` sequences were sampled 0 to 3 updates ago, whether that matters or not.
+    Args:
+        kind: Name in `KINDS`.
+        size: Size of the fault, see `KINDS`.
+        seed: Seed of the random numbers.
+        noise: Standard deviation of the noise on the logits, see `NOISE`.
+        sequences: Number of sequences.
+        length: Maximum response length, tokens.
+        steps: Number of training steps.
+        with_update: Whether the log has the column `update`.
+        old: Whether sequences are 0 to 3 updates old, also without a fault of staleness.
     """
-    fault = lookup(KINDS, kind, "planted fault").fault
-    world = _world(np.random.default_rng(seed), size, noise, sequences, length, steps)
+    fault = lookup(KINDS, kind, "injected fault").fault
+    synthetic = _start_log(np.random.default_rng(seed), size, noise, sequences, length, steps)
     if old:
-        world.lag = world.rng.integers(0, 4, sequences)
-    fault(world)
-    rng = world.rng
-    chosen = _sampled(rng, world.infer)
+        synthetic.lag = synthetic.rng.integers(0, 4, sequences)
+    fault(synthetic)
+    rng = synthetic.rng
+    chosen = _sample(rng, synthetic.infer)
     picked = np.arange(len(chosen)), chosen
     logp_train, logp_infer = (
-        np.maximum(_log_softmax(logits)[picked], LOWEST) for logits in (world.train, world.infer)
+        np.maximum(_log_softmax(logits)[picked], LOWEST) for logits in (synthetic.train, synthetic.infer)
     )
     rewards = rng.integers(0, 2, sequences).astype(np.float32)
-    advantages = np.repeat(2 * rewards - 1, world.lengths)
+    advantages = np.repeat(2 * rewards - 1, synthetic.lengths)
     update = np.arange(sequences) % 2
-    experts_train, experts_infer = _experts(world)
+    experts_train, experts_infer = _route(synthetic)
     return TokenLog(
-        lengths=world.lengths,
+        lengths=synthetic.lengths,
         logp_train=logp_train.astype(np.float32),
         logp_infer=logp_infer.astype(np.float32),
         mask=np.ones(len(chosen), bool),
-        step=world.step,
-        logp=_current(world, kind, logp_train, advantages, update).astype(np.float32),
+        step=synthetic.step,
+        logp=_score_current(synthetic, kind, logp_train, advantages, update).astype(np.float32),
         ids=chosen.astype(np.int32),
         advantages=advantages,
         experts_train=experts_train,
@@ -180,36 +192,36 @@ def planted(
         top_k=TOP_K,
         group=np.arange(sequences) // 8,
         rewards=rewards,
-        version=world.step - world.lag,
+        version=synthetic.step - synthetic.lag,
         update=update if with_update else None,
         micro_batch=np.arange(sequences) // 4,
     )
 
 
-def random_log(kind: str, seed: int) -> tuple[TokenLog, float]:
-    """Return a log with a fault of random size, over BF16 or FP8 noise of random size, and the fault's."""
+def generate_random_log(kind: str, seed: int) -> tuple[TokenLog, float]:
+    """Return a log with a fault of random size and BF16 or FP8 noise, and the size of the fault."""
     rng = np.random.default_rng([seed, 1])
-    which = KINDS[kind]
-    drawn = rng.uniform(*np.log(np.maximum((which.smallest, which.largest), 1e-9)))
-    size = float(np.exp(drawn)) if which.smallest else 0.0
+    spec = KINDS[kind]
+    log_size = rng.uniform(*np.log(np.maximum((spec.smallest, spec.largest), 1e-9)))
+    size = float(np.exp(log_size)) if spec.smallest else 0.0
     noise = float(np.exp(rng.uniform(*np.log(NOISE["fp8" if rng.random() < 0.5 else "bf16"]))))
     with_update, old = rng.random(2) < 0.5
-    return planted(kind, size, seed, noise=noise, with_update=with_update, old=old), size
+    return generate_log(kind, size, seed, noise=noise, with_update=with_update, old=old), size
 
 
-def _world(
+def _start_log(
     rng: np.random.Generator, size: float, noise: float, sequences: int, length: int, steps: int
-) -> World:
+) -> SyntheticLog:
     lengths = rng.integers(length // 2, length + 1, sequences)
     count = int(lengths.sum())
     hidden = rng.normal(size=(count, FEATURES)) * np.exp(rng.normal(2.2, 0.6, (count, 1)))
     train = _logits(hidden, rng.normal(size=(FEATURES, VOCABULARY)))
-    # Some contexts round worse than others: a tail heavier than normal.
+    # Rounding error depends on the context, which gives a tail heavier than normal.
     spread = noise * np.sqrt(3 / rng.chisquare(5, (count, 1))) * train.std(1, keepdims=True) / 5
     infer = train + spread * rng.normal(size=train.shape)
-    # The head's rounded weights are wrong in the same way at every token.
+    # The rounding errors of the head's weights are the same at every token.
     infer = infer + noise * _logits(hidden, rng.normal(size=(FEATURES, VOCABULARY))) / 20
-    return World(
+    return SyntheticLog(
         rng=rng,
         size=size,
         lengths=lengths,
@@ -227,23 +239,25 @@ def _logits(hidden: np.ndarray, head: np.ndarray) -> np.ndarray:
     return hidden @ head / np.sqrt(FEATURES)
 
 
-def _current(
-    world: World, kind: str, logp_train: np.ndarray, advantages: np.ndarray, update: np.ndarray
+def _score_current(
+    synthetic: SyntheticLog, kind: str, logp_train: np.ndarray, advantages: np.ndarray, update: np.ndarray
 ) -> np.ndarray:
-    """Log-probabilities at theta: moved along the advantage after an update, exact before it."""
-    rng, room = world.rng, -np.expm1(logp_train)
-    moved = update[world.sequence] * room * (0.02 * advantages + 0.05 * rng.normal(size=len(logp_train)))
+    """Return log-probabilities under theta: moved along the advantage after an update, exact before it."""
+    rng, headroom = synthetic.rng, -np.expm1(logp_train)
+    moved = (
+        update[synthetic.sequence] * headroom * (0.02 * advantages + 0.05 * rng.normal(size=len(logp_train)))
+    )
     if kind == "micro_batch":
-        moved = moved + room * world.size * rng.normal(size=len(logp_train))
+        moved = moved + headroom * synthetic.size * rng.normal(size=len(logp_train))
     return logp_train + np.where(moved == 0, 0, moved)
 
 
-def _experts(world: World) -> tuple[np.ndarray, np.ndarray]:
-    count = len(world.train)
-    ranks = np.argsort(world.rng.random((count, LAYERS, EXPERTS)), axis=2)
+def _route(synthetic: SyntheticLog) -> tuple[np.ndarray, np.ndarray]:
+    count = len(synthetic.train)
+    ranks = np.argsort(synthetic.rng.random((count, LAYERS, EXPERTS)), axis=2)
     train, infer = ranks[..., :TOP_K], ranks[..., :TOP_K].copy()
-    layer = world.rng.integers(0, LAYERS, count)
-    rows = np.flatnonzero(world.flipped)
+    layer = synthetic.rng.integers(0, LAYERS, count)
+    rows = np.flatnonzero(synthetic.flipped)
     infer[rows, layer[rows], 0] = ranks[rows, layer[rows], TOP_K]
     return train.reshape(count, -1).astype(np.int16), infer.reshape(count, -1).astype(np.int16)
 
@@ -257,6 +271,6 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return np.exp(_log_softmax(logits))
 
 
-def _sampled(rng: np.random.Generator, logits: np.ndarray) -> np.ndarray:
-    # Gumbel's trick: one draw per token, whatever the law.
+def _sample(rng: np.random.Generator, logits: np.ndarray) -> np.ndarray:
+    # Gumbel-max trick: one draw per token for any distribution.
     return np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)

@@ -1,4 +1,4 @@
-"""What every reader gives and every detector reads: the tokens of many sequences, one after another."""
+"""The record between readers and detectors: the tokens of many sequences, concatenated."""
 
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
@@ -6,36 +6,38 @@ from typing import NamedTuple
 import numpy as np
 
 LOWEST = -100.0
-"""Log-probabilities are cut off here; at or below it the probability counts as zero."""
+"""Smallest log-probability, nats; at or below it the probability counts as zero."""
 
 
 class Problem(NamedTuple):
-    """A row that was left out (row None: the rest of the file), and why. Rows count from 1."""
+    """A skipped row (None: the rest of the file) and the reason. Rows count from 1."""
 
     file: str
     row: int | None
     reason: str
 
     def __str__(self) -> str:
-        """`file, row 3: reason`, without what would move a terminal's cursor."""
+        """Return `file, row 3: reason` without control characters."""
         return printable(f"{self.file}{'' if self.row is None else f', row {self.row}'}: {self.reason}")
 
 
 def printable(text: str) -> str:
-    """Return `text`, which a stranger may have written, with ? for control characters."""
+    """Return untrusted `text` with ? for control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @dataclass(frozen=True)
 class TokenLog:
-    """Sampled tokens of a run: arrays over tokens [N], or over sequences [S] whose `lengths` sum to N.
+    """The sampled tokens of a run: arrays over tokens [N], or over sequences [S] whose `lengths` sum to N.
 
-    - `logp_train`, `logp_infer`, `logp` [N]: theta_old in the training and inference engine, theta in the
-      training engine; nats, at least `LOWEST`. `mask` [N]: the tokens that were trained on.
-    - `ids`, `advantages` [N]; `experts_train`, `experts_infer` [N, layers x `top_k`]: routed experts.
+    - `logp_train`, `logp_infer` [N]: log-probability at theta_old, nats, at least `LOWEST`.
+    - `logp` [N]: log-probability at theta in the training engine.
+    - `mask` [N]: whether the token is trained on.
+    - `ids`, `advantages` [N].
+    - `experts_train`, `experts_infer` [N, layers x `top_k`]: routed experts.
     - `step`, `group`, `rewards`, `version`, `update`, `micro_batch` [S]: see `schema.COLUMNS`.
 
-    Whatever is None was not logged.
+    None marks a column that the run did not log.
     """
 
     lengths: np.ndarray
@@ -56,29 +58,31 @@ class TokenLog:
     micro_batch: np.ndarray | None = None
 
     @property
-    def sequences(self) -> int:
+    def num_sequences(self) -> int:
         """Number of sequences."""
         return len(self.lengths)
 
-    def of_token(self, per_sequence: np.ndarray) -> np.ndarray:
-        """Spread an array over sequences [S] to their tokens [N]."""
+    def spread_to_tokens(self, per_sequence: np.ndarray) -> np.ndarray:
+        """Repeat values of sequences [S] for their tokens [N]."""
         return np.repeat(per_sequence, self.lengths)
 
-    def real(self) -> "TokenLog":
-        """Return the log without masked tokens; sequences that keep none stay, with length 0."""
-        lengths = np.bincount(self.of_token(np.arange(self.sequences))[self.mask], minlength=self.sequences)
-        return replace(self._taken(self.mask, slice(None)), lengths=lengths)
+    def drop_masked(self) -> "TokenLog":
+        """Return the log without masked tokens; a sequence without tokens stays, with length 0."""
+        lengths = np.bincount(
+            self.spread_to_tokens(np.arange(self.num_sequences))[self.mask], minlength=self.num_sequences
+        )
+        return replace(self._take(self.mask, slice(None)), lengths=lengths)
 
-    def where(self, chosen: np.ndarray) -> "TokenLog":
-        """Return the sequences that `chosen` [S] marks."""
-        return self._taken(self.of_token(chosen), chosen)
+    def select_sequences(self, chosen: np.ndarray) -> "TokenLog":
+        """Return the sequences at which `chosen` [S] is true."""
+        return self._take(self.spread_to_tokens(chosen), chosen)
 
-    def _taken(self, tokens: np.ndarray, sequences: np.ndarray | slice) -> "TokenLog":
+    def _take(self, tokens: np.ndarray, sequences: np.ndarray | slice) -> "TokenLog":
         taken = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
-                # Every array is over tokens or over sequences; which one is a matter of its name.
+                # The name of an array decides whether it is over tokens or over sequences.
                 taken[field.name] = value[tokens] if field.name in OVER_TOKENS else value[sequences]
         return replace(self, **taken)
 
@@ -89,5 +93,5 @@ OVER_TOKENS = frozenset(
 
 
 def log_rho(log: TokenLog) -> np.ndarray:
-    """Log of the mismatch ratio of each token [N], clamped to +-20 as everywhere."""
+    """Return the log of the IS ratio of each token [N], clamped to +-20 as in `simlab.objectives`."""
     return np.clip(log.logp_train - log.logp_infer, -20.0, 20.0)

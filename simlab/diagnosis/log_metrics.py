@@ -1,6 +1,6 @@
-"""The metrics of `simlab.metrics`, by the same names, of ragged logs: no padding, float64, no compilation.
+"""The metrics of `simlab.metrics`, by the same names, for ragged logs: float64, no padding, no compilation.
 
-A test holds each to the one of that name.
+A test compares each with the metric of the same name.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Write a log in the schema that `reading` reads."""
+"""Write a log in the schema that `log_reader` reads."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -29,6 +29,6 @@ def write_log(log: TokenLog, path: Path) -> Path:
         else:
             columns[name] = pa.array(value)
     if log.experts_train is not None or log.experts_infer is not None:
-        columns["top_k"] = pa.array(np.full(log.sequences, log.top_k))
+        columns["top_k"] = pa.array(np.full(log.num_sequences, log.top_k))
     table = pa.table(columns)
     return write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))

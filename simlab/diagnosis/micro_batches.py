@@ -1,20 +1,24 @@
-"""Does the trainer agree with itself: is the policy ratio 1 before the first update?"""
+"""Test whether the training engine agrees with itself: the PPO ratio is 1 before the first update."""
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, confidence, unknown
+from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog
-from simlab.diagnosis.rank_tests import rms, shared_by_class
+from simlab.diagnosis.rank_tests import intraclass_correlation, rms
 
 QUESTION = "micro-batch effects?"
-SMALLEST = 1e-4
-"""RMS of log r, nats, from which on the trainer disagrees with itself; float32 round-off is a tenth of it."""
+MIN_RMS_LOG_R = 1e-4
+"""RMS of log r, nats, from which on the engine disagrees with itself; float32 round-off is a tenth of it."""
 
 
-def before_updates(moved: np.ndarray, sequence: np.ndarray, update: np.ndarray | None) -> np.ndarray:
-    """Mark the tokens [N] that were scored before an update, given log r of each and its sequence.
+def mark_before_update(moved: np.ndarray, sequence: np.ndarray, update: np.ndarray | None) -> np.ndarray:
+    """Return whether each token [N] was scored before an update.
 
-    Without `update` [S]: those of the half of the sequences that moved least.
+    Args:
+        moved: log r of each token, [N].
+        sequence: Sequence of each token, [N].
+        update: Updates before each sequence, [S]. If None, the half of the sequences that moved least counts
+            as scored before an update.
     """
     if update is not None:
         return (update == 0)[sequence]
@@ -25,34 +29,45 @@ def before_updates(moved: np.ndarray, sequence: np.ndarray, update: np.ndarray |
     return (squares <= np.median(squares[tokens > 0]))[sequence]
 
 
-def micro_batches(log: TokenLog) -> Answer:
+def detect_micro_batch_effects(log: TokenLog) -> Answer:
     """Answer `QUESTION` for a log with `logp`."""
     if log.logp is None:
-        return unknown(QUESTION, "no `logp` in the log", "log the log-probabilities of the update's forward")
-    sequence = log.of_token(np.arange(log.sequences))
+        return unknown_answer(
+            QUESTION, "no `logp` in the log", "log the log-probabilities of the update's forward pass"
+        )
+    sequence = log.spread_to_tokens(np.arange(log.num_sequences))
     moved = log.logp - log.logp_train
-    before = before_updates(moved, sequence, log.update)
+    before = mark_before_update(moved, sequence, log.update)
     if before.sum() < 50:
-        return unknown(QUESTION, f"{before.sum()} tokens scored before an update are too few")
+        return unknown_answer(QUESTION, f"{before.sum()} tokens scored before an update; the test needs 50")
     x = moved[before]
     off = rms(x)
-    score = float(min(off / SMALLEST, 1e3))
+    score = float(min(off / MIN_RMS_LOG_R, 1e3))
     evidence = [
         f"RMS log r before the first update {off:.2g} nats, {np.mean(x != 0):.1%} of the tokens not 1",
-        "`update` is in the log" if log.update is not None else "no `update`: the half that moved least",
+        "`update` is in the log" if log.update is not None else "no `update`: uses the half that moved least",
     ]
     if log.micro_batch is not None and off > 0:
-        part = shared_by_class(x, log.of_token(log.micro_batch)[before])
+        part = intraclass_correlation(x, log.spread_to_tokens(log.micro_batch)[before])
         evidence.append(f"the micro-batch explains {max(part, 0):.1%} of log r")
     if log.advantages is not None and off > 0:
         z = _correlation(x, log.advantages[before]) * np.sqrt(len(x))
-        evidence.append(f"log r against the advantage: z = {z:.1f} (an update would show here)")
+        evidence.append(f"correlation of log r and the advantage: z = {z:.1f} (large after an update)")
     verdict = (
-        "yes: the ratio is not 1 before an update" if score >= 1 else "no: the trainer agrees with itself"
+        "yes: the PPO ratio is not 1 before an update"
+        if score >= 1
+        else "no: the PPO ratio is 1 before an update"
     )
-    advice = "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
+    recommendation = (
+        "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
+    )
     return Answer(
-        QUESTION, verdict, confidence(score, len(x)), score, tuple(evidence), advice if score >= 1 else ""
+        QUESTION,
+        verdict,
+        estimate_confidence(score, len(x)),
+        score,
+        tuple(evidence),
+        recommendation if score >= 1 else "",
     )
 
 

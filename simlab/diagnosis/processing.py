@@ -1,27 +1,28 @@
-"""Precision, or log-probabilities of a distribution that was processed: top-p, top-k, temperature?
+"""Tell precision from log-probabilities of a processed distribution: top-p, top-k, temperature.
 
-A processed distribution has no mass outside its support: log-probabilities of exactly 0, and a mean of rho
-below 1, because the trainer puts mass where the engine cannot sample. A temperature scales the logit of the
-token's probability.
+A processed distribution has no mass outside its support. Some log-probabilities are exactly 0, and the mean
+of rho is below 1, because the training engine puts mass where the inference engine cannot sample. A
+temperature scales the logit of the token's probability.
 """
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, confidence, unknown
+from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import LOWEST, TokenLog, log_rho
 
 QUESTION = "precision, or processing by top-p, top-k or temperature?"
 
 
-def signs(logp_train: np.ndarray, logp_infer: np.ndarray, log_rho: np.ndarray) -> dict[str, float]:
-    """What processing leaves behind, from arrays over tokens [N].
+def measure_signs(logp_train: np.ndarray, logp_infer: np.ndarray, log_rho: np.ndarray) -> dict[str, float]:
+    """Measure the signs of processing from arrays over tokens [N].
 
-    - certain: share of tokens with p = 1 exactly in the engine though the trainer is 2% or more off.
-    - holes: share of tokens to which one of the two engines gives no probability.
-    - lost: 1 - mean rho, the trainer's mass where the engine cannot sample, 0 unless it is eight standard
-      errors away and twice what noise would show (mean of -log rho against half its mean square).
-    - slope: median of logit(pi_train) / logit(pi_infer) for tokens above one half: the temperature.
-    - spread: distance between that ratio's quartiles.
+    Returns:
+        certain: Fraction of tokens with pi_infer = 1 exactly and pi_train at least 2% off.
+        holes: Fraction of tokens to which exactly one engine gives no probability.
+        lost: 1 - mean rho, the mass of pi_train where the inference engine cannot sample. 0 unless it is
+            eight standard errors away and twice the effect of noise (half the mean square of log rho).
+        slope: Median of logit(pi_train) / logit(pi_infer) for tokens above one half: the temperature.
+        spread: Interquartile range of that ratio.
     """
     holes = (logp_train <= LOWEST) != (logp_infer <= LOWEST)
     rho = np.exp(np.minimum(log_rho, 20.0), dtype=np.float64)
@@ -46,38 +47,38 @@ def signs(logp_train: np.ndarray, logp_infer: np.ndarray, log_rho: np.ndarray) -
     return found
 
 
-def processing(log: TokenLog) -> Answer:
+def detect_processing(log: TokenLog) -> Answer:
     """Answer `QUESTION` for a log."""
     count = len(log.logp_train)
     if count < 50:
-        return unknown(QUESTION, f"{count} tokens are too few")
-    found = signs(log.logp_train, log.logp_infer, log_rho(log))
+        return unknown_answer(QUESTION, f"{count} tokens; the test needs 50")
+    found = measure_signs(log.logp_train, log.logp_infer, log_rho(log))
     support = max(found["certain"] / 0.03, found["holes"] / 0.005, found["lost"] / 0.003)
     heat = 0.0
     if np.isfinite(found["slope"]):
-        # Rounding bends the slope too, by about half the square of what it does to one logit.
-        bent = 0.05 + 0.25 * found["spread"] ** 2
-        heat = abs(found["slope"] - 1) / bent
+        # Rounding changes the slope too, by about half the square of its effect on one logit.
+        tolerance = 0.05 + 0.25 * found["spread"] ** 2
+        heat = abs(found["slope"] - 1) / tolerance
     score = float(max(support, heat))
     evidence = (
-        f"p = 1 exactly in the engine, not in the trainer: {found['certain']:.2%} of the tokens",
-        f"no probability at all in one engine: {found['holes']:.2%} of the tokens",
-        f"trainer's mass outside the engine's support: {found['lost']:.2%}",
-        f"logit of pi_train over pi_infer's: {found['slope']:.3f}, quartiles {found['spread']:.2f} apart",
+        f"pi_infer = 1 exactly, pi_train not: {found['certain']:.2%} of the tokens",
+        f"zero probability in exactly one engine: {found['holes']:.2%} of the tokens",
+        f"mass of pi_train outside the support of pi_infer: {found['lost']:.2%}",
+        f"logit(pi_train) / logit(pi_infer): median {found['slope']:.3f}, IQR {found['spread']:.2f}",
     )
     return Answer(
         QUESTION,
         _verdict(score, support, found),
-        confidence(score, count),
+        estimate_confidence(score, count),
         score,
         evidence,
-        _ADVICE if score >= 1 else "",
+        _RECOMMENDATION if score >= 1 else "",
     )
 
 
-_ADVICE = (
+_RECOMMENDATION = (
     "vLLM: logprobs_mode=raw_logprobs scores before processing, processed_logprobs (verl's) after it; "
-    "divide the trainer's logits by the same temperature, or sample at top_p=1, top_k=-1"
+    "divide the training engine's logits by the same temperature, or sample at top_p=1, top_k=-1"
 )
 
 
@@ -86,5 +87,5 @@ def _verdict(score: float, support: float, found: dict[str, float]) -> str:
         return "precision: no sign of processing"
     if support >= 1:
         kind = "top-p" if found["certain"] >= 0.03 else "top-k, min-p or a mask"
-        return f"processed: renormalized over a part of the vocabulary ({kind})"
-    return f"processed: temperature about {found['slope']:.2f} in the engine, 1 in the trainer"
+        return f"processed: renormalized over part of the vocabulary ({kind})"
+    return f"processed: temperature about {found['slope']:.2f} in the inference engine, 1 in training"

@@ -1,19 +1,19 @@
-"""The few numbers of a log that several detectors share; pure functions of arrays."""
+"""Statistics that several detectors share."""
 
 import numpy as np
 from scipy.stats import rankdata
 
 
 def rms(x: np.ndarray) -> float:
-    """Root mean square; NaN for nothing."""
+    """Return the root mean square; NaN for an empty array."""
     return float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) if len(x) else float("nan")
 
 
-def shared_by_class(values: np.ndarray, classes: np.ndarray) -> float:
-    """Share of the variance of `values` that goes with the class and not with the token (intraclass).
+def intraclass_correlation(values: np.ndarray, classes: np.ndarray) -> float:
+    """Return the intraclass correlation: the fraction of the variance of `values` between classes.
 
-    0 when knowing the class says nothing about the value, 1 when it says all. Values beyond their 90th
-    percentile are pulled in, so that a few cannot decide. NaN with fewer than two classes or no class of two.
+    Values are winsorized at the 90th percentile of their magnitude. NaN with fewer than two classes or no
+    class of two.
     """
     _, inverse = np.unique(classes, return_inverse=True)
     counts = np.bincount(inverse)
@@ -21,24 +21,24 @@ def shared_by_class(values: np.ndarray, classes: np.ndarray) -> float:
     if groups < 2 or total <= groups:
         return float("nan")
     limit = np.quantile(np.abs(values), 0.9)
-    pulled = np.clip(values, -limit, limit).astype(np.float64)
-    means = np.bincount(inverse, pulled) / counts
-    between = float((counts * (means - pulled.mean()) ** 2).sum()) / (groups - 1)
-    within = float(((pulled - means[inverse]) ** 2).sum()) / (total - groups)
+    winsorized = np.clip(values, -limit, limit).astype(np.float64)
+    means = np.bincount(inverse, winsorized) / counts
+    between = float((counts * (means - winsorized.mean()) ** 2).sum()) / (groups - 1)
+    within = float(((winsorized - means[inverse]) ** 2).sum()) / (total - groups)
     typical = (total - float((counts.astype(np.float64) ** 2).sum()) / total) / (groups - 1)
     spread = between + (typical - 1) * within
     return (between - within) / spread if spread > 0 else 0.0
 
 
-def by_class(values: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes that occur, sorted, and the root mean square of `values` in each."""
+def rms_by_class(values: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes, sorted, and the root mean square of `values` in each."""
     names, inverse = np.unique(classes, return_inverse=True)
     squares = np.bincount(inverse, np.square(values, dtype=np.float64))
     return names, np.sqrt(squares / np.bincount(inverse))
 
 
-def rank_z(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman correlation times sqrt(n - 1): about N(0, 1) for unrelated x and y; 0 if one is constant."""
+def spearman_z(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the Spearman correlation times sqrt(n - 1): about N(0, 1) if independent, 0 if constant."""
     a, b = rankdata(x), rankdata(y)
     if len(a) < 3 or a.std() == 0 or b.std() == 0:
         return 0.0

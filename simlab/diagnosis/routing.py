@@ -1,46 +1,46 @@
-"""Do tokens that the two engines send to different experts carry the mismatch?"""
+"""Test whether tokens with different experts in the two engines cause the mismatch."""
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, confidence, unknown
+from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
 
 QUESTION = "router flips?"
 
 
-def flips(train: np.ndarray, infer: np.ndarray, top_k: int) -> np.ndarray:
-    """Tokens [N] with another set of experts in some layer; experts are [N, layers x top_k], in any order."""
+def find_flips(train: np.ndarray, infer: np.ndarray, top_k: int) -> np.ndarray:
+    """Return the tokens [N] with different experts in any layer; experts [N, layers x top_k] in any order."""
     shape = (len(train), -1, top_k)
     return (np.sort(train.reshape(shape), 2) != np.sort(infer.reshape(shape), 2)).any((1, 2))
 
 
-def share_of_flips(log_rho: np.ndarray, flipped: np.ndarray) -> float:
-    """Share of the squared mismatch that goes if flipped tokens [N] erred as the others do."""
+def fraction_from_flips(log_rho: np.ndarray, flipped: np.ndarray) -> float:
+    """Return the fraction of the mean squared log rho that is due to the flipped tokens [N]."""
     squares = np.square(log_rho, dtype=np.float64)
     everything = float(squares.mean())
     return 1 - float(squares[~flipped].mean()) / everything if everything > 0 else 0.0
 
 
-def routing(log: TokenLog) -> Answer:
+def detect_router_flips(log: TokenLog) -> Answer:
     """Answer `QUESTION` for a log with the experts of both engines."""
     if log.experts_train is None or log.experts_infer is None:
-        return unknown(
+        return unknown_answer(
             QUESTION,
-            "the experts of both engines are not in the log",
+            "the log lacks the experts of one or both engines",
             "MoE: log `experts_infer` (vLLM enable_return_routed_experts) and `experts_train`, or try R3",
         )
-    flipped = flips(log.experts_train, log.experts_infer, log.top_k)
+    flipped = find_flips(log.experts_train, log.experts_infer, log.top_k)
     if not 20 <= flipped.sum() <= len(flipped) - 20:
         return Answer(
             QUESTION,
-            f"{flipped.mean():.1%} of the tokens flip: nothing to compare",
+            f"{flipped.mean():.1%} of the tokens flip: too few or too many to compare",
             0.9 if not flipped.any() else 0.0,
             0.0 if not flipped.any() else None,
         )
     x = log_rho(log)
-    share = share_of_flips(x, flipped)
+    share = fraction_from_flips(x, flipped)
     ratio = np.sqrt(np.mean(x[flipped] ** 2) / max(float(np.mean(x[~flipped] ** 2)), 1e-20))
-    # The share of a random choice of as many tokens would be 0, give or take this.
+    # Standard error of the fraction for a random choice of as many tokens; the expectation is 0.
     squares = np.square(x, dtype=np.float64)
     error = (
         float(squares.std() / squares.mean()) / np.sqrt(flipped.sum()) * flipped.mean() if x.any() else 1.0
@@ -49,11 +49,11 @@ def routing(log: TokenLog) -> Answer:
     found = score >= 1
     return Answer(
         QUESTION,
-        f"router flips make {share:.0%} of the squared mismatch" if found else "not the router",
-        confidence(score, len(x)),
+        f"router flips cause {share:.0%} of the mean squared log rho" if found else "not the router",
+        estimate_confidence(score, len(x)),
         score,
         (
-            f"{flipped.mean():.1%} of the tokens have another expert in some layer",
+            f"{flipped.mean():.1%} of the tokens have different experts in some layer",
             f"their RMS log rho is {ratio:.1f} times that of the others",
         ),
         "routing replay: verl router_replay.mode=R2 or R3, or a router in float32" if found else "",

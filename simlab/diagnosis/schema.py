@@ -8,7 +8,8 @@ from typing import Literal
 class Column:
     """A column: a list over the response's tokens, or one value per sequence.
 
-    `numbers`: what they are; `aliases`: names under which frameworks log the same.
+    - `numbers`: the type of its values.
+    - `aliases`: the names that frameworks use.
     """
 
     over: Literal["tokens", "sequence"]
@@ -57,14 +58,14 @@ COLUMNS: dict[str, Column] = {
     "update": Column("sequence", "int", "updates between `logp_train` and `logp`; 0: none"),
     "micro_batch": Column("sequence", "int", "the micro-batch of `logp`"),
 }
-"""Everything but the two required columns may be missing; what it would have told is then not known."""
+"""Only `logp_train` and `logp_infer` are required; detectors that lack a column report `cannot tell`."""
 
 RECORD_NAMES = {"reward": "rewards"}
-"""Columns that `TokenLog` calls otherwise."""
+"""Columns with another name in `TokenLog`."""
 
 
-def column_of(name: str) -> str | None:
-    """The column that a file calls `name`, or None for something else."""
+def find_column(name: str) -> str | None:
+    """Return the column with the name or alias `name`, or None."""
     if name in COLUMNS:
         return name
     return next((column for column, spec in COLUMNS.items() if name in spec.aliases), None)

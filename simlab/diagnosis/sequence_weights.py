@@ -1,10 +1,10 @@
-"""What theory says at the dose of this run: how many samples sequence weights leave, and which correction."""
+"""Apply theory at the mismatch of a run: ESS of sequence-level IS weights, and the best correction."""
 
 from functools import cache
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, confidence, unknown
+from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget
@@ -12,11 +12,11 @@ from simlab.theory.correction_moments import CORRECTIONS, dose_for, qualities
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 
 VANISH = "will sequence-level IS vanish at this length?"
-CORRECT = "which correction does theory recommend at this dose?"
-GONE, HALF = 0.1, 0.5
-"""Share of the samples below which sequence weights have vanished, and below which they cost much."""
+CORRECT = "which correction does theory recommend at this mismatch?"
+VANISHED, COSTLY = 0.1, 0.5
+"""ESS, as a fraction of the samples, below which sequence weights have vanished, or are costly."""
 
-# What the frameworks offer, by the names of verl.
+# The corrections of the frameworks, with verl's options.
 OFFERED = {
     "none": "no correction",
     "token TIS": "token TIS: rollout_is=token, rollout_is_threshold=2",
@@ -25,17 +25,21 @@ OFFERED = {
     "sequence TIS": "sequence TIS: rollout_is=sequence, rollout_is_threshold=2",
     "sequence MIS": "sequence MIS: rollout_is=sequence, rollout_is_threshold='1e-30_2'",
 }
-SMALLEST_DOSE, LARGEST_DOSE = 0.01, 4.0
+MIN_ESS_LOSS, MAX_ESS_LOSS = 0.01, 4.0
 LENGTH, POLICIES, GROUP = 4, 2, 8
 
 
-def dose(log_rho: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
-    """-log of the expected share of samples that sequence weights leave, by two routes.
+def measure_ess_loss(log_rho: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
+    """Return -log of the expected ESS fraction of sequence weights, by two estimators.
 
-    By independent tokens, T log(1 + std(rho)^2); and by the spread of the sums of log rho over sequences,
-    which sees what tokens have in common. Equal for small independent errors.
+    The first assumes independent tokens: T log(1 + std(rho)^2). The second is the variance of the sums of
+    log rho over sequences, which includes correlations. Both are equal for small independent errors.
 
-    Source: lr Eq. 4; hacking Eq. 5.
+    Args:
+        log_rho: log of the IS ratio of each token, [N].
+        lengths: Tokens of each sequence, [S].
+
+    Reference: lr Eq. 4; hacking Eq. 5.
     """
     real = lengths[lengths > 0]
     rho = np.exp(log_rho, dtype=np.float64)
@@ -44,65 +48,65 @@ def dose(log_rho: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
     return float(by_tokens), float(sums.var(ddof=1)) if len(real) > 1 else float(by_tokens)
 
 
-def vanishing(log: TokenLog) -> Answer:
+def predict_vanishing(log: TokenLog) -> Answer:
     """Answer `VANISH` for a log."""
     if not len(log.logp_train):
-        return unknown(VANISH, "no tokens")
+        return unknown_answer(VANISH, "no tokens")
     x = log_rho(log)
-    tokens, sums = dose(x, log.lengths)
+    tokens, sums = measure_ess_loss(x, log.lengths)
     share = float(np.exp(-np.mean((tokens, sums))))
     std = float(np.exp(x, dtype=np.float64).std())
     length = round(float(log.lengths[log.lengths > 0].mean()))
     allowed = budget(std, length)
-    verdict = "yes" if share < GONE else "it will cost much" if share < HALF else "no"
-    score = float(np.mean((tokens, sums)) / -np.log(GONE))
-    # The two routes disagree where few large ratios decide; then nobody is sure.
-    doubt = abs(tokens - sums) / max(tokens + sums, 1e-9)
+    verdict = "yes" if share < VANISHED else "it will cost much" if share < COSTLY else "no"
+    score = float(np.mean((tokens, sums)) / -np.log(VANISHED))
+    # The estimators disagree where a few large ratios dominate, which lowers the confidence.
+    disagreement = abs(tokens - sums) / max(tokens + sums, 1e-9)
     return Answer(
         VANISH,
-        f"{verdict}: sequence weights leave {_small(share)} of the samples",
-        confidence(score, len(x)) * (1 - 0.4 * doubt),
+        f"{verdict}: sequence weights leave {_format_fraction(share)} of the samples",
+        estimate_confidence(score, len(x)) * (1 - 0.4 * disagreement),
         score,
         (
-            f"std(rho) {std:.3g}, mean length {length}: (1 + std^2)^-T = {_small(np.exp(-tokens))}",
-            f"from the spread of the sums of log rho over sequences: {_small(np.exp(-sums))}",
-            f"half is left after {allowed.length_at_half_ess:.3g} tokens, or with "
-            f"std(rho) {allowed.rho_std_for_half_ess:.2g} at this length",
+            f"std(rho) {std:.3g}, mean length {length}: (1 + std^2)^-T = {_format_fraction(np.exp(-tokens))}",
+            f"from the variance of the sums of log rho over sequences: {_format_fraction(np.exp(-sums))}",
+            f"the ESS halves at {allowed.length_at_half_ess:.3g} tokens, or at "
+            f"std(rho) {allowed.rho_std_for_half_ess:.2g} with this length",
         ),
     )
 
 
-def _small(share: float) -> str:
+def _format_fraction(share: float) -> str:
     return f"{share:.2g}" if share >= 1e-99 else "under 1e-99"
 
 
-def recommended(log: TokenLog) -> Answer:
-    """Answer `CORRECT`: least mean squared error of the policy gradient, exactly, at the dose of the log.
+def recommend_correction(log: TokenLog) -> Answer:
+    """Answer `CORRECT`: the correction with the least mean squared error of the policy gradient.
 
-    On random policies small enough to enumerate, with the mismatch scaled to leave as many samples, over
-    the number of groups in a step. It is about one step; what a correction does to a run is not.
+    The error is exact, on random policies small enough to enumerate, with the mismatch scaled to the same
+    ESS loss and with the number of groups per step. It describes one step, not the effect on a run.
     """
     if not len(log.logp_train):
-        return unknown(CORRECT, "no tokens")
-    found = float(np.mean(dose(log_rho(log), log.lengths)))
+        return unknown_answer(CORRECT, "no tokens")
+    found = float(np.mean(measure_ess_loss(log_rho(log), log.lengths)))
     groups = _groups(log)
-    if found < SMALLEST_DOSE:
+    if found < MIN_ESS_LOSS:
         return Answer(
-            CORRECT, OFFERED["none"], 0.9, evidence=(f"dose {found:.2g}: sequence weights are one",)
+            CORRECT, OFFERED["none"], 0.9, evidence=(f"ESS loss {found:.2g}: sequence weights are 1",)
         )
-    if found > LARGEST_DOSE:
+    if found > MAX_ESS_LOSS:
         return Answer(
             CORRECT,
-            OFFERED["token TIS"] + "; and a smaller mismatch, no sequence weight can work",
+            OFFERED["token TIS"] + "; and reduce the mismatch: sequence weights cannot work",
             0.7,
             evidence=(
-                f"dose {found:.3g}: sequence weights leave {_small(np.exp(-found))} of the samples",
-                "token weights have a bounded spread, and keep most of the bias of long sequences",
+                f"ESS loss {found:.3g}: the ESS fraction is {_format_fraction(np.exp(-found))}",
+                "token weights have a bounded variance and keep most of the bias of long sequences",
             ),
-            advice="shorter responses, a finer format, an exact engine pair, or a lower learning rate",
+            recommendation="shorten responses, or use a finer format, exact engines or a lower learning rate",
         )
-    # On a grid, so that equal runs get equal answers and the sums are done once.
-    errors = errors_at(float(np.round(found, 2)), groups)
+    # Rounding gives similar runs the same answer, from the cache.
+    errors = gradient_errors(float(np.round(found, 2)), groups)
     order = sorted(errors, key=lambda name: errors[name])
     gain = errors["none"] / errors[order[0]]
     best = order[0] if gain > 1.05 else "none"
@@ -112,10 +116,14 @@ def recommended(log: TokenLog) -> Answer:
         OFFERED[best],
         float(np.clip(0.5 + 0.5 * abs(np.log(errors[runner_up] / errors[best])) / np.log(1.5), 0.5, 0.9)),
         evidence=(
-            f"dose {found:.2g}, {groups} groups a step",
-            "mean squared error of the gradient over its square: "
+            f"ESS loss {found:.2g}, {groups} groups per step",
+            "relative mean squared error of the gradient: "
             + ", ".join(f"{name} {errors[name]:.3f}" for name in order),
-            *(("none is 5% better than no correction",) if best == "none" and order[0] != "none" else ()),
+            *(
+                ("no correction is at least 5% better than none",)
+                if best == "none" and order[0] != "none"
+                else ()
+            ),
         ),
     )
 
@@ -123,15 +131,15 @@ def recommended(log: TokenLog) -> Answer:
 def _groups(log: TokenLog) -> int:
     steps = max(1, len(np.unique(log.step)))
     if log.group is None:
-        return max(1, log.sequences // GROUP // steps)
+        return max(1, log.num_sequences // GROUP // steps)
     return max(1, len(np.unique(log.group)) // steps)
 
 
 @cache
-def errors_at(dose: float, groups: int) -> dict[str, float]:
-    """Mean squared error of the gradient under each correction of `OFFERED`, relative to its square.
+def gradient_errors(ess_loss: float, groups: int) -> dict[str, float]:
+    """Return the mean squared error of the gradient under each correction, relative to its square.
 
-    Source: lr Eq. 2-6, 11.
+    Reference: lr Eq. 2-6, 11.
     """
     chosen = {name: CORRECTIONS[name] for name in OFFERED}
     total = dict.fromkeys(OFFERED, 0.0)
@@ -142,8 +150,8 @@ def errors_at(dose: float, groups: int) -> dict[str, float]:
         def pair(noise: float, logits: np.ndarray = logits, seed: int = seed) -> PolicyPair:
             return noisy_pair(space, logits, noise, seed)
 
-        at_dose = dose_for(float(np.sqrt(np.expm1(dose / LENGTH))), pair)
+        scaled = dose_for(float(np.sqrt(np.expm1(ess_loss / LENGTH))), pair)
         rewards = random_rewards(space, seed)
-        for name, quality in qualities(at_dose, rewards, GROUP, corrections=chosen).items():
+        for name, quality in qualities(scaled, rewards, GROUP, corrections=chosen).items():
             total[name] += quality.mse(groups) / POLICIES
     return total

@@ -1,4 +1,4 @@
-"""slime's `--save-debug-train-data`: one `.pt` per rollout and rank."""
+"""Read slime's `--save-debug-train-data`: one `.pt` per rollout and rank."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from simlab.diagnosis.log import Problem
 from simlab.diagnosis.rows import Ragged
 from simlab.diagnosis.torch_file import load
 
-# Key of `rollout_data` -> column; lists over samples of what belongs to the response's tokens.
+# Key of `rollout_data` -> column; lists over samples, each over the response's tokens.
 TOKENS = {
     "log_probs": "logp_train",
     "rollout_log_probs": "logp_infer",
@@ -25,20 +25,23 @@ SAMPLES = {
 
 
 def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], list[Problem]]:
-    """Return the columns over tokens, those over sequences, and what is not used.
+    """Return the columns over tokens, those over sequences, and the ignored columns.
 
-    Raises `ValueError` naming the file for a pickle that asks for more than arrays, or is no slime dump.
+    Raises:
+        ValueError: The pickle needs more than arrays, or is not a slime dump.
     """
     content = load(path)
     data = content.get("rollout_data") if isinstance(content, dict) else None
     if not isinstance(data, dict):
-        raise ValueError(f"{path.name}: no rollout_data in it; expected slime's --save-debug-train-data")
+        raise ValueError(
+            f"{path.name} must be a dump of slime's --save-debug-train-data, got no rollout_data"
+        )
     tokens = {column: _ragged(data[key], key) for key, column in TOKENS.items() if key in data}
     if "tokens" in data and "response_lengths" in data:
         tokens["ids"] = _responses(data["tokens"], data["response_lengths"])
     count = len(next(iter(tokens.values())).lengths) if tokens else 0
     problems = [
-        Problem(path.name, None, f"{column} has {len(ragged.lengths)} samples, not {count}: not used")
+        Problem(path.name, None, f"{column} must have {count} samples, got {len(ragged.lengths)}: ignored")
         for column, ragged in tokens.items()
         if len(ragged.lengths) != count
     ]
@@ -48,7 +51,7 @@ def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], li
         if key in data and column not in scalars:
             values = _numbers(data[key], count)
             if values is None:
-                problems.append(Problem(path.name, None, f"{key} is not one number per sample: not used"))
+                problems.append(Problem(path.name, None, f"{key} must have one number per sample: ignored"))
             else:
                 scalars[column] = values
     return tokens, scalars, problems
@@ -60,7 +63,7 @@ def _integer(value: Any) -> int:
 
 def _ragged(rows: Any, key: str) -> Ragged:
     if not isinstance(rows, list):
-        raise ValueError(f"{key} is no list over samples")
+        raise ValueError(f"{key} must be a list over samples")
     arrays = [np.ravel(_array(row)) for row in rows]
     lengths = np.array([-1 if row is None else len(array) for row, array in zip(rows, arrays, strict=True)])
     values = np.concatenate(arrays) if arrays else np.zeros(0, np.float32)
@@ -71,17 +74,17 @@ def _array(row: Any) -> np.ndarray:
     if row is None:
         return np.zeros(0, np.float32)
     if isinstance(row, list) and not all(type(number) in (int, float, bool) for number in row):
-        raise ValueError("a sample holds lists, not numbers")
+        raise ValueError("samples must be numbers, got lists")
     array = np.asarray(row)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"a sample holds {type(row).__name__}, not numbers")
+        raise ValueError(f"samples must be numbers, got {type(row).__name__}")
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 
 
 def _responses(rows: Any, lengths: Any) -> Ragged:
-    """The last `length` of each sample's tokens, which begin with its prompt."""
+    """Return the last `length` tokens of each sample, without its prompt."""
     if not (isinstance(rows, list) and isinstance(lengths, list) and len(rows) == len(lengths)):
-        raise ValueError("tokens and response_lengths are no lists of equal length")
+        raise ValueError("tokens and response_lengths must be lists of equal length")
     kept = [
         _array(row)[max(0, np.size(row) - _integer(length)) :]
         for row, length in zip(rows, lengths, strict=True)
@@ -90,7 +93,7 @@ def _responses(rows: Any, lengths: Any) -> Ragged:
 
 
 def _first(row: Any) -> float:
-    """A number, or the first in a list or array; `ValueError` or `TypeError` for anything else."""
+    """Return a number, or the first of a list or array; raise ValueError or TypeError otherwise."""
     if isinstance(row, list):
         row = row[0]
     return float(row.flat[0] if isinstance(row, np.ndarray) else row)

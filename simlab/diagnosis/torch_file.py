@@ -1,7 +1,7 @@
-"""Files of `torch.save`, without torch and without running anything that is in them.
+"""Read files of `torch.save` without torch and without running their code.
 
 Such a file is a zip of stored (never compressed) records: a pickle, and the bytes of each tensor. The pickle
-may call nothing but the functions below, which build arrays; whatever else it names ends the reading.
+may call only the functions below, which build arrays; any other name is rejected.
 """
 
 import io
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-LARGEST_PICKLE = 2**28
+MAX_PICKLE_BYTES = 2**28
 MAX_NUMBERS = 2**29
-"""Numbers in all tensors of a file together: a tensor may be wider than its storage."""
+"""Maximum total size of the tensors of a file: with stride 0 a tensor is larger than its storage."""
 
-# Stored numbers by the class that the pickle names; BF16 is widened to float32.
+# dtype of the stored numbers by class name; BF16 is widened to float32.
 STORAGES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -45,25 +45,26 @@ CORRUPT = (
     TypeError,
     struct.error,
 )
-"""What opcodes in disorder end in."""
+"""Exceptions that corrupt opcodes raise."""
 
 
 def load(path: Path) -> Any:
-    """Return what `torch.save` wrote, tensors as arrays: dicts, lists, numbers, text, nothing else.
+    """Return the content of a file of `torch.save`: arrays, dicts, lists, numbers, text.
 
-    Raises `ValueError` naming the file for anything else in it, and for records that do not fit the file.
+    Raises:
+        ValueError: The file has anything else, or records that do not fit it.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             return _Reader(path, archive).load()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path.name}: no file of torch.save, or a truncated one ({error})") from error
+        raise ValueError(f"{path.name} must be a complete file of torch.save, got: {error}") from error
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path.name}: {error}") from error
     except (*CORRUPT, ValueError) as error:
         if str(error).startswith(f"{path.name}: "):
             raise
-        raise ValueError(f"{path.name}: its pickle is corrupt ({type(error).__name__}: {error})") from error
+        raise ValueError(f"{path.name}: the pickle is corrupt ({type(error).__name__}: {error})") from error
 
 
 class _Reader:
@@ -74,13 +75,13 @@ class _Reader:
         self.sizes = {info.filename: info for info in archive.infolist()}
         pickles = [name for name in self.sizes if name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise ValueError(f"{path.name}: {len(pickles)} pickles in it, not one of torch.save")
+            raise ValueError(f"{path.name}: a file of torch.save must have one pickle, got {len(pickles)}")
         self.pickle, self.root = pickles[0], pickles[0].removesuffix("data.pkl")
 
     def load(self) -> Any:
         reader = self
 
-        # The one in Python: that in C sets aside a memo as large as a pickle asks for.
+        # The Python implementation: the C one allocates a memo of any size that the pickle names.
         class Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue]
             def find_class(self, module: str, name: str) -> Any:
                 return reader.allowed(module, name)
@@ -88,34 +89,34 @@ class _Reader:
             def persistent_load(self, pid: Any) -> np.ndarray:
                 return reader.storage(pid)
 
-        return Unpickler(io.BytesIO(self.record(self.pickle, LARGEST_PICKLE))).load()
+        return Unpickler(io.BytesIO(self.record(self.pickle, MAX_PICKLE_BYTES))).load()
 
     def record(self, name: str, most: int) -> bytes:
         info = self.sizes.get(name)
         if info is None:
             raise ValueError(f"{self.path.name}: record {name!r} is missing")
         if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{self.path.name}: record {name!r} is compressed; torch.save stores")
+            raise ValueError(f"{self.path.name}: record {name!r} must not be compressed")
         if info.file_size > min(most, self.path.stat().st_size):
             raise ValueError(f"{self.path.name}: record {name!r} claims {info.file_size:,} bytes")
         return self.archive.read(info)
 
     def allowed(self, module: str, name: str) -> Any:
-        """Return what a pickle may name, made anew so that it cannot change the lab's own."""
+        """Return a fresh object for an allowed name, so that a pickle cannot modify shared ones."""
         if module in ("torch", "torch.storage") and name in STORAGES:
             return name
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return self.builder()
         if (module, name) == ("collections", "OrderedDict"):
             return lambda *pairs: dict(*pairs)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a log does not need: refused")
+        raise pickle.UnpicklingError(f"the pickle names {module}.{name}, which is not allowed in a log")
 
     def storage(self, pid: Any) -> np.ndarray:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and pid[1] in STORAGES):
-            raise pickle.UnpicklingError("it has a record that is no tensor storage: refused")
+            raise pickle.UnpicklingError("the pickle has a record that is not a tensor storage")
         kind, key = STORAGES[pid[1]], str(pid[2])
         if not re.fullmatch(r"[0-9]{1,12}", key):
-            raise pickle.UnpicklingError(f"it names a record {key!r}: refused")
+            raise pickle.UnpicklingError(f"the pickle names a record {key!r}, which is not a number")
         if (kind, key) not in self.storages:
             halves = kind == "bf16"
             raw = self.record(f"{self.root}data/{key}", self.path.stat().st_size)
@@ -125,7 +126,7 @@ class _Reader:
         return self.storages[kind, key]
 
     def builder(self) -> Callable[..., np.ndarray]:
-        """Return what builds the tensors of this file."""
+        """Return the function that builds the tensors of this file."""
 
         def build(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
             array = _tensor(self.path.name, storage, offset, size, stride)

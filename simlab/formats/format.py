@@ -1,5 +1,6 @@
 """The record of a number format: numbers only, so that precision can be traced and swept."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from simlab.core.pytree import Flag, Integer, Scalar, pytree
 # float32 arithmetic flushes subnormals to zero, so a format either shares them (min_exponent -126) or has a
 # quantum so far above them that 24 more bits survive.
 SMALLEST_QUANTUM_EXPONENT = -102
-FLOAT32_MIN_EXPONENT = -126
+FLOAT32_MIN_EXPONENT, FLOAT32_MAX_EXPONENT = -126, 127
 E8M0_MIN_EXPONENT = -127
 
 Record = TypeVar("Record")
@@ -80,6 +81,17 @@ class Format:
 def stack(records: list[Record]) -> Record:
     """Stack records of numbers (formats, roundings) leaf by leaf, ready for `jax.vmap`."""
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *records)
+
+
+def with_float32_range(fmt: Format) -> Format:
+    """Return `fmt` with the largest numbers that its mantissa holds, if its range is that of float32.
+
+    Other formats are returned unchanged.
+    """
+    if fmt.min_exponent != FLOAT32_MIN_EXPONENT or fmt.max_finite < 2.0**FLOAT32_MAX_EXPONENT:
+        return fmt
+    largest = np.float32((2.0 - 2.0 ** -int(fmt.mantissa_bits)) * 2.0**FLOAT32_MAX_EXPONENT)
+    return replace(fmt, max_finite=largest, min_finite=-largest)
 
 
 def _check_width(mantissa_bits: int, min_exponent: int, max_finite: float) -> None:

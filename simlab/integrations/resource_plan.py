@@ -156,7 +156,7 @@ def parameter_counts(config: TransformerConfig) -> tuple[int, int]:
 def memory_items(config: TransformerConfig, count: int, device: Device, step: Step) -> list[Item]:
     """Return bytes per device while training and while sampling.
 
-    Source: S. Rajbhandari et al. 2020, ZeRO, Sec. 3.1.
+    Reference: S. Rajbhandari et al. 2020, ZeRO, Sec. 3.1.
     Deviation: nothing is added for fragmentation, communication buffers or the framework.
     """
     total, _ = parameter_counts(config)

@@ -16,7 +16,7 @@ from simlab.objectives.objective import (
     with_overrides,
 )
 from simlab.objectives.switch import switch_coefficients
-from simlab.objectives.vocabulary import on_sampler_support
+from simlab.objectives.vocabulary_terms import on_sampler_support
 
 __all__ = [
     "ADVANTAGES",

@@ -57,7 +57,7 @@ from simlab.objectives.transforms import (
     Unchanged,
 )
 from simlab.objectives.trust_regions import DppoKl, DppoTv, Drpo, Ipo, Kpop, M2po
-from simlab.objectives.vocabulary import ScoreCentering
+from simlab.objectives.vocabulary_terms import ScoreCentering
 from simlab.objectives.weighted_likelihood import Dro, Vespo
 
 GRPO = Objective(advantages.grpo, Clipped(token_ratio, DualClip(0.2, 0.2, inf)))

@@ -23,7 +23,7 @@ from simlab.objectives.ratios import Surrogate
 from simlab.objectives.rejection import OffPolicySequenceMask
 from simlab.objectives.token_baseline import OptimalTokenBaseline
 from simlab.objectives.transforms import GroupTransform
-from simlab.objectives.vocabulary import ScoreCentering
+from simlab.objectives.vocabulary_terms import ScoreCentering
 
 Weights = Callable[[TokenBatch, Array], Array]
 
@@ -194,13 +194,20 @@ def _paths(objective: Objective) -> dict[str, list[tuple]]:
     return paths
 
 
-def with_overrides(objective: Objective, name: str = "this objective", **overrides: Any) -> Objective:
+def with_overrides(
+    objective: Objective, overrides: Mapping[str, Any] | str = "this objective", **more: Any
+) -> Objective:
     """Return `objective` with numbers or choices replaced; numbers may be traced.
+
+    Overrides are a mapping, `{"clip_high": 0.3}`, or keywords. A string in place of the mapping is what error
+    messages call the objective.
 
     Raises `ValueError` listing the valid names for one that the objective does not use, listing the choices
     for an unknown choice, for a number out of its range, and for a name that two of its stages share.
     """
-    for key, value in overrides.items():
+    name = overrides if isinstance(overrides, str) else "this objective"
+    changes = more if isinstance(overrides, str) else {**overrides, **more}
+    for key, value in changes.items():
         paths = lookup(_paths(objective), key, kind=f"override of {name}:")
         if len(paths) > 1:
             raise ValueError(f"{key!r} is used by {len(paths)} stages of {name}; set it where they are built")

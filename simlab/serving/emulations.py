@@ -19,7 +19,7 @@ _SUMS = "the order of sums of its kernels"
 def vllm_cpu_emulations() -> dict[str, Emulation]:
     """Return `bf16-fp8kv truncated`: `bf16-fp8kv`, but keys and values are cut to FP8, not rounded.
 
-    Source: log-probs of vLLM 0.32 on a CPU, token by token.
+    Reference: log-probs of vLLM 0.32 on a CPU, token by token.
     """
     card = ENGINE_CARDS["bf16-fp8kv"]
     attention = replace(card.engine.attention, cache=Site.of("e4m3fn", "toward_zero"))
@@ -29,7 +29,7 @@ def vllm_cpu_emulations() -> dict[str, Emulation]:
 def _engine(weights: Site) -> Engine:
     """Products of `weights` with activations that are int8 in blocks of 32; attention reads float16.
 
-    Source: llama.cpp ggml ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0, ggml_vec_dot_f16.
+    Reference: llama.cpp ggml ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0, ggml_vec_dot_f16.
     """
     product = Linear(Site.of("int8", scaling=Scaling("block", block=BLOCK)), weights, Site())
     half, attention = Site.of("fp16"), Engine().attention

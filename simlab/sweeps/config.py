@@ -14,8 +14,9 @@ import jaxlib
 from simlab.core.catalog import lookup, shown
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.objectives import Objective, TokenBatch, objective_value
+from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.plain import Plain, number, plain, read
-from simlab.sweeps.start import read_start, start_key
+from simlab.sweeps.start import model_of_start, read_start, start_key
 from simlab.training.recipe import Recipe
 
 COMPUTING = [
@@ -82,23 +83,67 @@ class RunConfig(_Fields):
 FIELDS = tuple(field.name for field in dataclasses.fields(RunConfig))
 
 
+DEFAULTS: dict[str, Plain] = {"engines": "f32/f32", "objective": "grpo"}
+"""What a run has when its config names none."""
+
+
 def run_config(
     values: "RunConfig | Mapping[str, Plain]", changes: Mapping[str, Plain] | None = None
 ) -> RunConfig:
     """Return the run of `values` with `changes`, whose names may be dotted: `optimizer.learning_rate`.
 
-    Raises `ValueError` for unknown names, listing those there are, and whatever `RunConfig` raises.
+    Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
+    Raises `ValueError` for unknown names, listing the allowed ones, and whatever `RunConfig` raises.
     """
-    table = values.as_dict() if isinstance(values, RunConfig) else dict(values)
+    changes = changes or {}
+    table = values.as_dict() if isinstance(values, RunConfig) else {**DEFAULTS, **values}
+    short = {name: table.pop(name) for name in ALIASES if name in table}
     # The whole before its parts: `objective` first, then `objective.clip_low`.
-    for dotted in sorted(changes or {}, key=lambda name: name.count(".")):
-        table = _changed(table, dotted.split("."), (changes or {})[dotted])
+    for dotted in sorted(changes, key=lambda name: name.count(".")):
+        if dotted not in ALIASES:
+            table = _changed(table, dotted.split("."), changes[dotted])
+    short |= {name: changes[name] for name in ALIASES if name in changes}
+    for name in ALIASES:
+        for dotted, value in ALIASES[name](table, short[name]).items() if name in short else ():
+            if dotted not in changes:
+                table = _changed(table, dotted.split("."), value)
     for name in table:
-        lookup(dict.fromkeys(FIELDS), name, "field of the run")
+        _check_known(name)
+    if "model" not in table and table.get("warm_start") is not None:
+        table["model"] = model_of_start(table["warm_start"])
     missing = [f.name for f in dataclasses.fields(RunConfig) if f.name not in table and _required(f)]
     if missing:
         raise ValueError(f"a run needs {', '.join(missing)}")
     return RunConfig(**table)
+
+
+def _check_known(name: str) -> None:
+    """Raise `ValueError` for an unknown field, naming the place of a nested field of that name."""
+    if name in FIELDS:
+        return
+    places = [path for path in nested_fields() if path.rpartition(".")[2] == name]
+    if places:
+        others = f" ({len(places) - 1} other fields have this name)" if len(places) > 1 else ""
+        raise ValueError(f"unknown field of the run {shown(name)}; did you mean {places[0]!r}?{others}")
+    lookup(dict.fromkeys((*FIELDS, *ALIASES)), name, "field of the run")
+
+
+@cache
+def nested_fields() -> tuple[str, ...]:
+    """Return the dotted path of every field below those of a run, without the training engine's."""
+    paths: dict[str, None] = {}
+    for field, hint in typing.get_type_hints(Recipe).items():
+        for path in _paths_below(hint, field):
+            paths[path] = None
+    return tuple(path for path in paths if not path.startswith("engines.train."))
+
+
+def _paths_below(hint: Any, above: str) -> Iterator[str]:
+    for option in (hint, *typing.get_args(hint)):
+        if dataclasses.is_dataclass(option):
+            for name, inner in typing.get_type_hints(option).items():
+                yield f"{above}.{name}"
+                yield from _paths_below(inner, f"{above}.{name}")
 
 
 def recipe_of(config: RunConfig) -> Recipe:

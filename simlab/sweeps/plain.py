@@ -16,6 +16,7 @@ import numpy as np
 from simlab.core.catalog import lookup, shown
 from simlab.engines import ENGINES, Engine, EnginePair, Site, find_pair
 from simlab.formats import FORMATS, ROUNDINGS, SCALINGS, Format, Rounding, Scaling
+from simlab.formats.format import with_float32_range
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.objectives import Objective, named, override_names, with_overrides
 from simlab.sweeps.ranges import check_range
@@ -197,7 +198,14 @@ def _changed(record: Any, changes: Mapping[str, Plain], where: str) -> Read:
         # As text, because NaN differs from itself.
         if repr(plain(found[field])) != repr(plain(start)):
             canonical[field] = said
-    return (_naming(where, lambda: dataclasses.replace(record, **found)) if found else record), canonical
+    changed = _naming(where, lambda: dataclasses.replace(record, **found)) if found else record
+    # A narrower float32 has a smaller largest number; scaled formats keep theirs.
+    narrowed = (
+        isinstance(changed, Format)
+        and "mantissa_bits" in found
+        and not {"max_finite", "min_finite"} & set(found)
+    )
+    return (with_float32_range(changed) if narrowed else changed), canonical
 
 
 def _named_class(catalog: Mapping[str, type], word: str, value: Plain, where: str, present: Any) -> Read:

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 
 from simlab.core.catalog import shown
+from simlab.sweeps.aliases import PROJECTION
+from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid
 from simlab.sweeps.program import program_name, static_signature, swept_recipe
@@ -135,12 +137,28 @@ def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
         and not any(name == field or name.startswith(f"{field}.") for field in spelled)
         and len({repr(table.get(name)) for table in tables}) > 1
     ]
+    shared = {
+        weights
+        for weights, activations in _operand_pairs(varied)
+        if all(table.get(weights) == table.get(activations) for table in tables)
+    }
+    short = short_names(names)
     labels = []
     for point, table in zip(grid.points, tables, strict=True):
         parts = [
-            str(table[name]) if isinstance(table[name], str) else f"{name}={table[name]}"
+            str(table[name]) if isinstance(table[name], str) else f"{short[name]}={table[name]}"
             for name in varied
-            if name in table
+            if name in table and name not in shared
         ]
         labels.append(", ".join([point.arm, *parts] if point.arm else parts) or "all")
     return labels
+
+
+def _operand_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (weights, activations) of the inference engine's projections, of the names that have both."""
+    pairs = [
+        (name, name.replace(".weights", ".activations"))
+        for name in names
+        if name.startswith(f"{PROJECTION}.w")
+    ]
+    return [(weights, activations) for weights, activations in pairs if activations in names]

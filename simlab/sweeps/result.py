@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simlab.core.results import Results
+from simlab.sweeps.column_names import PATHS, with_short_names
 from simlab.sweeps.store import Store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OWN = ("run", "arm", "status", "diverged_at", "steps_made")
+OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_made")
+ALWAYS = ("objective",)
+"""Columns of the config that `frame` shows although they do not vary."""
 
 
 class SweepResult:
@@ -27,8 +30,23 @@ class SweepResult:
 
     def __repr__(self) -> str:
         """Return folder and counts."""
-        broken = sum(status == "diverged" for status in self._runs["status"])
-        return f"SweepResult({str(self.folder)!r}: {len(self._runs)} runs, {broken} diverged)"
+        broken = "".join(f"; {line}" for line in self.problems())
+        return f"SweepResult({str(self.folder)!r}: {len(self._runs)} runs{broken})"
+
+    def problems(self) -> list[str]:
+        """Return a line for each way in which runs diverged or died, such as
+
+        `2 of 24 runs dead: zero gradient since step 5`; several runs name the earliest step.
+        """
+        count, lines = len(self._runs), []
+        diverged = self._runs[self._runs["status"] == "diverged"]
+        if len(diverged):
+            lines.append(
+                f"{len(diverged)} of {count} runs diverged, first at step {diverged['diverged_at'].min()}"
+            )
+        for why, dead in self._runs[self._runs["status"] == "dead"].groupby("dead_because", sort=False):
+            lines.append(f"{len(dead)} of {count} runs dead: {why} since step {dead['dead_since'].min()}")
+        return lines
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -36,7 +54,11 @@ class SweepResult:
         return Results(self.folder).manifest
 
     def runs(self) -> pd.DataFrame:
-        """Return one row per run: key, arm, status, config."""
+        """Return one row per run: key, arm, status, config; `attrs["paths"]` has the full names."""
+        return with_short_names(self._runs)
+
+    def stored_runs(self) -> pd.DataFrame:
+        """Return `runs` with full paths as column names, as `run_config` reads them back."""
         return self._runs.copy()
 
     def steps(self) -> pd.DataFrame:
@@ -48,12 +70,23 @@ class SweepResult:
         return self._table("vectors")
 
     def frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return `steps` with columns of the config: those named, by default those that vary, and the arm."""
-        return self.steps().merge(self._chosen(columns), on="run", sort=False)
+        """Return one row per run and step: the scalar metrics, the arm, and columns of the config.
+
+        `columns` are short names or full paths, and keep the name they are asked by; by default the objective
+        and all columns that vary.
+        Raises `ValueError` for a column that no run has, listing the columns.
+        """
+        return self._joined(self.steps(), columns)
 
     def vector_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return `vectors` with columns of the config, as `frame` does."""
-        return self.vectors().merge(self._chosen(columns), on="run", sort=False)
+        return self._joined(self.vectors(), columns)
+
+    def _joined(self, table: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
+        chosen = self._chosen(columns)
+        frame = table.merge(chosen, on="run", sort=False)
+        frame.attrs = dict(chosen.attrs)
+        return frame
 
     def curves(
         self, metrics: str | Sequence[str] = ("reward", "std_rho"), by: str = "arm", smooth: int = 10
@@ -73,12 +106,17 @@ class SweepResult:
         return [str(name) for name in table if len({repr(value) for value in table[name]}) > 1]
 
     def _chosen(self, columns: Sequence[str] | None) -> pd.DataFrame:
+        runs = self.runs()
         if columns is None:
-            columns = [name for name in self.varying(self._runs) if name not in OWN]
-        absent = [name for name in columns if name not in self._runs]
+            varying = self.varying(runs)
+            shown = [name for name in runs if name in ALWAYS or name in varying]
+            columns = [name for name in shown if name not in OWN]
+        short = {path: name for name, path in runs.attrs[PATHS].items()}
+        asked = {short.get(name, name): name for name in columns}
+        absent = [name for name in asked if name not in runs]
         if absent:
-            raise ValueError(f"no column {absent[0]!r}; there are: {', '.join(self._runs)}")
-        return self._runs.loc[:, list(dict.fromkeys(["run", "arm", *columns]))]
+            raise ValueError(f"no column {absent[0]!r}; there are: {', '.join(runs)}")
+        return runs.loc[:, list(dict.fromkeys(["run", "arm", *asked]))].rename(columns=asked)
 
     def _table(self, name: str) -> pd.DataFrame:
         if name not in self._tables:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import jax
 from simlab.core.catalog import shown
 from simlab.core.paths import shop_root
 from simlab.core.streams import stream
-from simlab.models.config import TransformerConfig
+from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.compile_cache import one_order
 from simlab.sweeps.plain import Plain, number, read_fields
@@ -44,6 +45,35 @@ def read_start(value: Plain, model: TransformerConfig) -> Plain:
     except ValueError as error:
         raise ValueError(f"warm_start: {error}") from error
     return {"file": str(path), "sha256": _digest(path, written)}
+
+
+def model_of_start(value: Plain) -> Plain:
+    """Return the model of a file of parameters, as a preset's name or a table of changes to one.
+
+    Files do not name their model; its preset is the one whose parameters have the same names and shapes.
+    Raises `ValueError` for a table, which trains a model of any shape, and for a file that fits no preset.
+    """
+    name = value.get("file") if isinstance(value, Mapping) else value
+    if not isinstance(name, str | Path):
+        raise ValueError("model: a value is needed, because this warm start is trained, not read from a file")
+    path = _find(str(name))
+    return _preset_of(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _preset_of(path: Path, written: int) -> Plain:
+    exact = {preset: (preset, config) for preset, config in MODELS.items()}
+    without = {
+        preset: ({"name": preset, "qk_norm": False}, replace(config, qk_norm=False))
+        for preset, config in MODELS.items()
+    }
+    for value, config in (*exact.values(), *without.values()):
+        try:
+            _check_fit(path, written, config)
+        except ValueError:
+            continue
+        return value
+    raise ValueError(f"model: a value is needed, because {path.name} fits none of {', '.join(MODELS)}")
 
 
 def start_key(start: Plain) -> Plain:

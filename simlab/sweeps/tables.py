@@ -2,16 +2,18 @@
 
 | table | one row per | columns |
 |---|---|---|
-| `runs` | run, in the order of the grid | `run` (its key), `arm`, `status` (`finished` or `diverged`),
-  `diverged_at` (step from 0, -1 if it did not), `steps_made`, then every field of the config under its dotted
-  name: `objective`, `objective.clip_low`, `optimizer.learning_rate`, `warm_start` (its content hash), ... |
+| `runs` | run, in the order of the grid | `run` (its key), `arm`, `status` (`finished`, `diverged`, `dead`),
+  `diverged_at` and `dead_since` (step from 0, -1 if it did not), `dead_because`, `steps_made`, then every
+  field of the config under its dotted path: `objective`, `objective.clip_low`, ... In `SweepResult.runs()`
+  and `frame()` these columns have short names: `clip_low`. |
 | `steps` | run and step | `run`, `step` from 0, then every scalar metric of the training step under its name,
   float32, as measured on the rollout of that step, before its update |
 | `vectors` | run, step, metric and place | `run`, `step`, `metric`, `index`, `value`; the place of a
   `..._by_pi_train` metric is a bin, between `simlab.metrics.PROBABILITY_EDGES[index]` and the next edge |
 
 A field that a run does not have (the `clip_low` of an objective without one) is empty in its row. A run that
-diverges (one of `WATCHED` is not finite) keeps the step at which it did, and has no later rows.
+diverges (one of `WATCHED` is not finite) keeps the step at which it did, and has no later rows. A run is dead
+if its gradient or its reward is exactly zero to the end, from step `DEAD_BY` or from the first half on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,9 @@ import pandas as pd
 
 # Not finite only when something broke; other metrics are NaN where there is nothing to average.
 WATCHED = ("grad_norm", "entropy", "reward")
+DEAD_BY = 5
+DEAD = {"grad_norm": "zero gradient", "reward": "zero reward"}
+"""Metrics that are exactly zero for the rest of a dead run, and how the result reports it."""
 
 Metrics = Mapping[str, np.ndarray]
 
@@ -43,6 +48,23 @@ def diverged_at(metrics: Metrics) -> int:
     return int(where[0]) if len(where) else -1
 
 
+def dead_since(metrics: Metrics) -> tuple[int, str]:
+    """Return the step from which a run is dead and why, or (-1, "").
+
+    A metric of `DEAD` must be zero for the last `DEAD_BY` steps or more, beginning at step `DEAD_BY` or in
+    the first half of the run.
+    """
+    for name, why in DEAD.items():
+        if name not in metrics:
+            continue
+        values = np.asarray(metrics[name])
+        moving = np.flatnonzero(values != 0)
+        since = int(moving[-1]) + 1 if len(moving) else 0
+        if len(values) - since >= DEAD_BY and since <= max(DEAD_BY, len(values) // 2):
+            return since, why
+    return -1, ""
+
+
 def run_tables(key: str, columns: Mapping[str, Any], metrics: Metrics) -> RunTables:
     """Return the tables of a run from its metrics, each [steps, ...]."""
     first = diverged_at(metrics)
@@ -51,10 +73,13 @@ def run_tables(key: str, columns: Mapping[str, Any], metrics: Metrics) -> RunTab
     scalars = {name: values for name, values in kept.items() if values.ndim == 1}
     vectors = {name: values.reshape(made, -1) for name, values in kept.items() if values.ndim > 1}
     steps = {"run": [key] * made, "step": np.arange(made, dtype=np.int32)} | scalars
+    since, why = dead_since(scalars) if first < 0 else (-1, "")
     record = {
         "run": key,
-        "status": "diverged" if first >= 0 else "finished",
+        "status": "diverged" if first >= 0 else "dead" if since >= 0 else "finished",
         "diverged_at": first,
+        "dead_since": since,
+        "dead_because": why,
         "steps_made": made,
         "columns": dict(columns),
     }
@@ -78,7 +103,7 @@ def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def runs_table(records: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> pd.DataFrame:
     """Return the `runs` table of these records, in their order."""
-    own = ("run", "status", "diverged_at", "steps_made")
+    own = ("run", "status", "diverged_at", "dead_since", "dead_because", "steps_made")
     columns = {"run": [], "arm": list(arms)} | {name: [] for name in own}
     columns |= {name: [] for record in records for name in record["columns"]}
     for record in records:

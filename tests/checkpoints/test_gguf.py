@@ -44,7 +44,7 @@ NAMES = {
 }
 
 
-def test_names_are_those_of_the_package():
+def test_gguf_tensor_names_match_package():
     for part, name in _GGUF_LAYER.items():
         whole = "blk.{bid}." + name.removesuffix(".weight").removesuffix(".bias")
         assert whole == gguf.TENSOR_NAMES[NAMES[part.removesuffix("_bias")]]
@@ -125,7 +125,7 @@ def state_of(architecture):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_tensor_lands_in_its_place(tmp_path, architecture):
+def test_reader_maps_every_tensor(tmp_path, architecture):
     state = state_of(architecture)
     path = write_gguf(tmp_path / "m.gguf", architecture, gguf_tensors(state, architecture))
     config, params = load_checkpoint(path)
@@ -152,7 +152,7 @@ def test_every_tensor_lands_in_its_place(tmp_path, architecture):
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_quantized_types_are_dequantized_as_the_package_does(tmp_path, kind):
+def test_gguf_dequantizes_like_package(tmp_path, kind):
     kind = gguf.GGMLQuantizationType[kind]
     generator = np.random.default_rng(0)
     # Rows must be whole blocks of 32.
@@ -200,9 +200,9 @@ def test_quantized_types_are_dequantized_as_the_package_does(tmp_path, kind):
     assert np.abs(expected - down).max() < np.abs(down).max() / 8
 
 
-def test_broken_files_are_named(tmp_path):
+def test_gguf_rejects_broken_files(tmp_path):
     (tmp_path / "no.gguf").write_bytes(b"PK\x03\x04 and more")
-    with pytest.raises(ValueError, match=r"no.gguf is no GGUF file"):
+    with pytest.raises(ValueError, match=r"no.gguf is not a GGUF file"):
         load_checkpoint(tmp_path / "no.gguf")
     whole = write_gguf(tmp_path / "m.gguf", "qwen3", gguf_tensors(state_of("qwen3"), "qwen3"))
     content = whole.read_bytes()
@@ -221,12 +221,12 @@ def test_broken_files_are_named(tmp_path):
         ("llama", {}, {"experts": True}, "experts in architecture 'llama' are not supported"),
         ("qwen3", {"blk.0.attn_q.weight": None}, {}, "lacks tensor 'blk.0.attn_q.weight'"),
         ("qwen3", {"blk.9.attn_q.weight": np.ones(2, np.float32)}, {}, "unexpected tensor 'blk.9.attn_q"),
-        ("qwen3", {"output_norm.weight": np.ones(3, np.float32)}, {}, r"has shape \[3\]; expected \[16\]"),
-        ("qwen3", {"output_norm.weight": np.ones(16, np.int32)}, {}, "is stored as I32"),
-        ("qwen3", {"token_embd.weight": None}, {}, "lacks tensor 'token_embd.weight'"),
+        ("qwen3", {"output_norm.weight": np.ones(3, np.float32)}, {}, r"must have shape \[16\], got \[3\]"),
+        ("qwen3", {"output_norm.weight": np.ones(16, np.int32)}, {}, "got I32"),
+        ("qwen3", {"token_embd.weight": None}, {}, "must have the tensor 'token_embd.weight'"),
     ],
 )
-def test_what_the_lab_does_not_have_is_refused_by_name(tmp_path, architecture, change, more, words):
+def test_reader_rejects_unsupported_options(tmp_path, architecture, change, more, words):
     known = architecture if architecture in ARCHITECTURES else "qwen3"
     tensors = {**gguf_tensors(state_of(known), known), **change}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -235,7 +235,7 @@ def test_what_the_lab_does_not_have_is_refused_by_name(tmp_path, architecture, c
         load_checkpoint(path)
 
 
-def test_without_the_package_it_says_what_to_install(tmp_path, monkeypatch):
+def test_gguf_without_package_names_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(ImportError, match=r"pip install 'simlab\[hf\]'"):

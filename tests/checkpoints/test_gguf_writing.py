@@ -20,7 +20,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_written_is_read_back(name, tmp_path):
+def test_gguf_round_trips(name, tmp_path):
     config = CONFIGS[name]
     params = init_params(jax.random.key(0), config)
     path = save_gguf(tmp_path / "policy.gguf", config, params, stored="f32")
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back(name, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_quantized_matrices_and_exact_norms(tmp_path):
+def test_gguf_quantizes_matrices_and_keeps_norms(tmp_path):
     """q8_0: 127 levels to the largest of 32 numbers on either side, and a float16 scale."""
     params = init_params(jax.random.key(0), MOE)
     params = {**params, "norm": params["norm"] * np.float32(1.1)}
@@ -51,13 +51,13 @@ def test_quantized_matrices_and_exact_norms(tmp_path):
         assert apart.max() > 0
 
 
-def test_what_llama_cpp_cannot_do_is_refused(tmp_path):
+def test_gguf_rejects_what_llama_cpp_cannot_do(tmp_path):
     params = init_params(jax.random.key(0), MOE)
     with pytest.raises(ValueError, match="unknown GGUF format 'q8'"):
         save_gguf(tmp_path / "p.gguf", MOE, params, stored="q8")
-    with pytest.raises(ValueError, match="always normalizes the shares"):
+    with pytest.raises(ValueError, match="norm_topk_prob must be True"):
         save_gguf(tmp_path / "p.gguf", replace(MOE, norm_topk_prob=False), params)
     narrow = replace(MOE, moe_intermediate_size=48)
-    with pytest.raises(ValueError, match=r"rows of 48; Q8_0 stores blocks of 32"):
+    with pytest.raises(ValueError, match=r"must be a multiple of 32 for Q8_0, got 48"):
         save_gguf(tmp_path / "p.gguf", narrow, init_params(jax.random.key(0), narrow))
     assert not list(tmp_path.iterdir())

@@ -50,7 +50,7 @@ def measured(*arguments: str) -> tuple[int, int]:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_loading_and_saving_stream(tmp_path, dtype):
+def test_loading_and_saving_use_little_memory(tmp_path, dtype):
     saving, parameters = measured("save", str(tmp_path / "m"), dtype)
     assert 150e6 < parameters < 300e6
     assert saving < 0.2 * parameters

@@ -10,7 +10,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlab.checkpoints.safetensors_file import DTYPES, Planned, read_header, write_safetensors
+from simlab.checkpoints.safetensors_file import DTYPES, TensorToWrite, read_header, write_safetensors
 from tests.checkpoints.folders import write_raw, write_safetensors_by_hand
 from tests.tolerances import assert_exact
 
@@ -22,11 +22,13 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_library_reads_what_is_written(tmp_path, dtype):
+def test_library_reads_written_safetensors(tmp_path, dtype):
     path = tmp_path / "x.safetensors"
     tensors = {name: np.where(np.abs(x) > 1e4, 1e4, x).astype(np.float32) for name, x in TENSORS.items()}
     # A transposed view, as parameters are written.
-    planned = [Planned(name, x.swapaxes(-1, -2) if x.ndim > 1 else x, dtype) for name, x in tensors.items()]
+    planned = [
+        TensorToWrite(name, x.swapaxes(-1, -2) if x.ndim > 1 else x, dtype) for name, x in tensors.items()
+    ]
     write_safetensors(path, planned)
     expected = {name: values.astype(DTYPES[dtype]) for name, values, _ in planned}
     with safetensors.safe_open(path, framework="numpy") as file:
@@ -38,7 +40,7 @@ def test_the_library_reads_what_is_written(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_what_the_library_writes_is_read(tmp_path, dtype):
+def test_reader_reads_library_safetensors(tmp_path, dtype):
     path = tmp_path / "x.safetensors"
     with np.errstate(over="ignore"):
         tensors = {name: x.astype(dtype) for name, x in TENSORS.items()}
@@ -53,9 +55,9 @@ def test_what_the_library_writes_is_read(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("value", [7e4, -1e38])
-def test_a_weight_too_large_for_float16_is_named(tmp_path, value):
-    tensors = [Planned("w", np.asarray([1.0, value], np.float32), "F16")]
-    with pytest.raises(ValueError, match=r"a weight of 'w' is .*, too large for F16; allowed: F32, BF16"):
+def test_writer_rejects_float16_overflow(tmp_path, value):
+    tensors = [TensorToWrite("w", np.asarray([1.0, value], np.float32), "F16")]
+    with pytest.raises(ValueError, match=r"weights of 'w' must fit F16, got .* Use F32 or BF16"):
         write_safetensors(tmp_path / "x.safetensors", tensors)
     assert not list(tmp_path.iterdir())
 
@@ -66,29 +68,29 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        (b"{", "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'{"a": 1, "a": 2}', "a name stands twice"),
-        ([], "no table of tensors"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"a": 1, "a": 2}', "a name occurs twice"),
+        ([], "not a JSON object"),
         ({"a": 7}, "'a' .* must have dtype, shape and data_offsets"),
         ({"a": {**ENTRY, "more": 1}}, "must have dtype"),
-        ({"a": {**ENTRY, "dtype": "F8_E4M3"}}, "'a' .* is stored as 'F8_E4M3'; allowed: F32, F16, BF16"),
-        ({"a": {**ENTRY, "dtype": []}}, "is stored as"),
+        ({"a": {**ENTRY, "dtype": "F8_E4M3"}}, "'a' .* must be one of F32, F16, BF16, got 'F8_E4M3'"),
+        ({"a": {**ENTRY, "dtype": []}}, "must be one of F32"),
         ({"a": {**ENTRY, "shape": [2.0]}}, "corrupt: shape"),
         ({"a": {**ENTRY, "shape": [-2]}}, "corrupt: shape"),
         ({"a": {**ENTRY, "shape": [True, 2]}}, "corrupt: shape"),
-        ({"a": {**ENTRY, "shape": [2**62, 4]}}, "takes 73786976294838206464 bytes, not 8"),
-        ({"a": {**ENTRY, "shape": [3]}}, "takes 12 bytes, not 8"),
-        ({"a": {**ENTRY, "data_offsets": [8, 0]}}, "takes 8 bytes, not -8"),
+        ({"a": {**ENTRY, "shape": [2**62, 4]}}, "needs 73786976294838206464 bytes, got 8"),
+        ({"a": {**ENTRY, "shape": [3]}}, "needs 12 bytes, got 8"),
+        ({"a": {**ENTRY, "data_offsets": [8, 0]}}, "needs 8 bytes, got -8"),
         ({"a": {**ENTRY, "data_offsets": [0]}}, "corrupt: shape"),
-        ({"a": {**ENTRY, "data_offsets": [4, 12]}}, "'a' begins at byte"),
-        ({"a": {**ENTRY, "shape": [10**6], "data_offsets": [0, 4 * 10**6]}}, "is truncated: its tensors end"),
-        ({"a": {**ENTRY, "shape": [1], "data_offsets": [0, 4]}}, "is corrupt: its tensors end"),
-        ({"a": ENTRY, "b": ENTRY}, "'b' begins at byte"),
+        ({"a": {**ENTRY, "data_offsets": [4, 12]}}, "'a' must start at byte"),
+        ({"a": {**ENTRY, "shape": [10**6], "data_offsets": [0, 4 * 10**6]}}, "is truncated: the tensors end"),
+        ({"a": {**ENTRY, "shape": [1], "data_offsets": [0, 4]}}, "is corrupt: the tensors end"),
+        ({"a": ENTRY, "b": ENTRY}, "'b' must start at byte"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path, header, words):
+def test_reader_rejects_wrong_header(tmp_path, header, words):
     write_raw(tmp_path / "x.safetensors", header, bytes(8))
     with pytest.raises(ValueError, match=words) as error:
         read_header(tmp_path / "x.safetensors")
@@ -96,9 +98,9 @@ def test_a_header_that_lies_is_refused(tmp_path, header, words):
 
 
 @pytest.mark.parametrize("length", [9, 2**40, 2**63])
-def test_a_header_longer_than_its_file_is_refused(tmp_path, length):
+def test_reader_rejects_header_longer_than_file(tmp_path, length):
     (tmp_path / "x.safetensors").write_bytes(length.to_bytes(8, "little") + bytes(8))
-    with pytest.raises(ValueError, match="truncated or no safetensors file"):
+    with pytest.raises(ValueError, match="truncated or not a safetensors file"):
         read_header(tmp_path / "x.safetensors")
 
 
@@ -110,7 +112,7 @@ def sound(tmp_path_factory):
 
 
 @given(data=st.data())
-def test_no_cut_file_is_accepted(sound, data):
+def test_reader_rejects_truncated_file(sound, data):
     content = sound.read_bytes()
     cut = sound.with_name("cut.safetensors")
     cut.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
@@ -119,7 +121,7 @@ def test_no_cut_file_is_accepted(sound, data):
 
 
 @given(data=st.data())
-def test_a_changed_byte_is_refused_or_harmless(sound, data):
+def test_reader_rejects_or_survives_changed_byte(sound, data):
     """Nothing but a clear error comes out, and what is accepted can be read."""
     content = bytearray(sound.read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")

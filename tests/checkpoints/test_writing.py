@@ -37,7 +37,7 @@ def random_params(config):
 
 @pytest.mark.parametrize("shard_bytes", [10**9, 20_000])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_float32_comes_back_bit_for_bit(tmp_path, architecture, shard_bytes):
+def test_float32_round_trips_bit_exact(tmp_path, architecture, shard_bytes):
     config = ARCHITECTURES[architecture]
     params = random_params(config)
     folder = save_checkpoint(tmp_path / "m", config, params, shard_bytes=shard_bytes)
@@ -50,7 +50,7 @@ def test_float32_comes_back_bit_for_bit(tmp_path, architecture, shard_bytes):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_preset_has_an_architecture(tmp_path, name):
+def test_every_preset_has_architecture(tmp_path, name):
     zeros = jax.tree.map(
         lambda leaf: np.zeros(leaf.shape, leaf.dtype),
         jax.eval_shape(lambda: init_params(jax.random.key(0), MODELS[name])),
@@ -59,7 +59,7 @@ def test_every_preset_has_an_architecture(tmp_path, name):
 
 
 @pytest.mark.parametrize(("dtype", "storage"), [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)])
-def test_half_precision_is_rounded_once_to_nearest_even(tmp_path, dtype, storage):
+def test_writer_rounds_to_nearest_even(tmp_path, dtype, storage):
     params = random_params(TINY)
     folder = save_checkpoint(tmp_path / "m", TINY, params, dtype=dtype)
     assert json.loads((folder / "config.json").read_text())["torch_dtype"] == dtype
@@ -68,7 +68,7 @@ def test_half_precision_is_rounded_once_to_nearest_even(tmp_path, dtype, storage
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
-def test_w8a8_is_int8_rows_with_a_scale_each(tmp_path, architecture):
+def test_w8a8_has_int8_rows_with_scales(tmp_path, architecture):
     """Projections within half a step of what they were, the largest of a row exactly 127; all else BF16."""
     config = ARCHITECTURES[architecture]
     params = random_params(config)
@@ -94,14 +94,14 @@ def test_w8a8_is_int8_rows_with_a_scale_each(tmp_path, architecture):
         load_checkpoint(folders["w8a8"])
 
 
-def test_special_values_survive(tmp_path):
+def test_special_values_round_trip(tmp_path):
     params = random_params(TINY)
     odd = np.asarray([-0.0, np.inf, -np.inf, np.nan, 1e-45, 3.4e38], np.float32)
     params["norm"] = params["norm"].at[: len(odd)].set(odd)
     assert_exact(load_checkpoint(save_checkpoint(tmp_path / "m", TINY, params))[1]["norm"], params["norm"])
 
 
-def test_the_tokenizer_says_what_the_lab_says(tmp_path):
+def test_tokenizer_matches_vocabulary(tmp_path):
     folder = save_checkpoint(tmp_path / "m", TINY, random_params(TINY), max_position_embeddings=64)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     assert [tokenizer["model"]["vocab"][character] for character in CHARACTERS] == encode(CHARACTERS).tolist()
@@ -111,7 +111,7 @@ def test_the_tokenizer_says_what_the_lab_says(tmp_path):
     assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 64
 
 
-def test_another_vocabulary_takes_the_tokenizer_of_its_source(tmp_path):
+def test_writer_copies_source_tokenizer(tmp_path):
     config = replace(TINY, vocab_size=40)
     params = random_params(config)
     folder = save_checkpoint(tmp_path / "a", config, params)
@@ -119,11 +119,11 @@ def test_another_vocabulary_takes_the_tokenizer_of_its_source(tmp_path):
     (folder / "tokenizer.json").write_text("theirs")
     again = save_checkpoint(tmp_path / "b", config, params, tokenizer_from=folder)
     assert (again / "tokenizer.json").read_text() == "theirs"
-    with pytest.raises(FileNotFoundError, match=r"holds no tokenizer; looked for tokenizer.json"):
+    with pytest.raises(FileNotFoundError, match=r"must have a tokenizer file, one of tokenizer.json"):
         save_checkpoint(tmp_path / "c", config, params, tokenizer_from=tmp_path)
 
 
-def test_an_earlier_checkpoint_is_replaced_whole(tmp_path):
+def test_writer_replaces_checkpoint(tmp_path):
     params = random_params(TINY)
     save_checkpoint(tmp_path / "m", TINY, params, shard_bytes=20_000)
     save_checkpoint(tmp_path / "m", TINY, params)
@@ -132,22 +132,22 @@ def test_an_earlier_checkpoint_is_replaced_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_failure_leaves_the_earlier_checkpoint(tmp_path):
+def test_writer_keeps_checkpoint_when_failing(tmp_path):
     params = random_params(TINY)
     folder = save_checkpoint(tmp_path / "m", TINY, params)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     huge = {**params, "norm": params["norm"] * 1e6}
-    with pytest.raises(ValueError, match=r"a weight of 'model.norm.weight' is .* too large for F16"):
+    with pytest.raises(ValueError, match=r"weights of 'model.norm.weight' must fit F16"):
         save_checkpoint(folder, TINY, huge, dtype="float16")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_folder_with_other_things_is_not_touched(tmp_path):
+def test_writer_rejects_directory_with_other_files(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds 'thesis.tex', no part of a checkpoint"):
+    with pytest.raises(ValueError, match=r"has 'thesis.tex', which is not part of a checkpoint"):
         save_checkpoint(tmp_path, TINY, random_params(TINY))
-    with pytest.raises(ValueError, match=r"thesis.tex is a file"):
+    with pytest.raises(ValueError, match=r"got the file .*thesis.tex"):
         save_checkpoint(tmp_path / "thesis.tex", TINY, random_params(TINY))
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -163,27 +163,32 @@ def changed(name, value):
             TINY,
             lambda: changed("norm", jnp.ones(31)),
             {},
-            r"norm is float32\[31\]; .* float32\[32\]",
+            r"norm must be float32\[32\], got float32\[31\]",
         ),
-        (TINY, lambda: changed("norm", jnp.ones(32, jnp.bfloat16)), {}, r"norm is bfloat16\[32\]"),
-        (TINY, lambda: changed("lm_head", jnp.ones(1)), {}, r"lm_head is .*; the config asks for none"),
-        (TINY, lambda: {"norm": jnp.ones(32)}, {}, r"embedding is missing"),
+        (
+            TINY,
+            lambda: changed("norm", jnp.ones(32, jnp.bfloat16)),
+            {},
+            r"norm .* got bfloat16\[32\]",
+        ),
+        (TINY, lambda: changed("lm_head", jnp.ones(1)), {}, r"lm_head must be absent, got"),
+        (TINY, lambda: {"norm": jnp.ones(32)}, {}, r"embedding must be .*, got missing"),
         (
             TINY,
             lambda: random_params(TINY),
             {"dtype": "float8"},
             "unknown dtype 'float8'; .*allowed: fl",
         ),
-        (TINY, lambda: random_params(TINY), {"shard_bytes": 0}, "bad shard_bytes 0"),
+        (TINY, lambda: random_params(TINY), {"shard_bytes": 0}, "shard_bytes must be at least 1, got 0"),
         (
             replace(TINY, attention_bias=True),
             lambda: random_params(replace(TINY, attention_bias=True)),
             {},
-            "no architecture has num_experts 0, qk_norm True and attention_bias True",
+            "got num_experts 0, qk_norm True, attention_bias True",
         ),
     ],
 )
-def test_what_cannot_be_saved_is_refused(tmp_path, config, params, options, words):
+def test_writer_rejects_invalid_arguments(tmp_path, config, params, options, words):
     with pytest.raises(ValueError, match=words):
         save_checkpoint(tmp_path / "m", config, params(), **options)
     assert not list(tmp_path.iterdir())

@@ -28,7 +28,14 @@ def sweep(tmp_path):
     configs = [
         run_config({**RUN, "seed": seed}, change) for change in ({}, {"objective": "gspo"}) for seed in (0, 1)
     ]
-    own = {"run": "k", "status": "finished", "diverged_at": -1, "steps_made": 1}
+    own = {
+        "run": "k",
+        "status": "finished",
+        "diverged_at": -1,
+        "dead_since": -1,
+        "dead_because": "",
+        "steps_made": 1,
+    }
     records = [own | {"columns": columns(config)} for config in configs]
     write_table(tmp_path, "runs", runs_table(records, ["TIS", "TIS", "GSPO", "GSPO"]))
     write_manifest(tmp_path, build_manifest("sweep", {}, [], {"total": 0.0}, {"runs": 4}))

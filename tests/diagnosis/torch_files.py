@@ -1,4 +1,4 @@
-"""Files in the format of torch.save, written by hand: the lab has no torch."""
+"""Write files in the format of torch.save without torch."""
 
 import struct
 import zipfile
@@ -23,7 +23,7 @@ class Tensor:
 
 @dataclass
 class Raw:
-    """Opcodes as they are."""
+    """Pickle opcodes, written unchanged."""
 
     opcodes: bytes
 

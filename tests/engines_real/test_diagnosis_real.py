@@ -1,4 +1,4 @@
-"""The diagnosis of real vLLM logs: honest, processed, stale, and after a reload that broke the experts."""
+"""Diagnose real vLLM logs: no fault, processed, stale, and after a reload that broke the experts."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.diagnosis.catalog import answers
+from simlab.diagnosis.catalog import answer_questions
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.diagnosis.weight_sync import weight_sync
+from simlab.diagnosis.weight_sync import detect_weight_sync
 from simlab.models import MODELS
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.protocol import Sampling
@@ -72,24 +72,24 @@ def _log(sampling_engine, trainer, policies, temperature=1.0):
     )
 
 
-def _shown(name, found):
+def _print_answers(name, found):
     for detector, answer in found.items():
-        print(f"{name:12s} {detector:14s} {answer.sure:4.0%} {answer.verdict}")
+        print(f"{name:12s} {detector:14s} {answer.confidence:4.0%} {answer.verdict}")
 
 
-def test_an_honest_engine_and_a_broken_reload_are_told_apart(params, trainer):
+def test_diagnosis_tells_broken_reload_from_fp8(params, trainer):
     with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
         engine.sync_weights(CONFIG, params)
-        honest = weight_sync(_log(engine, trainer, [params] * 4))
+        honest = detect_weight_sync(_log(engine, trainer, [params] * 4))
         # The same weights again; the assertion that would catch it is off, as in a run without one.
         engine.repack, engine.parity = False, float("inf")
         engine.sync_weights(CONFIG, params)
-        broken = weight_sync(_log(engine, trainer, [params] * 4))
-    _shown("fp8 cache", {"honest": honest, "broken": broken})
-    assert not honest.found, honest
-    assert broken.found, broken
-    assert honest.sure > 0.6
-    assert broken.sure > 0.9
+        broken = detect_weight_sync(_log(engine, trainer, [params] * 4))
+    _print_answers("fp8 cache", {"no_fault": honest, "broken": broken})
+    assert not honest.has_fault, honest
+    assert broken.has_fault, broken
+    assert honest.confidence > 0.6
+    assert broken.confidence > 0.9
 
 
 def moved(params, steps):
@@ -102,33 +102,35 @@ def moved(params, steps):
     return jax.tree.map(changed, params)
 
 
-def test_bf16_processing_and_staleness_of_vllm_are_told_apart(params, trainer):
+def test_diagnosis_tells_vllm_faults_apart(params, trainer):
     with Processed(interpreter("vllm")) as engine:
         engine.sync_weights(CONFIG, params)
-        honest = answers(_log(engine, trainer, [params] * 4))
-        hot = answers(_log(engine, trainer, [params] * 2, temperature=0.7))
+        honest = answer_questions(_log(engine, trainer, [params] * 4))
+        hot = answer_questions(_log(engine, trainer, [params] * 2, temperature=0.7))
         engine.top_p = 0.8
-        cut = answers(_log(engine, trainer, [params] * 2))
+        cut = answer_questions(_log(engine, trainer, [params] * 2))
         engine.top_p = 1.0
         # The engine keeps the weights of step 0 while the trainer moves on.
         stuck = _log(engine, trainer, [moved(params, step) for step in range(6)])
-    stale = answers(replace(stuck, version=np.zeros_like(stuck.step)))
-    stuck = answers(stuck)
+    stale = answer_questions(replace(stuck, version=np.zeros_like(stuck.step)))
+    stuck = answer_questions(stuck)
     for name, found in {
-        "honest": honest,
+        "no_fault": honest,
         "T = 0.7": hot,
         "top-p 0.8": cut,
         "stale": stale,
         "stuck": stuck,
     }.items():
-        _shown(name, found)
-    assert not any(answer.found for name, answer in honest.items() if name in ("weight_sync", "processing"))
+        _print_answers(name, found)
+    assert not any(
+        answer.has_fault for name, answer in honest.items() if name in ("weight_sync", "processing")
+    )
     assert "BF16" in honest["weight_sync"].verdict
     measured = float(hot["processing"].verdict.split("about ")[1].split(" ")[0])
     assert abs(measured - 0.7) < 0.05, hot["processing"]
     assert "top-p" in cut["processing"].verdict
-    assert stale["staleness"].found
-    assert not stale["weight_sync"].found
-    assert stuck["weight_sync"].found
+    assert stale["staleness"].has_fault
+    assert not stale["weight_sync"].has_fault
+    assert stuck["weight_sync"].has_fault
     for found in (honest, stale, stuck):
-        assert not found["processing"].found
+        assert not found["processing"].has_fault

@@ -3,9 +3,20 @@
 from pathlib import Path
 
 from figures.catalog import FIGURES
-from figures.papers import NAMES, NOT_DRAWN, WANTED, build_table, find_cited
+from figures.papers import NAMES, NOT_DRAWN, build_table, find_cited
 
 ROOT = Path(__file__).resolve().parents[2]
+WANTED: dict[str, tuple[str, ...]] = {
+    "hacking": (*(f"Fig. {n}" for n in range(2, 18)), "Tab. 1", "Tab. 2"),
+    "lr": tuple(f"Fig. {n}" for n in range(1, 14)),
+    "acrl": (
+        "Fig. 6",
+        *(f"Fig. {n}" for n in range(8, 12)),
+        *(f"Tab. {n}" for n in (1, 2, 4, 5, 6, 7, 8, 9)),
+    ),
+    "cancel": ("Fig. 2", *(f"Tab. {n}" for n in range(1, 5))),
+}
+"""The measured figures and tables of each paper, without sketches and tables of settings."""
 ITEMS = [f"{paper} {item}" for paper, items in WANTED.items() for item in items]
 
 

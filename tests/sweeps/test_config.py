@@ -183,7 +183,7 @@ def test_stages_that_do_not_fit_are_found_before_any_compute():
 
 
 def test_missing_fields_are_named():
-    with pytest.raises(ValueError, match="a run needs engines, objective, task, model"):
+    with pytest.raises(ValueError, match="a run needs task, model"):
         run_config({})
 
 

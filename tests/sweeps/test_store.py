@@ -85,6 +85,8 @@ def test_a_column_of_numbers_and_pairs_can_be_written(tmp_path):
             "run": key,
             "status": "finished",
             "diverged_at": -1,
+            "dead_since": -1,
+            "dead_because": "",
             "steps_made": 1,
             "columns": {"clip": clip, "kind": "x"} if clip else {},
         }

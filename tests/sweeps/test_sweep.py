@@ -29,6 +29,7 @@ def test_tables_are_tidy(reference):
     assert list(frame.loc[frame["arm"] == "grpo", "seed"]) == [0, 0, 1, 1, 2, 2]
     assert "steps" not in frame  # the same in all runs
     assert "optimizer.learning_rate" in reference.frame(["optimizer.learning_rate"])
+    assert "learning_rate" in reference.frame(["learning_rate"])
     # Runs of different seeds are different runs, and the policy moves.
     assert frame["entropy"].nunique() == 6
     on_disk = load(reference.folder)
@@ -75,7 +76,7 @@ def test_repeated_and_widened_sweeps_compute_what_is_missing(reference, tmp_path
 
 def test_a_diverged_run_is_recorded_and_the_others_go_on(reference, tmp_path):
     result = small_sweep(tmp_path, {"optimizer.learning_rate": [0.01, 1e30]})
-    runs = result.runs().set_index("optimizer.learning_rate")
+    runs = result.runs().set_index("learning_rate")
     assert runs.loc[1e30, "status"] == "diverged"
     assert runs.loc[1e30, "diverged_at"] == 1
     assert runs.loc[0.01, "status"] == "finished"

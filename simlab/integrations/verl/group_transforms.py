@@ -15,7 +15,7 @@ from simlab.integrations.verl.settings import Settings
 def unchanged(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
     """The weights themselves: the control.
 
-    Source: cancel Eq. 83, 86.
+    Reference: cancel Eq. 83, 86.
     """
     del advantages, real, settings
     return weights
@@ -24,7 +24,7 @@ def unchanged(weights: Tensor, advantages: Tensor, real: Tensor, settings: Setti
 def min_replace(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
     """Every weight becomes the smallest of the group.
 
-    Source: cancel Eq. 17, 50, 84.
+    Reference: cancel Eq. 17, 50, 84.
     """
     del advantages, settings
     smallest = weights.masked_fill(~real, torch.inf).amin(1, keepdim=True)
@@ -34,7 +34,7 @@ def min_replace(weights: Tensor, advantages: Tensor, real: Tensor, settings: Set
 def orthogonal(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
     """w - (A.w / A.A) A.
 
-    Source: cancel Eq. 18, 63.
+    Reference: cancel Eq. 18, 63.
     """
     del settings
     a = advantages * real
@@ -44,7 +44,7 @@ def orthogonal(weights: Tensor, advantages: Tensor, real: Tensor, settings: Sett
 def non_negative(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
     """The nearest weights v >= 0 with sum A v = 0, by the active set of the closed form.
 
-    Source: cancel Eq. 51.
+    Reference: cancel Eq. 51.
     """
     del settings
     a = advantages * real
@@ -60,7 +60,7 @@ def non_negative(weights: Tensor, advantages: Tensor, real: Tensor, settings: Se
 def rebalance(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
     """Raise to the floor, then shrink the heavier side until sum A w = 0.
 
-    Source: cancel Eq. 52-55.
+    Reference: cancel Eq. 52-55.
     """
     a = advantages * real
     raised = weights.clamp(min=settings.rebalance_floor)
@@ -73,7 +73,7 @@ def rebalance(weights: Tensor, advantages: Tensor, real: Tensor, settings: Setti
 def scaled(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
     """All weights times one constant.
 
-    Source: cancel Tab. 3.
+    Reference: cancel Tab. 3.
     """
     del advantages, real
     return settings.transform_scale * weights

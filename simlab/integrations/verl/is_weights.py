@@ -29,7 +29,7 @@ def acrl_powers(
     Y is the mean discrepancy over the "sequence", the "group" of equal entries in `groups`, or the "batch";
     X is `acrl_reference`, by default the batch's.
 
-    Source: acrl Eq. 5-9.
+    Reference: acrl Eq. 5-9.
     """
     real, apart = mask.bool(), (old.clamp(max=0).exp() - rollout.clamp(max=0).exp()).abs()
     tokens = real.sum(1)
@@ -58,7 +58,7 @@ def _group_mean(d: Tensor, counted: Tensor, groups: Sequence[Any]) -> Tensor:
 def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: float | str) -> Tensor:
     """exp of the mean log rho of a sequence, at each of its tokens; truncated at C, or zero outside "lo_hi".
 
-    Source: slime tis_level geometric.
+    Reference: slime tis_level geometric.
     """
     real = mask.bool()
     mean = torch.where(real, old - rollout, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)

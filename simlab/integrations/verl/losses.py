@@ -44,7 +44,7 @@ Surrogate = Callable[[Batch], Tensor]
 def token_ratio(batch: Batch) -> Tensor:
     """r of each token, its log clamped to +-20.
 
-    Source: verl core_algos.compute_policy_loss_vanilla.
+    Reference: verl core_algos.compute_policy_loss_vanilla.
     """
     return (batch.new - batch.old).clamp(-TOKEN_LIMIT, TOKEN_LIMIT).exp()
 
@@ -52,7 +52,7 @@ def token_ratio(batch: Batch) -> Tensor:
 def geometric_ratio(batch: Batch) -> Tensor:
     """exp of the mean log ratio as value, the token's own score as gradient.
 
-    Source: hacking Eq. 16; verl core_algos.compute_policy_loss_gspo.
+    Reference: hacking Eq. 16; verl core_algos.compute_policy_loss_gspo.
     """
     log_ratio = torch.where(batch.mask, batch.new - batch.old, 0.0)
     mean = log_ratio.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
@@ -62,7 +62,7 @@ def geometric_ratio(batch: Batch) -> Tensor:
 def sign_aware(batch: Batch, ratio: Tensor) -> Tensor:
     """Bounded above for A >= 0, below for A < 0.
 
-    Source: hacking Eq. 2, 12, 16.
+    Reference: hacking Eq. 2, 12, 16.
     """
     low, high = ratio.clamp(min=1 - batch.clip_low), ratio.clamp(max=1 + batch.clip_high)
     return torch.where(batch.advantages < 0, low, high)
@@ -71,7 +71,7 @@ def sign_aware(batch: Batch, ratio: Tensor) -> Tensor:
 def ppo(batch: Batch) -> Tensor:
     """Token ratio with clip and dual clip: verl's vanilla.
 
-    Source: verl core_algos.compute_policy_loss_vanilla.
+    Reference: verl core_algos.compute_policy_loss_vanilla.
     """
     weights = sign_aware(batch, token_ratio(batch))
     return torch.where((batch.advantages < 0) & (weights > batch.dual_clip), batch.dual_clip, weights)
@@ -80,7 +80,7 @@ def ppo(batch: Batch) -> Tensor:
 def gspo(batch: Batch) -> Tensor:
     """Sequence ratio with its clip.
 
-    Source: hacking Eq. 16; cancel Eq. 44.
+    Reference: hacking Eq. 16; cancel Eq. 44.
     """
     return sign_aware(batch, geometric_ratio(batch))
 
@@ -88,7 +88,7 @@ def gspo(batch: Batch) -> Tensor:
 def grpo_fix(batch: Batch) -> Tensor:
     """clip(r, 0, 1 + clip_ratio_high) whatever the sign of the advantage.
 
-    Source: cancel Eq. 79, 80.
+    Reference: cancel Eq. 79, 80.
     """
     return token_ratio(batch).clamp(max=1 + batch.clip_high)
 
@@ -96,7 +96,7 @@ def grpo_fix(batch: Batch) -> Tensor:
 def grpo_fix_weight(batch: Batch) -> Tensor:
     """The same as a constant weight on the score.
 
-    Source: cancel Eq. 81, 82.
+    Reference: cancel Eq. 81, 82.
     """
     return _through(grpo_fix(batch), batch.new)
 
@@ -104,7 +104,7 @@ def grpo_fix_weight(batch: Batch) -> Tensor:
 def group_transformed(transform: Callable, *, stop: bool = True) -> Surrogate:
     """GSPO's post-clip weights, transformed group by group.
 
-    Source: cancel Eq. 16, 45, 68, 70, 85.
+    Reference: cancel Eq. 16, 45, 68, 70, 85.
     """
 
     def surrogate(batch: Batch) -> Tensor:
@@ -160,7 +160,7 @@ def as_given(batch: Batch) -> Tensor:
 def acrl(batch: Batch) -> Tensor:
     """min(rho^alpha, C) from rho^|alpha|, which `rollout_is=acrl_*` has put into rollout_is_weights.
 
-    Source: acrl Eq. 7-9.
+    Reference: acrl Eq. 7-9.
     """
     power = torch.sign(batch.advantages)
     return batch.weights.pow(power).clamp(max=batch.settings.acrl_clip)
@@ -169,7 +169,7 @@ def acrl(batch: Batch) -> Tensor:
 def low_probability_delta(batch: Batch) -> Tensor:
     """`distortion_delta` where pi_train is below `distortion_threshold`.
 
-    Source: hacking Eq. 17, 18.
+    Reference: hacking Eq. 17, 18.
     """
     low = batch.old.exp() < batch.settings.distortion_threshold
     return torch.where(low, batch.settings.distortion_delta, 1.0) * batch.weights
@@ -178,7 +178,7 @@ def low_probability_delta(batch: Batch) -> Tensor:
 def gaussian_noise(batch: Batch) -> Tensor:
     """Weights from N(1, `distortion_std`^2), drawn anew in every forward pass.
 
-    Source: hacking Eq. 21, Fig. 12.
+    Reference: hacking Eq. 21, Fig. 12.
     """
     return (1 + batch.settings.distortion_std * torch.randn_like(batch.old)) * batch.weights
 
@@ -191,7 +191,7 @@ def everything(batch: Batch) -> Tensor:
 def on_policy(batch: Batch) -> Tensor:
     """Without sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 
-    Source: slime use_opsm, opsm_delta.
+    Reference: slime use_opsm, opsm_delta.
     """
     tokens = batch.mask.sum(1, keepdim=True).clamp(min=1)
     drift = torch.where(batch.mask, batch.old - batch.new.detach(), 0.0).sum(1, keepdim=True) / tokens
@@ -233,7 +233,7 @@ LOSSES: dict[str, Loss] = {
 def raw_rewards(token_level_rewards: Tensor, response_mask: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
     """Advantage and return of each token: its sequence's reward, no baseline.
 
-    Source: lr Eq. 2-4.
+    Reference: lr Eq. 2-4.
     """
     rewards = token_level_rewards.sum(1, keepdim=True) * response_mask
     return rewards, rewards

@@ -23,7 +23,7 @@ class Trigger(Protocol):
 class LengthTriggered:
     """Halves every `delay` x surge steps, down to `final`, once the response length has surged.
 
-    Source: lr Alg. 1, Sec. 3.3, 4.2.
+    Reference: lr Alg. 1, Sec. 3.3, 4.2.
     """
 
     metric = "response_length"

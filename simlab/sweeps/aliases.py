@@ -1,0 +1,109 @@
+"""Short names for the fields that people sweep most.
+
+| alias | field |
+|---|---|
+| `learning_rate` | `optimizer.learning_rate` |
+| `clip_low`, `clip_high` | `objective.clip_low`, `objective.clip_high` |
+| `infer_format` | format of activations and weights in the projections of the inference engine |
+| `infer_mantissa_bits`, `infer_rounding` | the same sites: mantissa bits, rounding mode |
+| `response_length` | `task.difficulty`, as the difficulty whose longest response has so many tokens |
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simlab.core.catalog import shown
+from simlab.engines import EnginePair, Site
+from simlab.sweeps.plain import Plain, number, read
+from simlab.tasks import Task
+
+Changes = dict[str, Plain]
+PROJECTION = "engines.infer.projection"
+OPERANDS = ("activations", "weights")
+MOST_MANTISSA_BITS = 21
+LARGEST_DIFFICULTY = 256
+
+
+def field_of(path: str) -> Callable[[Mapping[str, Plain], Plain], Changes]:
+    """Return an alias of one field."""
+    return lambda _, value: {path: value}
+
+
+def infer_format(table: Mapping[str, Plain], value: Plain) -> Changes:
+    """Store both operands of the inference engine's projections in the format `value`."""
+    return {f"{path}.format" if site.format is not None else path: value for path, site in _operands(table)}
+
+
+def infer_mantissa_bits(table: Mapping[str, Plain], value: Plain) -> Changes:
+    """Keep `value` mantissa bits of both operands; a float32 operand keeps its exponent range.
+
+    Raises `ValueError` for a value that is not an integer from 0 to 21.
+    """
+    bits = number(value, "infer_mantissa_bits", 0)
+    if not 0 <= bits <= MOST_MANTISSA_BITS:
+        raise ValueError(f"infer_mantissa_bits must be 0 to {MOST_MANTISSA_BITS}, got {shown(value)}.")
+    changes: Changes = {}
+    for path, site in _operands(table):
+        if site.format is None:
+            changes[path] = {"name": "fp32", "format": {"mantissa_bits": bits}}
+        else:
+            changes[f"{path}.format.mantissa_bits"] = bits
+    return changes
+
+
+def infer_rounding(table: Mapping[str, Plain], value: Plain) -> Changes:
+    """Round both operands of the inference engine's projections by the mode `value`."""
+    changes: Changes = {}
+    for path, site in _operands(table):
+        if site.format is None:
+            changes[path] = {"name": "fp32", "rounding": value}
+        else:
+            changes[f"{path}.rounding"] = value
+    return changes
+
+
+def response_length(table: Mapping[str, Plain], value: Plain) -> Changes:
+    """Choose the difficulty whose longest response has `value` tokens.
+
+    Raises `ValueError` naming the lengths that the task has.
+    """
+    wanted = number(value, "response_length", 0)
+    if "task" not in table:
+        raise ValueError("response_length needs a task. Name one, for example task = 'add'.")
+    lengths: dict[int, int] = {}
+    for difficulty in range(1, LARGEST_DIFFICULTY + 1):
+        changed = _with_field(table["task"], "difficulty", difficulty)
+        try:
+            task: Task = read(Task, changed, "task")[0]
+        except ValueError:
+            continue
+        lengths.setdefault(task.response_length, difficulty)
+        if task.response_length >= wanted:
+            break
+    if wanted not in lengths:
+        raise ValueError(f"response_length must be one of {sorted(lengths)} for this task, got {wanted}.")
+    return {"task.difficulty": lengths[wanted]}
+
+
+ALIASES: dict[str, Callable[[Mapping[str, Plain], Plain], Changes]] = {
+    "learning_rate": field_of("optimizer.learning_rate"),
+    "clip_low": field_of("objective.clip_low"),
+    "clip_high": field_of("objective.clip_high"),
+    "infer_format": infer_format,
+    "infer_mantissa_bits": infer_mantissa_bits,
+    "infer_rounding": infer_rounding,
+    "response_length": response_length,
+}
+"""From a run in plain values and the alias's value to changes of its fields, in the order of application."""
+
+
+def _operands(table: Mapping[str, Plain]) -> list[tuple[str, Site]]:
+    """Return path and record of both operands' sites, as `table` has them."""
+    pair: EnginePair = read(EnginePair, table["engines"], "engines")[0]
+    projection = pair.infer.projection
+    return [(f"{PROJECTION}.{name}", getattr(projection, name)) for name in OPERANDS]
+
+
+def _with_field(value: Plain, field: str, content: Any) -> dict[str, Plain]:
+    table = {"name": value} if isinstance(value, str) else dict(value)
+    return {**table, field: content}

@@ -1,0 +1,55 @@
+"""Short column names for the fields of a config: `learning_rate` for `optimizer.learning_rate`."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pandas as pd
+
+from simlab.sweeps.aliases import PROJECTION
+
+OPERAND_ALIASES = {
+    "infer_format": "format",
+    "infer_mantissa_bits": "format.mantissa_bits",
+    "infer_rounding": "rounding",
+}
+PATHS = "paths"
+"""Key in `DataFrame.attrs` of the map from short names to full paths."""
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return a unique name per dotted path: an alias, or its shortest ending that no other path shares."""
+    paths = list(paths)
+    names = {f"{PROJECTION}.activations.{tail}": alias for alias, tail in OPERAND_ALIASES.items()}
+    endings = Counter(ending for path in paths for ending in _endings(path))
+    whole = {path for path in paths if "." not in path}
+    for path in paths:
+        if path in whole:
+            names[path] = path
+        elif path not in names:
+            free = (e for e in _endings(path) if endings[e] == 1 and e not in whole)
+            names[path] = next(free, path.replace(".", "_"))
+    return {path: names[path] for path in paths}
+
+
+def with_short_names(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the table `runs` with short column names; `attrs["paths"]` maps them to full paths.
+
+    Weights that have the format of the activations, in every run, share the column of the alias.
+    """
+    same = [
+        weights
+        for tail in OPERAND_ALIASES.values()
+        for activations, weights in [(f"{PROJECTION}.activations.{tail}", f"{PROJECTION}.weights.{tail}")]
+        if {activations, weights} <= set(runs) and runs[activations].equals(runs[weights])
+    ]
+    kept = runs.drop(columns=same)
+    names = short_names(map(str, kept))
+    renamed = kept.rename(columns=names)
+    renamed.attrs[PATHS] = {short: path for path, short in names.items()}
+    return renamed
+
+
+def _endings(path: str) -> list[str]:
+    """Return the endings of a dotted path, the shortest first, with underscores."""
+    parts = path.split(".")
+    return ["_".join(parts[start:]) for start in range(len(parts) - 1, -1, -1)]

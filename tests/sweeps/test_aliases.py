@@ -1,0 +1,126 @@
+"""Aliases, defaults and short column names: they give the run that the full paths give."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simlab.formats import FORMATS
+from simlab.sweeps import recipe_of, run_config
+from simlab.sweeps.column_names import short_names, with_short_names
+from simlab.sweeps.tables import dead_since
+
+RUN = {"task": "add", "model": "tiny-llama", "steps": 10}
+SITE = "engines.infer.projection.activations"
+
+
+def test_run_config_has_default_engines_and_objective():
+    config = run_config(RUN)
+    assert config.engines == {"name": "f32/f32"}
+    assert config.objective == {"name": "grpo"}
+
+
+@pytest.mark.parametrize(
+    ("start", "model"), [("add-tiny-llama-0", "tiny-llama"), ("add-tiny-moe-0", "tiny-moe")]
+)
+def test_warm_start_carries_its_model(start, model):
+    run = {"task": "add", "steps": 10, "warm_start": start}
+    assert run_config(run) == run_config({**run, "model": model})
+
+
+def test_warm_start_carries_a_changed_model():
+    model = run_config({"task": "chain", "steps": 10, "warm_start": "chain-moe-5"}).model
+    assert (model["name"], model["qk_norm"]) == ("tiny-moe", False)
+
+
+@pytest.mark.parametrize(
+    ("alias", "value", "path"),
+    [
+        ("learning_rate", 3e-4, "optimizer.learning_rate"),
+        ("clip_low", 0.1, "objective.clip_low"),
+        ("clip_high", 0.28, "objective.clip_high"),
+    ],
+)
+@pytest.mark.parametrize("as_base", [True, False])
+def test_alias_is_its_path(alias, value, path, as_base):
+    short = run_config({**RUN, alias: value}) if as_base else run_config(RUN, {alias: value})
+    assert short == run_config(RUN, {path: value})
+
+
+def test_path_overrides_alias_of_base():
+    config = run_config({**RUN, "learning_rate": 1e-3}, {"optimizer.learning_rate": 1e-4})
+    assert config.optimizer["learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize("bits", [0, 2, 7, 21])
+def test_infer_mantissa_bits_narrows_float32(bits):
+    projection = recipe_of(run_config(RUN, {"infer_mantissa_bits": bits})).engines.infer.projection
+    for site in (projection.activations, projection.weights):
+        assert int(site.format.mantissa_bits) == bits
+        assert site.format.max_finite == np.float32((2 - 2.0**-bits) * 2.0**127)
+
+
+def test_seven_infer_mantissa_bits_are_bf16():
+    made = recipe_of(run_config(RUN, {"infer_mantissa_bits": 7})).engines.infer.projection.weights.format
+    assert all(
+        np.array_equal(getattr(made, name), getattr(FORMATS["bf16"], name), equal_nan=True)
+        for name in ("mantissa_bits", "min_exponent", "max_finite", "min_finite")
+    )
+
+
+def test_infer_aliases_combine():
+    changes = {"infer_format": "e4m3fn", "infer_mantissa_bits": 2, "infer_rounding": "toward_zero"}
+    site = recipe_of(run_config(RUN, changes)).engines.infer.projection.activations
+    assert (int(site.format.mantissa_bits), float(site.format.max_finite)) == (2, 448.0)
+    assert float(site.rounding.carry_positive) == 0.0
+
+
+def test_response_length_chooses_the_difficulty():
+    assert recipe_of(run_config(RUN, {"response_length": 14})).task.response_length == 14
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"infer_mantissa_bits": 30}, "infer_mantissa_bits must be 0 to 21, got 30"),
+        ({"infer_mantissa_bits": 2.5}, "infer_mantissa_bits: bad value 2.5; allowed: an integer"),
+        ({"response_length": 1000}, "response_length must be one of"),
+        ({"learning_rate": -1}, "optimizer.learning_rate"),
+        ({"temperature": 1}, "did you mean 'sampler.temperature'"),
+        ({"mantissa_bits": 3}, f"did you mean '{SITE}.format.mantissa_bits'"),
+        ({"learning_rte": 3}, "did you mean 'learning_rate'"),
+    ],
+)
+def test_bad_names_and_values_say_where_they_belong(changes, message):
+    with pytest.raises(ValueError, match=message):
+        run_config({**RUN, **changes})
+
+
+def test_short_names_are_unique():
+    paths = ["seed", "warm_start.seed", "task.seed", "optimizer.learning_rate", "objective", "task"]
+    names = short_names(paths)
+    assert names["optimizer.learning_rate"] == "learning_rate"
+    assert len(set(names.values())) == len(paths)
+    assert names["warm_start.seed"] == "warm_start_seed"
+
+
+def test_short_names_join_equal_operands():
+    weights = SITE.replace("activations", "weights")
+    runs = pd.DataFrame({f"{SITE}.format.mantissa_bits": [2, 3], f"{weights}.format.mantissa_bits": [2, 3]})
+    short = with_short_names(runs)
+    assert list(short) == ["infer_mantissa_bits"]
+    assert short.attrs["paths"] == {"infer_mantissa_bits": f"{SITE}.format.mantissa_bits"}
+
+
+@pytest.mark.parametrize(
+    ("gradient", "reward", "expected"),
+    [
+        ([1] * 5 + [0] * 15, [1] * 20, (5, "zero gradient")),
+        ([0] * 20, [1] * 20, (0, "zero gradient")),
+        ([1] * 20, [1] * 8 + [0] * 12, (8, "zero reward")),
+        ([1] * 20, [1] * 19 + [0], (-1, "")),
+        ([1] * 20, [0] * 19 + [1], (-1, "")),
+        ([0] * 3, [1] * 3, (-1, "")),
+    ],
+)
+def test_dead_since_finds_the_zero_tail(gradient, reward, expected):
+    assert dead_since({"grad_norm": np.array(gradient), "reward": np.array(reward)}) == expected
