@@ -22,9 +22,9 @@ from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
 from simlab.objectives import named
-from simlab.serving.emulations import vllm_cpu_emulations
+from simlab.serving.emulations import get_vllm_cpu_emulations
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.open_engine import interpreter
+from simlab.serving.open_engine import find_interpreter
 from simlab.serving.protocol import RealEngine
 from simlab.serving.real_training import Step, emulated_step, real_step, train_with
 from simlab.serving.vllm_engine import VllmEngine
@@ -49,7 +49,7 @@ WARM_START = Path(__file__).parent / "warm_starts" / "add-tiny-moe-0.npz"
 def recipe(arm: str, smoke: bool) -> Recipe:
     """GRPO on `add` with a float32 learner."""
     objective, replay = ARMS[arm]
-    twin = ENGINES["bf16"] if smoke else vllm_cpu_emulations()[TWIN].engine
+    twin = ENGINES["bf16"] if smoke else get_vllm_cpu_emulations()[TWIN].engine
     sizes: dict[str, Any] = {"prompts": 2, "group_size": 2, "minibatches": 1} if smoke else {}
     return Recipe(
         engines=EnginePair(ENGINES["f32"], twin, replay),
@@ -75,7 +75,7 @@ def sampling_engine(smoke: bool, stack: contextlib.ExitStack) -> RealEngine:
     """
     if smoke:
         return JaxEngine("bf16", parity=1.0)
-    python = interpreter("vllm")
+    python = find_interpreter("vllm")
     return stack.enter_context(VllmEngine(python, dtype="bfloat16", kv_cache="fp8", parity=2.0))
 
 
@@ -86,7 +86,7 @@ def record(run: Run, arm: str, step: Step, sampler: str, seed: int) -> list[dict
     found = train_with(step, learner, first_state(learner, seed, run.smoke), steps, folder)
     rows = []
     for number, metrics in enumerate(run.track(found, f"{sampler} {arm} {seed}", steps)):
-        row = {"arm": arm, "sampler": sampler, "seed": seed, "step": number}
+        row = {"arm": arm, "sampling_engine": sampler, "seed": seed, "step": number}
         row |= {name: float(metrics[name]) for name in NUMBERS}
         row["router_flips"] = float(np.mean(metrics["router_flips"]))
         row["sync_apart"] = float(metrics.get("sync_apart", np.nan))
@@ -134,8 +134,8 @@ def numbers(steps: Any) -> dict[str, float]:
 
 def agreement(steps: Any) -> list[dict]:
     """Each number of vLLM beside the 95% prediction interval for one more run of its twin."""
-    real = numbers(steps[steps["sampler"] == REAL])
-    twins = [numbers(rows) for _, rows in steps[steps["sampler"] == TWIN].groupby("seed")]
+    real = numbers(steps[steps["sampling_engine"] == REAL])
+    twins = [numbers(rows) for _, rows in steps[steps["sampling_engine"] == TWIN].groupby("seed")]
     rows = []
     for name, value in real.items():
         theirs = np.asarray([twin[name] for twin in twins])
