@@ -13,9 +13,9 @@ from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
     EngineError,
+    EngineScores,
     Samples,
     SamplingParams,
-    Scores,
     assert_parity,
     build_samples,
     check_logps,
@@ -89,7 +89,7 @@ class HttpEngine:
         tokens, logps = zip(*self._map(respond, len(prompts)), strict=True)
         return build_samples(self.name, np.stack(tokens), np.stack(logps), None, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scores:
+    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
         """Score in one pass: the server echoes the prompt with its log-probs."""
         texts = np.concatenate([prompts, responses], axis=1)
 
@@ -101,7 +101,7 @@ class HttpEngine:
             return logps[prompts.shape[1] : texts.shape[1]]
 
         logps = np.stack(self._map(score_row, len(texts)))
-        return Scores(check_logps(self.name, logps, responses.shape), None)
+        return EngineScores(check_logps(self.name, logps, responses.shape), None)
 
     def _map(self, work: Any, count: int) -> list[Any]:
         with ThreadPoolExecutor(self.parallel) as pool:

@@ -18,9 +18,9 @@ from simlab.models.transformer import extend, prepare, response_logps
 from simlab.rollout.generate import generate
 from simlab.rollout.sampler import GREEDY, Sampler
 from simlab.serving.protocol import (
+    EngineScores,
     Samples,
     SamplingParams,
-    Scores,
     assert_parity,
     build_samples,
     check_logps,
@@ -56,12 +56,12 @@ class JaxEngine:
         responses, logps = trajectory.responses, trajectory.logp_infer
         return build_samples(self.name, responses, logps, experts, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scores:
+    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
         """Score in one pass."""
         config, params = self._get_weights()
         scores = _score(params, config, self.engine, jnp.asarray(prompts), jnp.asarray(responses))
         experts = None if scores.routed_experts is None else np.asarray(scores.routed_experts)
-        return Scores(check_logps(self.name, scores.logp, responses.shape), experts)
+        return EngineScores(check_logps(self.name, scores.logp, responses.shape), experts)
 
     def hidden_states(self, tokens: np.ndarray, depths: Sequence[int]) -> np.ndarray:
         """Return the normed hidden states [depths, B, S, D] of `tokens` [B, S] after `depths` layers.

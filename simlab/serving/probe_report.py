@@ -11,7 +11,7 @@ import numpy as np
 from simlab.metrics import METRICS, PROBABILITY_EDGES
 from simlab.objectives import TokenBatch
 from simlab.rollout.trajectory import Trajectory
-from simlab.serving.protocol import Samples, Scores
+from simlab.serving.protocol import EngineScores, Samples
 from simlab.training.measure import router_flips
 
 SCALARS = (
@@ -33,7 +33,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def build_mismatch_rows(
-    pair: Mapping[str, str], prompts: np.ndarray, samples: Samples, scores: Scores
+    pair: Mapping[str, str], prompts: np.ndarray, samples: Samples, scores: EngineScores
 ) -> Rows:
     """Return the rows of the tables `pairs`, `bins`, `positions`, `flips` and `tokens` for one pair.
 
@@ -82,7 +82,7 @@ def _measure(batch: TokenBatch) -> dict[str, jax.Array]:
     return {name: METRICS[name](batch) for name in (*SCALARS, *BINNED)}
 
 
-def _build_position_rows(samples: Samples, scores: Scores) -> list[dict[str, Any]]:
+def _build_position_rows(samples: Samples, scores: EngineScores) -> list[dict[str, Any]]:
     length = samples.mask.shape[1]
     rows = []
     for block in np.array_split(np.arange(length), min(BLOCKS, length)):
@@ -96,7 +96,7 @@ def _build_position_rows(samples: Samples, scores: Scores) -> list[dict[str, Any
     return rows
 
 
-def _compute_flips(prompts: np.ndarray, samples: Samples, scores: Scores) -> np.ndarray | None:
+def _compute_flips(prompts: np.ndarray, samples: Samples, scores: EngineScores) -> np.ndarray | None:
     if samples.routed_experts is None or scores.routed_experts is None:
         return None
     trajectory = Trajectory(

@@ -47,7 +47,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Scores:
+class EngineScores:
     """Log-probabilities [B, T] of given responses, and `routed_experts` as in `Samples`."""
 
     logps: np.ndarray
@@ -69,7 +69,7 @@ class RealEngine(Protocol):
         """Sample one response to each prompt."""
         ...
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scores:
+    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
         """Score responses in one pass over all tokens."""
         ...
 

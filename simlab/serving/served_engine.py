@@ -12,9 +12,9 @@ from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
     EngineError,
+    EngineScores,
     Samples,
     SamplingParams,
-    Scores,
     assert_parity,
     build_samples,
     check_logps,
@@ -101,12 +101,12 @@ class ServedEngine:
         experts = arrays.get("routed_experts")
         return build_samples(self.name, arrays["tokens"], arrays["logps"], experts, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scores:
+    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
         """Score in one pass."""
         tokens = np.concatenate([prompts, responses], axis=1)
         _, arrays = self._call("score", {"tokens": tokens, "first": np.asarray(prompts.shape[1])})
         logps = check_logps(self.name, arrays["logps"], responses.shape)
-        return Scores(logps, arrays.get("routed_experts"))
+        return EngineScores(logps, arrays.get("routed_experts"))
 
     def _call(self, do: str, arrays: Mapping[str, np.ndarray], **header: Any) -> Message:
         if not self._loaded:

@@ -19,7 +19,7 @@ from simlab.serving.calibration import read_measured_pair
 from simlab.serving.engine_probe import Probe
 from simlab.serving.probe_report import build_mismatch_rows
 from simlab.serving.prompts import load_task_prompts, read_prompt_file, stack_prompts
-from simlab.serving.protocol import EngineError, Samples, SamplingParams, Scores
+from simlab.serving.protocol import EngineError, EngineScores, Samples, SamplingParams
 
 CONFIG = TransformerConfig(hidden_size=32, num_hidden_layers=1, intermediate_size=32, num_experts=4)
 
@@ -39,7 +39,7 @@ def test_build_mismatch_rows_by_hand():
         {"sampling_engine": "a", "scoring_engine": "b"},
         np.zeros((2, 2), np.int32),
         sampled,
-        Scores(logp, flipped),
+        EngineScores(logp, flipped),
     )
     (pair,) = rows["pairs"]
     assert pair["tokens"] == 6
@@ -126,7 +126,7 @@ class Counting:
     def score(self, _prompts, responses):
         if self.name == "fp16":
             raise EngineError("out of memory")
-        return Scores(np.full(responses.shape, -0.6, np.float32), None)
+        return EngineScores(np.full(responses.shape, -0.6, np.float32), None)
 
 
 def test_probe_keeps_all_tables_when_an_engine_fails(monkeypatch, tmp_path):
