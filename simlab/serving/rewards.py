@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from jax import Array
 from jax.core import Tracer
 
 from simlab.core.catalog import lookup
+from simlab.core.plugins import import_module
 from simlab.tasks import TASKS, Task
 from simlab.tasks.task import SPLITS
 from simlab.tasks.vocabulary import CHARACTERS, END, PAD, decode, encode

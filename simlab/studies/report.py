@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any, get_args
 
 from simlab.core.experiment import Experiment
 from simlab.core.paths import open_shop
+from simlab.core.plugins import import_module
 from simlab.studies.board import WORDS, Board, Row, board, counts, stored
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
