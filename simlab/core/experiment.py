@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import pandas as pd
 import pyarrow.parquet as pq
 
-from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
+from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
 from simlab.core.progress import console, track
 from simlab.core.results import Columns, Results, Rows, write_table
 
@@ -28,12 +28,12 @@ class Run:
     out: Path
     smoke: bool = False
     after: Results | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Json] = field(default_factory=dict)
     recorded_seeds: list[int] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
 
-    def configure(self, **values: Any) -> None:
+    def configure(self, **values: object) -> None:
         """Record what was chosen for this run; JSON values only."""
         self.config.update(values)
 
@@ -86,7 +86,7 @@ class Experiment:
     minutes: float
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
-    collect_evidence: Callable[[Results], Sequence[Any]] | None = None
+    collect_evidence: Callable[[Results], Sequence[object]] | None = None
     goes_on: Callable[[Results], None] | None = None
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
 
