@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -11,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
-from simlab.core.progress import console, track
+from simlab.core.progress import console, show_progress, track
 from simlab.core.results import Columns, Results, Rows, write_table
 
 Item = TypeVar("Item")
@@ -46,6 +47,10 @@ class Run:
     def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
         """Iterate with progress."""
         return track(items, description, total)
+
+    def progress(self, description: str, total: int) -> AbstractContextManager[Callable[..., None]]:
+        """Show progress of `total` steps; the context's function is called after each, as a callback."""
+        return show_progress(description, total)
 
     def say(self, message: str) -> None:
         """Print one line to the person who waits."""

@@ -124,9 +124,9 @@ def _package(module: str, name: str) -> Any:
 class TextTask(Task):
     """Questions as rows of tokens, equally long, and rewards of the texts that responses spell.
 
-    The task of a recipe whose rollouts are `simlab.serving.real_training.real_step`'s: texts are scored
-    outside compiled programs. `real_step(JaxEngine(...))` is the twin with an emulated sampler. The first
-    `held_out_size` questions are the held-out split; there are no demonstrations.
+    The task of a recipe whose rollouts are `simlab.serving.real_training.engine_rollout`'s: texts are scored
+    outside compiled programs. `engine_rollout(JaxEngine(...))` is the same with an emulated sampler. The
+    first `held_out_size` questions are the held-out split; there are no demonstrations.
     """
 
     asked: tuple[Question, ...]
@@ -169,7 +169,7 @@ class TextTask(Task):
     def check(self, tokens: Array) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return the reward of `tokens [..., P + T]`, what stands before the first end token."""
         if isinstance(tokens, Tracer):
-            raise ValueError("texts are scored outside compiled programs; sample with real_step")
+            raise ValueError("texts are scored outside compiled programs; sample with engine_rollout")
         rows = np.asarray(tokens)
         earned = [self._earned(row) for row in rows.reshape(-1, rows.shape[-1])]
         return jnp.asarray(np.asarray(earned, np.float32).reshape(rows.shape[:-1]))

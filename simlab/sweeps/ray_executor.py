@@ -23,6 +23,7 @@ from simlab.sweeps.execute import (
     keep_lanes,
     lane_of,
     segment,
+    time_slice,
     train_warm_starts,
     unfinished,
     write_lanes,
@@ -30,7 +31,7 @@ from simlab.sweeps.execute import (
 from simlab.sweeps.local import StoppedError, expected_minutes, write_event, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import Lane, chunk_length, compiled, run_slice, stacked
+from simlab.sweeps.program import Lane
 from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
@@ -193,11 +194,7 @@ def _check_code(digest: str) -> None:
 
 def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost: float) -> dict[str, float]:
     _check_code(digest)
-    program = compiled(stacked(lanes, width), steps)
-    start = time.perf_counter()
-    next(run_slice(lanes, width, steps))
-    seconds = (time.perf_counter() - start) / chunk_length(steps)
-    return {"compile": program.seconds, "step": seconds, "cost": cost}
+    return time_slice(lanes, width, steps) | {"cost": cost}
 
 
 def _computed(

@@ -50,7 +50,7 @@ def test_rows_of_one_length_and_the_text_before_the_end():
 
 def test_texts_are_scored_outside_of_programs():
     task = text_task([spelled("1=")], 2)
-    with pytest.raises(ValueError, match="outside compiled programs; sample with real_step"):
+    with pytest.raises(ValueError, match="outside compiled programs; sample with engine_rollout"):
         jax.jit(task.check)(np.zeros((1, 4), np.int32))
     with pytest.raises(ValueError, match="questions have no demonstrations"):
         task.demonstrations(jax.random.key(0), task.prompts(jax.random.key(0), 1))
