@@ -15,6 +15,7 @@ from simlab.objectives.objective import (
     value_from_terms,
     with_overrides,
 )
+from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.switch import switch_coefficients
 from simlab.objectives.vocabulary_terms import on_sampler_support
 
@@ -41,5 +42,6 @@ __all__ = [
     "token_coefficients",
     "value_from_terms",
     "vocabulary_coefficients",
+    "with_loglinear_proximal",
     "with_overrides",
 ]
