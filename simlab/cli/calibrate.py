@@ -1,12 +1,12 @@
 """`simlab calibrate`: rank emulated engines by their prediction of a measured pair."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
+from simlab.core.plugins import import_module
 
 EPILOG = (
     "Example: `simlab calibrate runs/probe policy --sampler vllm:bfloat16 --scorer transformers:float32 "

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from jax import Array
 from jax.core import Tracer
 
 from simlab.core.catalog import lookup
+from simlab.core.plugins import import_module
 from simlab.tasks import TASKS, Task
 from simlab.tasks.task import SPLITS
 from simlab.tasks.vocabulary import CHARACTERS, END, PAD, decode, encode
@@ -133,9 +133,9 @@ def _import_package(module: str, name: str) -> Any:
 class TextTask(Task):
     """Questions as rows of tokens of equal length, with rewards of the texts of responses.
 
-    The rollouts of its recipe must come from `simlab.serving.real_training`, with a real engine or a
-    `JaxEngine`, since texts are scored outside compiled functions. The first `held_out_size` questions are
-    the held-out split. There are no demonstrations.
+    The rollouts of its recipe must come from `simlab.serving.real_training.engine_rollout`, with a real engine
+    or a `JaxEngine`, since texts are scored outside compiled functions. The first `held_out_size` questions
+    are the held-out split. There are no demonstrations.
     """
 
     questions: tuple[Question, ...]
@@ -181,7 +181,7 @@ class TextTask(Task):
     def check(self, tokens: Array) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return the reward of `tokens [..., P + T]`, up to the first end token."""
         if isinstance(tokens, Tracer):
-            raise ValueError("Texts cannot be scored inside compiled functions. Sample with a real engine.")
+            raise ValueError("Texts cannot be scored inside compiled functions. Sample with engine_rollout.")
         rows = np.asarray(tokens)
         rewards = [self._compute_reward(row) for row in rows.reshape(-1, rows.shape[-1])]
         return jnp.asarray(np.asarray(rewards, np.float32).reshape(rows.shape[:-1]))

@@ -4,12 +4,14 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from simlab.core.ranges import SEED
 from simlab.tasks.vocabulary import DIGIT, END, PAD, encode
 
 SPLITS = ("train", "held_out")
@@ -31,7 +33,7 @@ class Task(ABC):
     difficulty: int = 3
     train_size: int = 4096
     held_out_size: int = 512
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self):
         """Reject sizes that the task does not have."""

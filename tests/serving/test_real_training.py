@@ -1,4 +1,4 @@
-"""Rollouts of an engine behind the protocol: same prompts, own rewards; a killed run goes on."""
+"""Rollouts of an engine behind the protocol: same prompts, own rewards; a killed run resumes."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ import pytest
 
 from simlab.rollout.sampler import Sampler
 from simlab.serving.protocol import EngineError, Samples
-from simlab.serving.real_training import real_rollout, train_with
+from simlab.serving.real_training import engine_rollout, real_rollout
+from simlab.training.loop import Checkpoint, resume, train
 from simlab.training.step import rollout, score_rollout
 from tests.training.recipes import MOE, QUICK, TASK, small_recipe, small_state
 
@@ -79,19 +80,24 @@ def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
 
 def test_a_killed_run_goes_on(tmp_path):
     """The second half of a run that was cut in the middle is that of one that was not."""
-    recipe = small_recipe()
+    recipe, engine = small_recipe(), Scripted()
 
-    def step(recipe, state):
+    def advance(recipe, state):
         number = int(state.step) + 1
         if number == limit:
             raise EngineError("gone")
+        _, measured = engine_rollout(engine)(recipe, state)
         params = jax.tree.map(lambda leaf: leaf + 1, state.params)
         after = replace(state, params=params, step=jnp.asarray(number, jnp.int32))
-        return after, {"reward": np.float32(float(params["norm"][0]))}
+        return after, {"reward": params["norm"][:1], "sync_apart": measured["sync_apart"][None]}
 
     def rewards(folder):
-        state = small_state(recipe)
-        return [float(metrics["reward"]) for metrics in train_with(step, recipe, state, 7, folder, every=2)]
+        path = folder / "run.npz"
+        state, history = resume(path, small_state(recipe))
+        callbacks = [Checkpoint(path, 0)]
+        _, metrics = train(recipe, state, 7, callbacks, chunk=1, advance=advance, history=history)
+        assert metrics["sync_apart"].tolist() == [0.25] * 7
+        return metrics["reward"].tolist()
 
     limit = 6
     with pytest.raises(EngineError, match="gone"):
