@@ -51,7 +51,7 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     )
     found = engine.generate(np.asarray(prompts), sampling)
     if recipe.engines.replay == "R3" and found.routed_experts is None:
-        raise EngineError("replay R3 needs an engine that tells its experts; this one does not")
+        raise EngineError("replay R3 needs an engine that reports its experts.")
     responses = jnp.asarray(found.responses)
     trajectory = Trajectory(
         prompts=prompts,
