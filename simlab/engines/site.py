@@ -1,8 +1,7 @@
 """A site: one place of the forward pass at which a tensor is stored, and in which format."""
 
-from typing import Any
-
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag, pytree
@@ -53,7 +52,7 @@ class Site:
             lookup(SCALINGS, scaling, "scaling") if isinstance(scaling, str) else scaling,
         )
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, PyTree]:
         """Return the arguments of `quantize` other than x, format and key."""
         return {"rounding": self.rounding, "overflow": self.saturate, "scaling": self.scaling}
 

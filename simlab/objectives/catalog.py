@@ -6,7 +6,6 @@ Where the five papers are silent the defaults are verl's (0.9.1).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from simlab.core.catalog import lookup
 from simlab.objectives import advantages, aggregation
@@ -182,7 +181,7 @@ class Suffix:
     """A stage to add to a preset, and the field of `Objective` that it fills."""
 
     field: str
-    stage: Any
+    stage: object
     source: str
 
 

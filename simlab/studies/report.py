@@ -3,15 +3,16 @@
 import base64
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any, get_args
+from typing import get_args
 
 from simlab.core.experiment import Experiment
+from simlab.core.manifest import Manifest
 from simlab.core.paths import open_shop
 from simlab.core.plugins import import_module
 from simlab.studies.board import WORDS, Board, Row, board, counts, stored
@@ -45,9 +46,7 @@ def write_report(path: Path, results: Path | None = None, figures: Path | None =
     return found
 
 
-def page(
-    found: Board, experiments: Sequence[tuple[Experiment, dict[str, Any]]], figures: Sequence[Drawn]
-) -> str:
+def page(found: Board, experiments: Sequence[tuple[Experiment, Manifest]], figures: Sequence[Drawn]) -> str:
     """Return the HTML of the board, of experiments with their manifests, and of their figures."""
     rows = found.rows
     *_, ours = papers = load_papers()
@@ -179,7 +178,7 @@ def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
     return "".join(f', <a href="#{claim}">{claim}</a>' for claim in decided)
 
 
-def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence[Row]) -> str:
+def _experiment(experiment: Experiment, manifest: Manifest, rows: Sequence[Row]) -> str:
     facts = {key: manifest[key] for key in ("commit", "dirty", "finished", "seeds", "config", "tables")}
     facts |= {key: manifest[key] for key in ("timings", "device", "versions", "xla_flags")}
     minutes = manifest["timings"]["total"] / 60
@@ -192,7 +191,7 @@ def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence
     )
 
 
-def _compact(facts: dict[str, Any]) -> str:
+def _compact(facts: Mapping[str, object]) -> str:
     """Return JSON with lists of plain values on one line."""
     text = json.dumps(facts, indent=1)
     return re.sub(r"\[\s+[^][{}]*?\s+\]", lambda plain: " ".join(plain[0].split()), text)

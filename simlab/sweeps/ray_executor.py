@@ -25,6 +25,7 @@ from simlab.sweeps.execute import (
     keep_lanes,
     lane_of,
     segment,
+    time_slice,
     train_warm_starts,
     unfinished,
     write_lanes,
@@ -33,7 +34,7 @@ from simlab.sweeps.local import StoppedError, expected_minutes, write_event, wri
 from simlab.sweeps.monitor import Monitor, remove_job, showing
 from simlab.sweeps.own_records import carried
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import Lane, chunk_length, compiled, run_slice, stacked
+from simlab.sweeps.program import Lane
 from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
@@ -204,11 +205,7 @@ def _check_code(digest: str) -> None:
 
 def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost: float) -> dict[str, float]:
     _check_code(digest)
-    program = compiled(stacked(lanes, width), steps)
-    start = time.perf_counter()
-    next(run_slice(lanes, width, steps))
-    seconds = (time.perf_counter() - start) / chunk_length(steps)
-    return {"compile": program.seconds, "step": seconds, "cost": cost}
+    return time_slice(lanes, width, steps) | {"cost": cost}
 
 
 def _computed(

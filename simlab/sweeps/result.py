@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from simlab.core.manifest import Manifest
 from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
 from simlab.sweeps.own_records import SOURCE
@@ -50,7 +51,7 @@ class SweepResult:
         return lines
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Manifest of this sweep, or of the last one into the folder: config, versions, device, seconds."""
         return Results(self.folder).manifest
 
