@@ -23,7 +23,7 @@ def sweep(
     width: Annotated[int | None, typer.Option(help="Runs side by side in a slice.")] = None,
     checkpoint: Annotated[float, typer.Option(help="Seconds of work that a kill may cost a run.")] = 30.0,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be computed.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Redraw curves here and in OUT/curves.png.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however long it takes.")] = False,
 ) -> None:
     """Compute every run of a grid that the folder does not hold yet.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,6 @@ from rich.text import Text
 from simlab.core.progress import console
 from simlab.sweeps.execute import LIVE
 from simlab.sweeps.store import Store
-from simlab.sweeps.terminal import chart
 
 LIVE_FOLDER = "live"
 REDRAW_SECONDS = 1.0
@@ -120,17 +118,6 @@ def table_of(arms: dict[str, Arm]) -> Table:
     return table
 
 
-def charts_of(arms: dict[str, Arm]) -> Group:
-    """Return the arms' mean curves, a chart per metric."""
-    width = max(40, min(100, console.width - 12))
-    return Group(
-        *(
-            Text(chart(title, {name: arm.mean(metric) for name, arm in arms.items()}, width))
-            for metric, title in zip(LIVE, ("reward", "mismatch (std rho)"), strict=True)
-        )
-    )
-
-
 @contextlib.contextmanager
 def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
     """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
@@ -156,7 +143,7 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
         drawn[0] = now
         arms = monitor.poll()
         if live is not None:
-            live.update(Group(table_of(arms), charts_of(arms)) if watch else table_of(arms))
+            live.update(table_of(arms))
         else:
             line(arms)
         if watch and now - drawn[1] > REDRAW_FILE_SECONDS:

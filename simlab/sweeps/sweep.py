@@ -61,7 +61,7 @@ def sweep(
     - `executor`: where slices are computed: `local`, in `workers` processes of this machine, or `ray`, on the
       cluster at `address` (see `simlab.sweeps.ray_executor`).
     - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
-    - `watch`: redraw curves in the terminal, and in `out/curves.png`.
+    - `watch`: redraw curves in `out/curves.png`.
     - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
       much work a kill may cost.
 

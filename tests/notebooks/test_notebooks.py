@@ -8,7 +8,14 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 # They take a third of a minute and more.
-DEAR = {"01_first_sweep", "03_precision_sweep", "05_collapse_autopsy", "07_real_models", "08_which_card"}
+DEAR = {
+    "01_first_sweep",
+    "03_precision_sweep",
+    "05_collapse_autopsy",
+    "06_write_your_own_objective",
+    "07_real_models",
+    "08_which_card",
+}
 NOTEBOOKS = [
     pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in DEAR else ())
     for path in sorted(FOLDER.glob("[0-9]*.py"))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from simlab.sweeps.monitor import Monitor, remove_dead_jobs
-from simlab.sweeps.terminal import chart
 from simlab.sweeps.watch import watch
 
 JOB = "1-0123abcd"
@@ -47,16 +46,6 @@ def test_a_finished_sweep_is_drawn_once(reference, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "grpo+tis" in shown
     assert "3/3" in shown
-    assert "mismatch (std rho), steps 0 to 1" in shown
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(FileNotFoundError, match="no finished run"):
         watch(tmp_path)
-
-
-def test_charts_put_high_values_high():
-    lines = chart("up", {"one": np.linspace(0.0, 1.0, 50)}, width=20, height=4).splitlines()
-    assert lines[0] == "up, steps 0 to 49"
-    assert lines[1].rstrip("\u2800").endswith("a")  # the last point, in the top right corner
-    assert lines[4][10] != "\u2800"
-    assert "a one" in lines[5]
-    assert chart("none", {"x": np.asarray([np.nan])}) == "none: nothing yet"
