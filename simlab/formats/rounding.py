@@ -6,6 +6,7 @@ arithmetic on the bits, or float32 arithmetic that is exact: compilers flush sub
 multiply-add, and simplify a literal `(x + c) - c` away.
 """
 
+from dataclasses import fields
 from typing import NamedTuple
 
 import jax
@@ -109,8 +110,8 @@ def round_to_format(
     return _round(x, fmt, rounding, overflow, key)
 
 
-class _Constants(NamedTuple):
-    """What a format, a mode and an overflow rule say about bits: uint32 scalars, see `_constants`.
+class BitConstants(NamedTuple):
+    """What a format, a mode and an overflow rule say about bits: uint32 scalars, see `_bit_constants`.
 
     They choose by arithmetic, because a traced scalar that selects between vectors tends to become a branch
     in the inner loop.
@@ -137,9 +138,27 @@ class _Constants(NamedTuple):
     special_flip: Array
 
 
+@pytree
+class PreparedFormat(Format):
+    """A format that knows the constants of one rounding mode and overflow rule, see `prepare_format`."""
+
+    constants: BitConstants
+
+
+def prepare_format(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> PreparedFormat:
+    """Return `fmt` with its constants, for use with this mode and rule only.
+
+    Rounding to it gives the same bits. A program that prepares a traced format outside its loops computes the
+    constants once; otherwise every fused kernel computes them again.
+    """
+    numbers = {field.name: getattr(fmt, field.name) for field in fields(Format)}
+    return PreparedFormat(**numbers, constants=_bit_constants(fmt, rounding, saturate))
+
+
 @jax.jit
 def _round(x: Array, fmt: Format, rounding, saturate: Flag, key: Array | None) -> Array:
-    bits, constants = _bits(x), _constants(fmt, rounding, saturate)
+    prepared = isinstance(fmt, PreparedFormat)
+    bits, constants = _bits(x), fmt.constants if prepared else _bit_constants(fmt, rounding, saturate)
     magnitude = (bits & constants.magnitude_mask) - constants.first
     if isinstance(rounding, StochasticRounding):
         assert key is not None
@@ -153,7 +172,7 @@ def _round(x: Array, fmt: Format, rounding, saturate: Flag, key: Array | None) -
     return _float(jnp.where(magnitude > constants.last, special, rounded))
 
 
-def _round_by_mode(bits: Array, magnitude: Array, constants: _Constants) -> Array:
+def _round_by_mode(bits: Array, magnitude: Array, constants: BitConstants) -> Array:
     """Round to a multiple of the quantum: what is added to the bits carries into those that are kept."""
     exponent = jnp.minimum(magnitude >> jnp.uint32(MANTISSA_BITS), constants.lowest)
     # `& 31` spares the compiler's guard against shifts by 32 and more.
@@ -168,7 +187,7 @@ def _round_by_mode(bits: Array, magnitude: Array, constants: _Constants) -> Arra
     return jnp.where(magnitude < constants.quantum, tiny, bits + carry & kept)
 
 
-def _round_by_chance(bits: Array, constants: _Constants, fmt: Format, words: Array) -> Array:
+def _round_by_chance(bits: Array, constants: BitConstants, fmt: Format, words: Array) -> Array:
     """Round to a multiple of the quantum, away from zero with a probability equal to the fraction.
 
     Random bits below those that the format keeps carry into them as often as the fraction asks. Subnormals
@@ -188,7 +207,7 @@ def _round_by_chance(bits: Array, constants: _Constants, fmt: Format, words: Arr
     return jnp.where(magnitude < smallest_below, _bits(fmt.min_finite), rounded)
 
 
-def _constants(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> _Constants:
+def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> BitConstants:
     # Chance may take any magnitude upward, too.
     mode = ROUNDINGS["nearest_away"] if isinstance(rounding, StochasticRounding) else rounding
     assert isinstance(mode, Rounding)
@@ -224,7 +243,7 @@ def _constants(fmt: Format, rounding: Rounding | StochasticRounding, saturate: F
     after_half = jnp.where(has_sign, half - jnp.uint32(1), jnp.uint32(0x005FFFFF))
     vanished = jnp.where(has_sign, zero, _bits(fmt.min_finite))
     above = jnp.where(mode.ties_even, half, after_half)
-    return _Constants(
+    return BitConstants(
         magnitude_mask=jnp.where(has_sign, jnp.uint32(SIGN - 1), jnp.uint32(ALL)),
         first=first,
         last=last,

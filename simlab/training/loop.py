@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from simlab.engines.site import prepare_sites
 from simlab.training.checkpoints import Progress, load_progress, named_arrays, restored, save_progress
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics, train_step
@@ -20,6 +21,7 @@ CHECKPOINT_SECONDS = 30.0
 
 def advance(recipe: Recipe, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
     """Make `steps` steps in one scan; metrics are stacked, [steps, ...]. A pure function: jit and vmap it."""
+    recipe = prepare_sites(recipe)
     return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=steps)
 
 
