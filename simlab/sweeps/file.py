@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.paths import find_shipped
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "width", "base", "arms", "sampled", "over")
@@ -52,8 +53,7 @@ class Described:
 
 def read_file(path: Path) -> Described:
     """Return the sweep in a TOML file; raises `ValueError` naming what is wrong in it, and where."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+    path = find_shipped(path)
     try:
         parts = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:

@@ -39,6 +39,8 @@ def test_every_help_shows_an_example(path):
         "schedules",
         "experiments",
         "figures",
+        "sites",
+        "notebooks",
     ],
 )
 def test_lists_print_tables_and_json(catalog):

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from simlab.core.catalog import lookup
+from simlab.core.paths import find_shipped
 from simlab.sweeps.config import FIELDS, RunConfig, run_config
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Point
@@ -20,8 +21,7 @@ def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
     """
     if path.is_dir():
         return _of_folder(path, arm)
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+    path = find_shipped(path)
     try:
         table = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
