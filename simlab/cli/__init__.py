@@ -11,6 +11,7 @@ from simlab.cli import (
     calibrate,
     checkpoint,
     claims,
+    demo,
     diagnose,
     doctor,
     explain,
@@ -53,6 +54,7 @@ def _options(
 
 
 app.add_typer(listing.app, name="list")
+app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("figures", epilog=figures.EPILOG)(figures.figures)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
