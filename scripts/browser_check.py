@@ -105,6 +105,7 @@ PLOTTED = """(() => {
   const points = () => plot.data ? plot.data.reduce((sum, trace) => sum + trace.y.length, 0) : -1;
   const paper = document.getElementById("paper");
   const found = { ready: plot.dataset.ready === "true", all: points() };
+  found.height = plot.querySelector(".main-svg").getBoundingClientRect().height;
   paper.value = "lr";
   paper.dispatchEvent(new Event("input", { bubbles: true }));
   found.lr = plot.data.flatMap((trace) => trace.y);

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from simlab.core.experiment import Experiment
 from simlab.core.paths import open_shop
-from simlab.studies.board import WORDS, Board, Row, board, counts, stored
+from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, stored
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
 
@@ -75,7 +75,7 @@ def page(
         papers=_options(papers),
         verdicts=_options(WORDS),
         kinds=_options(get_args(Kind)),
-        regimes=_options(sorted({_regime(row) for row in rows if row.experiment})),
+        regimes=_options(sorted({_regime(row) for row in rows})),
         rows=_lines(_claim(row, _figures_of(row, shown)) for row in rows),
         effects=_script_json([_effect(row) for row in rows if _has_interval(row)]),
         plotly=_plotly(),
@@ -187,7 +187,7 @@ def _effect(row: Row) -> dict[str, Any]:
 
 def _regime(row: Row) -> str:
     """Return where a verdict holds: without training, or in the runs of the experiment that decides."""
-    return NO_TRAINING.get(row.kind, row.experiment) if row.experiment else ""
+    return NO_TRAINING.get(row.kind, row.experiment) if row.experiment else UNTESTED
 
 
 def _figure(figure: Drawn, rows: Sequence[Row], pictures: str) -> str:

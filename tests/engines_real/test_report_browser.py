@@ -36,6 +36,7 @@ def test_forest_plot_follows_filter_and_keyboard(seen):
     plot = seen["plot"]
     assert plot["ready"]
     assert plot["focused"]
+    assert plot["height"] >= 20 * plot["all"]
     assert 0 < len(plot["lr"]) < plot["all"] <= len(load_claims())
     assert all(name.startswith("L") for name in plot["lr"])
     first, *_ = sorted(plot["lr"], key=lambda name: int(name[1:]))

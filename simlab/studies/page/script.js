@@ -62,8 +62,9 @@
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
     const axis = { color: color("--ink"), gridcolor: color("--line"), zerolinecolor: color("--muted"), fixedrange: true };
+    plot.style.height = `${130 + 20 * drawn.length}px`;
     Plotly.react(plot, traces(color), {
-      height: 130 + 20 * drawn.length,
+      autosize: true,
       margin: { l: 44, r: 12, t: 60, b: 44 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: color("--ink"), family: "system-ui, sans-serif", size: 13 },
