@@ -1,7 +1,7 @@
 """A site: one place of the forward pass at which a tensor is stored, and in which format."""
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jax import Array
