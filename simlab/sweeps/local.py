@@ -1,8 +1,8 @@
 """The local executor: one pinned process per core on a CPU, one per device where there are several GPUs.
 
 Neither `concurrent.futures` nor `loky`: workers of both outlive a killed parent (measured, Python 3.11, loky
-3.7), which `tests/sweeps/test_kill.py` forbids, and the former runs an unguarded script anew. No `filelock` for
-runs: it needs a file per run, whose removal races with the next lock; here each is a byte of one file.
+3.7), which `tests/sweeps/test_kill.py` forbids, and the former runs an unguarded script anew. No `filelock`:
+it needs a file per run, whose removal races with the next lock; here a run is a byte of one file.
 """
 
 import contextlib
