@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from simlab.core.catalog import shown
+from simlab.core.catalog import shorten
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
@@ -108,7 +108,7 @@ def expand(base: RunConfig | Mapping[str, Any], grid: Grid, width: int) -> tuple
         try:
             configs.append(run_config(base, point.changes))
         except ValueError as error:
-            place = f" (at {point.arm or shown(dict(point.changes))})" if point.changes else ""
+            place = f" (at {point.arm or shorten(dict(point.changes))})" if point.changes else ""
             raise ValueError(f"{error}{place}") from error
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}

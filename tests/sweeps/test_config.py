@@ -166,7 +166,7 @@ def test_a_run_of_other_code_has_another_key(monkeypatch, tmp_path):
         ({"objective.clip_low": -1}, r"objective: bad clip_low -1.0; allowed: 0 to inf"),
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
-        ({"task.difficulty": 20}, r"task: bad difficulty 20; allowed: 1 to 8 digits"),
+        ({"task.difficulty": 20}, r"task: difficulty must be 1 to 8 digits, got 20"),
         ({"model.hidden_size": "wide"}, r"model.hidden_size must be a number, got 'wide'"),
         ({"prompts": 7}, r"minibatches 4 does not divide the 7 prompts"),
         ({"warm_start": "nothing"}, r"warm_start: no file 'nothing'; there are: "),
