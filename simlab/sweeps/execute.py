@@ -74,21 +74,6 @@ def train_warm_starts(plan: Plan, store: Store) -> None:
         lane_of(run, store)
 
 
-def calibrate(group: Group, width: int, store: Store) -> dict[str, float]:
-    """Compile the program of a group and time one step of a full slice of it, in seconds."""
-    lanes = [lane_of(run, store) for run in group.runs[:width]]
-    return time_slice(lanes, width, group.steps) | {"cost": group.cost}
-
-
-def time_slice(lanes: Sequence[Lane], width: int, steps: int) -> dict[str, float]:
-    """Return the seconds that the program of a slice took to compile, and those of a step."""
-    recipe, state = stacked(lanes, width)
-    program, chunk = compiled((recipe, state), steps), chunk_length(steps)
-    start = time.perf_counter()
-    train(recipe, state, chunk, chunk=chunk, axes=LANES, advance=program.run)
-    return {"compile": program.seconds, "step": (time.perf_counter() - start) / chunk}
-
-
 def _claim(group: Group, store: Store, width: int) -> list[PlannedRun]:
     by_key = {run.key: run for run in group.runs}
     return [by_key[key] for key in store.claim(store.missing(by_key), width)]

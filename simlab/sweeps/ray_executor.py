@@ -23,14 +23,13 @@ from simlab.sweeps.execute import (
     begun,
     chunk_event,
     keep_lanes,
-    lane_of,
     segment,
-    time_slice,
     train_warm_starts,
     unfinished,
     write_lanes,
 )
-from simlab.sweeps.local import StoppedError, expected_minutes, write_event, write_job
+from simlab.sweeps.forecast import expected_minutes
+from simlab.sweeps.local import StoppedError, recording, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
 from simlab.sweeps.own_records import carried
 from simlab.sweeps.plan import Plan, PlannedRun
@@ -67,28 +66,24 @@ def compute(
     if carried(run.config.table for run in plan.runs):
         raise ClusterError("executor ray needs own records in module files, named as 'mymodule:name'")
     ray = _connected(address)
-    job = write_job(plan, store.folder, 1, checkpoint_seconds)
+    began = time.perf_counter()
     try:
-        train_warm_starts(plan, store)
-        with (
-            showing(Monitor(store.folder, job), watch) as show,
-            open(job.with_suffix(".0.jsonl"), "a") as events,
-        ):
-            began = time.perf_counter()
-            group = plan.groups[0]
-            lanes = [_plain(lane_of(run, store)) for run in group.runs[: plan.width]]
-            task = _task(ray, _calibrated)
-            measured = ray.get(task.remote(code_digest(), lanes, plan.width, group.steps, group.cost))
-            places = int(ray.cluster_resources().get(_place(), 1))
-            if not agreed(expected_minutes(plan, [measured], places)):
-                raise StoppedError("stopped before anything was computed")
-            calibrated = time.perf_counter()
-            every = checkpoint_seconds
-            _work(ray, plan, store, lambda event: write_event(events, event), show, every)
-        return {"calibration": calibrated - began, "runs": time.perf_counter() - calibrated}
+        places = int(ray.cluster_resources().get(_place(), 1))
+        if not agreed(expected_minutes(plan, places)):
+            raise StoppedError("stopped before anything was computed")
+        job = write_job(plan, store.folder, 1, checkpoint_seconds)
+        try:
+            train_warm_starts(plan, store)
+            with (
+                showing(Monitor(store.folder, job), watch) as show,
+                recording(job, 0) as report,
+            ):
+                _work(ray, plan, store, report, show, checkpoint_seconds)
+        finally:
+            remove_job(job)
     finally:
-        remove_job(job)
         ray.shutdown()
+    return {"runs": time.perf_counter() - began}
 
 
 def _connected(address: str | None) -> Any:
@@ -201,11 +196,6 @@ def _check_code(digest: str) -> None:
         raise RuntimeError(
             f"node {socket.gethostname()} has another version of simlab or jaxlib than the driver"
         )
-
-
-def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost: float) -> dict[str, float]:
-    _check_code(digest)
-    return time_slice(lanes, width, steps) | {"cost": cost}
 
 
 def _computed(

@@ -101,9 +101,7 @@ def prepare(
 
 def _agreed(minutes: float, yes: bool) -> bool:
     """Say how long it will take, and ask if that is long and somebody is there."""
-    console.print(
-        f"expected: {_duration(minutes)} (calibrated on this machine, as busy as it is)", highlight=False
-    )
+    console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
     return console.input(Text("go on? [y/N] ")).strip().lower() in ("y", "yes")
