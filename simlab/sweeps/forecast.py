@@ -15,7 +15,7 @@ from simlab.core.atomic import write_atomically
 from simlab.core.manifest import Json
 from simlab.sweeps.compile_cache import programs_folder
 from simlab.sweeps.config import code_digest
-from simlab.sweeps.plan import Group, Plan
+from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, static_signature, swept_recipe
 
 # Two pinned processes share caches and memory: together they were 1.7 times one of them.
@@ -50,13 +50,13 @@ def expected_minutes(plan: Plan, processes: int) -> float:
     return (compiling + loading + max(busy / speed, longest)) / 60
 
 
-def made_steps(group: Group) -> int:
+def made_steps(group: CompileGroup) -> int:
     """Return the steps that a run of a group makes: whole chunks."""
     chunk = chunk_length(group.steps)
     return -(-group.steps // chunk) * chunk
 
 
-def timing_of(group: Group, width: int) -> Timing:
+def timing_of(group: CompileGroup, width: int) -> Timing:
     """Return the seconds to get the program of a group, and those of one step of a slice."""
     known = _read(_path(group, width))
     if known:
@@ -91,7 +91,7 @@ class Stopwatch:
             self._write(group, self._seconds[id(group)])
         self._last = now
 
-    def _write(self, group: Group, seconds: list[float]) -> None:
+    def _write(self, group: CompileGroup, seconds: list[float]) -> None:
         # The longest interval is the one in which the program was compiled.
         usual = statistics.median(seconds) if len(seconds) > 2 else min(seconds)
         if len(seconds) == 1:
@@ -107,7 +107,7 @@ def _folder() -> Path:
     return Path(programs_folder() or "") / "timings"
 
 
-def _path(group: Group, width: int) -> Path:
+def _path(group: CompileGroup, width: int) -> Path:
     recipe = swept_recipe(group.runs[0].config)
     # Functions print their place in memory.
     signature = re.sub(r" at 0x[0-9a-f]+", "", str(static_signature(recipe, chunk_length(group.steps))))

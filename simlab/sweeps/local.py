@@ -34,11 +34,11 @@ CLEAR = 2
 
 
 class StoppedError(RuntimeError):
-    """The sweep was not started, because somebody said no."""
+    """The user declined to start the sweep."""
 
 
 class WorkerError(RuntimeError):
-    """A worker process has ended before its work did."""
+    """A worker process ended before its work was done."""
 
 
 def compute(
@@ -84,7 +84,7 @@ def _processes(plan: Plan, workers: int | None) -> int:
 
 
 def write_job(plan: Plan, folder: Path, count: int, checkpoint_seconds: float) -> Path:
-    """Write what workers and a watcher have to know; the name is that of this call."""
+    """Write the job file that workers and `simlab watch` read; its name is unique to this call."""
     missing = [run.key for group in plan.groups for run in group.runs]
     job = {
         "pid": os.getpid(),

@@ -1,7 +1,7 @@
-"""The Ray executor: slices as tasks on a cluster, their metrics streamed back into the store of the driver.
+"""The Ray executor: slices are tasks on a cluster, and their metrics return to the driver's result cache.
 
-Nothing but the driver touches the sweep's folder, so that nodes need not share a disk. A run has the bytes
-that the local executor gives it on the same kind of device.
+Only the driver accesses the sweep's folder, so nodes need not share a disk. On one kind of device, a run has
+the same bytes as under the local executor.
 """
 
 import os
@@ -37,7 +37,7 @@ from simlab.sweeps.program import Lane
 from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
-CLAIM_SECONDS = 1.0
+ACQUIRE_SECONDS = 1.0
 KNOCK_SECONDS = 10.0
 
 
@@ -155,10 +155,10 @@ def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[],
     try:
         while running or store.missing(run.key for group in plan.groups for run in group.runs):
             mine = {key for part in running.values() for key in part.keys}
-            for part in _claimed(plan, store, mine):
+            for part in _acquire_slices(plan, store, mine):
                 go_on(part, [_plain(lane) for lane in begun(part.runs, store, report)])
-            if not running:  # others have claimed what is left
-                time.sleep(CLAIM_SECONDS)
+            if not running:  # others have acquired what is left
+                time.sleep(ACQUIRE_SECONDS)
                 continue
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in done:
@@ -175,12 +175,12 @@ def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[],
         store.release(key for part in running.values() for key in part.keys)
 
 
-def _claimed(plan: Plan, store: Store, mine: Iterable[str]) -> list[_Slice]:
-    """Claim all but `mine`, in slices: a lock does not keep out the process that has it."""
+def _acquire_slices(plan: Plan, store: Store, mine: Iterable[str]) -> list[_Slice]:
+    """Acquire all runs but `mine`, in slices: a lock does not exclude the process that holds it."""
     slices = []
     for group in plan.groups:
         by_key = {run.key: run for run in group.runs if run.key not in mine}
-        while keys := store.claim(store.missing(by_key), plan.width):
+        while keys := store.acquire(store.missing(by_key), plan.width):
             slices.append(_Slice([by_key.pop(key) for key in keys], group.steps))
     return slices
 

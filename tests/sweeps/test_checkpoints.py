@@ -44,7 +44,7 @@ def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
     return len(made)
 
 
-def test_a_stopped_sweep_computes_only_what_its_checkpoints_lack(whole, tmp_path, monkeypatch):
+def test_sweep_resumes_from_checkpoints(whole, tmp_path, monkeypatch):
     # Two slices of four chunks each: it is stopped in the last chunk of the first, and again in the second.
     assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
     assert len(list(tmp_path.glob("unfinished/*.npz"))) == WIDTH
@@ -61,7 +61,7 @@ def test_runs_of_different_ages_share_a_slice(whole, tmp_path, monkeypatch):
     assert tables(tmp_path) == tables(whole.folder)
 
 
-def test_a_damaged_checkpoint_is_named_and_costs_its_run_alone(whole, tmp_path, monkeypatch, capsys):
+def test_damaged_checkpoint_restarts_its_run_only(whole, tmp_path, monkeypatch, capsys):
     chunks_of(tmp_path, monkeypatch, stop_after=2)
     path = min(tmp_path.glob("unfinished/*.npz"))
     path.write_bytes(path.read_bytes()[:-1])
@@ -70,7 +70,7 @@ def test_a_damaged_checkpoint_is_named_and_costs_its_run_alone(whole, tmp_path, 
     assert tables(tmp_path) == tables(whole.folder)
 
 
-def test_a_worker_has_a_core_or_a_device_of_its_own(monkeypatch):
+def test_worker_environment_assigns_one_core_or_device(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 7})
     monkeypatch.setattr("jax.local_device_count", lambda: 3)
     cores = [worker_environment({"A": "b"}, index, "cpu")["SIMLAB_CORE"] for index in range(3)]

@@ -13,7 +13,7 @@ def plan_of(over, width=4):
     return make_plan(runs, [run.key for run in runs], width)
 
 
-def test_objectives_numbers_and_seeds_share_a_program_and_shapes_do_not():
+def test_objectives_and_numbers_share_a_program():
     plan = plan_of(
         {
             "objective": ["grpo", "gspo", {"name": "grpo+tis", "correction_clip": 3}],
@@ -33,12 +33,12 @@ def test_objectives_numbers_and_seeds_share_a_program_and_shapes_do_not():
     assert len(plan_of({"schedule": ["constant", "cosine"]}).groups) == 2
 
 
-def test_a_run_that_is_asked_for_twice_is_one_run():
+def test_expand_drops_duplicate_runs():
     plan = plan_of({"optimizer.learning_rate": [1, 1.0]})
     assert len(plan.runs) == 1
 
 
-def test_what_is_there_is_not_planned():
+def test_make_plan_skips_finished_runs():
     runs = expand(BASE, grid({"seed": range(6)}), 4)
     plan = make_plan(runs, [run.key for run in runs[4:]], 4)
     assert (
@@ -47,7 +47,7 @@ def test_what_is_there_is_not_planned():
     )
 
 
-def test_chunks_cover_the_steps_with_little_to_throw_away():
+def test_chunks_cover_the_steps():
     for steps in range(1, 400):
         chunk = chunk_length(steps)
         calls = -(-steps // chunk)
