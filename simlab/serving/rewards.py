@@ -133,9 +133,9 @@ def _import_package(module: str, name: str) -> Any:
 class TextTask(Task):
     """Questions as rows of tokens of equal length, with rewards of the texts of responses.
 
-    The rollouts of its recipe must come from `simlab.serving.real_training.engine_rollout`, with a real engine
-    or a `JaxEngine`, since texts are scored outside compiled functions. The first `held_out_size` questions
-    are the held-out split. There are no demonstrations.
+    The rollouts of its recipe must come from `simlab.serving.real_training.engine_rollout`, with a real
+    engine or a `JaxEngine`, since texts are scored outside compiled functions. The first `held_out_size`
+    questions are the held-out split. There are no demonstrations.
     """
 
     questions: tuple[Question, ...]

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
@@ -54,8 +55,7 @@ class Described:
 
 def read_file(path: Path) -> Described:
     """Return the sweep in a TOML file; raises `ValueError` naming what is wrong in it, and where."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+    path = find_shipped(path)
     try:
         parts = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:

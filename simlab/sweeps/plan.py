@@ -83,9 +83,14 @@ class Plan:
         kept = f" ({done} are there already)" if done else ""
         slices = sum(group.slices(self.width) for group in self.groups)
         return (
-            f"{len(self.runs)} runs{kept}; {len(self.groups)} programs, {slices} slices "
+            f"{_count(len(self.runs), 'run')}{kept}; "
+            f"{_count(len(self.groups), 'program')}, {_count(slices, 'slice')} "
             f"of width {self.width}, {self.steps} run-steps to compute"
         )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def default_width() -> int:

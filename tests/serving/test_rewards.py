@@ -52,7 +52,7 @@ def test_text_task_scores_text_before_the_end():
 
 def test_text_task_rejects_compiled_scoring():
     task = build_text_task([make_question("1=")], 2)
-    with pytest.raises(ValueError, match="inside compiled functions. Sample with engine_rollout"):
+    with pytest.raises(ValueError, match=r"inside compiled functions\. Sample with engine_rollout"):
         jax.jit(task.check)(np.zeros((1, 4), np.int32))
     with pytest.raises(ValueError, match="Questions have no demonstrations"):
         task.demonstrations(jax.random.key(0), task.prompts(jax.random.key(0), 1))
