@@ -41,7 +41,7 @@ def _offenders(path: Path) -> list[str]:
     return [
         f"{path.relative_to(PACKAGE_ROOT)}:{annotation.lineno} {name}"
         for name, annotation in _annotations(ast.parse(path.read_text()).body)
-        if annotation is not None and "Any" in ast.unparse(annotation).replace("AnyObjective", "")
+        if annotation is not None and "Any" in ast.unparse(annotation).replace("SwitchObjective", "")
     ]
 
 
