@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
 from simlab.engines.dose import DOSES
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
+from simlab.studies.estimands import Frame
 
 GOOD, FAIR = 0.25, 0.5
 """A fit is good when its whole interval is below the first, fair when the distance is below the second."""
@@ -161,7 +163,7 @@ def calibrate(
 LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
 
 
-def quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Any]]:
+def quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Json]]:
     """Return quantiles of two sets of log rho [n], a row per level: what `figures.real_engines` draws."""
     both = (np.quantile(one, LEVELS).tolist() for one in (measured, predicted))
     return [
@@ -181,7 +183,7 @@ def _rms(x: np.ndarray) -> float:
 
 
 def measured_pair(
-    tokens: Any, samples: Any, sampler: str, scorer: str, **labels: str
+    tokens: Frame, samples: Frame, sampler: str, scorer: str, **labels: str
 ) -> tuple[np.ndarray, ...]:
     """Return prompts, responses, mask, logp_train and logp_infer of a pair that a probe measured.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
@@ -55,7 +56,7 @@ class HttpEngine:
             )
         self.model = model or served[0]
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return address and model."""
         return {"engine": "http", "url": self.url, "model": self.model}
 
@@ -126,7 +127,7 @@ class HttpEngine:
         tokens = np.asarray([int(name.removeprefix(PREFIX)) for name in names], np.int32)
         return tokens, np.asarray([np.nan if x is None else x for x in logps], np.float32)
 
-    def _ask(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
+    def _ask(self, path: str, content: Mapping[str, Json] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.metrics import METRICS, PROBABILITY_EDGES
 from simlab.objectives import TokenBatch
 from simlab.rollout.trajectory import Trajectory
@@ -29,7 +29,7 @@ SCALARS = (
 )
 BINNED = ("tokens_by_pi_train", "mean_rho_by_pi_train", "rms_log_rho_by_pi_train")
 BLOCKS = 8
-Rows = dict[str, list[dict[str, Any]]]
+Rows = dict[str, list[dict[str, Json]]]
 
 
 def mismatch_rows(pair: Mapping[str, str], prompts: np.ndarray, sampled: Sampled, scored: Scored) -> Rows:
@@ -80,7 +80,7 @@ def _measured(batch: TokenBatch) -> dict[str, jax.Array]:
     return {name: METRICS[name](batch) for name in (*SCALARS, *BINNED)}
 
 
-def _by_position(sampled: Sampled, scored: Scored) -> list[dict[str, Any]]:
+def _by_position(sampled: Sampled, scored: Scored) -> list[dict[str, Json]]:
     length = sampled.mask.shape[1]
     rows = []
     for block in np.array_split(np.arange(length), min(BLOCKS, length)):

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
+from simlab.core.manifest import Json
 from simlab.engines import ENGINES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
@@ -54,7 +56,7 @@ class Scored:
 class RealEngine(Protocol):
     """Prompts [N, P] and responses [N, T] are int32; every method raises `EngineError`."""
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, versions and number formats, for a manifest."""
         ...
 
@@ -72,7 +74,12 @@ class RealEngine(Protocol):
 
 
 def sampled(
-    engine: str, tokens: Any, logps: Any, experts: np.ndarray | None, sampling: Sampling, count: int
+    engine: str,
+    tokens: ArrayLike,
+    logps: ArrayLike,
+    experts: np.ndarray | None,
+    sampling: Sampling,
+    count: int,
 ) -> Sampled:
     """Return an engine's answer to `count` prompts, checked, padded and masked behind the end."""
     tokens, logps = np.asarray(tokens, np.int32), np.asarray(logps)
@@ -81,7 +88,9 @@ def sampled(
     return Sampled(np.where(mask, tokens, np.int32(sampling.pad)), mask, logps, experts)
 
 
-def checked_logps(engine: str, logps: Any, shape: tuple[int, ...], mask: Any = True) -> np.ndarray:
+def checked_logps(
+    engine: str, logps: ArrayLike, shape: tuple[int, ...], mask: np.ndarray | bool = True
+) -> np.ndarray:
     """Return log-probabilities as float32, or raise `EngineError` saying what is wrong with them."""
     logps = np.asarray(logps, np.float32)
     if logps.shape != shape:

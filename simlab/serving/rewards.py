@@ -60,7 +60,7 @@ def _checked(task: Task, prompt: np.ndarray, answer: str) -> float:
     return float(task.check(np.concatenate([prompt, tokens, padding])))
 
 
-def gym_questions(name: str, count: int, split: str = "train", **options: Any) -> list[Question]:
+def gym_questions(name: str, count: int, split: str = "train", **options: object) -> list[Question]:
     """Return questions of a task of reasoning-gym with its `options`; the splits are two of its seeds.
 
     Scored is what stands between the last `<answer>` and its end, or the whole answer; an answer that has the

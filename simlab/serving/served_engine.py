@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from simlab.checkpoints.checkpoint_writer import save_checkpoint
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
@@ -68,11 +69,11 @@ class ServedEngine:
         self._server.close()
         self._folder.cleanup()
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, storage and versions."""
         return {"engine": self.name, "dtype": self.dtype, "versions": self.versions}
 
-    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
+    def loading(self, config: TransformerConfig) -> Mapping[str, Json]:
         """Return what the server is told of a checkpoint of `config`, besides its folder."""
         del config
         return {"dtype": self.dtype}

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from simlab.checkpoints.checkpoint_writer import W8A8
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.serving.served_engine import PARITY, ServedEngine
 
@@ -47,11 +47,11 @@ class VllmEngine(ServedEngine):
         name = f"vllm {dtype}" + ("" if kv_cache == "auto" else f" kv {kv_cache}")
         super().__init__(name, python, dtype=dtype, parity=parity, timeout=timeout)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, storage, versions, and the format of keys and values."""
         return {**super().describe(), "kv_cache": self.kv_cache}
 
-    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
+    def loading(self, config: TransformerConfig) -> Mapping[str, Json]:
         """Return what decides whether a checkpoint can be reloaded in place, and how."""
         dtype = "bfloat16" if self.dtype == W8A8 else self.dtype
         return {

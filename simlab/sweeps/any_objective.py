@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Flag, Integer, pytree, static_names
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
@@ -22,7 +23,7 @@ PICKED = ("advantage", "surrogate", "correction", "staleness", "transform", "dis
 OFFERED = ("key",)  # what a stage may need beyond what every batch has
 
 
-def kind(stage: Any) -> str:
+def kind(stage: object) -> str:
     """Return what of a stage shapes the program: its class and static fields, without its numbers."""
     if not is_dataclass(stage):
         return "none" if stage is None else getattr(stage, "__qualname__", type(stage).__name__)
@@ -50,11 +51,11 @@ def _menu(field: str) -> dict[str, Any]:
     return {kind(stage): stage for stage in reversed(offered)}
 
 
-MENUS: dict[str, dict[str, Any]] = {field: _menu(field) for field in PICKED}
-REJECTIONS: dict[str, Any] = {
+MENUS: dict[str, dict[str, PyTree]] = {field: _menu(field) for field in PICKED}
+REJECTIONS: dict[str, PyTree] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
 }
-REGULARIZERS: dict[str, Any] = {
+REGULARIZERS: dict[str, PyTree] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
 }
 PROGRAM = repr(

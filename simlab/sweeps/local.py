@@ -14,6 +14,7 @@ from typing import IO, Any
 import jax
 
 from simlab.core.atomic import write_atomically
+from simlab.core.manifest import Json
 from simlab.core.progress import console
 from simlab.sweeps.execute import calibrate, train_warm_starts, work
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
@@ -203,14 +204,14 @@ def _check(processes: list[subprocess.Popen], job: Path) -> None:
             raise WorkerError(f"a worker ended with status {process.returncode}: {last}")
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
+def read_events(path: Path) -> list[dict[str, Json]]:
     """Return the events in a file, without a line that is not whole."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def write_event(file: IO[str], event: Mapping[str, Any]) -> None:
+def write_event(file: IO[str], event: Mapping[str, Json]) -> None:
     """Append one event as a line."""
     file.write(json.dumps(event) + "\n")
     file.flush()

@@ -1,11 +1,10 @@
 """AdamW with clipping of the gradient norm, every number of it traced."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.models.parameters import Params
@@ -33,11 +32,11 @@ class AdamW:
             optax.add_decayed_weights(self.weight_decay),
         )
 
-    def init(self, params: Params) -> Any:
+    def init(self, params: Params) -> PyTree:
         """Return the moments before the first step."""
         return self.transformation().init(params)
 
-    def update(self, grads: Params, state: Any, params: Params, factor: Array | float) -> tuple[Params, Any]:
+    def update(self, grads: Params, state: PyTree, params: Params, factor: Scalar) -> tuple[Params, PyTree]:
         """Return new parameters and state; `factor` of the schedule multiplies the learning rate."""
         # optax raises its decay rates to an integer power, which strict promotion of types forbids.
         with jax.numpy_dtype_promotion("standard"):

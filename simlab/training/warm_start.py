@@ -1,13 +1,13 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
 from dataclasses import field, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
-from simlab.core.pytree import pytree, static
+from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
@@ -29,8 +29,8 @@ class WarmStart:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
-    mistakes: Any = 0.05
-    final: Any = 0.1
+    mistakes: Scalar = 0.05
+    final: Scalar = 0.1
     steps: int = static(default=1200)
     batch: int = static(default=128)
     train_size: int | None = static(default=None)
@@ -43,7 +43,7 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
     params = init_params(stream(key, "init"), model)
     schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
-    def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
+    def step(carry: tuple[Params, PyTree], number: Array) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)
