@@ -22,9 +22,9 @@ from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
 from simlab.objectives import named
-from simlab.serving.emulations import vllm_cpu_emulations
+from simlab.serving.emulations import get_vllm_cpu_emulations
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.open_engine import interpreter
+from simlab.serving.open_engine import find_interpreter
 from simlab.serving.protocol import RealEngine
 from simlab.serving.real_training import engine_rollout
 from simlab.serving.vllm_engine import VllmEngine
@@ -50,7 +50,7 @@ WARM_START = Path(__file__).parent / "warm_starts" / "add-tiny-moe-0.npz"
 def recipe(arm: str, smoke: bool) -> Recipe:
     """GRPO on `add` with a float32 learner."""
     objective, replay = ARMS[arm]
-    twin = ENGINES["bf16"] if smoke else vllm_cpu_emulations()[TWIN].engine
+    twin = ENGINES["bf16"] if smoke else get_vllm_cpu_emulations()[TWIN].engine
     sizes: dict[str, Any] = {"prompts": 2, "group_size": 2, "minibatches": 1} if smoke else {}
     return Recipe(
         engines=EnginePair(ENGINES["f32"], twin, replay),
@@ -76,7 +76,7 @@ def sampling_engine(smoke: bool, stack: contextlib.ExitStack) -> RealEngine:
     """
     if smoke:
         return JaxEngine("bf16", parity=1.0)
-    python = interpreter("vllm")
+    python = find_interpreter("vllm")
     return stack.enter_context(VllmEngine(python, dtype="bfloat16", kv_cache="fp8", parity=2.0))
 
 
@@ -91,7 +91,7 @@ def record(run: Run, arm: str, advance: Advance | None, sampler: str, seed: int)
     metrics.setdefault("sync_apart", np.full(steps, np.nan))
     metrics["router_flips"] = metrics["router_flips"].mean(axis=1)
     return [
-        {"arm": arm, "sampler": sampler, "seed": seed, "step": step}
+        {"arm": arm, "sampling_engine": sampler, "seed": seed, "step": step}
         | {name: float(metrics[name][step]) for name in (*NUMBERS, "router_flips", "sync_apart")}
         for step in range(steps)
     ]
@@ -137,8 +137,8 @@ def numbers(steps: Any) -> dict[str, float]:
 
 def agreement(steps: Any) -> list[dict]:
     """Each number of vLLM beside the 95% prediction interval for one more run of its twin."""
-    real = numbers(steps[steps["sampler"] == REAL])
-    twins = [numbers(rows) for _, rows in steps[steps["sampler"] == TWIN].groupby("seed")]
+    real = numbers(steps[steps["sampling_engine"] == REAL])
+    twins = [numbers(rows) for _, rows in steps[steps["sampling_engine"] == TWIN].groupby("seed")]
     rows = []
     for name, value in real.items():
         theirs = np.asarray([twin[name] for twin in twins])

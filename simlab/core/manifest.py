@@ -13,11 +13,12 @@ from typing import NotRequired, TypedDict
 import jax
 from jaxtyping import PyTree
 
+from simlab import __version__
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
 
 MANIFEST_NAME = "manifest.json"
-PACKAGES = ("simlab", "jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
 
 
 Json = PyTree[None | bool | int | float | str]
@@ -76,7 +77,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that can change a result."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "simlab": __version__}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)

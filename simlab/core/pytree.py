@@ -73,11 +73,19 @@ def pytree(cls: Class | None = None, *, kw_only: bool = False) -> Class | Callab
         ...     level: str = static(default="token")
     """
     if cls is None:
-        return lambda cls: _register(dataclass(frozen=True, kw_only=kw_only)(cls))
-    return _register(dataclass(frozen=True)(cls))
+        return lambda cls: register_class(dataclass(frozen=True, kw_only=kw_only)(cls))
+    return register_class(dataclass(frozen=True)(cls))
 
 
-def _register(cls: Any) -> Any:
+REGISTERED: set[type] = set()
+"""Every class that `pytree` has made."""
+
+
+def register_class(cls: Class) -> Class:
+    """Register a dataclass as a pytree, unless it is one; return it."""
+    if cls in REGISTERED:
+        return cls
+    REGISTERED.add(cls)
     meta = static_names(cls)
     data = tuple(each.name for each in fields(cls) if each.name not in meta)
 

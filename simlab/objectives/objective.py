@@ -159,11 +159,15 @@ def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch,
 def _check_needs(objective: Objective, batch: TokenBatch) -> None:
     if objective.centering is not None and (objective.correction or objective.transform) is not None:
         raise ValueError("score_centering must not be combined with a correction or a group transform.")
+    for name in columns_needed(objective):
+        if getattr(batch, name) is None:
+            raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+
+
+def columns_needed(objective: Objective) -> tuple[str, ...]:
+    """Return the optional columns of `TokenBatch` that `objective` reads."""
     stages = (objective.advantage, objective.distortion, objective.surrogate, objective.centering)
-    for stage in stages:
-        for name in getattr(stage, "needs", ()):
-            if getattr(batch, name) is None:
-                raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+    return tuple(name for stage in stages for name in getattr(stage, "needs", ()))
 
 
 def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:

@@ -25,6 +25,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     "opsm_delta": (0.0, INFINITY, False),
     "divergence_low": (0.0, INFINITY, False),
     "divergence_high": (0.0, INFINITY, False),
+    "divergence_top_k": (1.0, INFINITY, False),
     "divergence_bound": (0.0, INFINITY, False),
     "ratio_cap": (0.0, INFINITY, False),
     "kpop_bound": (0.0, INFINITY, False),

@@ -14,7 +14,7 @@ import numpy as np
 
 from simlab.core.streams import stream
 from simlab.rollout.trajectory import Trajectory
-from simlab.serving.protocol import EngineError, RealEngine, Sampling
+from simlab.serving.protocol import EngineError, RealEngine, SamplingParams
 from simlab.serving.rewards import TextTask
 from simlab.tasks import END, PAD
 from simlab.training.recipe import Recipe, TrainState
@@ -41,16 +41,16 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         recipe.task.prompts(stream(key, "prompts"), recipe.prompts), recipe.group_size, axis=0
     )
     task = recipe.task
-    end, pad = (task.end, task.pad) if isinstance(task, TextTask) else (END, PAD)
-    sampling = Sampling(
-        length=task.response_length,
-        end=end,
-        pad=pad,
+    end, pad = (task.eos_token_id, task.pad_token_id) if isinstance(task, TextTask) else (END, PAD)
+    sampling = SamplingParams(
+        max_tokens=task.response_length,
+        eos_token_id=end,
+        pad_token_id=pad,
         temperature=float(sampler.temperature),
         seed=int(jax.random.randint(stream(key, "tokens"), (), 0, 2**30)),
     )
     found = engine.generate(np.asarray(prompts), sampling)
-    if recipe.engines.replay == "R3" and found.experts is None:
+    if recipe.engines.replay == "R3" and found.routed_experts is None:
         raise EngineError("replay R3 needs an engine that tells its experts; this one does not")
     responses = jnp.asarray(found.responses)
     trajectory = Trajectory(
@@ -59,7 +59,7 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         mask=jnp.asarray(found.mask),
         logp_infer=jnp.asarray(found.logps),
         rewards=task.check(jnp.concatenate([prompts, responses], axis=-1)),
-        routed_experts=None if found.experts is None else jnp.asarray(found.experts),
+        routed_experts=None if found.routed_experts is None else jnp.asarray(found.routed_experts),
     )
     return trajectory, apart
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import PyTree
 
+from simlab.engines.site import prepare_sites
 from simlab.rollout.trajectory import Trajectory
 from simlab.training.checkpoints import Progress, load_progress, named_arrays, restore, save_progress
 from simlab.training.recipe import Recipe, TrainState
@@ -101,6 +102,7 @@ def train(
 
 def scan_steps(recipe: Recipe, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
     """Make `steps` steps in one scan; metrics are stacked, [steps, ...]. A pure function: jit and vmap it."""
+    recipe = prepare_sites(recipe)
     return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=steps)
 
 

@@ -1,6 +1,7 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
 from dataclasses import field, replace
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from jax import Array, lax
 from jaxtyping import PyTree
 
 from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.ranges import FRACTION, STEPS
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
@@ -29,9 +31,9 @@ class WarmStart:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
-    mistakes: Scalar = 0.05
-    final: Scalar = 0.1
-    steps: int = static(default=1200)
+    mistakes: Annotated[Scalar, FRACTION] = 0.05
+    final: Annotated[Scalar, FRACTION] = 0.1
+    steps: Annotated[int, STEPS] = static(default=1200)
     batch: int = static(default=128)
     train_size: int | None = static(default=None)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simlab.rollout.sampler import Sampler
-from simlab.serving.protocol import EngineError, Sampled
+from simlab.serving.protocol import EngineError, Samples
 from simlab.serving.real_training import engine_rollout, real_rollout
 from simlab.training.loop import Checkpoint, resume, train
 from simlab.training.step import rollout, score_rollout
@@ -18,7 +18,7 @@ from tests.training.recipes import MOE, QUICK, TASK, small_recipe, small_state
 class Scripted:
     """An engine that answers odd tokens, then the end, and remembers what it was asked."""
 
-    experts = None
+    routed_experts = None
 
     def sync_weights(self, config, params):
         self.config, self.params = config, params
@@ -26,9 +26,9 @@ class Scripted:
 
     def generate(self, prompts, sampling):
         self.prompts, self.sampling = prompts, sampling
-        responses = np.full((len(prompts), sampling.length), 3, np.int32)
+        responses = np.full((len(prompts), sampling.max_tokens), 3, np.int32)
         mask = np.ones(responses.shape, bool)
-        return Sampled(responses, mask, np.full(responses.shape, -1.0, np.float32), self.experts)
+        return Samples(responses, mask, np.full(responses.shape, -1.0, np.float32), self.routed_experts)
 
 
 def test_the_engine_gets_the_weights_and_the_prompts_of_this_step():
@@ -44,7 +44,7 @@ def test_the_engine_gets_the_weights_and_the_prompts_of_this_step():
     np.testing.assert_array_equal(trajectory.prompts, own)
     np.testing.assert_array_equal(engine.prompts, own)
     assert trajectory.rewards.tolist() == [1.0] * 16
-    assert engine.sampling.length == TASK.response_length
+    assert engine.sampling.max_tokens == TASK.response_length
     first = engine.sampling.seed
     real_rollout(engine, recipe, replace(state, step=jnp.asarray(4, jnp.int32)))
     assert engine.sampling.seed != first
@@ -66,7 +66,7 @@ def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
     score = jax.jit(score_rollout, compiler_options=QUICK)
 
     def kept(replay, told):
-        engine.experts = told
+        engine.routed_experts = told
         replaying = replace(recipe, engines=replace(recipe.engines, replay=replay))
         scores, replayed = score(replaying, state.params, real_rollout(engine, replaying, state)[0])
         return np.asarray(scores.routed_experts), np.asarray(replayed.routed_experts)
