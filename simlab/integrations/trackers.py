@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.metrics import VERL_ALIASES
 from simlab.sweeps.result import OWN, SweepResult
 
@@ -41,7 +42,7 @@ def _wandb() -> Any:
 TRACKERS = {"trackio": _trackio, "wandb": _wandb}
 
 
-def log_result(result: SweepResult, tracker: str, project: str, **options: Any) -> int:
+def log_result(result: SweepResult, tracker: str, project: str, **options: Json) -> int:
     """Log every run of a sweep as one run of a tracker.
 
     A run is named by its arm and key, belongs to the group of its arm, and carries its config.
@@ -83,7 +84,7 @@ def log_result(result: SweepResult, tracker: str, project: str, **options: Any) 
     return len(runs)
 
 
-def config_of(run: pd.Series) -> dict[str, Any]:
+def config_of(run: pd.Series) -> dict[str, Json]:
     """Return the config columns of a run as plain values, without those that are empty."""
     plain = {str(name): value for name, value in run.items() if name not in OWN}
     return {
