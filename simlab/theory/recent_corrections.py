@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from simlab.models.tabular import SequenceSpace
 from simlab.theory.correction_moments import Correction, rejected, sequence_mean, token_log_rho
-from simlab.theory.expectation import PolicyPair, expect
+from simlab.theory.expectation import PolicyPair, expect, noisy_pair, random_logits
 from simlab.theory.group_moments import Weighting, fixed
 
 Signed = Callable[[PolicyPair, int], np.ndarray]
@@ -128,7 +129,7 @@ def leaving(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
 
     def weighting(pair: PolicyPair) -> Weighting:
         kept = keep(pair) & pair.space.mask
-        return fixed(kept.astype(np.float64), kept.any(1))
+        return fixed(kept.astype(np.float64), np.asarray(kept.any(1)))
 
     return weighting
 
@@ -171,6 +172,20 @@ def masked_fractions(pair: PolicyPair) -> dict[str, float]:
         name: float(np.mean([(weights * ~keep(pair, sign)).sum() for sign in (1, -1)]))
         for name, keep in KEEPS.items()
     }
+
+
+def sharpened_pair(space: SequenceSpace, seed: int, scale: float, noise: float) -> PolicyPair:
+    """Return the pair of N(0, 1.5^2) logits times `scale`, whose engine adds N(0, noise^2) to them."""
+    logits = scale * random_logits(space, seed)
+    return noisy_pair(space, logits, noise, seed)
+
+
+FAMILIES: dict[str, list[tuple[float, float]]] = {
+    "more noise": [(1.0, noise) for noise in (0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)],
+    "sharper policy": [(scale, 0.5) for scale in (0.5, 1.0, 2.0, 4.0, 8.0)],
+    "both": [(scale, 0.3 * scale) for scale in (0.5, 1.0, 2.0, 4.0, 8.0)],
+}
+"""Scales of the logits with the engine's noise on them: three ways in which engines drift apart in a run."""
 
 
 def token_kl(pair: PolicyPair) -> float:
