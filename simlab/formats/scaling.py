@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from simlab.core.pytree import pytree, static
 from simlab.formats import scale_rules
@@ -76,7 +77,7 @@ class Scaling:
     rule: str = static(default="floor")
     min_scale: float = static(default=0.0)
     errors: tuple[str, ...] = static(default=ERRORS)
-    given: Any = None
+    given: ArrayLike | None = None
 
     def __post_init__(self):
         """Refuse what has no meaning; `given` may be a tracer and is not looked at."""

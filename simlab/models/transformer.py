@@ -5,12 +5,13 @@ all tokens with an empty cache; decoding is one call per token. So both are the 
 for bit under every engine whose sums do not depend on the shape of a batch.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.engines import (
     Engine,
@@ -33,7 +34,7 @@ from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
-Weights = dict[str, Any]
+Weights = dict[str, PyTree]
 
 
 States = dict[str, Array]

@@ -4,7 +4,7 @@ coefficient."""
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepared
-from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named
+from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
@@ -46,4 +46,5 @@ __all__ = [
     "vocabulary_coefficients",
     "with_loglinear_proximal",
     "with_overrides",
+    "with_suffixes",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import pytree, static, static_names
@@ -30,7 +31,7 @@ Weights = Callable[[TokenBatch, Array], Array]
 BASELINES = {"all": "all", "survivors": "survivors"}
 
 # Overrides that choose by name and are static; every other override is a number and may be traced.
-CHOICES: dict[str, Mapping[str, Any]] = {
+CHOICES: dict[str, Mapping[str, object]] = {
     "advantage": ADVANTAGES,
     "aggregation": AGGREGATIONS,
     "baseline": BASELINES,
@@ -199,7 +200,7 @@ def _paths(objective: Objective) -> dict[str, list[tuple]]:
 
 
 def with_overrides(
-    objective: Objective, overrides: Mapping[str, Any] | str = "this objective", **more: Any
+    objective: Objective, overrides: Mapping[str, PyTree] | str = "this objective", **more: PyTree
 ) -> Objective:
     """Return `objective` with numbers or choices replaced; numbers may be traced.
 

@@ -1,9 +1,9 @@
 """What the numbers of an objective may be, checked before any compute."""
 
 import math
-from typing import Any
 
 from jax.core import Tracer
+from jaxtyping import PyTree
 
 from simlab.core.catalog import shown
 
@@ -50,7 +50,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
 }
 
 
-def check_range(name: str, value: Any) -> None:
+def check_range(name: str, value: PyTree) -> None:
     """Raise `ValueError` naming the value and what is allowed; traced values pass unseen."""
     if name not in RANGES or value is None:
         return

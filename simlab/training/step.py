@@ -161,6 +161,8 @@ def _update_policy(
 
 def stored(grads: Params, site: Site, key: Array) -> Params:
     """Round every leaf of a gradient as `site` says; each has its own stream of random bits."""
+    if site.format is None:
+        return grads
     leaves, tree = jax.tree.flatten(grads)
     return tree.unflatten(
         [store(leaf, site, jax.random.fold_in(key, number)) for number, leaf in enumerate(leaves)]
