@@ -13,7 +13,7 @@ from simlab.engines.catalog import (
     find_pair,
 )
 from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax, static_signature
-from simlab.engines.linear import linear, quantize_operand, quantize_weights
+from simlab.engines.linear import HeldWeights, linear, quantize_operand, quantize_weights
 from simlab.engines.matmul import matmul
 from simlab.engines.norm import add_residual, rms_norm
 from simlab.engines.router import combine_experts, route
@@ -34,6 +34,7 @@ __all__ = [
     "EnginePair",
     "ExactSum",
     "Float32Sum",
+    "HeldWeights",
     "Linear",
     "Norm",
     "PartialSums",

@@ -27,6 +27,10 @@ class WithOriginal(NamedTuple):
     original: Array
 
 
+# Weights as an engine holds them.
+HeldWeights = Quantized | WithOriginal
+
+
 def linear(
     x: Array | Quantized,
     w: Array | Quantized | WithOriginal,
@@ -69,7 +73,7 @@ def linear(
     return once(store(result, sites.output, site_key(key, "output")), sites.output)
 
 
-def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> Quantized | WithOriginal:
+def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldWeights:
     """Quantize float32 w [K, N] as the product `sites` reads it, once for all `linear` to come."""
     if sites.dequantized is None:
         quantized = quantize_operand(w, sites.weights, key)

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 
 from simlab.engines import (
     Engine,
+    HeldWeights,
     Linear,
     add_residual,
     attend,
@@ -257,7 +258,9 @@ def _experts(
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _swiglu(gate_up: Any, down: Any, engine: Engine, products: tuple[Linear, Linear], x: Array) -> States:
+def _swiglu(
+    gate_up: HeldWeights, down: HeldWeights, engine: Engine, products: tuple[Linear, Linear], x: Array
+) -> States:
     """Return every step of SwiGLU of x [B, T, D]; `down` is the result."""
     both = linear(x, gate_up, products[0])
     gate, up = jnp.split(both, 2, axis=-1)
