@@ -46,13 +46,12 @@ def demo(
             yes=True,
         )
     frame = result.frame(["infer_mantissa_bits"])
+    late = frame.query(f"step >= {3 * steps // 4}").pivot_table(
+        ["reward", "rms_log_rho"], "infer_mantissa_bits"
+    )
     rows = [
-        {
-            "mantissa bits": count,
-            "RMS log rho (nats)": round(float(late["rms_log_rho"].mean()), 4),
-            "reward": round(float(late["reward"].mean()), 3),
-        }
-        for count, late in frame[frame["step"] >= 3 * steps // 4].groupby("infer_mantissa_bits")
+        {"mantissa bits": bits, "RMS log rho (nats)": round(mismatch, 4), "reward": round(reward, 3)}
+        for bits, reward, mismatch in late[["reward", "rms_log_rho"]].itertuples()
     ]
     show(rows, False, f"Mean over the last quarter of {steps} steps; one initial policy, one seed")
     picture = draw(frame, out / "demo.png")
