@@ -70,11 +70,13 @@ def draw(frame: "pd.DataFrame", path: Path) -> Path:
     for count, curve in frame.groupby("infer_mantissa_bits"):
         smooth = curve.set_index("step")[["rms_log_rho", "reward"]].rolling(5, min_periods=1).mean()
         for axis, metric in zip(axes, ("rms_log_rho", "reward"), strict=True):
-            axis.plot(smooth[metric], label=f"{count} bits")
+            axis.plot(smooth[metric], label=str(count))
     axes[0].set(
         title="Mismatch between the engines", xlabel="step", ylabel="RMS log rho (nats)", yscale="log"
     )
     axes[1].set(title="Reward of the policy", xlabel="step", ylabel="reward")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), title="mantissa bits", loc="outside right upper", frameon=False
+    )
     figure.savefig(path, dpi=150)
     return path
