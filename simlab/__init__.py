@@ -1,7 +1,8 @@
 """simlab: a numerical-precision simulation lab for reinforcement learning of language models."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from simlab.core.plugins import import_module
 
 if TYPE_CHECKING:
     from simlab.sweeps import RunConfig, SweepResult, grid, listed, load, sampled, seeds_needed, sweep

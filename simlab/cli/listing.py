@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from importlib import import_module
 
 import typer
 
 from simlab.cli.output import Json, show
+from simlab.core.plugins import import_module
 
 app = typer.Typer(
     no_args_is_help=True,

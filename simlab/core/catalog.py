@@ -3,7 +3,7 @@
 import difflib
 import reprlib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Record = TypeVar("Record")
 MOST_NAMES = 8
@@ -12,7 +12,7 @@ _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 80
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return `repr(value)` for a message, its middle left out if it is long."""
     return _SHOWN.repr(value)
 

@@ -5,17 +5,19 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any, get_args
+from typing import get_args
 
 from simlab.core.experiment import Experiment
+from simlab.core.manifest import Manifest
 from simlab.core.paths import open_shop
+from simlab.core.plugins import import_module
 from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, stored
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
@@ -57,7 +59,7 @@ def write_report(path: Path, results: Path | None = None, figures: Path | None =
 
 def page(
     found: Board,
-    experiments: Sequence[tuple[Experiment, dict[str, Any]]],
+    experiments: Sequence[tuple[Experiment, Manifest]],
     shown: Sequence[Drawn],
     pictures: str,
 ) -> str:
@@ -103,7 +105,7 @@ def _plotly() -> str:
     return base64.b64encode(gzip.compress(code, mtime=0)).decode()
 
 
-def _script_json(value: Any) -> str:
+def _script_json(value: object) -> str:
     """Return JSON that may stand inside a script element."""
     return json.dumps(value).replace("</", "<\\/")
 
@@ -168,7 +170,7 @@ def _has_interval(row: Row) -> bool:
     return row.effect is not None and row.low is not None and row.high is not None and row.low != row.high
 
 
-def _effect(row: Row) -> dict[str, Any]:
+def _effect(row: Row) -> dict[str, object]:
     """Return what the forest plot shows of a claim; `reach` scales its axis."""
     assert row.low is not None
     assert row.high is not None
@@ -216,7 +218,7 @@ def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
     return "".join(f', <a href="#{claim}">{claim}</a>' for claim in decided)
 
 
-def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence[Row]) -> str:
+def _experiment(experiment: Experiment, manifest: Manifest, rows: Sequence[Row]) -> str:
     facts = {key: manifest[key] for key in ("commit", "dirty", "finished", "seeds", "config", "tables")}
     facts |= {key: manifest[key] for key in ("timings", "device", "versions", "xla_flags")}
     minutes = manifest["timings"]["total"] / 60
@@ -229,7 +231,7 @@ def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence
     )
 
 
-def _compact(facts: dict[str, Any]) -> str:
+def _compact(facts: Mapping[str, object]) -> str:
     """Return JSON with lists of plain values on one line."""
     text = json.dumps(facts, indent=1)
     return re.sub(r"\[\s+[^][{}]*?\s+\]", lambda plain: " ".join(plain[0].split()), text)
