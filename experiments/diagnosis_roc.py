@@ -16,6 +16,7 @@ from experiments.diagnosis_study.forward_passes import HELD_OUT_ENGINES, Pool, m
 from experiments.diagnosis_study.real_logs import real_logs
 from simlab.core.experiment import Experiment, Run
 from simlab.diagnosis.classifier import MISSING, PATH, UNKNOWN, Classifier, as_row
+from simlab.diagnosis.injected_faults import generate_random_log
 from simlab.diagnosis.signatures import measure_signatures
 
 POLICIES: dict[str, dict[str, str]] = {
@@ -40,9 +41,23 @@ SIZES: dict[str, tuple[tuple[float, float], ...]] = {
     "test": ((0.35, 0.5), (0.85, 1.0)),
 }
 """Sizes of the faults, 0 to 1 on the scale of the variant; those of the test are not in the fit."""
-LOGS = {"fit": 12, "calibrate": 6, "test": 4}
+LOGS = {"fit": 9, "calibrate": 4, "test": 4}
 """Logs per variant and policy; logs without a fault are `HONEST` times as many."""
 HONEST = 4
+SYNTHETIC = {"fit": 14, "calibrate": 4}
+"""Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
+SYNTHETIC_CAUSES = {
+    "no_fault": "rounding",
+    "frozen": "weight_sync",
+    "partial": "weight_sync",
+    "scrambled": "weight_sync",
+    "temperature": "temperature",
+    "top_p": "support",
+    "top_k": "support",
+    "stale": "staleness",
+    "router": "routing",
+    "micro_batch": "micro_batch",
+}
 VISIBLE, REALISTIC = 1.15, 1.5
 """RMS log rho over that without the fault: least in the fit, and least of a fault of realistic size."""
 CONFIDENT = 0.6
@@ -62,6 +77,25 @@ def simulate(pool: Pool, split: str, logs: int, seed: int) -> pd.DataFrame:
             size = float(rng.uniform(*SIZES[split][log % 2]))
             simulated, row = simulate_log(name, pool, rng, size, held_out)
             rows.append(row | {"held_out": fault.held_out} | measure_signatures(simulated))
+    return pd.DataFrame(rows)
+
+
+def simulate_synthetic(logs: int, seed: int) -> pd.DataFrame:
+    """Return rows as `simulate` does for logs of random policies with hand-made noise."""
+    rows = []
+    for kind, cause in SYNTHETIC_CAUSES.items():
+        for number in range(logs):
+            log, size = generate_random_log(kind, seed + number)
+            row = {
+                "fault": kind,
+                "cause": cause,
+                "size": size,
+                "engines": "",
+                "policy": "random",
+                "excess": 9.0,
+            }
+            shape = {"tokens": len(log.mask), "sequences": log.num_sequences, "vocabulary": 32}
+            rows.append(row | shape | {"held_out": False} | measure_signatures(log))
     return pd.DataFrame(rows)
 
 
@@ -196,13 +230,18 @@ def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, pd.DataFrame]:
             for group, seed in zip(groups, seeds, strict=True)
         ]
         parts = [task.result() for task in run.track(tasks, "groups of policies")]
-    return {split: pd.concat([part[split] for part in parts], ignore_index=True) for split in counts}
+    for number, (split, logs) in enumerate(SYNTHETIC.items()):
+        parts.append({split: simulate_synthetic(1 if run.smoke else logs, 5000 + 1000 * number)})
+    return {
+        split: pd.concat([part[split] for part in parts if split in part], ignore_index=True)
+        for split in counts
+    }
 
 
 def run(run: Run) -> None:
     """Write the classifier of the package and the tables `logs`, `summary`, `confusion`, `roc`, `real`."""
     counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
-    run.configure(policies=POLICIES, sizes=SIZES, logs=counts)
+    run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC)
     with run.phase("logs"):
         tables = simulate_all(run, counts)
     with run.phase("fit"):

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 
 from simlab.diagnosis.classifier import LIMIT, UNKNOWN, Classifier
 
-TREES, LEAVES, RATE = 70, 8, 0.12
+TREES, LEAVES, RATE = 60, 8, 0.14
 FAR_QUANTILE, FAR_WIDTH = 0.995, 0.12
 RIDGE = 0.1
 

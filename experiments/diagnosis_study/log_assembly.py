@@ -14,7 +14,7 @@ from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.tasks import END
 
 LENGTHS = (30, 10_000)
-TOKENS = (500, 40_000)
+TOKENS = (500, 30_000)
 BUCKETS = (1, 3200)
 GROUP = 8
 
