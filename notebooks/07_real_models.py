@@ -85,6 +85,8 @@ def run(run):
 
 probe = Experiment(name="probe", question="?", decision_rule="none", minutes=1, run=run)
 results = execute(probe, OUT / "probe")
+if "pairs" not in results.table_names:
+    raise SystemExit("No engine could be measured:\n" + "\n".join(results.table("failures")["error"]))
 results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
     ["tokens", "std_rho", "rms_log_rho", "router_flips"]
 ]

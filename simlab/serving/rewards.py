@@ -62,7 +62,7 @@ def _check_text(task: Task, prompt: np.ndarray, answer: str) -> float:
     return float(task.check(np.concatenate([prompt, tokens, padding])))
 
 
-def load_gym_questions(name: str, count: int, split: str = "train", **options: Any) -> list[Question]:
+def load_gym_questions(name: str, count: int, split: str = "train", **options: object) -> list[Question]:
     """Return questions of a task of reasoning-gym with its `options`; the splits are two of its seeds.
 
     EngineScores the text inside the last `<answer>` tag, or the complete answer; an answer that contains the

@@ -1,4 +1,4 @@
-"""What a running sweep has done so far, read from its folder by whoever wants to know."""
+"""Read the progress of a running sweep from its folder."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ RECENT = 10  # steps over which the shown numbers are averaged
 
 @dataclass
 class Arm:
-    """One arm: how many runs it has, which are finished, and the curves [runs][steps] of what is shown."""
+    """One arm: its number of runs, of finished ones, and the curves [runs][steps] of the live metrics."""
 
     runs: int
     finished: int = 0
@@ -49,7 +49,7 @@ class Arm:
 
 
 class Monitor:
-    """Reads a job's events as they come, and finished runs from the store."""
+    """Read new events of a job, and finished runs from the result cache."""
 
     def __init__(self, folder: Path, job: Path | None = None):
         """Follow `job`, by default the newest in `folder`; raises `FileNotFoundError` where there is none."""
@@ -110,7 +110,7 @@ class Monitor:
 
 def table_of(arms: dict[str, Arm]) -> Table:
     """Return the arms as a table: runs, reward and mismatch."""
-    table = Table("arm", "runs", "steps", "reward", "mismatch (std rho)", "diverged", header_style="bold")
+    table = Table("arm", "runs", "steps", "reward", "std of the IS ratio", "diverged", header_style="bold")
     for name, arm in arms.items():
         steps = max((len(curve) for curve in arm.curves["reward"]), default=0)
         shown = [f"{arm.recent(metric):.3g}" if steps else "" for metric in LIVE]
@@ -164,7 +164,7 @@ def draw_file(arms: dict[str, Arm], path: Path) -> None:
 
 
 def remove_dead_jobs(folder: Path) -> None:
-    """Remove what killed sweeps have left behind; those of living processes stay."""
+    """Remove the files of killed sweeps; those of running processes stay."""
     for job in (folder / LIVE_FOLDER).glob("*-*[0-9a-f].json"):
         with contextlib.suppress(OSError, ValueError):
             if not _alive(json.loads(job.read_text())["pid"]):
@@ -172,7 +172,7 @@ def remove_dead_jobs(folder: Path) -> None:
 
 
 def remove_job(job: Path) -> None:
-    """Remove a job's files, itself last: without it nobody would know whose the others are."""
+    """Remove the files of a job, its own last: it identifies the others."""
     for path in job.parent.glob(f"{job.stem}.*"):
         if path != job:
             path.unlink(missing_ok=True)

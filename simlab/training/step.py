@@ -1,11 +1,11 @@
 """One step: `learn(rollout(state))`, two functions joined by the trajectory."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.streams import stream
 from simlab.engines.site import Site, store
@@ -143,11 +143,11 @@ def _vocabulary_columns(replayed: Trajectory, scores: Scores) -> dict[str, Array
 
 def _update_policy(
     recipe: Recipe, state: TrainState, factor: Array, parts: tuple
-) -> tuple[Params, Any, Array]:
+) -> tuple[Params, PyTree, Array]:
     """Return parameters and opt_state after one update per minibatch, and the norms of the gradients."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
 
-    def update(carry: tuple[Params, Any], part: tuple) -> tuple[tuple[Params, Any], Array]:
+    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         number, rows = part
         grads, norm = policy_gradient(recipe, params, *rows)
@@ -232,6 +232,6 @@ def policy_gradient(
     return grads, global_norm(grads)
 
 
-def _in_minibatches(rows: Any, count: int) -> Any:
+def _in_minibatches(rows: PyTree, count: int) -> PyTree:
     """View the rows of every array [B, ...] as [count, B / count, ...]; groups stay whole."""
     return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), rows)

@@ -1,11 +1,12 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
 from dataclasses import field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import FRACTION, STEPS
@@ -44,7 +45,7 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
     params = init_params(stream(key, "init"), model)
     schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
-    def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
+    def step(carry: tuple[Params, PyTree], number: Array) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)

@@ -25,7 +25,7 @@ def chunk(runs, step, reward):
     return {"event": "chunk", "runs": runs, "step": [step] * len(runs), "reward": reward, "std_rho": reward}
 
 
-def test_arms_have_the_mean_curves_of_their_runs_so_far(tmp_path):
+def test_monitor_averages_the_runs_of_an_arm(tmp_path):
     begun_again = [chunk(["a", "b"], 2, [[1, 1], [3, 3]]), chunk(["a", "b"], 4, [[2, 2], [4, 4]])]
     write_job(tmp_path, [chunk(["a"], 2, [[9, 9]]), *begun_again])
     arms = Monitor(tmp_path).poll()
@@ -35,13 +35,13 @@ def test_arms_have_the_mean_curves_of_their_runs_so_far(tmp_path):
     assert np.isnan(arms["y"].recent("reward"))
 
 
-def test_what_dead_processes_left_is_removed(tmp_path):
+def test_remove_dead_jobs(tmp_path):
     write_job(tmp_path, [], pid=2**22 - 1)
     remove_dead_jobs(tmp_path)
     assert not list((tmp_path / "live").iterdir())
 
 
-def test_a_finished_sweep_is_drawn_once(reference, tmp_path, capsys):
+def test_watch_shows_a_finished_sweep_once(reference, tmp_path, capsys):
     watch(reference.folder, file=tmp_path / "curves.png")
     shown = capsys.readouterr().out
     assert "grpo+tis" in shown
