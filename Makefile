@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-# Not first_policies, first_experts: taught on another machine they would not be those that the stored runs began from.
+# Without initial_policies and initial_moe_policies: policies from seeds differ between CPUs.
 RESULTS := formats softmax theory theory_survival theory_corrections flagship length_growth which_card \
 	adder_drift attribution_ladder diagnosis_roc \
 	moe_dynamics acrl_variants length_dynamics spelling_dynamics hacking_dynamics lr_dynamics vexact_dynamics \

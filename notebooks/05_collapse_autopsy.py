@@ -98,8 +98,8 @@ sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "toke
 # of a first policy: the stored runs keep curves, not weights. `simlab explain` does it for a checkpoint.
 
 # %%
-from experiments.attribution_ladder import subject
-from experiments.dynamics_study.runs import SMOKE as SMALL
+from experiments.measurements.attribution_ladder import subject
+from experiments.studies.runs import SMOKE as SMALL
 from simlab.studies.explain import explain
 
 if SMOKE:

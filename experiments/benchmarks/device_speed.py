@@ -20,7 +20,7 @@ from experiments.benchmarks import step_floor
 from experiments.benchmarks.quantize_throughput import InPlace
 from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import LONG, SLICES, SMALL, WIDTH, processes
-from experiments.regime import BASE
+from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize

@@ -81,7 +81,9 @@ def run(run: Run) -> None:
                 seconds = np.median([timed(Path(folder)) for _ in range(calls)], axis=0)
         wall, cpu = map(float, seconds)
         rows.append({"format": name, "tokens": tokens, "wall_seconds": wall, "cpu_seconds": cpu})
-        run.say(f"{name}: {tokens:,} tokens in {wall:.1f} s, {cpu:.1f} s of CPU (at most {LIMIT:g} wanted)")
+        run.report(
+            f"{name}: {tokens:,} tokens in {wall:.1f} s, {cpu:.1f} s of CPU (at most {LIMIT:g} wanted)"
+        )
     run.table("diagnose", rows)
 
 

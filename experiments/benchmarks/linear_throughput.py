@@ -125,7 +125,7 @@ def run(run: Run) -> None:
     for row in rows:
         limit = LIMITS.get(row["name"])
         if row["shape"] == first and row["variant"] == "static" and limit:
-            run.say(f"{row['name']}: {row['ratio']:.2f} times a float32 product (at most {limit} wanted)")
+            run.report(f"{row['name']}: {row['ratio']:.2f} times a float32 product (at most {limit} wanted)")
 
 
 EXPERIMENT = Experiment(

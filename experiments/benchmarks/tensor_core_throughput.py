@@ -55,7 +55,9 @@ def run(run: Run) -> None:
     run.table("throughput", rows)
     first = next(iter(shapes))
     worst = max((row for row in rows if row["shape"] == first), key=lambda row: row["ratio"])
-    run.say(f"slowest: {worst['name']}, {worst['ratio']:.1f} float32 products (at most {LIMIT:.0f} wanted)")
+    run.report(
+        f"slowest: {worst['name']}, {worst['ratio']:.1f} float32 products (at most {LIMIT:.0f} wanted)"
+    )
 
 
 EXPERIMENT = Experiment(

@@ -12,13 +12,22 @@ from math import log
 import numpy as np
 import pandas as pd
 
-from experiments import campaign
-from experiments.campaign import DAPO, DAPO_ACRL, LEVELS, PPO, PPO_ACRL, experts, long
-from experiments.dynamics_study.cost import acrl_share
-from experiments.dynamics_study.runs import Frames, collect
-from experiments.dynamics_study.stages import collect_evidence, training_experiment
-from experiments.dynamics_study.studies import watching
-from experiments.dynamics_study.variants import KL, MOVING, PENALIZED, PENALTY, SQUARED, VARIANTS, varied
+from experiments import arms
+from experiments.arms import (
+    DAPO,
+    DAPO_ACRL,
+    KL,
+    LEVELS,
+    MOVING,
+    PENALIZED,
+    PPO,
+    PPO_ACRL,
+    SQUARED,
+    VARIANTS,
+    chain_arm,
+    moe_arm,
+)  # fmt: skip
+from experiments.benchmarks.acrl_overhead import acrl_share
 from experiments.papers.shared import (
     FIVE_ANSWERS,
     FIVE_PERCENT,
@@ -27,6 +36,10 @@ from experiments.papers.shared import (
     TWO_ANSWERS,
     identity,
 )
+from experiments.studies.acrl_variants import PENALTY, run_variants
+from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.runs import Frames, run_arms
+from experiments.studies.stages import collect_evidence, training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
@@ -34,9 +47,9 @@ from simlab.studies.records import (
     Claim,
     Evidence,
     Trial,
-    alone,
     exact,
     manipulation,
+    mean_of,
     minus,
     primary,
     secondary,
@@ -48,14 +61,14 @@ from simlab.theory.checks import acrl_checks as checks
 PAPER = "acrl"
 
 # Arms.
-NONE, BF16, SEQ_MIS = long(campaign.NONE), long(campaign.BF16), long(campaign.SEQ_MIS)
-TIS5, ACRL = long(campaign.TIS5), long(campaign.ACRL)
-FP8, FP8_TIS = long(campaign.FP8), long(campaign.FP8_TIS)
-FP8_MIS, FP8_ACRL = long(campaign.FP8_MIS), long(campaign.FP8_ACRL)
-GAMMAS = {gamma: long(name) for gamma, name in campaign.GAMMAS.items()}
-X_LOW, _, X_HIGH = map(long, campaign.REFERENCES.values())
-PAIRS = {NONE: ACRL, long(PPO): long(PPO_ACRL), long(DAPO): long(DAPO_ACRL)}
-MOE, MOE_ACRL = experts(campaign.NONE), experts(campaign.ACRL)
+NONE, BF16, SEQ_MIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.SEQ_MIS)
+TIS5, ACRL = chain_arm(arms.TIS5), chain_arm(arms.ACRL)
+FP8, FP8_TIS = chain_arm(arms.FP8), chain_arm(arms.FP8_TIS)
+FP8_MIS, FP8_ACRL = chain_arm(arms.FP8_MIS), chain_arm(arms.FP8_ACRL)
+GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.GAMMAS.items()}
+X_LOW, _, X_HIGH = map(chain_arm, arms.REFERENCES.values())
+PAIRS = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
+MOE, MOE_ACRL = moe_arm(arms.NONE), moe_arm(arms.ACRL)
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
 
 # Estimands.
@@ -64,10 +77,10 @@ D_STD = m.Estimand(
     "mean std of d over 10 steps", lambda view: float(np.nanmean(view.curve("discrepancy_std")))
 )
 HELD_OUT = {
-    engine: m.watched_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
+    engine: m.diagnostic_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
     for engine in ("FP8", "BF16")
 }
-BASELINE = m.watched_range("discrepancy_fp8", "discrepancy under FP8")
+BASELINE = m.diagnostic_range("discrepancy_fp8", "discrepancy under FP8")
 DISCREPANCY = m.late_log("discrepancy", "the discrepancy d")
 LARGEST_COST = 0.005
 """Half a percent of a step."""
@@ -83,7 +96,7 @@ CLAIMS = (
             Trial(
                 "acrl_dynamics",
                 (
-                    primary(m.GROWTH_D, alone(FP8), "positive", 0.05, because=FIVE_PERCENT),
+                    primary(m.GROWTH_D, mean_of(FP8), "positive", 0.05, because=FIVE_PERCENT),
                     secondary(m.FALL, minus(FP8, BF16), "negative", 0.03, because=THREE_ANSWERS),
                 ),
             ),
@@ -155,7 +168,7 @@ CLAIMS = (
                     secondary(
                         m.FALL, minus(GAMMAS[2.1], GAMMAS[1.0]), "negative", 0.03, because=THREE_ANSWERS
                     ),
-                    secondary(m.GROWTH_D, alone(GAMMAS[0.1]), "positive", 0.05, because=FIVE_PERCENT),
+                    secondary(m.GROWTH_D, mean_of(GAMMAS[0.1]), "positive", 0.05, because=FIVE_PERCENT),
                 ),
             ),
         ),
@@ -189,7 +202,7 @@ CLAIMS = (
                 (
                     primary(
                         BASELINE,
-                        alone(BF16),
+                        mean_of(BF16),
                         "zero",
                         log(0.017 / 0.011),
                         because="the printed range, largest over smallest",
@@ -226,7 +239,7 @@ CLAIMS = (
                     primary(m.REWARD, minus(PAIRS[NONE], NONE), "positive", 0.02, because=TWO_ANSWERS),
                     *(
                         secondary(m.REWARD, minus(PAIRS[bare], bare), "positive", 0.02, because=TWO_ANSWERS)
-                        for bare in (long(PPO), long(DAPO))
+                        for bare in (chain_arm(PPO), chain_arm(DAPO))
                     ),
                 ),
                 note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, "
@@ -272,8 +285,8 @@ CLAIMS = (
             Trial(
                 "acrl_dynamics",
                 (
-                    primary(m.COMMON_RHO, alone(FP8), "positive", 1e-4, because="0.01% of the IS ratio"),
-                    secondary(m.RARE_RHO, alone(FP8), "negative", 0.01, because="1% of the IS ratio"),
+                    primary(m.COMMON_RHO, mean_of(FP8), "positive", 1e-4, because="0.01% of the IS ratio"),
+                    secondary(m.RARE_RHO, mean_of(FP8), "negative", 0.01, because="1% of the IS ratio"),
                 ),
             ),
         ),
@@ -404,14 +417,14 @@ def with_levels(evidence: Evidence, scans: Mapping[str, Sequence[Evidence]]) -> 
     return replace(evidence, note="; ".join(filter(None, [evidence.note, *others])))
 
 
-def make_variants(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    """Run `arms`, those that a sweep cannot make with `varied`."""
+def make_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run `names`; `run_variants` runs those that a sweep cannot."""
     # If no plain arm ran, there are no tables.
-    plain = [arm for arm in arms if arm not in VARIANTS] or [NONE]
-    frames = collect(run, plain, seed)
-    if variants := [arm for arm in arms if arm in VARIANTS]:
+    plain = [arm for arm in names if arm not in VARIANTS] or [NONE]
+    frames = run_arms(run, plain, seed)
+    if variants := [arm for arm in names if arm in VARIANTS]:
         with run.phase("variants"):
-            more = varied(run, variants, seed)
+            more = run_variants(run, variants, seed)
         frames |= {name: pd.concat([frames[name], more[name]]) for name in more}
     return frames
 
@@ -426,9 +439,10 @@ ACRL_DYNAMICS = training_experiment(
         *(f"acrl_tab{number}" for number in (1, 2, 6, 7, 8, 9)),
         "levels_of_y",
     ),
-    smoke=(NONE, ACRL),
-    make=watching(DIAGNOSTICS),
-    watched=DIAGNOSTICS,
+    baseline=NONE,
+    smoke=(ACRL,),
+    make=with_diagnostics(DIAGNOSTICS),
+    diagnosed=DIAGNOSTICS,
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     measure=measure_cost,
     decide=judge_with_levels,
@@ -440,6 +454,7 @@ ACRL_VARIANTS = training_experiment(
     CLAIMS,
     minutes=60.0,
     figures=("acrl_tab4",),
-    smoke=(NONE, ACRL, SQUARED),
+    baseline=NONE,
+    smoke=(ACRL, SQUARED),
     make=make_variants,
 )

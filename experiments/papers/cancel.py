@@ -6,15 +6,15 @@ task with two right answers that is half learned. Identities are in `theory`.
 
 from math import log2
 
-from experiments.campaign import CANCEL, GROUPS, SPELLED
-from experiments.dynamics_study.stages import training_experiment
-from experiments.dynamics_study.studies import watching
+from experiments.arms import CANCEL, GROUPS, SPELLED
 from experiments.papers.shared import (
     HALF_ANSWER,
     ONE_ANSWER,
     TWO_ANSWERS,
     identity,
 )
+from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.records import Claim, Contrast, Trial, exact, minus, primary, secondary
 from simlab.theory.checks import cancel_checks as checks
@@ -34,8 +34,8 @@ SPELLED_GRPO, SPELLED_FIX, SPELLED_GSPO, SPELLED_UNCHANGED, SPELLED_MIN = (
 )
 
 # Estimands, with the margins of C9 and their reasons.
-ASYM = m.watched_late("asym", "Asym")
-ENERGY = m.watched_late("energy_frequent", "share of gradient norms on the most frequent tokens")
+ASYM = m.diagnostic_late("asym", "Asym")
+ENERGY = m.diagnostic_late("energy_frequent", "share of gradient norms on the most frequent tokens")
 JITTER = m.Estimand(
     "mean second difference of the reward", lambda view: float(view.curve("reward_jitter").mean())
 )
@@ -44,8 +44,8 @@ SMOOTHER = (
     (ENERGY, 0.005, "half a percent of the gradient norms"),
     (JITTER, 0.002, "a fifth of an answer in 100"),
 )
-DRIFT = m.watched_late("kl_to_base", "KL to the first policy")
-CLIPPED = m.watched_late("clip_fraction", "share of clipped tokens")
+DRIFT = m.diagnostic_late("kl_to_base", "KL to the first policy")
+CLIPPED = m.diagnostic_late("clip_fraction", "share of clipped tokens")
 PACE = m.steps_to_gain(0.05)
 FASTER = "2% of the steps; the printed 0.91 is 9%"
 
@@ -343,9 +343,10 @@ CANCEL_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=12.0,
     figures=("cancel_fig2", "cancel_tab3", "cancel_tab4"),
-    smoke=(UNCHANGED, MIN),
-    make=watching(DIAGNOSTICS),
-    watched=DIAGNOSTICS,
+    baseline=UNCHANGED,
+    smoke=(MIN,),
+    make=with_diagnostics(DIAGNOSTICS),
+    diagnosed=DIAGNOSTICS,
 )
 SPELLING_DYNAMICS = training_experiment(
     "spelling_dynamics",
@@ -353,5 +354,6 @@ SPELLING_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=5.0,
     figures=("cancel_tab1", "cancel_tab2"),
-    smoke=(SPELLED_UNCHANGED, SPELLED_MIN),
+    baseline=SPELLED_UNCHANGED,
+    smoke=(SPELLED_MIN,),
 )

@@ -5,10 +5,8 @@ run without correction collapses. `moe_dynamics` compares MoE with dense models.
 `theory_survival` compute without training.
 """
 
-from experiments import campaign
-from experiments.campaign import experts, long
-from experiments.dynamics_study.stages import training_experiment
-from experiments.dynamics_study.studies import FORKS, forking
+from experiments import arms
+from experiments.arms import FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS, chain_arm, moe_arm
 from experiments.papers.shared import (
     FIVE_PERCENT,
     TEN_PERCENT,
@@ -17,14 +15,16 @@ from experiments.papers.shared import (
     WEAK_RANK,
     identity,
 )
+from experiments.studies.repeated_runs import with_forks
+from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.records import (
     Claim,
     Contrast,
     Trial,
-    alone,
     exact,
     manipulation,
+    mean_of,
     minus,
     primary,
     secondary,
@@ -37,11 +37,10 @@ PAPER = "hacking"
 PRINTED = "the printed average lies in our prediction interval"
 
 # Arms of hacking_dynamics; branches of the fork are arms too.
-NONE, BF16, TIS = long(campaign.NONE), long(campaign.BF16), long(campaign.TIS)
-GSPO, NOISE = long(campaign.GSPO), long(campaign.NOISE)
-CLIPS = {high: long(name) for high, name in campaign.CLIPS.items()}
-DELTAS = {delta: long(name) for delta, name in campaign.DELTAS.items()}
-FORK, OTHER_DATA, MISMATCH_CUT, DISTORTION_CUT = FORKS
+NONE, BF16, TIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.TIS)
+GSPO, NOISE = chain_arm(arms.GSPO), chain_arm(arms.NOISE)
+CLIPS = {high: chain_arm(name) for high, name in arms.CLIPS.items()}
+DELTAS = {delta: chain_arm(name) for delta, name in arms.DELTAS.items()}
 DISTORTED = DELTAS[2.0]
 RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
 DIAGNOSTICS = {
@@ -52,24 +51,24 @@ DIAGNOSTICS = {
 }
 
 # Arms of moe_dynamics.
-MOE, MOE_BF16 = experts(campaign.NONE), experts(campaign.BF16)
+MOE, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.BF16)
 MOE_LOSS = Contrast(
     {MOE: 1.0, MOE_BF16: -1.0, NONE: -1.0, BF16: 1.0}, "({0} minus {1}) minus ({2} minus {3})"
 )
 
 # Estimands.
-J_WITH_STEP = m.watched_together("hacking_j", "step", "J and the step")
-J_LATE = m.watched_late("hacking_j", "J with the weights of delta = 2")
+J_WITH_STEP = m.diagnostic_correlation("hacking_j", "step", "J and the step")
+J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
 PCC = m.change("pcc", "the correlation of pi_train and pi_infer")
 LARGEST = m.growth("max_rho", "the largest rho of 10 steps")
 COUPLED = m.Estimand(
     "size of the rank correlation over the run of RMS log rho and entropy",
-    lambda view: abs(m.together("rms_log_rho", "entropy", "")(view)),
+    lambda view: abs(m.rank_correlation("rms_log_rho", "entropy", "")(view)),
 )
-DOSED_MISMATCH = m.watched_late("rms_log_rho", "RMS log rho under the dosed engines at the end")
+NOISY_MISMATCH = m.diagnostic_late("rms_log_rho", "RMS log rho under the engines of the base arm at the end")
 BEFORE_ENTROPY = m.first_change("entropy", "rms_log_rho", "RMS log rho and entropy")
 BEFORE_NORM = m.first_change("grad_norm", "rms_log_rho", "RMS log rho and gradient norm")
-CLUSTERING = m.watched_change("shared_values", "share of uncertain tokens with another's pi_infer")
+CLUSTERING = m.diagnostic_change("shared_values", "fraction of uncertain tokens that share their pi_infer")
 FIRST = m.early_log("rms_log_rho", "RMS log rho")
 
 COLLAPSE = manipulation(m.FALL, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS)
@@ -191,9 +190,9 @@ CLAIMS = (
             Trial(
                 "hacking_dynamics",
                 (
-                    primary(m.RARE_RHO, alone(NONE), "negative", 0.01, because="1% of the IS ratio"),
-                    secondary(m.RARE_DRIFT, alone(NONE), "negative", 0.02, because="2% of the IS ratio"),
-                    secondary(m.RARE_SPREAD, alone(NONE), "positive", 0.1, because=TEN_PERCENT),
+                    primary(m.RARE_RHO, mean_of(NONE), "negative", 0.01, because="1% of the IS ratio"),
+                    secondary(m.RARE_DRIFT, mean_of(NONE), "negative", 0.02, because="2% of the IS ratio"),
+                    secondary(m.RARE_SPREAD, mean_of(NONE), "positive", 0.1, because=TEN_PERCENT),
                 ),
                 note="Engines that truncate flatten the law, so part of it needs no survival; see "
                 "theory_survival.",
@@ -257,7 +256,7 @@ CLAIMS = (
                     primary(m.GROWTH, minus(TIS, NONE), "negative", 0.05, because=FIVE_PERCENT),
                     secondary(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", 0.05, because=FIVE_PERCENT),
                     secondary(m.REWARD, minus(TIS, NONE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.GROWTH, alone(TIS), "positive", 0.05, because=FIVE_PERCENT),
+                    secondary(m.GROWTH, mean_of(TIS), "positive", 0.05, because=FIVE_PERCENT),
                 ),
             ),
         ),
@@ -272,8 +271,8 @@ CLAIMS = (
             Trial(
                 "hacking_dynamics",
                 (
-                    primary(PCC, alone(NONE), "negative", 0.002, because="0.002 of a correlation near 1"),
-                    secondary(LARGEST, alone(NONE), "positive", 0.1, because=TEN_PERCENT),
+                    primary(PCC, mean_of(NONE), "negative", 0.002, because="0.002 of a correlation near 1"),
+                    secondary(LARGEST, mean_of(NONE), "positive", 0.1, because=TEN_PERCENT),
                 ),
             ),
         ),
@@ -295,7 +294,7 @@ CLAIMS = (
                         0.5,
                         because="4% of growth from clip 0.2 to 0.28",
                     ),
-                    secondary(m.GROWTH, alone(GSPO), "zero", 0.1, because=TEN_PERCENT),
+                    secondary(m.GROWTH, mean_of(GSPO), "zero", 0.1, because=TEN_PERCENT),
                 ),
             ),
         ),
@@ -359,7 +358,7 @@ CLAIMS = (
                 "hacking_dynamics",
                 (
                     primary(
-                        J_WITH_STEP, alone(DISTORTED), "positive", 0.1, because="half of a weak correlation"
+                        J_WITH_STEP, mean_of(DISTORTED), "positive", 0.1, because="half of a weak correlation"
                     ),
                     secondary(
                         J_LATE, minus(DISTORTED, GSPO), "positive", 0.5, because="half a unit of the monitor"
@@ -378,7 +377,7 @@ CLAIMS = (
             Trial(
                 "hacking_dynamics",
                 (
-                    primary(m.REWARD, minus(OTHER_DATA, BF16), "negative", 0.03, because=THREE_ANSWERS),
+                    primary(m.REWARD, minus(FORK_OTHER_DATA, BF16), "negative", 0.03, because=THREE_ANSWERS),
                     COLLAPSE,
                 ),
             ),
@@ -394,8 +393,8 @@ CLAIMS = (
             Trial(
                 "hacking_dynamics",
                 (
-                    primary(BEFORE_ENTROPY, alone(NONE), "positive", 10, because="one chunk of 10 steps"),
-                    secondary(BEFORE_NORM, alone(NONE), "positive", 10, because="one chunk of 10 steps"),
+                    primary(BEFORE_ENTROPY, mean_of(NONE), "positive", 10, because="one chunk of 10 steps"),
+                    secondary(BEFORE_NORM, mean_of(NONE), "positive", 10, because="one chunk of 10 steps"),
                 ),
             ),
         ),
@@ -414,8 +413,8 @@ CLAIMS = (
                     secondary(m.GROWTH, minus(MOE, NONE), "positive", 0.05, because=FIVE_PERCENT),
                     secondary(m.REWARD, MOE_LOSS, "negative", 0.03, because=THREE_ANSWERS),
                 ),
-                note="First policies of both that have learned the task (`first_policies`, `first_experts`), "
-                "paired in their order; the router is that of a BF16 server.",
+                note="Initial policies of both that have learned the task, paired in their order; the "
+                "router is that of a BF16 inference engine.",
             ),
         ),
     ),
@@ -444,7 +443,7 @@ CLAIMS = (
             Trial("softmax", (stored("static_levels", because="opposite if random logits show clusters"),)),
             Trial(
                 "hacking_dynamics",
-                (primary(CLUSTERING, alone(NONE), "positive", 0.02, because="2% of the uncertain tokens"),),
+                (primary(CLUSTERING, mean_of(NONE), "positive", 0.02, because="2% of the uncertain tokens"),),
             ),
         ),
     ),
@@ -470,9 +469,9 @@ CLAIMS = (
             Trial(
                 "hacking_dynamics",
                 (
-                    primary(DOSED_MISMATCH, minus(MISMATCH_CUT, FORK), "negative", 0.02, because="0.02 nats"),
+                    primary(NOISY_MISMATCH, minus(FORK_BF16, FORK), "negative", 0.02, because="0.02 nats"),
                     secondary(
-                        DOSED_MISMATCH, minus(DISTORTION_CUT, FORK), "negative", 0.02, because="0.02 nats"
+                        NOISY_MISMATCH, minus(FORK_SEQ_TIS, FORK), "negative", 0.02, because="0.02 nats"
                     ),
                 ),
                 note="Forked halfway; distortion is cut by sequence TIS.",
@@ -493,7 +492,8 @@ HACKING_DYNAMICS = training_experiment(
         *(f"hacking_fig{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 17)),
         "hacking_tab1",
     ),
-    smoke=(NONE, GSPO),
-    make=forking(DIAGNOSTICS, base=NONE),
-    watched=DIAGNOSTICS,
+    baseline=NONE,
+    smoke=(GSPO,),
+    make=with_forks(DIAGNOSTICS, base=NONE),
+    diagnosed=DIAGNOSTICS,
 )

@@ -6,10 +6,8 @@ without correction collapses. `length_dynamics` runs a task where length pays. I
 
 from math import log
 
-from experiments import campaign
-from experiments.campaign import LENGTHS, PILOT_STEPS, halved, long
-from experiments.dynamics_study.stages import training_experiment
-from experiments.dynamics_study.studies import watching
+from experiments import arms
+from experiments.arms import LENGTHS, PERIODS, PILOT_STEPS, chain_arm, halving_arm
 from experiments.papers.shared import (
     FIVE_ANSWERS,
     FIVE_PERCENT,
@@ -20,28 +18,42 @@ from experiments.papers.shared import (
     WEAK_RANK,
     identity,
 )
+from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.records import Claim, Trial, alone, exact, manipulation, minus, primary, secondary, slope
+from simlab.studies.records import (
+    Claim,
+    Trial,
+    exact,
+    manipulation,
+    mean_of,
+    minus,
+    primary,
+    secondary,
+    slope,
+)
 from simlab.theory.checks import lr_checks as checks
 
 PAPER = "lr"
 
 # Arms of lr_dynamics.
-NONE, BF16, FP16 = long(campaign.NONE), long(campaign.BF16), long(campaign.FP16)
-TIS, MIS = long(campaign.TIS), long(campaign.MIS)
-SEQ_TIS, SEQ_MIS = long(campaign.SEQ_TIS), long(campaign.SEQ_MIS)
-SLOW, FEW = long(campaign.SLOW), long(campaign.FEW)
+NONE, BF16, FP16 = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.FP16)
+TIS, MIS = chain_arm(arms.TIS), chain_arm(arms.MIS)
+SEQ_TIS, SEQ_MIS = chain_arm(arms.SEQ_TIS), chain_arm(arms.SEQ_MIS)
+SLOW, FEW = chain_arm(arms.SLOW), chain_arm(arms.FEW)
+SLOWED = halving_arm(NONE)
 SIZES = {log(4096): NONE, log(102): FEW}
 DIAGNOSTICS = {NONE: ("mismatch", "curvature")}
 
 # Arms of length_dynamics.
-FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE, WIDE, WIDE_TRIGGERED, WIDE_LATE = LENGTHS
+FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE = (f"length: {name}" for name in LENGTHS)
+WIDE, WIDE_TRIGGERED, WIDE_LATE = (f"length, wide: {name}" for name in ("no schedule", *PERIODS))
 
 # Estimands.
-LPD_WITH_NORM = m.together("log_ppl_abs_diff", "grad_norm", "log_ppl_abs_diff and gradient norm")
-LPD_WITH_REWARD = m.together("log_ppl_abs_diff", "reward", "log_ppl_abs_diff and reward")
+LPD_WITH_NORM = m.rank_correlation("log_ppl_abs_diff", "grad_norm", "log_ppl_abs_diff and gradient norm")
+LPD_WITH_REWARD = m.rank_correlation("log_ppl_abs_diff", "reward", "log_ppl_abs_diff and reward")
 LPD = m.late_log("log_ppl_abs_diff", "log_ppl_abs_diff")
-SHARPNESS = m.watched_together("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
+SHARPNESS = m.diagnostic_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 LONGER = m.growth("response_length", "the response length")
 
 COLLAPSE = manipulation(m.FALL, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS)
@@ -58,8 +70,8 @@ CLAIMS = (
             Trial(
                 "lr_dynamics",
                 (
-                    primary(LPD_WITH_NORM, alone(NONE), "positive", 0.2, because=WEAK_RANK),
-                    secondary(LPD_WITH_REWARD, alone(NONE), "negative", 0.2, because=WEAK_RANK),
+                    primary(LPD_WITH_NORM, mean_of(NONE), "positive", 0.2, because=WEAK_RANK),
+                    secondary(LPD_WITH_REWARD, mean_of(NONE), "negative", 0.2, because=WEAK_RANK),
                 ),
                 note="Reward of the sampler on training prompts stands for validation.",
             ),
@@ -138,7 +150,7 @@ CLAIMS = (
                 (
                     primary(
                         LONGER,
-                        alone(FREE),
+                        mean_of(FREE),
                         "positive",
                         0.4,
                         because="1.5 times, the trigger's rise",
@@ -164,8 +176,8 @@ CLAIMS = (
             Trial(
                 "lr_dynamics",
                 (
-                    primary(m.REWARD, minus(halved(MIS), MIS), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(halved(TIS), TIS), "positive", 0.02, because=TWO_ANSWERS),
+                    primary(m.REWARD, minus(halving_arm(MIS), MIS), "positive", 0.02, because=TWO_ANSWERS),
+                    secondary(m.REWARD, minus(halving_arm(TIS), TIS), "positive", 0.02, because=TWO_ANSWERS),
                 ),
                 note=f"Length is nearly fixed here, so the period is given: {PILOT_STEPS // 4} steps.",
             ),
@@ -269,8 +281,8 @@ CLAIMS = (
             Trial(
                 "lr_dynamics",
                 (
-                    primary(m.ENTROPY, minus(halved(NONE), NONE), "positive", 0.01, because=ONE_CENTINAT),
-                    secondary(m.PEAK_REWARD, minus(halved(NONE), NONE), "positive", 0.01, because=ONE_ANSWER),
+                    primary(m.ENTROPY, minus(SLOWED, NONE), "positive", 0.01, because=ONE_CENTINAT),
+                    secondary(m.PEAK_REWARD, minus(SLOWED, NONE), "positive", 0.01, because=ONE_ANSWER),
                 ),
             ),
         ),
@@ -284,7 +296,7 @@ CLAIMS = (
         (
             Trial(
                 "lr_dynamics",
-                (primary(SHARPNESS, alone(NONE), "positive", 0.2, because=WEAK_RANK),),
+                (primary(SHARPNESS, mean_of(NONE), "positive", 0.2, because=WEAK_RANK),),
             ),
         ),
     ),
@@ -318,9 +330,10 @@ LR_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=40.0,
     figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
-    smoke=(NONE, TIS),
-    make=watching(DIAGNOSTICS),
-    watched=DIAGNOSTICS,
+    baseline=NONE,
+    smoke=(TIS,),
+    make=with_diagnostics(DIAGNOSTICS),
+    diagnosed=DIAGNOSTICS,
 )
 LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
@@ -328,5 +341,5 @@ LENGTH_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=10.0,
     figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9", "lr_fig10"),
-    smoke=(FREE,),
+    baseline=FREE,
 )

@@ -8,13 +8,13 @@ from math import log
 
 from experiments.papers.shared import THREE_ANSWERS
 from simlab.studies import estimands as m
-from simlab.studies.records import Claim, Trial, alone, manipulation, minus, primary, secondary
+from simlab.studies.records import Claim, Trial, manipulation, mean_of, minus, primary, secondary
 
 PAPER = "tensor cores"
 
 # Arms of adder_drift.
-SAME, CARDS, NARROWED = "H100 twice", "A100 and H100", "H100, 25 and 13 bits"
-PLAIN, DOSE = "float32 and BF16", "the flagship's dose"
+SAME, CARDS, NARROWED = "H100 in both engines", "A100 and H100", "H100, 25 and 13 bits"
+PLAIN, NOISY = "float32 and BF16", "the flagship's engines"
 CONTROLS = (NARROWED, PLAIN)
 """Arms whose verdicts stand beside that of T5."""
 
@@ -92,9 +92,9 @@ CLAIMS = (
                 "adder_drift",
                 (
                     primary(m.REWARD, minus(CARDS, SAME), "negative", 0.03, because=THREE_ANSWERS),
-                    secondary(m.GROWTH, alone(CARDS), "positive", log(2), because="the mismatch doubles"),
+                    secondary(m.GROWTH, mean_of(CARDS), "positive", log(2), because="the mismatch doubles"),
                     manipulation(
-                        m.REWARD, minus(DOSE, SAME), "negative", 0.03, because="three answers in 100"
+                        m.REWARD, minus(NOISY, SAME), "negative", 0.03, because="three answers in 100"
                     ),
                 ),
             ),

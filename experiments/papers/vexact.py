@@ -9,15 +9,15 @@ from math import log
 
 import numpy as np
 
-from experiments import campaign
-from experiments.campaign import PILOT_STEPS, long
-from experiments.dynamics_study.enforced import SIDES, compare
-from experiments.dynamics_study.stages import POWER, training_experiment
+from experiments import arms
+from experiments.arms import PILOT_STEPS, chain_arm
+from experiments.measurements.exact_sums import SIDES, compare
 from experiments.papers.shared import FIVE_ANSWERS, ONE_ANSWER, THREE_ANSWERS, TWO_ANSWERS
+from experiments.studies.stages import POWER, training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
-from simlab.studies.records import Claim, Evidence, Trial, alone, exact, minus, primary, secondary, slope
+from simlab.studies.records import Claim, Evidence, Trial, exact, mean_of, minus, primary, secondary, slope
 from simlab.studies.statistics import Interval, decide
 from simlab.studies.verdicts import combine
 from simlab.theory.checks import vexact_checks as checks
@@ -25,16 +25,16 @@ from simlab.theory.checks import vexact_checks as checks
 PAPER = "vexact"
 
 # Arms of vexact_dynamics.
-NONE, BF16 = long(campaign.NONE), long(campaign.BF16)
-IDENTICAL, COPIED = long(campaign.IDENTICAL), long(campaign.COPIED)
-ON_POLICY, ON_POLICY_BF16 = long(campaign.ON_POLICY), long(campaign.ON_POLICY_BF16)
+NONE, BF16 = chain_arm(arms.NONE), chain_arm(arms.BF16)
+IDENTICAL, BYPASS = chain_arm(arms.IDENTICAL), chain_arm(arms.BYPASS)
+ON_POLICY, ON_POLICY_BF16 = chain_arm(arms.ON_POLICY), chain_arm(arms.ON_POLICY_BF16)
 NEAREST, TRUNCATED = (
-    slope({-float(bits): long(name) for bits, name in arms.items()}, "bits taken away")
-    for arms in (campaign.NEAREST_BITS, campaign.BITS)
+    slope({-float(bits): chain_arm(name) for bits, name in levels.items()}, "bits removed")
+    for levels in (arms.NEAREST_BITS, arms.BITS)
 )
 FIXED, FRESH = (
-    slope({log(scale): long(name) for scale, name in arms.items()}, "log of its scale")
-    for arms in campaign.NOISES.values()
+    slope({log(scale): chain_arm(name) for scale, name in levels.items()}, "log of its scale")
+    for levels in arms.NOISES.values()
 )
 KINDS = (TRUNCATED, NEAREST, FIXED)
 
@@ -59,7 +59,7 @@ CLAIMS = (
                 (
                     primary(
                         m.WIDEST,
-                        alone(IDENTICAL),
+                        mean_of(IDENTICAL),
                         "zero",
                         1e-6,
                         because="float32 rounding",
@@ -216,7 +216,7 @@ CLAIMS = (
         (
             Trial(
                 "vexact_dynamics",
-                (primary(m.REWARD, minus(COPIED, IDENTICAL), "zero", 0.03, because=THREE_ANSWERS),),
+                (primary(m.REWARD, minus(BYPASS, IDENTICAL), "zero", 0.03, because=THREE_ANSWERS),),
             ),
         ),
     ),
@@ -256,7 +256,7 @@ VEXACT_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=50.0,
     figures=("vexact_doses", "vexact_survival"),
-    smoke=(NONE,),
+    baseline=NONE,
     measure=compare_enforced,
     judge=judge_enforced,
 )

@@ -91,7 +91,7 @@ class Probe:
             return work(*arguments)
         except EngineError as error:
             self._add("failures", [{"engine": name, "during": doing, "error": str(error)}])
-            self.run.say(f"{name}: {error}")
+            self.run.report(f"{name}: {error}")
             return None
 
     def _keep_samples(self, sampler: str, prompts: np.ndarray, sampled: Sampled) -> None:

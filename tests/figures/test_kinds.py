@@ -19,7 +19,7 @@ STARTS = ("a", "b", "c")
 def _made(rows, **columns) -> Any:
     """Results of runs (arm, start, seed, reward of each chunk)."""
     runs = [
-        {"run": f"{n}", "arm": arm, "start": start, "seed": seed, "steps": 10 * len(rewards)}
+        {"run": f"{n}", "arm": arm, "initial_policy": start, "seed": seed, "steps": 10 * len(rewards)}
         for n, (arm, start, seed, rewards) in enumerate(rows)
     ]
     chunks = [
@@ -62,8 +62,8 @@ def test_curves_keep_shared_policies_and_average_seeds():
 
 def test_mean_within_is_empty_when_not_recorded():
     results = _made([("one", "a", 0, [1.0] * 4)])
-    results.tables["watched"] = pd.DataFrame(columns=["run", "step"])
-    assert not len(mean_within(results, "held_out_fp8", table="watched"))
+    results.tables["diagnostics"] = pd.DataFrame(columns=["run", "step"])
+    assert not len(mean_within(results, "held_out_fp8", table="diagnostics"))
 
 
 def test_looks_of_fixed_arms_are_the_same_everywhere():
