@@ -16,14 +16,13 @@ from experiments.papers.shared import (
     THREE_ANSWERS,
     TWO_ANSWERS,
     WEAK_RANK,
-    identity,
+    claim_makers,
+    trial,
 )
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.records import (
-    Claim,
-    Trial,
     exact,
     manipulation,
     mean_of,
@@ -34,7 +33,7 @@ from simlab.studies.records import (
 )
 from simlab.theory.checks import lr_checks as checks
 
-PAPER = "lr"
+dynamics, _, identity = claim_makers("lr")
 
 # Arms of lr_dynamics.
 NONE, BF16, FP16 = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.FP16)
@@ -59,269 +58,102 @@ LONGER = m.growth("response_length", "the response length")
 COLLAPSE = manipulation(m.FALL, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS)
 LENGTH_COLLAPSE = manipulation(m.FALL, minus(FREE, LENGTH_BF16), "negative", 0.03, because=THREE_ANSWERS)
 
+# fmt: off
 CLAIMS = (
-    Claim(
-        "L1",
-        PAPER,
-        "log_ppl_abs_diff and gradient norm rise together, when validation collapses",
-        "Fig. 1, 3",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (
-                    primary(LPD_WITH_NORM, mean_of(NONE), "positive", 0.2, because=WEAK_RANK),
-                    secondary(LPD_WITH_REWARD, mean_of(NONE), "negative", 0.2, because=WEAK_RANK),
-                ),
-                note="Reward of the sampler on training prompts stands for validation.",
-            ),
-        ),
-    ),
-    Claim(
-        "L2",
-        PAPER,
-        "A learning rate ten times smaller suppresses the mismatch",
-        "Fig. 4",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (
-                    primary(m.GROWTH_LPD, minus(SLOW, NONE), "negative", 0.05, because=FIVE_PERCENT),
-                    secondary(LPD, minus(SLOW, NONE), "negative", 0.05, because=FIVE_PERCENT),
-                ),
-                note="At equal steps: a tenth of the rate also learns less.",
-            ),
-        ),
-    ),
-    Claim(
-        "L3",
-        PAPER,
-        "Token TIS prevents the collapse; token MIS, sequence TIS and sequence MIS only delay it",
+    dynamics("L1", "log_ppl_abs_diff and gradient norm rise together, when validation collapses", "Fig. 1, 3",
+        trial("lr_dynamics",
+            primary(LPD_WITH_NORM, mean_of(NONE), "positive", 0.2, because=WEAK_RANK),
+            secondary(LPD_WITH_REWARD, mean_of(NONE), "negative", 0.2, because=WEAK_RANK),
+            note="Reward of the sampler on training prompts stands for validation.")),
+    dynamics("L2", "A learning rate ten times smaller suppresses the mismatch", "Fig. 4",
+        trial("lr_dynamics",
+            primary(m.GROWTH_LPD, minus(SLOW, NONE), "negative", 0.05, because=FIVE_PERCENT),
+            secondary(LPD, minus(SLOW, NONE), "negative", 0.05, because=FIVE_PERCENT),
+            note="At equal steps: a tenth of the rate also learns less.")),
+    dynamics("L3", "Token TIS prevents the collapse; token MIS, sequence TIS and sequence MIS only delay it",
         "Fig. 2",
-        "dynamics",
-        (
-            Trial("flagship", rule="reward late over early, TIS minus none, positive, margin 0.05"),
-            Trial(
-                "lr_dynamics",
-                (
-                    primary(m.FALL, minus(TIS, BF16), "zero", 0.05, because=FIVE_ANSWERS),
-                    *(
-                        secondary(m.FALL, minus(other, TIS), "negative", 0.03, because=THREE_ANSWERS)
-                        for other in (MIS, SEQ_TIS, SEQ_MIS)
-                    ),
-                    COLLAPSE,
-                ),
+        trial("flagship", rule="reward late over early, TIS minus none, positive, margin 0.05"),
+        trial("lr_dynamics",
+            primary(m.FALL, minus(TIS, BF16), "zero", 0.05, because=FIVE_ANSWERS),
+            *(
+                secondary(m.FALL, minus(other, TIS), "negative", 0.03, because=THREE_ANSWERS)
+                for other in (MIS, SEQ_TIS, SEQ_MIS)
             ),
-        ),
-    ),
-    Claim(
-        "L4",
-        PAPER,
-        "The step of collapse hardly depends on the size of the training set",
-        "Fig. 5",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (
-                    primary(
-                        m.COLLAPSE_STEP,
-                        slope(SIZES, "log of the prompts"),
-                        "zero",
-                        0.05 * PILOT_STEPS,
-                        because="5% of the run per e-fold of prompts",
-                    ),
-                    COLLAPSE,
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "L5",
-        PAPER,
+            COLLAPSE)),
+    dynamics("L4", "The step of collapse hardly depends on the size of the training set", "Fig. 5",
+        trial("lr_dynamics",
+            primary(m.COLLAPSE_STEP,
+                slope(SIZES, "log of the prompts"),
+                "zero",
+                0.05 * PILOT_STEPS,
+                because="5% of the run per e-fold of prompts"),
+            COLLAPSE)),
+    dynamics("L5",
         "Length surges before collapse; halving the rate every 1.8 surge steps stabilizes, later only delays",
         "Fig. 6-10, Alg. 1",
-        "dynamics",
-        (
-            Trial("length_growth", rule="shows whether length grows freely; decides nothing"),
-            Trial(
-                "length_dynamics",
-                (
-                    primary(
-                        LONGER,
-                        mean_of(FREE),
-                        "positive",
-                        0.4,
-                        because="1.5 times, the trigger's rise",
-                    ),
-                    secondary(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(
-                        m.REWARD, minus(TRIGGERED_LATE, TRIGGERED), "negative", 0.02, because=TWO_ANSWERS
-                    ),
-                    LENGTH_COLLAPSE,
-                ),
-                note="On the recurrence, where length pays; a surge is 1.5 times the early length for three "
-                "steps.",
-            ),
-        ),
-    ),
-    Claim(
-        "L6",
-        PAPER,
-        "The schedule rescues MIS and improves TIS",
-        "Fig. 11, 12",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (
-                    primary(m.REWARD, minus(halving_arm(MIS), MIS), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(halving_arm(TIS), TIS), "positive", 0.02, because=TWO_ANSWERS),
-                ),
-                note=f"Length is nearly fixed here, so the period is given: {PILOT_STEPS // 4} steps.",
-            ),
-        ),
-    ),
-    Claim(
-        "L7",
-        PAPER,
-        "FP16 in both engines collapses as well, and the schedule stabilizes it",
-        "Fig. 13",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (primary(m.REWARD, minus(FP16, BF16), "negative", 0.03, because=THREE_ANSWERS),),
-                note="FP16 rounds at the same points in decoding and scoring: hardly any mismatch is left. "
-                "That a schedule stabilizes it is not asked.",
-            ),
-        ),
-    ),
-    identity(
-        "L8",
-        PAPER,
-        "The gradient error is at most 2 B Delta T^2",
-        "Thm. 3.1, B.1",
-        exact(
-            "lr Thm. 3.1, B.1",
-            "gradient error is at most 2 B Delta T^2",
-            checks.quadratic_bound,
-            because="error / bound at most 1 under the worst 0/1 rewards found, T = 1..8, three "
-            "ways to share contexts",
-            slow=True,
-        ),
-        exact(
-            "lr Thm. 3.1, B.1",
-            "the same for every pair of engines",
-            checks.engine_gradient_error,
+        trial("length_growth", rule="shows whether length grows freely; decides nothing"),
+        trial("length_dynamics",
+            primary(LONGER, mean_of(FREE), "positive", 0.4, because="1.5 times, the trigger's rise"),
+            secondary(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(TRIGGERED_LATE, TRIGGERED), "negative", 0.02, because=TWO_ANSWERS),
+            LENGTH_COLLAPSE,
+            note="On the recurrence, where length pays; a surge is 1.5 times the early length for three "
+            "steps.")),
+    dynamics("L6", "The schedule rescues MIS and improves TIS", "Fig. 11, 12",
+        trial("lr_dynamics",
+            primary(m.REWARD, minus(halving_arm(MIS), MIS), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(halving_arm(TIS), TIS), "positive", 0.02, because=TWO_ANSWERS),
+            note=f"Length is nearly fixed here, so the period is given: {PILOT_STEPS // 4} steps.")),
+    dynamics("L7", "FP16 in both engines collapses as well, and the schedule stabilizes it", "Fig. 13",
+        trial("lr_dynamics",
+            primary(m.REWARD, minus(FP16, BF16), "negative", 0.03, because=THREE_ANSWERS),
+            note="FP16 rounds at the same points in decoding and scoring: hardly any mismatch is left. "
+            "That a schedule stabilizes it is not asked.")),
+    identity("L8", "The gradient error is at most 2 B Delta T^2", "Thm. 3.1, B.1",
+        exact("lr Thm. 3.1, B.1", "gradient error is at most 2 B Delta T^2", checks.quadratic_bound,
+            because="error / bound at most 1 under the worst 0/1 rewards found, T = 1..8, three ways to "
+            "share contexts",
+            slow=True),
+        exact("lr Thm. 3.1, B.1", "the same for every pair of engines", checks.engine_gradient_error,
             because="error / bound at most 1 for all pairs of engines that disagree, T = 2..6",
-            slow=True,
-        ),
-        exact(
-            "lr Thm. 3.1",
-            "the error reaches the growth with T^2",
-            checks.growth,
+            slow=True),
+        exact("lr Thm. 3.1", "the error reaches the growth with T^2", checks.growth,
             because="holds when the largest measured exponent is within 0.2 of 2",
-            slow=True,
-        ),
-        exact(
-            "ours, beside lr Thm. 3.1",
-            "gradient error is at most sqrt(T f) sqrt((1 + chi2)^T - 1): linear in T",
-            checks.linear_bound,
+            slow=True),
+        exact("ours, beside lr Thm. 3.1",
+            "gradient error is at most sqrt(T f) sqrt((1 + chi2)^T - 1): linear in T", checks.linear_bound,
             because="error / bound at most 1 on the same cases",
-            slow=True,
-        ),
-        exact(
-            "lr Thm. B.1, proof",
-            "the bound with log pi_infer differentiated",
-            checks.bound_of_proof,
+            slow=True),
+        exact("lr Thm. B.1, proof", "the bound with log pi_infer differentiated", checks.bound_of_proof,
             because="holds when error / bound is at most 1 on a smooth engine with logits + e sin(k z)",
-            slow=True,
-        ),
-    ),
-    identity(
-        "L9",
-        PAPER,
-        "State occupancy drifts by at most 2 t Delta",
-        "Lemma B.5, Eq. 15",
-        exact(
-            "lr Eq. 15",
-            "occupancy drift is at most 2 t Delta",
-            checks.drift_of_states,
-            because="drift / bound at most 1 for t = 1..6",
-        ),
-        exact(
-            "lr Eq. 15",
-            "the same for every pair of engines",
-            checks.engine_drift,
+            slow=True)),
+    identity("L9", "State occupancy drifts by at most 2 t Delta", "Lemma B.5, Eq. 15",
+        exact("lr Eq. 15", "occupancy drift is at most 2 t Delta", checks.drift_of_states,
+            because="drift / bound at most 1 for t = 1..6"),
+        exact("lr Eq. 15", "the same for every pair of engines", checks.engine_drift,
             because="drift / bound at most 1 for all pairs of engines that disagree, t = 1..5",
-            slow=True,
-        ),
-    ),
-    identity(
-        "L10",
-        PAPER,
+            slow=True)),
+    identity("L10",
         "Progress is at least true progress plus bias minus noise, which scale as eta, eta and eta^2",
         "Eq. 13",
-        exact(
-            "lr Eq. 13",
-            "expected progress is at least true progress + bias effect - noise penalty",
+        exact("lr Eq. 13", "expected progress is at least true progress + bias effect - noise penalty",
             checks.progress,
-            because="change above the bound at seven step sizes from 0.001 to 1, with a rigorous L",
-        ),
-    ),
-    Claim(
-        "L11",
-        PAPER,
-        "The schedule keeps entropy and peak validation accuracy higher",
-        "Sec. 4.1",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (
-                    primary(m.ENTROPY, minus(SLOWED, NONE), "positive", 0.01, because=ONE_CENTINAT),
-                    secondary(m.PEAK_REWARD, minus(SLOWED, NONE), "positive", 0.01, because=ONE_ANSWER),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "L12",
-        PAPER,
-        "The mismatch is larger where the loss is sharper",
-        "Sec. 3.1",
-        "dynamics",
-        (
-            Trial(
-                "lr_dynamics",
-                (primary(SHARPNESS, mean_of(NONE), "positive", 0.2, because=WEAK_RANK),),
-            ),
-        ),
-    ),
-    Claim(
-        "L13",
-        PAPER,
-        "The factor 1.8 holds for two sizes of model",
-        "Sec. 4.2",
-        "dynamics",
-        (
-            Trial(
-                "length_dynamics",
-                (
-                    primary(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(WIDE_TRIGGERED, WIDE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(
-                        m.REWARD, minus(WIDE_LATE, WIDE_TRIGGERED), "negative", 0.02, because=TWO_ANSWERS
-                    ),
-                    LENGTH_COLLAPSE,
-                ),
-                note="Hidden sizes 64 and 96.",
-            ),
-        ),
-    ),
+            because="change above the bound at seven step sizes from 0.001 to 1, with a rigorous L")),
+    dynamics("L11", "The schedule keeps entropy and peak validation accuracy higher", "Sec. 4.1",
+        trial("lr_dynamics",
+            primary(m.ENTROPY, minus(SLOWED, NONE), "positive", 0.01, because=ONE_CENTINAT),
+            secondary(m.PEAK_REWARD, minus(SLOWED, NONE), "positive", 0.01, because=ONE_ANSWER))),
+    dynamics("L12", "The mismatch is larger where the loss is sharper", "Sec. 3.1",
+        trial("lr_dynamics", primary(SHARPNESS, mean_of(NONE), "positive", 0.2, because=WEAK_RANK))),
+    dynamics("L13", "The factor 1.8 holds for two sizes of model", "Sec. 4.2",
+        trial("length_dynamics",
+            primary(m.REWARD, minus(TRIGGERED, FREE), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(WIDE_TRIGGERED, WIDE), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(WIDE_LATE, WIDE_TRIGGERED), "negative", 0.02, because=TWO_ANSWERS),
+            LENGTH_COLLAPSE,
+            note="Hidden sizes 64 and 96.")),
 )
+# fmt: on
 L3, L5 = CLAIMS[2], CLAIMS[4]
 
 LR_DYNAMICS = training_experiment(

@@ -69,12 +69,13 @@ def run(run: Run) -> None:
     places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in starts))
     result = sweep(DRIFT_BASE, places, run.out / "sweep", name=run.name, width=width, yes=True)
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
-    runs: Any = result.runs()[["run", "arm", "seed", "status", "steps", "steps_made"]].rename(
+    made: Any = result.runs()
+    runs = made[["run", "arm", "seed", "status", "steps", "steps_made"]].rename(
         columns={"steps_made": "steps_completed"}
     )
     table: Any = chunks(result.steps())
     _check_control(run, result.frame([]).query("arm == @SAME")["rms_log_rho"])
-    run.table("runs", runs.assign(start=[f"start {seed}" for seed in runs["seed"]]))
+    run.table("runs", runs.assign(initial_policy=[f"start {seed}" for seed in runs["seed"]]))
     run.table("chunks", table)
 
 
