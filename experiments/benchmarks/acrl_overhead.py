@@ -1,11 +1,10 @@
-"""What ACRL costs: its weights beside a whole step."""
+"""Measure ACRL's overhead per training step."""
 
-from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 import jax
 
+from experiments.benchmarks.timing import compile_call, least_seconds
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.paths import shop_root
@@ -19,7 +18,7 @@ REPEATS = 30
 
 
 def acrl_share(smoke: bool) -> list[dict[str, float]]:
-    """Return one row: least seconds of the weights of ACRL, and of the step around them."""
+    """Return one row: least seconds of the weights of ACRL, and of a training step with them."""
     changes = {"warm_start": WARM_STARTS[0], "objective": "grpo+acrl"} | (SMOKE if smoke else {})
     config = run_config(BASE, changes)
     recipe = recipe_of(config)
@@ -27,28 +26,15 @@ def acrl_share(smoke: bool) -> list[dict[str, float]]:
     state = initial_state(recipe, params, jax.random.key(0))
 
     @jax.jit
-    def scored(state):
+    def score(state):
         scores, replayed = score_rollout(recipe, state.params, rollout(recipe, state))
         return token_batch(recipe, state, replayed, scores)
 
-    batch = scored(state)
+    batch = score(state)
     correction: Any = named("grpo+acrl").correction
-    weights = jax.jit(lambda batch: correction(batch, batch.logp))
+    calls = {
+        "weights_seconds": compile_call(lambda batch: correction(batch, batch.logp), batch),
+        "step_seconds": compile_call(train_step, recipe, state),
+    }
     repeats = 3 if smoke else REPEATS
-    step = jax.jit(train_step)
-    return [
-        {
-            "weights_seconds": _least(lambda: weights(batch), repeats),
-            "step_seconds": _least(lambda: step(recipe, state), repeats),
-        }
-    ]
-
-
-def _least(call: Callable[[], Any], repeats: int) -> float:
-    jax.block_until_ready(call())
-    times = []
-    for _ in range(repeats):
-        start = perf_counter()
-        jax.block_until_ready(call())
-        times.append(perf_counter() - start)
-    return min(times)
+    return [{name: least_seconds(call, at_least=repeats) for name, call in calls.items()}]
