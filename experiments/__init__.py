@@ -1,6 +1,6 @@
 """The experiments: one file each, one row here (name -> module with an `EXPERIMENT`, or `module:NAME`)."""
 
-# Of two that decide a claim alike, the board shows the first: runs that collapse before those that hardly do.
+# If two experiments decide a claim equally, the board shows the first: experiments that collapse come first.
 EXPERIMENTS: dict[str, str] = {
     "formats": "experiments.measurements.formats",
     "softmax": "experiments.measurements.softmax.experiment",

@@ -68,7 +68,7 @@ class Curves:
         figure, axes = new_figure(width, self.height, ncols=len(self.panels), squeeze=False)
         found = [curves(results, arms, panel.metric, self.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in found)]
-        styles = looks(shown, read_labels(results))
+        styles = arm_styles(shown, read_labels(results))
         for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
             draw_panel(axis, each, panel, styles)
         num = max((curve.shape[1] for each in found for curve in each.values()), default=0)
@@ -109,10 +109,10 @@ class Forest:
 
 
 Kind = Curves | Forest | Custom
-"""What draws a row of the catalog; `encoding` says what lines, bands, dots and bars stand for."""
+"""The kinds of figures; `encoding` explains lines, bands, dots and bars."""
 
 
-def looks(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """Return the color, dashes and legend label of each arm."""
     names = {arm: (labels or {}).get(arm, arm) for arm in arms}
     fixed = {arm: FIXED_LOOKS[name] for arm, name in names.items() if name in FIXED_LOOKS}
@@ -124,7 +124,7 @@ def looks(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[
 
 
 def draw_panel(axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any]) -> None:
-    """Draw the means and bands of curves [step, initial policy], with `styles` from `looks`."""
+    """Draw the means and bands of curves [step, initial policy], with `styles` from `arm_styles`."""
     means = np.concatenate([[np.nan], *(curve.mean(axis=1) for curve in found.values())])
     low, high = np.nanmin(means, where=means > 0, initial=np.inf), np.nanmax(means, initial=0)
     log = panel.log and high > NARROW * low

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.kinds import Panel, draw_forest, draw_panel, looks
+from figures.kinds import Panel, arm_styles, draw_forest, draw_panel
 from figures.series import SMOOTH, curves, first_tenth, join_runs, mean_within, pool_tokens, read_labels
 from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
 from simlab.core.results import Results
@@ -47,7 +47,7 @@ GROWTH = {"reward": "reward (fraction of terms)", "response_length": "response l
 def draw_shared_values(results: Results) -> Figure:
     """Draw the fraction of uncertain tokens whose probability another token has, by engine."""
     figure, axis = new_figure()
-    styles = looks(list(ENGINES.values()))
+    styles = arm_styles(list(ENGINES.values()))
     for column, label in ENGINES.items():
         # One by one, each with its own band: the subject is the shared rise, not the difference.
         for curve in curves(results, (NONE,), column, "diagnostics").values():
@@ -73,7 +73,7 @@ def draw_by_probability(results: Results) -> Figure:
         if len(inside):
             curve = pool_tokens(inside, "mean_rho", ("step", "initial_policy")).unstack("initial_policy")
             found[label] = curve.rolling(SMOOTH, min_periods=1, center=True).mean()
-    draw_panel(drift, found, MEAN_RATIO, looks(list(BINS)))
+    draw_panel(drift, found, MEAN_RATIO, arm_styles(list(BINS)))
     for axis in (spread, drift):
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=6.5)
     return figure
@@ -169,7 +169,7 @@ def draw_survival(results: Results) -> Figure:
     figure, axes = new_figure(PAGE, 3.0, ncols=len(groups), sharey=True)
     for axis, (kind, levels) in zip(axes, groups.items(), strict=True):
         arms = {**levels, CONTROL: "BF16"}
-        for arm, style in looks(list(arms), read_labels(results)).items():
+        for arm, style in arm_styles(list(arms), read_labels(results)).items():
             own = rewards[rewards["arm"] == arm]
             if len(own):
                 table = own.pivot_table(index="step", columns="run", values="reward")

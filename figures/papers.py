@@ -5,7 +5,7 @@ import re
 from figures.catalog import FIGURES
 
 NOT_DRAWN = {
-    "hacking Fig. 11": "a sketch without data; what it tells apart is measured in `hacking_fig5` and "
+    "hacking Fig. 11": "a sketch without data; the effects are measured in `hacking_fig5` and "
     "`hacking_fig12`",
 }
 NAMES = {row.paper: name for name, row in FIGURES.items() if row.paper}

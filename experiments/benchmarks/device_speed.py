@@ -1,4 +1,4 @@
-"""What a device gives the flagship's runs side by side, beside its roofline measured in the same run.
+"""Measure how many flagship runs a device makes at once, against its roofline measured in the same run.
 
 Operations and bytes are those of the matrix products (`step_floor`), each reading its operands and writing
 its result once; what emulation, norms and sampling add counts as time lost, and operands that stay in a cache
@@ -79,7 +79,7 @@ def ceilings(smoke: bool) -> tuple[Ceilings, float]:
     return Ceilings(2 * side**3 / product, 8 * elements / copy), copy / quantizer
 
 
-def lanes(config: Any, width: int) -> list[Lane]:
+def build_batch(config: Any, width: int) -> list[Lane]:
     """Return the run of `config` under `width` seeds."""
     recipe = swept_recipe(config)
     params = init_params(jax.random.key(0), recipe.model)
@@ -89,7 +89,7 @@ def lanes(config: Any, width: int) -> list[Lane]:
 def stage_seconds(config: Any, width: int, smoke: bool) -> tuple[dict[str, float], float]:
     """Return seconds of each stage of one step of `width` runs side by side, and seconds to compile."""
     start = time.perf_counter()
-    recipe, state = stacked(lanes(config, width), width)
+    recipe, state = stacked(build_batch(config, width), width)
     options = {"xla_backend_optimization_level": 0} if smoke else one_order()
     compiled = partial(jax.jit, compiler_options=options)
     sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
@@ -155,7 +155,7 @@ def stopped(width: int, why: str) -> dict[str, Any]:
 
 
 def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Measure width after width until memory, or the time that the next would take, says stop."""
+    """Measure increasing widths until memory or the time limit is exhausted."""
     widths = sorted(widths or ((2,) if run.smoke else default_widths()))
     if widths[0] < 1:
         raise ValueError(f"width {widths[0]}; allowed: an integer >= 1")

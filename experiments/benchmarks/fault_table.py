@@ -1,8 +1,8 @@
-"""Sweeps under faults: kills at random moments, full disks, files that rot, clocks that turn.
+"""Sweeps under faults: kills, full disks, damaged files, two sweeps in one folder, a clock that runs back.
 
-Every fault strikes a small sweep, which is then called again. Nothing may be lost (a finished run that is
-gone), nothing computed twice (a finished run that is written again), the tables have to end with the bytes of
-a sweep that nobody disturbed, and where a fault keeps the sweep from going on, it has to say so in one line.
+Each fault hits a small sweep, which is then called again. No finished run may be lost or computed twice, the
+tables must end with the bytes of an undisturbed sweep, and a sweep that cannot continue must fail with one
+clear line.
 """
 
 import itertools
@@ -52,7 +52,7 @@ TRIES = {
     "clock going backwards": (4, 1),
 }
 COMMAND = "import sys; from simlab.cli import main; main()"
-# Every look at the clock goes back by an hour more.
+# Each read of the clock goes back by one hour more.
 BACKWARDS = """
 import itertools, time
 real, back = time.time_ns, itertools.count(1)
@@ -63,7 +63,7 @@ time.time = lambda: time.time_ns() / 1e9
 
 @dataclass
 class Count:
-    """What a fault did, over all tries."""
+    """The effects of a fault over all tries; `said` is the last error."""
 
     fault: str
     tries: int = 0
@@ -74,46 +74,52 @@ class Count:
     clear_errors: int = 0
     said: str = ""
 
-    def saw(self, said: str) -> None:
-        """Note what a process that could not go on has said last; clear is one line, without a traceback."""
+    def record_error(self, text: str) -> None:
+        """Record the error of a process that stopped; an error is clear if it is one line."""
         self.stopped += 1
-        self.clear_errors += said.startswith("simlab: ") and "\n" not in said.strip()
-        self.said = said.strip()[-1000:]
+        self.clear_errors += text.startswith("simlab: ") and "\n" not in text.strip()
+        self.said = text.strip()[-1000:]
+
+    def wait(self, process: subprocess.Popen, timeout: float | None = None) -> None:
+        """Wait for a process and record its error: its last line, or everything if there is a traceback."""
+        text = process.communicate(timeout=timeout)[1]
+        if process.returncode:
+            self.record_error(text if "Traceback" in text else (text.strip().splitlines() or [""])[-1])
 
 
 @dataclass
 class Bench:
-    """A place where sweeps are started, disturbed and compared with one that was not."""
+    """A folder in which sweeps are started, disturbed and compared with an undisturbed sweep."""
 
     root: Path
     steps: int
     seeds: int
     moments: random.Random = field(default_factory=lambda: random.Random(0))
-    folders: int = 0
+    num_folders: int = 0
     seconds: float = 0.0
 
     def __post_init__(self):
-        """Make the sweep that nobody disturbs, in a process of its own, whose time is then known."""
+        """Run the undisturbed sweep in a process of its own and time it."""
         lines = [f"width = {WIDTH}", "[base]", f"steps = {self.steps}"]
         lines += [f"{name} = {_toml(value)}" for name, value in BASE.items() if name != "objective"]
         over = {"objective": list(OBJECTIVES), "seed": list(range(self.seeds))}
         lines += ["[over]", *(f"{name} = {_toml(values)}" for name, values in over.items())]
         (self.root / "sweep.toml").write_text("\n".join(lines))
-        self.again(self.folder())  # compiles, and keeps the program for the others
-        self.whole = self.folder()
+        self.run_again(self.new_folder())  # compiles for the others
+        self.undisturbed = self.new_folder()
         start = time.perf_counter()
-        said = self.start(self.whole).communicate()[1]
-        if not (self.whole / "manifest.json").is_file():
-            raise RuntimeError(f"the sweep does not run by itself: {said}")
+        error = self.start(self.undisturbed).communicate()[1]
+        if not (self.undisturbed / "manifest.json").is_file():
+            raise RuntimeError(f"The undisturbed sweep failed: {error}")
         self.seconds = time.perf_counter() - start
 
-    def folder(self) -> Path:
-        """Return a new place."""
-        self.folders += 1
-        return self.root / f"sweep{self.folders}"
+    def new_folder(self) -> Path:
+        """Return the path of a new folder."""
+        self.num_folders += 1
+        return self.root / f"sweep{self.num_folders}"
 
     def start(self, out: Path, before: str = "", file_size: int = 0, workers: int = 0) -> subprocess.Popen:
-        """Start the sweep in a process of its own, after `before`, with a limit to the size of its files."""
+        """Start the sweep in a process of its own, after the code `before`, with a limit on file sizes."""
         if file_size:
             before += f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({file_size},) * 2)\n"
         options = ["--out", str(out), "--workers", str(workers), "--checkpoint", "0", "--yes"]
@@ -124,8 +130,8 @@ class Bench:
             text=True,
         )
 
-    def again(self, out: Path) -> None:
-        """Call the sweep again, in this process, where nothing is compiled twice."""
+    def run_again(self, out: Path) -> None:
+        """Call the sweep again in this process, which has compiled it."""
         over = {"objective": list(OBJECTIVES), "seed": range(self.seeds)}
         sweep(BASE | {"steps": self.steps}, over, out, width=WIDTH, workers=0, name="sweep")
 
@@ -136,188 +142,164 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def finished(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return what identifies the record of every finished run: its file and when that was written."""
-    found = {}
-    for path in (folder / "store").glob("[0-9a-f]*.json"):
-        about = path.stat()
-        found[path.stem] = about.st_ino, about.st_mtime_ns
-    return found
+def finished_runs(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return inode and time of the record of every finished run."""
+    stats = {path.stem: path.stat() for path in (folder / "store").glob("[0-9a-f]*.json")}
+    return {key: (each.st_ino, each.st_mtime_ns) for key, each in stats.items()}
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """Return everything that a sweep leaves but its manifest."""
+def read_content(folder: Path) -> dict[str, bytes]:
+    """Return everything that a sweep writes except its manifest."""
     paths = [*folder.glob("*.parquet"), *(folder / "store").glob("[0-9a-f]*"), *folder.glob("unfinished/*")]
     return {path.name: path.read_bytes() for path in paths}
 
 
-def compare(count: Count, before: dict[str, tuple[int, int]], folder: Path) -> None:
-    """Note what became of the runs that were finished before."""
-    after = finished(folder)
+def compare_runs(count: Count, before: dict[str, tuple[int, int]], folder: Path) -> None:
+    """Count the runs that were finished before and are lost or written again."""
+    after = finished_runs(folder)
     count.lost += len(before.keys() - after.keys())
-    count.written_twice += sum(after[key] != about for key, about in before.items() if key in after)
+    count.written_twice += sum(after[key] != each for key, each in before.items() if key in after)
 
 
-def whole(bench: Bench, count: Count, folder: Path) -> None:
-    """Let the sweep end and compare its bytes with those of the one that nobody disturbed."""
-    before = finished(folder)
-    bench.again(folder)
-    compare(count, before, folder)
-    expected, actual = content(bench.whole), content(folder)
+def finish_sweep(bench: Bench, count: Count, folder: Path) -> None:
+    """Finish the sweep and compare its bytes with those of the undisturbed sweep."""
+    before = finished_runs(folder)
+    bench.run_again(folder)
+    compare_runs(count, before, folder)
+    expected, actual = read_content(bench.undisturbed), read_content(folder)
     count.lost += len(expected.keys() - actual.keys())
     count.other_bytes += sum(actual.get(name, data) != data for name, data in expected.items())
     count.other_bytes += len(actual.keys() - expected.keys())
     shutil.rmtree(folder)
 
 
-def kills(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, Any]]:
-    """Kill sweeps at moments anywhere between their start and their end; a row per kill.
+def kill_sweeps(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, Any]]:
+    """Kill sweeps at random moments; yield a row per kill.
 
-    A sweep that ends before its moment, since it had less to do than a whole one, is a row and no try.
+    A sweep that ends before its moment is a row and not a try.
     """
-    folder = bench.folder()
+    folder = bench.new_folder()
     for number in itertools.takewhile(lambda _: count.tries < tries, itertools.count()):
-        before = finished(folder)
+        before = finished_runs(folder)
         process = bench.start(folder)
         moment = bench.moments.random() * bench.seconds
         time.sleep(moment)
         process.kill()
         process.communicate()
         count.tries += process.returncode != 0
-        compare(count, before, folder)
-        done = len(finished(folder))
+        compare_runs(count, before, folder)
+        num_finished = len(finished_runs(folder))
         yield {
             "kill": number,
             "seconds": moment,
             "finished_before": len(before),
-            "finished_after": done,
+            "finished_after": num_finished,
             "unfinished": len(list(folder.glob("unfinished/[0-9a-f]*.safetensors"))),
             "ended_by_itself": process.returncode == 0,
         }
-        if done == len(OBJECTIVES) * bench.seeds:
-            whole(bench, count, folder)
-            folder = bench.folder()
-    whole(bench, count, folder)
+        if num_finished == len(OBJECTIVES) * bench.seeds:
+            finish_sweep(bench, count, folder)
+            folder = bench.new_folder()
+    finish_sweep(bench, count, folder)
 
 
-def full_disk(bench: Bench, count: Count, tries: int) -> None:
-    """Let files grow to so many bytes and no further; every second time in processes of their own."""
-    largest = max(path.stat().st_size for path in (bench.whole / "store").iterdir())
-    for number in range(tries):
-        folder = bench.folder()
-        size = bench.moments.randint(1_000, largest)
-        process = bench.start(folder, file_size=size, workers=number % 2 * 2)
-        said = process.communicate()[1]
-        count.tries += 1
-        if process.returncode:
-            count.saw(_last_line(said))
-        whole(bench, count, folder)
+def fill_disk(bench: Bench, count: Count, number: int) -> Path:
+    """Limit the size of files; every second time in worker processes."""
+    folder = bench.new_folder()
+    largest = max(path.stat().st_size for path in (bench.undisturbed / "store").iterdir())
+    size = bench.moments.randint(1_000, largest)
+    count.wait(bench.start(folder, file_size=size, workers=number % 2 * 2))
+    return folder
 
 
-def not_writable(bench: Bench, count: Count, tries: int) -> None:
-    """Name folders that nobody may write, not even the superuser."""
-    for number in range(tries):
-        process = bench.start(Path(("/proc/simlab", "/sys/simlab")[number % 2]))
-        said = process.communicate()[1]
-        count.tries += 1
-        count.saw(_last_line(said))
+def name_read_only_folder(bench: Bench, count: Count, number: int) -> None:
+    """Name a folder that not even the superuser can write."""
+    count.wait(bench.start(Path(("/proc/simlab", "/sys/simlab")[number % 2])))
 
 
-def _last_line(said: str) -> str:
-    """Return the whole text if it has a traceback, else its last line."""
-    return said if "Traceback" in said else (said.strip().splitlines() or [""])[-1]
+def damage(path: Path, moments: random.Random, number: int) -> None:
+    """Flip one bit of a file, or cut its end off every second time."""
+    data = path.read_bytes()
+    index = moments.randrange(len(data))
+    flipped = data[index] ^ 1 << moments.randrange(8) if number % 2 == 0 else 0
+    path.write_bytes(data[:index] if number % 2 else data[:index] + bytes([flipped]) + data[index + 1 :])
 
 
-def cut(data: bytes, moments: random.Random) -> bytes:
-    """Return the beginning of a file."""
-    return data[: moments.randrange(len(data))]
+def damage_result(bench: Bench, count: Count, number: int) -> Path:
+    """Damage a file of a finished run and do what the error tells: only this run is computed again."""
+    kind = ("json", "steps.parquet", "vectors.parquet")[number % 3]
+    folder = bench.new_folder()
+    shutil.copytree(bench.undisturbed, folder)
+    path = bench.moments.choice(sorted((folder / "store").glob(f"[0-9a-f]*.{kind}")))
+    damage(path, bench.moments, number)
+    try:
+        bench.run_again(folder)
+    except DamagedError as error:
+        count.record_error(f"simlab: {error}")
+    (folder / "store" / f"{path.name.split('.')[0]}.json").unlink()
+    return folder
 
 
-def flipped(data: bytes, moments: random.Random) -> bytes:
-    """Return a file with one bit that is another."""
-    place = moments.randrange(len(data))
-    return data[:place] + bytes([data[place] ^ 1 << moments.randrange(8)]) + data[place + 1 :]
+def damage_checkpoint(bench: Bench, _: Count, number: int) -> Path:
+    """Damage a checkpoint of a killed sweep: only its run starts again."""
+    folder = bench.new_folder()
+    process = bench.start(folder)
+    while not (saved := list(folder.glob("unfinished/[0-9a-f]*.safetensors"))) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    for path in saved[:1]:
+        damage(path, bench.moments, number)
+    return folder
 
 
-DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (flipped, cut)
+def start_two_sweeps(bench: Bench, count: Count, _: int) -> Path:
+    """Start the same sweep twice at the same time; a record that is replaced was computed twice."""
+    folder = bench.new_folder()
+    processes = [bench.start(folder), bench.start(folder)]
+    before: dict[str, tuple[int, int]] = {}
+    while any(process.poll() is None for process in processes):
+        now = finished_runs(folder)
+        count.written_twice += sum(now.get(key) != each for key, each in before.items())
+        before = now
+        time.sleep(0.02)
+    for process in processes:
+        count.wait(process)
+    return folder
 
 
-def damaged_results(bench: Bench, count: Count, tries: int) -> None:
-    """Damage a file of a finished run; do what the error says, and nothing else is computed again."""
-    kinds = ("json", "steps.parquet", "vectors.parquet")
-    for number in range(tries):
-        folder = bench.folder()
-        shutil.copytree(bench.whole, folder)
-        path = bench.moments.choice(sorted((folder / "store").glob(f"[0-9a-f]*.{kinds[number % 3]}")))
-        path.write_bytes(DAMAGES[number % 2](path.read_bytes(), bench.moments))
-        count.tries += 1
-        try:
-            bench.again(folder)
-        except DamagedError as error:
-            count.saw(f"simlab: {error}")
-        (folder / "store" / f"{path.name.split('.')[0]}.json").unlink()
-        whole(bench, count, folder)
-
-
-def damaged_checkpoints(bench: Bench, count: Count, tries: int) -> None:
-    """Damage a checkpoint of a killed sweep: its run alone begins anew."""
-    for number in range(tries):
-        folder = bench.folder()
-        process = bench.start(folder)
-        while not (kept := list(folder.glob("unfinished/[0-9a-f]*.safetensors"))) and process.poll() is None:
-            time.sleep(0.01)
+def turn_clock_back(bench: Bench, count: Count, _: int) -> Path:
+    """Kill a sweep half way and continue in a process whose clock runs backwards."""
+    folder = bench.new_folder()
+    process = bench.start(folder, BACKWARDS)
+    try:
+        count.wait(process, 0.6 * bench.seconds)
+    except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        count.tries += 1
-        for path in kept[:1]:
-            path.write_bytes(DAMAGES[number % 2](path.read_bytes(), bench.moments))
-        whole(bench, count, folder)
+    count.wait(bench.start(folder, BACKWARDS))
+    return folder
 
 
-def two_sweeps(bench: Bench, count: Count, tries: int) -> None:
-    """Start the same sweep twice at the same time; a record that is replaced was computed twice."""
-    for _ in range(tries):
-        folder = bench.folder()
-        processes = [bench.start(folder), bench.start(folder)]
-        seen: dict[str, tuple[int, int]] = {}
-        while any(process.poll() is None for process in processes):
-            now = finished(folder)
-            count.written_twice += sum(now.get(key) != about for key, about in seen.items())
-            seen = now
-            time.sleep(0.02)
-        for process in processes:
-            said = process.communicate()[1]
-            if process.returncode:
-                count.saw(_last_line(said))
-        count.tries += 1
-        whole(bench, count, folder)
-
-
-def clock(bench: Bench, count: Count, tries: int) -> None:
-    """Kill a sweep half way, and go on in a process whose clock only goes back."""
-    for _ in range(tries):
-        folder = bench.folder()
-        for before, seconds in ((BACKWARDS, 0.6 * bench.seconds), (BACKWARDS, None)):
-            process = bench.start(folder, before)
-            try:
-                said = process.communicate(timeout=seconds)[1]
-            except subprocess.TimeoutExpired:
-                process.kill()
-                said = process.communicate()[1]
-        count.tries += 1
-        if process.returncode:
-            count.saw(_last_line(said))
-        whole(bench, count, folder)
-
-
-FAULTS: dict[str, Callable[[Bench, Count, int], None]] = {
-    "disk full": full_disk,
-    "folder that cannot be written": not_writable,
-    "result file damaged": damaged_results,
-    "checkpoint damaged": damaged_checkpoints,
-    "two sweeps in one folder": two_sweeps,
-    "clock going backwards": clock,
+FAULTS: dict[str, Callable[[Bench, Count, int], Path | None]] = {
+    "disk full": fill_disk,
+    "folder that cannot be written": name_read_only_folder,
+    "result file damaged": damage_result,
+    "checkpoint damaged": damage_checkpoint,
+    "two sweeps in one folder": start_two_sweeps,
+    "clock going backwards": turn_clock_back,
 }
+
+
+def inject_fault(fault: str, bench: Bench, tries: int) -> Count:
+    """Return the counts of a fault over `tries` sweeps."""
+    count = Count(fault)
+    for number in range(tries):
+        folder = FAULTS[fault](bench, count, number)
+        count.tries += 1
+        if folder is not None:
+            finish_sweep(bench, count, folder)
+    return count
 
 
 def run(run: Run) -> None:
@@ -330,12 +312,11 @@ def run(run: Run) -> None:
         (killed, number), *others = tries.items()
         count = Count(killed)
         with run.phase(killed):
-            run.table("kills", list(run.track(kills(bench, count, number), killed, number)))
+            run.table("kills", list(run.track(kill_sweeps(bench, count, number), killed, number)))
         counts = [count]
         for fault, number in run.track(others, "other faults"):
-            counts.append(Count(fault))
             with run.phase(fault):
-                FAULTS[fault](bench, counts[-1], number)
+                counts.append(inject_fault(fault, bench, number))
     run.table("faults", [vars(count) for count in counts])
     for count in counts:
         run.report(
@@ -346,10 +327,10 @@ def run(run: Run) -> None:
 
 EXPERIMENT = Experiment(
     name="fault_table",
-    question="What do a kill, a full disk, rotten files, a second sweep and a wrong clock do to a sweep?",
+    question="What do a kill, a full disk, damaged files, a second sweep and a wrong clock do to a sweep?",
     decision_rule="Safe if over all tries no finished run is lost or written twice, every sweep that is "
-    "called again ends with the bytes of an undisturbed one, and every process that cannot go on says why in "
-    "one line.",
+    "called again ends with the bytes of an undisturbed one, and every process that cannot continue fails "
+    "with one clear line.",
     run=run,
     minutes=10.0,
 )

@@ -21,7 +21,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "dense": {"warm_start": "add-tiny-dense-0", "model": "tiny-dense"},
     "MoE": {"warm_start": "add-tiny-moe-0", "model": "tiny-moe"},
 }
-"""The first has no norms of queries and keys and was taught to be uncertain; the others were taught alike."""
+"""The first has no QK norm and was trained to be uncertain; the others were trained equally."""
 _ROUNDED = {"weights": "e4m3fn"}
 FEW_SITES = {"name": "f32/f32", "infer": {"projection": _ROUNDED, "lm_head": _ROUNDED}}
 PROMPTS, SAMPLES = 16, 4
@@ -67,16 +67,16 @@ def ladder(policy: Subject, track: Callable[[Iterable], Iterable]) -> dict[str, 
     }
     squares = {chosen: _by_prompt(policy, values**2) for chosen, values in log_rho.items()}
     every = frozenset(groups)
-    whole = squares[every]
+    total = squares[every]
     shares = shapley(squares.__getitem__, list(groups))
-    if abs(sum(map(np.sum, shares.values())) / whole.sum() - 1) > ROUND_OFF:
-        raise ArithmeticError("the shares do not sum to the whole")
+    if abs(sum(map(np.sum, shares.values())) / total.sum() - 1) > ROUND_OFF:
+        raise ArithmeticError("the shares do not sum to the total")
     rows = []
     for group, units in shares.items():
-        low, high = interval(units, whole)
-        alone = squares[frozenset({group})].sum() / whole.sum()
-        without = 1 - squares[every - {group}].sum() / whole.sum()
-        row = {"group": group, "share": units.sum() / whole.sum(), "low": low, "high": high}
+        low, high = interval(units, total)
+        alone = squares[frozenset({group})].sum() / total.sum()
+        without = 1 - squares[every - {group}].sum() / total.sum()
+        row = {"group": group, "share": units.sum() / total.sum(), "low": low, "high": high}
         rows.append(row | {"alone": alone, "without": without})
     order = list(groups)
     rungs = [
@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
     question="Which sites of the flagship's engine make its mismatch, in dense policies and with experts?",
     decision_rule=(
         "Measured, not judged: the Shapley value of each group of sites in the sum of squared log rho, a "
-        "95% interval over prompts beside it. The run fails unless the shares sum to the whole within 1e-9."
+        "95% interval over prompts beside it. The run fails unless the shares sum to the total within 1e-9."
     ),
     run=run,
     minutes=3.0,

@@ -1,4 +1,4 @@
-"""Is zero mismatch free? One step of an engine that adds exactly beside one that does not."""
+"""Compare one training step with exact sums and with ordinary sums."""
 
 from dataclasses import replace
 from typing import Any

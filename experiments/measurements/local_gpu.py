@@ -104,7 +104,7 @@ def best(fmt: str, rows: list[dict]) -> str:
 
 
 def driver() -> str:
-    """Return the version of the driver, or that there is none to be asked."""
+    """Return the version of the driver, or that no driver is found."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0]

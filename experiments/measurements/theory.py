@@ -27,7 +27,7 @@ def run(run: Run) -> None:
 
 
 def decide(results: Results) -> list[Evidence]:
-    """Judge each claim by its first row, which states it as printed; the others are beside it."""
+    """Judge each claim by its first row, which states the claim as printed; the others go to the note."""
     table: Any = results.table("rows")
     return [_judge(claim, rows.to_dict("records")) for claim, rows in table.groupby("claim", sort=False)]
 
@@ -36,7 +36,7 @@ def _judge(claim: str, rows: list[dict]) -> Evidence:
     first, *others = rows
     bounded = first["tightness"] == first["tightness"]  # NaN where there is no bound
     refuted = [f"{row['equation']}: {row['statement']}" for row in others if row["verdict"] != "holds"]
-    note = first["found"] + (f". False beside it: {'; '.join(refuted)}" if refuted else "")
+    note = first["found"] + (f". False as printed: {'; '.join(refuted)}" if refuted else "")
     return Evidence.of(
         claim,
         "reproduced" if first["verdict"] == "holds" else "opposite",

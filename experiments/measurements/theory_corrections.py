@@ -29,7 +29,7 @@ def pair(length: int, rho_std: float, seed: int, memory: int | None = None) -> P
     """A policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
     space = enumerate_sequences(VOCABULARY, length, memory=memory)
     logits = random_logits(space, seed)
-    return dose_for(rho_std, lambda dose: noisy_pair(space, logits, dose, seed))
+    return dose_for(rho_std, lambda level: noisy_pair(space, logits, level, seed))
 
 
 def moments(length: int, rho_std: float, seed: int) -> list[dict]:
@@ -79,16 +79,16 @@ def run(run: Run) -> None:
     """Write the tables `moments`, `oracle` and `ess`."""
     seeds = run.seeds(range(2 if run.smoke else 8))
     lengths = (2, 4) if run.smoke else (1, 2, 4, 6, 8)
-    doses = (0.03, 0.3) if run.smoke else tuple(float(d) for d in np.geomspace(0.01, 1.0, 9).round(4))
+    levels = (0.03, 0.3) if run.smoke else tuple(float(d) for d in np.geomspace(0.01, 1.0, 9).round(4))
     run.configure(
         vocabulary=VOCABULARY,
         group_size=GROUP,
         lengths=list(lengths),
-        rho_std=list(doses),
+        rho_std=list(levels),
         advantage="rloo",
         acrl_level=ACRL_LEVEL,
     )
-    cases = [(length, dose, seed) for length in lengths for dose in doses for seed in seeds]
+    cases = [(length, level, seed) for length in lengths for level in levels for seed in seeds]
     with run.phase("moments"):
         run.table("moments", [row for case in run.track(cases, "moments") for row in moments(*case)])
     with run.phase("oracle"):
@@ -96,7 +96,7 @@ def run(run: Run) -> None:
         run.table("oracle", [oracle(*case) for case in run.track(small, "oracle bound")])
     with run.phase("ess"):
         reach = tuple(2**k for k in range(0, 6 if run.smoke else 14))
-        chosen = [(dose, seed, reach) for dose in doses for seed in seeds]
+        chosen = [(level, seed, reach) for level in levels for seed in seeds]
         run.table("ess", [row for case in run.track(chosen, "sample size") for row in sample_sizes(*case)])
 
 

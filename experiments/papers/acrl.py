@@ -130,7 +130,7 @@ CLAIMS = (
                 "zero",
                 log(0.017 / 0.011),
                 because="the printed range, largest over smallest"),
-            note="Ranges of single runs, each look 64 responses; the mean over starts is in acrl_tab8.")),
+            note="Ranges of single runs, 64 responses each time; the mean over policies is in acrl_tab8.")),
     measurement("A8", "ACRL costs a thousandth of a step", "Eq. 10",
         trial("acrl_dynamics",
             rule="reproduced if ACRL's weights take at most 0.5% of the time of a training step (the "

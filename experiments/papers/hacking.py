@@ -80,7 +80,7 @@ CLAIMS = (
         trial("softmax",
             *tuple(stored(f"table_{column}", because=PRINTED) for column in ("std", "mean", "max", "min"))),
         trial("theory",
-            exact("ours, beside hacking Tab. 2",
+            exact("ours, on hacking Tab. 2",
                 "variance of the log ratio of a token from ulps: the spread of rho halves with each "
                 "mantissa bit", checks.spread_against_bits,
                 because="predicted within 10% of computed for FP16, BF16, E4M3 and E5M2 logits, both "
@@ -129,11 +129,11 @@ CLAIMS = (
         "Eq. 10, 31",
         exact("hacking Eq. 10, 31", "J' - J is the sum over t of Cov(X_t, 1/rho_t)",
             checks.objective_gap_printed,
-            because="holds when printed over exact is 1 within 5% at T = 3 and dose 0.01"),
+            because="holds when printed over exact is 1 within 5% at T = 3 and noise 0.01"),
         exact("hacking Eq. 10 corrected",
             "J' - J is the sum over t and s of Cov(X_t, 1/rho_s) to first order",
             checks.objective_gap_double_sum,
-            because="error below 1% at dose 0.01 and halved with the dose; E[1/rho | prefix] = 1 within "
+            because="error below 1% at noise 0.01 and halved with the noise; E[1/rho | prefix] = 1 within "
             "1e-12"),
         exact("hacking Eq. 10, 31", "the missing terms against T", checks.objective_gap_growth,
             because="printed is exactly 1/T of the double sum for X_t = A / T"),
@@ -233,7 +233,7 @@ H7, H18 = CLAIMS[6], CLAIMS[17]
 
 HACKING_DYNAMICS = training_experiment(
     "hacking_dynamics",
-    "Do objective-level hacking and its remedies show in training at the chosen dose?",
+    "Do objective-level hacking and its remedies show in training at this noise level?",
     CLAIMS,
     minutes=60.0,
     figures=(

@@ -108,7 +108,7 @@ CLAIMS = (
         trial("lr_dynamics",
             primary(m.REWARD, minus(FP16, BF16), "negative", 0.03, because=THREE_ANSWERS),
             note="FP16 rounds at the same points in decoding and scoring: hardly any mismatch is left. "
-            "That a schedule stabilizes it is not asked.")),
+            "The schedule on FP16 is not tested.")),
     identity("L8", "The gradient error is at most 2 B Delta T^2", "Thm. 3.1, B.1",
         exact("lr Thm. 3.1, B.1", "gradient error is at most 2 B Delta T^2", checks.quadratic_bound,
             because="error / bound at most 1 under the worst 0/1 rewards found, T = 1..8, three ways to "
@@ -120,7 +120,7 @@ CLAIMS = (
         exact("lr Thm. 3.1", "the error reaches the growth with T^2", checks.growth,
             because="holds when the largest measured exponent is within 0.2 of 2",
             slow=True),
-        exact("ours, beside lr Thm. 3.1",
+        exact("ours, on lr Thm. 3.1",
             "gradient error is at most sqrt(T f) sqrt((1 + chi2)^T - 1): linear in T", checks.linear_bound,
             because="error / bound at most 1 on the same cases",
             slow=True),
@@ -158,7 +158,7 @@ L3, L5 = CLAIMS[2], CLAIMS[4]
 
 LR_DYNAMICS = training_experiment(
     "lr_dynamics",
-    "Is mismatch a matter of the learning rate, and do schedules cure it at the chosen dose?",
+    "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
     minutes=40.0,
     figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),

@@ -16,7 +16,7 @@ dynamics, measurement, _ = claim_makers("tensor cores")
 SAME, CARDS, NARROWED = "H100 in both engines", "A100 and H100", "H100, 25 and 13 bits"
 PLAIN, NOISY = "float32 and BF16", "the flagship's engines"
 CONTROLS = (NARROWED, PLAIN)
-"""Arms whose verdicts stand beside that of T5."""
+"""Arms whose verdicts stand in the note of T5."""
 
 # Margins of which_card, each with its reason.
 ADDER_SHARE = 0.01
@@ -35,7 +35,7 @@ CLAIMS = (
             rule="the adder has a part in the FP8 mismatch of an H100 if the 95% interval of its Shapley "
             f"share of the mean squared log rho lies above {ADDER_SHARE}, none if it lies within "
             f"+-{ADDER_SHARE}")),
-    measurement("T3", "The order of the same products matters beside the FP8 mismatch", "our question",
+    measurement("T3", "The order of the same products matters compared with the FP8 mismatch", "our question",
         trial("which_card",
             rule="the order of the same products matters if its RMS log rho is, with its interval, above "
             f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it")),

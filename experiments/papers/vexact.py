@@ -60,14 +60,14 @@ CLAIMS = (
             primary(m.WIDEST, mean_of(IDENTICAL), "zero", 1e-6, because="float32 rounding"),
             secondary(m.REWARD, minus(IDENTICAL, NONE), "positive", 0.02, because=TWO_ANSWERS),
             secondary(m.FALL, minus(IDENTICAL, BF16), "zero", 0.05, because=FIVE_ANSWERS),
-            note="Both engines are that of the dose, with exact sums; training passes its rounding "
+            note="Both engines are the noisy engine with exact sums; training passes its rounding "
             "straight through. With float32 sums the same engine twice still differs: std rho up to .002 "
             "(`leaderboard`).")),
     dynamics("V2", "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
         "review",
         trial("vexact_dynamics",
             primary(m.FALL, minus(ON_POLICY, ON_POLICY_BF16), "negative", 0.03, because=THREE_ANSWERS))),
-    dynamics("V3", "Collapse follows the dose of disagreement, not the apparatus that makes it",
+    dynamics("V3", "Collapse follows the size of the mismatch, not the kind of noise that makes it",
         "review, major comment 3",
         trial("vexact_dynamics",
             *(primary(m.REWARD, kind, "negative", 0.01, because=ONE_ANSWER) for kind in KINDS[:1]),
@@ -77,7 +77,7 @@ CLAIMS = (
                 for kind in KINDS
             ),
             secondary(m.REWARD, FRESH, "negative", 0.01, because=ONE_ANSWER),
-            note="Eight doses of three kinds, and three of noise that is fresh at every token as the "
+            note="Eight noise levels of three kinds, and three of noise that is fresh at every token as the "
             "control.")),
     identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
         trial("theory",
@@ -92,7 +92,7 @@ CLAIMS = (
                 "within 3e-6 (ACRL, whose discrepancy is put on 32 steps: 3e-4)",
                 slow=True),
             exact("lr Eq. 4", "sequence weights are unbiased, token weights are not", checks.unbiased,
-                because="bias of sequence IS below 1e-10 at every dose; T = 6",
+                because="bias of sequence IS below 1e-10 at every noise level; T = 6",
                 slow=True),
             exact("lr Eq. 5, 6, 11", "which correction has the least mean squared error", checks.ranking,
                 because="no correction beats the oracle bound (0.9 for its O(1/n) slack); tightness = bound "
@@ -113,7 +113,7 @@ CLAIMS = (
         *(
             trial(name,
                 rule="each remedy's reward in the last quarter less that without correction, with "
-                "simultaneous intervals (Bonferroni over the remedies; BF16 is shown beside them). "
+                "simultaneous intervals (Bonferroni over the remedies; BF16 is shown with them). "
                 "Reproduced if an interval lies above zero or below it and the best and the worst remedy "
                 f"of this kind, none counted as zero, differ by more than {LEADERBOARD_MARGIN}; no "
                 "effect if all intervals lie within it; else inconclusive.")
@@ -133,15 +133,15 @@ V4, V5, V6 = CLAIMS[3:6]
 LEADERBOARD_RULE = f"{POWER}{V6.trial('leaderboard').text}"
 
 
-def compare_enforced(run: Run) -> None:
-    """Write the table `enforced`: one step with exact sums against one with ordinary sums."""
-    with run.phase("enforced"):
-        run.table("enforced", compare(run.smoke))
+def compare_exact_sums(run: Run) -> None:
+    """Write the table `exact_sums`: one step with exact sums against one with ordinary sums."""
+    with run.phase("exact_sums"):
+        run.table("exact_sums", compare(run.smoke))
 
 
-def judge_enforced(results: Results) -> list[Evidence]:
-    """Decide V5 from the table `enforced`."""
-    rows = results.table("enforced")
+def judge_exact_sums(results: Results) -> list[Evidence]:
+    """Decide V5 from the table `exact_sums`."""
+    rows = results.table("exact_sums")
     difference, agreement = float(np.max(rows["gradient_difference"])), float(np.min(rows["same_tokens"]))
     bounds = ((difference, SAME_GRADIENT), (1 - agreement, 1 - SAME_TOKENS))
     verdict = combine([decide(Interval.point(x), expected="zero", margin=bound) for x, bound in bounds])
@@ -160,11 +160,11 @@ def judge_enforced(results: Results) -> list[Evidence]:
 
 VEXACT_DYNAMICS = training_experiment(
     "vexact_dynamics",
-    "Does a run without any mismatch stay stable, and does harm follow the dose?",
+    "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
     minutes=50.0,
     figures=("vexact_doses", "vexact_survival"),
     baseline=NONE,
-    measure=compare_enforced,
-    judge=judge_enforced,
+    measure=compare_exact_sums,
+    judge=judge_exact_sums,
 )

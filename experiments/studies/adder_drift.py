@@ -38,7 +38,7 @@ ARMS: dict[str, Any] = {
     PLAIN: CONTROL,
     NOISY: BASE["engines"],
 }
-"""Engine pairs; in the first three all sites round alike, and only what the tensor cores keep differs."""
+"""Engine pairs; in the first three all sites round equally and only the accumulators differ."""
 
 DRIFT_BASE: dict[str, Any] = {
     **BASE,
@@ -63,10 +63,10 @@ SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
 
 
 def run(run: Run) -> None:
-    arms, starts = ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(WIDTH)))
+    arms, seeds = ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(WIDTH)))
     width = SMOKE_RUNS_PER_BATCH if run.smoke else WIDTH
     run.configure(arms=arms, base=DRIFT_BASE, width=width, chunk=CHUNK)
-    places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in starts))
+    places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in seeds))
     result = sweep(DRIFT_BASE, places, run.out / "sweep", name=run.name, width=width, yes=True)
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     made: Any = result.runs()
@@ -100,20 +100,20 @@ def chunks(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 TRIAL = T5.trial("adder_drift")
-BESIDE = {arm: TRIAL.with_arms({CARDS: arm}) for arm in CONTROLS}
+CONTROL_TRIALS = {arm: TRIAL.with_arms({CARDS: arm}) for arm in CONTROLS}
 RULE = (
-    "Six runs per arm from six warm starts, paired, 95% intervals over warm starts. The adder makes a run "
+    "Six runs per arm from six initial policies, paired, 95% intervals over policies. The adder makes a run "
     "drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
-    f"{TRIAL.text} The same for {' and '.join(BESIDE)}, which decide nothing."
+    f"{TRIAL.text} The same for {' and '.join(CONTROL_TRIALS)}, which decide nothing."
 )
 
 
 def judge(results: Results) -> list[Evidence]:
     """T5 from the pair of real cards; what the other arms say stands in the note."""
-    beside = {arm: collect_evidence(results, [trial]) for arm, trial in BESIDE.items()}
-    said = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in beside.items() if other]
+    controls = {arm: collect_evidence(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
+    notes = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in controls.items() if other]
     return [
-        replace(evidence, note="; ".join([evidence.note, *said]), rule=RULE)
+        replace(evidence, note="; ".join([evidence.note, *notes]), rule=RULE)
         for evidence in collect_evidence(results, [TRIAL])
     ]
 

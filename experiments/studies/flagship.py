@@ -32,8 +32,8 @@ RULE = (
     f"Initial policies are trained from seed {FIRST_SEED} on; the first {POLICIES} pass whose frozen "
     f"rollouts have a reward of at least {MIN_REWARD} and an RMS log rho of at least {MIN_MISMATCH} "
     f"({SCREEN_STEPS} steps). Per run: early is the mean over the second and third tenth of the steps, late "
-    "that over the last fifth. Runs are paired by warm start and seed, intervals are over warm starts. "
-    "Decline: the reward's late / early, without correction less BF16 control, is below zero, and without "
+    "that over the last fifth. Runs are paired by initial policy and seed; intervals are over policies. "
+    "Decline: the reward's late / early, without correction minus BF16 control, is below zero, and without "
     "correction it is below 1. Growth: log of late / early of RMS log rho, above zero. No effect: an "
     f"interval within {MARGIN}. Survival bias: mean rho at pi_train < {RARE} falls without correction."
 )
@@ -59,8 +59,8 @@ def screened(run: Run) -> list[int]:
         seeds = range(FIRST_SEED + len(rows), FIRST_SEED + len(rows) + RUNS_PER_BATCH)
         points = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in seeds]})
         result = sweep(frozen, points, run.out / "sweep", name="screen", width=RUNS_PER_BATCH, yes=True)
-        looks: Any = result.frame(["warm_start.seed"]).groupby("warm_start.seed", as_index=False)
-        for values in looks[["reward", "rms_log_rho"]].mean().to_dict("records"):
+        first: Any = result.frame(["warm_start.seed"]).groupby("warm_start.seed", as_index=False)
+        for values in first[["reward", "rms_log_rho"]].mean().to_dict("records"):
             passed = values["reward"] >= MIN_REWARD and values["rms_log_rho"] >= MIN_MISMATCH
             rows.append({**values, "passed_screen": passed})
     run.table("initial_policies", rows)

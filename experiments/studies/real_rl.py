@@ -1,4 +1,4 @@
-"""RL with rollouts from vLLM, weights synced at every step, beside the twin whose sampler is emulated.
+"""RL with rollouts from vLLM, weights synced at every step, compared with the emulated run.
 
 The same recipe, warm start, prompts and learner; only the sampler differs: vLLM on a CPU in BF16 with keys
 and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the twin
@@ -133,7 +133,7 @@ def numbers(steps: Any) -> dict[str, float]:
 
 
 def agreement(steps: Any) -> list[dict]:
-    """Each number of vLLM beside the 95% prediction interval for one more run of its twin."""
+    """Compare each number of vLLM with the 95% prediction interval of one more emulated run."""
     real = numbers(steps[steps["sampler"] == REAL])
     twins = [numbers(rows) for _, rows in steps[steps["sampler"] == TWIN].groupby("seed")]
     rows = []

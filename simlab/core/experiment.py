@@ -74,7 +74,7 @@ class Experiment:
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
     `figures.catalog.FIGURES`; `claims` are ids of the claims that it tests. `collect_evidence` reads a
     finished run and returns one `simlab.studies.Evidence` per claim; it computes nothing that takes long.
-    `kind` tells what the evidence is: exact sums (`identity`), a computation without training
+    `kind` is the kind of evidence: exact sums (`identity`), a computation without training
     (`measurement`), or runs (`dynamics`).
     `check_resume`, of an experiment that can resume, raises `ValueError` for a result that does not fit.
     `design` is the `simlab.studies.design.Design` of a training experiment.

@@ -79,7 +79,7 @@ class Criterion:
     """One rule: an estimand, a contrast of arms, the claimed direction, and a margin with its reason.
 
     An exact check and a stored row have no contrast; their `because` is the rule that they apply themselves.
-    Today's verdict treats primary and secondary criteria alike; a failed manipulation check makes a claim
+    Today's verdict treats primary and secondary criteria equally; a failed manipulation check makes a claim
     inconclusive.
     """
 

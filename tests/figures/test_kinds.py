@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from figures.catalog import FIGURES, REWARD
-from figures.kinds import Curves, looks
+from figures.kinds import Curves, arm_styles
 from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
 from figures.style import render
 from simlab.studies.estimands import Tables
@@ -68,10 +68,10 @@ def test_mean_within_is_empty_when_not_recorded():
 
 def test_looks_of_fixed_arms_are_the_same_everywhere():
     assert (
-        looks(("x", "no correction", "BF16 control"))["no correction"]
-        == looks(("no correction",))["no correction"]
+        arm_styles(("x", "no correction", "BF16 control"))["no correction"]
+        == arm_styles(("no correction",))["no correction"]
     )
-    assert len({style["color"] for style in looks(("x", "no correction", "BF16 control")).values()}) == 3
+    assert len({style["color"] for style in arm_styles(("x", "no correction", "BF16 control")).values()}) == 3
 
 
 @pytest.mark.parametrize("name", ["hacking_fig2", "cancel_tab3", "cancel_tab2"])

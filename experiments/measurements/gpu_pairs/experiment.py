@@ -97,11 +97,11 @@ def measure(run: Run, policy: Policy, size: Size) -> dict[str, list[dict]]:
 def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> list[dict]:
     """Return each factor's exact Shapley share of the mean squared log rho, with its interval."""
     value = {s: squares(changed[frozenset()], scores, mask) for s, scores in changed.items()}
-    whole = value[frozenset(factors.FACTORS)]
+    total = value[frozenset(factors.FACTORS)]
     rows = []
     for name, units in factors.shapley(value.__getitem__, factors.FACTORS).items():
-        low, high = interval(units, whole)
-        rows.append({"factor": name, "share": units.sum() / whole.sum(), "low": low, "high": high})
+        low, high = interval(units, total)
+        rows.append({"factor": name, "share": units.sum() / total.sum(), "low": low, "high": high})
     return rows
 
 

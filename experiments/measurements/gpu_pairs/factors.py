@@ -18,7 +18,7 @@ SHORT_TILE = 16  # sequences of the lab are shorter than one tile of a real kern
 
 
 def between(changed: frozenset[str]) -> Engine:
-    """Return `h100-bf16` with the projections of an FP8 rollout as far as `changed` says.
+    """Return `h100-bf16` with the projections of an FP8 rollout for the factors in `changed`.
 
     `format`: E4M3 per token and channel instead of BF16; `adder`: 13 bits instead of 25; `order`: split-K
     instead of one running sum.

@@ -30,8 +30,8 @@ GROUP_SIZE = 4
 class Policy:
     """Sampled tokens and how to score them: `score(engine)` gives log-probabilities [units, tokens].
 
-    `mask` says which tokens count. Units (prompts, or positions of a text) are independent of each other.
-    `attends` says whether there is attention in what is scored.
+    `mask` is true at tokens that count. Units (prompts, or positions of a text) are independent.
+    `attends`: whether the scored model has attention.
     """
 
     name: str

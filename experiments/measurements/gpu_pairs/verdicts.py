@@ -40,22 +40,22 @@ def _shares(shares: list[dict]) -> list[dict]:
 
 
 def _orders(tables: Tables) -> list[dict]:
-    whole = _whole(tables["pairs"])
-    return [_against(T3.id, row, row["order"], whole[_policy(row)]) for row in tables["orders"]]
+    reference = _reference(tables["pairs"])
+    return [_against(T3.id, row, row["order"], reference[_policy(row)]) for row in tables["orders"]]
 
 
 def _cards(tables: Tables) -> list[dict]:
-    whole = _whole(tables["pairs"])
+    reference = _reference(tables["pairs"])
     chosen = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
-    return [_against(T4.id, row, f"{row['train']}/{row['infer']}", whole[_policy(row)]) for row in chosen]
+    return [_against(T4.id, row, f"{row['train']}/{row['infer']}", reference[_policy(row)]) for row in chosen]
 
 
-def _whole(pairs: list[dict]) -> dict[str, float]:
+def _reference(pairs: list[dict]) -> dict[str, float]:
     return {_policy(row): row["rms_log_rho"] for row in pairs if (row["train"], row["infer"]) == WHOLE}
 
 
-def _against(claim: str, row: dict, what: str, whole: float) -> dict:
-    ratio, low, high = (row[name] / whole for name in ("rms_log_rho", "rms_low", "rms_high"))
+def _against(claim: str, row: dict, what: str, reference: float) -> dict:
+    ratio, low, high = (row[name] / reference for name in ("rms_log_rho", "rms_low", "rms_high"))
     verdict = _decide(low, high, MATTERS, NOTHING, 0.0)
     measured = f"{ratio:.3f} [{low:.3f}, {high:.3f}] of the FP8 mismatch"
     return _row(claim, _policy(row), what, verdict, measured)
@@ -91,10 +91,10 @@ def collect_evidence(tables: Tables) -> list[Evidence]:
     listed.append(
         _summary(T2.id, tables, *([row[name] for row in adders] for name in ("share", "low", "high")))
     )
-    whole = _whole(tables["pairs"])
+    reference = _reference(tables["pairs"])
     cards = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
     for claim, rows in ((T3.id, tables["orders"]), (T4.id, cards)):
-        columns = ([row[name] / whole[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
+        columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
         listed.append(_summary(claim, tables, *columns))
     return listed
 

@@ -126,7 +126,7 @@ def _sweep(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
 
 
 def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
-    """The same measurements on the logits of a language model, beside as many Gaussian vectors."""
+    """Measure the logits of a language model and as many Gaussian vectors."""
     with run.phase("real"):
         taken = real.load(size.positions)
         key = stream(jax.random.key(seeds[0]), "real")
@@ -152,7 +152,7 @@ def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
 
 
 CLAIMS = (H1, H2, H3, H18)
-BESIDE = {
+NOTED = {
     H1.id: ("kl", "real_spread"),
     H2.id: ("real_levels",),
     H3.id: ("inverse_reported",),
@@ -170,10 +170,10 @@ def collect_evidence(results: Results) -> list[Evidence]:
         chosen = [rows[each.id] for each in estimands if isinstance(each, StoredRow)]
         note = "; ".join(
             f"{row['verdict']}: {row['statement']} ({row['measured']:.4g})"
-            for row in map(rows.__getitem__, BESIDE[claim.id])
+            for row in map(rows.__getitem__, NOTED[claim.id])
         )
         verdict = next((row["verdict"] for row in chosen if row["verdict"] != "reproduced"), "reproduced")
-        evidence.append(_evidence(claim, chosen[0], verdict, f"Beside it: {note}"))
+        evidence.append(_evidence(claim, chosen[0], verdict, f"Also: {note}"))
     static = rows["static_levels"]
     verdict = "opposite" if static["verdict"] == "reproduced" else "inconclusive"
     return [*evidence, _evidence(H18, static, verdict, "Levels before any training; read so afterwards.")]

@@ -16,7 +16,7 @@ WINDOWS: dict[str, ndarray] = {
 
 
 def compare_seeds(samples: dict[int, ndarray]) -> list[dict]:
-    """Return one row per pair of seeds: how alike are the values of their samples?
+    """Return one row per pair of seeds: the similarity of the values of their samples.
 
     `samples[seed]` [2, tokens]: float32 probabilities, rounded probabilities. `noise` is the total
     variation of a random split of both samples together: where it equals `variation`, the seed moves

@@ -10,11 +10,13 @@ from simlab.core.pytree import pytree
 from simlab.engines.engine import Softmax
 from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import Site, site_key, store
-from simlab.engines.softmax import exponentials_at, softmax_placement
+from simlab.engines.softmax import SOFTMAX_PLACEMENTS, exponentials_at, softmax_placement
 from simlab.formats import Format, Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide
 
 UNROUNDED = Site()
+CENTERED = "centered-logits"
+"""The placement `logits` after the largest logit is subtracted."""
 
 
 @pytree
@@ -41,9 +43,10 @@ def setting(
     temperature: Array | float = 1.0,
 ) -> Setting:
     """Return the setting that rounds at `placement`: a name of `SOFTMAX_PLACEMENTS`, or `centered-logits`."""
-    name = placement.removeprefix("centered-")
+    centered = placement == CENTERED
+    name = "logits" if centered else placement
     sites = softmax_placement(name, fmt, rounding)
-    return Setting(sites, temperature, float(name != placement), name.endswith("log-probs"))
+    return Setting(sites, temperature, float(centered), "log_probs" in SOFTMAX_PLACEMENTS[name].sites)
 
 
 def probabilities(z: Array, rest: Array, chosen: Setting, key: Array | None = None) -> Array:

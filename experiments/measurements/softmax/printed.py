@@ -1,4 +1,4 @@
-"""The paper's table beside ours: which reading and which rounding placement give its numbers."""
+"""Compare the printed table with ours: find the reading and rounding placement of its numbers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ FALSE_ALARM = 0.05
 PAPER_STDS = 5  # seeds whose std is printed, all as 0.0048
 COLLAPSED = 0.1
 
-Frame = Any  # what pandas says about its types is too loose to check
+Frame = Any  # the types of pandas are too loose to check
 
 RULE = (
     "all four averages of the paper (five seeds, +-half a printed digit) lie in our prediction intervals "
@@ -29,7 +29,7 @@ KL_RULE = (
 
 
 def fit(ratios: Frame) -> Frame:
-    """Return, per reading, placement and column, the prediction interval beside the paper's average.
+    """Return, per reading, placement and column, the prediction interval and the printed average.
 
     Source: hacking Tab. 2.
     """

@@ -116,13 +116,13 @@ def octave_rows(both: Distributions) -> list[dict[str, float]]:
 
 def discretization_row(both: Distributions, seed: int, per_vector: int) -> dict[str, float]:
     """Return numbers of levels: in one distribution, in a sample of all, and how far apart they are."""
-    alike = [np.unique(row[row > 0]) for row in both.infer]
-    gaps = np.concatenate([np.diff(np.log(levels[levels > 2.0**-20])) for levels in alike])
+    shared = [np.unique(row[row > 0]) for row in both.infer]
+    gaps = np.concatenate([np.diff(np.log(levels[levels > 2.0**-20])) for levels in shared])
     u = jax.random.uniform(stream(jax.random.key(seed), "real tokens"), (len(both.train), per_vector))
     drawn = jax.jit(gaussian.draw_pairs)(jnp.float32(both.train), jnp.float32(both.infer), u)
     exact, rounded = (count_levels(np.asarray(p).ravel()) for p in drawn)
     return {
-        "levels_per_distribution": float(np.mean([len(levels) for levels in alike])),
+        "levels_per_distribution": float(np.mean([len(levels) for levels in shared])),
         "median_gap": float(np.median(gaps)),
         "sampled_levels": rounded[0],
         "sampled_levels_float32": exact[0],

@@ -9,7 +9,7 @@ from experiments.measurements.softmax import printed
 from experiments.measurements.softmax.statistics import mean_interval
 from experiments.papers.hacking import H1, H2, H3, H18
 
-Frame = Any  # what pandas says about its types is too loose to check
+Frame = Any  # the types of pandas are too loose to check
 Found = Mapping[str, Frame]
 PAPER_PLACEMENT = "logits-probs"
 SAME_HEIGHTS = 0.05
