@@ -194,7 +194,7 @@ def kill_sweeps(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, An
             "seconds": moment,
             "finished_before": len(before),
             "finished_after": num_finished,
-            "unfinished": len(list(folder.glob("unfinished/[0-9a-f]*.safetensors"))),
+            "unfinished": len(list(folder.glob("unfinished/[0-9a-f]*.npz"))),
             "ended_by_itself": process.returncode == 0,
         }
         if num_finished == len(OBJECTIVES) * bench.seeds:
@@ -244,7 +244,7 @@ def damage_checkpoint(bench: Bench, _: Count, number: int) -> Path:
     """Damage a checkpoint of a killed sweep: only its run starts again."""
     folder = bench.new_folder()
     process = bench.start(folder)
-    while not (saved := list(folder.glob("unfinished/[0-9a-f]*.safetensors"))) and process.poll() is None:
+    while not (saved := list(folder.glob("unfinished/[0-9a-f]*.npz"))) and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     process.communicate()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 
 from experiments.arms import FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
@@ -24,7 +25,7 @@ from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import first_params
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.fork import fork
-from simlab.training.loop import train
+from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 EVERY, SMOKE_EVERY = 20, 10
@@ -44,9 +45,10 @@ def repeat_with_diagnostics(run: Run, runs: Frame, arms: Mapping[str, Sequence[s
         base = jax.tree.map(jnp.copy, states.params)
         diagnose = build_diagnostics(diagnostics)
         every = SMOKE_EVERY if run.smoke else EVERY
-        chunks = train(shared, states, wanted[0].changes["steps"], chunk=every, axes=(None, 0))
-        for number, (state, _) in enumerate(run.track(chunks, f"diagnostics of {arm}"), 1):
-            rows += _rows(names, number * every, jax.device_get(diagnose(recipe, state, base)))
+        steps = wanted[0].changes["steps"]
+        record = partial(_record, rows, names, partial(diagnose, recipe), base)
+        with run.progress(f"diagnostics of {arm}", steps // every) as advance:
+            train(shared, states, steps, [record, advance], chunk=every, axes=(None, 0))
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run", "step"])
 
 
@@ -91,8 +93,7 @@ def run_forks(run: Run, seed: int, arm: str) -> Frames:
     recipe, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]
     chunk, diagnose = steps // 2 // (1 if run.smoke else 5), build_diagnostics(("mismatch",))
-    to_fork = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
-    *_, (halfway, _) = run.track(to_fork, "to the fork")
+    halfway, _ = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
     runs, tables, rows = [], [], []
     for name, fork_arm in FORKS.items():
         changes = {key: value for key, value in fork_arm.changes.items() if UNTREATED.changes[key] != value}
@@ -101,10 +102,8 @@ def run_forks(run: Run, seed: int, arm: str) -> Frames:
         if name == FORK_OTHER_DATA:
             state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
         keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
-        chunks = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
-        parts = [(state, jax.device_get(metrics)) for state, metrics in run.track(chunks, name)]
-        last = parts[-1][0]
-        tables.append(curves(keys, [metrics for _, metrics in parts], steps // 2))
+        last, metrics = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
+        tables.append(curves(keys, [metrics], steps // 2))
         rows += _rows(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
         runs += [run_row(key, name, spec, steps // 2) for key, spec in zip(keys, wanted, strict=True)]
     return {
@@ -147,6 +146,17 @@ def build_diagnostics(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
         return {key: value for name in names for key, value in DIAGNOSTIC_CATALOG[name](subject).items()}
 
     return jax.jit(jax.vmap(diagnose, in_axes=(None, 0, 0)))
+
+
+def _record(
+    rows: list[dict[str, Any]],
+    names: Sequence[str],
+    diagnose: Callable[[TrainState, Params], Mapping[str, Array]],
+    base: Params,
+    chunk: Chunk,
+) -> None:
+    """Callback of the loop: add the diagnostics at the end of a chunk to `rows`."""
+    rows += _rows(names, chunk.step, jax.device_get(diagnose(chunk.state, base)))
 
 
 def _rows(names: Sequence[str], step: int, values: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:

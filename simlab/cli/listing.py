@@ -1,12 +1,12 @@
 """`simlab list`: what the catalogs hold."""
 
 import re
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Iterator
 
 import typer
 
 from simlab.cli.output import Json, show
+from simlab.core.plugins import import_module
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -182,6 +182,39 @@ def doses(json: Json = False) -> None:
     from simlab.engines.dose import DOSES
 
     show([{"name": name, "about": _first_line(dose)} for name, dose in DOSES.items()], json, "Doses")
+
+
+@app.command(epilog="Example: `simlab list sites --json`")
+def sites(json: Json = False) -> None:
+    """Rounding sites of an engine: the config key of each, and what it takes."""
+    from dataclasses import fields, is_dataclass
+
+    from simlab.engines import Engine, Site
+
+    def walk(record: object, key: str) -> Iterator[dict[str, str]]:
+        if isinstance(record, Site):
+            yield {"name": key, "takes": f"a format's name, or a table of {', '.join(vars(record))}"}
+        elif key.endswith("accumulator"):
+            yield {"name": key, "takes": "the order of the sum; set by the engine's name"}
+        elif is_dataclass(record):
+            for each in fields(record):
+                yield from walk(getattr(record, each.name), f"{key}.{each.name}")
+        else:
+            yield {"name": key, "takes": "before, after"}
+
+    show(list(walk(Engine(), "engines.infer")), json, "Sites of the inference engine; engines.train likewise")
+
+
+@app.command(epilog="Example: `simlab list notebooks`")
+def notebooks(json: Json = False) -> None:
+    """Notebooks shipped with the package: title and path."""
+    from simlab.core.paths import shop_root
+
+    rows = []
+    for path in sorted((shop_root() / "notebooks").glob("[0-9]*.py")):
+        title = re.search(r"^# # (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        rows.append({"name": path.stem, "title": title[1] if title else "", "path": str(path)})
+    show(rows, json, "Notebooks; open one with: jupytext --to ipynb PATH")
 
 
 def _first_line(unit: Callable) -> str:

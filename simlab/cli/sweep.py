@@ -28,8 +28,12 @@ def sweep(
 ) -> None:
     """Compute every run of a grid that the folder does not hold yet.
 
-    It says how many programs, runs and steps there are and how long they take. It may be killed at any moment
-    and started again.
+    It prints how many programs, runs and steps there are and how long they take. It may be killed at any
+    moment and started again.
+
+    A field is named by its path, `optimizer.learning_rate`, or by a short name: `learning_rate`, `clip_low`,
+    `clip_high`, `infer_format`, `infer_mantissa_bits`, `infer_rounding`, `response_length`. Own records are
+    named `mymodule:name`; the module is found in the file's folder.
     """
     from simlab.sweeps import sweep as compute
     from simlab.sweeps.file import read_file

@@ -5,12 +5,13 @@ all tokens with an empty cache; decoding is one call per token. So both are the 
 for bit under every engine whose sums do not depend on the shape of a batch.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.engines import (
     Engine,
@@ -33,7 +34,7 @@ from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
-Weights = dict[str, Any]
+Weights = dict[str, PyTree]
 
 
 States = dict[str, Array]
@@ -41,11 +42,15 @@ States = dict[str, Array]
 
 
 class Scores(NamedTuple):
-    """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`."""
+    """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`.
+
+    `logp_vocabulary` [B, T, V], of all tokens, is None unless asked for.
+    """
 
     logp: Array
     entropy: Array
     routed_experts: Array | None
+    logp_vocabulary: Array | None = None
 
 
 class Stream(NamedTuple):
@@ -293,17 +298,19 @@ def response_logps(
     replayed: Array | None = None,
     *,
     group_size: int = 1,
+    vocabulary: bool = False,
 ) -> Scores:
     """Score responses [B, T] to prompts [B, P], with the experts `replayed` if given.
 
     `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`. Every `group_size` rows have the same
-    prompt, which is read once, as in a rollout.
+    prompt, which is read once, as in a rollout. With `vocabulary` all log-probabilities are returned.
     """
     weights = prepare(params, config, engine)
     hidden, experts = _read_shared(weights, config, engine, prompts, responses[:, :-1], replayed, group_size)
     logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
-    return Scores(jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0], entropies, experts)
+    logp = jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0]
+    return Scores(logp, entropies, experts, logps if vocabulary else None)
 
 
 def _read_shared(

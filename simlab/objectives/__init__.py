@@ -4,17 +4,19 @@ coefficient."""
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepared
-from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named
+from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
     Objective,
     RolloutTerms,
+    columns_needed,
     override_names,
     rollout_terms,
     value_from_terms,
     with_overrides,
 )
+from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.switch import switch_coefficients
 from simlab.objectives.vocabulary_terms import on_sampler_support
 
@@ -27,6 +29,7 @@ __all__ = [
     "Objective",
     "RolloutTerms",
     "TokenBatch",
+    "columns_needed",
     "critic_penalty",
     "entropy_bonus",
     "kl_penalty",
@@ -41,5 +44,7 @@ __all__ = [
     "token_coefficients",
     "value_from_terms",
     "vocabulary_coefficients",
+    "with_loglinear_proximal",
     "with_overrides",
+    "with_suffixes",
 ]

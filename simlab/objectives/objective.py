@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import pytree, static, static_names
@@ -30,7 +31,7 @@ Weights = Callable[[TokenBatch, Array], Array]
 BASELINES = {"all": "all", "survivors": "survivors"}
 
 # Overrides that choose by name and are static; every other override is a number and may be traced.
-CHOICES: dict[str, Mapping[str, Any]] = {
+CHOICES: dict[str, Mapping[str, object]] = {
     "advantage": ADVANTAGES,
     "aggregation": AGGREGATIONS,
     "baseline": BASELINES,
@@ -158,11 +159,15 @@ def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch,
 def _check_needs(objective: Objective, batch: TokenBatch) -> None:
     if objective.centering is not None and (objective.correction or objective.transform) is not None:
         raise ValueError("score_centering must not be combined with a correction or a group transform.")
+    for name in columns_needed(objective):
+        if getattr(batch, name) is None:
+            raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+
+
+def columns_needed(objective: Objective) -> tuple[str, ...]:
+    """Return the optional columns of `TokenBatch` that `objective` reads."""
     stages = (objective.advantage, objective.distortion, objective.surrogate, objective.centering)
-    for stage in stages:
-        for name in getattr(stage, "needs", ()):
-            if getattr(batch, name) is None:
-                raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+    return tuple(name for stage in stages for name in getattr(stage, "needs", ()))
 
 
 def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
@@ -195,7 +200,7 @@ def _paths(objective: Objective) -> dict[str, list[tuple]]:
 
 
 def with_overrides(
-    objective: Objective, overrides: Mapping[str, Any] | str = "this objective", **more: Any
+    objective: Objective, overrides: Mapping[str, PyTree] | str = "this objective", **more: PyTree
 ) -> Objective:
     """Return `objective` with numbers or choices replaced; numbers may be traced.
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from simlab.core.manifest import Json
 from simlab.core.streams import stream
 from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES
@@ -22,7 +22,7 @@ from simlab.studies.attribution import between, differing, grouped, shapley, sub
 from simlab.tasks import END, PAD, Task
 from simlab.tasks.vocabulary import decode
 
-Row = dict[str, Any]
+Row = dict[str, Json]
 Track = Callable[[Iterable, str, int], Iterable]
 
 

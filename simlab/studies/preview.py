@@ -29,17 +29,18 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
         training), `arms`, `claims`.
     """
     stored = _stored(experiment, folder)
-    views = Views(stored) if stored is not None and experiment.design is not None else None
+    design = experiment.design if isinstance(experiment.design, Design) else None
+    views = Views(stored) if stored is not None and design is not None else None
     claims = load_claims()
     return {
         "experiment": experiment.name,
         "question": experiment.question,
         "kind": experiment.kind,
         "core_minutes": CORES * experiment.minutes,
-        "design": None if experiment.design is None else _describe_design(experiment.design, views),
-        "arms": [] if experiment.design is None else _describe_arms(experiment.design),
+        "design": None if design is None else _describe_design(design, views),
+        "arms": [] if design is None else _describe_arms(design),
         "claims": [
-            _describe_claim(claim, claim.trial(experiment.name), experiment.design, views, claims)
+            _describe_claim(claim, claim.trial(experiment.name), design, views, claims)
             for claim in map(claims.__getitem__, experiment.claims)
         ],
     }

@@ -25,17 +25,22 @@ OFFERED = ("key",)  # what a stage may need beyond what every batch has
 def kind(stage: Any) -> str:
     """Return what of a stage shapes the program: its class and static fields, without its numbers."""
     if not is_dataclass(stage):
-        return "none" if stage is None else getattr(stage, "__qualname__", type(stage).__name__)
+        return "none" if stage is None else _path(stage)
     parts = []
     for field in fields(stage):
         value = getattr(stage, field.name)
         if field.name in static_names(stage):
-            parts.append(getattr(value, "__qualname__", repr(value)))
+            parts.append(_path(value) if hasattr(value, "__qualname__") else repr(value))
         elif is_dataclass(value):
             parts.append(kind(value))
         else:
             parts.append({tuple: "pair", type(None): "none"}.get(type(value), "number"))
-    return f"{type(stage).__name__}({', '.join(parts)})"
+    return f"{_path(type(stage))}({', '.join(parts)})"
+
+
+def _path(code: Any) -> str:
+    # With the module: a function of another module may have the name of one of ours.
+    return f"{code.__module__}.{getattr(code, '__qualname__', type(code).__name__)}"
 
 
 def _menu(field: str) -> dict[str, Any]:

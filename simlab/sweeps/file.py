@@ -26,6 +26,7 @@
     seed = [0, 1]
 
 The grid is the product of arms, sampled and over. What is written here has the keys of the same in Python.
+Own records, `objective = "mymodule:mine"`, are found in the folder of the file, too.
 """
 
 import tomllib
@@ -35,6 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.paths import find_shipped
+from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "width", "base", "arms", "sampled", "over")
@@ -52,14 +55,14 @@ class Described:
 
 def read_file(path: Path) -> Described:
     """Return the sweep in a TOML file; raises `ValueError` naming what is wrong in it, and where."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+    path = find_shipped(path)
     try:
         parts = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: {error}") from error
     for name in parts:
         lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
+    add_plugin_folder(path.parent)
     if "base" not in parts:
         raise ValueError(f"{path}: the table [base] is missing")
     points = as_grid(None)

@@ -17,6 +17,7 @@ from simlab.core.atomic import write_atomically
 from simlab.core.progress import console
 from simlab.sweeps.execute import calibrate, train_warm_starts, work
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
+from simlab.sweeps.own_records import carried
 from simlab.sweeps.plan import Plan
 from simlab.sweeps.store import Store
 
@@ -93,6 +94,9 @@ def write_job(plan: Plan, folder: Path, count: int, checkpoint_seconds: float) -
         "checkpoint_seconds": checkpoint_seconds,
         "missing": missing,
         "runs": [{"run": run.key, "arm": run.arm, "config": run.config.as_dict()} for run in plan.runs],
+        # Where the worker finds the modules of own records, and those that stand in no module.
+        "sys_path": [os.path.abspath(entry) for entry in sys.path],
+        "records": carried(run.config.table for run in plan.runs),
     }
     path = folder / LIVE_FOLDER / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
     return write_atomically(path, lambda file: file.write(json.dumps(job).encode()))

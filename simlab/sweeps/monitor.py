@@ -115,7 +115,7 @@ def table_of(arms: dict[str, Arm]) -> Table:
     table = Table("arm", "runs", "steps", "reward", "mismatch (std rho)", "diverged", header_style="bold")
     for name, arm in arms.items():
         steps = max((len(curve) for curve in arm.curves["reward"]), default=0)
-        shown = [f"{arm.recent(metric):.3g}" for metric in LIVE]
+        shown = [f"{arm.recent(metric):.3g}" if steps else "" for metric in LIVE]
         table.add_row(Text(name), f"{arm.finished}/{arm.runs}", str(steps), *shown, str(arm.diverged or ""))
     return table
 
@@ -141,11 +141,11 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
         finished = sum(arm.finished for arm in arms.values())
         if finished != said[0]:
             said[0] = finished
-            parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in arms.items()]
+            begun = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
+            parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in begun.items()]
             shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
-            console.print(
-                f"{finished}/{len(monitor.arm_of)} runs; reward / mismatch: {shown}", highlight=False
-            )
+            state = f"reward / mismatch: {shown}" if shown else "no step finished yet"
+            console.print(f"{finished}/{len(monitor.arm_of)} runs; {state}", highlight=False)
 
     live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
 

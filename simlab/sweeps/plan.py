@@ -11,6 +11,7 @@ from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid
+from simlab.sweeps.own_records import SOURCE
 from simlab.sweeps.program import program_name, static_signature, swept_recipe
 
 # Runs side by side in a slice. More of them amortize the cost of small operations; empty lanes cost as much
@@ -82,9 +83,14 @@ class Plan:
         kept = f" ({done} are there already)" if done else ""
         slices = sum(group.slices(self.width) for group in self.groups)
         return (
-            f"{len(self.runs)} runs{kept}; {len(self.groups)} programs, {slices} slices "
+            f"{_count(len(self.runs), 'run')}{kept}; "
+            f"{_count(len(self.groups), 'program')}, {_count(slices, 'slice')} "
             f"of width {self.width}, {self.steps} run-steps to compute"
         )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def default_width() -> int:
@@ -134,6 +140,7 @@ def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
         for name in names
         if name not in REPEATS
         and not name.startswith(repeats)
+        and not name.endswith(SOURCE)
         and not any(name == field or name.startswith(f"{field}.") for field in spelled)
         and len({repr(table.get(name)) for table in tables}) > 1
     ]

@@ -1,7 +1,7 @@
 """The compiled program of a slice: `width` runs side by side, a chunk of steps per call."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,11 @@ from simlab.sweeps.any_objective import PROGRAM, AnyObjective, shared
 from simlab.sweeps.compile_cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.export_cache import load_or_export
-from simlab.training.checkpoints import Progress, restored
-from simlab.training.loop import advance
+from simlab.training.checkpoints import Progress, restore
+from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 LONGEST_CHUNK = 10
-Metrics = dict[str, np.ndarray]
 
 
 def swept_recipe(config: RunConfig) -> Recipe:
@@ -92,26 +91,16 @@ def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
 
 
 def _leaves_of_chunk(chunk: int, recipe: Recipe, state: TrainState) -> tuple[list[jax.Array], dict]:
-    after, metrics = jax.vmap(partial(advance, steps=chunk))(recipe, state)
+    after, metrics = jax.vmap(partial(scan_steps, steps=chunk))(recipe, state)
     return jax.tree.leaves(after), metrics
 
 
-def run_slice(lanes: Sequence[Lane], width: int, steps: int) -> Iterator[tuple[TrainState, Metrics]]:
-    """Yield (state [width], metrics [lanes, chunk, ...]) after every chunk, until each lane has made `steps`.
-
-    A lane that had made more than others, or whose steps are no whole number of chunks, makes some too many.
-    Empty lanes repeat the first run and are thrown away. Every number has an axis of its own lane, whether or
-    not it varies, so that neighbors never change the program.
-    """
-    recipe, state = stacked(lanes, width)
-    program, chunk = compiled((recipe, state), steps), chunk_length(steps)
-    for _ in range(min(lane.made for lane in lanes), steps, chunk):
-        state, metrics = program.run(recipe, state)
-        yield state, {name: np.asarray(values)[: len(lanes)] for name, values in metrics.items()}
-
-
 def stacked(lanes: Sequence[Lane], width: int) -> tuple[Recipe, TrainState]:
-    """Return recipes and states side by side, padded to `width`."""
+    """Return recipes and states side by side.
+
+    Every number has an axis of its own lane, whether or not it varies, so that neighbors never change the
+    program. Empty lanes repeat the first run and are thrown away.
+    """
     padded = [*lanes, *[lanes[0]] * (width - len(lanes))]
     return _stack([lane.recipe for lane in padded]), _stack([_state(lane) for lane in padded])
 
@@ -120,7 +109,7 @@ def _state(lane: Lane) -> TrainState:
     first = partial(initial_state, lane.recipe, lane.params, jax.random.key(lane.seed))
     if lane.progress is None:
         return first()
-    return restored(lane.progress.state, jax.eval_shape(first), "a checkpoint")
+    return restore(lane.progress.state, jax.eval_shape(first), "a checkpoint")
 
 
 def _stack(trees: list[Any]) -> Any:

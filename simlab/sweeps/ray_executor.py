@@ -4,8 +4,9 @@ Nothing but the driver touches the sweep's folder, so that nodes need not share 
 that the local executor gives it on the same kind of device.
 """
 
-import importlib
+import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from simlab.core.plugins import import_module, is_installed
 from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import code_digest
 from simlab.sweeps.execute import (
@@ -23,14 +25,16 @@ from simlab.sweeps.execute import (
     keep_lanes,
     lane_of,
     segment,
+    time_slice,
     train_warm_starts,
     unfinished,
     write_lanes,
 )
 from simlab.sweeps.local import StoppedError, expected_minutes, write_event, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
+from simlab.sweeps.own_records import carried
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import Lane, chunk_length, compiled, run_slice, stacked
+from simlab.sweeps.program import Lane
 from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
@@ -60,6 +64,8 @@ def compute(
     Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
     fails.
     """
+    if carried(run.config.table for run in plan.runs):
+        raise ClusterError("executor ray needs own records in module files, named as 'mymodule:name'")
     ray = _connected(address)
     job = write_job(plan, store.folder, 1, checkpoint_seconds)
     try:
@@ -87,13 +93,19 @@ def compute(
 
 def _connected(address: str | None) -> Any:
     try:
-        ray = importlib.import_module("ray")
+        ray = import_module("ray")
     except ImportError as error:
         raise ClusterError("executor ray needs Ray: pip install 'simlab[ray]'") from error
+    folders = [os.path.abspath(entry) for entry in sys.path if not is_installed(entry)]
     try:
         _knock(address)
         ray.init(
-            address=address or "auto", log_to_driver=False, logging_level="ERROR", include_dashboard=False
+            address=address or "auto",
+            log_to_driver=False,
+            logging_level="ERROR",
+            include_dashboard=False,
+            # Tasks import own records from where the driver does.
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(folders)}},
         )
     except (OSError, ValueError) as error:  # a refused connection is an OSError
         raise ClusterError(
@@ -193,11 +205,7 @@ def _check_code(digest: str) -> None:
 
 def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost: float) -> dict[str, float]:
     _check_code(digest)
-    program = compiled(stacked(lanes, width), steps)
-    start = time.perf_counter()
-    next(run_slice(lanes, width, steps))
-    seconds = (time.perf_counter() - start) / chunk_length(steps)
-    return {"compile": program.seconds, "step": seconds, "cost": cost}
+    return time_slice(lanes, width, steps) | {"cost": cost}
 
 
 def _computed(

@@ -1,7 +1,7 @@
 """Runs on disk, by the hash of what they are: written whole or not at all, each by one process at a time.
 
 A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` and last `store/KEY.json`, whose
-presence says that the run is there. From `unfinished/KEY.safetensors` a run goes on that was stopped; it may
+presence says that the run is there. From `unfinished/KEY.npz` a run goes on that was stopped; it may
 be deleted at any time. The tables beside `store/` are the last sweep's view; see `tables.py`.
 """
 
@@ -91,7 +91,7 @@ class Store:
 
     def remove_stale(self) -> None:
         """Remove what was kept of runs that are finished: a kill may have come between."""
-        for path in self.unfinished.glob("*.safetensors"):
+        for path in self.unfinished.glob("*.npz"):
             if self.has(path.stem):
                 self._forget(path.stem)
 
@@ -115,11 +115,11 @@ class Store:
             return pd.read_parquet(io.BytesIO(content))
 
     def _checkpoint(self, key: str) -> Path:
-        return self.unfinished / f"{key}.safetensors"
+        return self.unfinished / f"{key}.npz"
 
     def _forget(self, key: str) -> None:
         # With what a kill has left half-written of it.
-        for path in self.unfinished.glob(f"*{key}.safetensors*"):
+        for path in self.unfinished.glob(f"*{key}.npz*"):
             path.unlink(missing_ok=True)
 
     def _lock(self, key: str) -> bool:

@@ -14,6 +14,7 @@ from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import calibrate, work
 from simlab.sweeps.local import CLEAR, write_event
+from simlab.sweeps.own_records import receive
 from simlab.sweeps.plan import PlannedRun, make_plan
 from simlab.sweeps.store import Store
 
@@ -26,6 +27,8 @@ def main(folder: str, job: str, index: str) -> None:
     keep_programs()
     path, number = Path(job), int(index)
     described = json.loads(path.read_text())
+    sys.path[:] = described["sys_path"]
+    receive(described["records"])
     runs = [PlannedRun(row["run"], run_config(row["config"]), row["arm"]) for row in described["runs"]]
     plan, store = make_plan(runs, described["missing"], described["width"]), Store(Path(folder))
     with open(path.with_suffix(f".{number}.jsonl"), "a") as events:

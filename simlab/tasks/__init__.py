@@ -1,4 +1,4 @@
-"""Verifiable tasks: prompts (training and held-out), checker and demonstrations, all on the device."""
+"""Verifiable tasks: prompts (training and held-out), verifier and demonstrations, all on the device."""
 
 from simlab.tasks.catalog import TASKS
 from simlab.tasks.task import Task

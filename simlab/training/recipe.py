@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jax import Array
 
 from simlab.core.catalog import shown
 from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.ranges import COUNT, HUGE, Range
 from simlab.engines.engine import EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
@@ -53,15 +54,15 @@ class Recipe:
     optimizer: AdamW = field(default_factory=AdamW)
     sampler: Sampler = field(default_factory=Sampler)
     schedule: Schedule = field(default_factory=Constant)
-    extra_terms: Mapping[str, Scalar] = field(default_factory=dict)
+    extra_terms: Mapping[str, Annotated[Scalar, Range(-HUGE, HUGE)]] = field(default_factory=dict)
     gradient_site: Site = FLOAT32_SITE
     critic: Critic | None = None
     task: Task = static()
     model: TransformerConfig = static()
-    prompts: int = static(default=8)
-    group_size: int = static(default=16)
-    minibatches: int = static(default=4)
-    staleness: int = static(default=0)
+    prompts: Annotated[int, COUNT] = static(default=8)
+    group_size: Annotated[int, COUNT] = static(default=16)
+    minibatches: Annotated[int, COUNT] = static(default=4)
+    staleness: Annotated[int, Range(0, 1000)] = static(default=0)
     old_log_probs: str = static(default="train")
 
     def __post_init__(self):

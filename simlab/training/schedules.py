@@ -4,13 +4,14 @@ A schedule that reacts to the run keeps a `schedule_state` of past metrics in th
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer, Scalar, pytree, static
+from simlab.core.ranges import FRACTION, HUGE, STEPS, Range
 
 
 class Schedule(ABC):
@@ -37,7 +38,7 @@ class Schedule(ABC):
 class Constant(Schedule):
     """Factor 1 after a linear rise over `warmup` steps."""
 
-    warmup: Integer = 0
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -49,9 +50,9 @@ class Constant(Schedule):
 class Linear(Schedule):
     """A straight fall from 1 to `final` between the warm-up and step `steps`, `final` from then on."""
 
-    steps: Integer = 400
-    final: Scalar = 0.0
-    warmup: Integer = 0
+    steps: Annotated[Integer, STEPS] = 400
+    final: Annotated[Scalar, FRACTION] = 0.0
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -67,9 +68,9 @@ class Cosine(Schedule):
     Source: cancel App. D.
     """
 
-    steps: Integer = 400
-    final: Scalar = 0.0
-    warmup: Integer = 0
+    steps: Annotated[Integer, STEPS] = 400
+    final: Annotated[Scalar, FRACTION] = 0.0
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -90,8 +91,8 @@ class Halving(Schedule):
     """
 
     period: Integer = 100
-    final: Scalar = 0.1
-    warmup: Integer = 0
+    final: Annotated[Scalar, FRACTION] = 0.1
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: Any = None) -> Array:
         """Return the factor."""
@@ -126,8 +127,8 @@ class LengthTriggered(Schedule):
     rise: Scalar = 2.0
     patience: Integer = 3
     delay: Scalar = 1.8
-    final: Scalar = 0.1
-    warmup: Integer = 0
+    final: Annotated[Scalar, FRACTION] = 0.1
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
     early: int = static(default=10)
 
     def init(self) -> LengthTriggerState:
@@ -189,8 +190,8 @@ class MismatchTriggered(Schedule):
     early: Integer = 20
     smoothing: Scalar = 0.9
     cooldown: Integer = 20
-    final: Scalar = 0.1
-    warmup: Integer = 0
+    final: Annotated[Scalar, FRACTION] = 0.1
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
     metric: str = static(default="rms_log_rho")
 
     def init(self) -> MismatchTriggerState:

@@ -1,13 +1,14 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
 from dataclasses import field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from simlab.core.pytree import pytree, static
+from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.ranges import FRACTION, STEPS
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
@@ -29,9 +30,9 @@ class WarmStart:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
-    mistakes: Any = 0.05
-    final: Any = 0.1
-    steps: int = static(default=1200)
+    mistakes: Annotated[Scalar, FRACTION] = 0.05
+    final: Annotated[Scalar, FRACTION] = 0.1
+    steps: Annotated[int, STEPS] = static(default=1200)
     batch: int = static(default=128)
     train_size: int | None = static(default=None)
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.core.paths import shop_root
+from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
 
@@ -58,6 +59,11 @@ def test_a_wrong_file_is_one_clear_error(tmp_path, text, message):
     assert result.exit_code == 2
     assert re.search(message, result.stderr.replace("\n", " "))
     assert not (tmp_path / "out").exists()
+
+
+def test_help_lists_the_short_names():
+    text = runner.invoke(app, ["sweep", "--help"], env={"COLUMNS": "200"}).stdout
+    assert all(name in text for name in ALIASES)
 
 
 def test_watching_nothing_is_an_error(tmp_path):

@@ -14,7 +14,7 @@ from simlab.checkpoints import save_checkpoint
 from simlab.models import MODELS, init_params
 from simlab.serving.http_engine import HttpEngine
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.protocol import EngineError, SamplingParams
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import END, PAD
 from tests.engines_real.frameworks import interpreter
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engines
 
 CONFIG = MODELS["tiny-dense"]
 PROMPTS = TASKS["add"]().prompt_set()[:8]
-SAMPLING = Sampling(length=8, end=END, pad=PAD, seed=3)
+SAMPLING = SamplingParams(max_tokens=8, eos_token_id=END, pad_token_id=PAD, seed=3)
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

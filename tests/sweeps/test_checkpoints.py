@@ -25,17 +25,18 @@ def whole(programs, tmp_path_factory):
 
 def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
     """How many chunks a sweep computes until it ends, or is stopped after some."""
-    real, made = execute.run_slice, []
+    real, made = execute.train, []
 
-    def counted(lanes, width, steps):
-        for chunk in real(lanes, width, steps):
-            if len(made) == stop_after:
-                raise KeyboardInterrupt
-            made.append(len(lanes))
-            yield chunk
+    def count(chunk):
+        if len(made) == stop_after:
+            raise KeyboardInterrupt
+        made.append(chunk.step)
+
+    def counted(recipe, state, steps, callbacks=(), **options):
+        return real(recipe, state, steps, [count, *callbacks], **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "run_slice", counted)
+        patch.setattr(execute, "train", counted)
         try:
             sweep(LONG, over, out, width=WIDTH, workers=0, checkpoint_seconds=0)
         except KeyboardInterrupt:
@@ -46,7 +47,7 @@ def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
 def test_a_stopped_sweep_computes_only_what_its_checkpoints_lack(whole, tmp_path, monkeypatch):
     # Two slices of four chunks each: it is stopped in the last chunk of the first, and again in the second.
     assert chunks_of(tmp_path, monkeypatch, stop_after=4) == 3
-    assert len(list(tmp_path.glob("unfinished/*.safetensors"))) == WIDTH
+    assert len(list(tmp_path.glob("unfinished/*.npz"))) == WIDTH
     assert chunks_of(tmp_path, monkeypatch, stop_after=4) == 3
     assert chunks_of(tmp_path, monkeypatch) == 2
     assert tables(tmp_path) == tables(whole.folder)
@@ -62,7 +63,7 @@ def test_runs_of_different_ages_share_a_slice(whole, tmp_path, monkeypatch):
 
 def test_a_damaged_checkpoint_is_named_and_costs_its_run_alone(whole, tmp_path, monkeypatch, capsys):
     chunks_of(tmp_path, monkeypatch, stop_after=3)
-    path = min(tmp_path.glob("unfinished/*.safetensors"))
+    path = min(tmp_path.glob("unfinished/*.npz"))
     path.write_bytes(path.read_bytes()[:-1])
     chunks_of(tmp_path, monkeypatch)
     assert f"{path.name} cannot be read" in capsys.readouterr().err.replace("\n", "")

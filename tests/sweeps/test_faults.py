@@ -69,13 +69,13 @@ def test_a_hostile_config_is_refused_in_a_few_words_or_is_a_run(field, value):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.hidden_size": -1}, "model.hidden_size: bad value -1"),
-        ({"model.hidden_size": 0}, "model.hidden_size: bad value 0"),
-        ({"optimizer.learning_rate": 10**400}, "optimizer.learning_rate: bad value"),
-        ({"optimizer.learning_rate": 1e308}, "optimizer.learning_rate: bad value"),
+        ({"model.hidden_size": -1}, "model.hidden_size must be .*, got -1"),
+        ({"model.hidden_size": 0}, "model.hidden_size must be .*, got 0"),
+        ({"optimizer.learning_rate": 10**400}, "optimizer.learning_rate must be"),
+        ({"optimizer.learning_rate": 1e308}, "optimizer.learning_rate must be"),
         ({"objective.clip_low": []}, "objective"),
         ({"warm_start": "a" * 10_000}, "warm_start: no file"),
-        ({"staleness": 2**63}, "staleness: bad value"),
+        ({"staleness": 2**63}, "staleness must be"),
     ],
 )
 def test_numbers_that_once_passed(changes, message):

@@ -63,5 +63,5 @@ def test_the_expected_time_counts_slices_steps_and_programs():
 
 
 def test_errors_name_the_point():
-    with pytest.raises(ValueError, match=r"prompts: bad value 0; .*\(at \{'prompts': 0\}\)"):
+    with pytest.raises(ValueError, match=r"prompts must be at least 1 .*\(at \{'prompts': 0\}\)"):
         plan_of({"prompts": [2, 0]})

@@ -40,8 +40,8 @@ class Nearest:
 def nearest_config(text: str) -> Nearest:
     """Return the run of the lab that is nearest to a verl config in YAML.
 
-    Keys that are missing have verl's defaults. Raises `ValueError` for text that is no YAML of a mapping,
-    and `ImportError` saying what to install without PyYAML.
+    Keys that are missing have verl's defaults. Raises `ValueError` for text that is not a YAML mapping and
+    for an unknown loss mode, and `ImportError` saying what to install without PyYAML.
     """
     flat = flat_config(text)
     found, differs = _objective(flat)
@@ -79,9 +79,7 @@ SILENT = (
 def _objective(flat: Flat) -> tuple[Any, list[str]]:
     differs: list[str] = []
     mode = get(flat, "actor.policy_loss.loss_mode")
-    if mode not in KNOWN_PRESETS:
-        differs.append(f"loss_mode {mode!r} is not in the lab: grpo stands for it")
-    base = KNOWN_PRESETS.get(mode, "grpo")
+    base = lookup(KNOWN_PRESETS, mode, "loss_mode")
     changes: dict[str, Any] = {"aggregation": get(flat, "actor.loss_agg_mode")}
     lookup(AGGREGATIONS, changes["aggregation"], "loss_agg_mode")
     changes |= _estimator(flat, differs)
@@ -228,6 +226,8 @@ def _sizes(flat: Flat, differs: list[str]) -> dict[str, Any]:
     if minibatches != wanted:
         differs.append(f"{wanted} minibatches do not divide {prompts} prompts: {minibatches} stand for them")
     group = int(get(flat, "rollout.n"))
+    if group < 2:
+        differs.append("actor_rollout_ref.rollout.n is 1 or absent: GRPO needs at least 2 responses a prompt")
     return {"prompts": prompts, "group_size": group, "minibatches": minibatches}
 
 
