@@ -91,8 +91,8 @@ def test_figures_accept_the_papers_name(tmp_path):
             r"--out /proc/version is a file; name a folder",
         ),
         (
-            ["run", "softmax", "--smoke", "--after", "/nowhere"],
-            r"softmax does not go on from earlier results; run it without --after",
+            ["run", "softmax", "--smoke", "--resume-from", "/nowhere"],
+            r"softmax cannot resume. Remove --resume-from",
         ),
         (
             ["sweep", "examples/nothing.toml"],
