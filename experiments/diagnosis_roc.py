@@ -248,7 +248,7 @@ def run(run: Run) -> None:
         model = fit(tables["fit"], tables["calibrate"])
     digest = save_classifier(model, run.out / PATH.name)
     run.configure(classifier=digest)
-    run.say(f"The package loads {PATH.name} of this folder from {PATH}: copy it there.")
+    run.report(f"The package loads {PATH.name} of this folder from {PATH}: copy it there.")
     logs = evaluate(model, tables["test"])
     run.table("logs", logs)
     run.table("summary", summarize(logs))
