@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from simlab.core.catalog import shown
+from simlab.core.manifest import Json
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
@@ -98,7 +98,7 @@ def default_width() -> int:
     return WIDTHS.get(jax.default_backend(), WIDE)
 
 
-def expand(base: RunConfig | Mapping[str, Any], grid: Grid, width: int) -> tuple[PlannedRun, ...]:
+def expand(base: RunConfig | Mapping[str, Json], grid: Grid, width: int) -> tuple[PlannedRun, ...]:
     """Return the runs of a grid, checked, each key once.
 
     Raises `ValueError` for whatever is wrong, naming the point of the grid.

@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from simlab.core.atomic import write_atomically
+from simlab.core.manifest import Json
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables
@@ -95,7 +95,7 @@ class Store:
             if self.has(path.stem):
                 self._forget(path.stem)
 
-    def record(self, key: str) -> Mapping[str, Any]:
+    def record(self, key: str) -> Mapping[str, Json]:
         """Return what is known of a finished run: its columns, `status` and `diverged_at`.
 
         Raises `DamagedError` for a file that cannot be read.
@@ -157,7 +157,7 @@ VIEW = "0" * 15
 TABLES = ("steps", "vectors")
 
 
-def _text(record: Mapping[str, Any]) -> bytes:
+def _text(record: Mapping[str, Json]) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
 
 

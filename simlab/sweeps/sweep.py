@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
+from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
@@ -36,8 +35,8 @@ EXECUTORS: dict[str, Callable[[int | None, str | None], Callable[..., dict[str, 
 
 
 def sweep(
-    base: RunConfig | Mapping[str, Any],
-    over: Grid | Mapping[str, Any] | None = None,
+    base: RunConfig | Mapping[str, Json],
+    over: Grid | Mapping[str, Json] | None = None,
     out: str | Path = "runs/sweep",
     *,
     name: str = "sweep",
@@ -89,7 +88,7 @@ def sweep(
 
 
 def prepare(
-    base: RunConfig | Mapping[str, Any], points: Grid, folder: Path, width: int
+    base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, width: int
 ) -> tuple[Plan, Store]:
     """Check every run of the grid and plan those that `folder` lacks."""
     if folder.exists() and not folder.is_dir():
@@ -137,7 +136,7 @@ def _write_view(store: Store, plan: Plan, name: str, timings: Mapping[str, float
     return result
 
 
-def _config(plan: Plan) -> dict[str, Any]:
+def _config(plan: Plan) -> dict[str, Json]:
     first: PlannedRun = plan.runs[0]
     varied = SweepResult.varying(pd.DataFrame([run.config.as_dict() for run in plan.runs]))
     common = {field: value for field, value in first.config.as_dict().items() if field not in varied}

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Flag, Integer, pytree, static_names
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
@@ -22,7 +23,7 @@ SWITCHED = ("advantage", "surrogate", "correction", "staleness", "transform", "d
 AVAILABLE = ("key",)  # optional arrays of a batch that a stage may need here
 
 
-def kind(stage: Any) -> str:
+def kind(stage: object) -> str:
     """Return what shapes the compiled function: class and static fields of a stage, not its numbers."""
     if not is_dataclass(stage):
         return "none" if stage is None else _path(stage)
@@ -55,11 +56,11 @@ def _branches(field: str) -> dict[str, Any]:
     return {kind(stage): stage for stage in reversed(offered)}
 
 
-BRANCHES: dict[str, dict[str, Any]] = {field: _branches(field) for field in SWITCHED}
-REJECTIONS: dict[str, Any] = {
+BRANCHES: dict[str, dict[str, PyTree]] = {field: _branches(field) for field in SWITCHED}
+REJECTIONS: dict[str, PyTree] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
 }
-REGULARIZERS: dict[str, Any] = {
+REGULARIZERS: dict[str, PyTree] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
 }
 PROGRAM = repr(
