@@ -70,7 +70,7 @@ def load_plugin(reference: str) -> tuple[object, str]:
         raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     _IMPORTED[name] = source
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    return lookup(public | vars(module), attribute, f"name in {name}.py,"), source.digest
+    return lookup(public, attribute, f"name in {name}.py,"), source.digest
 
 
 def _current_source(name: str) -> _Source:
