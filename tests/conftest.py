@@ -1,4 +1,4 @@
-"""Strict JAX, one Hypothesis profile, no time limits, one folder of compiled programs for all workers."""
+"""Strict JAX, checked shapes, one Hypothesis profile, no time limits, one folder of compiled programs."""
 
 import os
 from pathlib import Path
@@ -13,6 +13,18 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
+
+# Not the modules that check shapes themselves and name what is wrong (`objectives.batch`, `engines.matmul`),
+# nor those whose functions are part of a compiled function's name (the rest of `objectives`).
+CHECKED = [
+    "simlab.metrics",
+    "simlab.models",
+    "simlab.rollout",
+    *(f"simlab.engines.{name}" for name in ("attention", "norm", "router", "softmax")),
+    *(f"simlab.training.{name}" for name in ("critic", "curvature", "evaluation", "measure", "staleness")),
+]
+install_import_hook(CHECKED, "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

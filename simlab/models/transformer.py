@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float, Int, PyTree
 
+from simlab.core.arrays import AnyArray
 from simlab.engines import (
     Engine,
     add_residual,
@@ -266,12 +267,12 @@ def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> St
     return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 
-def read_logits(weights: Weights, engine: Engine, hidden: Array) -> Array:
+def read_logits(weights: Weights, engine: Engine, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Return logits [..., V] of normed hidden states [..., D]."""
     return linear(hidden, weights["lm_head"], engine.lm_head)
 
 
-def token_logps(logits: Array, engine: Engine) -> Array:
+def token_logps(logits: Float[Array, "*B V"], engine: Engine) -> Float[Array, "*B V"]:
     """Return log-probabilities [..., V] as the engine reports them.
 
     An engine that rounds token probabilities reports the logarithm of the rounded ones.
@@ -281,7 +282,9 @@ def token_logps(logits: Array, engine: Engine) -> Array:
     return jnp.log(softmax(logits, engine))
 
 
-def logits(params: Params, config: TransformerConfig, tokens: Array, engine: Engine | str = "f32") -> Array:
+def logits(
+    params: Params, config: TransformerConfig, tokens: Int[AnyArray, "B T"], engine: Engine | str = "f32"
+) -> Float[Array, "B T V"]:
     """Return next-token logits [B, T, V] of token ids [B, T] under an engine, given by name or record."""
     engine = find_engine(engine)
     weights = prepare(params, config, engine)
@@ -293,9 +296,9 @@ def response_logps(
     params: Params,
     config: TransformerConfig,
     engine: Engine,
-    prompts: Array,
-    responses: Array,
-    replayed: Array | None = None,
+    prompts: Int[AnyArray, "B P"],
+    responses: Int[AnyArray, "B T"],
+    replayed: Int[AnyArray, "B S L top_k"] | None = None,
     *,
     group_size: int = 1,
     vocabulary: bool = False,

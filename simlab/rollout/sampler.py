@@ -5,6 +5,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import POSITIVE, TINY, Range
@@ -32,7 +33,9 @@ class Sampler:
 GREEDY = Sampler(top_k=1)
 
 
-def processed_logits(logits: Array, sampler: Sampler, position: Array | int, end: int) -> Array:
+def processed_logits(
+    logits: Float[Array, "*B V"], sampler: Sampler, position: Array | int, end: int
+) -> Float[Array, "*B V"]:
     """Return what is drawn from: logits [..., V] over the temperature, -inf where a filter forbids a token.
 
     `position` is the number of tokens that the response already has. Of equal logits the one with the lowest
@@ -56,7 +59,7 @@ def processed_logits(logits: Array, sampler: Sampler, position: Array | int, end
     return jnp.where(keep, logits, -jnp.inf)
 
 
-def draw_token(uniform: Array, probs: Array) -> Array:
+def draw_token(uniform: Float[Array, "*B"], probs: Float[Array, "*B V"]) -> Int[Array, "*B"]:
     """Return the token that `uniform` [...] in [0, 1) picks by inverting the distribution `probs` [..., V].
 
     One number per token, so two engines that are given the same numbers draw the same token wherever
