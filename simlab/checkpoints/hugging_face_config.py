@@ -72,13 +72,13 @@ def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerCo
     for name, neutral in _NEUTRAL.items():
         value = values.get(name, neutral[0])
         if not any(value == allowed for allowed in neutral):
-            raise _unsupported(file, name, value)
+            raise _build_error(file, name, value)
     layer_types = values.get("layer_types") or []
     if set(layer_types) - {"full_attention"}:
-        raise _unsupported(file, "layer_types", layer_types)
+        raise _build_error(file, "layer_types", layer_types)
     # In Qwen3 and Llama this option also adds a bias to the output projection. Qwen2 always has biases.
     if model_type != "qwen2" and values.get("attention_bias"):
-        raise _unsupported(file, "attention_bias", True)
+        raise _build_error(file, "attention_bias", True)
     json = Json(values, file)
     heads = json.integer("num_attention_heads")
     moe = model_type == "qwen3_moe"
@@ -102,7 +102,7 @@ def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerCo
     )
 
 
-def _unsupported(file: Path, name: str, value: Any) -> ValueError:
+def _build_error(file: Path, name: str, value: Any) -> ValueError:
     return ValueError(f"{file}: {name} {value!r} is not supported.")
 
 
@@ -148,7 +148,7 @@ def _rope_theta(values: Mapping[str, PyTree], file: Path) -> float:
     for name in ("rope_scaling", "rope_parameters"):
         options = values.get(name) or {}
         if not isinstance(options, dict) or not _is_plain_rope(options):
-            raise _unsupported(file, name, options)
+            raise _build_error(file, name, options)
         rope |= options
     return Json({**values, **rope}, file).number("rope_theta", 10000.0)
 

@@ -205,7 +205,7 @@ def read_measured_pair(
         samples: Table `samples` of a probe.
         sampling_engine: Name of the engine that sampled.
         scoring_engine: Name of the engine that scored.
-        labels: Values of the columns that tell several probes apart.
+        labels: Values of the columns that distinguish several probes.
 
     Returns:
         Arrays [N, P], then [N, T]; responses are padded with 0.

@@ -62,7 +62,8 @@ def read_file(path: Path) -> Described:
         raise ValueError(f"{path}: {error}") from error
     for name in parts:
         lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
-    add_plugin_folder(path.parent)
+    for folder in (Path.cwd(), path.parent):
+        add_plugin_folder(folder)
     if "base" not in parts:
         raise ValueError(f"{path}: the table [base] is missing")
     points = as_grid(None)

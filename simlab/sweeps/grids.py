@@ -1,4 +1,4 @@
-"""Which runs a sweep holds: grids of changes to a base, as records that multiply."""
+"""Grids of changes to a base config; grids multiply."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ SCALES = ("uniform", "log_uniform")
 
 @dataclass(frozen=True)
 class Point:
-    """One place of a grid: what it changes, and its arm's name where it has one."""
+    """One point of a grid: its changes, and the name of its arm if it has one."""
 
     changes: Changes
     arm: str = ""

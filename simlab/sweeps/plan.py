@@ -1,4 +1,4 @@
-"""What a sweep will compute, grouped into programs, before it computes anything."""
+"""Plan a sweep: the missing runs, grouped by compiled function."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one program."""
+class CompileGroup:
+    """Runs that share one compiled function."""
 
     runs: tuple[PlannedRun, ...]
 
@@ -61,10 +61,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs in the order of the grid, and those that are missing in groups, largest first."""
+    """All runs in the order of the grid, and the missing ones in groups, largest first."""
 
     runs: tuple[PlannedRun, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[CompileGroup, ...]
     width: int
 
     @property
@@ -119,14 +119,14 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, width: int) -> tupl
 
 
 def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], width: int) -> Plan:
-    """Group the missing runs by static signature."""
+    """CompileGroup the missing runs by static signature."""
     wanted, groups = set(missing), {}
     for run in runs:
         if run.key in wanted:
             signature = static_signature(swept_recipe(run.config), run.config.steps)
             groups.setdefault(signature, []).append(run)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return Plan(tuple(runs), tuple(Group(tuple(group)) for group in ordered), width)
+    return Plan(tuple(runs), tuple(CompileGroup(tuple(group)) for group in ordered), width)
 
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:

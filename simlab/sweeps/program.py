@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.models.parameters import Params
-from simlab.sweeps.any_objective import PROGRAM, AnyObjective, shared
 from simlab.sweeps.compile_cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.export_cache import load_or_export
+from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
 from simlab.training.checkpoints import Progress, restore
 from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe, TrainState, initial_state
@@ -25,12 +25,12 @@ LONGEST_CHUNK = 10
 def swept_recipe(config: RunConfig) -> Recipe:
     """Return the recipe of a run as a sweep computes it: its objective in the form that all share."""
     recipe = recipe_of(config)
-    return replace(recipe, objective=shared(recipe.objective))
+    return replace(recipe, objective=as_switch_objective(recipe.objective))
 
 
 def program_name(recipe: Recipe) -> str:
     """Return what shapes a run's program beyond its config: the menus that its objective was picked from."""
-    return PROGRAM if isinstance(recipe.objective, AnyObjective) else ""
+    return PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
 
 
 def static_signature(recipe: Recipe, steps: int) -> Hashable:

@@ -1,4 +1,4 @@
-"""The call: check, plan, say what it will cost, compute what is missing, write the tables."""
+"""`simlab.sweep`: check, plan, forecast, compute the missing runs, write the tables."""
 
 import json
 import sys
@@ -59,8 +59,8 @@ def sweep(
       this process elsewhere.
     - `executor`: where slices are computed: `local`, in `workers` processes of this machine, or `ray`, on the
       cluster at `address` (see `simlab.sweeps.ray_executor`).
-    - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
-    - `watch`: redraw curves in the terminal, and in `out/curves.png`.
+    - `yes`: start without a question, however long it takes. The question is asked on a terminal only.
+    - `watch`: redraw curves in `out/curves.png`.
     - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
       much work a kill may cost.
 
@@ -99,10 +99,8 @@ def prepare(
 
 
 def _agreed(minutes: float, yes: bool) -> bool:
-    """Say how long it will take, and ask if that is long and somebody is there."""
-    console.print(
-        f"expected: {_duration(minutes)} (calibrated on this machine, as busy as it is)", highlight=False
-    )
+    """Print the expected time; ask on a terminal whether to start if that is long."""
+    console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
     return console.input(Text("go on? [y/N] ")).strip().lower() in ("y", "yes")

@@ -1,4 +1,4 @@
-"""What a sweep writes: tidy tables, the same bytes for the same runs, times nowhere but in the manifest.
+"""The tables of a sweep: the same bytes for the same runs; times are in the manifest only.
 
 | table | one row per | columns |
 |---|---|---|

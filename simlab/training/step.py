@@ -24,7 +24,7 @@ from simlab.objectives import (
 )
 from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.critic import token_values, update_critic
 from simlab.training.measure import step_metrics
 from simlab.training.optimizer import global_norm
@@ -55,8 +55,8 @@ def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
         recipe.task.check,
         group_size=recipe.group_size,
         length=recipe.task.response_length,
-        end=END,
-        pad=PAD,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
         vocabulary=reads_vocabulary(recipe),
     )
 

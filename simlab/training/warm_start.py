@@ -16,7 +16,7 @@ from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
 from simlab.rollout.trajectory import response_mask
-from simlab.tasks import END, Task
+from simlab.tasks import EOS_TOKEN_ID, Task
 from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Cosine
 
@@ -61,5 +61,5 @@ def warm_start(
 
 def _cross_entropy(params: Params, model: TransformerConfig, prompts: Array, responses: Array) -> Array:
     logp = response_logps(params, model, Engine(), prompts, responses).logp
-    mask = response_mask(responses, END)
+    mask = response_mask(responses, EOS_TOKEN_ID)
     return -jnp.sum(jnp.where(mask, logp, 0.0)) / jnp.sum(mask, dtype=jnp.float32)
