@@ -37,28 +37,30 @@ def as_mask(mask: Shaped[AnyArray, "..."]) -> Bool[Array, "..."]:
     return jnp.asarray(mask).astype(bool)
 
 
-def mean(x: Float[Array, "*B"], mask: Bool[Array, "*B"], axis: int | None = None) -> Float[Array, "..."]:
+def mean(
+    x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"], axis: int | None = None
+) -> Float[Array, "..."]:
     """Mean of `x` where `mask`; NaN where nothing is left."""
     count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
     return masked_sum(x, mask, axis) / count
 
 
-def std(x: Float[Array, "*B"], mask: Bool[Array, "*B"]) -> Float[Array, ""]:
+def std(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Standard deviation of `x` where `mask`, dividing by the number of entries."""
     return jnp.sqrt(mean((x - mean(x, mask)) ** 2, mask))
 
 
-def maximum(x: Float[Array, "*B"], mask: Bool[Array, "*B"]) -> Float[Array, ""]:
+def maximum(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Largest entry of `x` where `mask`; NaN where nothing is left."""
     return jnp.where(mask.any(), jnp.max(jnp.where(mask, x, -jnp.inf)), jnp.nan)
 
 
-def minimum(x: Float[Array, "*B"], mask: Bool[Array, "*B"]) -> Float[Array, ""]:
+def minimum(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Smallest entry of `x` where `mask`; NaN where nothing is left."""
     return -maximum(-x, mask)
 
 
-def sequence_mean(x: Float[Array, "*B"], mask: Bool[Array, "*B"]) -> Float[Array, ""]:
+def sequence_mean(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Mean over the tokens of each sequence, then over the sequences that have tokens."""
     real = mask.any(axis=1)
     return mean(jnp.where(real, mean(x, mask, axis=1), 0), real)

@@ -69,7 +69,7 @@ def weight_sequence_mean(
     return sequence_mean(weights, as_mask(mask))
 
 
-def _per_sequence(weights: Array, mask: Array) -> tuple[Array, Array]:
+def _per_sequence(weights: AnyArray, mask: AnyArray) -> tuple[Array, Array]:
     real = as_mask(mask).any(axis=1)
     return jnp.where(real, mean(weights, as_mask(mask), axis=1), 0), real
 

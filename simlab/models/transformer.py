@@ -129,9 +129,9 @@ def extend(
     config: TransformerConfig,
     engine: Engine,
     caches: tuple[Cache, ...],
-    tokens: Array,
+    tokens: Int[AnyArray, "B T"],
     start: Array | int,
-    replayed: Array | None = None,
+    replayed: AnyArray | None = None,
 ) -> Forward:
     """Read `tokens` behind the positions that `caches` hold.
 
@@ -172,7 +172,7 @@ def _block(
     cache: Cache,
     stream: Stream,
     reading: Positions,
-    replayed: Array | None,
+    replayed: AnyArray | None,
 ) -> tuple[Stream, Cache, Array | None, States]:
     """Norm, attention, residual; norm, MLP or experts, residual."""
     x = rms_norm(stream.read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
@@ -231,7 +231,7 @@ def _attend_by_group(
 
 
 def _mlp(
-    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
+    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
 ) -> tuple[Array, None, States]:
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
@@ -240,7 +240,7 @@ def _mlp(
 
 
 def _experts(
-    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
+    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
 ) -> tuple[Array, Array, States]:
     """Mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
     router_logits = linear(x, layer["router"], engine.router)
@@ -276,7 +276,7 @@ def read_logits(weights: Weights, engine: Engine, hidden: Float[Array, "*B D"]) 
     return linear(hidden, weights["lm_head"], engine.lm_head)
 
 
-def token_logps(logits: Float[Array, "*B V"], engine: Engine) -> Float[Array, "*B V"]:
+def token_logps(logits: Float[AnyArray, "*B V"], engine: Engine) -> Float[Array, "*B V"]:
     """Return log-probabilities [..., V] as the engine reports them.
 
     An engine that rounds token probabilities reports the logarithm of the rounded ones.
@@ -324,9 +324,9 @@ def _read_shared(
     weights: Weights,
     config: TransformerConfig,
     engine: Engine,
-    prompts: Array,
-    rest: Array,
-    replayed: Array | None,
+    prompts: AnyArray,
+    rest: AnyArray,
+    replayed: AnyArray | None,
     group_size: int,
 ) -> tuple[Array, Array | None]:
     """Read prompts [B, P] and what follows them [B, R]; return hidden states from the last of a prompt on.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int, UInt32
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import SEED
 
@@ -41,7 +42,7 @@ class LogitNoise:
 
 
 def perturbed(
-    logits: Float[Array, "B V"], noise: LogitNoise | None, key: Array, digest: UInt32[Array, " B"]
+    logits: Float[AnyArray, "B V"], noise: LogitNoise | None, key: Array, digest: UInt32[Array, " B"]
 ) -> Float[Array, "B V"]:
     """Return float32 `logits` [B, V] with the noise on them; None leaves them alone.
 
@@ -60,7 +61,7 @@ def perturbed(
     return logits + jnp.asarray(noise.scale, jnp.float32) * normal
 
 
-def context_digest(tokens: Int[Array, "B S"]) -> UInt32[Array, " B"]:
+def context_digest(tokens: Int[AnyArray, "B S"]) -> UInt32[Array, " B"]:
     """Return a hash of the order and values of tokens int32 [B, S]: uint32 [B].
 
     Source: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import POSITIVE, TINY, Range
 from simlab.rollout.noise import LogitNoise
@@ -34,7 +35,7 @@ GREEDY = Sampler(top_k=1)
 
 
 def processed_logits(
-    logits: Float[Array, "*B V"], sampler: Sampler, position: Array | int, end: int
+    logits: Float[AnyArray, "*B V"], sampler: Sampler, position: Array | int, end: int
 ) -> Float[Array, "*B V"]:
     """Return what is drawn from: logits [..., V] over the temperature, -inf where a filter forbids a token.
 
@@ -59,7 +60,7 @@ def processed_logits(
     return jnp.where(keep, logits, -jnp.inf)
 
 
-def draw_token(uniform: Float[Array, "*B"], probs: Float[Array, "*B V"]) -> Int[Array, "*B"]:
+def draw_token(uniform: Float[AnyArray, "*B"], probs: Float[AnyArray, "*B V"]) -> Int[Array, "*B"]:
     """Return the token that `uniform` [...] in [0, 1) picks by inverting the distribution `probs` [..., V].
 
     One number per token, so two engines that are given the same numbers draw the same token wherever
