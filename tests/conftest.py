@@ -17,10 +17,10 @@ settings.register_profile(
 )
 settings.load_profile("simlab")
 
-COMPILED_AS_FOR_A_RUN = ("contracts/test_engines.py", "core", "engines", "engines_real", "formats")
-"""Folders and files whose tests promise bits of a run, so that its compiler options are under test, too.
+COMPILED_QUICKLY = ("contracts/test_training.py", "models", "objectives", "rollout", "training")
+"""Folders and files whose tests compare no bits with those of another process.
 
-Such a test elsewhere calls `compile_quickly(False)` first.
+A test there that promises bits of a run calls `compile_quickly(False)` first.
 """
 
 MEMORY_LIMIT = 1.5e9
@@ -46,7 +46,7 @@ def _forget_programs(request):
 
 def _is_quick(request) -> bool:
     path = request.path.relative_to(Path(__file__).parent)
-    return not any(path.is_relative_to(kept) for kept in COMPILED_AS_FOR_A_RUN)
+    return any(path.is_relative_to(folder) for folder in COMPILED_QUICKLY)
 
 
 def _resident_bytes() -> int:
