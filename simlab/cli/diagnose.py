@@ -1,13 +1,13 @@
 """`simlab diagnose`: diagnose a run from its log."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
+from simlab.core.plugins import import_module
 
 EPILOG = (
     "Reads Parquet or JSON lines (columns: docs/diagnosis.md), slime's `--save-debug-train-data`, and TRL's "

@@ -1,10 +1,11 @@
 """A site: one place of the forward pass at which a tensor is stored, and in which format."""
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag, pytree
@@ -58,7 +59,7 @@ class Site:
             lookup(SCALINGS, scaling, "scaling") if isinstance(scaling, str) else scaling,
         )
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, PyTree]:
         """Return the arguments of `quantize` other than x, format and key."""
         return {"rounding": self.rounding, "overflow": self.saturate, "scaling": self.scaling}
 
@@ -89,7 +90,7 @@ def prepare_sites(record: Record) -> Record:
     return jax.tree.map(_prepare_site, record, is_leaf=lambda node: isinstance(node, Site))
 
 
-def _prepare_site(node: Any) -> Any:
+def _prepare_site(node: object) -> object:
     if not isinstance(node, Site) or node.format is None:
         return node
     assert node.rounding is not None

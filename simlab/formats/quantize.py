@@ -4,8 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import Flag
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
 from simlab.formats.gradients import GRADIENTS, Quantized, Recipe, elements_through, quantize_through
@@ -22,11 +24,11 @@ from simlab.formats.scaling import SCALINGS, Scaling, expand_scale
 
 
 def quantize(
-    x: Any,
+    x: ArrayLike,
     fmt: str | Format,
     *,
     rounding: str | Rounding | StochasticRounding = "nearest_even",
-    overflow: Any = "saturate",
+    overflow: str | Flag = "saturate",
     scaling: str | Scaling | None = None,
     key: Array | None = None,
     gradient: str = "identity",
@@ -55,11 +57,11 @@ def quantize(
 
 
 def quantize_with_scale(
-    x: Any,
+    x: ArrayLike,
     fmt: str | Format,
     *,
     rounding: str | Rounding | StochasticRounding = "nearest_even",
-    overflow: Any = "saturate",
+    overflow: str | Flag = "saturate",
     scaling: str | Scaling | None = None,
     key: Array | None = None,
 ) -> Quantized:

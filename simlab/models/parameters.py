@@ -1,16 +1,16 @@
 """Parameters of a transformer: a tree of float32 master weights."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.streams import stream
 from simlab.models.config import TransformerConfig
 
-Params = dict[str, Any]
+Params = dict[str, PyTree[Array]]
 
 
 def init_params(key: Array, config: TransformerConfig) -> Params:
