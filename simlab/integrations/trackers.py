@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.metrics import VERL_ALIASES
 from simlab.sweeps.result import OWN, SweepResult
 
@@ -41,7 +42,7 @@ def _wandb() -> Any:
 TRACKERS = {"trackio": _trackio, "wandb": _wandb}
 
 
-def log_result(result: SweepResult, tracker: str, project: str, **options: Any) -> int:
+def log_result(result: SweepResult, tracker: str, project: str, **options: Json) -> int:
     """Log every run of a sweep as one run of a tracker.
 
     A run is named by its arm and key, belongs to the group of its arm, and carries its config.
@@ -75,7 +76,7 @@ def log_result(result: SweepResult, tracker: str, project: str, **options: Any) 
     return len(runs)
 
 
-def named_values(row: Mapping[Any, Any], metrics: list[str], rate: float | None) -> dict[str, float]:
+def named_values(row: Mapping[str, float], metrics: list[str], rate: float | None) -> dict[str, float]:
     """Return the finite metrics of one step by verl's names, with the learning rate if it is known."""
     values = {
         VERL_NAMES.get(metric, PREFIX + metric): float(row[metric])
@@ -87,7 +88,7 @@ def named_values(row: Mapping[Any, Any], metrics: list[str], rate: float | None)
     return values
 
 
-def config_of(run: Mapping[str, Any]) -> dict[str, Any]:
+def config_of(run: Mapping[str, object]) -> dict[str, Json]:
     """Return the config columns of a run as plain values, without those that are empty."""
     plain = {name: getattr(value, "tolist", lambda value=value: value)() for name, value in run.items()}
     return {
