@@ -16,8 +16,8 @@ from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.ranges import SEED, STEPS
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES
+from simlab.sweeps.config_reader import Plain, default_of, number, read, read_fields, reading
 from simlab.sweeps.start import model_of_start, read_start, start_key
-from simlab.sweeps.structure import Plain, default_of, number, read, read_fields, reading
 from simlab.training.recipe import Recipe
 
 COMPUTING = [

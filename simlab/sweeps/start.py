@@ -16,7 +16,7 @@ from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.compile_cache import one_order
-from simlab.sweeps.structure import Plain, number, read, reading
+from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
 from simlab.training.checkpoints import load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
