@@ -104,12 +104,13 @@ def apply_block(file: Path, code: str) -> None:
 def insert_rows(text: str, name: str, rows: str) -> str:
     """Insert rows before the closing bracket of the dict or tuple `name` of a module."""
     for statement in ast.parse(text).body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         if [ast.unparse(target) for target in targets] == [name]:
             assert isinstance(statement.value, ast.Dict | ast.Tuple), f"{name} is not a display"
             lines = text.split("\n")
-            last = statement.value.end_lineno - 1
+            last = (statement.value.end_lineno or 0) - 1
             assert lines[last].strip() in ("}", ")"), lines[last]
             return "\n".join([*lines[:last], rows, *lines[last:]])
     raise AssertionError(f"no {name} in this module")
