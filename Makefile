@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-# Not first_policies, first_experts: taught on another machine they would not be those that the stored runs began from.
+# Without initial_policies and initial_moe_policies: policies from seeds differ between CPUs.
 RESULTS := formats softmax theory theory_survival theory_corrections flagship length_growth which_card \
 	adder_drift attribution_ladder diagnosis_roc \
 	moe_dynamics acrl_variants length_dynamics spelling_dynamics hacking_dynamics lr_dynamics vexact_dynamics \
 	acrl_dynamics cancel_dynamics leaderboard leaderboard_experts \
-	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores bench_diagnose \
+	bench_quantize bench_linear bench_step bench_sweep bench_tensor_cores bench_diagnose \
 	bench_device bench_ray fault_table long_run real_pairs real_rl
 
 .PHONY: help demo results test tests check test-slow docs release environments test-engines equations lock clean

@@ -1,12 +1,24 @@
-"""Strict JAX, one Hypothesis profile, no time limits, programs kept and compiled as their tests need."""
+"""Strict JAX, checked shapes, one Hypothesis profile, programs kept and compiled as their tests need."""
 
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
 
 from tests.compiling import compile_quickly, jax
+
+# Not the modules that check shapes themselves and name what is wrong (`objectives.batch`, `engines.matmul`),
+# nor those whose functions are part of a compiled function's name (the rest of `objectives`).
+CHECKED = [
+    "simlab.metrics",
+    "simlab.models",
+    "simlab.rollout",
+    *(f"simlab.engines.{name}" for name in ("attention", "norm", "router", "softmax")),
+    *(f"simlab.training.{name}" for name in ("critic", "curvature", "evaluation", "measure", "staleness")),
+]
+install_import_hook(CHECKED, "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
