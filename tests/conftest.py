@@ -29,7 +29,7 @@ settings.register_profile(
 )
 settings.load_profile("simlab")
 
-COMPILED_QUICKLY = ("contracts/test_training.py", "models", "objectives", "rollout", "training")
+COMPILED_QUICKLY = ("contracts/test_training.py", "models", "rollout", "training")
 """Folders and files whose tests compare no bits with those of another process.
 
 A test there that promises bits of a run calls `compile_quickly(False)` first.
