@@ -162,7 +162,7 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
 
 def draw_file(arms: dict[str, Arm], path: Path) -> None:
     """Redraw the curves in a file, atomically."""
-    from simlab.sweeps.curves import save_arm_curves
+    from simlab.sweeps.sweep_curves import save_arm_curves
 
     save_arm_curves({metric: {n: a.mean(metric) for n, a in arms.items()} for metric in LIVE}, path)
 

@@ -97,7 +97,7 @@ class SweepResult:
 
         Curves are means over runs of means over the last `smooth` steps, with their standard error.
         """
-        from simlab.sweeps.curves import draw_curves
+        from simlab.sweeps.sweep_curves import draw_curves
 
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         return draw_curves(self.frame(None if by == "arm" else [by]), names, by, smooth)
