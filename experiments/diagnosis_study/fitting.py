@@ -3,19 +3,20 @@
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.optimize import minimize_scalar
 
 from simlab.diagnosis.classifier import LIMIT, UNKNOWN, Classifier
 
 TREES, LEAVES, RATE = 60, 8, 0.14
-FAR_QUANTILE, FAR_WIDTH = 0.995, 0.12
+FAR_QUANTILE, FAR_FACTOR, FAR_WIDTH = 0.995, 2.0, 0.3
+"""`unknown` has probability one half at `FAR_FACTOR` times this quantile of the distance of held-out logs."""
 RIDGE = 0.1
 
 
-def fit_classifier(rows: np.ndarray, causes: pd.Series, names: list[str]) -> Classifier:
+def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifier:
     """Return a classifier with temperature 1, from rows of signatures [R, F] and their causes [R]."""
     # Needed for the fit only; the package reads the fitted numbers.
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -29,7 +30,7 @@ def fit_classifier(rows: np.ndarray, causes: pd.Series, names: list[str]) -> Cla
         min_samples_leaf=8,
         max_features=0.3,
         class_weight="balanced",
-        early_stopping=False,
+        early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=0,
     ).fit(rows, causes)
     trees = _flatten(model._predictors)
@@ -68,7 +69,7 @@ def _flatten(predictors: list) -> dict[str, np.ndarray]:
     return joined | {"roots": np.array(roots, np.int32)}
 
 
-def _fit_distance(rows: np.ndarray, causes: pd.Series) -> dict[str, np.ndarray]:
+def _fit_distance(rows: np.ndarray, causes: Any) -> dict[str, np.ndarray]:
     """Fit Gaussians of one covariance to the causes."""
     center, scale = np.median(rows, axis=0), np.maximum(rows.std(0), 1e-2)
     centered = np.clip((rows - center) / scale, -LIMIT, LIMIT)
@@ -91,11 +92,16 @@ def _honest_range(rows: np.ndarray) -> dict[str, np.ndarray]:
     return {"honest_low": low, "honest_high": high}
 
 
-def calibrate(model: Classifier, rows: np.ndarray, causes: pd.Series) -> Classifier:
-    """Return the model with temperature and open-set distance from held-out logs of the fitted kinds."""
-    known = causes.isin(model.causes).to_numpy()
-    scores = model.score(rows[known])
-    place = np.searchsorted(model.causes, causes[known].astype(str))
+def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray) -> Classifier:
+    """Return the model with temperature and open-set distance.
+
+    Args:
+        model: Fitted with temperature 1.
+        scores: Scores [R, K] of held-out logs.
+        causes: Their causes, [R].
+        usual: Signatures of held-out logs with a known cause.
+    """
+    place = np.searchsorted(model.causes, causes.astype(str))
 
     def loss(log_temperature: float) -> float:
         scaled = scores / np.exp(log_temperature)
@@ -103,9 +109,8 @@ def calibrate(model: Classifier, rows: np.ndarray, causes: pd.Series) -> Classif
         normal = peak[:, 0] + np.log(np.exp(scaled - peak).sum(1))
         return float(np.mean(normal - scaled[np.arange(len(place)), place]))
 
-    best = minimize_scalar(loss, bounds=(-1.5, 2.0), method="bounded")
-    usual = (causes != UNKNOWN).to_numpy()
-    limit = np.quantile(model.measure_distance(rows[usual]), FAR_QUANTILE)
+    best: Any = minimize_scalar(loss, bounds=(-1.5, 2.0), method="bounded")
+    limit = FAR_FACTOR * np.quantile(model.measure_distance(usual), FAR_QUANTILE)
     return Classifier(
         **(vars(model) | {"temperature": np.array(np.exp(best.x)), "far": np.array([limit, FAR_WIDTH])})
     )
@@ -113,6 +118,6 @@ def calibrate(model: Classifier, rows: np.ndarray, causes: pd.Series) -> Classif
 
 def save_classifier(model: Classifier, path: Path) -> str:
     """Write the arrays of a classifier; return the SHA-256 of the file."""
-    arrays = {name: np.asarray(value) for name, value in asdict(model).items()}
+    arrays: Any = {name: np.asarray(value) for name, value in asdict(model).items()}
     np.savez_compressed(path, **arrays)
     return hashlib.sha256(path.read_bytes()).hexdigest()

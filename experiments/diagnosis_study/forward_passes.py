@@ -20,7 +20,7 @@ from simlab.models.kv_cache import empty_cache
 from simlab.rollout.generate import generate
 from simlab.rollout.sampler import Sampler
 from simlab.sweeps.start import first_params, model_of_start, read_start
-from simlab.tasks import END, PAD, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 
 CONTEXTS = 5000
 """Maximum number of contexts of a pool."""
@@ -113,14 +113,14 @@ def _generated(params: Any, config: TransformerConfig, task: Any, prompts: Any, 
             lambda tokens: jnp.zeros(len(tokens)),
             group_size=1,
             length=task.response_length,
-            end=END,
-            pad=PAD,
+            end=EOS_TOKEN_ID,
+            pad=PAD_TOKEN_ID,
         )
 
     return jax.jit(run)(params, prompts, key)
 
 
-def _forward(params: Any, config: TransformerConfig, tokens: np.ndarray) -> Any:
+def _forward(params: Any, config: TransformerConfig, tokens: Any) -> Any:
     engine = find_engine("f32")
     weights = transformer.prepare(params, config, engine)
     return transformer.extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
@@ -129,7 +129,7 @@ def _forward(params: Any, config: TransformerConfig, tokens: np.ndarray) -> Any:
 def _weight_faults(
     params: Any,
     config: TransformerConfig,
-    tokens: np.ndarray,
+    tokens: Any,
     first: int,
     mask: np.ndarray,
     rng: Any,
@@ -165,7 +165,7 @@ _gradient = jax.jit(jax.grad(_objective), static_argnums=(1, 3))
 
 
 def _context_faults(
-    params: Any, config: TransformerConfig, tokens: np.ndarray, first: int, rng: Any, pick: Any
+    params: Any, config: TransformerConfig, tokens: Any, first: int, rng: Any, pick: Any
 ) -> dict[str, np.ndarray]:
     """Return forward passes with other positions, another prompt, or one other token in the response."""
     scored = jax.jit(logits, static_argnums=(1, 3))
@@ -176,7 +176,7 @@ def _context_faults(
     for gap in GAPS:
         found[f"gap {gap}"] = pick(_with_gap(params, config, tokens, first, gap))
     prompt = tokens.copy()
-    prompt[:, 0] = PAD
+    prompt[:, 0] = PAD_TOKEN_ID
     found["prompt start"] = pick(scored(params, config, prompt, "f32"))
     prompt = tokens.copy()
     prompt[:, first - 1] = rng.integers(2, 30, len(tokens))
@@ -188,7 +188,7 @@ def _context_faults(
     return found
 
 
-def _with_gap(params: Any, config: TransformerConfig, tokens: np.ndarray, first: int, gap: int) -> Any:
+def _with_gap(params: Any, config: TransformerConfig, tokens: Any, first: int, gap: int) -> Any:
     """Read the response `gap` positions too late; the empty cache slots between are visible."""
     engine = find_engine("f32")
     weights = transformer.prepare(params, config, engine)
@@ -199,7 +199,7 @@ def _with_gap(params: Any, config: TransformerConfig, tokens: np.ndarray, first:
     return transformer.read_logits(weights, engine, hidden)
 
 
-def _dropout(params: Any, config: TransformerConfig, tokens: np.ndarray, rate: float, seed: int) -> Any:
+def _dropout(params: Any, config: TransformerConfig, tokens: Any, rate: float, seed: int) -> Any:
     """Score with dropout on the output of every block, as a trainer left in training mode does."""
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
 
@@ -213,7 +213,7 @@ def _dropout(params: Any, config: TransformerConfig, tokens: np.ndarray, rate: f
 
 
 def _other_experts(
-    params: Any, config: TransformerConfig, tokens: np.ndarray, chosen: np.ndarray, rng: Any, pick: Any
+    params: Any, config: TransformerConfig, tokens: Any, chosen: np.ndarray, rng: Any, pick: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Route 6% of the tokens to another second expert in one layer; return logits and the moved tokens."""
     moved = rng.random(tokens.shape) < 0.06

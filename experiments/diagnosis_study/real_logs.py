@@ -17,7 +17,8 @@ BAD_WORKER = "llamacpp:q4_0"
 
 def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
     """Yield a description (model, engines, fault, cause) and the log of each pair of different engines."""
-    tokens, samples = (pd.read_parquet(folder / f"{name}.parquet") for name in ("tokens", "samples"))
+    tokens: Any = pd.read_parquet(folder / "tokens.parquet")
+    samples: Any = pd.read_parquet(folder / "samples.parquet")
     for (model, sampler, scorer), part in tokens.groupby(["model", "sampler", "scorer"], sort=True):
         log = _as_log(part, samples[(samples["model"] == model) & (samples["sampler"] == sampler)])
         apart = log.logp_train.astype(np.float64) - log.logp_infer
@@ -37,7 +38,7 @@ def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
             yield place | {"fault": f"every fourth row by {BAD_WORKER}", "cause": "one_worker"}, mixed
 
 
-def _as_log(tokens: pd.DataFrame, samples: pd.DataFrame) -> TokenLog:
+def _as_log(tokens: Any, samples: Any) -> TokenLog:
     tokens = tokens.sort_values(["sequence", "position"], kind="stable")
     lengths = tokens.groupby("sequence", sort=True).size()
     responses = samples.set_index("sequence")["response"]
@@ -77,7 +78,7 @@ def _every_fourth(log: TokenLog, bad: TokenLog) -> TokenLog:
         for name, values in rows.items():
             values.append(getattr(part, name)[start : start + part.lengths[number]])
     lengths = np.array([len(values) for values in rows["ids"]])
-    joined = {name: np.concatenate(values) for name, values in rows.items()}
+    joined: dict[str, Any] = {name: np.concatenate(values) for name, values in rows.items()}
     return TokenLog(
         lengths=lengths, mask=np.ones(int(lengths.sum()), bool), step=np.zeros(count, np.int64), **joined
     )
