@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simlab.integrations.verl import group_transforms, rollout_trust_regions
+from simlab.integrations.verl import anchored_losses, group_transforms
 from simlab.integrations.verl.settings import Settings
 
 TOKEN_LIMIT, SEQUENCE_LIMIT = 20.0, 10.0
@@ -228,14 +228,14 @@ LOSSES: dict[str, Loss] = {
     "gspo_bias": Loss(gspo, low_probability_delta),
     "gspo_noise": Loss(gspo, gaussian_noise),
     **{
-        surrogate.__name__: Loss(surrogate, rollout_trust_regions.drop_weights)
+        surrogate.__name__: Loss(surrogate, anchored_losses.unit_weights)
         for surrogate in (
-            rollout_trust_regions.dppo_tv,
-            rollout_trust_regions.dppo_kl,
-            rollout_trust_regions.ipo,
-            rollout_trust_regions.kpop,
-            rollout_trust_regions.drpo,
-            rollout_trust_regions.vespo,
+            anchored_losses.dppo_tv,
+            anchored_losses.dppo_kl,
+            anchored_losses.ipo,
+            anchored_losses.kpop,
+            anchored_losses.drpo,
+            anchored_losses.vespo,
         )
     },
 }
