@@ -1,101 +1,271 @@
-"""Measure how often the detectors of `simlab diagnose` are right on logs with injected faults."""
+"""Fit the classifier of `simlab diagnose` and measure how often it names the cause of unseen logs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from experiments.diagnosis_study.faults import FAULTS, UNSEEN_IN_RHO, simulate_log
+from experiments.diagnosis_study.fitting import calibrate, fit_classifier, save_classifier
+from experiments.diagnosis_study.forward_passes import HELD_OUT_ENGINES, Pool, make_pool
+from experiments.diagnosis_study.real_logs import real_logs
 from simlab.core.experiment import Experiment, Run
-from simlab.diagnosis.catalog import DETECTORS
-from simlab.diagnosis.injected_faults import KINDS, generate_random_log
+from simlab.diagnosis.classifier import MISSING, PATH, UNKNOWN, Classifier, as_row
+from simlab.diagnosis.injected_faults import generate_random_log
+from simlab.diagnosis.signatures import measure_signatures
 
-FINDS: dict[str, tuple[str, ...]] = {
-    "weight_sync": ("frozen", "partial", "scrambled"),
-    "processing": ("temperature", "top_p", "top_k"),
-    "staleness": ("stale",),
-    "micro_batches": ("micro_batch",),
-    "routing": ("router",),
+POLICIES: dict[str, dict[str, str]] = {
+    "add": {
+        "add-sharp-0": "fit",
+        "add-sharp-2": "fit",
+        "add-sharp-3": "calibrate",
+        "add-tiny-llama-2": "test",
+    },
+    "chain": {"chain-6": "fit", "chain-10": "fit", "chain-13": "calibrate", "chain-12": "test"},
+    "experts": {
+        "chain-moe-10": "fit",
+        "chain-moe-48": "fit",
+        "chain-moe-44": "calibrate",
+        "chain-moe-5": "test",
+    },
 }
-"""The injected faults that each detector must find; other faults and logs without a fault are negatives."""
+"""Split of each stored policy; those of one shape share their compiled functions, and a process."""
+SIZES: dict[str, tuple[tuple[float, float], ...]] = {
+    "fit": ((0.0, 0.35), (0.5, 0.85)),
+    "calibrate": ((0.0, 0.35), (0.5, 0.85)),
+    "test": ((0.35, 0.5), (0.85, 1.0)),
+}
+"""Sizes of the faults, 0 to 1 on the scale of the variant; those of the test are not in the fit."""
+LOGS = {"fit": 9, "calibrate": 4, "test": 4}
+"""Logs per variant and policy; logs without a fault are `HONEST` times as many."""
+HONEST = 4
+SYNTHETIC = {"fit": 14, "calibrate": 4}
+"""Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
+SYNTHETIC_CAUSES = {
+    "no_fault": "rounding",
+    "frozen": "weight_sync",
+    "partial": "weight_sync",
+    "scrambled": "weight_sync",
+    "temperature": "temperature",
+    "top_p": "support",
+    "top_k": "support",
+    "stale": "staleness",
+    "router": "routing",
+    "micro_batch": "micro_batch",
+}
+VISIBLE, REALISTIC = 1.15, 1.5
+"""RMS log rho over that without the fault: least in the fit, and least of a fault of realistic size."""
+CONFIDENT = 0.6
 
 
-def scored(kinds: Iterable[str], seeds: Iterable[int]) -> list[dict[str, Any]]:
-    """One row per log and detector that could tell: fault, size, score, how sure, whether it was right."""
+def simulate(pool: Pool, split: str, logs: int, seed: int) -> pd.DataFrame:
+    """Return one row per simulated log of a policy: its description and its signatures."""
+    rows, held_out = [], HELD_OUT_ENGINES if split == "test" else ()
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        is_hidden = fault.held_out and split != "test"
+        if is_hidden or (fault.needs_experts and pool.experts is None):
+            continue
+        # Only a third of the policies have experts.
+        more = HONEST if fault.cause == "rounding" else 3 if fault.needs_experts else 1
+        for log in range(logs * more):
+            rng = np.random.default_rng([seed, number, log])
+            size = float(rng.uniform(*SIZES[split][log % 2]))
+            simulated, row = simulate_log(name, pool, rng, size, held_out)
+            rows.append(row | {"held_out": fault.held_out} | measure_signatures(simulated))
+    return pd.DataFrame(rows)
+
+
+def simulate_synthetic(logs: int, seed: int) -> pd.DataFrame:
+    """Return rows as `simulate` does for logs of random policies with hand-made noise."""
     rows = []
-    for kind in kinds:
-        for seed in seeds:
-            log, size = generate_random_log(kind, seed)
-            for detector, faults in FINDS.items():
-                answer = DETECTORS[detector](log)
-                if answer.score is not None:
-                    there = kind in faults
-                    rows.append(
-                        {
-                            "detector": detector,
-                            "fault": kind,
-                            "size": size,
-                            "seed": seed,
-                            "there": there,
-                            "score": answer.score,
-                            "sure": answer.confidence,
-                            "right": answer.has_fault == there,
-                        }
-                    )
+    for kind, cause in SYNTHETIC_CAUSES.items():
+        for number in range(logs):
+            log, size = generate_random_log(kind, seed + number)
+            row = {
+                "fault": kind,
+                "cause": cause,
+                "size": size,
+                "engines": "",
+                "policy": "random",
+                "excess": 9.0,
+            }
+            shape = {"tokens": len(log.mask), "sequences": log.num_sequences, "vocabulary": 32}
+            rows.append(row | shape | {"held_out": False} | measure_signatures(log))
+    return pd.DataFrame(rows)
+
+
+def simulate_group(group: str, counts: dict[str, int], seed: int, contexts: int) -> dict[str, pd.DataFrame]:
+    """Return the logs of a group of policies by split; runs in a process of its own."""
+    found: dict[str, list[pd.DataFrame]] = {split: [] for split in counts}
+    for number, (policy, split) in enumerate(POLICIES[group].items()):
+        pool = make_pool(policy, 0, contexts)
+        found[split].append(simulate(pool, split, counts[split], seed + number))
+    return {split: pd.concat(tables) for split, tables in found.items()}
+
+
+def is_visible(table: pd.DataFrame, least: float) -> np.ndarray:
+    """Return the logs whose fault moves RMS log rho by the factor `least`, or cannot move it."""
+    moved = np.maximum(table["excess"], 1 / np.maximum(table["excess"], 1e-9)) >= least
+    return (moved | table["cause"].isin(("rounding", UNKNOWN, *UNSEEN_IN_RHO))).to_numpy()
+
+
+def as_rows(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
+    """Return the signatures of a table [R, F]."""
+    return np.nan_to_num(table[list(names)].to_numpy(np.float64), nan=MISSING, posinf=8, neginf=-8)
+
+
+def fit(fitted: pd.DataFrame, held: pd.DataFrame) -> Classifier:
+    """Return the calibrated classifier."""
+    names = list(fitted.columns[fitted.columns.get_loc("held_out") + 1 :])
+    fitted, held = (table[is_visible(table, VISIBLE)] for table in (fitted, held))
+    model = fit_classifier(as_rows(fitted, names), fitted["cause"], names)
+    return calibrate(model, as_rows(held, names), held["cause"])
+
+
+def evaluate(model: Classifier, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the description of each log with the named cause, its probability, and that of the truth."""
+    probs = model.predict(as_rows(table, model.names))
+    best = probs.argmax(1)
+    place = {str(cause): number for number, cause in enumerate(model.causes)}
+    shown = table[[name for name in table if name not in set(model.names)]].reset_index(drop=True)
+    shown["named"] = model.causes[best]
+    shown["probability"] = probs[np.arange(len(probs)), best]
+    shown["true_probability"] = probs[np.arange(len(probs)), [place[cause] for cause in table["cause"]]]
+    shown["realistic"] = is_visible(table, REALISTIC)
+    return shown
+
+
+def summarize(logs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return one row per group of logs: named first, confidently wrong, confidently right."""
+    faulty = ~logs["cause"].isin(("rounding", UNKNOWN))
+    groups = {
+        "faults of realistic size": faulty & logs["realistic"],
+        "smaller faults": faulty & ~logs["realistic"],
+        "variants not fitted": faulty & logs["realistic"] & logs["held_out"],
+        "no fault": logs["cause"] == "rounding",
+        "no known cause": logs["cause"] == UNKNOWN,
+    }
+    rows = []
+    for name, chosen in groups.items():
+        part = logs[chosen]
+        right = part["named"] == part["cause"]
+        sure = (part["probability"] >= CONFIDENT) & (part["named"] != UNKNOWN)
+        rows.append(
+            {
+                "group": name,
+                "logs": len(part),
+                "named_first": float(right.mean()),
+                "confidently_wrong": float((sure & ~right).mean()),
+                "confidently_right": float((sure & right).mean()),
+            }
+        )
     return rows
 
 
-def roc(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per detector: area under the ROC curve, and the rates at its own threshold, score 1."""
-    found = []
-    for detector in FINDS:
-        mine = [row for row in rows if row["detector"] == detector]
-        faulty, sound = (
-            np.array([row["score"] for row in mine if row["there"] is there]) for there in (True, False)
-        )
-        above = faulty[:, None] > sound[None]
-        ties = faulty[:, None] == sound[None]
-        found.append(
+def confusion(logs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the number of logs of each cause and named cause."""
+    counts = logs[logs["realistic"]].groupby(["cause", "named"]).size()
+    return [{"cause": cause, "named": named, "logs": int(n)} for (cause, named), n in counts.items()]
+
+
+def calibration(logs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return how often the named cause was right at each probability."""
+    edges = np.array([0.0, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0 + 1e-9])
+    rows = []
+    for low, high in pairwise(edges):
+        part = logs[(logs["probability"] >= low) & (logs["probability"] < high)]
+        right = float((part["named"] == part["cause"]).mean()) if len(part) else np.nan
+        mean = float(part["probability"].mean()) if len(part) else np.nan
+        rows.append({"low": low, "high": high, "logs": len(part), "probability": mean, "right": right})
+    return rows
+
+
+def roc(model: Classifier, table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the area under the ROC curve of each cause against all others."""
+    table = table[is_visible(table, REALISTIC)]
+    probs = model.predict(as_rows(table, model.names))
+    rows = []
+    for number, cause in enumerate(model.causes):
+        mine = (table["cause"] == cause).to_numpy()
+        inside, outside = probs[mine, number], probs[~mine, number]
+        above = (inside[:, None] > outside[None]) + 0.5 * (inside[:, None] == outside[None])
+        found = probs[mine].argmax(1) == number
+        rows.append(
             {
-                "detector": detector,
-                "faulty": len(faulty),
-                "sound": len(sound),
-                "auc": float(np.mean(above + 0.5 * ties)),
-                "found": float(np.mean(faulty >= 1)),
-                "false_alarms": float(np.mean(sound >= 1)),
+                "cause": str(cause),
+                "logs": int(mine.sum()),
+                "auc": float(above.mean()),
+                "named_first": float(found.mean()),
+                "named_wrongly": float((probs[~mine].argmax(1) == number).mean()),
             }
         )
-    return found
+    return rows
 
 
-def calibration(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How often answers of each level of sureness were right."""
-    levels = [(0.5, 0.7), (0.7, 0.9), (0.9, 1.0)]
-    table = []
-    for low, high in levels:
-        right = [row["right"] for row in rows if low <= row["sure"] < high]
-        table.append({"low": low, "high": high, "answers": len(right), "right": float(np.mean(right))})
-    return table
+def real(model: Classifier, folder: Path) -> list[dict[str, Any]]:
+    """Return the cause named for each log of real engines, and for those with a fault of the loader."""
+    rows = []
+    for description, log in real_logs(folder):
+        row = as_row(measure_signatures(log), model.names)
+        probs = model.predict(row[None])[0]
+        best = int(probs.argmax())
+        named = {"named": str(model.causes[best]), "probability": float(probs[best])}
+        rows.append(description | {"tokens": len(log.logp_train)} | named)
+    return rows
+
+
+def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, pd.DataFrame]:
+    """Return the logs of all policies by split."""
+    groups = ["add"] if run.smoke else list(POLICIES)
+    seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
+    contexts = 400 if run.smoke else 5000
+    with ProcessPoolExecutor(len(groups), get_context("spawn")) as workers:
+        tasks = [
+            workers.submit(simulate_group, group, counts, seed, contexts)
+            for group, seed in zip(groups, seeds, strict=True)
+        ]
+        parts = [task.result() for task in run.track(tasks, "groups of policies")]
+    for number, (split, logs) in enumerate(SYNTHETIC.items()):
+        parts.append({split: simulate_synthetic(1 if run.smoke else logs, 5000 + 1000 * number)})
+    return {
+        split: pd.concat([part[split] for part in parts if split in part], ignore_index=True)
+        for split in counts
+    }
 
 
 def run(run: Run) -> None:
-    """Write the tables `logs`, `roc` and `calibration`."""
-    seeds = run.seeds(range(5000, 5002 if run.smoke else 5040))
-    run.configure(logs=len(KINDS) * len(seeds))
-    rows = []
+    """Write the classifier of the package and the tables `logs`, `summary`, `confusion`, `roc`, `real`."""
+    counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
+    run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC)
     with run.phase("logs"):
-        for kind in run.track(list(KINDS), "injected faults"):
-            rows += scored([kind], seeds)
-    run.table("logs", rows)
-    run.table("roc", roc(rows))
-    run.table("calibration", calibration(rows))
+        tables = simulate_all(run, counts)
+    with run.phase("fit"):
+        model = fit(tables["fit"], tables["calibrate"])
+    digest = save_classifier(model, run.out / PATH.name)
+    run.configure(classifier=digest)
+    run.report(f"The package loads {PATH.name} of this folder from {PATH}: copy it there.")
+    logs = evaluate(model, tables["test"])
+    run.table("logs", logs)
+    run.table("summary", summarize(logs))
+    run.table("confusion", confusion(logs))
+    run.table("calibration", calibration(logs[logs["realistic"]]))
+    run.table("roc", roc(model, tables["test"]))
+    run.table("real", real(model, Path(__file__).parent / "results" / "real_pairs"))
 
 
 EXPERIMENT = Experiment(
     name="diagnosis_roc",
-    question="How often are the answers of `simlab diagnose` right?",
-    decision_rule="area under the ROC curve per detector on 400 logs, and rates at its own threshold",
+    question="How often does `simlab diagnose` name the cause?",
+    decision_rule="On logs of policies, engines, sizes and variants that the fit never saw: at least 85% of "
+    "the faults of realistic size (RMS log rho at least 1.5 times that without the fault) named first, at "
+    "most 5% confidently wrong (probability 0.6 or more on a wrong cause), logs without a fault named "
+    "rounding.",
     run=run,
-    minutes=1.0,
-    claims=(),
-    figures=(),
+    minutes=15.0,
+    kind="measurement",
 )

@@ -57,7 +57,7 @@ class Curves:
 
     @property
     def encoding(self) -> str:
-        """What lines and bands stand for."""
+        """Meaning of lines and bands."""
         dotted = " Dotted: best mean reward." if self.mark_best else ""
         return f"Lines: mean over initial policies; bands: 1 standard error.{dotted}"
 
@@ -109,7 +109,7 @@ class Forest:
 
 
 Kind = Curves | Forest | Custom
-"""The kinds of figures; `encoding` explains lines, bands, dots and bars."""
+"""Kind of a catalog row; `encoding` gives the meaning of lines, bands, dots and bars."""
 
 
 def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:

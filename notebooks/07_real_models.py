@@ -38,7 +38,7 @@ from simlab.models import MODELS, TransformerConfig
 from simlab.serving.calibration import calibrate, get_catalog_emulations, predict_log_rho, read_measured_pair
 from simlab.serving.engine_probe import Probe
 from simlab.serving.protocol import SamplingParams
-from simlab.tasks import END, PAD, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.warm_start import WarmStart, warm_start
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
@@ -74,7 +74,9 @@ config, params = load_checkpoint(checkpoint)
 
 # %%
 prompts = task.prompt_set("held_out")[: 8 if SMOKE else 128]
-sampling = SamplingParams(max_tokens=task.response_length, eos_token_id=END, pad_token_id=PAD)
+sampling = SamplingParams(
+    max_tokens=task.response_length, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
+)
 
 
 def run(run):
@@ -83,6 +85,8 @@ def run(run):
 
 probe = Experiment(name="probe", question="?", decision_rule="none", minutes=1, run=run)
 results = execute(probe, OUT / "probe")
+if "pairs" not in results.table_names:
+    raise SystemExit("No engine could be measured:\n" + "\n".join(results.table("failures")["error"]))
 results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
     ["tokens", "std_rho", "rms_log_rho", "router_flips"]
 ]

@@ -78,7 +78,7 @@ def print_steps() -> None:
         engines=find_pair("f32/vllm-bf16"),
         objective=resolve("ipo"),
         task=TASKS["recurrence"](),
-        model=MODELS["tiny"] if "tiny" in MODELS else next(iter(MODELS.values())),
+        model=MODELS["tiny-dense"],
     )
     params = init_params(jax.random.key(0), recipe.model)
     for name in ("ipo", "ipo+score_centering"):

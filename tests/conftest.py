@@ -1,18 +1,12 @@
-"""Strict JAX, one Hypothesis profile, no time limits, one folder of compiled programs for all workers."""
+"""Strict JAX, one Hypothesis profile, no time limits, programs kept and compiled as their tests need."""
 
 import os
 from pathlib import Path
 
-# JAX reads these when it is imported, here and in the processes that tests start. Every program is kept,
-# because most are small and compiled by each worker anew.
-PROGRAMS = Path(__file__).parents[1] / ".cache" / "tests" / "programs"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+import pytest
+from hypothesis import HealthCheck, settings
 
-import jax  # noqa: E402
-import pytest  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+from tests.compiling import compile_quickly, jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -22,6 +16,9 @@ settings.register_profile(
     "simlab", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("simlab")
+
+COMPILED_AS_FOR_A_RUN = ("contracts", "core", "engines", "engines_real", "formats", "models", "rollout")
+"""Folders whose tests promise bits of a run, so that its compiler options are under test, too."""
 
 MEMORY_LIMIT = 1.5e9
 """Bytes of a worker above which it drops its programs between two files."""
@@ -36,7 +33,8 @@ def _forget_programs(request):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _limit_memory():
+def _choose_compiler_options(request):
+    compile_quickly(request.path.relative_to(Path(__file__).parent).parts[0] not in COMPILED_AS_FOR_A_RUN)
     yield
     if _resident_bytes() > MEMORY_LIMIT:
         jax.clear_caches()

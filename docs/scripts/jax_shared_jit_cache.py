@@ -9,6 +9,7 @@ about collisions, so the count differs between processes. docs/jax_jit_cache.md 
 Run: python docs/scripts/jax_shared_jit_cache.py [--library equinox]
 """
 
+# pyright: reportMissingImports=false
 import argparse
 from dataclasses import dataclass
 

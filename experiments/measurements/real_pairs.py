@@ -37,7 +37,7 @@ from simlab.serving.open_engine import find_interpreter
 from simlab.serving.prompts import load_task_prompts, stack_prompts
 from simlab.serving.protocol import SamplingParams
 from simlab.serving.transformers_engine import TransformersEngine
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.checkpoints import load_tree
 
 HERE = Path(__file__).parents[1]
@@ -75,7 +75,9 @@ def lab_moe(smoke: bool) -> Subject:
     """The tiny MoE of the lab, warm-started on `add`, on held-out problems."""
     config = replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"]
     prompts = stack_prompts(load_task_prompts("add", 8 if smoke else 256))
-    sampling = SamplingParams(max_tokens=4 if smoke else 16, eos_token_id=END, pad_token_id=PAD)
+    sampling = SamplingParams(
+        max_tokens=4 if smoke else 16, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
+    )
     if smoke:
         params = init_params(jax.random.key(0), config)
         return Subject(config, params, prompts, sampling, get_catalog_emulations(CATALOG[:2]), {}, True)

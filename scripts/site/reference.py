@@ -73,8 +73,11 @@ def _signature(name: str, value: Any) -> str:
 def _catalog(catalog: Mapping[str, Any]) -> str:
     rows = ["| name | about |", "|---|---|"]
     for key, value in catalog.items():
-        has_own_text = inspect.isroutine(value) or inspect.isclass(value)
-        about = _summary(value.__doc__) if has_own_text else _summary(getattr(value, "source", ""))
+        described = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
+        text = getattr(value, "source", "") or (
+            described.__module__.startswith("simlab") and described.__doc__
+        )
+        about = _summary(text or "")
         rows.append(f"| `{key}` | {about.replace('|', chr(92) + '|')} |")
     return "\n".join(rows)
 

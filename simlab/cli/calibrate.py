@@ -34,8 +34,8 @@ def calibrate(
 ) -> None:
     """Compare the distribution of log rho of emulated engines with a measured one, by probability bin.
 
-    Distance 0 is a perfect prediction, 1 is no prediction. The figure shows the nearest emulation and the
-    first one given.
+    Distance 0 is a perfect prediction, 1 that of predicting no mismatch. The figure shows the nearest
+    emulation and the first one given.
     """
     from dataclasses import asdict
 

@@ -46,13 +46,12 @@ def demo(
             yes=True,
         )
     frame = result.frame(["infer_mantissa_bits"])
+    late = frame.query(f"step >= {3 * steps // 4}").pivot_table(
+        ["reward", "rms_log_rho"], "infer_mantissa_bits"
+    )
     rows = [
-        {
-            "mantissa bits": count,
-            "RMS log rho (nats)": round(float(late["rms_log_rho"].mean()), 4),
-            "reward": round(float(late["reward"].mean()), 3),
-        }
-        for count, late in frame[frame["step"] >= 3 * steps // 4].groupby("infer_mantissa_bits")
+        {"mantissa bits": bits, "RMS log rho (nats)": round(mismatch, 4), "reward": round(reward, 3)}
+        for bits, reward, mismatch in late[["reward", "rms_log_rho"]].itertuples()
     ]
     show(rows, False, f"Mean over the last quarter of {steps} steps; one initial policy, one seed")
     picture = draw(frame, out / "demo.png")
@@ -71,11 +70,13 @@ def draw(frame: "pd.DataFrame", path: Path) -> Path:
     for count, curve in frame.groupby("infer_mantissa_bits"):
         smooth = curve.set_index("step")[["rms_log_rho", "reward"]].rolling(5, min_periods=1).mean()
         for axis, metric in zip(axes, ("rms_log_rho", "reward"), strict=True):
-            axis.plot(smooth[metric], label=f"{count} bits")
+            axis.plot(smooth[metric], label=str(count))
     axes[0].set(
         title="Mismatch between the engines", xlabel="step", ylabel="RMS log rho (nats)", yscale="log"
     )
     axes[1].set(title="Reward of the policy", xlabel="step", ylabel="reward")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), title="mantissa bits", loc="outside right upper", frameon=False
+    )
     figure.savefig(path, dpi=150)
     return path

@@ -70,34 +70,36 @@ def figures(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list objectives --json`")
 def objectives(json: Json = False) -> None:
-    """Objectives and suffixes: where they come from and what can be overridden."""
-    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_names
+    """Objectives and suffixes: where they come from, what can be overridden, and the defaults."""
+    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_defaults
 
-    presets = {name: objective.source for name, objective in OBJECTIVES.items()}
-    suffixes = {f"+{name}": suffix.source for name, suffix in SUFFIXES.items()}
+    plain = override_defaults(named("reinforce"))
     rows = [
-        {"name": name, "source": source, "overrides": list(override_names(named(name)))}
-        for name, source in presets.items()
+        {"name": name, "source": objective.source, "overrides": override_defaults(objective)}
+        for name, objective in OBJECTIVES.items()
     ]
-    plain = set(override_names(named("reinforce")))
-    rows += [
-        {
-            "name": name,
-            "source": source,
-            "overrides": sorted(set(override_names(named(f"reinforce{name}"))) - plain),
-        }
-        for name, source in suffixes.items()
-    ]
+    for name, suffix in SUFFIXES.items():
+        added = override_defaults(named(f"reinforce+{name}"))
+        own = {key: value for key, value in added.items() if key not in plain}
+        rows.append({"name": f"+{name}", "source": suffix.source, "overrides": own})
     show(rows, json, "Objectives, and the suffixes that compose on any of them (grpo+tis)")
 
 
 @app.command(epilog="Example: `simlab list engines`")
 def engines(json: Json = False) -> None:
-    """Engines: the real software each stands for, and what it leaves out."""
+    """Engines: the real software each stands for, what it leaves out, and the default of both sides."""
     from simlab.engines import ENGINE_CARDS
+    from simlab.sweeps.config import DEFAULTS
 
+    default = str(DEFAULTS["engines"]).split("/")
     rows = [
-        {"name": name, "counterpart": card.counterpart, "leaves_out": card.leaves_out}
+        {
+            "name": name,
+            "counterpart": card.counterpart,
+            "leaves_out": card.leaves_out,
+            "backward": card.engine.projection.backward,
+            "default": name in default,
+        }
         for name, card in ENGINE_CARDS.items()
     ]
     show(rows, json, "Engines; two of them joined by / are a pair train/infer")

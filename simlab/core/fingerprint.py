@@ -19,7 +19,7 @@ GENERATED = ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__
 """Methods that a dataclass has without anybody's writing them."""
 
 
-def fingerprint(record: Any) -> str:
+def fingerprint(record: object) -> str:
     """Return 12 hexadecimal digits that equal records, and functions of equal code, share.
 
     Raises `ValueError` naming a part that is neither data nor Python code.

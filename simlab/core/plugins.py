@@ -90,7 +90,7 @@ def _forget(name: str, source: _Source) -> None:
     """Drop imported modules whose files have changed since, and compiled copies of the files."""
     changed = name in _IMPORTED or max(source.written.values()) > _STARTED
     loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) not in map(str, source.written):
+    if loaded is not None and getattr(loaded, "__file__", None) not in [str(path) for path in source.written]:
         del sys.modules[name]  # a module of that name, from another folder
     for path in source.written:
         for key, module in list(sys.modules.items()):

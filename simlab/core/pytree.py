@@ -81,7 +81,7 @@ REGISTERED: set[type] = set()
 """Every class that `pytree` has made."""
 
 
-def register_class(cls: Any) -> Any:
+def register_class(cls: Class) -> Class:
     """Register a dataclass as a pytree, unless it is one; return it."""
     if cls in REGISTERED:
         return cls

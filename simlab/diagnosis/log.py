@@ -33,9 +33,9 @@ class TokenLog:
     - `logp_train`, `logp_infer` [N]: log-probability at theta_old, nats, at least `LOWEST`.
     - `logp` [N]: log-probability at theta in the training engine.
     - `mask` [N]: whether the token is trained on.
-    - `ids`, `advantages` [N].
+    - `ids`, `advantages` [N]; `is_weight` [N]: the IS weight that multiplies the loss.
     - `experts_train`, `experts_infer` [N, layers x `top_k`]: routed experts.
-    - `step`, `group`, `rewards`, `version`, `update`, `micro_batch` [S]: see `schema.COLUMNS`.
+    - `step`, `group`, `rewards`, `version`, `update`, `micro_batch`, `worker` [S]: see `schema.COLUMNS`.
 
     None marks a column that the run did not log.
     """
@@ -48,6 +48,7 @@ class TokenLog:
     logp: np.ndarray | None = None
     ids: np.ndarray | None = None
     advantages: np.ndarray | None = None
+    is_weight: np.ndarray | None = None
     experts_train: np.ndarray | None = None
     experts_infer: np.ndarray | None = None
     top_k: int = 1
@@ -56,6 +57,7 @@ class TokenLog:
     version: np.ndarray | None = None
     update: np.ndarray | None = None
     micro_batch: np.ndarray | None = None
+    worker: np.ndarray | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -88,7 +90,17 @@ class TokenLog:
 
 
 OVER_TOKENS = frozenset(
-    ("logp_train", "logp_infer", "logp", "mask", "ids", "advantages", "experts_train", "experts_infer")
+    (
+        "logp_train",
+        "logp_infer",
+        "logp",
+        "mask",
+        "ids",
+        "advantages",
+        "is_weight",
+        "experts_train",
+        "experts_infer",
+    )
 )
 
 

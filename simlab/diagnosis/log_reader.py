@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simlab.diagnosis.log import Problem, TokenLog, printable
+from simlab.diagnosis.padding import drop_padding
 from simlab.diagnosis.rows import EXPERTS, MAX_REPORTED_ROWS, MAX_TOKENS, Ragged, check_rows, join_logs
-from simlab.diagnosis.schema import COLUMNS, find_column
+from simlab.diagnosis.schema import BROADCAST, COLUMNS, explain_missing, find_column
 from simlab.diagnosis.slime import read_slime
 
 MAX_LINE_BYTES = 2**27
+MAX_KEYS = 200
+REQUIRED = {name for name, spec in COLUMNS.items() if spec.required}
 TYPES = {"float": np.float32, "int": np.int64, "int16": np.int16, "text": object}
 Part = tuple[TokenLog | None, list[Problem]]
 
@@ -31,10 +36,11 @@ class ReadResult(NamedTuple):
     files: list[str]
 
 
-def read_log(path: Path) -> ReadResult:
-    """Return the token-level log in `path`: a file, or all logs of a directory.
+def read_log(path: Path, rename: Mapping[str, str] | None = None) -> ReadResult:
+    """Return the token-level log in `path`: a file, or all logs of a directory and its subdirectories.
 
     Reads Parquet and JSON lines with `schema.COLUMNS`, and `.pt` of slime's `--save-debug-train-data`.
+    `rename` maps names in the files to columns.
 
     Raises:
         FileNotFoundError: `path` has no log.
@@ -45,10 +51,10 @@ def read_log(path: Path) -> ReadResult:
     tokens = 0
     for file in files:
         mine = []
-        for log, found in _read(file):
+        for log, found in _read(file, rename or {}):
             mine += found
             if log is not None:
-                parts.append((file.name, log))
+                parts.append((file.name, _number_step(log, file)))
                 tokens += len(log.logp_train)
                 if tokens > MAX_TOKENS:
                     raise ValueError(f"A log must have at most {MAX_TOKENS:,} tokens: pass fewer files.")
@@ -61,46 +67,62 @@ def read_log(path: Path) -> ReadResult:
         reasons = "; ".join(map(str, problems[:3])) or "no token-level log"
         raise ValueError(printable(f"{path} must have a usable log, got: {reasons}"))
     log, found = join_logs(parts)
-    return ReadResult(log, problems + found, [file.name for file in files])
+    log, padded = drop_padding(log, path.name)
+    return ReadResult(log, problems + found + padded, [file.name for file in files])
+
+
+def _number_step(log: TokenLog, file: Path) -> TokenLog:
+    """Take the step from the file's name or its directory's if the file has no steps."""
+    number = re.search(r"step_?(\d{1,15})", file.stem) or re.search(r"step_?(\d{1,15})", file.parent.name)
+    if number is None or log.step.any():
+        return log
+    return replace(log, step=np.full(log.num_sequences, int(number[1])))
 
 
 def _list_files(path: Path) -> list[Path]:
     if path.is_dir():
         # Regular files only: a link could lead out of the directory.
-        inside = [file for file in sorted(path.iterdir()) if file.suffix in READERS and not file.is_symlink()]
-        files = [file for file in inside if file.is_file()]
+        files = [
+            Path(folder, name)
+            for folder, _, names in os.walk(path, followlinks=False)
+            for name in names
+            if Path(name).suffix in READERS
+        ]
+        files = [file for file in sorted(files) if not file.is_symlink() and file.is_file()]
         if not files:
             raise FileNotFoundError(f"{path} must have a log: a file that ends in {', '.join(READERS)}.")
         return files
     if not path.is_file():
         state = "is not a regular file" if path.exists() else "does not exist"
         raise FileNotFoundError(f"{path} {state}.")
+    if path.suffix in (".pkl", ".pickle"):
+        raise ValueError(f"{path.name}: a pickle can run code and is not read. Write Parquet or JSON lines.")
     if path.suffix not in READERS:
         raise ValueError(f"Log file must end in {', '.join(READERS)}, got {path.name}.")
     return [path]
 
 
-def _read(file: Path) -> Iterator[Part]:
+def _read(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
     """Yield the parts of a file; an error of the format ends this file only."""
     try:
-        yield from READERS[file.suffix](file)
+        yield from READERS[file.suffix](file, rename)
     except (ValueError, OSError, pa.ArrowException, MemoryError, OverflowError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         yield None, [Problem(file.name, None, text.removeprefix(f"{file.name}: ")[:300])]
 
 
-def _read_parquet(file: Path) -> Iterator[Part]:
+def _read_parquet(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
     # Dictionary-encoded text takes the memory of its dictionary, not of its rows.
     texts = [field.name for field in pq.read_schema(file) if pa.types.is_string(field.type)]
     with pq.ParquetFile(file, read_dictionary=texts) as source:
-        columns = {name: find_column(name) for name in source.schema_arrow.names}
+        columns = {name: find_column(name, rename) for name in source.schema_arrow.names}
         wanted = [name for name, column in columns.items() if column]
         twice = [name for name, count in Counter(source.schema_arrow.names).items() if count > 1]
         if twice:
             raise ValueError(f"column {printable(twice[0])} occurs twice")
-        if {"completion", "advantage"} <= set(columns):
-            raise ValueError("TRL's completions have no log-probs. Pass the directory of trainer_state.json.")
-        _check_size(source.metadata, wanted)
+        if not set(columns.values()) >= REQUIRED:
+            raise ValueError(explain_missing(source.schema_arrow.names))
+        _check_size(source.metadata, wanted, rename)
         first = 1
         for index in range(source.metadata.num_row_groups):
             rows = source.metadata.row_group(index).num_rows
@@ -110,11 +132,11 @@ def _read_parquet(file: Path) -> Iterator[Part]:
                 reason = f"unreadable to row {first + rows - 1}: {str(error).splitlines()[0][:200]}"
                 yield None, [Problem(file.name, first, reason)]
             else:
-                yield _check_table(file.name, first, table)
+                yield _check_table(file.name, first, table, rename)
             first += rows
 
 
-def _check_size(metadata: pq.FileMetaData, wanted: list[str]) -> None:
+def _check_size(metadata: pq.FileMetaData, wanted: list[str], rename: Mapping[str, str]) -> None:
     """Reject columns too large for memory before reading them: compression can hide their size."""
     claimed = dict.fromkeys(wanted, 0)
     for index in range(metadata.num_row_groups):
@@ -125,7 +147,7 @@ def _check_size(metadata: pq.FileMetaData, wanted: list[str]) -> None:
             if name in claimed:
                 claimed[name] += column.num_values
     for name, values in claimed.items():
-        if values > MAX_TOKENS and find_column(name) not in EXPERTS:
+        if values > MAX_TOKENS and find_column(name, rename) not in EXPERTS:
             raise ValueError(f"column {name} must have at most {MAX_TOKENS:,} values, got {values:,}")
     # 8 bytes while reading, and 2 to 4 afterwards.
     size, free = 12 * sum(claimed.values()), _free_memory()
@@ -140,10 +162,10 @@ def _free_memory() -> float:
         return math.inf
 
 
-def _check_table(file: str, first: int, table: pa.Table) -> Part:
+def _check_table(file: str, first: int, table: pa.Table, rename: Mapping[str, str]) -> Part:
     tokens, scalars, problems = {}, {}, []
     for name in table.column_names:
-        column = find_column(name)
+        column = find_column(name, rename)
         assert column is not None
         spec = COLUMNS[column]
         if column in tokens or column in scalars:
@@ -151,7 +173,10 @@ def _check_table(file: str, first: int, table: pa.Table) -> Part:
             continue
         try:
             array = table[name].combine_chunks()
-            if spec.over == "tokens":
+            if column in BROADCAST and not pa.types.is_nested(array.type):
+                values = _read_scalars(array, "float").astype(np.float32)
+                tokens[column] = Ragged(values, np.ones(len(values), np.int64))
+            elif spec.over == "tokens":
                 tokens[column] = _read_ragged(array, TYPES[spec.numbers])
             else:
                 scalars[column] = _read_scalars(array, spec.numbers)
@@ -191,9 +216,10 @@ def _read_scalars(array: pa.Array, numbers: str) -> np.ndarray:
     return values if numbers == "float" or not np.isfinite(values).all() else values.astype(np.int64)
 
 
-def _read_json_lines(file: Path) -> Iterator[Part]:
+def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
     rows: list[tuple[int, dict[str, Any]]] = []
     problems: list[Problem] = []
+    keys: dict[str, None] = {}
     with open(file, "rb") as lines:
         number = 0
         while line := lines.readline(MAX_LINE_BYTES):
@@ -204,7 +230,7 @@ def _read_json_lines(file: Path) -> Iterator[Part]:
                 )
                 break
             if line.strip():
-                row = _parse_row(line)
+                row = _parse_row(line, rename, keys)
                 if isinstance(row, str):
                     problems.append(Problem(file.name, number, row))
                 else:
@@ -213,6 +239,8 @@ def _read_json_lines(file: Path) -> Iterator[Part]:
         yield None, problems
         return
     yield None, problems
+    if not any(row.keys() >= REQUIRED for _, row in rows):
+        raise ValueError(explain_missing(keys))
     # The columns are those of most rows. Checking row by row keeps the row numbers.
     counts = Counter(name for _, row in rows for name in row)
     names = [name for name, count in counts.items() if 2 * count >= len(rows)]
@@ -230,44 +258,60 @@ def _read_json_lines(file: Path) -> Iterator[Part]:
         yield check_rows(file.name, number, tokens, scalars)
 
 
-def _parse_row(line: bytes) -> dict[str, Any] | str:
-    """Return the known columns of a line as arrays, or the reason to skip it."""
+def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) -> dict[str, Any] | str:
+    """Return the known columns of a line as arrays, or the reason to skip it; add its names to `keys`."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         return f"not JSON ({str(error)[:100]})"
     if not isinstance(row, dict):
         return "not a JSON object"
+    if len(keys) < MAX_KEYS:
+        keys |= dict.fromkeys(row)
+    is_nemo = "generation_logprobs" in row
     found = {}
     for name, value in row.items():
-        column = find_column(name)
+        column = find_column(name, rename)
         if column is None or value is None:
             continue
-        spec = COLUMNS[column]
-        try:
-            if spec.numbers == "text":
-                found[column] = np.array([str(value)], object)
-                continue
-            values = np.array(value, np.float32 if spec.numbers == "float" else np.float64)
-        except (ValueError, TypeError, OverflowError):
-            return f"{name} is not numeric"
-        if values.ndim != (1 if spec.over == "tokens" else 0):
-            return f"{name} is not {'a list of numbers' if spec.over == 'tokens' else 'one number'}"
-        if spec.numbers.startswith("int") and np.isfinite(values).all():
-            if (values != np.trunc(values)).any() or np.abs(values).max(initial=0) >= 2**53:
-                return f"{name} has values that are not integers"
-            values = values.astype(np.int64)
-        found[column] = np.atleast_1d(values)
+        # NeMo-RL writes one sample a line, each value in a list of one.
+        if is_nemo and isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        values = _parse_value(name, column, value)
+        if isinstance(values, str):
+            return values
+        found[column] = values
+    if is_nemo and "mask" in found and row.get("sample_loss_mask") in (0, 0.0, [0], [0.0]):
+        found["mask"] = np.zeros_like(found["mask"])
     return found
 
 
-def _read_torch(file: Path) -> Iterator[Part]:
+def _parse_value(name: str, column: str, value: Any) -> np.ndarray | str:
+    """Return the value of a column as an array, or the reason to skip its row."""
+    spec = COLUMNS[column]
+    try:
+        if spec.numbers == "text":
+            return np.array([str(value)], object)
+        values = np.array(value, np.float32 if spec.numbers == "float" else np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return f"{name} is not numeric"
+    if values.ndim != (1 if spec.over == "tokens" else 0) and (values.ndim or column not in BROADCAST):
+        return f"{name} is not {'a list of numbers' if spec.over == 'tokens' else 'one number'}"
+    if spec.numbers.startswith("int") and np.isfinite(values).all():
+        if (values != np.trunc(values)).any() or np.abs(values).max(initial=0) >= 2**53:
+            return f"{name} has values that are not integers"
+        values = values.astype(np.int64)
+    return np.atleast_1d(values)
+
+
+def _read_torch(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
+    del rename
     tokens, scalars, problems = read_slime(file)
     log, found = check_rows(file.name, 1, tokens, scalars)
     yield log, problems + found
 
 
-READERS: dict[str, Callable[[Path], Iterator[Part]]] = {
+READERS: dict[str, Callable[[Path, Mapping[str, str]], Iterator[Part]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_json_lines,
     ".pt": _read_torch,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simlab.diagnosis.log import LOWEST, OVER_TOKENS, Problem, TokenLog
-from simlab.diagnosis.schema import COLUMNS, RECORD_NAMES
+from simlab.diagnosis.schema import BROADCAST, COLUMNS, RECORD_NAMES, explain_missing
 
 MAX_TOKENS = 10**8
 """Maximum number of tokens of a log; the derived arrays of more would not fit into memory."""
@@ -42,11 +42,10 @@ def check_rows(
         tokens: Columns over tokens.
         scalars: Columns over sequences.
     """
-    missing = [name for name, spec in COLUMNS.items() if spec.required and name not in tokens]
-    if missing:
-        reason = f"column {' or '.join(_allowed_names(missing[0]))} is missing"
-        return None, [Problem(file, None, reason)]
+    if any(spec.required and name not in tokens for name, spec in COLUMNS.items()):
+        return None, [Problem(file, None, explain_missing([*tokens, *scalars]))]
     lengths = tokens["logp_train"].lengths
+    tokens = {name: _broadcast(name, column, lengths) for name, column in tokens.items()}
     reasons = np.full(len(lengths), "", object)
     _check_lengths(reasons, tokens)
     _check_values(reasons, tokens)
@@ -61,8 +60,11 @@ def check_rows(
     return (_build_log(good, tokens, scalars) if good.any() else None), problems
 
 
-def _allowed_names(column: str) -> tuple[str, ...]:
-    return (column, *COLUMNS[column].aliases)
+def _broadcast(name: str, column: Ragged, lengths: np.ndarray) -> Ragged:
+    """Repeat one advantage or weight per sequence for its tokens."""
+    if name not in BROADCAST or not (column.lengths == 1).all() or len(column.lengths) != len(lengths):
+        return column
+    return Ragged(np.repeat(column.values, np.maximum(lengths, 0)), lengths)
 
 
 def _set_reason(reasons: np.ndarray, rows: np.ndarray, why) -> None:
@@ -99,7 +101,7 @@ def _width(column: Ragged, lengths: np.ndarray) -> int:
 
 def _check_values(reasons: np.ndarray, tokens: Mapping[str, Ragged]) -> None:
     masks = tokens.get("mask")
-    for name in (*LOGPS, "advantages"):
+    for name in (*LOGPS, "advantages", "is_weight"):
         column = tokens.get(name)
         if column is None:
             continue

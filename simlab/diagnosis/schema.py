@@ -1,5 +1,6 @@
 """The columns of a token-level log: Parquet or JSON lines, one row per sequence."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,23 +26,44 @@ COLUMNS: dict[str, Column] = {
         "float",
         "log-probability at theta_old, training engine; nats",
         required=True,
-        aliases=("old_log_probs", "old_log_prob", "old_per_token_logps"),
+        aliases=(
+            "old_log_probs",
+            "old_log_prob",
+            "old_per_token_logps",
+            "prev_logprobs",
+            "trainer_logprobs",
+            "prox_logp",
+        ),
     ),
     "logp_infer": Column(
         "tokens",
         "float",
         "log-probability as the inference engine reported it; nats",
         required=True,
-        aliases=("rollout_log_probs", "sampling_per_token_logps"),
+        aliases=(
+            "rollout_log_probs",
+            "sampling_per_token_logps",
+            "generation_logprobs",
+            "inference_logprobs",
+            "logprobs",
+        ),
     ),
     "logp": Column(
         "tokens", "float", "log-probability in the forward pass of the update", aliases=("log_prob",)
     ),
     "mask": Column(
-        "tokens", "int", "nonzero at the tokens that are trained on", aliases=("response_mask", "loss_mask")
+        "tokens",
+        "int",
+        "nonzero at the tokens that are trained on",
+        aliases=("response_mask", "loss_mask", "token_loss_mask"),
     ),
-    "ids": Column("tokens", "int", "token ids of the response", aliases=("responses", "completion_ids")),
+    "ids": Column(
+        "tokens", "int", "token ids of the response", aliases=("responses", "completion_ids", "token_ids")
+    ),
     "advantages": Column("tokens", "float", "advantage of each token"),
+    "is_weight": Column(
+        "tokens", "float", "IS weight that multiplies the loss", aliases=("rollout_is_weights",)
+    ),
     "experts_train": Column(
         "tokens", "int16", "routed experts of each token in the training engine, flattened [layers, top_k]"
     ),
@@ -51,12 +73,15 @@ COLUMNS: dict[str, Column] = {
     "top_k": Column("sequence", "int", "experts per token and layer, for the two above"),
     "step": Column("sequence", "int", "training step", aliases=("global_step", "rollout_id")),
     "group": Column("sequence", "text", "the prompt, by any name", aliases=("uid", "group_index")),
-    "reward": Column("sequence", "float", "reward of the sequence", aliases=("score",)),
+    "reward": Column("sequence", "float", "reward of the sequence", aliases=("score", "rewards")),
     "version": Column(
         "sequence", "int", "updates that the sampling weights had seen", aliases=("weight_version",)
     ),
     "update": Column("sequence", "int", "updates between `logp_train` and `logp`; 0: none"),
-    "micro_batch": Column("sequence", "int", "the micro-batch of `logp`"),
+    "micro_batch": Column("sequence", "int", "the micro-batch of `logp`", aliases=("micro_step",)),
+    "worker": Column(
+        "sequence", "int", "the inference worker that sampled the sequence", aliases=("worker_id",)
+    ),
 }
 """Only `logp_train` and `logp_infer` are required; detectors that lack a column report `cannot tell`."""
 
@@ -64,8 +89,44 @@ RECORD_NAMES = {"reward": "rewards"}
 """Columns with another name in `TokenLog`."""
 
 
-def find_column(name: str) -> str | None:
-    """Return the column with the name or alias `name`, or None."""
+BROADCAST = ("advantages", "is_weight")
+"""Columns over tokens that may hold one number per sequence."""
+
+# Logs without log-probabilities: the columns that tell them, and what to do instead.
+TEXT_ONLY: dict[tuple[str, ...], str] = {
+    ("completion", "advantage"): (
+        "TRL's completions have no log-probs. Pass the directory of trainer_state.json."
+    ),
+    ("input", "output", "score"): (
+        "verl's trainer.rollout_data_dir has text only, no log-probs. Set actor_rollout_ref.rollout."
+        "calculate_log_probs=True and write dumps with SIMLAB_VERL_DUMP (docs/verl.md)."
+    ),
+    ("head_version", "tail_version"): (
+        "AReaL's dump_to_file has text only, no log-probs. Write `prox_logp` and `logprobs` of the training "
+        "batch to JSON lines."
+    ),
+}
+
+
+def find_column(name: str, rename: Mapping[str, str] | None = None) -> str | None:
+    """Return the column with the name or alias `name`, or None; `rename` maps other names to columns."""
+    name = (rename or {}).get(name, name)
     if name in COLUMNS:
         return name
     return next((column for column, spec in COLUMNS.items() if name in spec.aliases), None)
+
+
+def explain_missing(found: Iterable[str]) -> str:
+    """Return why a file with the columns `found` is not a token-level log."""
+    names = list(dict.fromkeys(found))
+    for markers, reason in TEXT_ONLY.items():
+        if set(markers) <= set(names):
+            return reason
+    columns = {find_column(name) for name in names}
+    lacking = [
+        " or ".join((name, *spec.aliases))
+        for name, spec in COLUMNS.items()
+        if spec.required and name not in columns
+    ]
+    missing, shown = "; column ".join(lacking), ", ".join(names[:40]) or "none"
+    return f"column {missing} is missing. Columns found: {shown}. Use --rename FOUND=logp_train."

@@ -1,4 +1,4 @@
-"""Read slime's `--save-debug-train-data`: one `.pt` per rollout and rank."""
+"""Read `.pt` dumps of slime and miles: `--save-debug-train-data`, and miles' `policy_loss_debug`."""
 
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,14 @@ TOKENS = {
     "loss_masks": "mask",
     "advantages": "advantages",
 }
+# miles' policy_loss_debug: what one call of the loss saw.
+LOSS_TOKENS = {
+    "old_log_probs": "logp_train",
+    "rollout_log_probs": "logp_infer",
+    "train_log_probs": "logp",
+    "local_loss_mask": "mask",
+    "advantages": "advantages",
+}
 SAMPLES = {
     "raw_reward": "reward",
     "rewards": "reward",
@@ -31,12 +39,13 @@ def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], li
         ValueError: The pickle needs more than arrays, or is not a slime dump.
     """
     content = load(path)
-    data = content.get("rollout_data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
+    data = _find_samples(content)
+    if data is None:
         raise ValueError(
             f"{path.name} must be a dump of slime's --save-debug-train-data, got no rollout_data"
         )
-    tokens = {column: _ragged(data[key], key) for key, column in TOKENS.items() if key in data}
+    names = LOSS_TOKENS if "train_log_probs" in data else TOKENS
+    tokens = {column: _ragged(data[key], key) for key, column in names.items() if key in data}
     if "tokens" in data and "response_lengths" in data:
         tokens["ids"] = _responses(data["tokens"], data["response_lengths"])
     count = len(next(iter(tokens.values())).lengths) if tokens else 0
@@ -55,6 +64,21 @@ def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], li
             else:
                 scalars[column] = values
     return tokens, scalars, problems
+
+
+def _find_samples(content: Any) -> dict[str, Any] | None:
+    """Return lists over samples by key, from any of the layouts."""
+    if not isinstance(content, dict):
+        return None
+    if isinstance(content.get("rollout_data"), dict):
+        return content["rollout_data"]
+    samples = content.get("samples")
+    if isinstance(samples, list) and samples and all(isinstance(sample, dict) for sample in samples):
+        # slime's format_version 2: one dict per sample.
+        keys = [key for key in samples[0] if all(key in sample for sample in samples)]
+        names = {"response_length": "response_lengths", "loss_mask": "loss_masks", "reward": "rewards"}
+        return {names.get(key, key): [sample[key] for sample in samples] for key in keys}
+    return content if {"train_log_probs", "rollout_log_probs"} <= content.keys() else None
 
 
 def _integer(value: Any) -> int:

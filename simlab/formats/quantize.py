@@ -11,7 +11,14 @@ from simlab.core.pytree import Flag
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
 from simlab.formats.gradients import GRADIENTS, Quantized, Recipe, elements_through, quantize_through
-from simlab.formats.rounding import OVERFLOWS, ROUNDINGS, Rounding, StochasticRounding
+from simlab.formats.rounding import (
+    OVERFLOWS,
+    ROUNDINGS,
+    Rounding,
+    StochasticRounding,
+    is_on_host,
+    prepare_format,
+)
 from simlab.formats.scale_rules import multiply
 from simlab.formats.scaling import SCALINGS, Scaling, expand_scale
 
@@ -90,6 +97,9 @@ def _prepare(x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: 
         )
     if scaling is not None:
         scaling.scale_shape(x.shape)
+    # Below, in a function with a gradient of its own, every number is traced.
+    if is_on_host(fmt, rounding, saturate):
+        fmt = prepare_format(fmt, rounding, saturate)
     return x.astype(jnp.float32), Recipe(fmt, rounding, saturate, scaling, key)
 
 

@@ -7,7 +7,7 @@ multiply-add, and simplify a literal `(x + c) - c` away.
 """
 
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,6 +107,8 @@ def round_to_format(
         raise TypeError(f"round_to_format takes float32, not {x.dtype}")
     if isinstance(rounding, StochasticRounding) and key is None:
         raise ValueError("stochastic rounding needs key=, a key of jax.random")
+    if is_on_host(fmt, rounding, overflow):
+        fmt = prepare_format(fmt, rounding, overflow)
     return _round(x, fmt, rounding, overflow, key)
 
 
@@ -148,9 +150,11 @@ class PreparedFormat(Format):
 def prepare_format(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> PreparedFormat:
     """Return `fmt` with its constants, for use with this mode and rule only.
 
-    Rounding to it gives the same bits. A program that prepares a traced format outside its loops computes the
-    constants once; otherwise every fused kernel computes them again.
+    Rounding to it gives the same bits. Constants of numbers that are known are derived on the host. A program
+    that prepares a traced format outside its loops computes them once, otherwise in every fused kernel.
     """
+    if isinstance(fmt, PreparedFormat):
+        return fmt
     numbers = {field.name: getattr(fmt, field.name) for field in fields(Format)}
     return PreparedFormat(**numbers, constants=_bit_constants(fmt, rounding, saturate))
 
@@ -196,7 +200,7 @@ def _round_by_chance(bits: Array, constants: BitConstants, fmt: Format, words: A
     magnitude, lowest = bits & jnp.uint32(SIGN - 1), constants.lowest << jnp.uint32(MANTISSA_BITS)
     subnormal = magnitude < lowest
     lifted = jnp.where(subnormal, _bits(_float(magnitude) + _float(lowest)), magnitude)
-    mantissa_bits = jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32) & jnp.uint32(31)
+    mantissa_bits = _word(fmt.mantissa_bits) & jnp.uint32(31)
     chance = (words >> jnp.uint32(9)) >> mantissa_bits
     carried = lifted + chance & (jnp.uint32(ALL) << (jnp.uint32(MANTISSA_BITS) - mantissa_bits))
     rounded = jnp.where(subnormal, _bits(_float(carried) - _float(lowest)), carried) | bits & jnp.uint32(SIGN)
@@ -211,68 +215,81 @@ def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturat
     # Chance may take any magnitude upward, too.
     mode = ROUNDINGS["nearest_away"] if isinstance(rounding, StochasticRounding) else rounding
     assert isinstance(mode, Rounding)
-    has_sign = jnp.signbit(fmt.min_finite)
-    zero = jnp.where(fmt.negative_zero, jnp.uint32(SIGN), jnp.uint32(0))
+    xp = np if is_on_host(fmt, mode, saturate) else jnp
+    # Words wrap round at 2^32.
+    with np.errstate(over="ignore"):
+        limits = _range_constants(xp, fmt, mode, saturate)
+        return BitConstants(**limits, **_grid_constants(xp, fmt, mode, limits["first"]))
 
-    # Special values. A magnitude is bits & magnitude_mask - first, and special beyond `last`: without a sign
-    # bit, negative numbers look larger than any NaN and share its fate; without a zero, it wraps round.
-    first = jnp.where(has_sign, jnp.uint32(0), jnp.uint32(1))
-    infinity_special = ~(saturate | jnp.isfinite(fmt.overflow_value))
-    last = jnp.where(infinity_special, jnp.uint32(INFINITY - 1), jnp.uint32(INFINITY)) - first
-    stays_nan = saturate | jnp.isnan(fmt.nan_value)
-    quiet = jnp.where(jnp.isnan(fmt.overflow_value) | ~has_sign, jnp.uint32(QUIET_NAN), jnp.uint32(0))
 
-    # The range. Where the mode stops at its last number, or the rule saturates, that replaces what is beyond.
+def is_on_host(*numbers: Any) -> bool:
+    """Return whether all numbers in these trees are Python's or NumPy's, known when a program is traced."""
+    return not any(isinstance(leaf, Array) for leaf in jax.tree.leaves(numbers))
+
+
+def _range_constants(xp: Any, fmt: Format, mode: Rounding, saturate: Flag) -> dict[str, Any]:
+    word, has_sign, beyond = xp.uint32, xp.signbit(fmt.min_finite), _bits(fmt.overflow_value, xp)
+    # A magnitude is bits & magnitude_mask - first, and special beyond `last`: without a sign bit, negative
+    # numbers look larger than any NaN and share its fate; without a zero, it wraps round.
+    first = xp.where(has_sign, word(0), word(1))
+    stops, stays_nan = saturate | xp.isfinite(fmt.overflow_value), saturate | xp.isnan(fmt.nan_value)
+    quiet = xp.where(xp.isnan(fmt.overflow_value) | ~has_sign, word(QUIET_NAN), word(0))
+    zero = xp.where(fmt.negative_zero, word(SIGN), word(0))
     is_float32 = fmt.mantissa_bits == MANTISSA_BITS
-    top = jnp.where(is_float32, jnp.uint32(INFINITY), _bits(fmt.max_finite))
-    bottom = jnp.where(is_float32, jnp.uint32(SIGN | INFINITY), _bits(fmt.min_finite))
-    bottom = jnp.where(has_sign, bottom, jnp.uint32(ALL))
-    stops, beyond = saturate | jnp.isfinite(fmt.overflow_value), _bits(fmt.overflow_value)
+    top = xp.where(is_float32, word(INFINITY), _bits(fmt.max_finite, xp))
+    bottom = xp.where(is_float32, word(SIGN | INFINITY), _bits(fmt.min_finite, xp))
+    bottom = xp.where(has_sign, bottom, word(ALL))
+    return {
+        "magnitude_mask": xp.where(has_sign, word(SIGN - 1), word(ALL)),
+        "first": first,
+        "last": xp.where(stops, word(INFINITY), word(INFINITY - 1)) - first,
+        "special_mask": xp.where(stays_nan, ~quiet, zero),
+        "special_flip": xp.where(stays_nan, quiet, _bits(fmt.nan_value, xp)),
+        "top": top,
+        "bottom": bottom,
+        # A mode that does not grow stops at the last number; so does the rule that saturates.
+        "above_top": xp.where(stops | (mode.carry_positive == 0), top, beyond),
+        "below_bottom": xp.where(stops | (mode.carry_negative == 0), bottom, beyond | word(SIGN)),
+        "vanished": xp.where(has_sign, zero, _bits(fmt.min_finite, xp)),
+    }
 
-    # The grid. Below the biased exponent `lowest` (0 where float32 says that) the quantum no longer shrinks;
-    # `dropped` less the exponent is the number of float32's last bits that the format lacks.
-    shared, mantissa_bits = fmt.min_exponent <= FLOAT32_MIN_EXPONENT, _word(fmt.mantissa_bits)
-    lowest = jnp.where(shared, jnp.uint32(0), _word(fmt.min_exponent + EXPONENT_BIAS))
-    subnormal = jnp.uint32(2 * SMALLEST_NORMAL) >> (mantissa_bits & jnp.uint32(31))
-    normal = (lowest - mantissa_bits) << jnp.uint32(MANTISSA_BITS)
-    quantum = jnp.where(shared, subnormal >> jnp.uint32(1), normal)
-    half = jnp.where(shared, subnormal >> jnp.uint32(2), normal - jnp.uint32(SMALLEST_NORMAL))
 
-    # The mode. Magnitudes below the quantum grow to it beyond `threshold`; e8m0 has one more number there.
-    halved, directed = mode.carry_positive == 0.5, mode.carry_positive != mode.carry_negative
-    after_half = jnp.where(has_sign, half - jnp.uint32(1), jnp.uint32(0x005FFFFF))
-    vanished = jnp.where(has_sign, zero, _bits(fmt.min_finite))
-    above = jnp.where(mode.ties_even, half, after_half)
-    return BitConstants(
-        magnitude_mask=jnp.where(has_sign, jnp.uint32(SIGN - 1), jnp.uint32(ALL)),
-        first=first,
-        last=last,
-        special_mask=jnp.where(stays_nan, ~quiet, zero),
-        special_flip=jnp.where(stays_nan, quiet, _bits(fmt.nan_value)),
-        top=top,
-        bottom=bottom,
-        above_top=jnp.where(stops | (mode.carry_positive == 0), top, beyond),
-        below_bottom=jnp.where(stops | (mode.carry_negative == 0), bottom, beyond | jnp.uint32(SIGN)),
-        lowest=lowest,
-        dropped=lowest + jnp.uint32(MANTISSA_BITS) - mantissa_bits,
-        quantum=quantum - first,
-        grown=quantum | jnp.uint32(SIGN),
-        vanished=vanished,
-        directed=jnp.where(directed & ~is_float32, jnp.uint32(SIGN), jnp.uint32(0)),
-        away=jnp.where((mode.carry_positive > 0) & ~is_float32, jnp.uint32(ALL), jnp.uint32(0)),
-        halved=_word(halved),
+def _grid_constants(xp: Any, fmt: Format, mode: Rounding, first: Any) -> dict[str, Any]:
+    word, has_sign, mantissa_bits = xp.uint32, xp.signbit(fmt.min_finite), _word(fmt.mantissa_bits, xp)
+    is_touched, nearest = fmt.mantissa_bits != MANTISSA_BITS, mode.carry_positive == 0.5
+    # Below the biased exponent `lowest` (0 where float32 says that) the quantum no longer shrinks; `dropped`
+    # less the exponent is the number of float32's last bits that the format lacks.
+    shared = fmt.min_exponent <= FLOAT32_MIN_EXPONENT
+    lowest = xp.where(shared, word(0), _word(fmt.min_exponent + EXPONENT_BIAS, xp))
+    subnormal = word(2 * SMALLEST_NORMAL) >> (mantissa_bits & word(31))
+    normal = (lowest - mantissa_bits) << word(MANTISSA_BITS)
+    quantum = xp.where(shared, subnormal >> word(1), normal)
+    half = xp.where(shared, subnormal >> word(2), normal - word(SMALLEST_NORMAL))
+    # Magnitudes below the quantum grow to it beyond `threshold`; e8m0 has its smallest number there.
+    before_half = xp.where(has_sign, half - word(1), word(SMALLEST_NORMAL * 3 // 4 - 1))
+    smallest = xp.where(has_sign, word(0), _bits(fmt.min_finite, xp))
+    threshold = xp.where(nearest, xp.where(mode.ties_even, half, before_half), smallest)
+    directed = (mode.carry_positive != mode.carry_negative) & is_touched
+    return {
+        "lowest": lowest,
+        "dropped": lowest + word(MANTISSA_BITS) - mantissa_bits,
+        "quantum": quantum - first,
+        "grown": quantum | word(SIGN),
+        "threshold": threshold - first,
+        "directed": xp.where(directed, word(SIGN), word(0)),
+        "away": xp.where((mode.carry_positive > 0) & is_touched, word(ALL), word(0)),
+        "halved": _word(nearest, xp),
         # The implicit bit is odd. All bits are set, so that the last is, where every tie grows.
-        tie_bits=jnp.where(mode.ties_even, jnp.uint32(SMALLEST_NORMAL), jnp.uint32(ALL)),
-        threshold=jnp.where(halved, above, vanished & jnp.uint32(SIGN - 1)) - first,
-    )
+        "tie_bits": xp.where(mode.ties_even, word(SMALLEST_NORMAL), word(ALL)),
+    }
 
 
-def _word(value: Integer | Flag) -> Array:
-    return jnp.asarray(value).astype(jnp.uint32)
+def _word(value: Integer | Flag, xp: Any = jnp) -> Array:
+    return xp.asarray(value).astype(xp.uint32)
 
 
-def _bits(value: Scalar) -> Array:
-    return lax.bitcast_convert_type(jnp.asarray(value, jnp.float32), jnp.uint32)
+def _bits(value: Scalar, xp: Any = jnp) -> Array:
+    return xp.asarray(value, xp.float32).view(xp.uint32)
 
 
 def _float(bits: Array) -> Array:

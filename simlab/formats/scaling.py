@@ -180,10 +180,10 @@ def _squared_error(x: Array, scale: Array, fmt: Format, scaling: Scaling) -> Arr
 def has_error(ratio: Array, elements: Array, fmt: Format, errors: tuple[str, ...]) -> Array:
     """Return where rounding `ratio`, x over its scale, to `elements` makes one of `errors`."""
     saturated = (ratio > fmt.max_finite) | (ratio < fmt.min_finite)
-    kinds = dict(zip(ERRORS, (saturated, elements == 0, ~saturated & (elements != 0)), strict=True))
+    kinds = zip(ERRORS, (saturated, elements == 0, ~saturated & (elements != 0)), strict=True)
     found = jnp.zeros(ratio.shape, bool)
-    for error in errors:
-        found = found | kinds[error]
+    for error, made in kinds:
+        found = found | made if error in errors else found
     return found
 
 

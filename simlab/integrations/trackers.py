@@ -1,11 +1,12 @@
 """Export the curves of a finished sweep to trackio or Weights & Biases, with verl's metric names."""
 
+# pyright: reportMissingImports=false
 import math
+from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.metrics import VERL_ALIASES
 from simlab.sweeps.result import OWN, SweepResult
 
@@ -41,7 +42,7 @@ def _wandb() -> Any:
 TRACKERS = {"trackio": _trackio, "wandb": _wandb}
 
 
-def log_result(result: SweepResult, tracker: str, project: str, **options: Any) -> int:
+def log_result(result: SweepResult, tracker: str, project: str, **options: Json) -> int:
     """Log every run of a sweep as one run of a tracker.
 
     A run is named by its arm and key, belongs to the group of its arm, and carries its config.
@@ -63,31 +64,35 @@ def log_result(result: SweepResult, tracker: str, project: str, **options: Any) 
         >>> log_result(simlab.load("runs/first_sweep"), "trackio", project="precision")
     """
     library = lookup(TRACKERS, tracker, "tracker")()
-    steps = result.steps()
-    metrics = [name for name in steps if name not in ("run", "step")]
-    runs = result.stored_runs()
-    for _, run in runs.iterrows():
+    steps = result.steps().sort_values("step")
+    metrics = [str(name) for name in steps if name not in ("run", "step")]
+    runs: list[dict[str, Any]] = result.stored_runs().to_dict("records")  # pyright: ignore[reportAssignmentType]
+    for run in runs:
         name = f"{run['arm']} {run['run'][:8]}"
         library.init(project=project, name=name, group=str(run["arm"]), config=config_of(run), **options)
-        rate = float(run.get("optimizer.learning_rate", math.nan))
-        for _, row in steps[steps["run"] == run["run"]].sort_values("step").iterrows():
-            values = {
-                VERL_NAMES.get(metric, PREFIX + metric): float(row[metric])
-                for metric in metrics
-                if math.isfinite(row[metric])
-            }
-            if math.isfinite(rate) and "learning_rate_factor" in metrics:
-                values["actor/lr"] = rate * float(row["learning_rate_factor"])
-            library.log(values, step=int(row["step"]))
+        for row in steps.loc[steps["run"] == run["run"]].to_dict("records"):
+            library.log(named_values(row, metrics, run.get("optimizer.learning_rate")), step=int(row["step"]))
         library.finish()
     return len(runs)
 
 
-def config_of(run: pd.Series) -> dict[str, Any]:
+def named_values(row: Mapping[str, float], metrics: list[str], rate: float | None) -> dict[str, float]:
+    """Return the finite metrics of one step by verl's names, with the learning rate if it is known."""
+    values = {
+        VERL_NAMES.get(metric, PREFIX + metric): float(row[metric])
+        for metric in metrics
+        if math.isfinite(row[metric])
+    }
+    if rate is not None and math.isfinite(rate) and "learning_rate_factor" in metrics:
+        values["actor/lr"] = rate * float(row["learning_rate_factor"])
+    return values
+
+
+def config_of(run: Mapping[str, object]) -> dict[str, Json]:
     """Return the config columns of a run as plain values, without those that are empty."""
-    plain = {str(name): value for name, value in run.items() if name not in OWN}
+    plain = {name: getattr(value, "tolist", lambda value=value: value)() for name, value in run.items()}
     return {
-        name: value.tolist() if hasattr(value, "tolist") else value
+        name: value
         for name, value in plain.items()
-        if value is not None and not (isinstance(value, float) and math.isnan(value))
+        if name not in OWN and value is not None and not (isinstance(value, float) and math.isnan(value))
     }

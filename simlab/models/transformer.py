@@ -15,20 +15,21 @@ from jaxtyping import PyTree
 
 from simlab.engines import (
     Engine,
+    HeldWeights,
+    Linear,
     add_residual,
     attend,
     combine_experts,
     find_engine,
     linear,
     log_softmax,
-    quantize_operand,
+    quantize_weights,
     rms_norm,
     route,
     softmax,
     store,
     store_cache,
 )
-from simlab.formats import Quantized
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
 from simlab.models.parameters import Params
@@ -103,22 +104,22 @@ def prepare(params: Params, config: TransformerConfig, engine: Engine) -> Weight
         "embedding": store(params["embedding"], engine.elementwise),
         "layers": tuple(_prepare_layer(layer, engine) for layer in params["layers"]),
         "norm": store(params["norm"], engine.elementwise),
-        "lm_head": quantize_operand(head, engine.lm_head.weights),
+        "lm_head": quantize_weights(head, engine.lm_head),
     }
 
 
 def _prepare_layer(layer: Params, engine: Engine) -> Weights:
-    def quantized(w: Array) -> Quantized:
-        return quantize_operand(w, engine.projection.weights)
-
+    experts = engine.experts or engine.projection
     prepared: Weights = {}
     for name, weight in layer.items():
         if name == "router":
-            prepared[name] = quantize_operand(weight, engine.router.weights)
+            prepared[name] = quantize_weights(weight, engine.router)
         elif weight.ndim == 1:
             prepared[name] = store(weight, engine.elementwise)
+        elif weight.ndim == 3:
+            prepared[name] = jax.vmap(lambda w: quantize_weights(w, experts))(weight)
         else:
-            prepared[name] = jax.vmap(quantized)(weight) if weight.ndim == 3 else quantized(weight)
+            prepared[name] = quantize_weights(weight, engine.projection)
     return prepared
 
 
@@ -206,7 +207,7 @@ def _self_attention(
     keys, values = store_cache(keys, engine), store_cache(values, engine)
     cache = extended(cache, keys, values, reading.start)
     mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
-    o = linear(mixed, layer["o"], engine)
+    o = linear(mixed, layer["o"], engine.reduced)
     states = {"qkv": projected, "queries": queries, "keys": keys, "values": values}
     return o, cache, states | {"attention": mixed, "o": o}
 
@@ -233,7 +234,7 @@ def _mlp(
 ) -> tuple[Array, None, States]:
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
-    states = _swiglu(layer["gate_up"], layer["down"], engine, x)
+    states = _swiglu(layer["gate_up"], layer["down"], engine, (engine.projection, engine.reduced), x)
     return states["down"], None, states
 
 
@@ -248,21 +249,24 @@ def _experts(
     if replayed is not None:
         used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
-    outputs = jax.vmap(lambda gate_up, down: _swiglu(gate_up, down, engine, x)["down"], out_axes=-2)(
-        layer["gate_up"], layer["down"]
-    )
+    products = engine.experts or engine.projection, engine.experts or engine.reduced
+    outputs = jax.vmap(
+        lambda gate_up, down: _swiglu(gate_up, down, engine, products, x)["down"], out_axes=-2
+    )(layer["gate_up"], layer["down"])
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
     combined = combine_experts(outputs, shares, engine)
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> States:
+def _swiglu(
+    gate_up: HeldWeights, down: HeldWeights, engine: Engine, products: tuple[Linear, Linear], x: Array
+) -> States:
     """Return every step of SwiGLU of x [B, T, D]; `down` is the result."""
-    both = linear(x, gate_up, engine)
+    both = linear(x, gate_up, products[0])
     gate, up = jnp.split(both, 2, axis=-1)
     activated = store(jax.nn.silu(gate), engine.elementwise)
     gated = store(activated * up, engine.elementwise)
-    result = linear(gated, down, engine)
+    result = linear(gated, down, products[1])
     return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 

@@ -1,5 +1,6 @@
 """Divergences of one token: over {sampled token, any other token}, and which policy is the anchor."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -58,6 +59,16 @@ def symmetric_binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
     return jnp.maximum(binary_kl(log_p, log_q, floor), binary_kl(log_q, log_p, floor))
 
 
+def most_probable(logp: Array, top_k: Scalar) -> Array:
+    """Return which of the tokens [..., V] are the `top_k` most probable ones; of equal ones the first."""
+    size = logp.shape[-1]
+    if isinstance(top_k, int | float):
+        _, ids = jax.lax.top_k(logp, math.ceil(min(top_k, size)))
+        return jnp.put_along_axis(jnp.zeros(logp.shape, bool), ids, True, axis=-1, inplace=False)
+    # A traced number has no shape to select by.
+    return jnp.argsort(jnp.argsort(-logp, axis=-1), axis=-1).astype(jnp.float32) < top_k
+
+
 def head_and_rest(batch: TokenBatch, top_k: Scalar) -> tuple[Array, Array, Array, Array, Array]:
     """Merge all tokens but the sampler's `top_k` most probable ones and the sampled one.
 
@@ -75,9 +86,8 @@ def head_and_rest(batch: TokenBatch, top_k: Scalar) -> tuple[Array, Array, Array
     assert batch.logp_vocabulary is not None
     assert batch.logp_infer_vocabulary is not None
     log_p, log_mu = jax.lax.stop_gradient(batch.logp_vocabulary), batch.logp_infer_vocabulary
-    ranks = jnp.argsort(jnp.argsort(-log_mu, axis=-1), axis=-1).astype(jnp.float32)
     sampled = jnp.asarray(batch.tokens)[..., None] == jnp.arange(log_mu.shape[-1])[None, None]
-    head = (ranks < top_k) | sampled
+    head = most_probable(log_mu, top_k) | sampled
     rest_p, rest_mu = (
         jnp.log(jnp.maximum(1 - jnp.sum(jnp.where(head, jnp.exp(x), 0), axis=-1), MERGED_FLOOR))
         for x in (log_p, log_mu)

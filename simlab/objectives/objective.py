@@ -6,6 +6,7 @@ are kept, minus the regularizers
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from math import inf
 from typing import Any
 
 import jax
@@ -189,6 +190,23 @@ def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
 def override_names(objective: Objective) -> tuple[str, ...]:
     """The names that `objective_value(objective, batch, **overrides)` accepts, sorted."""
     return tuple(sorted(_paths(objective)))
+
+
+def override_defaults(objective: Objective) -> dict[str, object]:
+    """Return each name of `override_names` with its value in `objective`; choices by their names."""
+    return {name: _shown(name, _at(objective, paths[0])) for name, paths in sorted(_paths(objective).items())}
+
+
+def _at(node: Any, path: tuple) -> Any:
+    for step in path:
+        node = node[step] if isinstance(node, tuple) else getattr(node, step)
+    return node
+
+
+def _shown(name: str, value: Any) -> object:
+    if value == inf:
+        return "inf"
+    return next((key for key, choice in CHOICES.get(name, {}).items() if choice == value), value)
 
 
 def _paths(objective: Objective) -> dict[str, list[tuple]]:

@@ -8,18 +8,19 @@ be at the same tokens as those of the real kernels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
 from simlab.engines.dose import DOSES
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
+from simlab.studies.estimands import Frame
 
 GOOD, FAIR = 0.25, 0.5
 """A fit is good if its interval is below `GOOD`, fair if its distance is below `FAIR`, else poor."""
@@ -175,7 +176,7 @@ def calibrate(
 LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
 
 
-def build_quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Any]]:
+def build_quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Json]]:
     """Return quantiles of two sets of log rho [n], one row per level, for `figures.real_engines`."""
     both = (np.quantile(one, LEVELS).tolist() for one in (measured, predicted))
     return [
@@ -184,7 +185,7 @@ def build_quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: s
     ]
 
 
-def _judge(distance: float, high: float, not_modeled: str) -> dict[str, Any]:
+def _judge(distance: float, high: float, not_modeled: str) -> dict[str, Json]:
     if high < GOOD:
         return {"verdict": "good", "note": ""}
     return {"verdict": "fair" if distance < FAIR else "poor", "note": f"not modeled: {not_modeled}"}
@@ -195,7 +196,7 @@ def _rms(x: np.ndarray) -> float:
 
 
 def read_measured_pair(
-    tokens: Any, samples: Any, sampling_engine: str, scoring_engine: str, **labels: str
+    tokens: Frame, samples: Frame, sampling_engine: str, scoring_engine: str, **labels: str
 ) -> tuple[np.ndarray, ...]:
     """Return prompts, responses, mask, logp_train and logp_infer of a pair that a probe measured.
 
@@ -204,7 +205,7 @@ def read_measured_pair(
         samples: Table `samples` of a probe.
         sampling_engine: Name of the engine that sampled.
         scoring_engine: Name of the engine that scored.
-        labels: Values of the columns that tell several probes apart.
+        labels: Values of the columns that distinguish several probes.
 
     Returns:
         Arrays [N, P], then [N, T]; responses are padded with 0.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
@@ -55,7 +56,7 @@ class HttpEngine:
             )
         self.model = model or served[0]
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return URL and model."""
         return {"engine": "http", "url": self.url, "model": self.model}
 
@@ -107,7 +108,7 @@ class HttpEngine:
         with ThreadPoolExecutor(self.parallel) as pool:
             return list(pool.map(work, range(count)))
 
-    def _complete(self, prompt: np.ndarray, **options: Any) -> Any:
+    def _complete(self, prompt: np.ndarray, **options: object) -> Any:
         body = {"model": self.model, "prompt": prompt.tolist(), "logprobs": 1, **options}
         reply = self._request("completions", {**body, "return_tokens_as_token_ids": True})
         try:
@@ -128,7 +129,7 @@ class HttpEngine:
         tokens = np.asarray([int(name.removeprefix(PREFIX)) for name in names], np.int32)
         return tokens, np.asarray([np.nan if x is None else x for x in logps], np.float32)
 
-    def _request(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
+    def _request(self, path: str, content: Mapping[str, Json] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"

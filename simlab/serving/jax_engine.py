@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.manifest import device, versions
+from simlab.core.manifest import Json, device, versions
 from simlab.engines import Engine, find_engine
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache
@@ -37,7 +36,7 @@ class JaxEngine:
         self.name = engine if isinstance(engine, str) else "custom"
         self._weights: tuple[TransformerConfig, Params] | None = None
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, versions and device."""
         return {"engine": f"simlab {self.name}", "versions": versions(), "device": device()}
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from simlab.checkpoints.gguf_writer import save_gguf
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.served_engine import ServedEngine
@@ -30,7 +30,7 @@ class LlamaCppEngine(ServedEngine):
         parity, self.context = lookup(GGUF_PARITY, stored, "GGUF format"), context
         super().__init__(f"llamacpp {stored}", python, dtype=stored, parity=parity, timeout=timeout)
 
-    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Any]:
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
         """Return also the maximum sequence length."""
         return {**super().get_load_options(config), "context": self.context}
 

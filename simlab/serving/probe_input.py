@@ -9,7 +9,7 @@ from simlab.models.config import TransformerConfig
 from simlab.serving.open_engine import find_python
 from simlab.serving.prompts import load_task_prompts, read_prompt_file, stack_prompts
 from simlab.serving.transformers_engine import TransformersEngine
-from simlab.tasks.vocabulary import END, VOCABULARY_SIZE
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, VOCABULARY_SIZE
 
 
 def read_prompts(
@@ -54,7 +54,7 @@ def find_eos_token_id(checkpoint: Path, config: TransformerConfig) -> int:
         ValueError: The checkpoint has none.
     """
     if config.vocab_size == VOCABULARY_SIZE:
-        return END
+        return EOS_TOKEN_ID
     file = Path(checkpoint) / "config.json"
     ids = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
     first = ids[0] if isinstance(ids, list) and ids else ids

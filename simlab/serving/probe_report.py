@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.metrics import METRICS, PROBABILITY_EDGES
 from simlab.objectives import TokenBatch
 from simlab.rollout.trajectory import Trajectory
@@ -29,7 +29,7 @@ SCALARS = (
 )
 BINNED = ("tokens_by_pi_train", "mean_rho_by_pi_train", "rms_log_rho_by_pi_train")
 BLOCKS = 8
-Rows = dict[str, list[dict[str, Any]]]
+Rows = dict[str, list[dict[str, Json]]]
 
 
 def build_mismatch_rows(
@@ -82,7 +82,7 @@ def _measure(batch: TokenBatch) -> dict[str, jax.Array]:
     return {name: METRICS[name](batch) for name in (*SCALARS, *BINNED)}
 
 
-def _build_position_rows(samples: Samples, scores: EngineScores) -> list[dict[str, Any]]:
+def _build_position_rows(samples: Samples, scores: EngineScores) -> list[dict[str, Json]]:
     length = samples.mask.shape[1]
     rows = []
     for block in np.array_split(np.arange(length), min(BLOCKS, length)):

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
+from simlab.core.manifest import Json
 from simlab.engines import ENGINES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
@@ -57,7 +59,7 @@ class EngineScores:
 class RealEngine(Protocol):
     """Prompts [N, P] and responses [N, T] are int32; every method raises `EngineError`."""
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, versions and number formats, for a manifest."""
         ...
 
@@ -75,7 +77,12 @@ class RealEngine(Protocol):
 
 
 def build_samples(
-    engine: str, tokens: Any, logps: Any, experts: np.ndarray | None, sampling: SamplingParams, count: int
+    engine: str,
+    tokens: ArrayLike,
+    logps: ArrayLike,
+    experts: np.ndarray | None,
+    sampling: SamplingParams,
+    count: int,
 ) -> Samples:
     """Return the answer of `engine` to `count` prompts, checked, and masked after the end token."""
     tokens, logps = np.asarray(tokens, np.int32), np.asarray(logps)
@@ -84,7 +91,9 @@ def build_samples(
     return Samples(np.where(mask, tokens, np.int32(sampling.pad_token_id)), mask, logps, experts)
 
 
-def check_logps(engine: str, logps: Any, shape: tuple[int, ...], mask: Any = True) -> np.ndarray:
+def check_logps(
+    engine: str, logps: ArrayLike, shape: tuple[int, ...], mask: np.ndarray | bool = True
+) -> np.ndarray:
     """Return log-probabilities as float32.
 
     Raises:

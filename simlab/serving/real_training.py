@@ -16,7 +16,7 @@ from simlab.core.streams import stream
 from simlab.rollout.trajectory import Trajectory
 from simlab.serving.protocol import EngineError, RealEngine, SamplingParams
 from simlab.serving.rewards import TextTask
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics
 
@@ -41,7 +41,9 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         recipe.task.prompts(stream(key, "prompts"), recipe.prompts), recipe.group_size, axis=0
     )
     task = recipe.task
-    end, pad = (task.eos_token_id, task.pad_token_id) if isinstance(task, TextTask) else (END, PAD)
+    end, pad = (
+        (task.eos_token_id, task.pad_token_id) if isinstance(task, TextTask) else (EOS_TOKEN_ID, PAD_TOKEN_ID)
+    )
     sampling = SamplingParams(
         max_tokens=task.response_length,
         eos_token_id=end,
@@ -51,7 +53,7 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     )
     found = engine.generate(np.asarray(prompts), sampling)
     if recipe.engines.replay == "R3" and found.routed_experts is None:
-        raise EngineError("replay R3 needs an engine that tells its experts; this one does not")
+        raise EngineError("replay R3 needs an engine that reports its experts.")
     responses = jnp.asarray(found.responses)
     trajectory = Trajectory(
         prompts=prompts,

@@ -21,7 +21,7 @@ from simlab.core.catalog import lookup
 from simlab.core.plugins import import_module
 from simlab.tasks import TASKS, Task
 from simlab.tasks.task import SPLITS
-from simlab.tasks.vocabulary import CHARACTERS, END, PAD, decode, encode
+from simlab.tasks.vocabulary import CHARACTERS, EOS_TOKEN_ID, PAD_TOKEN_ID, decode, encode
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def load_task_questions(name: str, count: int, split: str = "train") -> list[Que
 
 def _check_text(task: Task, prompt: np.ndarray, answer: str) -> float:
     try:
-        tokens = encode(answer + CHARACTERS[END])[: task.response_length]
+        tokens = encode(answer + CHARACTERS[EOS_TOKEN_ID])[: task.response_length]
     except ValueError:
         return 0.0
-    padding = np.full(task.response_length - len(tokens), PAD, np.int32)
+    padding = np.full(task.response_length - len(tokens), PAD_TOKEN_ID, np.int32)
     return float(task.check(np.concatenate([prompt, tokens, padding])))
 
 
-def load_gym_questions(name: str, count: int, split: str = "train", **options: Any) -> list[Question]:
+def load_gym_questions(name: str, count: int, split: str = "train", **options: object) -> list[Question]:
     """Return questions of a task of reasoning-gym with its `options`; the splits are two of its seeds.
 
     EngineScores the text inside the last `<answer>` tag, or the complete answer; an answer that contains the
@@ -142,8 +142,8 @@ class TextTask(Task):
     rows: tuple[tuple[int, ...], ...]
     max_tokens: int
     decode: Callable[[np.ndarray], str]
-    eos_token_id: int = END
-    pad_token_id: int = PAD
+    eos_token_id: int = EOS_TOKEN_ID
+    pad_token_id: int = PAD_TOKEN_ID
 
     def __post_init__(self):
         """Reject a task without training questions; responses may be longer than those of other tasks."""
@@ -210,8 +210,8 @@ def build_text_task(
     *,
     encode: Callable[[str], np.ndarray] = encode,
     decode: Callable[[np.ndarray], str] = decode,
-    eos_token_id: int = END,
-    pad_token_id: int = PAD,
+    eos_token_id: int = EOS_TOKEN_ID,
+    pad_token_id: int = PAD_TOKEN_ID,
     held_out: int = 0,
 ) -> TextTask:
     """Return questions as a task with responses of up to `max_tokens` tokens.

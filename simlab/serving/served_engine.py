@@ -3,11 +3,12 @@
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from simlab.checkpoints.checkpoint_writer import save_checkpoint
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
@@ -68,11 +69,11 @@ class ServedEngine:
         self._server.close()
         self._folder.cleanup()
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, format of weights and versions."""
         return {"engine": self.name, "dtype": self.dtype, "versions": self.versions}
 
-    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Any]:
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
         """Return the options of the server's `load` besides the directory."""
         del config
         return {"dtype": self.dtype}
@@ -108,7 +109,7 @@ class ServedEngine:
         logps = check_logps(self.name, arrays["logps"], responses.shape)
         return EngineScores(logps, arrays.get("routed_experts"))
 
-    def _call(self, do: str, arrays: Mapping[str, np.ndarray], **header: Any) -> Message:
+    def _call(self, do: str, arrays: Mapping[str, np.ndarray], **header: object) -> Message:
         if not self._loaded:
             raise_without_weights(self.name)
         return self._server.call(do, arrays, **header)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class ServerProcess:
         except Exception:  # the pipe ended, or its content was not a message
             self.answers.put(None)
 
-    def call(self, do: str, arrays: Mapping[str, np.ndarray] | None = None, **header: Any) -> Message:
+    def call(self, do: str, arrays: Mapping[str, np.ndarray] | None = None, **header: object) -> Message:
         """Return the answer to a request. Raises `EngineError` for an error, no answer or a timeout."""
         try:
             send(cast(BinaryIO, self.process.stdin), {"do": do, **header}, dict(arrays or {}))
@@ -96,7 +96,7 @@ class InProcessServer:
                 sys.modules["messages"] = previous
         self.server = module.Server()
 
-    def call(self, do: str, arrays: Mapping[str, np.ndarray] | None = None, **header: Any) -> Message:
+    def call(self, do: str, arrays: Mapping[str, np.ndarray] | None = None, **header: object) -> Message:
         """Call the server. Raises `EngineError` if the framework fails."""
         try:
             return getattr(self.server, do)(header, dict(arrays or {}))

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from simlab.checkpoints.checkpoint_writer import W8A8
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.serving.served_engine import PARITY, ServedEngine
 
@@ -51,11 +51,11 @@ class VllmEngine(ServedEngine):
         name = f"vllm {dtype}" + ("" if kv_cache == "auto" else f" kv {kv_cache}")
         super().__init__(name, python, dtype=dtype, parity=parity, timeout=timeout)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, storage, versions, and the format of keys and values."""
         return {**super().describe(), "kv_cache": self.kv_cache}
 
-    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Any]:
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
         """Return the options that decide whether and how a checkpoint is reloaded in place."""
         dtype = "bfloat16" if self.dtype == W8A8 else self.dtype
         return {

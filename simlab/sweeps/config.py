@@ -1,4 +1,4 @@
-"""One run in plain values: what `Recipe` needs, by the names of its fields, steps, seed, first policy."""
+"""The config of one run: the fields of `Recipe`, steps, seed and initial policy in plain values."""
 
 import dataclasses
 import hashlib
@@ -32,7 +32,7 @@ COMPUTING = [
     "training",
     "sweeps",
 ]
-"""The rooms whose code decides what a run computes and how it is written."""
+"""The packages whose code decides what a run computes and how it is written."""
 
 
 OWN_FIELDS: dict[str, Plain] = {"steps": 100, "seed": 0, "warm_start": None}
@@ -171,7 +171,7 @@ def _paths_below(hint: Any, above: str) -> Iterator[str]:
 
 
 def recipe_of(config: RunConfig) -> Recipe:
-    """Return the recipe that `config` writes down."""
+    """Return the recipe of a config."""
     return config.recipe
 
 
@@ -189,10 +189,10 @@ def run_key(config: RunConfig, width: int, program: str = "") -> str:
 
 @cache
 def code_digest() -> str:
-    """Return the content hash of the rooms `COMPUTING` and of the version of jaxlib."""
+    """Return the content hash of the packages `COMPUTING` and of the version of jaxlib."""
     digest = hashlib.sha256(jaxlib.__version__.encode())
-    for room in COMPUTING:
-        for path in sorted((PACKAGE_ROOT / room).rglob("*.py")):
+    for package in COMPUTING:
+        for path in sorted((PACKAGE_ROOT / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -223,7 +223,7 @@ def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[
 
 
 def _check_objective(recipe: Recipe) -> None:
-    """Find what only shows when an objective meets a batch (stages that do not fit), without computing."""
+    """Raise `ValueError` for stages that do not fit together, by tracing the objective on shapes."""
     # Numbers were checked where they were read.
     leaves, structure = jax.tree_util.tree_flatten_with_path(recipe.objective)
     with reading("objective"):

@@ -1,4 +1,4 @@
-"""The work loop: claim runs, compute a slice, write them; the same in this process and in a worker."""
+"""The work loop: acquire runs, compute a slice, write them; the same in this process and in a worker."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from simlab.core.manifest import Json
 from simlab.sweeps.config import columns
-from simlab.sweeps.plan import Group, Plan, PlannedRun
+from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (
     Lane,
     chunk_length,
@@ -40,15 +40,15 @@ def work(plan: Plan, store: Store, report: Report, first: int = 0, every: float 
     order = plan.groups[start:] + plan.groups[:start]
     while left := [group for group in order if store.missing(run.key for run in group.runs)]:
         if not any(_work_on(group, plan.width, store, report, every) for group in left):
-            # Others have claimed what is left; they may yet leave it.
+            # Others have acquired what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
 
 
-def _work_on(group: Group, width: int, store: Store, report: Report, every: float) -> bool:
-    """Compute what can be claimed of a group; return whether there was anything."""
+def _work_on(group: CompileGroup, width: int, store: Store, report: Report, every: float) -> bool:
+    """Compute what can be acquired of a group; return whether there was anything."""
     worked = False
-    while claimed := _claim(group, store, width):
-        _compute(claimed, group.steps, width, store, report, every)
+    while acquired := _acquire(group, store, width):
+        _compute(acquired, group.steps, width, store, report, every)
         worked = True
     return worked
 
@@ -74,30 +74,15 @@ def train_warm_starts(plan: Plan, store: Store) -> None:
         lane_of(run, store)
 
 
-def calibrate(group: Group, width: int, store: Store) -> dict[str, float]:
-    """Compile the program of a group and time one step of a full slice of it, in seconds."""
-    lanes = [lane_of(run, store) for run in group.runs[:width]]
-    return time_slice(lanes, width, group.steps) | {"cost": group.cost}
-
-
-def time_slice(lanes: Sequence[Lane], width: int, steps: int) -> dict[str, float]:
-    """Return the seconds that the program of a slice took to compile, and those of a step."""
-    recipe, state = stacked(lanes, width)
-    program, chunk = compiled((recipe, state), steps), chunk_length(steps)
-    start = time.perf_counter()
-    train(recipe, state, chunk, chunk=chunk, axes=LANES, advance=program.run)
-    return {"compile": program.seconds, "step": (time.perf_counter() - start) / chunk}
-
-
-def _claim(group: Group, store: Store, width: int) -> list[PlannedRun]:
+def _acquire(group: CompileGroup, store: Store, width: int) -> list[PlannedRun]:
     by_key = {run.key: run for run in group.runs}
-    return [by_key[key] for key in store.claim(store.missing(by_key), width)]
+    return [by_key[key] for key in store.acquire(store.missing(by_key), width)]
 
 
 def _compute(
     runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report, every: float
 ) -> None:
-    """Compute one claimed slice, write its runs and give up the claims."""
+    """Compute one acquired slice, write its runs and release them."""
     began, keys = time.perf_counter(), [run.key for run in runs]
     try:
         lanes = begun(runs, store, report)
@@ -176,7 +161,7 @@ def keep_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) 
     """Keep the runs of a slice as far as they are."""
     for run, lane in zip(runs, lanes, strict=True):
         assert lane.progress is not None
-        store.keep(run.key, lane.progress)
+        store.save_checkpoint(run.key, lane.progress)
 
 
 def write_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) -> None:

@@ -33,9 +33,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
@@ -49,7 +49,7 @@ class Described:
 
     name: str
     width: int | None
-    base: Mapping[str, Any]
+    base: Mapping[str, Json]
     grid: Grid
 
 
@@ -62,7 +62,8 @@ def read_file(path: Path) -> Described:
         raise ValueError(f"{path}: {error}") from error
     for name in parts:
         lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
-    add_plugin_folder(path.parent)
+    for folder in (Path.cwd(), path.parent):
+        add_plugin_folder(folder)
     if "base" not in parts:
         raise ValueError(f"{path}: the table [base] is missing")
     points = as_grid(None)
@@ -74,19 +75,19 @@ def read_file(path: Path) -> Described:
     return Described(parts.get("name", path.stem), parts.get("width"), parts["base"], points)
 
 
-def _sampled(part: Mapping[str, Any]) -> Grid:
+def _sampled(part: Mapping[str, Json]) -> Grid:
     absent = {"count", "seed", "fields"} - set(part)
     if absent:
         raise ValueError(f"[sampled] needs {', '.join(sorted(absent))}")
     return sampled(part["count"], part["seed"], part["fields"])
 
 
-def _dotted(table: Mapping[str, Any]) -> dict[str, Any]:
+def _dotted(table: Mapping[str, Json]) -> dict[str, Json]:
     """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
 
     A table with a `name` is a value: an entry of a catalog with changes.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Json] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and "name" not in value:
             found |= {f"{name}.{inner}": v for inner, v in _dotted(value).items()}

@@ -55,7 +55,7 @@ def _load(reference: str, source: str) -> tuple[Any, str]:
     return record, _carry(record, reference)["source"]
 
 
-def describe_own(record: Any) -> dict[str, str]:
+def describe_own(record: object) -> dict[str, str]:
     """Return name and source of a record: of its module's file, or of its content where it has none.
 
     Raises `ValueError` for a record that cannot be told from its changed version or carried to a worker.
@@ -94,7 +94,7 @@ def _carry(record: Any, name: str) -> dict[str, str]:
     return _DESCRIBED[id(record)][1]
 
 
-def pickled(record: Any) -> str:
+def pickled(record: object) -> str:
     """Return a record as text, with the code that no module file holds."""
     # A class that is rebuilt elsewhere does not run its decorators: it is registered where it is read.
     classes = [cls for cls in _classes_in(record) if cls in REGISTERED and is_own_code(cls.__module__)]
@@ -113,7 +113,7 @@ def _classes_in(record: Any) -> Iterable[type]:
             yield from _classes_in(part)
 
 
-def carried(tables: Iterable[Any]) -> dict[str, str]:
+def carried(tables: Iterable[object]) -> dict[str, str]:
     """Return what another process needs for these configs: pickled records by source."""
     sources = {source for table in tables for source in _sources(table)}
     return {source: pickled(_CARRIED[source]) for source in sorted(sources & _CARRIED.keys())}

@@ -1,4 +1,4 @@
-"""What a sweep returns: tidy tables, and a quick look at them."""
+"""The result of a sweep: tidy tables and a first plot."""
 
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""First policies: a file of parameters known by its content, or a recipe of supervised demonstrations."""
+"""Initial policies: a file of parameters identified by its content, or training on demonstrations."""
 
 import hashlib
 from collections.abc import Mapping
@@ -78,12 +78,12 @@ def _preset_of(path: Path, written: int) -> Plain:
 
 
 def start_key(start: Plain) -> Plain:
-    """Return what identifies a canonical first policy: the content of a file, not its place."""
+    """Return what identifies an initial policy: the content of a file, not its path."""
     return PREFIX + start["sha256"] if start is not None and "sha256" in start else start
 
 
 def first_params(start: Plain, task: Task, model: TransformerConfig, seed: int, folder: Path) -> Params:
-    """Return the parameters a run begins with; those of a table are trained once and kept in `folder`."""
+    """Return the initial parameters of a run; those of a table are trained once and saved in `folder`."""
     if start is None:
         return init_params(stream(jax.random.key(seed), "init"), model)
     if "sha256" in start:

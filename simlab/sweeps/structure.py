@@ -96,7 +96,7 @@ CLASSES: dict[Any, tuple[Mapping[str, type], str]] = {
     Schedule: (SCHEDULES, "schedule"),
 }
 CATALOGS = (OBJECTIVES, ENGINES, MODELS, FORMATS, ROUNDINGS, SCALINGS)
-ALTERNATIVES: dict[Any, tuple[type, ...]] = {Rounding: (Rounding, StochasticRounding)}
+ALTERNATIVES: dict[Any, Any] = {Rounding: (Rounding, StochasticRounding)}
 
 
 def read(hint: Any, value: Plain, path: str) -> Read:
@@ -317,7 +317,9 @@ def _catalog_name(record: Any) -> str | None:
     return next((name for catalog in CATALOGS for name, entry in catalog.items() if entry is record), None)
 
 
-def _named(name: str, changes: dict[str, Plain], resolve: Callable[[str, Entry], Any]) -> tuple[Any, Table]:
+def _named(
+    name: str, changes: dict[str, Plain], resolve: Callable[[str, Entry], Any]
+) -> tuple[Any, dict[str, str]]:
     """Return the entry called `name`, and the source of what in it is not built in."""
     if not isinstance(name, str) or not references(name):
         return resolve(name, lookup), {}

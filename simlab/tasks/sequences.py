@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array, lax
 
 from simlab.tasks.task import Task, draw_integers, end_response
-from simlab.tasks.vocabulary import DIGIT, END, PAD
+from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Recurrence(Task):
 
     def reward(self, prompt: Array, response: Array) -> Array:
         """Return correct terms / `difficulty`, 0 with any wrong term or without an end token."""
-        ends = response == END
+        ends = response == EOS_TOKEN_ID
         length = jnp.argmax(ends)
         correct = (response[:-1] == self.terms(prompt)) | (np.arange(self.difficulty) >= length)
         return jnp.where(jnp.any(ends) & jnp.all(correct), length / self.difficulty, 0.0).astype(jnp.float32)
@@ -81,8 +81,10 @@ class Recurrence(Task):
         """Return 1 to `difficulty / 4` terms."""
         length = draw_integers(key, (), 1, max(1, self.difficulty // 4) + 1)
         positions = np.arange(self.response_length)
-        terms = jnp.append(self.terms(prompt), END)
-        return jnp.where(positions < length, terms, jnp.where(positions == length, END, PAD))
+        terms = jnp.append(self.terms(prompt), EOS_TOKEN_ID)
+        return jnp.where(
+            positions < length, terms, jnp.where(positions == length, EOS_TOKEN_ID, PAD_TOKEN_ID)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ class Chain(Recurrence):
     def reward(self, prompt: Array, response: Array) -> Array:
         """Return the fraction of `difficulty` before the first wrong term, 0 without an end token."""
         correct = jnp.cumprod(response[:-1] == self.terms(prompt))
-        return jnp.where(jnp.any(response == END), jnp.mean(correct, dtype=jnp.float32), 0.0)
+        return jnp.where(jnp.any(response == EOS_TOKEN_ID), jnp.mean(correct, dtype=jnp.float32), 0.0)
 
     def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
         """Return all terms."""

@@ -16,7 +16,7 @@ from simlab.tasks.task import (
     parse_digits,
     write_digits,
 )
-from simlab.tasks.vocabulary import DIGIT, END, LETTER, encode
+from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, LETTER, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ class DigitSum(Task):
     def reward(self, prompt: Array, response: Array) -> Array:
         """Return 1 for `difficulty` digits with the missing sum and an end token, else 0."""
         digits = response[: self.difficulty]
-        written = jnp.all(is_digit(digits)) & (response[self.difficulty] == END)
+        written = jnp.all(is_digit(digits)) & (response[self.difficulty] == EOS_TOKEN_ID)
         return (written & (jnp.sum(digits - DIGIT) == self.missing(prompt))).astype(jnp.float32)
 
     def answer(self, key: Array, prompt: Array) -> Array:

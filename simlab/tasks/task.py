@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from simlab.core.ranges import SEED
-from simlab.tasks.vocabulary import DIGIT, END, PAD, encode
+from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID, encode
 
 SPLITS = ("train", "held_out")
 LONGEST_RESPONSE = 128
@@ -157,10 +157,10 @@ def write_digits(number: Array, count: int) -> Array:
 
 def end_response(tokens: Array, length: int) -> Array:
     """Return `tokens` followed by an end token, padded to `length`."""
-    rest = [END] + [PAD] * (length - tokens.shape[0] - 1)
+    rest = [EOS_TOKEN_ID] + [PAD_TOKEN_ID] * (length - tokens.shape[0] - 1)
     return jnp.concatenate([tokens, np.asarray(rest, np.int32)])
 
 
 def matches_answer(response: Array, answer: Array) -> Array:
     """Return whether `response [T]` equals the ended `answer [T]` up to its end, a boolean scalar."""
-    return jnp.all((response == answer) | (answer == PAD))
+    return jnp.all((response == answer) | (answer == PAD_TOKEN_ID))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-PAD = 0
-END = 1
+PAD_TOKEN_ID = 0
+EOS_TOKEN_ID = 1
 SYMBOLS = "0123456789abcdefghijklmno+=>:"
 CHARACTERS = "_$" + SYMBOLS + "?"
 """The character of every token: `_` is padding, `$` ends a response, `?` is unused."""

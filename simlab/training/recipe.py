@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import shown
 from simlab.core.pytree import Scalar, pytree, static
@@ -104,11 +105,11 @@ class TrainState:
     """
 
     params: Params
-    opt_state: Any
+    opt_state: PyTree
     step: Array
     key: Array
     reference: Params | None = None
-    schedule_state: Any = None
+    schedule_state: PyTree = None
     critic: CriticState | None = None
     past_params: Params | None = None
 
@@ -116,7 +117,7 @@ class TrainState:
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
     """Return the state before the first step from `params`, in arrays of its own: the loop donates them."""
 
-    def copied(tree: Any) -> Any:
+    def copied(tree: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, tree)
 
     return TrainState(

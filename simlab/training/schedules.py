@@ -4,10 +4,11 @@ A schedule that reacts to the run keeps a `schedule_state` of past metrics in th
 """
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer, Scalar, pytree, static
@@ -20,15 +21,15 @@ class Schedule(ABC):
     One that reacts to the run has a schedule_state, a tree of arrays that `init` makes and `observe` renews.
     """
 
-    def init(self) -> Any:
+    def init(self) -> PyTree:
         """Return the schedule_state before the first step."""
         return None
 
     @abstractmethod
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
 
-    def observe(self, schedule_state: Any, step: Array, metrics: dict[str, Array]) -> Any:
+    def observe(self, schedule_state: PyTree, step: Array, metrics: dict[str, Array]) -> PyTree:
         """Return the schedule_state after `step`, whose `metrics` are those of the train step."""
         del step, metrics
         return schedule_state
@@ -40,7 +41,7 @@ class Constant(Schedule):
 
     warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         return _warmup_factor(step, self.warmup)
@@ -54,7 +55,7 @@ class Linear(Schedule):
     final: Annotated[Scalar, FRACTION] = 0.0
     warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         done = _progress(step, self.warmup, self.steps)
@@ -72,7 +73,7 @@ class Cosine(Schedule):
     final: Annotated[Scalar, FRACTION] = 0.0
     warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         done = _progress(step, self.warmup, self.steps)
@@ -94,7 +95,7 @@ class Halving(Schedule):
     final: Annotated[Scalar, FRACTION] = 0.1
     warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         return _warmup_factor(step, self.warmup) * _halving_factor(step, self.period, self.final)
@@ -136,7 +137,7 @@ class LengthTriggered(Schedule):
         zero = jnp.zeros((), jnp.int32)
         return LengthTriggerState(jnp.zeros(self.early, jnp.float32), zero, zero, jnp.float32(jnp.inf))
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         return _warmup_factor(step, self.warmup) * _halving_factor(
             step, self.delay * schedule_state.surge, self.final
@@ -199,7 +200,7 @@ class MismatchTriggered(Schedule):
         zero = jnp.zeros((), jnp.float32)
         return MismatchTriggerState(zero, zero, jnp.ones((), jnp.float32), zero, zero)
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         return _warmup_factor(step, self.warmup) * schedule_state.factor
 

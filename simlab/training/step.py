@@ -1,11 +1,11 @@
 """One step: `learn(rollout(state))`, two functions joined by the trajectory."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.streams import stream
 from simlab.engines.site import Site, store
@@ -24,7 +24,7 @@ from simlab.objectives import (
 )
 from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.critic import token_values, update_critic
 from simlab.training.measure import step_metrics
 from simlab.training.optimizer import global_norm
@@ -55,8 +55,8 @@ def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
         recipe.task.check,
         group_size=recipe.group_size,
         length=recipe.task.response_length,
-        end=END,
-        pad=PAD,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
         vocabulary=reads_vocabulary(recipe),
     )
 
@@ -143,11 +143,11 @@ def _vocabulary_columns(replayed: Trajectory, scores: Scores) -> dict[str, Array
 
 def _update_policy(
     recipe: Recipe, state: TrainState, factor: Array, parts: tuple
-) -> tuple[Params, Any, Array]:
+) -> tuple[Params, PyTree, Array]:
     """Return parameters and opt_state after one update per minibatch, and the norms of the gradients."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
 
-    def update(carry: tuple[Params, Any], part: tuple) -> tuple[tuple[Params, Any], Array]:
+    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         number, rows = part
         grads, norm = policy_gradient(recipe, params, *rows)
@@ -232,6 +232,6 @@ def policy_gradient(
     return grads, global_norm(grads)
 
 
-def _in_minibatches(rows: Any, count: int) -> Any:
+def _in_minibatches(rows: PyTree, count: int) -> PyTree:
     """View the rows of every array [B, ...] as [count, B / count, ...]; groups stay whole."""
     return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), rows)

@@ -22,7 +22,7 @@ from simlab.formats import stack
 from simlab.metrics import METRICS
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.rollout.trajectory import Trajectory
-from simlab.tasks import END, PAD, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.diagnostics import DIAGNOSTICS, run_diagnostics
 from simlab.training.loop import scan_steps, train
 from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
@@ -81,8 +81,8 @@ def check_rollout(recipe: Recipe, sampled: Trajectory) -> None:
     rows = recipe.prompts * recipe.group_size
     assert sampled.responses.shape == (rows, recipe.task.response_length)
     assert sampled.mask[:, 0].all()
-    assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD).all()
-    assert (np.asarray(sampled.responses == END).sum(-1) <= 1).all()
+    assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD_TOKEN_ID).all()
+    assert (np.asarray(sampled.responses == EOS_TOKEN_ID).sum(-1) <= 1).all()
     assert np.isfinite(sampled.logp_infer).all()
     assert (np.asarray(sampled.logp_infer) <= 0).all()
     rewards = np.asarray(sampled.rewards)

@@ -8,8 +8,16 @@ import pytest
 
 from simlab.core.paths import PACKAGE_ROOT
 
-PENDING = {"checkpoints", "cli", "diagnosis", "integrations", "serving", "sweeps", "training"}
-PACKAGES = sorted({path.parent.name for path in PACKAGE_ROOT.glob("*/__init__.py")} - PENDING)
+PACKAGES = sorted(path.parent.name for path in PACKAGE_ROOT.glob("*/__init__.py"))
+# Part of a path -> why its annotations may have `Any`.
+ALLOWED = {
+    "integrations/verl/": "objects of verl, Ray and torch, which are not installed beside the lab",
+    "serving/servers/": "runs inside the environments of real engines, which have no jaxtyping",
+    "studies/estimands.py: Frame": "a pandas frame, whose stubs widen every operation",
+    "core/plugins.py: load_plugin": "whatever the name of a user's object refers to",
+    "sweeps/own_records.py: load_own": "whatever the names of a user's objects refer to",
+    "sweeps/structure.py": "reads values of any type into fields of any type",
+}
 
 
 def _is_public(name: str) -> bool:
@@ -24,7 +32,9 @@ def _annotations(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
             name = target.id if isinstance(target, ast.Name) else ""
             # An alias hides `Any` from the signatures that use it.
             value = node.annotation if isinstance(node, ast.AnnAssign) else node.value
-            if _is_public(name) and (isinstance(node, ast.AnnAssign) or isinstance(value, ast.Subscript)):
+            if _is_public(name) and (
+                isinstance(node, ast.AnnAssign) or isinstance(value, ast.Subscript | ast.Name)
+            ):
                 yield prefix + name, value
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef) or not _is_public(node.name):
             continue
@@ -39,13 +49,16 @@ def _annotations(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
 
 def _offenders(path: Path) -> list[str]:
     return [
-        f"{path.relative_to(PACKAGE_ROOT)}:{annotation.lineno} {name}"
+        f"{path.relative_to(PACKAGE_ROOT)}: {name} (line {annotation.lineno})"
         for name, annotation in _annotations(ast.parse(path.read_text()).body)
-        if annotation is not None and "Any" in ast.unparse(annotation).replace("AnyObjective", "")
+        if annotation is not None
+        and any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(annotation))
     ]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_annotations_have_no_any(package):
-    files = sorted((PACKAGE_ROOT / package).rglob("*.py"))
-    assert [each for path in files for each in _offenders(path)] == []
+    found = [each for path in sorted((PACKAGE_ROOT / package).rglob("*.py")) for each in _offenders(path)]
+    assert [each for each in found if not each.startswith(tuple(ALLOWED))] == []
+    for start in ALLOWED:
+        assert not start.startswith(f"{package}/") or any(each.startswith(start) for each in found), start

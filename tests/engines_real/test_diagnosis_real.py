@@ -15,7 +15,7 @@ from simlab.serving.protocol import SamplingParams
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.sweeps.start import first_params, read_start
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
 
 pytestmark = pytest.mark.engines
@@ -57,7 +57,11 @@ def _log(sampling_engine, trainer, policies, temperature=1.0):
     for step, policy in enumerate(policies):
         trainer.sync_weights(CONFIG, policy)
         sampling = SamplingParams(
-            max_tokens=16, eos_token_id=END, pad_token_id=PAD, seed=step, temperature=temperature
+            max_tokens=16,
+            eos_token_id=EOS_TOKEN_ID,
+            pad_token_id=PAD_TOKEN_ID,
+            seed=step,
+            temperature=temperature,
         )
         found = sampling_engine.generate(PROMPTS, sampling)
         scored = trainer.score(PROMPTS, found.responses)

@@ -11,14 +11,14 @@ from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.protocol import EngineError, SamplingParams
 from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
 
 pytestmark = pytest.mark.engines
 
 TASK = TASKS["add"]()
 PROMPTS = TASK.prompt_set()[:8]
-GREEDY = SamplingParams(max_tokens=6, eos_token_id=END, pad_token_id=PAD, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=6, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, temperature=0.0)
 CONFIGS = {"moe": MODELS["tiny-moe"], "dense": replace(MODELS["tiny-dense"], tie_word_embeddings=False)}
 
 

@@ -17,7 +17,7 @@ from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.protocol import SamplingParams
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 
 if __name__ == "__main__":
     prompts, config = TASKS["add"]().prompt_set()[:8], MODELS["tiny-moe"]
@@ -27,7 +27,8 @@ if __name__ == "__main__":
     with VllmEngine(None, dtype="float32") as here:
         synced = [float(here.sync_weights(config, params)) for params in policies]
         said = here.generate(
-            prompts, SamplingParams(max_tokens=8, eos_token_id=END, pad_token_id=PAD, seed=5)
+            prompts,
+            SamplingParams(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5),
         )
         ours, again = own.score(prompts, said.responses), here.score(prompts, said.responses)
     apart = [np.abs(np.where(said.mask, each.logps - ours.logps, 0)).max() for each in (said, again)]

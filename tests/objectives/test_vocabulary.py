@@ -15,6 +15,7 @@ from simlab.objectives import (
     vocabulary_coefficients,
     with_loglinear_proximal,
 )
+from simlab.objectives.divergences import most_probable
 
 SHAPE, VOCABULARY = (4, 3), 6
 
@@ -246,3 +247,11 @@ def test_loglinear_proximal_splits_the_ratio():
     # q follows p in value, not in gradient.
     slope = jax.grad(lambda x: with_loglinear_proximal(replace(batch, logp=x), behind).logp_train.sum())
     np.testing.assert_array_equal(slope(batch.logp), 0)
+
+
+@pytest.mark.parametrize("top_k", [1, 3.0, VOCABULARY, np.inf])
+def test_a_traced_number_of_tokens_selects_as_a_known_one(top_k):
+    logp = jnp.asarray([[0.1, 0.3, 0.3, -jnp.inf, 0.2, 0.3], [1.0, 2, 3, 4, 5, 6]])
+    traced = jax.jit(most_probable)(logp, jnp.float32(top_k))
+    np.testing.assert_array_equal(traced, most_probable(logp, top_k))
+    assert (np.asarray(traced).sum(-1) == min(top_k, VOCABULARY)).all()

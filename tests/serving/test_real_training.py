@@ -31,7 +31,7 @@ class Scripted:
         return Samples(responses, mask, np.full(responses.shape, -1.0, np.float32), self.routed_experts)
 
 
-def test_the_engine_gets_the_weights_and_the_prompts_of_this_step():
+def test_real_rollout_passes_weights_and_prompts():
     recipe = small_recipe()
     state = replace(small_state(recipe), step=jnp.asarray(3, jnp.int32))
     engine = Scripted()
@@ -55,11 +55,11 @@ def test_what_an_engine_cannot_do_is_refused():
     state = small_state(recipe)
     with pytest.raises(ValueError, match="a real engine samples at a temperature"):
         real_rollout(Scripted(), replace(recipe, sampler=Sampler(top_k=2)), state)
-    with pytest.raises(EngineError, match="replay R3 needs an engine that tells its experts"):
+    with pytest.raises(EngineError, match="replay R3 needs an engine that reports its experts"):
         real_rollout(Scripted(), replace(recipe, engines=replace(recipe.engines, replay="R3")), state)
 
 
-def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
+def test_r2_replays_the_choice_of_the_training_engine():
     """R3 takes the experts of the rollout as they are."""
     recipe = small_recipe("f32/f32", model=MOE)
     state, engine = small_state(recipe), Scripted()

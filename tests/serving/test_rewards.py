@@ -8,7 +8,7 @@ import pytest
 
 from simlab.serving.prompts import load_task_prompts
 from simlab.serving.rewards import Question, build_text_task, load_questions
-from simlab.tasks import END, PAD, TASKS, decode, encode
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS, decode, encode
 
 
 def test_load_questions_rewards_texts_like_tokens():
@@ -43,7 +43,7 @@ def test_text_task_scores_text_before_the_end():
     rows = ["3+3=30_$1", "3+3=32102", "3+3=2$__1", "3+3=$3333", "2+2=2$$$$"]
     tokens = np.stack([encode(row) for row in rows]).reshape(5, 1, 9)
     assert task.check(tokens)[:, 0].tolist() == [3, 5, 0, 0, 1]
-    assert (task.eos_token_id, task.pad_token_id) == (END, PAD)
+    assert (task.eos_token_id, task.pad_token_id) == (EOS_TOKEN_ID, PAD_TOKEN_ID)
     # Equal tasks share a compiled function.
     assert hash(task) != hash(
         build_text_task([make_question(text) for text in ("1+2=", "2+2=", "3+3=")], 5, held_out=1)

@@ -11,10 +11,10 @@ from simlab.core.fingerprint import fingerprint
 from simlab.engines import find_pair
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.sweeps import recipe_of, run_config, run_key, sweep
-from simlab.sweeps.any_objective import AnyObjective, shared
 from simlab.sweeps.file import read_file
 from simlab.sweeps.own_records import carried, describe_own, receive
 from simlab.sweeps.plan import expand
+from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective
 from simlab.tasks import TASKS
 from simlab.training.schedules import Cosine
 from tests.sweeps.small import BASE, WIDTH
@@ -132,7 +132,7 @@ def test_changed_source_is_another_run(module, tmp_path, changed):
         run_config(before)
 
 
-def test_module_of_another_folder_is_not_the_imported_one(tmp_path):
+def test_module_of_another_folder_is_imported_anew(tmp_path):
     highs = []
     for high in (0.3, 0.4):
         folder = tmp_path / str(high)
@@ -210,17 +210,17 @@ def test_record_without_content_is_an_error(tmp_path):
             objective_of(record)
 
 
-def test_own_stage_with_a_built_in_name_is_not_taken_for_it():
+def test_own_stage_is_not_mistaken_for_a_built_in():
     def grpo(batch, survivors):
         return batch.rewards * 0
 
     built_in = OBJECTIVES["grpo"].advantage
     grpo.__qualname__ = built_in.__qualname__ if hasattr(built_in, "__qualname__") else grpo.__qualname__
-    assert isinstance(shared(OBJECTIVES["grpo"]), AnyObjective)
-    assert not isinstance(shared(replace(OBJECTIVES["grpo"], advantage=grpo)), AnyObjective)
+    assert isinstance(as_switch_objective(OBJECTIVES["grpo"]), SwitchObjective)
+    assert not isinstance(as_switch_objective(replace(OBJECTIVES["grpo"], advantage=grpo)), SwitchObjective)
 
 
-def test_sweep_shows_the_reference_and_is_not_answered_by_old_results(module, tmp_path):
+def test_sweep_recomputes_a_changed_own_objective(module, tmp_path):
     over = {"objective": [f"{module}:mine", "grpo"]}
     first = sweep(BASE, over, tmp_path / "out", width=WIDTH, workers=0)
     assert set(first.frame()["objective"]) == {f"{module}:mine", "grpo"}

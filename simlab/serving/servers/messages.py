@@ -14,7 +14,7 @@ MAX_BYTES = 2**34
 Message = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def send(stream: BinaryIO, header: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
     """Write one message."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, header=np.asarray(json.dumps(header)), **arrays)

@@ -1,0 +1,123 @@
+"""Fit the classifier of `simlab diagnose`: boosted trees, temperature, open-set distance."""
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from simlab.diagnosis.classifier import LIMIT, UNKNOWN, Classifier
+
+TREES, LEAVES, RATE = 60, 8, 0.14
+FAR_QUANTILE, FAR_FACTOR, FAR_WIDTH = 0.995, 2.0, 0.3
+"""`unknown` has probability one half at `FAR_FACTOR` times this quantile of the distance of held-out logs."""
+RIDGE = 0.1
+
+
+def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifier:
+    """Return a classifier with temperature 1, from rows of signatures [R, F] and their causes [R]."""
+    # Needed for the fit only; the package reads the fitted numbers.
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    labels = np.unique(causes)
+    model = HistGradientBoostingClassifier(
+        max_iter=TREES,
+        max_leaf_nodes=LEAVES,
+        learning_rate=RATE,
+        l2_regularization=1.0,
+        min_samples_leaf=8,
+        max_features=0.3,
+        class_weight="balanced",
+        early_stopping=False,  # pyright: ignore[reportArgumentType]
+        random_state=0,
+    ).fit(rows, causes)
+    trees = _flatten(model._predictors)
+    known = causes.to_numpy() != UNKNOWN
+    return Classifier(
+        names=np.array(names),
+        causes=labels.astype(str),
+        **trees,
+        baseline=np.ravel(model._baseline_prediction).astype(np.float64),
+        temperature=np.array(1.0),
+        **_fit_distance(rows[known], causes[known]),
+        **_honest_range(rows[(causes == "rounding").to_numpy()]),
+    )
+
+
+def _flatten(predictors: list) -> dict[str, np.ndarray]:
+    parts, roots, offset = [], [], 0
+    for trees in predictors:
+        line = []
+        for tree in trees:
+            nodes, line = tree.nodes, [*line, offset]
+            leaf = nodes["is_leaf"].astype(bool)
+            parts.append(
+                {
+                    "feature": nodes["feature_idx"].astype(np.int16),
+                    "threshold": nodes["num_threshold"].astype(np.float32),
+                    "left": np.where(leaf, -1, nodes["left"].astype(np.int32) + offset),
+                    "right": np.where(leaf, -1, nodes["right"].astype(np.int32) + offset),
+                    "value": nodes["value"].astype(np.float32),
+                }
+            )
+            offset += len(nodes)
+        roots.append(line)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined |= {side: joined[side].astype(np.int32) for side in ("left", "right")}
+    return joined | {"roots": np.array(roots, np.int32)}
+
+
+def _fit_distance(rows: np.ndarray, causes: Any) -> dict[str, np.ndarray]:
+    """Fit Gaussians of one covariance to the causes."""
+    center, scale = np.median(rows, axis=0), np.maximum(rows.std(0), 1e-2)
+    centered = np.clip((rows - center) / scale, -LIMIT, LIMIT)
+    labels, place = np.unique(causes, return_inverse=True)
+    means = np.stack([centered[place == number].mean(0) for number in range(len(labels))])
+    within = centered - means[place]
+    covariance = within.T @ within / len(within) + RIDGE * np.eye(rows.shape[1])
+    precision = np.linalg.inv(covariance)
+    return {
+        "center": center,
+        "scale": scale,
+        "means": means,
+        "precision": precision.astype(np.float32),
+        "far": np.array([np.inf, FAR_WIDTH]),
+    }
+
+
+def _honest_range(rows: np.ndarray) -> dict[str, np.ndarray]:
+    low, high = np.quantile(rows, (0.02, 0.98), axis=0)
+    return {"honest_low": low, "honest_high": high}
+
+
+def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray) -> Classifier:
+    """Return the model with temperature and open-set distance.
+
+    Args:
+        model: Fitted with temperature 1.
+        scores: Scores [R, K] of held-out logs.
+        causes: Their causes, [R].
+        usual: Signatures of held-out logs with a known cause.
+    """
+    place = np.searchsorted(model.causes, causes.astype(str))
+
+    def loss(log_temperature: float) -> float:
+        scaled = scores / np.exp(log_temperature)
+        peak = scaled.max(1, keepdims=True)
+        normal = peak[:, 0] + np.log(np.exp(scaled - peak).sum(1))
+        return float(np.mean(normal - scaled[np.arange(len(place)), place]))
+
+    best: Any = minimize_scalar(loss, bounds=(-1.5, 2.0), method="bounded")
+    limit = FAR_FACTOR * np.quantile(model.measure_distance(usual), FAR_QUANTILE)
+    return Classifier(
+        **(vars(model) | {"temperature": np.array(np.exp(best.x)), "far": np.array([limit, FAR_WIDTH])})
+    )
+
+
+def save_classifier(model: Classifier, path: Path) -> str:
+    """Write the arrays of a classifier; return the SHA-256 of the file."""
+    arrays: Any = {name: np.asarray(value) for name, value in asdict(model).items()}
+    np.savez_compressed(path, **arrays)
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,84 @@
+"""Logs of real engines from the stored result `real_pairs`, as they are and with faults of the loader."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlab.diagnosis.log import LOWEST, TokenLog
+
+NOISE = 1e-4
+"""RMS log rho, nats, below which a pair of real engines counts as equal and has no mismatch to explain."""
+BAD_WORKER = "llamacpp:q4_0"
+
+
+def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
+    """Yield a description (model, engines, fault, cause) and the log of each pair of different engines."""
+    tokens: Any = pd.read_parquet(folder / "tokens.parquet")
+    samples: Any = pd.read_parquet(folder / "samples.parquet")
+    for (model, sampler, scorer), part in tokens.groupby(["model", "sampler", "scorer"], sort=True):
+        log = _as_log(part, samples[(samples["model"] == model) & (samples["sampler"] == sampler)])
+        apart = log.logp_train.astype(np.float64) - log.logp_infer
+        if np.sqrt(np.mean(apart**2)) < NOISE:
+            continue
+        place = {"model": str(model), "engines": f"{scorer} / {sampler}"}
+        yield place | {"fault": "no fault", "cause": "rounding"}, log
+        if "transformers:bfloat16" not in str(scorer):
+            continue
+        for fault, cause, changed in _with_faults(log):
+            yield place | {"fault": fault, "cause": cause}, changed
+        if sampler != BAD_WORKER:
+            chosen = (tokens["model"] == model) & (tokens["scorer"] == scorer)
+            worst = samples[(samples["model"] == model) & (samples["sampler"] == BAD_WORKER)]
+            bad = _as_log(tokens[chosen & (tokens["sampler"] == BAD_WORKER)], worst)
+            mixed = _every_fourth(log, bad)
+            yield place | {"fault": f"every fourth row by {BAD_WORKER}", "cause": "one_worker"}, mixed
+
+
+def _as_log(tokens: Any, samples: Any) -> TokenLog:
+    tokens = tokens.sort_values(["sequence", "position"], kind="stable")
+    lengths = tokens.groupby("sequence", sort=True).size()
+    responses = samples.set_index("sequence")["response"]
+    ids = [np.asarray(responses[number])[:length] for number, length in lengths.items()]
+    logp_train, logp_infer = (
+        np.clip(tokens[name].to_numpy(np.float32), LOWEST, 0) for name in ("logp_train", "logp_infer")
+    )
+    return TokenLog(
+        lengths=lengths.to_numpy(),
+        logp_train=logp_train,
+        logp_infer=logp_infer,
+        mask=np.ones(len(tokens), bool),
+        step=np.zeros(len(lengths), np.int64),
+        ids=np.concatenate(ids),
+    )
+
+
+def _with_faults(log: TokenLog) -> Iterator[tuple[str, str, TokenLog]]:
+    ends = np.cumsum(log.lengths)
+    source = np.arange(len(log.logp_infer)) + 1
+    source[ends - 1] = ends - 1
+    yield "shift by one", "token_shift", replace(log, logp_infer=log.logp_infer[source])
+    for base in (2, 10):
+        changed = np.maximum(log.logp_infer / np.log(base), LOWEST).astype(np.float32)
+        yield f"base {base}", "log_base", replace(log, logp_infer=changed)
+    value = log.logp_infer.copy()
+    value[ends - 1] = -9.0
+    yield "end value", "end_of_sequence", replace(log, logp_infer=value)
+
+
+def _every_fourth(log: TokenLog, bad: TokenLog) -> TokenLog:
+    count = min(log.num_sequences, bad.num_sequences)
+    starts, bad_starts = (np.cumsum(part.lengths) - part.lengths for part in (log, bad))
+    rows: dict[str, list[np.ndarray]] = {"logp_train": [], "logp_infer": [], "ids": []}
+    for number in range(count):
+        part, start = (bad, bad_starts[number]) if number % 4 == 0 else (log, starts[number])
+        for name, values in rows.items():
+            values.append(getattr(part, name)[start : start + part.lengths[number]])
+    lengths = np.array([len(values) for values in rows["ids"]])
+    joined: dict[str, Any] = {name: np.concatenate(values) for name, values in rows.items()}
+    return TokenLog(
+        lengths=lengths, mask=np.ones(int(lengths.sum()), bool), step=np.zeros(count, np.int64), **joined
+    )

@@ -1,0 +1,100 @@
+"""Probabilities of causes from signatures: boosted trees fitted on simulated logs, and an open-set check.
+
+`classifier.npz` is written by `simlab run diagnosis_roc`; docs/diagnosis.md reports how often it is right.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+PATH = Path(__file__).with_name("classifier.npz")
+MISSING = -9.0
+"""Value of a signature that the log cannot give; below all others."""
+LIMIT = 8.0
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A fitted model: K classes, F signatures, trees as flat arrays of nodes.
+
+    - `names` [F], `causes` [K].
+    - `feature`, `threshold`, `left`, `right`, `value`: nodes; `left` is -1 at a leaf. `value` is float32.
+    - `roots` [trees, K]: first node of each tree; `baseline` [K].
+    - `temperature`: divides the scores; fitted on logs that the trees did not see.
+    - `center`, `scale` [F], `means` [K, F], `precision` [F, F]: open-set check; `far` [2]: squared distance
+      at which `unknown` has probability one half, and the width of that logistic in log distance.
+    - `honest_low`, `honest_high` [F]: 2% and 98% quantiles of logs without a fault.
+    """
+
+    names: np.ndarray
+    causes: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    value: np.ndarray
+    roots: np.ndarray
+    baseline: np.ndarray
+    temperature: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+    means: np.ndarray
+    precision: np.ndarray
+    far: np.ndarray
+    honest_low: np.ndarray
+    honest_high: np.ndarray
+
+    def score(self, rows: np.ndarray) -> np.ndarray:
+        """Return the sum of the trees [R, K] for rows of signatures [R, F]."""
+        total = np.tile(self.baseline, (len(rows), 1))
+        number = np.arange(len(rows))[:, None]
+        for roots in self.roots:
+            node = np.tile(roots, (len(rows), 1))
+            while (inner := self.left[node] >= 0).any():
+                goes_left = rows[number, self.feature[node]] <= self.threshold[node]
+                node = np.where(inner, np.where(goes_left, self.left[node], self.right[node]), node)
+            total += self.value[node]
+        return total
+
+    def measure_distance(self, rows: np.ndarray) -> np.ndarray:
+        """Return the squared Mahalanobis distance to the nearest class [R]."""
+        centered = (rows - self.center) / self.scale
+        apart = np.clip(centered, -LIMIT, LIMIT)[:, None] - self.means
+        return ((apart @ self.precision) * apart).sum(2).min(1)
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        """Return the probability of each cause [R, K]; rows unlike all fitted logs move to `unknown`."""
+        scores = self.score(rows) / self.temperature
+        probs = np.exp(scores - scores.max(1, keepdims=True))
+        probs /= probs.sum(1, keepdims=True)
+        limit, width = self.far
+        strange = np.log(np.maximum(self.measure_distance(rows), 1e-9) / limit) / width
+        far = 1 / (1 + np.exp(-np.clip(strange, -30, 30)))
+        probs *= 1 - far[:, None]
+        probs[:, self.causes == UNKNOWN] += far[:, None]
+        return probs
+
+
+@cache
+def load_classifier() -> Classifier:
+    """Return the classifier of the package."""
+    with np.load(PATH, allow_pickle=False) as stored:
+        return Classifier(**{field.name: stored[field.name] for field in fields(Classifier)})
+
+
+def as_row(signatures: Mapping[str, float], names: np.ndarray) -> np.ndarray:
+    """Return signatures as a row [F] in the order of `names`, with `MISSING` for NaN."""
+    row = np.array([signatures.get(str(name), np.nan) for name in names])
+    return np.nan_to_num(row, nan=MISSING, posinf=LIMIT, neginf=-LIMIT)
+
+
+def estimate_causes(signatures: Mapping[str, float]) -> dict[str, float]:
+    """Return the probability of each cause, most probable first."""
+    model = load_classifier()
+    probs = model.predict(as_row(signatures, model.names)[None])[0]
+    order = np.argsort(-probs, kind="stable")
+    return {str(model.causes[place]): float(probs[place]) for place in order}

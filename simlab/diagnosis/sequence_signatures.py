@@ -1,0 +1,186 @@
+"""Signatures over sequences and over optional columns: workers, duplicates, ages, updates, experts."""
+
+import numpy as np
+
+from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.rank_tests import rms, spearman_z
+from simlab.diagnosis.routing import find_flips, fraction_from_flips
+
+STRIDES = range(2, 17)
+MIN_ROWS = 8
+MIN_TOKENS = 4
+"""Number of tokens below which a sequence has no level."""
+
+
+def measure_rows(log: TokenLog, size: np.ndarray, sequence: np.ndarray) -> dict[str, float]:
+    """Measure which rows differ: every k-th, blocks, one worker, or two kinds without order.
+
+    Args:
+        log: Log without empty sequences.
+        size: abs(log rho) over its typical value, [N].
+        sequence: Row of each token, [N].
+    """
+    names = (
+        "row_stride",
+        "row_block",
+        "row_class_effect",
+        "row_worker",
+        "row_two_kinds",
+        "row_share",
+        "row_spread",
+    )
+    found = dict.fromkeys(names, np.nan) | _measure_duplicates(log)
+    chosen = log.lengths >= MIN_TOKENS
+    if chosen.sum() < MIN_ROWS:
+        return found
+    sums = np.bincount(sequence, size, len(log.lengths))[chosen]
+    lengths = log.lengths[chosen]
+    level = np.log(sums / lengths + 0.02)
+    rows = np.flatnonzero(chosen)
+    step = log.step[chosen]
+    within = rows - np.searchsorted(step, step) if (np.diff(step) >= 0).all() else rows
+    per_step = max(1, int(np.bincount(np.unique(step, return_inverse=True)[1]).max()))
+    strides = [_class_contrast(level, order % k) for k in STRIDES for order in (rows, within)]
+    blocks = [_class_contrast(level, rows * k // (rows.max() + 1)) for k in STRIDES]
+    blocks += [_class_contrast(level, np.minimum(within * k // per_step, k - 1)) for k in STRIDES]
+    for name, tests in (("row_stride", strides), ("row_block", blocks)):
+        z, effect = max(tests, key=lambda pair: pair[0])
+        found[name] = np.log1p(z)
+        if not found["row_class_effect"] >= effect:
+            found["row_class_effect"] = effect
+    if log.worker is not None:
+        found["row_worker"] = np.log1p(_class_contrast(level, log.worker[chosen])[0])
+    found["row_two_kinds"], found["row_share"] = _split_in_two(level)
+    noise = np.sqrt(np.mean(1 / lengths))
+    found["row_spread"] = np.log(level.std() / noise + 1e-3)
+    return found
+
+
+def _class_contrast(level: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
+    """Return the largest t statistic of one class of rows against the others, and its difference of means."""
+    _, place = np.unique(classes, return_inverse=True)
+    counts = np.bincount(place).astype(np.float64)
+    if not 2 <= len(counts) <= 256:
+        return 0.0, 0.0
+    sums, squares = np.bincount(place, level), np.bincount(place, level**2)
+    others = np.maximum(len(level) - counts, 1)
+    apart = sums / counts - (level.sum() - sums) / others
+    within = (squares - sums**2 / counts).sum() / max(1, len(level) - len(counts))
+    t = apart / np.sqrt(max(within, 1e-4) * (1 / counts + 1 / others))
+    t[counts < 2] = 0
+    best = int(np.argmax(t))
+    return max(0.0, float(t[best])), float(apart[best])
+
+
+def _split_in_two(level: np.ndarray) -> tuple[float, float]:
+    """Return the largest fraction of variance that a threshold explains (Otsu), and the rows above it."""
+    ordered = np.sort(level)
+    count, counts = len(ordered), np.arange(1, len(ordered))
+    sums = np.cumsum(ordered)[:-1]
+    total = ordered.sum()
+    between = (sums / counts - (total - sums) / (count - counts)) ** 2 * counts * (count - counts) / count**2
+    best = int(np.argmax(between))
+    return float(between[best] / max(ordered.var(), 1e-9)), float(1 - counts[best] / count)
+
+
+def _measure_duplicates(log: TokenLog) -> dict[str, float]:
+    """Measure sequences that repeat another of their group, beyond what their probability explains."""
+    values = log.logp_infer.astype(np.float64) if log.ids is None else log.ids + 1.0
+    starts = np.cumsum(log.lengths) - log.lengths
+    index = np.arange(len(values)) - np.repeat(starts, log.lengths)
+    # Irrational weights: equal sums mean equal sequences.
+    digest = np.add.reduceat(values * np.modf(np.sqrt(index + 2.0))[0], starts)
+    owner = log.step if log.group is None else log.group
+    keys = np.stack([owner.astype(np.float64), log.lengths, digest], axis=1)
+    repeats = len(keys) - len(np.unique(keys, axis=0))
+    chance = np.exp(np.maximum(np.add.reduceat(log.logp_infer.astype(np.float64), starts), -700))
+    sizes = np.bincount(np.unique(owner, return_inverse=True)[1])
+    pairs = np.mean(sizes - 1) / 2
+    # Without the prompt, equal answers to other prompts count as repeats too: more are expected.
+    expected = float(chance.sum()) * max(pairs if log.group is not None else min(pairs, 8), 0.0)
+    return {
+        "repeats": repeats / len(keys),
+        "repeats_excess": float(np.log10((repeats + 0.5) / (min(expected, len(keys)) + 0.5))),
+    }
+
+
+def measure_logged_columns(
+    log: TokenLog, x: np.ndarray, z: np.ndarray, sequence: np.ndarray
+) -> dict[str, float]:
+    """Measure what the columns `step`, `version`, `logp`, `update`, `is_weight` and the experts show."""
+    return (
+        _measure_steps(log, z, sequence)
+        | _measure_ages(log, z, sequence)
+        | _measure_current(log, sequence)
+        | _measure_experts(log, x)
+    )
+
+
+def _measure_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[str, float]:
+    names, place = np.unique(log.step, return_inverse=True)
+    if len(names) < 6:
+        return {"growth": np.nan, "step_jump": np.nan}
+    token_step = place[sequence]
+    level = np.bincount(token_step, np.minimum(np.abs(z), 10)) / np.maximum(np.bincount(token_step), 1)
+    third, logs = len(level) // 3, np.log(level + 0.02)
+    return {
+        "growth": float(logs[-third:].mean() - logs[:third].mean()),
+        "step_jump": float(np.abs(np.diff(logs)).max() / (np.median(np.abs(np.diff(logs))) + 0.05)),
+    }
+
+
+def _measure_ages(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[str, float]:
+    if log.version is None:
+        return {"age_z": np.nan, "age_growth": np.nan}
+    age = log.step - log.version
+    if len(np.unique(age)) < 2:
+        return {"age_z": 0.0, "age_growth": 0.0}
+    level = np.bincount(sequence, np.abs(z), len(age)) / np.maximum(log.lengths, 1)
+    oldest, freshest = level[age == age.max()].mean(), level[age == age.min()].mean()
+    z_score = spearman_z(age, level)
+    return {
+        "age_z": float(np.sign(z_score) * np.log1p(abs(z_score))),
+        "age_growth": float(np.log((oldest + 0.02) / (freshest + 0.02))),
+    }
+
+
+def _measure_current(log: TokenLog, sequence: np.ndarray) -> dict[str, float]:
+    """Measure the PPO ratio before and after updates, and IS weights that the ratio holds already."""
+    names = ("ratio_before_update", "ratio_one_after_update", "ratio_copies_age", "weight_twice")
+    found = dict.fromkeys(names, np.nan)
+    if log.logp is None:
+        return found
+    moved = log.logp.astype(np.float64) - log.logp_train
+    if log.update is not None:
+        before = (log.update == 0)[sequence]
+        if before.sum() >= 50:
+            found["ratio_before_update"] = np.log10(rms(moved[before]) + 1e-8)
+        if (~before).sum() >= 50:
+            found["ratio_one_after_update"] = float(np.mean(moved[~before] == 0))
+    if log.version is not None and (log.step > log.version).any():
+        old = (log.step - log.version > 0)[sequence]
+        found["ratio_copies_age"] = float(np.mean(moved[old] == 0))
+    if log.is_weight is not None:
+        ratio = np.clip(log.logp.astype(np.float64) - log.logp_infer, -5, 5)
+        weight = np.log(np.clip(log.is_weight.astype(np.float64), 1e-3, 1e3))
+        # A truncated weight is at most 2; the ratio of a bypassed run is the IS ratio already.
+        capped = np.minimum(ratio, max(float(weight.max()), 0.01))
+        same = rms(weight - capped) / (rms(weight) + 1e-9) if rms(weight) > 1e-6 else np.inf
+        is_bypassed = float(np.mean(log.logp_train == log.logp_infer)) > 0.99
+        found["weight_twice"] = float(is_bypassed and same < 0.5)
+    return found
+
+
+def _measure_experts(log: TokenLog, x: np.ndarray) -> dict[str, float]:
+    names = ("flips", "flips_share", "flips_ratio")
+    if log.experts_train is None or log.experts_infer is None:
+        return dict.fromkeys(names, np.nan)
+    flipped = find_flips(log.experts_train, log.experts_infer, log.top_k)
+    if not 20 <= flipped.sum() <= len(flipped) - 20:
+        return {"flips": np.log10(flipped.mean() + 1e-4), "flips_share": 0.0, "flips_ratio": 0.0}
+    ratio = rms(x[flipped]) / max(rms(x[~flipped]), 1e-9)
+    return {
+        "flips": float(np.log10(flipped.mean() + 1e-4)),
+        "flips_share": fraction_from_flips(x, flipped),
+        "flips_ratio": float(np.log(ratio + 1e-3)),
+    }
