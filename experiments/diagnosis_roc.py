@@ -1,5 +1,6 @@
 """Fit the classifier of `simlab diagnose` and measure how often it names the cause of unseen logs."""
 
+import json
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
@@ -15,9 +16,13 @@ from experiments.diagnosis_study.fitting import calibrate, fit_classifier, save_
 from experiments.diagnosis_study.forward_passes import HELD_OUT_ENGINES, Pool, make_pool
 from experiments.diagnosis_study.real_logs import real_logs
 from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
 from simlab.diagnosis.classifier import MISSING, PATH, UNKNOWN, Classifier, as_row
 from simlab.diagnosis.injected_faults import generate_random_log
 from simlab.diagnosis.signatures import measure_signatures
+
+Frame = Any
+"""A table of pandas, whose stubs give unions for every selection."""
 
 POLICIES: dict[str, dict[str, str]] = {
     "add": {
@@ -61,9 +66,12 @@ SYNTHETIC_CAUSES = {
 VISIBLE, REALISTIC = 1.15, 1.5
 """RMS log rho over that without the fault: least in the fit, and least of a fault of realistic size."""
 CONFIDENT = 0.6
+NUISANCE = ("entropy", "confident")
+"""Signatures of the policy, not of the mismatch; not fitted."""
+FOLDS = 3
 
 
-def simulate(pool: Pool, split: str, logs: int, seed: int) -> pd.DataFrame:
+def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
     """Return one row per simulated log of a policy: its description and its signatures."""
     rows, held_out = [], HELD_OUT_ENGINES if split == "test" else ()
     for number, (name, fault) in enumerate(FAULTS.items()):
@@ -80,7 +88,7 @@ def simulate(pool: Pool, split: str, logs: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def simulate_synthetic(logs: int, seed: int) -> pd.DataFrame:
+def simulate_synthetic(logs: int, seed: int) -> Frame:
     """Return rows as `simulate` does for logs of random policies with hand-made noise."""
     rows = []
     for kind, cause in SYNTHETIC_CAUSES.items():
@@ -99,35 +107,63 @@ def simulate_synthetic(logs: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def simulate_group(group: str, counts: dict[str, int], seed: int, contexts: int) -> dict[str, pd.DataFrame]:
+def simulate_group(group: str, counts: dict[str, int], seed: int, contexts: int) -> dict[str, Frame]:
     """Return the logs of a group of policies by split; runs in a process of its own."""
-    found: dict[str, list[pd.DataFrame]] = {split: [] for split in counts}
+    found: dict[str, list[Frame]] = {split: [] for split in counts}
     for number, (policy, split) in enumerate(POLICIES[group].items()):
         pool = make_pool(policy, 0, contexts)
         found[split].append(simulate(pool, split, counts[split], seed + number))
     return {split: pd.concat(tables) for split, tables in found.items()}
 
 
-def is_visible(table: pd.DataFrame, least: float) -> np.ndarray:
+def is_visible(table: Frame, least: float) -> np.ndarray:
     """Return the logs whose fault moves RMS log rho by the factor `least`, or cannot move it."""
     moved = np.maximum(table["excess"], 1 / np.maximum(table["excess"], 1e-9)) >= least
     return (moved | table["cause"].isin(("rounding", UNKNOWN, *UNSEEN_IN_RHO))).to_numpy()
 
 
-def as_rows(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
+def as_rows(table: Frame, names: Iterable[str]) -> np.ndarray:
     """Return the signatures of a table [R, F]."""
     return np.nan_to_num(table[list(names)].to_numpy(np.float64), nan=MISSING, posinf=8, neginf=-8)
 
 
-def fit(fitted: pd.DataFrame, held: pd.DataFrame) -> Classifier:
-    """Return the calibrated classifier."""
-    names = list(fitted.columns[fitted.columns.get_loc("held_out") + 1 :])
+def fit(fitted: Frame, held: Frame) -> Classifier:
+    """Return the classifier, calibrated on logs of other policies and of variants that it did not see.
+
+    For the calibration the variants of each cause leave the fit in turn, so that the temperature counts
+    how much less certain a variant is that nobody simulated.
+    """
+    measured = list(fitted.columns).index("held_out") + 1
+    names = [name for name in fitted.columns[measured:] if name not in NUISANCE]
     fitted, held = (table[is_visible(table, VISIBLE)] for table in (fitted, held))
-    model = fit_classifier(as_rows(fitted, names), fitted["cause"], names)
-    return calibrate(model, as_rows(held, names), held["cause"])
+
+    def fit_part(part: Frame) -> Classifier:
+        return fit_classifier(as_rows(part, names), part["cause"], names)
+
+    model = fit_part(fitted)
+    rows = as_rows(held, names)
+    scores, causes = [model.score(rows)], [held["cause"]]
+    for left_out in split_variants(fitted):
+        unseen = held[held["fault"].isin(left_out)]
+        part = fit_part(fitted[~fitted["fault"].isin(left_out)])
+        scores.append(part.score(as_rows(unseen, names)))
+        causes.append(unseen["cause"])
+    return calibrate(model, np.concatenate(scores), pd.concat(causes), rows[(held["cause"] != UNKNOWN)])
 
 
-def evaluate(model: Classifier, table: pd.DataFrame) -> pd.DataFrame:
+def split_variants(table: Frame) -> list[list[str]]:
+    """Return `FOLDS` lists of variants, each of causes that keep another variant."""
+    folds: list[list[str]] = [[] for _ in range(FOLDS)]
+    for cause, part in table.groupby("cause"):
+        variants = sorted(set(part["fault"]))
+        if cause == "rounding" or len(variants) < 2:
+            continue
+        for number, name in enumerate(variants[:FOLDS]):
+            folds[number].append(name)
+    return folds
+
+
+def evaluate(model: Classifier, table: Frame) -> Frame:
     """Return the description of each log with the named cause, its probability, and that of the truth."""
     probs = model.predict(as_rows(table, model.names))
     best = probs.argmax(1)
@@ -140,7 +176,7 @@ def evaluate(model: Classifier, table: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def summarize(logs: pd.DataFrame) -> list[dict[str, Any]]:
+def summarize(logs: Frame) -> list[dict[str, Any]]:
     """Return one row per group of logs: named first, confidently wrong, confidently right."""
     faulty = ~logs["cause"].isin(("rounding", UNKNOWN))
     groups = {
@@ -167,13 +203,13 @@ def summarize(logs: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def confusion(logs: pd.DataFrame) -> list[dict[str, Any]]:
+def confusion(logs: Frame) -> list[dict[str, Any]]:
     """Return the number of logs of each cause and named cause."""
     counts = logs[logs["realistic"]].groupby(["cause", "named"]).size()
     return [{"cause": cause, "named": named, "logs": int(n)} for (cause, named), n in counts.items()]
 
 
-def calibration(logs: pd.DataFrame) -> list[dict[str, Any]]:
+def calibration(logs: Frame) -> list[dict[str, Any]]:
     """Return how often the named cause was right at each probability."""
     edges = np.array([0.0, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0 + 1e-9])
     rows = []
@@ -185,7 +221,7 @@ def calibration(logs: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def roc(model: Classifier, table: pd.DataFrame) -> list[dict[str, Any]]:
+def roc(model: Classifier, table: Frame) -> list[dict[str, Any]]:
     """Return the area under the ROC curve of each cause against all others."""
     table = table[is_visible(table, REALISTIC)]
     probs = model.predict(as_rows(table, model.names))
@@ -219,7 +255,7 @@ def real(model: Classifier, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, pd.DataFrame]:
+def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, Frame]:
     """Return the logs of all policies by split."""
     groups = ["add"] if run.smoke else list(POLICIES)
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
@@ -238,12 +274,33 @@ def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, pd.DataFrame]:
     }
 
 
+def check_earlier(found: Results) -> None:
+    """Reject an earlier result whose logs were simulated in another way."""
+    config = found.manifest["config"]
+    expected = json.loads(json.dumps({"policies": POLICIES, "sizes": SIZES, "synthetic": SYNTHETIC}))
+    if any(config.get(name) != value for name, value in expected.items()):
+        raise ValueError(
+            f"The logs of {found.folder} must be of these policies, sizes and kinds. Simulate again."
+        )
+
+
 def run(run: Run) -> None:
-    """Write the classifier of the package and the tables `logs`, `summary`, `confusion`, `roc`, `real`."""
+    """Write the classifier of the package, the simulated logs' signatures, and how often it is right.
+
+    The logs of an earlier result are taken as they are; only the fit is repeated.
+    """
     counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
     run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC)
     with run.phase("logs"):
-        tables = simulate_all(run, counts)
+        if run.resume_from is None:
+            tables = simulate_all(run, counts)
+        else:
+            tables = {split: run.resume_from.table(f"signatures_{split}") for split in LOGS}
+            manifest = run.resume_from.manifest
+            run.configure(logs_commit=manifest["config"].get("logs_commit", manifest["commit"]))
+    for split, table in tables.items():
+        numbers = table.select_dtypes("float64").columns
+        run.table(f"signatures_{split}", table.astype(dict.fromkeys(numbers, np.float32)))
     with run.phase("fit"):
         model = fit(tables["fit"], tables["calibrate"])
     digest = save_classifier(model, run.out / PATH.name)
@@ -266,6 +323,7 @@ EXPERIMENT = Experiment(
     "most 5% confidently wrong (probability 0.6 or more on a wrong cause), logs without a fault named "
     "rounding.",
     run=run,
+    check_resume=check_earlier,
     minutes=15.0,
     kind="measurement",
 )

@@ -109,7 +109,7 @@ class Forest:
 
 
 Kind = Curves | Forest | Custom
-"""Kind of a catalog row; `encoding` gives the meaning of lines, bands, dots and bars."""
+"""The kinds of figures; `encoding` explains lines, bands, dots and bars."""
 
 
 def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`simlab diagnose`: diagnose a run from its log."""
+"""`simlab diagnose`: name the cause of a run's mismatch from its log; compare two logs."""
 
 import json
 from pathlib import Path
@@ -10,32 +10,50 @@ from simlab.cli.output import Json, one_clear_error, show
 from simlab.core.plugins import import_module
 
 EPILOG = (
-    "Reads Parquet or JSON lines (columns: docs/diagnosis.md), slime's `--save-debug-train-data`, and TRL's "
-    "`trainer_state.json`. Example: `simlab diagnose dumps/ --out runs/mine --figure`."
+    "Reads Parquet or JSON lines (verl, NeMo-RL, prime-rl; columns: docs/diagnosis.md), slime's and miles' "
+    "`.pt` dumps, TRL's `trainer_state.json`, and curves exported as CSV. "
+    "Example: `simlab diagnose dumps/ --out runs/mine --figure`; compare: `simlab diagnose a/ b/`."
 )
+SHOWN = 5
+"""Number of causes in the table."""
 
 
 def diagnose(
     path: Annotated[Path, typer.Argument(help="Log file, or directory of log files.")],
+    after: Annotated[Path | None, typer.Argument(help="Second log, to compare with the first.")] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the tables (Parquet).")] = None,
     figure: Annotated[
-        bool, typer.Option("--figure", help="Plot of the mismatch over the steps, written to OUT.")
+        bool, typer.Option("--figure", help="Plots of the signatures over one log, written to OUT.")
     ] = False,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="Column of the log for a name in the files: FOUND=COLUMN.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell rounding from faults in a mismatch, with confidence and evidence."""
-    from simlab.diagnosis import diagnose as ask
-    from simlab.diagnosis import write_diagnosis
+    """Name the cause of a mismatch, with probability, evidence, check and fix."""
+    from simlab.diagnosis import compare_logs, write_diagnosis
+    from simlab.diagnosis import diagnose as diagnose_path
 
     with one_clear_error():
-        if figure and out is None:
-            raise ValueError("--figure needs --out, the directory for the figure.")
-        found = ask(path)
+        if figure and (out is None or after is not None):
+            raise ValueError("--figure needs --out, the directory for the figure, and one log.")
+        names = _parse_rename(rename or [])
+        if after is not None:
+            rows = compare_logs(path, after, names)
+            show(rows, as_json, title=f"{after} minus {path}, 95% intervals by sequence")
+            return
+        found = diagnose_path(path, names)
         if out is not None:
             write_diagnosis(found, out, str(path))
     if as_json:
         problems = [str(problem) for problem in found.problems]
-        content = {"answers": found.answer_rows(), "metrics": found.metrics, "problems": problems}
+        content = {
+            "source": found.source,
+            "causes": found.cause_rows(),
+            "answers": found.answer_rows(),
+            "metrics": found.metrics,
+            "problems": problems,
+        }
         typer.echo(json.dumps(_plain(content), indent=2))
     else:
         _print(found)
@@ -44,13 +62,36 @@ def diagnose(
         typer.echo(f"figure: {', '.join(map(str, paths))}", err=as_json)
 
 
+def _parse_rename(pairs: list[str]) -> dict[str, str]:
+    from simlab.diagnosis import COLUMNS
+
+    names = {}
+    for pair in pairs:
+        found, equals, column = pair.partition("=")
+        if not equals or column not in COLUMNS:
+            allowed = ", ".join(COLUMNS)
+            raise ValueError(f"--rename must be FOUND=COLUMN with a column of {allowed}, got {pair}.")
+        names[found] = column
+    return names
+
+
 def _print(found) -> None:
     size = f"{found.num_sequences:,} sequences, {found.num_tokens:,} tokens"
-    shown = [
-        {"question": answer.question, "answer": answer.verdict, "confidence": f"{answer.confidence:.0%}"}
-        for answer in found.answers.values()
-    ]
-    show(shown, False, title=size if found.num_tokens else found.source)
+    best = [cause for cause in found.causes[:SHOWN] if cause.probability >= 0.005]
+    rows = [{"cause": cause.cause, "probability": f"{cause.probability:.0%}"} for cause in best]
+    show(rows, False, title=size if found.num_tokens else found.source)
+    for cause in best[:2]:
+        typer.echo(f"\n{cause.cause} ({cause.probability:.0%})")
+        for line in (*cause.evidence, f"check: {cause.check}", f"fix: {cause.fix}"):
+            typer.echo(f"  {line}")
+    typer.echo("")
+    show(
+        [
+            {"question": answer.question, "answer": answer.verdict, "confidence": f"{answer.confidence:.0%}"}
+            for answer in found.answers.values()
+        ],
+        False,
+    )
     for answer in found.answers.values():
         typer.echo(f"\n{answer.question}")
         for line in (*answer.evidence, *([f"-> {answer.recommendation}"] if answer.recommendation else [])):

@@ -1,32 +1,30 @@
-"""The detectors and their questions, in the order of the answers."""
+"""The questions of `simlab diagnose` and their answers, in the order of the answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from simlab.diagnosis import (
-    micro_batches,
-    processing,
-    routing,
-    sequence_weights,
-    version_lag,
-    weight_sync,
-)
+from simlab.diagnosis import micro_batches, routing, sequence_weights, version_lag
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.ranking import PROCESSING_CAUSES, SYNC_CAUSES, RankedCause, answer_from_causes
+
+FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "weight_sync": ("number formats, or a broken weight sync?", SYNC_CAUSES),
+    "processing": ("precision, or processing by top-p, top-k or temperature?", PROCESSING_CAUSES),
+}
+"""Questions that the ranked causes answer."""
 
 DETECTORS: dict[str, Callable[[TokenLog], Answer]] = {
-    "weight_sync": weight_sync.detect_weight_sync,
-    "processing": processing.detect_processing,
     "staleness": version_lag.detect_staleness,
     "micro_batches": micro_batches.detect_micro_batch_effects,
     "routing": routing.detect_router_flips,
     "vanishing": sequence_weights.predict_vanishing,
     "correction": sequence_weights.recommend_correction,
 }
+"""Questions with a test of their own, which needs its columns."""
 
 QUESTIONS: dict[str, str] = {
-    "weight_sync": weight_sync.QUESTION,
-    "processing": processing.QUESTION,
+    **{name: question for name, (question, _) in FAMILIES.items()},
     "staleness": version_lag.QUESTION,
     "micro_batches": micro_batches.QUESTION,
     "routing": routing.QUESTION,
@@ -35,23 +33,18 @@ QUESTIONS: dict[str, str] = {
 }
 
 
-def answer_questions(log: TokenLog) -> dict[str, Answer]:
-    """Run every detector on a log without masked tokens, then reconcile the verdicts."""
-    found = {name: detector(log) for name, detector in DETECTORS.items()}
-    faults = [name for name in FAULTS if found[name].has_fault]
-    sync, processed, correction = (found[name] for name in ("weight_sync", "processing", "correction"))
-    if processed.has_fault and not sync.has_fault:
-        verdict = "no sign of a broken sync: processing causes the mismatch, see below"
-        found["weight_sync"] = replace(sync, verdict=verdict)
-    elif faults and not processed.has_fault and processed.score is not None:
-        found["processing"] = replace(processed, verdict="no sign of processing; see the other answers")
-    if faults:
-        first = "fix the faults above first: a correction hides a fault and costs samples"
-        found["correction"] = replace(
-            correction, recommendation="; ".join(filter(None, (first, correction.recommendation)))
-        )
+def answer_questions(
+    log: TokenLog, causes: list[RankedCause], signatures: Mapping[str, float]
+) -> dict[str, Answer]:
+    """Answer every question about a log without masked tokens."""
+    found = {
+        name: answer_from_causes(question, causes, signatures, mine)
+        for name, (question, mine) in FAMILIES.items()
+    }
+    found |= {name: detector(log) for name, detector in DETECTORS.items()}
+    if causes[0].cause not in ("rounding", "unknown"):
+        first = f"fix {causes[0].cause} first: a correction hides a fault and costs samples"
+        correction = found["correction"]
+        recommendation = "; ".join(filter(None, (first, correction.recommendation)))
+        found["correction"] = replace(correction, recommendation=recommendation)
     return found
-
-
-FAULTS = ("weight_sync", "processing", "staleness", "routing")
-"""Detectors of faults that make the mismatch larger than number formats alone."""

@@ -1,7 +1,7 @@
 """Diagnose a path: read the log, compute the metrics, run every detector, write the tables."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +12,12 @@ from simlab.core.manifest import Json, build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions
+from simlab.diagnosis.curves import SOURCE, WHAT_TO_LOG, answer_from_curves, find_curves, read_curves
 from simlab.diagnosis.log import Problem, TokenLog
 from simlab.diagnosis.log_metrics import measure
 from simlab.diagnosis.log_reader import read_log
-from simlab.diagnosis.trl import answer_from_averages, find_state_file, read_state
+from simlab.diagnosis.panels import measure_panels
+from simlab.diagnosis.ranking import RankedCause, list_causes, rank_causes
 from simlab.metrics import PROBABILITY_EDGES, VERL_ALIASES, controlled_rms_log_rho
 
 NAME = "diagnosis"
@@ -26,22 +28,26 @@ VERL_NAMES = {ours: verl for verl, ours in VERL_ALIASES.items()}
 class Diagnosis:
     """The diagnosis of a log.
 
+    - `causes`: every cause, most probable first; `signatures`: the numbers that the probabilities are from.
     - `answers`: by detector.
     - `metrics`, `bins`: of the complete log, by the names of `simlab.metrics`.
-    - `steps`: one row per step.
+    - `steps`: one row per step; `panels`: points of the figure.
     - `problems`: the rows and columns that were skipped.
 
-    TRL's averages give `answers` and `steps` only.
+    Curves of averages give `answers` and `steps`, and the cause `unknown`.
     """
 
     source: str
     files: list[str]
     num_sequences: int
     num_tokens: int
+    causes: list[RankedCause]
+    signatures: dict[str, float]
     answers: dict[str, Answer]
     metrics: dict[str, float]
     bins: list[dict[str, float]]
     steps: list[dict[str, float]]
+    panels: list[dict[str, Json]]
     problems: list[Problem]
 
     def metric_rows(self) -> list[dict[str, Json]]:
@@ -50,6 +56,10 @@ class Diagnosis:
             {"metric": name, "verl": VERL_NAMES.get(name, ""), "value": value}
             for name, value in self.metrics.items()
         ]
+
+    def cause_rows(self) -> list[dict[str, Json]]:
+        """Return one row of plain values per cause."""
+        return [cause.as_dict() for cause in self.causes]
 
     def answer_rows(self) -> list[dict[str, Json]]:
         """Return one row of plain values per answer."""
@@ -67,20 +77,30 @@ class Diagnosis:
         ]
 
 
-def diagnose(path: str | Path) -> Diagnosis:
-    """Diagnose the log in `path`, a file or a directory in a format of `read_log`.
+def diagnose(path: str | Path, rename: Mapping[str, str] | None = None) -> Diagnosis:
+    """Diagnose the log in `path`, a file or a directory in a format of `read_log` or `read_curves`.
+
+    Args:
+        path: File or directory.
+        rename: Columns of the log by the names that the files have.
 
     Raises:
         FileNotFoundError, ValueError: `path` has no usable log; the message has one reason.
     """
     path = Path(path)
-    state = find_state_file(path)
-    if state is not None:
-        rows, problems = read_state(state)
-        found = answer_from_averages(rows, QUESTIONS)
-        return Diagnosis("TRL averages", [state.name], 0, 0, found, {}, [], rows, problems)
-    read = read_log(path)
+    curves = find_curves(path)
+    if curves:
+        return _diagnose_curves(curves)
+    read = read_log(path, rename)
     return diagnose_log(read.log, files=read.files, problems=read.problems)
+
+
+def _diagnose_curves(files: list[Path]) -> Diagnosis:
+    rows, problems = read_curves(files)
+    found = answer_from_curves(rows, QUESTIONS)
+    causes = list_causes({"unknown": 1.0}, {}, (f"{SOURCE}; {WHAT_TO_LOG}", *found["weight_sync"].evidence))
+    names = [file.name for file in files]
+    return Diagnosis(SOURCE, names, 0, 0, causes, {}, found, {}, [], rows, [], problems)
 
 
 def diagnose_log(
@@ -89,15 +109,19 @@ def diagnose_log(
     """Diagnose a log in memory."""
     real = log.drop_masked()
     measured = measure(real)
+    causes, signatures = rank_causes(real)
     return Diagnosis(
         source="token log",
         files=files or [],
         num_sequences=real.num_sequences,
         num_tokens=len(real.logp_train),
-        answers=answer_questions(real),
+        causes=causes,
+        signatures=signatures,
+        answers=answer_questions(real, causes, signatures),
         metrics={name: float(value) for name, value in measured.items() if np.ndim(value) == 0},
         bins=_bins(measured),
         steps=_steps(real),
+        panels=measure_panels(real),
         problems=problems or [],
     )
 
@@ -154,13 +178,16 @@ def _by_step(log: TokenLog) -> Iterator[TokenLog]:
 
 
 def write_diagnosis(found: Diagnosis, folder: Path, path: str) -> Path:
-    """Write the tables `answers`, `metrics`, `bins`, `steps`, `problems` and a manifest to `folder`."""
+    """Write one table per field of the diagnosis, and a manifest, to `folder`."""
     start = time.perf_counter()
     tables = {
+        "causes": [row | {"evidence": "; ".join(row["evidence"])} for row in found.cause_rows()],
         "answers": [row | {"evidence": "; ".join(row["evidence"])} for row in found.answer_rows()],
+        "signatures": [{"signature": name, "value": value} for name, value in found.signatures.items()],
         "metrics": found.metric_rows(),
         "bins": found.bins,
         "steps": found.steps,
+        "panels": found.panels,
         "problems": [problem._asdict() for problem in found.problems],
     }
     tables = {name: rows for name, rows in tables.items() if rows}

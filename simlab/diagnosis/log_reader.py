@@ -239,11 +239,12 @@ def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
         yield None, problems
         return
     yield None, problems
-    if not any(row.keys() >= REQUIRED for _, row in rows):
+    complete = [row for _, row in rows if row.keys() >= REQUIRED]
+    if not complete:
         raise ValueError(explain_missing(keys))
-    # The columns are those of most rows. Checking row by row keeps the row numbers.
-    counts = Counter(name for _, row in rows for name in row)
-    names = [name for name, count in counts.items() if 2 * count >= len(rows)]
+    # The columns are those of most usable rows. Checking row by row keeps the row numbers.
+    counts = Counter(name for row in complete for name in row)
+    names = [name for name, count in counts.items() if 2 * count >= len(complete)]
     for number, row in rows:
         absent = [name for name in names if name not in row]
         if absent:

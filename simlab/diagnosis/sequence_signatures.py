@@ -147,7 +147,7 @@ def _measure_ages(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[st
 def _measure_current(log: TokenLog, sequence: np.ndarray) -> dict[str, float]:
     """Measure the PPO ratio before and after updates, and IS weights that the ratio holds already."""
     names = ("ratio_before_update", "ratio_one_after_update", "ratio_copies_age", "weight_twice")
-    found = dict.fromkeys(names, np.nan)
+    found: dict[str, float] = dict.fromkeys(names, np.nan)
     if log.logp is None:
         return found
     moved = log.logp.astype(np.float64) - log.logp_train

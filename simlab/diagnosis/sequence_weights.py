@@ -68,16 +68,32 @@ def predict_vanishing(log: TokenLog) -> Answer:
         estimate_confidence(score, len(x)) * (1 - 0.4 * disagreement),
         score,
         (
-            f"std(rho) {std:.3g}, mean length {length}: (1 + std^2)^-T = {_format_fraction(np.exp(-tokens))}",
-            f"from the variance of the sums of log rho over sequences: {_format_fraction(np.exp(-sums))}",
+            *_explain_losses(tokens, sums, std, length),
             f"the ESS halves at {allowed.length_at_half_ess:.3g} tokens, or at "
             f"std(rho) {allowed.rho_std_for_half_ess:.2g} with this length",
         ),
     )
 
 
+def _explain_losses(tokens: float, sums: float, std: float, length: int) -> tuple[str, ...]:
+    """Return the two estimates of the ESS; where they contradict each other, the reason."""
+    by_tokens = (
+        f"std(rho) {std:.3g}, mean length {length}: (1 + std^2)^-T = {_format_fraction(np.exp(-tokens))}"
+    )
+    by_sums = f"from the variance of the sums of log rho over sequences: {_format_fraction(np.exp(-sums))}"
+    if max(tokens, sums) < 2 * min(tokens, sums) + 0.2:
+        return by_tokens, by_sums
+    if tokens > sums:
+        why = (
+            "a few large ratios dominate std(rho), or errors within a sequence cancel; the verdict is between"
+        )
+    else:
+        why = "errors within a sequence have one sign and add up; the verdict is between"
+    return by_sums, f"the formula for independent tokens gives {_format_fraction(np.exp(-tokens))}: {why}"
+
+
 def _format_fraction(share: float) -> str:
-    return f"{share:.2g}" if share >= 1e-99 else "under 1e-99"
+    return f"{100 * share:.2g}%" if share >= 1e-6 else "under 0.0001%"
 
 
 def recommend_correction(log: TokenLog) -> Answer:

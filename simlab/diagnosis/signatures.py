@@ -149,7 +149,7 @@ def _measure_outliers(view: View) -> dict[str, float]:
 
 def _measure_scale(view: View) -> dict[str, float]:
     """Measure a common factor of the log-probabilities (base of the log) and of the logits (temperature)."""
-    found = dict.fromkeys(
+    found: dict[str, float] = dict.fromkeys(
         ("log_factor", "log_factor_spread", "temperature", "temperature_spread", *LOG_BASES), np.nan
     )
     usable = (view.infer < -0.05) & (view.train < -1e-4) & (view.infer > LOWEST)
@@ -238,7 +238,7 @@ def _measure_ids(view: View) -> dict[str, float]:
     """Measure errors that tokens of one id share, as the correlation between two halves of the log."""
     names = ("id_offset", "id_size", "id_range", "id_share")
     ids = view.log.ids
-    found = dict.fromkeys(names, np.nan)
+    found: dict[str, float] = dict.fromkeys(names, np.nan)
     if ids is None or len(np.unique(ids[:5000])) < 4:
         return found
     # A wrong end token is another signature.

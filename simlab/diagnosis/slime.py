@@ -77,7 +77,7 @@ def _find_samples(content: Any) -> dict[str, Any] | None:
         # slime's format_version 2: one dict per sample.
         keys = [key for key in samples[0] if all(key in sample for sample in samples)]
         names = {"response_length": "response_lengths", "loss_mask": "loss_masks", "reward": "rewards"}
-        return {names.get(key, key): [sample[key] for sample in samples] for key in keys}
+        return {str(names.get(key, key)): [sample[key] for sample in samples] for key in keys}
     return content if {"train_log_probs", "rollout_log_probs"} <= content.keys() else None
 
 

@@ -1,11 +1,11 @@
-"""Detectors on logs with injected faults; docs/diagnosis.md has the numbers of `simlab run diagnosis_roc`."""
+"""Detectors that need columns of their own, and the metrics of a log."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from simlab.diagnosis.catalog import DETECTORS, answer_questions
+from simlab.diagnosis.catalog import DETECTORS
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.log_metrics import measure
@@ -13,21 +13,6 @@ from simlab.diagnosis.sequence_weights import OFFERED, gradient_errors
 from simlab.metrics import METRICS
 from simlab.objectives import TokenBatch
 from simlab.theory.budget import budget
-
-
-def test_weight_sync_tells_broken_sync_from_fp8_noise():
-    honest = DETECTORS["weight_sync"](generate_log("no_fault", 0, 1, noise=0.6))
-    broken = DETECTORS["weight_sync"](generate_log("partial", 0.4, 1))
-    assert not honest.has_fault
-    assert "FP8" in honest.verdict
-    assert broken.has_fault
-    assert "broken weight sync" in broken.verdict
-
-
-@pytest.mark.parametrize("temperature", [0.7, 1.3])
-def test_processing_measures_temperature(temperature):
-    answer = DETECTORS["processing"](generate_log("temperature", temperature, 3))
-    assert f"temperature about {temperature:.1f}"[:-1] in answer.verdict
 
 
 @pytest.mark.parametrize(
@@ -60,7 +45,7 @@ def test_vanishing_matches_budget(std, length, verdict):
     answer = DETECTORS["vanishing"](_even(std, length))
     expected = budget(std, length).ess
     assert answer.verdict.startswith(verdict)
-    reported = float(answer.verdict.split("leave ")[1].split(" ")[0])
+    reported = float(answer.verdict.split("leave ")[1].split("%")[0]) / 100
     # Four standard deviations of the variance of 400 sums, a relative sqrt(2/400) of -log ess; two digits.
     assert np.log(reported) == pytest.approx(np.log(expected), rel=4 * np.sqrt(2 / 400), abs=0.06)
 
@@ -101,18 +86,3 @@ def test_log_metrics_equal_simlab_metrics():
         np.testing.assert_allclose(
             measured[name], np.asarray(metric(batch)), rtol=2e-4, atol=2e-6, err_msg=name
         )
-
-
-@pytest.mark.parametrize(
-    ("kind", "size", "detector", "verdict"),
-    [
-        ("temperature", 0.7, "weight_sync", "no sign of a broken sync: processing causes the mismatch"),
-        ("partial", 0.8, "processing", "no sign of processing; see the other answers"),
-        ("frozen", 0.8, "weight_sync", "broken weight sync: the inference weights stay constant"),
-        ("no_fault", 0.0, "processing", "precision: no sign of processing"),
-    ],
-)
-def test_answers_are_reconciled(kind, size, detector, verdict):
-    found = answer_questions(generate_log(kind, size, 11, noise=0.05))
-    assert found[detector].verdict.startswith(verdict)
-    assert found["correction"].recommendation.startswith("fix the faults") == (kind != "no_fault")

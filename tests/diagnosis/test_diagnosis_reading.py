@@ -393,8 +393,11 @@ def test_diagnose_writes_json_tables_and_figure(tmp_path):
     done = CliRunner().invoke(app, ["diagnose", str(path), "--out", str(out), "--figure", "--json"])
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)
+    assert content["causes"][0]["cause"] == "weight_sync"
+    assert content["causes"][0].keys() == {"cause", "probability", "evidence", "check", "fix"}
     assert content["answers"][0]["verdict"].startswith("broken weight sync")
-    assert {file.name for file in out.glob("*.parquet")} >= {"answers.parquet", "steps.parquet"}
+    tables = {file.stem for file in out.glob("*.parquet")}
+    assert tables >= {"causes", "answers", "signatures", "steps", "panels"}
     assert (out / "diagnosis.png").stat().st_size > 1000
     shown = CliRunner().invoke(app, ["diagnose", str(path)])
     assert "rollout_corr/kl" in shown.stdout

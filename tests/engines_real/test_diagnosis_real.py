@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.diagnosis.catalog import answer_questions
+from simlab.diagnosis import diagnose_log
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.diagnosis.weight_sync import detect_weight_sync
 from simlab.models import MODELS
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.protocol import SamplingParams
@@ -29,13 +28,13 @@ class Processed(VllmEngine):
 
     top_p = 1.0
 
-    def loading(self, config):
-        """Also how log-probabilities are meant."""
-        return {**super().loading(config), "logprobs_mode": "processed_logprobs"}
+    def get_load_options(self, config):
+        """Return also the kind of log-probabilities."""
+        return {**super().get_load_options(config), "logprobs_mode": "processed_logprobs"}
 
-    def _ask(self, do, arrays, **header):
+    def _call(self, do, arrays, **header):
         more = {"top_p": self.top_p} if do == "generate" else {}
-        return super()._ask(do, arrays, **header, **more)
+        return super()._call(do, arrays, **header, **more)
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +85,11 @@ def _print_answers(name, found):
 def test_diagnosis_tells_broken_reload_from_fp8(params, trainer):
     with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
         engine.sync_weights(CONFIG, params)
-        honest = detect_weight_sync(_log(engine, trainer, [params] * 4))
+        honest = diagnose_log(_log(engine, trainer, [params] * 4)).answers["weight_sync"]
         # The same weights again; the assertion that would catch it is off, as in a run without one.
         engine.repack, engine.parity = False, float("inf")
         engine.sync_weights(CONFIG, params)
-        broken = detect_weight_sync(_log(engine, trainer, [params] * 4))
+        broken = diagnose_log(_log(engine, trainer, [params] * 4)).answers["weight_sync"]
     _print_answers("fp8 cache", {"no_fault": honest, "broken": broken})
     assert not honest.has_fault, honest
     assert broken.has_fault, broken
@@ -111,15 +110,15 @@ def moved(params, steps):
 def test_diagnosis_tells_vllm_faults_apart(params, trainer):
     with Processed(interpreter("vllm")) as engine:
         engine.sync_weights(CONFIG, params)
-        honest = answer_questions(_log(engine, trainer, [params] * 4))
-        hot = answer_questions(_log(engine, trainer, [params] * 2, temperature=0.7))
+        honest = diagnose_log(_log(engine, trainer, [params] * 4)).answers
+        hot = diagnose_log(_log(engine, trainer, [params] * 2, temperature=0.7)).answers
         engine.top_p = 0.8
-        cut = answer_questions(_log(engine, trainer, [params] * 2))
+        cut = diagnose_log(_log(engine, trainer, [params] * 2)).answers
         engine.top_p = 1.0
         # The engine keeps the weights of step 0 while the trainer moves on.
         stuck = _log(engine, trainer, [moved(params, step) for step in range(6)])
-    stale = answer_questions(replace(stuck, version=np.zeros_like(stuck.step)))
-    stuck = answer_questions(stuck)
+    stale = diagnose_log(replace(stuck, version=np.zeros_like(stuck.step))).answers
+    stuck = diagnose_log(stuck).answers
     for name, found in {
         "no_fault": honest,
         "T = 0.7": hot,

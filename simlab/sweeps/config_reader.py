@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from cattrs import Converter
 
-from simlab.core.catalog import lookup, shown
+from simlab.core.catalog import lookup, shorten
 from simlab.core.plugins import references
 from simlab.core.ranges import Range
 from simlab.engines import ENGINES, Engine, EnginePair, Site, find_pair
@@ -209,17 +209,17 @@ def number(value: Plain, kind: type) -> Plain:
     is_bool = isinstance(value, bool | np.bool_)
     if kind is bool:
         if not is_bool:
-            raise ValueError(f"must be true or false, got {shown(value)}.")
+            raise ValueError(f"must be true or false, got {shorten(value)}.")
         return bool(value)
     if is_bool or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"must be a number, got {shown(value)}.")
+        raise ValueError(f"must be a number, got {shorten(value)}.")
     if kind is float:
         try:
             return shortest(float(value))
         except OverflowError:  # an integer beyond all floats
             return math.inf if value > 0 else -math.inf
     if not math.isfinite(value) or int(value) != value:
-        raise ValueError(f"must be an integer, got {shown(value)}.")
+        raise ValueError(f"must be an integer, got {shorten(value)}.")
     return int(value)
 
 
@@ -240,12 +240,12 @@ def _one_of(*kinds: Any) -> Callable[[Any], bool]:
 
 
 def _reject(value: Plain, _: Any) -> Any:
-    raise ValueError(f"must be left as it is, got {shown(value)}.")
+    raise ValueError(f"must be left as it is, got {shorten(value)}.")
 
 
 def _read_text(value: Plain, hint: Any) -> Plain:
     if not isinstance(value, str) and not (value is None and type(None) in _options(hint)):
-        raise ValueError(f"must be a name, got {shown(value)}.")
+        raise ValueError(f"must be a name, got {shorten(value)}.")
     return value
 
 
@@ -288,7 +288,7 @@ def _read_class(value: Plain, hint: Any) -> Read:
         found = read_fields(cls, changes)
         return Read(cls(**found.record), {"name": name} | own | found.plain)
     if not isinstance(cls, base):
-        raise ValueError(f"must be a {word}, got {shown(name)}, which is {shown(cls)}.")
+        raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(cls)}.")
     found = read_fields(type(cls), changes, cls)
     return Read(dataclasses.replace(cls, **found.record), {"name": name} | own | found.plain)  # type: ignore[type-var]
 
@@ -304,7 +304,7 @@ def _read_named(value: Plain, hint: Any) -> Read:
     name, changes = _name_and_changes(value)
     record, own = _named(name, changes, resolve)
     if not isinstance(record, ALTERNATIVES.get(kind, kind)):
-        raise ValueError(f"must be {word}, got {shown(name)}, which is of type {type(record).__name__}.")
+        raise ValueError(f"must be {word}, got {shorten(name)}, which is of type {type(record).__name__}.")
     found = _overridden(record, name, changes) if kind is Objective else _changed(record, changes)
     return Read(found.record, {"name": name} | own | found.plain)
 
@@ -351,13 +351,13 @@ def _name_and_changes(value: Plain) -> tuple[Any, dict[str, Plain]]:
         return value, {}
     table = dict(_table(value))
     if table.get("name") is None:
-        raise ValueError(f"must have a name, got {shown(table)}.")
+        raise ValueError(f"must have a name, got {shorten(table)}.")
     return table.pop("name"), table
 
 
 def _table(value: Plain) -> Table:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be a name or a table of fields, got {shown(value)}.")
+        raise ValueError(f"must be a name or a table of fields, got {shorten(value)}.")
     return value
 
 

@@ -1,0 +1,93 @@
+"""The points of the figure of signatures: one small table per panel."""
+
+from typing import Any
+
+import numpy as np
+
+from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.signatures import FEW, MAX_SHIFT, View, view_log
+
+BINS, MAX_DOTS = 24, 800
+
+
+def measure_panels(log: TokenLog) -> list[dict[str, Any]]:
+    """Return rows `panel`, `x`, `y` for a log without masked tokens; [] for fewer than `FEW` tokens."""
+    if len(log.logp_train) < FEW:
+        return []
+    view = view_log(log.select_sequences(log.lengths > 0))
+    points = {
+        "log_rho": _histogram(view.x, *np.quantile(view.x, (0.002, 0.998))),
+        "probability": _by_probability(view),
+        "index": _by_place(view.index + 1, view.size),
+        "from_end": _by_place(view.from_end + 1, view.size),
+        "sequence": _by_sequence(view),
+        "id": _by_id(view),
+        "shift": _by_shift(view),
+        "factor": _factors(view),
+    }
+    return [
+        {"panel": name, "x": float(x), "y": float(y)}
+        for name, rows in points.items()
+        for x, y in rows
+        if np.isfinite(x) and np.isfinite(y)
+    ]
+
+
+Points = list[tuple[float, float]]
+
+
+def _histogram(values: np.ndarray, low: float, high: float) -> Points:
+    counts, edges = np.histogram(values, 2 * BINS, (low, max(high, low + 1e-9)))
+    return list(zip((edges[1:] + edges[:-1]) / 2, counts / max(1, len(values)), strict=True))
+
+
+def _by_probability(view: View) -> Points:
+    probs = np.exp(view.infer, dtype=np.float64)
+    place = np.minimum((probs * 10).astype(int), 9)
+    return [
+        ((number + 0.5) / 10, float(np.sqrt(np.mean(view.x[place == number] ** 2))))
+        for number in range(10)
+        if (place == number).sum() >= 5
+    ]
+
+
+def _by_place(place: np.ndarray, size: np.ndarray) -> Points:
+    edges = np.unique(np.geomspace(1, place.max() + 1, BINS).astype(int))
+    number = np.searchsorted(edges, place, side="right")
+    counts = np.bincount(number)
+    means = np.bincount(number, size) / np.maximum(counts, 1)
+    centers = np.bincount(number, place) / np.maximum(counts, 1)
+    return [(float(centers[k]), float(means[k])) for k in np.flatnonzero(counts >= 3)]
+
+
+def _by_sequence(view: View) -> Points:
+    means = np.bincount(view.sequence, view.size) / view.log.lengths
+    rows = np.linspace(0, len(means) - 1, min(len(means), MAX_DOTS)).astype(int)
+    return [(float(row), float(means[row])) for row in rows]
+
+
+def _by_id(view: View) -> Points:
+    if view.log.ids is None:
+        return []
+    _, place = np.unique(view.log.ids, return_inverse=True)
+    counts = np.bincount(place)
+    means = np.sort((np.bincount(place, view.z) / counts)[counts >= 8])
+    rows = np.linspace(0, len(means) - 1, min(len(means), MAX_DOTS)).astype(int) if len(means) else []
+    return [(float(row), float(means[row])) for row in rows]
+
+
+def _by_shift(view: View) -> Points:
+    points = []
+    for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
+        k = abs(shift)
+        here = slice(None, -k or None) if shift >= 0 else slice(k, None)
+        there = slice(k, None) if shift >= 0 else slice(None, -k)
+        inside = view.sequence[here] == view.sequence[there]
+        apart = np.abs(view.train[here] - view.infer[there])[inside]
+        points.append((shift, float(np.minimum(apart, 5).mean()) if len(apart) else np.nan))
+    return points
+
+
+def _factors(view: View) -> Points:
+    usable = (view.infer < -0.05) & (view.train < -1e-4)
+    return _histogram(view.infer[usable] / view.train[usable], 0.0, 3.0) if usable.sum() >= 30 else []

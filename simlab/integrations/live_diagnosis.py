@@ -1,0 +1,155 @@
+"""Diagnose the batch of a training step while the run goes on: metrics under `simlab/`, and a stop.
+
+```python
+live = LiveDiagnosis(every=10, stop_on=("weight_sync", "token_shift"))
+metrics |= live.diagnose_verl(batch, step)  # verl: in `fit`, after the old log-probs
+live.attach_trl(trainer)  # TRL: GRPOTrainer with use_vllm, before `train`
+```
+
+Needs NumPy and SciPy only.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.diagnosis.ranking import RankedCause, rank_causes
+
+PREFIX = "simlab/"
+SHOWN_SIGNATURES = (
+    "level",
+    "bias",
+    "outliers",
+    "shift_gain",
+    "row_stride",
+    "first_token",
+    "last_token",
+    "index_jump",
+)
+
+
+class RunStoppedError(RuntimeError):
+    """Raised when a cause in `stop_on` is more probable than `stop_probability` for `patience` diagnoses."""
+
+
+@dataclass
+class LiveDiagnosis:
+    """Run the detectors of `simlab diagnose` on every `every`-th step.
+
+    - `stop_on`: causes that stop the run; empty: none.
+    - `stop_probability`, `patience`: probability, and consecutive diagnoses that reach it.
+    - `max_tokens`: tokens of a diagnosis; of a larger batch the first sequences are taken.
+    """
+
+    every: int = 1
+    stop_on: Sequence[str] = ()
+    stop_probability: float = 0.9
+    patience: int = 2
+    max_tokens: int = 1_000_000
+    last: list[RankedCause] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    strikes: int = 0
+
+    def observe(
+        self, step: int, logp_train: Any, logp_infer: Any, mask: Any, ids: Any = None, logp: Any = None
+    ) -> dict[str, float]:
+        """Diagnose padded arrays [B, T] and return metrics by name; {} at steps without a diagnosis.
+
+        Args:
+            step: Training step.
+            logp_train: Log-probabilities at theta_old, training engine, nats.
+            logp_infer: Log-probabilities as the inference engine reported them, nats.
+            mask: Nonzero at the tokens that are trained on.
+            ids: Token ids, or None.
+            logp: Log-probabilities of the update's forward pass, or None.
+
+        Raises:
+            RunStoppedError: A cause in `stop_on` stayed probable.
+        """
+        if step % self.every:
+            return {}
+        start = time.perf_counter()
+        log = as_log(step, logp_train, logp_infer, mask, ids, logp, self.max_tokens)
+        self.last, signatures = rank_causes(log)
+        best = self.last[0]
+        self.metrics = {f"{PREFIX}probability/{cause.cause}": cause.probability for cause in self.last}
+        self.metrics |= {
+            f"{PREFIX}{name}": signatures[name]
+            for name in SHOWN_SIGNATURES
+            if np.isfinite(signatures.get(name, np.nan))
+        }
+        self.metrics[f"{PREFIX}seconds"] = time.perf_counter() - start
+        is_bad = best.cause in self.stop_on and best.probability >= self.stop_probability
+        self.strikes = self.strikes + 1 if is_bad else 0
+        if self.strikes >= self.patience:
+            evidence = "; ".join(best.evidence)
+            raise RunStoppedError(
+                f"step {step}: {best.cause} ({best.probability:.0%}): {evidence}. Fix: {best.fix}."
+            )
+        return self.metrics
+
+    def diagnose_verl(self, batch: Any, step: int) -> dict[str, float]:
+        """Diagnose verl's `DataProto` after its old log-probs are computed."""
+        fields: Mapping[str, Any] = batch.batch
+        if "rollout_log_probs" not in fields or "old_log_probs" not in fields:
+            raise ValueError(
+                "batch must have rollout_log_probs and old_log_probs. Set "
+                "actor_rollout_ref.rollout.calculate_log_probs=True."
+            )
+        names = ("old_log_probs", "rollout_log_probs", "response_mask", "responses")
+        return self.observe(step, *(_as_array(fields[name]) for name in names))
+
+    def attach_trl(self, trainer: Any) -> None:
+        """Diagnose each batch that TRL's `GRPOTrainer` scores, and add the metrics to its logs.
+
+        Wraps `_generate_and_score_completions`, which returns both log-probs when vLLM samples.
+        """
+        score = trainer._generate_and_score_completions
+
+        def scored(*positional: Any, **named: Any) -> Any:
+            found = score(*positional, **named)
+            names = ("old_per_token_logps", "sampling_per_token_logps", "completion_mask", "completion_ids")
+            if all(found.get(name) is not None for name in names):
+                step = int(trainer.state.global_step)
+                for name, value in self.observe(step, *(found[name] for name in names)).items():
+                    trainer._metrics["train"][name].append(value)
+            return found
+
+        trainer._generate_and_score_completions = scored
+
+
+def _as_array(values: Any) -> np.ndarray:
+    """Return a tensor or an array as NumPy."""
+    if hasattr(values, "detach"):
+        values = values.detach().float().cpu().numpy()
+    return np.asarray(values)
+
+
+def as_log(
+    step: int, logp_train: Any, logp_infer: Any, mask: Any, ids: Any, logp: Any, max_tokens: int
+) -> TokenLog:
+    """Return padded arrays [B, T] as a log without masked tokens."""
+    chosen = _as_array(mask) != 0
+    lengths = chosen.sum(1)
+    rows = max(1, int(np.searchsorted(np.cumsum(lengths), max_tokens, side="right")))
+    chosen, lengths = chosen[:rows], lengths[:rows]
+
+    def pick(values: Any) -> np.ndarray:
+        return _as_array(values)[:rows][chosen]
+
+    def scores(values: Any) -> np.ndarray:
+        return np.clip(np.nan_to_num(pick(values), nan=LOWEST), LOWEST, 0).astype(np.float32)
+
+    return TokenLog(
+        lengths=lengths,
+        logp_train=scores(logp_train),
+        logp_infer=scores(logp_infer),
+        mask=np.ones(int(lengths.sum()), bool),
+        step=np.full(len(lengths), step),
+        logp=None if logp is None else scores(logp),
+        ids=None if ids is None else pick(ids).astype(np.int64),
+    )
