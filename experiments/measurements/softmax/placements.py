@@ -46,7 +46,8 @@ def setting(
     centered = placement == CENTERED
     name = "logits" if centered else placement
     sites = softmax_placement(name, fmt, rounding)
-    return Setting(sites, temperature, float(centered), "log_probs" in SOFTMAX_PLACEMENTS[name].sites)
+    rounded = SOFTMAX_PLACEMENTS[name].sites
+    return Setting(sites, temperature, float(centered), "log_probs" in rounded and "probs" not in rounded)
 
 
 def probabilities(z: Array, rest: Array, chosen: Setting, key: Array | None = None) -> Array:
