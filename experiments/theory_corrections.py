@@ -4,6 +4,7 @@ All sequences of a tabular policy (V = 3) are enumerated, so there is no samplin
 over policies, engine noises and reward tables.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -15,13 +16,22 @@ from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
 from simlab.studies import Evidence, decide, paired_effect
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
-from simlab.theory.correction_moments import ACRL_LEVEL, best_mse, dose_for, qualities
+from simlab.theory.correction_moments import (
+    ACRL_LEVEL,
+    CORRECTIONS,
+    Correction,
+    best_mse,
+    dose_for,
+    qualities,
+)
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
+from simlab.theory.recent_corrections import FAMILIES, RECENT, masked_fractions, sharpened_pair, token_kl
 
 GROUP = 16
 VOCABULARY = 3
 SAMPLES = (64, 1024, 16384)
 """Numbers of groups over which a gradient is averaged."""
+LONGEST_RECENT = 6
 
 
 @cache
@@ -32,7 +42,9 @@ def pair(length: int, rho_std: float, seed: int, memory: int | None = None) -> P
     return dose_for(rho_std, lambda dose: noisy_pair(space, logits, dose, seed))
 
 
-def moments(length: int, rho_std: float, seed: int) -> list[dict]:
+def moments(
+    length: int, rho_std: float, seed: int, corrections: Mapping[str, Correction] = CORRECTIONS
+) -> list[dict]:
     """One row per correction: bias, std, angle, norm, and the error over several sample sizes."""
     found = pair(length, rho_std, seed)
     rewards = random_rewards(found.space, seed)
@@ -48,8 +60,22 @@ def moments(length: int, rho_std: float, seed: int) -> list[dict]:
             "norm": quality.norm,
             **{f"mse_{groups}": quality.mse(groups) for groups in SAMPLES},
         }
-        for name, quality in qualities(found, rewards, GROUP).items()
+        for name, quality in qualities(found, rewards, GROUP, corrections=corrections).items()
     ]
+
+
+def masked(seed: int) -> list[dict]:
+    """Fraction of tokens that each trust region drops, in three ways to drift apart; one token of 64."""
+    space = enumerate_sequences(64, 1)
+    rows = []
+    for family, levels in FAMILIES.items():
+        for scale, noise in levels:
+            found = sharpened_pair(space, seed, scale, noise)
+            level = {"family": family, "scale": scale, "noise": noise, "seed": seed, "gap": token_kl(found)}
+            rows += [
+                level | {"rule": rule, "masked": share} for rule, share in masked_fractions(found).items()
+            ]
+    return rows
 
 
 def oracle(length: int, rho_std: float, seed: int) -> dict:
@@ -76,7 +102,7 @@ def sample_sizes(rho_std: float, seed: int, lengths: tuple[int, ...]) -> list[di
 
 
 def run(run: Run) -> None:
-    """Write the tables `moments`, `oracle` and `ess`."""
+    """Write the tables `moments`, `recent`, `masked`, `oracle` and `ess`."""
     seeds = run.seeds(range(2 if run.smoke else 8))
     lengths = (2, 4) if run.smoke else (1, 2, 4, 6, 8)
     doses = (0.03, 0.3) if run.smoke else tuple(float(d) for d in np.geomspace(0.01, 1.0, 9).round(4))
@@ -91,6 +117,10 @@ def run(run: Run) -> None:
     cases = [(length, dose, seed) for length in lengths for dose in doses for seed in seeds]
     with run.phase("moments"):
         run.table("moments", [row for case in run.track(cases, "moments") for row in moments(*case)])
+    with run.phase("recent"):
+        some = [case for case in cases if case[0] <= LONGEST_RECENT]
+        run.table("recent", [row for case in run.track(some, "recent") for row in moments(*case, RECENT)])
+        run.table("masked", [row for seed in range(2 if run.smoke else 32) for row in masked(seed)])
     with run.phase("oracle"):
         small = [case for case in cases if case[0] <= 4]
         run.table("oracle", [oracle(*case) for case in run.track(small, "oracle bound")])
@@ -148,5 +178,5 @@ EXPERIMENT = Experiment(
     claims=(V4.id, V6.id),
     kind="identity",
     collect_evidence=collect_evidence,
-    figures=("theory_corrections",),
+    figures=("theory_corrections", "recent_corrections"),
 )

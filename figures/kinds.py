@@ -57,7 +57,7 @@ class Curves:
 
     @property
     def encoding(self) -> str:
-        """What lines and bands stand for."""
+        """Meaning of lines and bands."""
         dotted = " Dotted: best mean reward." if self.mark_best else ""
         return f"Lines: mean over initial policies; bands: 1 standard error.{dotted}"
 
@@ -108,7 +108,7 @@ class Forest:
 
 
 Kind = Curves | Forest | Custom
-"""What draws a row of the catalog; `encoding` says what lines, bands, dots and bars stand for."""
+"""Kind of a catalog row; `encoding` gives the meaning of lines, bands, dots and bars."""
 
 
 def short(arm: str) -> str:

@@ -5,8 +5,8 @@ import re
 from figures.catalog import FIGURES
 
 NOT_DRAWN = {
-    "hacking Fig. 11": "a sketch without data; what it tells apart is measured in `hacking_fig5` and "
-    "`hacking_fig12`",
+    "hacking Fig. 11": "a sketch without data; `hacking_fig5` and "
+    "`hacking_fig12` measure what it distinguishes",
 }
 NAMES = {row.paper: name for name, row in FIGURES.items() if row.paper}
 """Maps a paper's figure, such as `hacking Fig. 2`, to our name of it."""

@@ -29,16 +29,16 @@ ROWS = (
 
 
 def draw_pairs(results: Results) -> Figure:
-    """Draw one row per sampler and one mark per scorer above; a line per sampler against float32 below."""
+    """Draw a row per sampling engine with a mark per scoring engine; below, RMS log rho by probability."""
     pairs, bins = results.table("pairs"), results.table("bins")
-    models, samplers = list(pairs.model.unique()), list(pairs.sampler.unique())
-    scorers = [name for name in pairs.scorer.unique() if name not in samplers] or samplers
+    models, samplers = list(pairs.model.unique()), list(pairs.sampling_engine.unique())
+    scorers = [name for name in pairs.scoring_engine.unique() if name not in samplers] or samplers
     size = (PAGE, 4.6)
     figure, axes = new_figure(*size, nrows=2, ncols=len(models), sharex="row", sharey="row", squeeze=False)
     for (above, below), model in zip(axes.T, models, strict=True):
         _draw_scorers(above, pairs[pairs.model == model], samplers, scorers)
         above.set_title(MODEL_TITLES.get(model, model))
-        _draw_bins(below, bins[(bins.model == model) & (bins.scorer == scorers[0])], samplers)
+        _draw_bins(below, bins[(bins.model == model) & (bins.scoring_engine == scorers[0])], samplers)
     axes[0][0].set_yticks(range(len(samplers)), samplers)
     axes[0][0].invert_yaxis()
     axes[1][0].set_ylabel("RMS log $\\rho$ (nats)")
@@ -48,15 +48,19 @@ def draw_pairs(results: Results) -> Figure:
 
 
 def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]) -> None:
-    own = rows.sampler == rows.scorer
+    own = rows.sampling_engine == rows.scoring_engine
     marks: list[tuple[Any, str, dict[str, Any]]] = [
-        (rows[~own & (rows.scorer == scorer)], f"scored by {scorer}", {"color": color, "marker": marker})
+        (
+            rows[~own & (rows.scoring_engine == scorer)],
+            f"scored by {scorer}",
+            {"color": color, "marker": marker},
+        )
         for scorer, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
     ]
     prefill = {"color": MUTED, "marker": "D", "markersize": 3}
     for found, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
         values = np.maximum(found.rms_log_rho.to_numpy(), FLOOR)
-        y = [samplers.index(name) for name in found.sampler]
+        y = [samplers.index(name) for name in found.sampling_engine]
         # Hollow, so that marks in one place are all seen.
         axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
     axis.set(xscale="log", xlabel="RMS log $\\rho$ of sampled tokens (nats)")
@@ -66,10 +70,10 @@ def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]
 
 def _draw_bins(axis: Axes, rows: Any, samplers: list[str]) -> None:
     lows = sorted(rows.low.unique())
-    largest = rows[rows.tokens > 0].groupby("sampler").rms_log_rho.max()
+    largest = rows[rows.tokens > 0].groupby("sampling_engine").rms_log_rho.max()
     shown = [name for name in samplers if largest.get(name, 0) > EXACT]
     for number, name in enumerate(shown[: len(COLORS)]):
-        line = rows[(rows.sampler == name) & (rows.tokens >= LEAST_TOKENS)]
+        line = rows[(rows.sampling_engine == name) & (rows.tokens >= LEAST_TOKENS)]
         x = np.searchsorted(lows, line.low.to_numpy())
         axis.plot(x, line.rms_log_rho, **look(number, label=name))
         if len(line):
@@ -79,17 +83,17 @@ def _draw_bins(axis: Axes, rows: Any, samplers: list[str]) -> None:
 
 
 def draw_calibration(results: Results) -> Figure:
-    """Draw quantiles of predicted log rho against measured, scored in float32, by model and sampler."""
+    """Draw quantiles of predicted against measured log rho, by model and sampling engine."""
     quantiles, fits = results.table("quantiles"), results.table("fits")
-    fits = fits[(fits.scorer == fits.scorer.iloc[0]) & (fits.rms_measured > EXACT)]
-    panels: Any = list(fits.groupby(["model", "sampler"], sort=False))
+    fits = fits[(fits.scoring_engine == fits.scoring_engine.iloc[0]) & (fits.rms_measured > EXACT)]
+    panels: Any = list(fits.groupby(["model", "sampling_engine"], sort=False))
     rows, columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
     figure, axes = new_figure(PAGE, 0.4 + 1.9 * rows, ncols=columns, nrows=rows, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, ((model, sampler), own) in zip(axes.flat, panels, strict=False):
-        chosen = (quantiles.model == model) & (quantiles.sampler == sampler)
-        shown = quantiles[chosen & (quantiles.scorer == own.scorer.iloc[0])]
+        chosen = (quantiles.model == model) & (quantiles.sampling_engine == sampler)
+        shown = quantiles[chosen & (quantiles.scoring_engine == own.scoring_engine.iloc[0])]
         _draw_quantiles(axis, shown, own.set_index("emulation"))
         axis.set_title(f"{sampler}\n{SHORT_TITLES.get(model, model)}", fontsize=7)
     figure.supxlabel("measured log $\\rho$ (nats), quantiles from 1% to 99%", fontsize=8)
@@ -102,7 +106,7 @@ def draw_calibration(results: Results) -> Figure:
 
 def _draw_quantiles(axis: Axes, quantiles: Any, fits: Any) -> None:
     for label, line in quantiles.groupby("emulation", sort=False):
-        color, marker, _ = EMULATIONS[bool(fits.counterpart[label])]
+        color, marker, _ = EMULATIONS[bool(fits.reference_system[label])]
         text = f"{label}: {fits.distance[label]:.2f}"
         axis.plot(line.measured, line.predicted, marker, color=color, markersize=2.2, label=text)
     size = 1.1 * float(np.abs(quantiles.measured).max()) or 1.0
@@ -138,9 +142,9 @@ def draw_rl(results: Results) -> Figure:
 
 
 def _draw_metric(axis: Axes, rows: Any, metric: str, real: str) -> None:
-    curves = rows.pivot(index="step", columns=["sampler", "seed"], values=metric).dropna(axis=1)
+    curves = rows.pivot(index="step", columns=["sampling_engine", "seed"], values=metric).dropna(axis=1)
     smooth = curves.rolling(SMOOTH, min_periods=1).mean()
-    measured = smooth.columns.get_level_values("sampler") == real
+    measured = smooth.columns.get_level_values("sampling_engine") == real
     ours, emulated = smooth.loc[:, measured], smooth.loc[:, ~measured]
     axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=f"rollouts of {real}")
     if emulated.shape[1]:

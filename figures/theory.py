@@ -1,8 +1,10 @@
 """Exact results: residuals and bounds, bias and variance of corrections, survival bias."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,6 +26,7 @@ CORRECTIONS = dict(zip(_NAMES, _NAMES, strict=True)) | {
 LINES = {"token TIS": 6, "sequence MIS": 6, "sequence TIS": -11}  # where the name stands, in points
 LEVELS = (0.1, 0.3)
 GROUPS = 64
+MOMENTS = {"bias": "Bias", "std": "Spread", f"mse_{GROUPS}": "MSE"}
 LEAST_MASS = 1e-3
 PANELS = {
     "Noise: bias in bins of $\\pi_{infer}$": {"gaussian noise": "noise"},
@@ -72,9 +75,8 @@ def draw_corrections(results: Results) -> Figure:
     moments, ess = results.table("moments"), results.table("ess")
     figure, axes = new_figure(PAGE, 5.4, nrows=2, ncols=3, height_ratios=(1.5, 1))
     longest = int(moments.length.max())
-    titles = {"bias": "Bias", "std": "Spread", f"mse_{GROUPS}": "MSE"}
-    for axis, (column, title) in zip(axes[0], titles.items(), strict=True):
-        _draw_moment(axis, moments[moments.length == longest], column)
+    for axis, (column, title) in zip(axes[0], MOMENTS.items(), strict=True):
+        _draw_moment(axis, moments[moments.length == longest], column, CORRECTIONS)
         axis.set_title(f"{title}, T = {longest}")
     axes[0, 0].set_yticks(range(len(CORRECTIONS)), list(CORRECTIONS.values()))
     axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
@@ -87,25 +89,64 @@ def draw_corrections(results: Results) -> Figure:
     return figure
 
 
+def draw_recent_corrections(results: Results) -> Figure:
+    """Draw bias and MSE of old and new corrections at one length, and the tokens that regions drop."""
+    recent, masked = results.table("recent"), results.table("masked")
+    length = int(recent.length.max())
+    old = results.table("moments")
+    table = pd.concat([old[old.length == length], recent[recent.length == length]])
+    names = {name: CORRECTIONS.get(name, name) for name in [*CORRECTIONS, *dict.fromkeys(recent.correction)]}
+    figure, axes = new_figure(PAGE, 6.4, nrows=2, ncols=3, height_ratios=(2, 1))
+    for axis, (column, title) in zip(axes[0], MOMENTS.items(), strict=True):
+        _draw_moment(axis, table, column, names)
+        axis.set_title(f"{title}, T = {length}")
+        axis.axhline(len(CORRECTIONS) - 0.5, color=MUTED, linewidth=0.8)
+    axes[0, 0].set_yticks(range(len(names)), list(names.values()), fontsize=6)
+    axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
+    axes[0, 2].legend(loc="lower left", fontsize=6, frameon=True, framealpha=0.9)
+    axes[0, 1].set(xlabel="std of one group / |gradient|")
+    axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
+    for axis, family in zip(axes[1], dict.fromkeys(masked.family), strict=True):
+        _draw_masked(axis, masked[masked.family == family])
+        axis.set_title(family.capitalize())
+    axes[1, 0].set_ylabel("fraction of tokens dropped")
+    axes[1, 0].legend(fontsize=6)
+    figure.axes[-1].set_ylabel("KL per token (nats, gray)")
+    return figure
+
+
+def _draw_masked(axis: Any, rows: Any) -> None:
+    """Draw the fraction dropped by each region, and the gap between the engines on the right axis."""
+    level = "noise" if rows.scale.nunique() == 1 else "scale"
+    mean = rows.groupby(["rule", level])[["gap", "masked"]].mean()
+    right = axis.twinx()
+    right.plot(mean.loc["IcePop"].index, mean.loc["IcePop"].gap, color=MUTED, linewidth=0.8)
+    right.set(yscale="log")
+    for number, rule in enumerate(dict.fromkeys(rows.rule)):
+        axis.plot(mean.loc[rule].index, mean.loc[rule].masked, label=rule, **look(number))
+    axis.set(xscale="log", xlabel={"noise": "noise on the logits", "scale": "scale of the logits"}[level])
+    plain_log(axis.xaxis)
+
+
 def _nearest(values: Any, target: float) -> float:
     values = np.unique(values)
     return float(values[np.abs(np.log(values / target)).argmin()])
 
 
-def _draw_moment(axis: Any, table: Any, column: str) -> None:
-    """Draw one row per correction, at two levels of noise."""
-    rows = np.arange(len(CORRECTIONS))
+def _draw_moment(axis: Any, table: Any, column: str, names: Mapping[str, str]) -> None:
+    """Draw one row per correction of `names`, at two levels of noise."""
+    rows = np.arange(len(names))
     levels = dict.fromkeys(_nearest(table.rho_std, level) for level in LEVELS)
     for level, color, marker, face in zip(levels, COLORS, "os", (COLORS[0], "white"), strict=False):
         mean = table[table.rho_std == level].groupby("correction")[column].mean()
         style = {"color": color, "markerfacecolor": face, "markersize": 4.5}
-        axis.plot(mean[list(CORRECTIONS)], rows, marker, label=f"std of $\\rho$ {level:.2g}", **style)
+        axis.plot(mean[list(names)], rows, marker, label=f"std of $\\rho$ {level:.2g}", **style)
     if column.startswith("mse"):
         axis.set_xscale("log")
         plain_log(axis.xaxis)
     else:
         axis.set_xlim(left=0)
-    axis.set_ylim(len(CORRECTIONS) - 0.5, -0.5)
+    axis.set_ylim(len(names) - 0.5, -0.5)
     axis.set_yticks(rows, [])
     axis.grid(axis="x", visible=False)
 

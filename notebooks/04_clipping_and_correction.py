@@ -75,7 +75,7 @@ for axis, objective in zip(axes, ("grpo", "grpo_fix"), strict=True):
         axis.plot(np.exp(log_r), row / np.abs(row).max(), style, label=label)
     axis.set(xlabel="policy ratio r", title=objective)
 axes[0].set(ylabel="coefficient")
-axes[0].legend(frameon=False)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -105,7 +105,7 @@ for name, (objective, numbers) in looks.items():
 for axis, title in zip(axes, ("right answer", "wrong answer"), strict=True):
     axis.set(xscale="log", xlabel="mismatch ratio rho", title=title)
 axes[0].set(ylabel="weight of the token")
-axes[0].legend(frameon=False, fontsize="small")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -121,7 +121,7 @@ for spread in (0.005, 0.02, 0.1, 0.5):
     axis.plot(lengths, [budget(spread, int(length)).ess for length in lengths], label=f"std rho {spread}")
 axis.axhline(0.5, color="gray", linewidth=0.8)
 axis.set(xscale="log", xlabel="tokens", ylabel="share of samples left")
-axis.legend(frameon=False, fontsize="small")
+figure.legend(loc="outside right upper", frameon=False, fontsize="small")
 plt.show()
 budget(0.1, 70)
 

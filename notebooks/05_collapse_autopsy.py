@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from simlab.core.paths import committed_results
+from simlab.core.paths import committed_results, open_shop
 from simlab.core.results import Results
 from simlab.studies import change_point
 
@@ -50,7 +50,7 @@ for axis, (metric, scale) in zip(axes, curves.items(), strict=True):
     axis.plot(dead[metric].rolling(10, min_periods=1).mean(), label="coarse FP8")
     axis.plot(control[metric].rolling(10, min_periods=1).mean(), "--", label="BF16")
     axis.set(title=metric, xlabel="step", yscale=scale)
-axes[0].legend(frameon=False)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -98,6 +98,8 @@ sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "toke
 # of a first policy: the stored runs keep curves, not weights. `simlab explain` does it for a checkpoint.
 
 # %%
+open_shop()  # makes `experiments` importable, also where only the wheel is installed
+
 from experiments.attribution_ladder import subject
 from experiments.dynamics_study.runs import SMOKE as SMALL
 from simlab.studies.explain import explain

@@ -35,10 +35,10 @@ from simlab.checkpoints import load_checkpoint, save_checkpoint
 from simlab.core.experiment import Experiment, execute
 from simlab.engines import ENGINES
 from simlab.models import MODELS, TransformerConfig
-from simlab.serving.calibration import calibrate, catalog_emulations, measured_pair, predicted_log_rho
+from simlab.serving.calibration import calibrate, get_catalog_emulations, predict_log_rho, read_measured_pair
 from simlab.serving.engine_probe import Probe
-from simlab.serving.protocol import Sampling
-from simlab.tasks import END, PAD, TASKS
+from simlab.serving.protocol import SamplingParams
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.warm_start import WarmStart, warm_start
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
@@ -68,13 +68,15 @@ config, params = load_checkpoint(checkpoint)
 # %% [markdown]
 # ## Probe
 #
-# The sampler answers held-out prompts; the scorer, and the sampler itself, score the answers in one pass.
+# The sampling engine answers held-out prompts; the scoring engine and the sampling engine score the answers.
 # Every table is on disk after every pair. On the command line:
 # `simlab probe runs/real_models/policy --task add --sample vllm:bfloat16 --score transformers:float32`.
 
 # %%
 prompts = task.prompt_set("held_out")[: 8 if SMOKE else 128]
-sampling = Sampling(length=task.response_length, end=END, pad=PAD)
+sampling = SamplingParams(
+    max_tokens=task.response_length, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
+)
 
 
 def run(run):
@@ -83,7 +85,11 @@ def run(run):
 
 probe = Experiment(name="probe", question="?", decision_rule="none", minutes=1, run=run)
 results = execute(probe, OUT / "probe")
-results.table("pairs").set_index(["sampler", "scorer"])[["tokens", "std_rho", "rms_log_rho", "router_flips"]]
+if "pairs" not in results.table_names:
+    raise SystemExit("No engine could be measured:\n" + "\n".join(results.table("failures")["error"]))
+results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
+    ["tokens", "std_rho", "rms_log_rho", "router_flips"]
+]
 
 # %% [markdown]
 # The first row is decoding against prefill of one engine, the second is the mismatch.
@@ -97,14 +103,14 @@ results.table("pairs").set_index(["sampler", "scorer"])[["tokens", "std_rho", "r
 
 # %%
 tokens, samples = results.table("tokens"), results.table("samples")
-prompts, responses, mask, logp_train, logp_infer = measured_pair(tokens, samples, SAMPLER, SCORER)
+prompts, responses, mask, logp_train, logp_infer = read_measured_pair(tokens, samples, SAMPLER, SCORER)
 
 
 def predict(engine):
-    return predicted_log_rho(params, config, ENGINES["f32"], engine, prompts, responses)
+    return predict_log_rho(params, config, ENGINES["f32"], engine, prompts, responses)
 
 
-candidates = catalog_emulations(("f32", "bf16") if SMOKE else ("f32", "bf16", "vllm-bf16", "fp16"))
+candidates = get_catalog_emulations(("f32", "bf16") if SMOKE else ("f32", "bf16", "vllm-bf16", "fp16"))
 fits = calibrate(logp_train, logp_infer, mask, predict, candidates, resamples=20 if SMOKE else 200)
 for fit in fits:
     print(f"{fit.emulation:10} {fit.distance:6.2f} [{fit.low:.2f}, {fit.high:.2f}] {fit.verdict}: {fit.note}")

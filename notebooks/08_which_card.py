@@ -23,6 +23,10 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 
+from simlab.core.paths import open_shop
+
+open_shop()  # makes `experiments` importable, also where only the wheel is installed
+
 from experiments.softmax_study import real
 from experiments.which_card_study.factors import between, shapley, with_adder_bits
 from simlab.engines import ENGINES, matmul

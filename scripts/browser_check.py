@@ -51,7 +51,7 @@ SEEN = """(() => {
     links: links.length,
     broken: links.filter((each) => !document.getElementById(each.hash.slice(1))).map((each) => each.href),
     outside: performance.getEntriesByType("resource").map((each) => each.name)
-      .filter((name) => !name.startsWith("data:")),
+      .filter((name) => !name.startsWith("data:") && !name.startsWith(new URL(".", location.href).href)),
     images: document.images.length,
     blank: [...document.images].filter((each) => !each.complete || !each.naturalWidth || !each.alt).length,
     unlabeled: [...document.querySelectorAll("input, select")].filter((each) => !each.labels.length).length,
@@ -70,7 +70,7 @@ FILTERED = """(() => {
     field.dispatchEvent(new Event("input", { bubbles: true }));
   };
   const found = { all: shown().length };
-  for (const name of ["paper", "verdict", "kind"]) {
+  for (const name of ["paper", "verdict", "kind", "regime"]) {
     found[name] = [...document.getElementById(name).options].slice(1).map((option) => {
       set(name, option.value);
       const right = rows.filter((each) => each.dataset[name] === option.value);
@@ -84,6 +84,43 @@ FILTERED = """(() => {
   set("paper", "lr");
   found.both = shown().map((each) => each.dataset.paper);
   location.hash = "#C6";
+  return found;
+})()"""
+
+# Brings a part of the page into view, as scrolling does.
+VIEWED = """(() => {{
+  document.getElementById("{part}").scrollIntoView({{ behavior: "instant" }});
+  return true;
+}})()"""
+
+LAZY = """[...document.images].filter((each) => !each.complete || !each.naturalWidth).length"""
+SCROLLED = """(() => {
+  for (const each of document.images) each.loading = "eager";
+  return document.images.length;
+})()"""
+
+# The plot: its points, the filter applied to it, and the keyboard.
+PLOTTED = """(() => {
+  const plot = document.getElementById("forest");
+  const points = () => plot.data ? plot.data.reduce((sum, trace) => sum + trace.y.length, 0) : -1;
+  const paper = document.getElementById("paper");
+  const found = { ready: plot.dataset.ready === "true", all: points() };
+  found.height = plot.querySelector(".main-svg").getBoundingClientRect().height;
+  paper.value = "lr";
+  paper.dispatchEvent(new Event("input", { bubbles: true }));
+  found.lr = plot.data.flatMap((trace) => trace.y);
+  plot.focus();
+  found.focused = document.activeElement === plot;
+  const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  press("ArrowDown");
+  press("ArrowDown");
+  press("ArrowUp");
+  found.pointed = document.getElementById("pointed").textContent;
+  found.hovered = plot.querySelectorAll(".hovertext").length;
+  press("Enter");
+  found.hash = location.hash;
+  paper.value = "";
+  paper.dispatchEvent(new Event("input", { bubbles: true }));
   return found;
 })()"""
 
@@ -110,17 +147,19 @@ def main() -> None:
 
 
 def look(page: Path, shots: Path | None, scheme: str) -> dict:
-    """Return what the page shows: `console` messages, `widths`, `filters`, `revealed`."""
+    """Return what the page shows: `console` messages, `widths`, `lazy`, `plot`, `filters`, `revealed`."""
     view, console = open_browser()
     view.resize(WIDTHS[-1], 900)
     view.show()
     found: dict = {"console": console, "loaded": load(view, page), "widths": {}}
+    found["lazy"] = ask(view, LAZY)
+    ask(view, VIEWED.format(part="forest"))
+    wait_for(view, 'document.getElementById("forest").dataset.ready === "true"')
+    ask(view, SCROLLED)
+    wait_for(view, f"{LAZY} === 0")
     for width in WIDTHS:
         view.resize(width, 900)
-        for _ in range(50):
-            pause(100)
-            if ask(view, "innerWidth") == width:
-                break
+        wait_for(view, f"innerWidth === {width}")
         pause(300)
         shoot(view, shots, f"{width}-{scheme}")
         found["widths"][width] = ask(view, SEEN)
@@ -128,6 +167,7 @@ def look(page: Path, shots: Path | None, scheme: str) -> dict:
             ask(view, f'document.getElementById("{part}").scrollIntoView({{behavior: "instant"}}) || 0')
             pause(200)
             shoot(view, shots, f"{width}-{part}-{scheme}")
+    found["plot"] = ask(view, PLOTTED)
     found["filters"] = ask(view, FILTERED)
     pause(200)
     found["revealed"] = ask(view, REVEALED)
@@ -173,6 +213,14 @@ def pause(milliseconds: int) -> None:
     from PyQt6.QtCore import QTimer
 
     waited(lambda done: QTimer.singleShot(milliseconds, done))
+
+
+def wait_for(view: Any, condition: str) -> None:
+    """Wait until a JavaScript expression is true, at most `PATIENCE`; the tests see it if it never is."""
+    for _ in range(PATIENCE // 100):
+        if ask(view, condition):
+            return
+        pause(100)
 
 
 def load(view: Any, page: Path) -> bool:

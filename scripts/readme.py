@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md and docs/results.md; `--check` only compares.
+"""Write the generated parts of README.md and of pages in docs/; `--check` only compares.
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 Its text comes from the catalogs and from stored results.
@@ -7,19 +7,23 @@ Its text comes from the catalogs and from stored results.
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from simlab.core.paths import committed_results
+from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.paths import committed_results, open_shop
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.formats import FORMATS
 from simlab.objectives import OBJECTIVES
 from simlab.studies.board import board, summary
+from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results.md", "docs/figures.md")
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 RHO_STD, LENGTH = 0.1, 8
 PLACEMENT = "logits-probs"
@@ -29,6 +33,17 @@ PLACEMENT = "logits-probs"
 def stored(experiment: str) -> Results:
     """Return the stored results of `experiment`."""
     return Results(committed_results(experiment))
+
+
+def is_stored(experiment: str) -> bool:
+    """Return whether a result of `experiment` is shipped with the code."""
+    return (committed_results(experiment) / MANIFEST_NAME).is_file()
+
+
+def figure_catalog() -> Mapping[str, Any]:
+    """Return the catalog of figures."""
+    open_shop()
+    return import_module("figures.catalog").FIGURES
 
 
 def remaining_bias(correction: str) -> str:
@@ -72,10 +87,25 @@ def claims() -> str:
     return "\n" + "\n".join([head, *rows]) + "\n"
 
 
+def remade() -> str:
+    """Return which command makes the data of each figure again, its minutes, and the number of runs."""
+    figures: dict[str, list[str]] = {}
+    for name, row in figure_catalog().items():
+        figures.setdefault(row.experiment, []).append(f"`{name}`")
+    lines = ["| made again by | minutes, two cores | stored runs | figures |", "|---|---:|---:|---|"]
+    for experiment, names in figures.items():
+        runs = stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
+        minutes = load_experiment(experiment).minutes
+        lines.append(f"| `simlab run {experiment}` | {minutes:g} | {runs} | {', '.join(names)} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
     "findings": findings,
+    "remade": remade,
+    "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),
     "num_formats": lambda: str(len(FORMATS)),
     "num_objectives": lambda: str(len(OBJECTIVES)),

@@ -1,16 +1,23 @@
 """simlab: a numerical-precision simulation lab for reinforcement learning of language models."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from simlab.core.plugins import import_module
 
 if TYPE_CHECKING:
     from simlab.sweeps import RunConfig, SweepResult, grid, listed, load, sampled, seeds_needed, sweep
 
+__version__ = "0.2.0"
 __all__ = ["RunConfig", "SweepResult", "grid", "listed", "load", "sampled", "seeds_needed", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the sweeps, and JAX with them, when they are first asked for."""
+    """Import the sweeps, and JAX with them, at the first use of a public name."""
     if name in __all__:
         return getattr(import_module("simlab.sweeps"), name)
     raise AttributeError(f"module 'simlab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names and the packages imported so far, without the imports of this file."""
+    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING", "import_module"})

@@ -28,7 +28,7 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import keep_programs, one_order
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import Lane, stacked, swept_recipe
-from simlab.training.loop import advance
+from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe
 from simlab.training.step import rollout, score
 
@@ -109,7 +109,7 @@ def stage_seconds(config: Any, width: int, smoke: bool) -> tuple[dict[str, float
     options = {"xla_backend_optimization_level": 0} if smoke else one_order()
     compiled = partial(jax.jit, compiler_options=options)
     sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
-    step = compiled(jax.vmap(partial(advance, steps=STEPS)), donate_argnums=1)
+    step = compiled(jax.vmap(partial(scan_steps, steps=STEPS)), donate_argnums=1)
     trajectory = jax.block_until_ready(sample(recipe, state))
     jax.block_until_ready(read(recipe, state.params, trajectory))
     step = step.lower(recipe, state).compile()

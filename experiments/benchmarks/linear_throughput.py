@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
-from simlab.engines import ACCUMULATORS, ENGINES, linear, matmul, quantize_operand
+from simlab.engines import ACCUMULATORS, ENGINES, linear, matmul, quantize_weights
 from simlab.formats import quantize
 
 SHAPES = {"wide": (1024, 256, 1024), "toy": (128, 64, 192)}
@@ -58,7 +58,7 @@ def cases(x: jax.Array, w: jax.Array, names: Collection[str]) -> list[Case]:
         listed.append(Case("engine", name, "static", compiled(lambda x, w, n=name: linear(x, w, n), x, w)))
         if jax.tree.leaves(engine):
             listed.append(Case("engine", name, "traced", compiled(linear, x, w, engine)))
-            ready = quantize_operand(w, engine.projection.weights)
+            ready = quantize_weights(w, engine.projection)
             call = compiled(lambda x, w, n=name: linear(x, w, n), x, ready)
             listed.append(Case("engine", name, "static, weights quantized", call))
     return listed

@@ -21,7 +21,7 @@ from experiments.benchmarks.sweep_cost import SMALL, SWEEP
 from experiments.regime import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
-from simlab.serving.open_engine import interpreter
+from simlab.serving.open_engine import find_interpreter
 
 WIDTH, SLICES, STEPS = 4, 4, 200
 # The first sweep of each kind compiles, and keeps the program for the second.
@@ -62,7 +62,7 @@ def nodes(python: Path, cores: list[int], cache: Path) -> Iterator[str]:
 
 def python_of_ray() -> Path:
     """Return the interpreter of Ray's environment; exits saying how to build it."""
-    python = interpreter("ray")
+    python = find_interpreter("ray")
     if not python.is_file():
         raise SystemExit(f"bench_ray needs Ray, and {python} is not there: python scripts/make_env.py ray")
     return python

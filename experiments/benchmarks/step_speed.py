@@ -26,7 +26,7 @@ from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
 from simlab.objectives import named
 from simlab.rollout import response_mask
-from simlab.tasks import END, TASKS
+from simlab.tasks import EOS_TOKEN_ID, TASKS
 from simlab.tasks.vocabulary import CHARACTERS
 from simlab.training.recipe import Recipe, initial_state
 from simlab.training.step import rollout, score, train_step
@@ -186,7 +186,7 @@ def _gradient(
     recipe: Recipe, params: Params, prompts: Any, responses: Any, advantages: Any
 ) -> list[np.ndarray]:
     """Gradient of GRPO's loss at ratio one, its leaves in the twin's order."""
-    mask = response_mask(responses, END).astype(jnp.float32)
+    mask = response_mask(responses, EOS_TOKEN_ID).astype(jnp.float32)
 
     def loss(params: Params) -> jax.Array:
         logp = response_logps(params, recipe.model, recipe.engines.train, prompts, responses).logp

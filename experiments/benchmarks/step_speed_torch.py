@@ -11,7 +11,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from simlab.models.config import TransformerConfig
-from simlab.tasks.vocabulary import DIGIT, END, LETTER, PAD
+from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, LETTER, PAD_TOKEN_ID
 
 Tensor = Any
 Weights = dict[str, Any]
@@ -100,7 +100,7 @@ class Twin:
             hidden = hidden.repeat_interleave(group_size, 0)
             uniforms = torch.rand(self.length, count * group_size, 1)
             token, logp = self._draw(weights, hidden, uniforms[0])
-            ended, tokens, logps = token == END, [token], [logp]
+            ended, tokens, logps = token == EOS_TOKEN_ID, [token], [logp]
             for place in range(1, self.length):
                 position = torch.tensor(start + place - 1)
                 token, logp, ended = self.decode(weights, caches, token, ended, uniforms[place], position)
@@ -128,7 +128,7 @@ class Twin:
         ratio = torch.exp(self.response_logps(Float32, prompts, responses) - old)
         advantages = advantages[:, None]
         surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
-        ends = (responses == END).to(torch.float32)
+        ends = (responses == EOS_TOKEN_ID).to(torch.float32)
         mask = (ends.cumsum(1) - ends == 0).to(torch.float32)
         return -((surrogate * mask).sum(1) / mask.sum(1)).mean()
 
@@ -145,8 +145,8 @@ class Twin:
     ) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self._extend(weights, self.engine, last[:, None], position, caches)[:, 0]
         token, logp = self._draw(weights, hidden, uniform)
-        token = torch.where(ended, PAD, token)
-        return token, logp, ended | (token == END)
+        token = torch.where(ended, PAD_TOKEN_ID, token)
+        return token, logp, ended | (token == EOS_TOKEN_ID)
 
     def _draw(self, weights: Weights, hidden: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         logps = torch.log_softmax(self.engine.store(hidden @ weights["head"]), -1)
@@ -251,7 +251,9 @@ def _rewards(prompts: Tensor, responses: Tensor) -> Tensor:
     powers = 10 ** torch.arange(width, -1, -1)
     digits = prompts - DIGIT
     total = (digits[:, :width] + digits[:, width + 1 : -1]) @ powers[1:]
-    answer = torch.cat([total[:, None] // powers % 10 + DIGIT, torch.full_like(total[:, None], END)], 1)
+    answer = torch.cat(
+        [total[:, None] // powers % 10 + DIGIT, torch.full_like(total[:, None], EOS_TOKEN_ID)], 1
+    )
     letters = (responses >= LETTER) & (responses < LETTER + 10)
     used = letters.cumprod(1).sum(1, keepdim=True)
     places = (used + torch.arange(answer.shape[1])) % responses.shape[1]

@@ -5,6 +5,7 @@ Times are of the steady state, compilation apart, each the fastest of a few. On 
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,9 +19,9 @@ import numpy as np
 
 from simlab.core.experiment import Experiment, Run
 from simlab.sweeps.config import run_config
-from simlab.sweeps.execute import lane_of
+from simlab.sweeps.execute import lane_of, segment
 from simlab.sweeps.plan import PlannedRun
-from simlab.sweeps.program import chunk_length, compiled, run_slice, stacked
+from simlab.sweeps.program import chunk_length, compiled, stacked
 from simlab.sweeps.store import Store
 
 BASE: dict[str, Any] = {
@@ -105,8 +106,7 @@ def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, f
 def _seconds(lane: Any, width: int, steps: int, runs: int) -> float:
     start = time.perf_counter()
     for _ in range(-(-runs // width)):
-        for _ in run_slice([lane] * width, width, steps):
-            pass
+        segment([lane] * width, width, steps, math.inf, lambda _: None)
     return time.perf_counter() - start
 
 

@@ -17,7 +17,7 @@ from experiments.diagnosis_study.log_assembly import (
     start_draft,
 )
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.tasks import END
+from simlab.tasks import EOS_TOKEN_ID
 
 Change = Callable[[Draft], None]
 
@@ -222,7 +222,7 @@ def _end_logit(in_training: bool) -> Change:
     def change(draft: Draft) -> None:
         offset = -_uniform(draft, 4.0, 16.0)
         logits = (draft.train if in_training else draft.infer).copy()
-        logits[:, END] += offset
+        logits[:, EOS_TOKEN_ID] += offset
         if in_training:
             draft.train = logits
         else:

@@ -20,7 +20,7 @@ from simlab.models.kv_cache import empty_cache
 from simlab.rollout.generate import generate
 from simlab.rollout.sampler import Sampler
 from simlab.sweeps.start import first_params, model_of_start, read_start
-from simlab.tasks import END, PAD, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 
 CONTEXTS = 5000
 """Maximum number of contexts of a pool."""
@@ -113,8 +113,8 @@ def _generated(params: Any, config: TransformerConfig, task: Any, prompts: Any, 
             lambda tokens: jnp.zeros(len(tokens)),
             group_size=1,
             length=task.response_length,
-            end=END,
-            pad=PAD,
+            end=EOS_TOKEN_ID,
+            pad=PAD_TOKEN_ID,
         )
 
     return jax.jit(run)(params, prompts, key)
@@ -176,7 +176,7 @@ def _context_faults(
     for gap in GAPS:
         found[f"gap {gap}"] = pick(_with_gap(params, config, tokens, first, gap))
     prompt = tokens.copy()
-    prompt[:, 0] = PAD
+    prompt[:, 0] = PAD_TOKEN_ID
     found["prompt start"] = pick(scored(params, config, prompt, "f32"))
     prompt = tokens.copy()
     prompt[:, first - 1] = rng.integers(2, 30, len(tokens))

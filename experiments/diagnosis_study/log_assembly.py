@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pool
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.tasks import END
+from simlab.tasks import EOS_TOKEN_ID
 
 LENGTHS = (30, 10_000)
 TOKENS = (500, 30_000)
@@ -73,7 +73,7 @@ class Draft:
 
     def ids(self, tokens: np.ndarray) -> np.ndarray:
         """Return ids of the lab's tokens [N] in a vocabulary of 32 x `buckets`; the end token has one id."""
-        return np.where(tokens == END, END, self.bucket * 32 + tokens)
+        return np.where(tokens == EOS_TOKEN_ID, EOS_TOKEN_ID, self.bucket * 32 + tokens)
 
 
 def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tuple[str, str]) -> Draft:
@@ -131,7 +131,9 @@ def draw_tokens(draft: Draft) -> None:
     noise = draft.rng.gumbel(size=draft.infer.shape)
     draft.token = np.argmax(draft.infer + noise, axis=1)
     draft.token[draft.from_end == 0] = np.where(
-        np.isfinite(draft.infer[draft.from_end == 0, END]), END, draft.token[draft.from_end == 0]
+        np.isfinite(draft.infer[draft.from_end == 0, EOS_TOKEN_ID]),
+        EOS_TOKEN_ID,
+        draft.token[draft.from_end == 0],
     )
     rows = np.arange(len(draft.token))
     draft.logp_train = log_softmax(draft.train)[rows, draft.token]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 
 from experiments.dynamics_study.looks import LOOKS
 from experiments.dynamics_study.runs import Frames, Place, collect, places
@@ -23,7 +24,7 @@ from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import first_params
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.fork import fork
-from simlab.training.loop import train
+from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 EVERY, SMOKE_EVERY = 20, 10
@@ -50,9 +51,10 @@ def watch(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], seed: int) -
         base = jax.tree.map(jnp.copy, states.params)
         look = looking(looks)
         every = SMOKE_EVERY if run.smoke else EVERY
-        chunks = train(shared, states, wanted[0].changes["steps"], chunk=every, axes=(None, 0))
-        for number, (state, _) in enumerate(run.track(chunks, f"watching {arm}"), 1):
-            rows += _rows(names, number * every, jax.device_get(look(recipe, state, base)))
+        steps = wanted[0].changes["steps"]
+        measure = partial(_measure, rows, names, partial(look, recipe), base)
+        with run.progress(f"watching {arm}", steps // every) as advance:
+            train(shared, states, steps, [measure, advance], chunk=every, axes=(None, 0))
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run", "step"])
 
 
@@ -96,8 +98,7 @@ def forked(run: Run, seed: int, arm: str) -> Frames:
     recipe, shared, states = begin(wanted, taught(run))
     steps = wanted[0].changes["steps"]
     chunk, look = steps // 2 // (1 if run.smoke else 5), looking(("mismatch",))
-    to_fork = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
-    *_, (halfway, _) = run.track(to_fork, "to the fork")
+    halfway, _ = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
     runs, tables, rows = [], [], []
     for name, changes in FORKS.items():
         branch = swept_recipe(run_config(BASE, {**wanted[0].changes, **changes}))
@@ -105,10 +106,8 @@ def forked(run: Run, seed: int, arm: str) -> Frames:
         if name == OTHER_DATA:
             state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
         keys = [f"{name} {place.start} {place.changes['seed']}" for place in wanted]
-        chunks = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
-        parts = [(after, jax.device_get(metrics)) for after, metrics in run.track(chunks, name)]
-        ended = parts[-1][0]
-        tables.append(curves(keys, [metrics for _, metrics in parts], steps // 2))
+        ended, metrics = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
+        tables.append(curves(keys, [metrics], steps // 2))
         rows += _rows(keys, steps, jax.device_get(look(recipe, ended, ended.params)))
         runs += [run_row(key, name, place, steps // 2) for key, place in zip(keys, wanted, strict=True)]
     return {
@@ -151,6 +150,17 @@ def looking(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
         return {key: value for name in names for key, value in LOOKS[name](subject).items()}
 
     return jax.jit(jax.vmap(look, in_axes=(None, 0, 0)))
+
+
+def _measure(
+    rows: list[dict[str, Any]],
+    names: Sequence[str],
+    look: Callable[[TrainState, Params], Mapping[str, Array]],
+    base: Params,
+    chunk: Chunk,
+) -> None:
+    """Callback of the loop: add what is measured at the end of a chunk to `rows`."""
+    rows += _rows(names, chunk.step, jax.device_get(look(chunk.state, base)))
 
 
 def _rows(names: Sequence[str], step: int, seen: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:

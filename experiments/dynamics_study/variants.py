@@ -113,8 +113,8 @@ def _trained(recipe: Recipe, state: TrainState, variant: Variant, steps: int) ->
         recipe = _with_reference(recipe, _first_distance(recipe, state))
     parts = []
     for _ in range(steps // CHUNK):
-        [(state, metrics)] = train(recipe, state, CHUNK, chunk=CHUNK, axes=(0, 0))
-        parts.append(jax.device_get(metrics))
+        state, metrics = train(recipe, state, CHUNK, chunk=CHUNK, axes=(0, 0))
+        parts.append(metrics)
         if variant.follow:
             correction: Any = recipe.objective.correction
             seen, x = metrics["discrepancy"].mean(axis=1), correction.reference

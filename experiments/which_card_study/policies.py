@@ -17,7 +17,7 @@ from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
 from simlab.rollout import Sampler, Trajectory, generate
-from simlab.tasks import END, PAD, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.theory.engine_pairs import WIDTH, engine_rows
 from simlab.training.checkpoints import load_tree
 from simlab.training.warm_start import WarmStart, warm_start
@@ -67,8 +67,8 @@ def _sample(params: Params, config: TransformerConfig, prompts: int, key: Array)
         TASK.check,
         group_size=GROUP_SIZE,
         length=TASK.response_length,
-        end=END,
-        pad=PAD,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
     )
 
 

@@ -184,7 +184,7 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
             raise ValueError(f"{path} {word} tensor {wrong[0]!r}{more}")
     shapes = {leaf_path: leaf.shape for leaf_path, leaf in leaves_of(shapes_of(config)).items()}
     for name, slot in layout.items():
-        expected, found = slot.stored_shape(shapes[slot.path]), tensors[name].shape
+        expected, found = slot.get_stored_shape(shapes[slot.path]), tensors[name].shape
         if expected != found:
             raise ValueError(
                 f"{name!r} in {tensors[name].file} must have shape {list(expected)}, got {list(found)}."

@@ -20,7 +20,7 @@ from simlab.core.atomic import write_atomically
 from simlab.core.catalog import lookup
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
-from simlab.tasks.vocabulary import END, PAD, VOCABULARY_SIZE
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID, VOCABULARY_SIZE
 
 W8A8 = "w8a8"
 STORAGE = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", W8A8: "BF16"}
@@ -124,7 +124,7 @@ def _build_other_files(
     special: dict[str, Any] = {}
     tokenizer: dict[str, Any] = {}
     if config.vocab_size == VOCABULARY_SIZE:
-        special = {"eos_token_id": END, "pad_token_id": PAD}
+        special = {"eos_token_id": EOS_TOKEN_ID, "pad_token_id": PAD_TOKEN_ID}
         tokenizer = tokenizer_files(longest)
     contents = {"config.json": {**values, **special}, "generation_config.json": special, **tokenizer}
     return {name: _json(content) for name, content in contents.items()}

@@ -1,11 +1,11 @@
 """Quantize to W8A8 of compressed-tensors: int8 matrices with a scale per row, for vLLM."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from simlab.checkpoints.safetensors_file import TensorToWrite
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 
 # vLLM on CPU has no int8 kernel for experts. Quantizing the router saves nothing.
@@ -13,7 +13,7 @@ _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "do
 _LARGEST = 127
 
 
-def build_quantization_config(config: TransformerConfig) -> dict[str, Any]:
+def build_quantization_config(config: TransformerConfig) -> dict[str, Json]:
     """Return the quantization config: symmetric, weights per channel, activations per token."""
     shared = {"num_bits": 8, "type": "int", "symmetric": True}
     group = {

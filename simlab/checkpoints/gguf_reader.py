@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class GgufTensor:
         return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(self.kind))
 
 
-def import_gguf() -> Any:
+def import_gguf() -> ModuleType:
     """Return the package `gguf`.
 
     Raises:

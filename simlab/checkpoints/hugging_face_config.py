@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import PyTree
+
 from simlab.core.catalog import lookup
 from simlab.models.config import TransformerConfig
 
@@ -30,7 +32,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 class Json:
     """A JSON object of a file with typed access to its values."""
 
-    def __init__(self, values: Mapping[str, Any], file: Path):
+    def __init__(self, values: Mapping[str, PyTree], file: Path):
         """Wrap `values`; errors name `file`."""
         self.values, self.file = values, file
 
@@ -60,7 +62,7 @@ class Json:
         return value
 
 
-def parse_config_json(values: Mapping[str, Any], file: Path) -> TransformerConfig:
+def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerConfig:
     """Return the config for the `values` of a `config.json`.
 
     Raises:
@@ -70,13 +72,13 @@ def parse_config_json(values: Mapping[str, Any], file: Path) -> TransformerConfi
     for name, neutral in _NEUTRAL.items():
         value = values.get(name, neutral[0])
         if not any(value == allowed for allowed in neutral):
-            raise _unsupported(file, name, value)
+            raise _build_error(file, name, value)
     layer_types = values.get("layer_types") or []
     if set(layer_types) - {"full_attention"}:
-        raise _unsupported(file, "layer_types", layer_types)
+        raise _build_error(file, "layer_types", layer_types)
     # In Qwen3 and Llama this option also adds a bias to the output projection. Qwen2 always has biases.
     if model_type != "qwen2" and values.get("attention_bias"):
-        raise _unsupported(file, "attention_bias", True)
+        raise _build_error(file, "attention_bias", True)
     json = Json(values, file)
     heads = json.integer("num_attention_heads")
     moe = model_type == "qwen3_moe"
@@ -100,11 +102,11 @@ def parse_config_json(values: Mapping[str, Any], file: Path) -> TransformerConfi
     )
 
 
-def _unsupported(file: Path, name: str, value: Any) -> ValueError:
+def _build_error(file: Path, name: str, value: Any) -> ValueError:
     return ValueError(f"{file}: {name} {value!r} is not supported.")
 
 
-def _model_type(values: Mapping[str, Any], file: Path) -> str:
+def _model_type(values: Mapping[str, PyTree], file: Path) -> str:
     named, model_type = values.get("architectures"), values.get("model_type")
     if not named:
         by_type = {kind: kind for kind in ARCHITECTURES.values()}
@@ -140,24 +142,24 @@ def _expert_count(json: Json) -> int:
     return next(iter(found.values()))
 
 
-def _rope_theta(values: Mapping[str, Any], file: Path) -> float:
+def _rope_theta(values: Mapping[str, PyTree], file: Path) -> float:
     """Return the base of rotary embedding: `rope_theta`, in newer files in `rope_parameters`."""
-    rope: dict[str, Any] = {}
+    rope: dict[str, PyTree] = {}
     for name in ("rope_scaling", "rope_parameters"):
         options = values.get(name) or {}
         if not isinstance(options, dict) or not _is_plain_rope(options):
-            raise _unsupported(file, name, options)
+            raise _build_error(file, name, options)
         rope |= options
     return Json({**values, **rope}, file).number("rope_theta", 10000.0)
 
 
-def _is_plain_rope(options: Mapping[str, Any]) -> bool:
+def _is_plain_rope(options: Mapping[str, PyTree]) -> bool:
     named = set(options) <= {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
     kind = options.get("rope_type", options.get("type", "default"))
     return named and kind == "default" and options.get("partial_rotary_factor", 1) == 1
 
 
-def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[str, Any]:
+def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[str, PyTree]:
     """Return the values of `config.json` for weights of `dtype` and up to `longest` tokens.
 
     Includes fields that a dense model does not use, so that the config round-trips.

@@ -30,7 +30,7 @@ class Slot:
         part = leaf[self.region]
         return part.swapaxes(-1, -2) if self.transposed else part
 
-    def stored_shape(self, leaf_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def get_stored_shape(self, leaf_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the stored tensor for a leaf of shape `leaf_shape`."""
         return self.view(np.broadcast_to(np.float32(0), leaf_shape)).shape
 
@@ -88,10 +88,10 @@ def hugging_face_layout(config: TransformerConfig, fused_experts: bool = False) 
 
     Experts are stored separately, or with `fused_experts` as two tensors per layer.
     """
-    parts = _attention_parts(config)
+    parts = _list_attention_parts(config)
     names = dict(_LAYER)
     if not config.num_experts:
-        parts |= _feed_forward_parts(config.intermediate_size)
+        parts |= _list_feed_forward_parts(config.intermediate_size)
     elif fused_experts:
         parts |= {
             "router": Slot(("router",), transposed=True),
@@ -101,7 +101,7 @@ def hugging_face_layout(config: TransformerConfig, fused_experts: bool = False) 
     else:
         parts["router"] = Slot(("router",), transposed=True)
         for expert in range(config.num_experts):
-            for part, slot in _feed_forward_parts(config.moe_intermediate_size).items():
+            for part, slot in _list_feed_forward_parts(config.moe_intermediate_size).items():
                 name = f"experts.{expert}.{part}"
                 names[name] = f"mlp.experts.{expert}.{part}_proj.weight"
                 parts[name] = replace(slot, region=(expert, *slot.region))
@@ -114,22 +114,22 @@ def gguf_layout(config: TransformerConfig, rotate_pairs: bool) -> Layout:
     With `rotate_pairs` (llama.cpp's architecture `llama`), rotary embedding pairs neighboring rows of q and k
     instead of the halves of a head.
     """
-    parts = _attention_parts(config)
+    parts = _list_attention_parts(config)
     if rotate_pairs:
         for part, heads in zip(("q", "k"), config.heads[:2], strict=True):
             parts[part] = replace(parts[part], order=_halves_from_pairs(heads, config.head_dim))
     if config.num_experts:
         experts = {
             f"experts_{part}": replace(slot, region=(ALL, *slot.region) if slot.region else ())
-            for part, slot in _feed_forward_parts(config.moe_intermediate_size).items()
+            for part, slot in _list_feed_forward_parts(config.moe_intermediate_size).items()
         }
         parts |= {"router": Slot(("router",), transposed=True), **experts}
     else:
-        parts |= _feed_forward_parts(config.intermediate_size)
+        parts |= _list_feed_forward_parts(config.intermediate_size)
     return _build_layout(config, parts, _GGUF_TOP, "blk.", _GGUF_LAYER)
 
 
-def _attention_parts(config: TransformerConfig) -> Layout:
+def _list_attention_parts(config: TransformerConfig) -> Layout:
     """Return the slots of a layer without the feed-forward part."""
     ends = np.cumsum((0, *config.heads)) * config.head_dim
     columns = {
@@ -145,7 +145,7 @@ def _attention_parts(config: TransformerConfig) -> Layout:
     return parts | {"o": Slot(("o",), transposed=True), "mlp_norm": Slot(("mlp_norm",))}
 
 
-def _feed_forward_parts(width: int) -> Layout:
+def _list_feed_forward_parts(width: int) -> Layout:
     return {
         "gate": Slot(("gate_up",), (ALL, slice(0, width)), transposed=True),
         "up": Slot(("gate_up",), (ALL, slice(width, 2 * width)), transposed=True),

@@ -1,9 +1,8 @@
 """The parameter tree as named leaves."""
 
-from typing import Any
-
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -21,7 +20,7 @@ def leaf_path(path: tuple) -> LeafPath:
     return tuple(part.idx if isinstance(part, jax.tree_util.SequenceKey) else part.key for part in path)
 
 
-def leaves_of(tree: Params) -> dict[LeafPath, Any]:
+def leaves_of(tree: Params) -> dict[LeafPath, PyTree]:
     """Return the leaves by path."""
     return {leaf_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 

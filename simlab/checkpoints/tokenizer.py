@@ -1,16 +1,15 @@
 """The tokenizer of the tasks as Hugging Face files: one token per character."""
 
-from typing import Any
-
-from simlab.tasks.vocabulary import CHARACTERS, END, PAD
+from simlab.core.manifest import Json
+from simlab.tasks.vocabulary import CHARACTERS, EOS_TOKEN_ID, PAD_TOKEN_ID
 
 UNKNOWN = CHARACTERS[-1]
 """The token for characters outside the vocabulary, which `simlab.tasks.vocabulary.encode` rejects."""
 
 
-def tokenizer_files(longest: int) -> dict[str, dict[str, Any]]:
+def tokenizer_files(longest: int) -> dict[str, dict[str, Json]]:
     """Return the contents of the files by name, for sequences of up to `longest` tokens."""
-    pad, end = CHARACTERS[PAD], CHARACTERS[END]
+    pad, end = CHARACTERS[PAD_TOKEN_ID], CHARACTERS[EOS_TOKEN_ID]
     special = {
         "single_word": False,
         "lstrip": False,
@@ -22,7 +21,9 @@ def tokenizer_files(longest: int) -> dict[str, dict[str, Any]]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": token, "content": CHARACTERS[token], **special} for token in (PAD, END)],
+        "added_tokens": [
+            {"id": token, "content": CHARACTERS[token], **special} for token in (PAD_TOKEN_ID, EOS_TOKEN_ID)
+        ],
         "normalizer": None,
         "pre_tokenizer": None,
         "post_processor": None,

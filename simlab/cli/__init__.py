@@ -1,13 +1,17 @@
 """The command line: one file per command, parsing and calls, nothing else."""
 
+from typing import Annotated
+
 import typer
 
+from simlab import __version__
 from simlab.cli import (
     bench,
     budget,
     calibrate,
     checkpoint,
     claims,
+    demo,
     diagnose,
     doctor,
     explain,
@@ -32,7 +36,25 @@ app = typer.Typer(
     help="A numerical-precision simulation lab for reinforcement learning of language models.",
     epilog="Example: `simlab run formats --smoke && simlab figures format_error`",
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"simlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version, then exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.add_typer(listing.app, name="list")
+app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("figures", epilog=figures.EPILOG)(figures.figures)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)

@@ -1,4 +1,4 @@
-"""`simlab bench`: what this device gives to runs side by side."""
+"""`simlab bench`: measure the throughput of parallel runs on this device."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,16 +25,20 @@ COLUMNS = (
 def bench(
     widths: Annotated[
         str | None,
-        typer.Option(help="Runs side by side, with commas; default 1 to 8 on a CPU, else to 1024."),
+        typer.Option(
+            help="Numbers of parallel runs, comma-separated; default 1 to 8 on a CPU, else to 1024."
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Widths that would end later are left out.")] = 420.0,
-    smoke: Annotated[bool, typer.Option("--smoke", help="A tiny version that takes seconds.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Result folder; default runs/bench_device.")] = None,
+    seconds: Annotated[
+        float, typer.Option(help="Time limit in seconds; widths that exceed it are skipped.")
+    ] = 420.0,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Run a tiny version that takes seconds.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Result directory; default runs/bench_device.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure run-steps and tokens per second of flagship runs side by side, and their share of the roofline.
+    """Measure run-steps and tokens per second of parallel flagship runs as fractions of the roofline.
 
-    The ceilings (float32 products, copy) are measured in the same run. It stops where memory does.
+    The same run measures the ceilings (float32 products, copy). Stops when memory is exhausted.
     """
     from dataclasses import replace
     from functools import partial
@@ -48,23 +52,23 @@ def bench(
     with one_clear_error():
         chosen: Any = load_experiment("bench_device")
         folder = writable(out or default_out("bench_device", smoke))
-        measure = partial(chosen.run, widths=_widths(widths), limit_seconds=seconds)
+        measure = partial(chosen.run, widths=_parse_widths(widths), limit_seconds=seconds)
     results = execute(replace(chosen, run=measure), folder, smoke)
     steps = results.table("widths").query("stage == 'step'").loc[:, list(COLUMNS)].astype(object)
     # JSON has no NaN.
     rows = steps.where(steps.notna(), None).to_dict("records")
-    show(rows, json, f"Flagship runs side by side, {device()['kind']}")
+    show(rows, json, f"Parallel flagship runs, {device()['kind']}")
     if not json:
         for name in ("ceilings", "verdicts"):
             show(results.table(name).to_dict("records"), False, name.capitalize())
     typer.echo(f"results: {folder} ({', '.join(results.table_names)})", err=True)
 
 
-def _widths(text: str | None) -> list[int] | None:
-    """Read `1,4,16`."""
+def _parse_widths(text: str | None) -> list[int] | None:
+    """Return the numbers of a text such as `1,4,16`."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 2**20 for part in parts):
-        raise ValueError(f"--widths {text!r}; allowed: numbers of runs with commas, such as 1,4,16")
+        raise ValueError(f"--widths must be comma-separated numbers of runs such as 1,4,16, got {text!r}.")
     return [int(part) for part in parts]

@@ -12,6 +12,16 @@ EPILOG = (
     "`simlab budget --rho-std 0.02 --length 8192`"
 )
 
+MEANINGS = {
+    "length": "tokens of a response",
+    "ess": "effective sample size of exact sequence weights, fraction of the samples: (1 + std^2)^-length",
+    "length_at_half_ess": "tokens at which half of the samples remain",
+    "log_ppl_abs_diff": "mean of |sum of log rho| over a response, nats",
+    "masked_above_2": "fraction of responses whose product of rho exceeds 2: sequence MIS drops them",
+    "median_sequence_ratio": "median over responses of the product of rho",
+    "rho_std_for_half_ess": "std of rho per token that would leave half of the samples at this length",
+}
+
 
 def budget(
     length: Annotated[int, typer.Option(help="Response length in tokens.")] = 8192,
@@ -40,10 +50,19 @@ def budget(
         if rho_std is None:
             assert fmt is not None
             rho_std = gaussian_rho_std(fmt, rounding, vocabulary, logit_std)
+            source = (
+                f"measured: softmax of {vocabulary} Gaussian logits (std {logit_std:g}) rounded to {fmt} "
+                f"({rounding}) against the exact softmax"
+            )
+        else:
+            source = "given"
         found = asdict(compute(rho_std, length))
     if json:
         show([found], True)
         return
-    show(
-        [{"quantity": key.replace("_", " "), "value": value} for key, value in found.items()], False, "Budget"
-    )
+    meanings = MEANINGS | {"rho_std": f"std of the IS ratio of one token; {source}"}
+    rows = [
+        {"quantity": key.replace("_", " "), "value": value, "meaning": meanings[key]}
+        for key, value in found.items()
+    ]
+    show(rows, False, "Budget of independent tokens: 1 + std(rho)^2 multiplies over a response")

@@ -1,43 +1,41 @@
-"""`simlab calibrate`: which emulated engine predicts a measured pair."""
+"""`simlab calibrate`: rank emulated engines by their prediction of a measured pair."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
+from simlab.core.plugins import import_module
 
 EPILOG = (
     "Example: `simlab calibrate runs/probe policy --sampler vllm:bfloat16 --scorer transformers:float32 "
     "--engine bf16 --engine vllm-bf16 --dose truncated --out runs/calibration`"
 )
 
-ENGINES_HELP = (
-    "An emulated sampler of `simlab list engines`, or `q8_0`, `q4_0`, `bf16-fp8kv truncated`; repeatable."
-)
+ENGINES_HELP = "Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8kv truncated`; repeatable."
 
 
 def calibrate(
-    results: Annotated[Path, typer.Argument(help="Folder of a finished `simlab probe`.")],
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint that was probed.")],
-    sampler: Annotated[str, typer.Option(help="The engine that sampled.")],
-    scorer: Annotated[str, typer.Option(help="The engine that scored.")],
+    results: Annotated[Path, typer.Argument(help="Result directory of `simlab probe`.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The probed checkpoint.")],
+    sampler: Annotated[str, typer.Option(help="Measured sampling engine.")],
+    scorer: Annotated[str, typer.Option(help="Measured scoring engine.")],
     engine: Annotated[list[str] | None, typer.Option(help=ENGINES_HELP)] = None,
     dose: Annotated[
-        str | None, typer.Option(help="A dose to try at 4 to 10 bits; `simlab list doses`.")
+        str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list doses`.")
     ] = None,
-    train: Annotated[str, typer.Option(help="The emulated scorer.")] = "f32",
+    train: Annotated[str, typer.Option(help="Emulated scoring engine.")] = "f32",
     out: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Folder for tables, and the figure of emulated against measured."),
+        typer.Option(file_okay=False, help="Directory for tables and figure."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Compare the distribution of log rho of emulated engines with a measured one, by probability bin.
 
-    Distance 0 is a perfect prediction, 1 as bad as none at all. The figure shows the nearest and the first
-    named.
+    Distance 0 is a perfect prediction, 1 that of predicting no mismatch. The figure shows the nearest
+    emulation and the first one given.
     """
     from dataclasses import asdict
 
@@ -47,45 +45,45 @@ def calibrate(
     from simlab.engines import ENGINES, find_engine
     from simlab.engines.dose import DOSES
     from simlab.serving import calibration
-    from simlab.serving.emulations import real_kernels
+    from simlab.serving.emulations import get_real_kernels
 
     with one_clear_error():
         names = tuple(engine or ([] if dose else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"]))
-        known = calibration.catalog_emulations(tuple(ENGINES)) | real_kernels()
+        known = calibration.get_catalog_emulations(tuple(ENGINES)) | get_real_kernels()
         emulations = {name: lookup(known, name, "engine") for name in names}
         if dose:
             lookup(DOSES, dose, "dose")
-            emulations |= calibration.dosed_emulations(dose, range(4, 11))
+            emulations |= calibration.get_noisy_emulations(dose, range(4, 11))
         scoring = find_engine(train)
-        found = Results(results)
-        prompts, responses, *measured = calibration.measured_pair(
-            found.table("tokens"), found.table("samples"), sampler, scorer
+        probe = Results(results)
+        prompts, responses, *measured = calibration.read_measured_pair(
+            probe.table("tokens"), probe.table("samples"), sampler, scorer
         )
         model, params = load_checkpoint(checkpoint)
 
-    def logps(of):
-        return calibration.emulated_logps(params, model, of, prompts, responses)
+    def score(engine):
+        return calibration.score_with_emulation(params, model, engine, prompts, responses)
 
-    ours = logps(scoring)
-    log_rho = {id(emulation.engine): ours - logps(emulation.engine) for emulation in emulations.values()}
+    predicted_train = score(scoring)
+    log_rho = {id(each.engine): predicted_train - score(each.engine) for each in emulations.values()}
     mask, logp_train, logp_infer = measured
     fits = calibration.calibrate(logp_train, logp_infer, mask, lambda engine: log_rho[id(engine)], emulations)
     show([asdict(fit) for fit in fits], json, f"{sampler} / {scorer} on {checkpoint}")
     if out is None:
         return
-    labels = {"model": checkpoint.name, "sampler": sampler, "scorer": scorer}
-    first, apart = next(iter(emulations)), (logp_train - logp_infer)[mask]
+    labels = {"model": checkpoint.name, "sampling_engine": sampler, "scoring_engine": scorer}
+    first, measured_log_rho = next(iter(emulations)), (logp_train - logp_infer)[mask]
     quantiles = []
     for name in dict.fromkeys((first, fits[0].emulation)):
         predicted = log_rho[id(emulations[name].engine)][mask]
-        quantiles += calibration.quantile_rows(apart, predicted, **labels, emulation=name)
-    rows = [{**labels, **asdict(fit), "counterpart": fit.emulation == first} for fit in fits]
+        quantiles += calibration.build_quantile_rows(measured_log_rho, predicted, **labels, emulation=name)
+    rows = [{**labels, **asdict(fit), "reference_system": fit.emulation == first} for fit in fits]
     config = {"checkpoint": str(checkpoint), "results": str(results), "train": train, **labels}
     _draw(out, {**config, "emulations": list(emulations)}, {"fits": rows, "quantiles": quantiles})
 
 
 def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> None:
-    """Write the tables, their manifest and the figure that is drawn from them."""
+    """Write the tables, their manifest and their figure."""
     from simlab.core.experiment import Experiment, execute
     from simlab.core.paths import open_shop
 
@@ -100,7 +98,7 @@ def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> N
     open_shop()
     figure = import_module("figures.real_engines")
     if tables["fits"][0]["rms_measured"] <= figure.EXACT:
-        typer.echo(f"results: {out}; the two agree, so that there is nothing to draw", err=True)
+        typer.echo(f"results: {out}; no figure, since the engines agree", err=True)
         return
     paths = import_module("figures.style").render(figure.draw_calibration, written, out, "calibration")
     typer.echo(f"results: {out} ({', '.join(path.name for path in paths)})", err=True)

@@ -1,4 +1,4 @@
-"""`simlab checkpoint`: policies of the lab as Hugging Face folders, and what such a folder holds."""
+"""`simlab checkpoint`: save policies as Hugging Face checkpoints and inspect checkpoints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,21 +9,21 @@ from simlab.cli.output import Json, one_clear_error, show
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Save a policy as a Hugging Face checkpoint, or look into one.",
+    help="Save a policy as a Hugging Face checkpoint, or inspect a checkpoint.",
     epilog="Example: `simlab checkpoint inspect policy`",
 )
 
 
 @app.command(epilog="Example: `simlab checkpoint save policy.npz tiny-moe --out policy --dtype bfloat16`")
 def save(
-    parameters: Annotated[Path, typer.Argument(help="Parameters as the lab writes them (.npz).")],
-    model: Annotated[str, typer.Argument(help="Name of the model preset that they belong to.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    parameters: Annotated[Path, typer.Argument(help="Parameters of simlab (.npz).")],
+    model: Annotated[str, typer.Argument(help="Model preset of the parameters.")],
+    out: Annotated[Path, typer.Option(help="Directory to write.")],
     dtype: Annotated[
-        str, typer.Option(help="Storage of the weights: float32, bfloat16, float16; w8a8 for vLLM.")
+        str, typer.Option(help="Format of the weights: float32, bfloat16, float16; w8a8 for vLLM.")
     ] = "float32",
 ) -> None:
-    """Write a checkpoint, with a tokenizer, that transformers and vLLM load."""
+    """Write a checkpoint with a tokenizer for transformers and vLLM."""
     from simlab.checkpoints import save_checkpoint
     from simlab.checkpoints.param_tree import shapes_of
     from simlab.core.catalog import lookup
@@ -38,8 +38,10 @@ def save(
 
 @app.command(epilog="Example: `simlab checkpoint inspect policy --tensors`")
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A Hugging Face folder or a .gguf file.")],
-    tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors, not the config.")] = False,
+    path: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file.")],
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="List the tensors instead of the config.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check a checkpoint without reading its weights, and print its config or its tensors."""

@@ -1,13 +1,13 @@
 """`simlab diagnose`: name the cause of a run's mismatch from its log; compare two logs."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
+from simlab.core.plugins import import_module
 
 EPILOG = (
     "Reads Parquet or JSON lines (verl, NeMo-RL, prime-rl; columns: docs/diagnosis.md), slime's and miles' "

@@ -1,4 +1,4 @@
-"""`simlab explain`: where the mismatch of a policy comes from."""
+"""`simlab explain`: find the source of the mismatch of a policy."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,34 +16,34 @@ TITLES = {
     "tokens": "Worst tokens (the token is in brackets)",
     "positions": "By position in the response",
     "probabilities": "By probability of the token",
-    "groups": "Groups of sites: shares of mean squared log rho (Shapley's sum to 1)",
+    "groups": "Groups of sites: fractions of mean squared log rho (Shapley shares sum to 1)",
     "sites": "Each site alone as in inference, the rest as in training",
-    "weights": "Each matrix alone as inference holds it, the rest as in training",
+    "weights": "Each matrix alone as in inference, the rest as in training",
     "autopsy": "The worst token, site by site: error of inference against training",
 }
 
 
 def explain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a sweep, or a warm start.")],
-    arm: Annotated[str | None, typer.Option(help="Arm of the sweep; default its first run.")] = None,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a sweep, or a warm start.")],
+    arm: Annotated[str | None, typer.Option(help="Arm of the sweep; default: its first run.")] = None,
     params: Annotated[
-        Path | None, typer.Option(help="A checkpoint of that run (.npz) instead of its warm start.")
+        Path | None, typer.Option(help="Checkpoint of that run (.npz); default: its warm start.")
     ] = None,
     pair: Annotated[
-        str | None, typer.Option(help="Engine pair, train/infer; default that of the run.")
+        str | None, typer.Option(help="Engine pair train/infer; default: that of the run.")
     ] = None,
     model: Annotated[str, typer.Option(help="Model preset of a warm start.")] = "tiny-llama",
     task: Annotated[str, typer.Option(help="Task of a warm start.")] = "add",
-    prompts: Annotated[int, typer.Option(help="Held-out prompts to sample.")] = 8,
-    group_size: Annotated[int, typer.Option(help="Responses to each prompt.")] = 4,
-    top: Annotated[int, typer.Option(help="How many worst tokens to list.")] = 8,
+    prompts: Annotated[int, typer.Option(help="Number of held-out prompts.")] = 8,
+    group_size: Annotated[int, typer.Option(help="Responses per prompt.")] = 4,
+    top: Annotated[int, typer.Option(help="Number of worst tokens to list.")] = 8,
     json: Json = False,
 ) -> None:
-    """Say which tokens, sites and weights move the mismatch most, and dissect the worst token.
+    """Rank tokens, sites and weights by their effect on the mismatch, and analyze the worst token.
 
-    Responses are sampled by the inference engine and scored under engines between the two of the pair: 2^n of
-    them for n groups of sites that differ. A sweep keeps no parameters, so without --params its runs are
-    explained as they began. Takes a minute or two.
+    Samples responses with the inference engine and scores them with 2^n intermediate engines for n groups of
+    sites that differ. A sweep stores no parameters, so without --params the command explains the initial
+    policy of a run. Takes one to two minutes.
     """
     from simlab.core.progress import track
     from simlab.engines import find_pair
@@ -51,10 +51,12 @@ def explain(
     from simlab.studies.explain import explain as compute
 
     with one_clear_error():
-        values = _of_sweep(Path(run), arm) if Path(run).is_dir() else _of_start(run, model, task, pair)
-        config, recipe, first = _opened(values, params)
+        values = (
+            _read_sweep(Path(run), arm) if Path(run).is_dir() else _use_warm_start(run, model, task, pair)
+        )
+        config, recipe, policy = _load_policy(values, params)
         subject = Subject(
-            first,
+            policy,
             recipe.model,
             recipe.task,
             find_pair(pair) if pair else recipe.engines,
@@ -72,8 +74,8 @@ def explain(
         show(rows, False, TITLES[name])
 
 
-def _of_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
-    """Dotted fields of one run of a finished sweep."""
+def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
+    """Return the dotted fields of one run of a finished sweep."""
     import pandas as pd
 
     from simlab.core.catalog import lookup
@@ -91,14 +93,14 @@ def _of_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
     }
 
 
-def _of_start(name: str, model: str, task: str, pair: str | None) -> dict[str, Any]:
+def _use_warm_start(name: str, model: str, task: str, pair: str | None) -> dict[str, Any]:
     if pair is None:
-        raise ValueError(f"{name!r} is no folder of a sweep; for a warm start name a --pair, too")
+        raise ValueError(f"{name!r} is not a sweep directory. A warm start also needs --pair.")
     return {"warm_start": name, "model": model, "task": task, "engines": pair, "objective": "grpo"}
 
 
-def _opened(values: dict[str, Any], params: Path | None):
-    """Return the run's config, its recipe, and the parameters to explain."""
+def _load_policy(values: dict[str, Any], params: Path | None):
+    """Return config and recipe of the run, and the parameters to explain."""
     import tempfile
 
     import jax
@@ -114,5 +116,5 @@ def _opened(values: dict[str, Any], params: Path | None):
         like = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))
         return config, recipe, load_tree(params, like)
     with tempfile.TemporaryDirectory() as folder:
-        first = first_params(config.warm_start, recipe.task, recipe.model, config.seed, Path(folder))
-    return config, recipe, first
+        policy = first_params(config.warm_start, recipe.task, recipe.model, config.seed, Path(folder))
+    return config, recipe, policy

@@ -19,7 +19,7 @@ app = typer.Typer(
 @app.command("verl", epilog="Example: `simlab export verl examples/to_verl.toml --arm ACRL > run.sh`")
 def verl(
     run: Annotated[Path, typer.Argument(help="TOML of a sweep or of a run, or the folder of a sweep.")],
-    arm: Annotated[str | None, typer.Option(help="Which point of a sweep; default the first.")] = None,
+    arm: Annotated[str | None, typer.Option(help="Arm of a sweep; needed if it has several.")] = None,
     backend: Annotated[str, typer.Option(help="megatron or fsdp.")] = "megatron",
     dump: Annotated[str | None, typer.Option(help="Folder for token-level dumps, for `diagnose`.")] = None,
 ) -> None:
@@ -51,6 +51,8 @@ def lab(
             raise ValueError(str(error)) from error
         text = to_toml(found, "pasted" if pasted else config.stem)
         tomllib.loads(text)
+        for difference in found.differences:
+            typer.echo(f"simlab: differs: {difference}", err=True)
         typer.echo(text, nl=False)
 
 
@@ -62,6 +64,11 @@ def slurm(
     cpus: Annotated[int, typer.Option(help="Cores of each job.")] = 16,
     gpus: Annotated[int, typer.Option(help="GPUs of each job.")] = 0,
     partition: Annotated[str | None, typer.Option(help="Partition.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account that pays for the job.")] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(help="Shell command run first, such as 'source /path/.venv/bin/activate'."),
+    ] = None,
 ) -> None:
     """Print a batch script that computes a sweep, and goes on where a stopped job left it."""
     from simlab.integrations.export import slurm_script
@@ -69,5 +76,8 @@ def slurm(
 
     with one_clear_error():
         name = read_file(sweep).name
-        text = slurm_script(sweep, name, hours=hours, parts=parts, cpus=cpus, gpus=gpus, partition=partition)
+        text = slurm_script(
+            sweep, name, hours=hours, parts=parts, cpus=cpus, gpus=gpus,
+            partition=partition, account=account, setup=setup,
+        )  # fmt: skip
         typer.echo(text, nl=False)

@@ -81,4 +81,10 @@ def _find_results(experiment: str, named: Path | None):
                 raise ValueError(f"{folder} holds a run of {found.manifest['name']!r}, not of {experiment!r}")
             return found
     searched = " and ".join(map(str, folders))
-    raise FileNotFoundError(f"no finished run in {searched}; make one with: simlab run {experiment}")
+    smoke = default_out(experiment, smoke=True)
+    fix = (
+        f"draw the smoke run with: --results {smoke}"
+        if named is None and (smoke / MANIFEST_NAME).is_file()
+        else f"make one with: simlab run {experiment}"
+    )
+    raise FileNotFoundError(f"no finished run in {searched}; {fix}")

@@ -1,12 +1,12 @@
 """`simlab list`: what the catalogs hold."""
 
 import re
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Iterator
 
 import typer
 
 from simlab.cli.output import Json, show
+from simlab.core.plugins import import_module
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,34 +70,36 @@ def figures(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list objectives --json`")
 def objectives(json: Json = False) -> None:
-    """Objectives and suffixes: where they come from and what can be overridden."""
-    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_names
+    """Objectives and suffixes: where they come from, what can be overridden, and the defaults."""
+    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_defaults
 
-    presets = {name: objective.source for name, objective in OBJECTIVES.items()}
-    suffixes = {f"+{name}": suffix.source for name, suffix in SUFFIXES.items()}
+    plain = override_defaults(named("reinforce"))
     rows = [
-        {"name": name, "source": source, "overrides": list(override_names(named(name)))}
-        for name, source in presets.items()
+        {"name": name, "source": objective.source, "overrides": override_defaults(objective)}
+        for name, objective in OBJECTIVES.items()
     ]
-    plain = set(override_names(named("reinforce")))
-    rows += [
-        {
-            "name": name,
-            "source": source,
-            "overrides": sorted(set(override_names(named(f"reinforce{name}"))) - plain),
-        }
-        for name, source in suffixes.items()
-    ]
+    for name, suffix in SUFFIXES.items():
+        added = override_defaults(named(f"reinforce+{name}"))
+        own = {key: value for key, value in added.items() if key not in plain}
+        rows.append({"name": f"+{name}", "source": suffix.source, "overrides": own})
     show(rows, json, "Objectives, and the suffixes that compose on any of them (grpo+tis)")
 
 
 @app.command(epilog="Example: `simlab list engines`")
 def engines(json: Json = False) -> None:
-    """Engines: the real software each stands for, and what it leaves out."""
+    """Engines: the real software each stands for, what it leaves out, and the default of both sides."""
     from simlab.engines import ENGINE_CARDS
+    from simlab.sweeps.config import DEFAULTS
 
+    default = str(DEFAULTS["engines"]).split("/")
     rows = [
-        {"name": name, "counterpart": card.counterpart, "leaves_out": card.leaves_out}
+        {
+            "name": name,
+            "counterpart": card.counterpart,
+            "leaves_out": card.leaves_out,
+            "backward": card.engine.projection.backward,
+            "default": name in default,
+        }
         for name, card in ENGINE_CARDS.items()
     ]
     show(rows, json, "Engines; two of them joined by / are a pair train/infer")
@@ -182,6 +184,39 @@ def doses(json: Json = False) -> None:
     from simlab.engines.dose import DOSES
 
     show([{"name": name, "about": _first_line(dose)} for name, dose in DOSES.items()], json, "Doses")
+
+
+@app.command(epilog="Example: `simlab list sites --json`")
+def sites(json: Json = False) -> None:
+    """Rounding sites of an engine: the config key of each, and what it takes."""
+    from dataclasses import fields, is_dataclass
+
+    from simlab.engines import Engine, Site
+
+    def walk(record: object, key: str) -> Iterator[dict[str, str]]:
+        if isinstance(record, Site):
+            yield {"name": key, "takes": f"a format's name, or a table of {', '.join(vars(record))}"}
+        elif key.endswith("accumulator"):
+            yield {"name": key, "takes": "the order of the sum; set by the engine's name"}
+        elif is_dataclass(record):
+            for each in fields(record):
+                yield from walk(getattr(record, each.name), f"{key}.{each.name}")
+        else:
+            yield {"name": key, "takes": "before, after"}
+
+    show(list(walk(Engine(), "engines.infer")), json, "Sites of the inference engine; engines.train likewise")
+
+
+@app.command(epilog="Example: `simlab list notebooks`")
+def notebooks(json: Json = False) -> None:
+    """Notebooks shipped with the package: title and path."""
+    from simlab.core.paths import shop_root
+
+    rows = []
+    for path in sorted((shop_root() / "notebooks").glob("[0-9]*.py")):
+        title = re.search(r"^# # (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        rows.append({"name": path.stem, "title": title[1] if title else "", "path": str(path)})
+    show(rows, json, "Notebooks; open one with: jupytext --to ipynb PATH")
 
 
 def _first_line(unit: Callable) -> str:

@@ -15,7 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 WIDE = 160
 
 
-def show(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str | None = None) -> None:
+def show(rows: Sequence[Mapping[str, object]], as_json: bool, title: str | None = None) -> None:
     """Print `rows` (equal keys) as a table, or as a JSON list with full precision."""
     if as_json:
         typer.echo(json.dumps([dict(row) for row in rows], indent=2))
@@ -36,6 +36,8 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_cell(part) or 'none'}" for key, part in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)

@@ -1,18 +1,24 @@
 """`simlab plan`: memory and time of a training step on real devices."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
 
+if TYPE_CHECKING:
+    from simlab.integrations.resource_plan import Item
+
 EPILOG = "Example: `simlab plan --model Qwen3-30B-A3B --devices 8xH100`, or `--devices 16xTPU-v5p`"
 
 
 def plan(
-    model: Annotated[str, typer.Option(help="A real model or a preset; a wrong name lists them.")],
+    model: Annotated[
+        str,
+        typer.Option(help="A real model, a preset, or a config.json; a wrong name lists them."),
+    ],
     devices: Annotated[str, typer.Option(help="How many of which, as 8xH100.")],
-    sequences: Annotated[int, typer.Option(help="Sequences of a step: prompts times group.")] = 512,
+    sequences: Annotated[int, typer.Option(help="Sequences of a step: prompts times group.")] = 2048,
     prompt: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 1024,
     response: Annotated[int, typer.Option(help="Tokens of a response.")] = 8192,
     micro_batch: Annotated[int, typer.Option(help="Sequences that a device trains on at once.")] = 1,
@@ -24,7 +30,7 @@ def plan(
     """Print what a step costs, every number with its formula."""
     from dataclasses import asdict
 
-    from simlab.integrations.resource_plan import Step
+    from simlab.integrations.resource_plan import AT_LEAST, Step
     from simlab.integrations.resource_plan import plan as compute_plan
 
     with one_clear_error():
@@ -38,4 +44,26 @@ def plan(
             memory=memory,
         )
         items = compute_plan(model, devices, step)
-    show([asdict(item) for item in items], json, f"{model} on {devices}")
+    if json:
+        show([asdict(item) for item in items], True)
+        return
+    rows = [
+        {
+            "part": item.part,
+            "quantity": item.quantity,
+            "value": f"{'≥ ' if item.bound == AT_LEAST else ''}{_amount(item)}",
+            "formula": item.formula,
+        }
+        for item in items
+    ]
+    show(rows, False, f"{model} on {devices}; ≥: a lower bound, without overheads, imbalance and waiting")
+
+
+def _amount(item: "Item") -> str:
+    """Return value and unit: bytes in the decimal unit that fits, numbers with three digits."""
+    if item.unit != "byte":
+        return f"{item.value:,.3g} {item.unit}".rstrip() if item.value < 1e6 else f"{item.value:.3g}"
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if item.value >= size:
+            return f"{item.value / size:.3g} {unit}"
+    return f"{item.value:.3g} byte"

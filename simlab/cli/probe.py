@@ -1,4 +1,4 @@
-"""`simlab probe`: how far engines are apart on a checkpoint."""
+"""`simlab probe`: measure the mismatch of engine pairs on a checkpoint."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,45 +13,52 @@ EPILOG = (
     "of a server."
 )
 
-COLUMNS = ["sampler", "scorer", "tokens", "std_rho", "rms_log_rho", "discrepancy", "max_rho", "router_flips"]
+COLUMNS = [
+    "sampling_engine",
+    "scoring_engine",
+    "tokens",
+    "std_rho",
+    "rms_log_rho",
+    "discrepancy",
+    "max_rho",
+    "router_flips",
+]
 
 
 def probe(
-    checkpoint: Annotated[Path, typer.Argument(help="A Hugging Face folder or a .gguf file.")],
-    sample: Annotated[list[str], typer.Option(help="An engine that samples; can be repeated.")],
-    score: Annotated[
-        list[str] | None, typer.Option(help="An engine that scores what each sampled; can be repeated.")
-    ] = None,
+    checkpoint: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file.")],
+    sample: Annotated[list[str], typer.Option(help="Sampling engine; repeatable.")],
+    score: Annotated[list[str] | None, typer.Option(help="Scoring engine; repeatable.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="A task of the lab, or reasoning-gym:NAME, for the prompts.")
+        str | None, typer.Option(help="Task for the prompts: a simlab task or reasoning-gym:NAME.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="File of prompts: a text or a JSON list of token ids per line.")
+        Path | None, typer.Option(help="File of prompts: one text or JSON list of token ids per line.")
     ] = None,
-    count: Annotated[int, typer.Option(help="How many prompts of a task.")] = 64,
+    count: Annotated[int, typer.Option(help="Number of prompts of a task.")] = 64,
     prompt_tokens: Annotated[
         int | None,
-        typer.Option(help="Last tokens of each prompt that are kept; default: of the shortest, all."),
+        typer.Option(help="Number of last tokens of each prompt; default: length of the shortest."),
     ] = None,
-    length: Annotated[int, typer.Option(help="Longest response.")] = 32,
-    temperature: Annotated[float, typer.Option(help="Temperature of sampling.")] = 1.0,
-    end: Annotated[int | None, typer.Option(help="End token; default: that of the checkpoint.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of sampling.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of tables and manifest.")] = Path("runs/probe"),
+    length: Annotated[int, typer.Option(help="Maximum response length, tokens.")] = 32,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    end: Annotated[int | None, typer.Option(help="End token id; default: that of the checkpoint.")] = None,
+    seed: Annotated[int, typer.Option(help="Sampling seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory of tables and manifest.")] = Path("runs/probe"),
     json: Json = False,
 ) -> None:
-    """Let engines sample and score, and write the mismatch report of every pair.
+    """Sample with engines, score with engines, and write the mismatch report of every pair.
 
-    Every sampling engine also scores its own samples: decoding against prefill. An engine that fails is
-    reported and left out; the exit status is then 1, and what the others measured is kept.
+    Each sampling engine also scores its own samples: decoding against prefill. A failing engine is reported
+    and skipped; the exit status is then 1, and the results of the others are written.
     """
     import pyarrow.parquet as pq
 
     from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.core.experiment import Experiment, execute
     from simlab.serving.engine_probe import Probe
-    from simlab.serving.probe_input import end_token, read_prompts
-    from simlab.serving.protocol import EngineError, Sampling
+    from simlab.serving.probe_input import find_eos_token_id, read_prompts
+    from simlab.serving.protocol import EngineError, SamplingParams
 
     with one_clear_error():
         try:
@@ -59,8 +66,10 @@ def probe(
             rows = read_prompts(checkpoint, config, task, prompts, count, prompt_tokens)
         except EngineError as error:
             raise ValueError(error) from error
-        ends = end_token(checkpoint, config) if end is None else end
-        sampling = Sampling(length=length, end=ends, pad=ends, temperature=temperature, seed=seed)
+        eos = find_eos_token_id(checkpoint, config) if end is None else end
+        sampling = SamplingParams(
+            max_tokens=length, eos_token_id=eos, pad_token_id=eos, temperature=temperature, seed=seed
+        )
 
         def run(run) -> None:
             run.seeds([seed])

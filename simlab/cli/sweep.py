@@ -7,29 +7,35 @@ import typer
 
 from simlab.cli.output import one_clear_error
 
-EPILOG = "Example: `simlab sweep examples/first_sweep.toml --out runs/first_sweep`, and again to go on."
+EPILOG = "Example: `simlab sweep examples/first_sweep.toml --out runs/first_sweep`; call again to resume."
 
 
 def sweep(
     config: Annotated[Path, typer.Argument(help="TOML file: tables base and over; see examples/.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; 0 is this one. Default one per core, or per GPU.")
+        int | None,
+        typer.Option(help="Worker processes; 0: none (default one per core, or per GPU)."),
     ] = None,
-    executor: Annotated[str, typer.Option(help="local, or ray (needs 'simlab[ray]').")] = "local",
+    executor: Annotated[str, typer.Option(help="Executor: local, or ray (needs 'simlab[ray]').")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray head, host:6379, or local; default the one that runs here.")
+        str | None,
+        typer.Option(help="Ray head, host:6379, or local (default the head on this machine)."),
     ] = None,
-    width: Annotated[int | None, typer.Option(help="Runs side by side in a slice.")] = None,
-    checkpoint: Annotated[float, typer.Option(help="Seconds of work that a kill may cost a run.")] = 30.0,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be computed.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Redraw curves here and in OUT/curves.png.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however long it takes.")] = False,
+    width: Annotated[int | None, typer.Option(help="Runs per slice (default 4 on a CPU, else 64).")] = None,
+    checkpoint: Annotated[float, typer.Option(help="Seconds between checkpoints of a run.")] = 30.0,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and compute nothing.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without a question.")] = False,
 ) -> None:
-    """Compute every run of a grid that the folder does not hold yet.
+    """Compute every run of a grid that the folder does not contain yet.
 
-    It says how many programs, runs and steps there are and how long they take. It may be killed at any moment
-    and started again.
+    It prints how many programs, runs and steps there are and how long they take. It may be killed at any
+    moment and started again.
+
+    A field is named by its path, `optimizer.learning_rate`, or by a short name: `learning_rate`, `clip_low`,
+    `clip_high`, `infer_format`, `infer_mantissa_bits`, `infer_rounding`, `response_length`. Own records are
+    named `mymodule:name`; the module is found in the file's folder.
     """
     from simlab.sweeps import sweep as compute
     from simlab.sweeps.file import read_file
@@ -67,7 +73,7 @@ def sweep(
         typer.echo(f"simlab: {stopped}", err=True)
         raise typer.Exit(1) from stopped
     except (OSError, DamagedError, ClusterError, WorkerError) as error:
-        typer.secho(f"simlab: {error}; what is finished is kept: call again to go on", err=True, fg="red")
+        typer.secho(f"simlab: {error}; finished runs are saved: call again to resume", err=True, fg="red")
         raise typer.Exit(2) from error
     typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
     for line in result.problems():

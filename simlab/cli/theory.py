@@ -1,4 +1,4 @@
-"""`simlab theory`: the claims that can be decided exactly."""
+"""`simlab theory`: check identities and bounds exactly."""
 
 import typer
 
@@ -9,9 +9,9 @@ SHORT = ("claim", "equation", "residual", "tightness", "verdict", "seconds", "fo
 
 
 def theory(json: Json = False) -> None:
-    """Check the papers' identities and bounds on policies small enough to enumerate, in float64.
+    """Check the identities and bounds of the papers on enumerable policies in float64.
 
-    JSON adds the statement and the rule of each verdict.
+    --json adds the statement and the rule of each verdict.
     """
     from simlab.core.progress import track
     from simlab.studies.exact import compute_row, exact_checks
@@ -20,5 +20,7 @@ def theory(json: Json = False) -> None:
     rows = [compute_row(*check) for check in track(exact_checks(load_claims()), "theory")]
     show(rows if json else [{key: row[key] for key in SHORT} for row in rows], json, "Exact claims")
     if not json:
-        held = sum(row["verdict"] == "holds" for row in rows)
-        typer.echo(f"{held} of {len(rows)} hold as printed, in {sum(row['seconds'] for row in rows):.1f} s")
+        holding = sum(row["verdict"] == "holds" for row in rows)
+        typer.echo(
+            f"{holding} of {len(rows)} hold as printed, in {sum(row['seconds'] for row in rows):.1f} s"
+        )

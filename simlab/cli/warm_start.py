@@ -1,4 +1,4 @@
-"""`simlab warm-start`: a first policy from supervised demonstrations."""
+"""`simlab warm-start`: train an initial policy on demonstrations."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +11,13 @@ EPILOG = "Example: `simlab warm-start add tiny-dense --out add-tiny-dense-0.npz`
 
 
 def warm_start(
-    task: Annotated[str, typer.Argument(help="Name of the task.")],
-    model: Annotated[str, typer.Argument(help="Name of the model preset.")],
-    out: Annotated[Path, typer.Option(help="Where to write the parameters (.npz).")],
-    steps: Annotated[int, typer.Option(help="Updates, each on 128 fresh demonstrations.")] = 1200,
+    task: Annotated[str, typer.Argument(help="Task.")],
+    model: Annotated[str, typer.Argument(help="Model preset.")],
+    out: Annotated[Path, typer.Option(help="File for the parameters (.npz).")],
+    steps: Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")] = 1200,
     mistakes: Annotated[float, typer.Option(help="Probability that a demonstrated digit is wrong.")] = 0.05,
     learning_rate: Annotated[float, typer.Option(help="Of AdamW, behind a warm-up.")] = 4e-3,
-    final: Annotated[float, typer.Option(help="Part of the learning rate that is left at the end.")] = 0.1,
+    final: Annotated[float, typer.Option(help="Final learning rate as a fraction of the initial one.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of parameters and demonstrations.")] = 0,
 ) -> None:
     """Train a model on demonstrations of a task and write its parameters."""

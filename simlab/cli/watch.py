@@ -16,7 +16,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Draw once and end.")] = False,
     file: Annotated[Path | None, typer.Option(help="Also redraw this PNG.")] = None,
 ) -> None:
-    """Redraw reward and mismatch of every arm until the sweep ends; a finished one is drawn once."""
+    """Show reward and mismatch of every arm until the sweep ends; a finished one is shown once."""
     from simlab.sweeps.watch import watch as follow
 
     with one_clear_error():

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, never half of each."""
+"""Write files atomically."""
 
 import os
 import uuid
@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> Path:
-    """Write `path` through a temporary file beside it: write, fsync, rename, fsync the folder.
+    """Write `path` through a temporary file next to it: write, fsync, rename, fsync the directory.
 
-    A reader, and a run that was killed at any moment, sees the previous content or the new one.
+    A reader, or a run after a kill at any moment, sees either the previous content or the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -28,7 +28,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The rename itself is only durable once the directory entry is on disk.
+    # The rename is durable only when the directory entry is on disk.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

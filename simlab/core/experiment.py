@@ -3,15 +3,16 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import pandas as pd
 import pyarrow.parquet as pq
 
-from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
-from simlab.core.progress import console, track
+from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
+from simlab.core.progress import console, show_progress, track
 from simlab.core.results import Columns, Results, Rows, write_table
 
 Item = TypeVar("Item")
@@ -28,12 +29,12 @@ class Run:
     out: Path
     smoke: bool = False
     after: Results | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Json] = field(default_factory=dict)
     recorded_seeds: list[int] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
 
-    def configure(self, **values: Any) -> None:
+    def configure(self, **values: object) -> None:
         """Record what was chosen for this run; JSON values only."""
         self.config.update(values)
 
@@ -46,6 +47,10 @@ class Run:
     def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
         """Iterate with progress."""
         return track(items, description, total)
+
+    def progress(self, description: str, total: int) -> AbstractContextManager[Callable[..., None]]:
+        """Show progress of `total` steps; the context's function is called after each, as a callback."""
+        return show_progress(description, total)
 
     def say(self, message: str) -> None:
         """Print one line to the person who waits."""
@@ -86,7 +91,7 @@ class Experiment:
     minutes: float
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
-    collect_evidence: Callable[[Results], Sequence[Any]] | None = None
+    collect_evidence: Callable[[Results], Sequence[object]] | None = None
     goes_on: Callable[[Results], None] | None = None
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
 

@@ -8,24 +8,47 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import jax
+from jaxtyping import PyTree
 
+from simlab import __version__
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
 
 MANIFEST_NAME = "manifest.json"
-PACKAGES = ("simlab", "jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
+
+
+Json = PyTree[None | bool | int | float | str]
+"""A value that JSON can hold: lists and dicts of these leaves."""
+
+
+class Manifest(TypedDict):
+    """The manifest of a result. `timings` are seconds by phase, `tables` numbers of rows by table."""
+
+    name: str
+    config: dict[str, Json]
+    seeds: list[int]
+    tables: dict[str, int]
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    device: dict[str, str | int]
+    xla_flags: str
+    timings: dict[str, float]
+    finished: str
+    migrated_by: NotRequired[str]
 
 
 def build_manifest(
     name: str,
-    config: Mapping[str, Any],
+    config: Mapping[str, Json],
     seeds: Sequence[int],
     timings: Mapping[str, float],
     tables: Mapping[str, int],
-) -> dict[str, Any]:
+) -> Manifest:
     """Return the manifest of one result as plain JSON values.
 
     `timings` are seconds by phase, `tables` rows by table name. Times live here and never in
@@ -46,7 +69,7 @@ def build_manifest(
     }
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> Path:
+def write_manifest(folder: Path, manifest: Manifest) -> Path:
     """Write `manifest` into `folder` atomically. Values that JSON lacks (NaN, inf) are an error."""
     text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
     return write_atomically(folder / MANIFEST_NAME, lambda file: file.write(text.encode()))
@@ -54,7 +77,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that can change a result."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "simlab": __version__}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)

@@ -34,6 +34,19 @@ def committed_results(name: str) -> Path:
     return shop_root() / "experiments" / "results" / name
 
 
+def find_shipped(path: Path) -> Path:
+    """Return `path` if that file exists, else the shipped file of that name (`examples/first_sweep.toml`).
+
+    Raises:
+        FileNotFoundError: neither exists.
+    """
+    if path.is_file():
+        return path
+    if not path.is_absolute() and ".." not in path.parts and (shop_root() / path).is_file():
+        return shop_root() / path
+    raise FileNotFoundError(f"no file {path}, neither here nor shipped with simlab")
+
+
 def default_out(name: str, smoke: bool) -> Path:
     """Return where `simlab run` writes by default, below the working folder."""
     return Path("runs") / (f"{name}-smoke" if smoke else name)

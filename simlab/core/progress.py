@@ -1,6 +1,7 @@
 """Progress on a terminal, quiet lines elsewhere."""
 
-from collections.abc import Iterable, Iterator, Sized
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 from rich.console import Console
@@ -19,13 +20,15 @@ Item = TypeVar("Item")
 console = Console(stderr=True)
 
 
-def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-    """Yield `items` with a progress bar on a terminal, and with one line at start and end elsewhere."""
-    if total is None and isinstance(items, Sized):
-        total = len(items)
+@contextlib.contextmanager
+def show_progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Yield a function to call after each of `total` steps; whatever it is given, it returns None.
+
+    It advances a progress bar on a terminal. Elsewhere one line is printed at the start.
+    """
     if not console.is_terminal:
         console.print(f"{description}: {'' if total is None else total} steps", highlight=False)
-        yield from items
+        yield lambda *_: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -35,4 +38,15 @@ def track(items: Iterable[Item], description: str, total: int | None = None) -> 
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        yield from progress.track(items, total=total, description=description)
+        task = progress.add_task(description, total=total)
+        yield lambda *_: progress.advance(task)
+
+
+def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+    """Yield `items` and show progress."""
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with show_progress(description, total) as advance:
+        for item in items:
+            yield item
+            advance()

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 from jax import Array
 from jax.tree_util import GetAttrKey
+from jaxtyping import PyTree
 
 Class = TypeVar("Class", bound=type)
+Value = TypeVar("Value")
 
 # A number of a record: a Python or NumPy scalar, a 0-d array, or a tracer. Any of them may be a sweep axis.
 Scalar = float | np.floating | Array
@@ -17,15 +19,24 @@ Integer = int | np.integer | Array
 Flag = bool | np.bool_ | Array
 
 
-def static(*, default: Any = MISSING, default_factory: Any = MISSING, kw_only: Any = MISSING) -> Any:
+@overload
+def static() -> PyTree: ...
+@overload
+def static(*, default: Value) -> Value: ...
+@overload
+def static(*, default_factory: Callable[[], Value]) -> Value: ...
+
+
+def static(*, default: object = MISSING, default_factory: object = MISSING) -> object:
     """Declare a field of a `pytree` class as part of the tree structure.
 
     The value must be hashable. It shapes the compiled function and cannot be traced.
     """
-    return field(default=default, default_factory=default_factory, kw_only=kw_only, metadata={"static": True})
+    given: dict[str, Any] = {"default": default, "default_factory": default_factory}
+    return field(**given, metadata={"static": True})
 
 
-def static_names(record: Any) -> tuple[str, ...]:
+def static_names(record: PyTree) -> tuple[str, ...]:
     """Return the names of the static fields of a record or its class."""
     return tuple(each.name for each in fields(record) if each.metadata.get("static"))
 
@@ -37,7 +48,7 @@ def pytree(*, kw_only: bool = False) -> Callable[[Class], Class]: ...
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, static))
-def pytree(cls: Any = None, *, kw_only: bool = False) -> Any:
+def pytree(cls: Class | None = None, *, kw_only: bool = False) -> Class | Callable[[Class], Class]:
     """Make a class a frozen dataclass and a pytree.
 
     Fields declared with `static` are part of the tree structure. All other fields are leaves or subtrees.
@@ -62,11 +73,19 @@ def pytree(cls: Any = None, *, kw_only: bool = False) -> Any:
         ...     level: str = static(default="token")
     """
     if cls is None:
-        return lambda cls: _register(dataclass(frozen=True, kw_only=kw_only)(cls))
-    return _register(dataclass(frozen=True)(cls))
+        return lambda cls: register_class(dataclass(frozen=True, kw_only=kw_only)(cls))
+    return register_class(dataclass(frozen=True)(cls))
 
 
-def _register(cls: Any) -> Any:
+REGISTERED: set[type] = set()
+"""Every class that `pytree` has made."""
+
+
+def register_class(cls: Class) -> Class:
+    """Register a dataclass as a pytree, unless it is one; return it."""
+    if cls in REGISTERED:
+        return cls
+    REGISTERED.add(cls)
     meta = static_names(cls)
     data = tuple(each.name for each in fields(cls) if each.name not in meta)
 

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simlab.core.atomic import write_atomically
-from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.manifest import MANIFEST_NAME, Manifest
 
-Columns = Mapping[str, Sequence[Any]]
-Rows = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, Sequence[object]]
+Rows = Sequence[Mapping[str, object]]
 
 
 def write_table(folder: Path, name: str, data: Columns | Rows | pd.DataFrame) -> Path:
@@ -46,7 +45,7 @@ class Results:
             raise FileNotFoundError(f"no finished run in {self.folder}: {MANIFEST_NAME} is missing")
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """The manifest as a dict."""
         return json.loads((self.folder / MANIFEST_NAME).read_text())
 

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from simlab.core.manifest import build_manifest, write_manifest
+from simlab.core.manifest import Json, build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions
@@ -48,21 +47,21 @@ class Diagnosis:
     metrics: dict[str, float]
     bins: list[dict[str, float]]
     steps: list[dict[str, float]]
-    panels: list[dict[str, Any]]
+    panels: list[dict[str, Json]]
     problems: list[Problem]
 
-    def metric_rows(self) -> list[dict[str, Any]]:
+    def metric_rows(self) -> list[dict[str, Json]]:
         """Return one row per metric: name, verl's name, value."""
         return [
             {"metric": name, "verl": VERL_NAMES.get(name, ""), "value": value}
             for name, value in self.metrics.items()
         ]
 
-    def cause_rows(self) -> list[dict[str, Any]]:
+    def cause_rows(self) -> list[dict[str, Json]]:
         """Return one row of plain values per cause."""
         return [cause.as_dict() for cause in self.causes]
 
-    def answer_rows(self) -> list[dict[str, Any]]:
+    def answer_rows(self) -> list[dict[str, Json]]:
         """Return one row of plain values per answer."""
         return [
             {
@@ -127,7 +126,7 @@ def diagnose_log(
     )
 
 
-def _bins(measured: dict[str, Any]) -> list[dict[str, float]]:
+def _bins(measured: dict[str, Json]) -> list[dict[str, float]]:
     columns = {name: values for name, values in measured.items() if np.ndim(values) == 1}
     return [
         {"low": low, "high": high, **{name: float(values[row]) for name, values in columns.items()}}

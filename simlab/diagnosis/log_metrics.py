@@ -3,15 +3,14 @@
 A test compares each with the metric of the same name.
 """
 
-from typing import Any
-
 import numpy as np
+from jaxtyping import PyTree
 
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.metrics.probability_bins import PROBABILITY_EDGES
 
 
-def measure(log: TokenLog) -> dict[str, Any]:
+def measure(log: TokenLog) -> dict[str, PyTree]:
     """Return every metric of a log without masked tokens: a float, or an array over probability bins."""
     if not len(log.logp_train):
         return {}
@@ -25,7 +24,7 @@ def measure(log: TokenLog) -> dict[str, Any]:
     )
 
 
-def _of_tokens(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, Any]:
+def _of_tokens(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, PyTree]:
     excess, apart, count = np.expm1(x), np.abs(train - infer), len(x)
     rho = excess + 1
     return {
@@ -47,7 +46,7 @@ def _of_tokens(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndar
     }
 
 
-def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str, Any]:
+def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str, PyTree]:
     lengths = log.lengths[log.lengths > 0]
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
 
@@ -77,7 +76,7 @@ def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str
     }
 
 
-def _of_bins(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, Any]:
+def _of_bins(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, PyTree]:
     size = len(PROBABILITY_EDGES) - 1
 
     def means(values: np.ndarray, place: np.ndarray, counts: np.ndarray) -> np.ndarray:

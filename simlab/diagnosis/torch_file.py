@@ -48,7 +48,7 @@ CORRUPT = (
 """Exceptions that corrupt opcodes raise."""
 
 
-def load(path: Path) -> Any:
+def load(path: Path) -> object:
     """Return the content of a file of `torch.save`: arrays, dicts, lists, numbers, text.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float32Sum, PartialSums
 from simlab.engines.attention import attend, store_cache
+from simlab.engines.builders import calibrated_cache
 from simlab.engines.catalog import (
     ENGINE_CARDS,
     ENGINE_PAIRS,
@@ -12,7 +13,7 @@ from simlab.engines.catalog import (
     find_pair,
 )
 from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax, static_signature
-from simlab.engines.linear import linear, quantize_operand
+from simlab.engines.linear import HeldWeights, linear, quantize_operand, quantize_weights
 from simlab.engines.matmul import matmul
 from simlab.engines.norm import add_residual, rms_norm
 from simlab.engines.router import combine_experts, route
@@ -33,6 +34,7 @@ __all__ = [
     "EnginePair",
     "ExactSum",
     "Float32Sum",
+    "HeldWeights",
     "Linear",
     "Norm",
     "PartialSums",
@@ -41,6 +43,7 @@ __all__ = [
     "Softmax",
     "add_residual",
     "attend",
+    "calibrated_cache",
     "combine_experts",
     "find_engine",
     "find_pair",
@@ -48,6 +51,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "quantize_operand",
+    "quantize_weights",
     "rms_norm",
     "route",
     "softmax",

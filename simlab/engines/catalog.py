@@ -2,26 +2,39 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from simlab.core.catalog import lookup
-from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float32Sum
-from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax
-from simlab.engines.kernel_order import LastTileFirst
+from simlab.engines.builders import (
+    BF16,
+    EXACT,
+    FP8_S2,
+    FP8_S4,
+    FP16,
+    ORDERED,
+    SPLIT_K,
+    along_k,
+    calibrated_fp8,
+    calibrated_nvfp4,
+    everywhere,
+    four_over_six,
+    fp8_block_training,
+    fp8_exact,
+    fp8_on,
+    mxfp4,
+    mxfp8_on,
+    nvfp4_on_blackwell,
+    on_card,
+    projecting,
+    quantized,
+    server,
+    tensor_parallel,
+    trainer,
+    unified_fp8,
+    weight_only,
+    with_accumulators,
+    with_cache,
+)
+from simlab.engines.engine import Engine, EnginePair, Linear, Norm, Softmax
 from simlab.engines.site import Site
-from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore
-from simlab.formats import SCALINGS, Format, Scaling
-
-EXACT = ACCUMULATORS["exact"]
-ORDERED = ACCUMULATORS["float32-ordered"]
-SPLIT_K = ACCUMULATORS["bf16-split-k-4"]
-
-BF16 = Site.of("bf16", overflow="format")
-FP16 = Site.of("fp16", overflow="format")
-# E4M3 with one more mantissa bit and the same range.
-FP8_S4 = Format.declare(4, -6, 448.0, overflow_value=float("nan"))
-# E4M3 with one mantissa bit less.
-FP8_S2 = Format.declare(2, -6, 448.0, overflow_value=float("nan"))
 
 
 @dataclass(frozen=True)
@@ -31,112 +44,6 @@ class EngineCard:
     engine: Engine
     counterpart: str
     leaves_out: str
-
-
-def _trainer(stored: Site) -> Engine:
-    """16-bit modules one after another, each result stored: softmax and statistics of norms in float32."""
-    product = Linear(stored, stored, stored)
-    return Engine(
-        projection=product,
-        attention=Attention(stored, stored, Softmax(logits=stored, probs=stored), stored),
-        router=product,
-        router_weights=stored,
-        lm_head=product,
-        token_softmax=Softmax(logits=stored),
-        norm=Norm(stored, stored, stored),
-        residual=stored,
-        elementwise=stored,
-    )
-
-
-def _server(stored: Site, accumulator: Accumulator) -> Engine:
-    """Fused kernels: the norm reads the unrounded residual sum, attention divides last, router in float32."""
-    product = Linear(stored, stored, stored, accumulator)
-    return replace(
-        _trainer(stored),
-        projection=product,
-        attention=Attention(stored, stored, Softmax(exponentials=stored), stored, normalize="after"),
-        router=product,
-        router_weights=Site(),
-        lm_head=product,
-        norm=Norm(Site(), stored, stored),
-    )
-
-
-def _quantized(
-    fmt: str | Format,
-    activations: str | Scaling,
-    weights: str | Scaling,
-    rounding: str = "nearest_even",
-) -> Engine:
-    """BF16 server whose projections and experts multiply quantized operands; the rest stays BF16."""
-    base = _server(BF16, Float32Sum())
-    x = Site.of(fmt, rounding, scaling=activations)
-    w = Site.of(fmt, rounding, scaling=weights)
-    return replace(base, projection=Linear(x, w, BF16))
-
-
-def _everywhere(engine: Engine) -> Engine:
-    """The lm_head and attention multiply the same quantized operands; results are stored as before."""
-    x, w = engine.projection.activations, engine.projection.weights
-    softmax = replace(engine.attention.softmax, exponentials=x)
-    return replace(
-        engine,
-        lm_head=replace(engine.lm_head, activations=x, weights=w),
-        attention=replace(engine.attention, queries=x, cache=x, softmax=softmax),
-    )
-
-
-def _with_accumulators(engine: Engine, product: Accumulator, values: Accumulator) -> Engine:
-    """The same rounding points with other sums; `values` adds over keys, whose number grows in decoding."""
-    return replace(
-        engine,
-        projection=replace(engine.projection, accumulator=product),
-        attention=replace(engine.attention, score_accumulator=product, value_accumulator=values),
-        router=replace(engine.router, accumulator=product),
-        lm_head=replace(engine.lm_head, accumulator=product),
-    )
-
-
-def _along_k(scaling: str) -> Scaling:
-    """The preset with its blocks along the second last axis, as weights [K, N] need."""
-    return replace(SCALINGS[scaling], axis=-2)
-
-
-def _with_cache(engine: Engine, cache: Site) -> Engine:
-    return replace(engine, attention=replace(engine.attention, cache=cache))
-
-
-def _fp8_exact() -> Engine:
-    fp8 = _quantized("e4m3fn", "fp8-per-token", "fp8-per-channel")
-    exact = _with_accumulators(fp8, EXACT, ORDERED)
-    return replace(exact, projection=replace(exact.projection, accumulator=ExactSum(slices=2)))
-
-
-def _on_card(architecture: str, projection: Linear | None = None) -> Engine:
-    """BF16 server on a card's tensor cores, with other projections if given; values by FlashAttention."""
-    core = TENSOR_CORES[architecture]["bf16"]
-    engine = _with_accumulators(_server(BF16, core), core, LastTileFirst(core))
-    return engine if projection is None else replace(engine, projection=projection)
-
-
-def _fp8_on(
-    architecture: str, activations: str = "fp8-per-token", weights: str = "fp8-per-channel"
-) -> Linear:
-    """Projections in E4M3 with the FP8 adder of an architecture."""
-    x, w = (Site.of("e4m3fn", scaling=scaling) for scaling in (activations, weights))
-    return Linear(x, w, BF16, TENSOR_CORES[architecture]["e4m3fn"])
-
-
-def _mxfp8_on(architecture: str) -> Linear:
-    """Projections in MXFP8; from the top binade of E4M3 to its smallest normal number there are 14 more."""
-    x, w = Site.of("e4m3fn", scaling="mxfp8"), Site.of("e4m3fn", scaling=_along_k("mxfp8"))
-    return Linear(x, w, BF16, MXTensorCore(TENSOR_CORES[architecture]["e4m3fn"], np.int32(14)))
-
-
-def _nvfp4_on_blackwell() -> Linear:
-    product = _quantized("e2m1", "nvfp4", _along_k("nvfp4")).projection
-    return replace(product, accumulator=NVFP4TensorCore(np.int32(35), np.int32(23)))
 
 
 _CARD_GAPS = (
@@ -154,140 +61,252 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "the order of sums of its kernels",
     ),
     "bf16": EngineCard(
-        _trainer(BF16),
+        trainer(BF16),
         "FSDP trainer in BF16: Hugging Face modules, eager attention, float32 log-probs of BF16 logits",
         "flash attention in training; the second rounding of scaled scores; optimizer and gradient formats",
     ),
     "fp16": EngineCard(
-        _trainer(FP16),
+        trainer(FP16),
         "the same trainer in FP16, as in the FP16 runs of lr Fig. 13",
         "loss scaling, which belongs to the backward pass",
     ),
     "vllm-bf16": EngineCard(
-        _server(BF16, SPLIT_K),
+        server(BF16, SPLIT_K),
         "vLLM in BF16: fused residual and norm, FlashAttention, float32 expert weights, "
         "cuBLAS split-K with BF16 reduction for small batches",
         "online softmax by tiles, choice of split by shape (four ranges of K always), CUDA graphs",
     ),
     "fp8-e4m3": EngineCard(
-        _quantized("e4m3fn", "fp8-per-token", "fp8-per-channel"),
+        quantized("e4m3fn", "fp8-per-token", "fp8-per-channel"),
         "vLLM with quantization=fp8: dynamic per-token activations, per-channel weights, BF16 elsewhere",
         "the FP8 tensor core's 13-bit adder: sums are float32",
     ),
     "fp8-e4m3-truncated": EngineCard(
-        _quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero"),
+        quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero"),
         "fp8-e4m3 with directed truncation, acrl Tab. 2",
         "as fp8-e4m3; no library rounds this way",
     ),
     "fp8-s4-truncated": EngineCard(
-        _quantized(FP8_S4, "fp8-per-token", "fp8-per-channel", "toward_zero"),
+        quantized(FP8_S4, "fp8-per-token", "fp8-per-channel", "toward_zero"),
         "none: E4M3 with one more mantissa bit, truncated; the middle dose between BF16 and truncated FP8",
         "any hardware",
     ),
     "fp8-e4m3-truncated-all": EngineCard(
-        _everywhere(_quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        everywhere(quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
         "fp8-e4m3-truncated with every product in FP8: lm_head, and queries, keys, values and probabilities "
         "of attention too",
         "as fp8-e4m3; no library rounds this way",
     ),
     "fp8-s2-truncated-all": EngineCard(
-        _everywhere(_quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        everywhere(quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
         "none: the same with one mantissa bit less; the flagship's dose",
         "any hardware",
     ),
     "fp8-block128": EngineCard(
-        _quantized("e4m3fn", "deepseek-1x128", "deepseek-128x128"),
+        quantized("e4m3fn", "deepseek-1x128", "deepseek-128x128"),
         "DeepSeek-V3 recipe (vLLM block FP8, DeepGEMM): activations 1 x 128, weights 128 x 128",
         "the 13-bit adder inside a block of 128",
     ),
     "mxfp8": EngineCard(
-        _quantized("e4m3fn", "mxfp8", _along_k("mxfp8")),
+        quantized("e4m3fn", "mxfp8", along_k("mxfp8")),
         "MXFP8 E4M3 of OCP MX (Blackwell tensor cores, torchao), blocks of 32 on both sides, floor rule",
         "the order in which the tensor core adds",
     ),
     "nvfp4": EngineCard(
-        _quantized("e2m1", "nvfp4", _along_k("nvfp4")),
+        quantized("e2m1", "nvfp4", along_k("nvfp4")),
         "NVFP4 W4A4 on Blackwell: blocks of 16 with E4M3 scales under one float32 scale",
         "calibrated activation scales (found per tensor here), random Hadamard transforms",
     ),
     "int8-w8a8": EngineCard(
-        _quantized("int8", "int8-per-token", "int8-per-channel"),
+        quantized("int8", "int8-per-token", "int8-per-channel"),
         "vLLM compressed-tensors W8A8: dynamic per-token activations, per-channel weights, symmetric",
         "int32 sums (float32 ones here, exact up to K = 1024), SmoothQuant",
     ),
     "bf16-fp8kv": EngineCard(
-        _with_cache(_server(BF16, SPLIT_K), Site.of("e4m3fn")),
+        with_cache(server(BF16, SPLIT_K), Site.of("e4m3fn")),
         "vllm-bf16 with kv_cache_dtype=fp8: E4M3 at the default scale of 1",
         "as vllm-bf16; calibrated cache scales; FP8 queries of some attention kernels",
     ),
+    "bf16-fp8kv-calibrated": EngineCard(
+        with_cache(server(BF16, SPLIT_K), calibrated_fp8()),
+        "vllm-bf16 with kv_cache_dtype=fp8 and calibrated scales (calculate_kv_scales, llm-compressor)",
+        "scales per layer, for keys and for values: one for all, set by calibrated_cache",
+    ),
+    "bf16-nvfp4kv": EngineCard(
+        with_cache(server(BF16, SPLIT_K), calibrated_nvfp4()),
+        "TensorRT-LLM and SGLang with an NVFP4 KV cache: blocks of 16 along the head, calibrated upper scale",
+        "dequantization to FP8 before the products of attention; scales per layer",
+    ),
+    "int4-g128": EngineCard(
+        projecting(weight_only("int4", "int4-g128")),
+        "vLLM W4A16 (Marlin): symmetric INT4 weights in groups of 128, BF16 activations; on both sides: QaRL "
+        "(rollout-aligned quantization-aware RL, arXiv 2604.07853)",
+        "scales in BF16, zero points and calibration (AWQ, GPTQ); amax / 7.5 of compressed-tensors (7 here)",
+    ),
+    "int4-g32": EngineCard(
+        projecting(weight_only("int4", "int4-g32")),
+        "the same in groups of 32",
+        "as int4-g128",
+    ),
+    "int4-g32-experts": EngineCard(
+        projecting(weight_only("int4", "int4-g32"), experts_only=True),
+        "Kimi-K2-Thinking and miles/slime INT4 QAT: INT4 experts in groups of 32, the rest BF16",
+        "as int4-g128; dense models have no experts",
+    ),
+    "nvfp4-w4a16": EngineCard(
+        projecting(weight_only("e2m1", "nvfp4-four-over-six")),
+        "NeMo-RL and vLLM NVFP4 W4A16 (Marlin): weights by four over six, BF16 activations",
+        "the upper scale after the sum (both levels are applied before it here)",
+    ),
+    "nvfp4-w4a16-experts": EngineCard(
+        projecting(weight_only("e2m1", "nvfp4-four-over-six"), experts_only=True),
+        "the same in experts alone",
+        "as nvfp4-w4a16; dense models have no experts",
+    ),
+    "nvfp4-four-over-six": EngineCard(
+        projecting(four_over_six()),
+        "NVFP4 W4A4 with the four-over-six scale rule on both sides (fouroversix, arXiv 2512.02010)",
+        "as nvfp4",
+    ),
+    "nvfp4-four-over-six-experts": EngineCard(
+        projecting(four_over_six(), experts_only=True),
+        "the same in experts alone",
+        "as nvfp4; dense models have no experts",
+    ),
+    "mxfp4": EngineCard(
+        mxfp4(),
+        "MXFP4 W4A4 of OCP MX: E2M1 in blocks of 32 under power-of-two scales, floor rule",
+        "random Hadamard transforms; the order in which the tensor core adds",
+    ),
+    "mxfp4-saturation": EngineCard(
+        mxfp4("saturation"),
+        "none: mxfp4 with the error of its power-of-two scales alone (scale bias in arXiv 2605.20402)",
+        "the two other errors",
+    ),
+    "mxfp4-dead-zone": EngineCard(
+        mxfp4("dead zone"),
+        "none: mxfp4 in which small numbers become zero and nothing else is rounded (arXiv 2605.20402)",
+        "the two other errors",
+    ),
+    "mxfp4-grid": EngineCard(
+        mxfp4("grid"),
+        "none: mxfp4 with the rounding of numbers that neither saturate nor vanish (arXiv 2605.20402)",
+        "the two other errors",
+    ),
+    "jet-rl": EngineCard(
+        unified_fp8(),
+        "Jet-RL (arXiv 2601.14243): one FP8 precision flow on both sides, 1 x 128 activations, 128 x 128 "
+        "weights, and FP8 products in the backward pass",
+        "as fp8-block128; 1 x 128 scales of gradients in the products for weights (128 x 128 here)",
+    ),
+    "fp8-block128-dequantized": EngineCard(
+        fp8_block_training("dequantized", Site()),
+        "TransformerEngine block FP8 with NVTE_BACKWARD_OVERRIDE=dequantized: FP8 forward pass of a trainer, "
+        "gradients of the dequantized operands",
+        "BF16 products in the backward pass (float32 here)",
+    ),
+    "fp8-block128-high-precision": EngineCard(
+        fp8_block_training("high_precision", Site()),
+        "miles and TransformerEngine with NVTE_BACKWARD_OVERRIDE=high_precision: gradients of the operands "
+        "as they were before quantization",
+        "BF16 weights and products in the backward pass (float32 here)",
+    ),
+    "fp8-block128-quantized": EngineCard(
+        fp8_block_training("quantized", Site.of("e4m3fn", scaling="deepseek-1x128")),
+        "TransformerEngine block FP8 without an override: every product of the backward pass in FP8",
+        "as jet-rl; E5M2 gradients of the hybrid recipe",
+    ),
+    "vllm-bf16-fp32head": EngineCard(
+        replace(server(BF16, SPLIT_K), lm_head=Linear(BF16, BF16, Site()), token_softmax=Softmax()),
+        "vllm-bf16 with the lm_head in float32 (vLLM head_dtype=float32, MiniMax-M1 Sec. 3.2)",
+        "float32 weights of the head",
+    ),
+    "bf16-fp32residual": EngineCard(
+        replace(trainer(BF16), residual=Site(), norm=Norm(Site(), BF16, BF16)),
+        "bf16 with Megatron's fp32_residual_connection: the residual stream and what norms read in float32",
+        "as bf16",
+    ),
+    "vllm-bf16-fp32residual": EngineCard(
+        replace(server(BF16, SPLIT_K), residual=Site()),
+        "the same residual stream in the server",
+        "as vllm-bf16",
+    ),
+    **{
+        f"vllm-bf16-tp{ranks}": EngineCard(
+            tensor_parallel(ranks),
+            f"vLLM in BF16 with tensor_parallel_size={ranks}: BF16 all-reduce after o and down",
+            "tree and ring orders of NCCL (rank by rank here); split-K within a rank; expert parallelism",
+        )
+        for ranks in (1, 2, 4, 8)
+    },
     "bf16-fp32head": EngineCard(
-        replace(_trainer(BF16), lm_head=Linear(BF16, BF16, Site()), token_softmax=Softmax()),
+        replace(trainer(BF16), lm_head=Linear(BF16, BF16, Site()), token_softmax=Softmax()),
         "bf16 with the lm_head in float32 (MiniMax-M1 Sec. 3.2): BF16 inputs and weights, float32 logits",
         "float32 master weights of the head",
     ),
     "bf16-fp32router": EngineCard(
-        replace(_trainer(BF16), router=Linear(BF16, BF16, Site()), router_weights=Site()),
+        replace(trainer(BF16), router=Linear(BF16, BF16, Site()), router_weights=Site()),
         "bf16 with Megatron's moe_router_dtype=fp32: BF16 inputs and weights, float32 router logits",
         "float32 router weights",
     ),
     "f32-exact": EngineCard(
-        _with_accumulators(Engine(), EXACT, ORDERED),
+        with_accumulators(Engine(), EXACT, ORDERED),
         "none: float32 storage, exact sums; equals its own decoding bit for bit, provided that the compiler "
         "contracts the multiply-adds of attention values alike",
         "everything about the order of sums",
     ),
     "bf16-exact": EngineCard(
-        _with_accumulators(_trainer(BF16), EXACT, ORDERED),
+        with_accumulators(trainer(BF16), EXACT, ORDERED),
         "none: the rounding points of bf16, exact sums; equals its own decoding bit for bit",
         "everything about the order of sums",
     ),
     "bf16-ordered": EngineCard(
-        _with_accumulators(_trainer(BF16), ORDERED, ORDERED),
+        with_accumulators(trainer(BF16), ORDERED, ORDERED),
         "batch-invariant kernels (one fixed order of float32 sums), as vexact uses on both sides",
         "the tile shape of those kernels: products are added one by one",
     ),
     "fp8-e4m3-exact": EngineCard(
-        _fp8_exact(),
+        fp8_exact(),
         "none: fp8-e4m3 with exact sums; equals its own decoding bit for bit",
         "everything about the order of sums",
     ),
     "a100-bf16": EngineCard(
-        _on_card("ampere"),
+        on_card("ampere"),
         "BF16 kernels of an A100 (mma.sync, 24 bits, blocks of 8), one running sum over K",
         _CARD_GAPS,
     ),
     "h100-bf16": EngineCard(
-        _on_card("hopper"),
+        on_card("hopper"),
         "BF16 kernels of an H100 (wgmma, 25 bits, blocks of 16), one running sum over K; a B200 adds alike",
         _CARD_GAPS,
     ),
     "h100-fp8": EngineCard(
-        _on_card("hopper", _fp8_on("hopper")),
+        on_card("hopper", fp8_on("hopper")),
         "vLLM with quantization=fp8 on an H100: CUTLASS with fast accumulation, 13 bits over all of K",
         _CARD_GAPS,
     ),
     "h100-fp8-deepgemm": EngineCard(
-        _on_card("hopper", _fp8_on("hopper", "deepseek-1x128", "deepseek-128x128")),
+        on_card("hopper", fp8_on("hopper", "deepseek-1x128", "deepseek-128x128")),
         "DeepGEMM on an H100: 13 bits within 128 products, whose sums are scaled and added in float32",
         f"the fused multiply-add of scale and sum (two roundings here); {_CARD_GAPS}",
     ),
     "ada-fp8": EngineCard(
-        _on_card("ampere", _fp8_on("ada")),
+        on_card("ampere", fp8_on("ada")),
         "vLLM with quantization=fp8 on an L40S or RTX 4090: mma.sync, 13 bits, blocks of 16",
         f"BF16 products of its own: those of an A100 stand in; {_CARD_GAPS}",
     ),
     "b200-fp8": EngineCard(
-        _on_card("blackwell", _fp8_on("blackwell")),
+        on_card("blackwell", fp8_on("blackwell")),
         "vLLM with quantization=fp8 on a B200: tcgen05, 25 bits, blocks of 32",
         _CARD_GAPS,
     ),
     "b200-mxfp8": EngineCard(
-        _on_card("blackwell", _mxfp8_on("blackwell")),
+        on_card("blackwell", mxfp8_on("blackwell")),
         "MXFP8 E4M3 on a B200: tcgen05 block scaling, scales added to exponents before 25 bits are kept",
         f"scales by round-up, as torchao and cuBLAS choose them (floor rule here); {_CARD_GAPS}",
     ),
     "b200-nvfp4": EngineCard(
-        _on_card("blackwell", _nvfp4_on_blackwell()),
+        on_card("blackwell", nvfp4_on_blackwell()),
         "NVFP4 W4A4 on a B200: tcgen05 adds four exact sums of 16 products under their E4M3 scales",
         f"as nvfp4; {_CARD_GAPS}",
     ),
@@ -319,6 +338,14 @@ _PAIR_NAMES = (
     "bf16/bf16-fp8kv",
     "bf16-fp32head/vllm-bf16",
     "bf16-fp32head/bf16-fp32head",
+    "bf16-fp32head/vllm-bf16-fp32head",
+    "bf16/bf16-nvfp4kv",
+    "bf16/int4-g32-experts",
+    "bf16/nvfp4-four-over-six",
+    "bf16/mxfp4",
+    "jet-rl/jet-rl",
+    "fp8-block128-high-precision/fp8-block128",
+    "vllm-bf16-tp1/vllm-bf16-tp4",
     "bf16-fp32router/vllm-bf16",
     "bf16-fp32router/bf16-fp32router",
     "fp16/fp16",

@@ -14,7 +14,8 @@ import numpy as np
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer
 from simlab.engines.accumulate import Accumulator, PartialSums
-from simlab.engines.catalog import FP8_S4, find_pair
+from simlab.engines.builders import FP8_S4
+from simlab.engines.catalog import find_pair
 from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import Site
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, SCALINGS, Format

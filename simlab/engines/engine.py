@@ -11,16 +11,37 @@ from simlab.engines.site import FLOAT32_SITE, Site
 
 NORMALIZE = ("before", "after")
 REPLAYS = ("none", "R2", "R3")
+BACKWARDS = ("dequantized", "high_precision", "quantized")
 
 
 @pytree
 class Linear:
-    """Sites of a matrix product with weights: x `activations`, w `weights`, the result `output`."""
+    """Sites of a matrix product with weights: x `activations`, w `weights`, the result `output`.
+
+    - `dequantized`: where a weight-only kernel stores weights times their scales before it multiplies; None
+      applies scales after the sums.
+    - `backward`: operands of the products of the backward pass. `dequantized`: those of the forward pass, in
+      float32. `high_precision`: the operands before they were quantized. `quantized`: these quantized again
+      along the new sums, with the gradient of the result rounded to `cotangent`.
+
+    Reference: TransformerEngine NVTE_BACKWARD_OVERRIDE (its default is `quantized`, that of miles
+        `high_precision`); Marlin for `dequantized` weights.
+    """
 
     activations: Site = FLOAT32_SITE
     weights: Site = FLOAT32_SITE
     output: Site = FLOAT32_SITE
     accumulator: Accumulator = field(default_factory=Float32Sum)
+    dequantized: Site | None = None
+    cotangent: Site = FLOAT32_SITE
+    backward: str = static(default="dequantized")
+
+    def __post_init__(self):
+        """Refuse an unknown backward pass, and a quantized one of weight-only kernels."""
+        if self.backward not in BACKWARDS:
+            raise ValueError(f"unknown backward {self.backward!r}; allowed: {', '.join(BACKWARDS)}")
+        if self.backward == "quantized" and self.dequantized is not None:
+            raise ValueError("backward 'quantized' with dequantized weights; allowed: the other two")
 
 
 @pytree
@@ -78,6 +99,7 @@ class Engine:
     | tensor | site |
     |---|---|
     | weights, activations of projections and experts | `projection.weights`, `projection.activations` |
+    | the same of experts alone; of o and down alone | `experts`, `row_parallel` (None: as `projection`) |
     | KV cache | `attention.cache` |
     | attention scores, attention probabilities | `attention.softmax.logits`, `attention.softmax.probs` |
     | residual stream, norms | `residual`, `norm` |
@@ -92,6 +114,8 @@ class Engine:
     """
 
     projection: Linear = field(default_factory=Linear)
+    experts: Linear | None = None
+    row_parallel: Linear | None = None
     attention: Attention = field(default_factory=Attention)
     router: Linear = field(default_factory=Linear)
     router_softmax: Softmax = field(default_factory=Softmax)
@@ -101,6 +125,11 @@ class Engine:
     norm: Norm = field(default_factory=Norm)
     residual: Site = FLOAT32_SITE
     elementwise: Site = FLOAT32_SITE
+
+    @property
+    def reduced(self) -> Linear:
+        """Product of o and down, whose terms tensor parallelism divides."""
+        return self.row_parallel or self.projection
 
 
 @pytree

@@ -1,6 +1,7 @@
 """A matrix product with weights as an engine does it: quantize both sides, multiply, scale, round."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -12,16 +13,27 @@ from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Linear
 from simlab.engines.matmul import check_operands
 from simlab.engines.once import once
-from simlab.engines.site import Site, site_key, store
+from simlab.engines.site import FLOAT32_SITE, Site, site_key, store
 from simlab.engines.tensor_core import NVFP4TensorCore
 from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
 from simlab.formats.rounding import round_to_format
 from simlab.formats.scale_rules import divide, multiply
 
 
+class WithOriginal(NamedTuple):
+    """Weights as the forward pass multiplies them, and as they were, for the backward pass."""
+
+    quantized: Quantized
+    original: Array
+
+
+# Weights as an engine holds them.
+HeldWeights = Quantized | WithOriginal
+
+
 def linear(
     x: Array | Quantized,
-    w: Array | Quantized,
+    w: Array | Quantized | WithOriginal,
     engine: Engine | Linear | str,
     key: Array | None = None,
 ) -> Array:
@@ -34,21 +46,40 @@ def linear(
     Powers of two (e8m0) scale the elements instead, which is the same number. The result is rounded to
     `output`. An NVFP4 accumulator takes the E4M3 scales of blocks with the elements, and the scales of the
     tensors multiply its result. Either side may come quantized from `quantize_operand`: weights once per
-    rollout, x once for several products.
+    rollout (`quantize_weights`), x once for several products.
 
-    The gradient is straight-through: that of the float32 product of the quantized operands. `key` is needed
-    where a site rounds stochastically.
-    Raises `ValueError` for scales that cannot be applied after the sum, and for shapes that do not match.
+    The gradient is straight-through: that of the float32 product of the quantized operands, or as
+    `Linear.backward` says. `key` is needed where a site rounds stochastically.
+    Raises `ValueError` for scales that cannot be applied after the sum, for shapes that do not match, and
+    for operands without the original that the backward pass needs.
     Source: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
+    original = x
     if not isinstance(x, Quantized):
         x = quantize_operand(x, sites.activations, site_key(key, "x"))
-    if not isinstance(w, Quantized):
-        w = quantize_operand(w, sites.weights, site_key(key, "w"))
-    check_operands(x.elements, w.elements)
-    result = scaled_product(_as_rows(x), w, sites).reshape(*x.elements.shape[:-1], w.elements.shape[1])
+    if not isinstance(w, Quantized | WithOriginal):
+        w = quantize_weights(w, sites, site_key(key, "w"))
+    quantized = w.quantized if isinstance(w, WithOriginal) else w
+    check_operands(x.elements, quantized.elements)
+    if sites.backward == "dequantized":
+        result = scaled_product(_as_rows(x), quantized, sites)
+    elif isinstance(original, Quantized) or not isinstance(w, WithOriginal):
+        raise ValueError(f"backward {sites.backward!r} needs x as it was, and w from quantize_weights")
+    else:
+        rows = original.reshape(-1, original.shape[-1])
+        result = product_with_backward(rows, w.original, _as_rows(x), quantized, sites)
+    result = result.reshape(*x.elements.shape[:-1], quantized.elements.shape[1])
     return once(store(result, sites.output, site_key(key, "output")), sites.output)
+
+
+def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldWeights:
+    """Quantize float32 w [K, N] as the product `sites` reads it, once for all `linear` to come."""
+    if sites.dequantized is None:
+        quantized = quantize_operand(w, sites.weights, key)
+    else:
+        quantized = quantize_operand(store(store(w, sites.weights, key), sites.dequantized), FLOAT32_SITE)
+    return quantized if sites.backward == "dequantized" else WithOriginal(quantized, w)
 
 
 def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
@@ -68,7 +99,7 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
     if isinstance(sites.accumulator, NVFP4TensorCore):
         return _nvfp4_product(x, w, sites)
     rows = _scaled(x, sites.activations.scaling, along=1)
-    columns = _scaled(w, sites.weights.scaling, along=0)
+    columns = _scaled(w, _weight_scaling(sites), along=0)
     block = _common_block(rows.block, columns.block)
     if block is None:
         sums = sites.accumulator.dot(rows.elements, columns.elements)
@@ -90,10 +121,53 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
 def _scaled_product_jvp(primals, tangents):
     x, w, sites = primals
     x_dot, w_dot, _ = tangents
-    x_scaling, w_scaling = sites.activations.scaling, sites.weights.scaling
+    x_scaling, w_scaling = sites.activations.scaling, _weight_scaling(sites)
     tangent = float32_dot(_tangent(x_dot, x, x_scaling), dequantize(w, w_scaling))
     tangent += float32_dot(dequantize(x, x_scaling), _tangent(w_dot, w, w_scaling))
     return scaled_product(x, w, sites), tangent
+
+
+@jax.custom_vjp
+def product_with_backward(x: Array, w: Array, quantized_x: Quantized, quantized_w: Quantized, sites: Linear):
+    """Multiply the quantized operands; the cotangents go to x [M, K] and w [K, N] as they were."""
+    del x, w
+    return scaled_product(quantized_x, quantized_w, sites)
+
+
+def _product_forward(x: Array, w: Array, quantized_x: Quantized, quantized_w: Quantized, sites: Linear):
+    return scaled_product(quantized_x, quantized_w, sites), (x, w, sites)
+
+
+def _product_backward(residuals: tuple[Array, Array, Linear], cotangent: Array):
+    x, w, sites = residuals
+    if sites.backward == "high_precision":
+        gradients = float32_dot(cotangent, w.T), float32_dot(x.T, cotangent)
+    else:
+        gradients = _quantized_gradients(x, w, cotangent, sites)
+    return (*gradients, None, None, None)
+
+
+product_with_backward.defvjp(_product_forward, _product_backward)
+
+
+def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) -> tuple[Array, Array]:
+    """Return g w' [M, K] and x' g [K, N], each product as the forward pass makes it.
+
+    The left operand is scaled as activations, the right one as weights, along the terms of its own sum.
+    """
+    to_x = replace(sites, activations=sites.cotangent)
+    to_w = replace(sites, weights=replace(sites.cotangent, scaling=sites.weights.scaling))
+
+    def multiplied(left: Array, right: Array, sites: Linear) -> Array:
+        operands = quantize_operand(left, sites.activations), quantize_operand(right, sites.weights)
+        return scaled_product(*operands, sites)
+
+    return multiplied(cotangent, w.T, to_x), multiplied(x.T, cotangent, to_w)
+
+
+def _weight_scaling(sites: Linear) -> Scaling | None:
+    """Return the scaling of weights as they are multiplied."""
+    return sites.weights.scaling if sites.dequantized is None else None
 
 
 def _tangent(direction: Quantized, at: Quantized, scaling: Scaling | None) -> Array:

@@ -1,8 +1,11 @@
 """A site: one place of the forward pass at which a tensor is stored, and in which format."""
 
-from typing import Any
+from dataclasses import replace
+from typing import TypeVar
 
+import jax
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag, pytree
@@ -18,6 +21,9 @@ from simlab.formats import (
     StochasticRounding,
     quantize,
 )
+from simlab.formats.rounding import prepare_format
+
+Record = TypeVar("Record")
 
 
 @pytree
@@ -53,7 +59,7 @@ class Site:
             lookup(SCALINGS, scaling, "scaling") if isinstance(scaling, str) else scaling,
         )
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, PyTree]:
         """Return the arguments of `quantize` other than x, format and key."""
         return {"rounding": self.rounding, "overflow": self.saturate, "scaling": self.scaling}
 
@@ -74,3 +80,19 @@ def store(x: Array, site: Site, key: Array | None = None) -> Array:
 def site_key(key: Array | None, name: str) -> Array | None:
     """Return the stream of one site below `key`, or None where nothing is stochastic."""
     return None if key is None else stream(key, name)
+
+
+def prepare_sites(record: Record) -> Record:
+    """Return a record with the constants of every rounding site computed; rounding gives the same bits.
+
+    To be called outside the loops of a program whose formats are traced, see `prepare_format`.
+    """
+    return jax.tree.map(_prepare_site, record, is_leaf=lambda node: isinstance(node, Site))
+
+
+def _prepare_site(node: object) -> object:
+    if not isinstance(node, Site) or node.format is None:
+        return node
+    assert node.rounding is not None
+    assert node.saturate is not None
+    return replace(node, format=prepare_format(node.format, node.rounding, node.saturate))

@@ -15,7 +15,7 @@ from simlab.core.pytree import Flag
 from simlab.formats.format import Format
 from simlab.formats.rounding import Rounding, StochasticRounding, round_to_format
 from simlab.formats.scale_rules import divide, multiply
-from simlab.formats.scaling import Scaling, expand_scale, find_scale, find_tensor_scale
+from simlab.formats.scaling import ERRORS, Scaling, expand_scale, find_scale, find_tensor_scale, has_error
 
 GRADIENTS = ("identity", "clipped")
 
@@ -51,6 +51,8 @@ def _quantized(x: Array, recipe: Recipe) -> Quantized:
     scale = jnp.ones((1,) * x.ndim, jnp.float32) if scaling is None else find_scale(x, recipe.fmt, scaling)
     ratio = _ratio(x, scale, scaling)
     elements = round_to_format(ratio, recipe.fmt, recipe.rounding, recipe.saturate, recipe.key)
+    if scaling is not None and scaling.errors != ERRORS:
+        elements = jnp.where(has_error(ratio, elements, recipe.fmt, scaling.errors), elements, ratio)
     return Quantized(elements, scale, upper)
 
 

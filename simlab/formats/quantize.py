@@ -4,22 +4,31 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from simlab.core.catalog import lookup
+from simlab.core.pytree import Flag
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
 from simlab.formats.gradients import GRADIENTS, Quantized, Recipe, elements_through, quantize_through
-from simlab.formats.rounding import OVERFLOWS, ROUNDINGS, Rounding, StochasticRounding
+from simlab.formats.rounding import (
+    OVERFLOWS,
+    ROUNDINGS,
+    Rounding,
+    StochasticRounding,
+    is_on_host,
+    prepare_format,
+)
 from simlab.formats.scale_rules import multiply
 from simlab.formats.scaling import SCALINGS, Scaling, expand_scale
 
 
 def quantize(
-    x: Any,
+    x: ArrayLike,
     fmt: str | Format,
     *,
     rounding: str | Rounding | StochasticRounding = "nearest_even",
-    overflow: Any = "saturate",
+    overflow: str | Flag = "saturate",
     scaling: str | Scaling | None = None,
     key: Array | None = None,
     gradient: str = "identity",
@@ -48,11 +57,11 @@ def quantize(
 
 
 def quantize_with_scale(
-    x: Any,
+    x: ArrayLike,
     fmt: str | Format,
     *,
     rounding: str | Rounding | StochasticRounding = "nearest_even",
-    overflow: Any = "saturate",
+    overflow: str | Flag = "saturate",
     scaling: str | Scaling | None = None,
     key: Array | None = None,
 ) -> Quantized:
@@ -88,6 +97,9 @@ def _prepare(x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: 
         )
     if scaling is not None:
         scaling.scale_shape(x.shape)
+    # Below, in a function with a gradient of its own, every number is traced.
+    if is_on_host(fmt, rounding, saturate):
+        fmt = prepare_format(fmt, rounding, saturate)
     return x.astype(jnp.float32), Recipe(fmt, rounding, saturate, scaling, key)
 
 

@@ -2,9 +2,12 @@
 
 Formats and modes enter as numbers, so the same code serves traced and static ones: what is static folds away
 in the compiler, what is traced becomes loop-invariant scalars. Everything that decides a bit is integer
-arithmetic on the bits, or float32 arithmetic that is exact or rounds once on purpose: compilers flush
-subnormals, contract to fused multiply-add, and simplify a literal `(x + c) - c` away.
+arithmetic on the bits, or float32 arithmetic that is exact: compilers flush subnormals, contract to fused
+multiply-add, and simplify a literal `(x + c) - c` away.
 """
+
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,8 @@ SIGN = 0x80000000
 INFINITY = 0x7F800000
 QUIET_NAN = 0x7FC00000
 ALL = 0xFFFFFFFF
-ONE = 0x3F800000
+SMALLEST_NORMAL = 0x00800000
+MANTISSA_BITS = 23
 EXPONENT_BIAS = 127
 
 
@@ -103,175 +107,189 @@ def round_to_format(
         raise TypeError(f"round_to_format takes float32, not {x.dtype}")
     if isinstance(rounding, StochasticRounding) and key is None:
         raise ValueError("stochastic rounding needs key=, a key of jax.random")
+    if is_on_host(fmt, rounding, overflow):
+        fmt = prepare_format(fmt, rounding, overflow)
     return _round(x, fmt, rounding, overflow, key)
 
 
-# The numbers of a format become masks and limits, which choose by arithmetic: a traced scalar that selects
-# between vectors tends to become a branch in the inner loop.
+class BitConstants(NamedTuple):
+    """What a format, a mode and an overflow rule say about bits: uint32 scalars, see `_bit_constants`.
+
+    They choose by arithmetic, because a traced scalar that selects between vectors tends to become a branch
+    in the inner loop.
+    """
+
+    magnitude_mask: Array
+    first: Array
+    last: Array
+    lowest: Array
+    dropped: Array
+    directed: Array
+    away: Array
+    halved: Array
+    tie_bits: Array
+    quantum: Array
+    threshold: Array
+    grown: Array
+    vanished: Array
+    top: Array
+    bottom: Array
+    above_top: Array
+    below_bottom: Array
+    special_mask: Array
+    special_flip: Array
+
+
+@pytree
+class PreparedFormat(Format):
+    """A format that knows the constants of one rounding mode and overflow rule, see `prepare_format`."""
+
+    constants: BitConstants
+
+
+def prepare_format(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> PreparedFormat:
+    """Return `fmt` with its constants, for use with this mode and rule only.
+
+    Rounding to it gives the same bits. Constants of numbers that are known are derived on the host. A program
+    that prepares a traced format outside its loops computes them once, otherwise in every fused kernel.
+    """
+    if isinstance(fmt, PreparedFormat):
+        return fmt
+    numbers = {field.name: getattr(fmt, field.name) for field in fields(Format)}
+    return PreparedFormat(**numbers, constants=_bit_constants(fmt, rounding, saturate))
 
 
 @jax.jit
 def _round(x: Array, fmt: Format, rounding, saturate: Flag, key: Array | None) -> Array:
-    bits = _bits(x)
-    has_sign = jnp.signbit(fmt.min_finite)
-    # Without a sign bit, negative numbers look larger than any NaN, and share its fate.
-    magnitude = bits & jnp.where(has_sign, jnp.uint32(SIGN - 1), jnp.uint32(ALL))
-    stops = _stops_at_limit(fmt, rounding, saturate)
-    limits = _limits(fmt)
-    reached = _clip(bits, *_reach(fmt, limits, stops))
-
+    prepared = isinstance(fmt, PreparedFormat)
+    bits, constants = _bits(x), fmt.constants if prepared else _bit_constants(fmt, rounding, saturate)
+    magnitude = (bits & constants.magnitude_mask) - constants.first
     if isinstance(rounding, StochasticRounding):
         assert key is not None
-        rounded = _round_by_chance(reached, fmt, random_words(key, x.shape))
+        rounded = _round_by_chance(bits, constants, fmt, random_words(key, x.shape))
     else:
-        rounded = _round_by_mode(reached, fmt, rounding)
-    smallest_below = jnp.where(has_sign, jnp.uint32(0), _smallest_bound(rounding))
-    rounded = jnp.where(magnitude < smallest_below, _bits(fmt.min_finite), rounded)
-    rounded = _overflow(rounded, limits, fmt, stops)
-    return lax.bitcast_convert_type(_replace_special(rounded, bits, magnitude, fmt, saturate), jnp.float32)
+        rounded = _round_by_mode(bits, magnitude, constants)
+    # Bits of positive numbers are ordered as signed integers, those of negative ones as unsigned.
+    rounded = jnp.where(_signed(rounded) > _signed(constants.top), constants.above_top, rounded)
+    rounded = jnp.where(rounded > constants.bottom, constants.below_bottom, rounded)
+    special = bits & constants.special_mask ^ constants.special_flip
+    return _float(jnp.where(magnitude > constants.last, special, rounded))
 
 
-def _round_by_mode(numbers: Array, fmt: Format, mode: Rounding) -> Array:
-    """Round to a multiple of the quantum: to nearest even, then by one more quantum if the mode asks."""
-    # float32 arithmetic flushes float32's subnormals. Formats that share them are rounded in [1, 2) instead,
-    # where the fraction bits of a subnormal look like any others, and get their exponent back.
-    shared = _shares_subnormals(fmt)
-    kept = jnp.where(shared, jnp.uint32(ALL - INFINITY), jnp.uint32(ALL))
-    bits = numbers & kept | jnp.where(shared, jnp.uint32(ONE), jnp.uint32(0))
-    binade = jnp.maximum(bits & jnp.uint32(INFINITY), _lowest_binade(fmt))
-    # Directed modes tell zero from magnitudes that float32 arithmetic flushes to it: these are lifted.
-    directed = (mode.carry_positive == 1) | (mode.carry_negative == 1)
-    quarter = _bits_of_power(jnp.maximum(fmt.min_exponent - fmt.mantissa_bits - 2, FLOAT32_MIN_EXPONENT))
-    sign, one = bits & jnp.uint32(SIGN), jnp.uint32(1)
-    tiny = (bits & jnp.uint32(SIGN - 1)) - one < jnp.where(directed, quarter, one) - one
-    value = _float(jnp.where(tiny, quarter | sign, bits))
-
-    # The last bit of one and a half times 2^23 quanta, plus or minus the value, is one quantum. Its exponent
-    # comes from the data: `(x + c) - c` with a constant c would be folded away. 23 bits stay as they are.
-    fraction_bits = _fraction_bits(fmt)
-    offset = jnp.uint32(23 << 23 | 1 << 22) - fraction_bits
-    shifter = _float(binade + jnp.where(fmt.mantissa_bits == 23, jnp.uint32(2**32 - ONE), offset))
-    nearest = (value + shifter) - shifter
-
-    # At most one step remains, upward in value or in magnitude, or downward: turned round, all are one test.
-    symmetric = mode.carry_positive == mode.carry_negative
-    turned = bits & jnp.where(symmetric, jnp.uint32(SIGN), jnp.uint32(0))
-    turned = turned ^ jnp.where(mode.carry_positive == 0, jnp.uint32(SIGN), jnp.uint32(0))
-    before_tie = jnp.where(mode.ties_even, jnp.float32(jnp.inf), jnp.float32(0.5 - 2**-25))
-    last_kept = jnp.where(mode.carry_positive == 0.5, before_tie, jnp.float32(0))
-    rest = (value - nearest) * _float(jnp.uint32(2 * ONE) + fraction_bits - binade)
-    step = _float((binade - fraction_bits) ^ turned)
-    rounded = jnp.where(_float(_bits(rest) ^ turned) > last_kept, nearest + step, nearest)
-    # Zero has lost its sign on the way.
-    zero_sign = numbers & jnp.where(fmt.negative_zero, jnp.uint32(SIGN), jnp.uint32(0))
-    return _bits(rounded) + (numbers - bits) | zero_sign
+def _round_by_mode(bits: Array, magnitude: Array, constants: BitConstants) -> Array:
+    """Round to a multiple of the quantum: what is added to the bits carries into those that are kept."""
+    exponent = jnp.minimum(magnitude >> jnp.uint32(MANTISSA_BITS), constants.lowest)
+    # `& 31` spares the compiler's guard against shifts by 32 and more.
+    dropped = (constants.dropped - exponent) & jnp.uint32(31)
+    kept = jnp.uint32(ALL) << dropped
+    grows = lax.shift_right_arithmetic(bits & constants.directed, jnp.uint32(31)) ^ constants.away
+    tie = (magnitude | constants.tie_bits) >> dropped & constants.halved
+    carry = (~kept >> (constants.halved & jnp.uint32(31))) + tie & grows
+    # Below the quantum there is no bit to carry into.
+    is_grown = (magnitude & grows) > constants.threshold
+    tiny = jnp.where(is_grown, constants.grown, constants.vanished) & (bits | jnp.uint32(SIGN - 1))
+    return jnp.where(magnitude < constants.quantum, tiny, bits + carry & kept)
 
 
-def _round_by_chance(bits: Array, fmt: Format, words: Array) -> Array:
+def _round_by_chance(bits: Array, constants: BitConstants, fmt: Format, words: Array) -> Array:
     """Round to a multiple of the quantum, away from zero with a probability equal to the fraction.
 
     Random bits below those that the format keeps carry into them as often as the fraction asks. Subnormals
     are lifted into the lowest binade of normal numbers for that, where they have the same quantum.
     """
-    magnitude, lowest = bits & jnp.uint32(SIGN - 1), _lowest_binade(fmt)
+    magnitude, lowest = bits & jnp.uint32(SIGN - 1), constants.lowest << jnp.uint32(MANTISSA_BITS)
     subnormal = magnitude < lowest
     lifted = jnp.where(subnormal, _bits(_float(magnitude) + _float(lowest)), magnitude)
-    # `& 31` spares the compiler's guard against shifts by 32 and more.
-    mantissa_bits = jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32) & jnp.uint32(31)
+    mantissa_bits = _word(fmt.mantissa_bits) & jnp.uint32(31)
     chance = (words >> jnp.uint32(9)) >> mantissa_bits
-    carried = lifted + chance & (jnp.uint32(ALL) << (jnp.uint32(23) - mantissa_bits))
+    carried = lifted + chance & (jnp.uint32(ALL) << (jnp.uint32(MANTISSA_BITS) - mantissa_bits))
     rounded = jnp.where(subnormal, _bits(_float(carried) - _float(lowest)), carried) | bits & jnp.uint32(SIGN)
     unwanted = jnp.where(fmt.negative_zero, jnp.uint32(0), jnp.uint32(SIGN))
-    return jnp.where(rounded == unwanted, jnp.uint32(0), rounded)
+    rounded = jnp.where(rounded == unwanted, jnp.uint32(0), rounded)
+    # The smallest value of e8m0 lies among float32's subnormals, where chance takes nothing upward.
+    smallest_below = jnp.where(jnp.signbit(fmt.min_finite), jnp.uint32(0), jnp.uint32(SMALLEST_NORMAL))
+    return jnp.where(magnitude < smallest_below, _bits(fmt.min_finite), rounded)
 
 
-def _smallest_bound(rounding) -> Array:
-    """Magnitude bits below which e8m0 gives its smallest value, 2^-127.
-
-    It is the only value among float32's subnormals. ml_dtypes takes all above it to 2^-126, chance none.
-    """
-    if isinstance(rounding, StochasticRounding):
-        return jnp.uint32(0x00800000)
-    nearest = jnp.where(rounding.ties_even, jnp.uint32(0x00400001), jnp.uint32(0x00600000))
-    truncated = jnp.where(rounding.carry_positive == 0, jnp.uint32(0x00800000), nearest)
-    return jnp.where(rounding.carry_positive == 1, jnp.uint32(0x00400001), truncated)
-
-
-def _stops_at_limit(fmt: Format, rounding, saturate: Flag) -> tuple[Array, Array]:
-    """For positive and negative numbers: whether those beyond the range become the last one in it."""
-    stops = saturate | jnp.isfinite(fmt.overflow_value)
-    if isinstance(rounding, StochasticRounding):
-        return stops, stops
-    return stops | (rounding.carry_positive == 0), stops | (rounding.carry_negative == 0)
+def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> BitConstants:
+    # Chance may take any magnitude upward, too.
+    mode = ROUNDINGS["nearest_away"] if isinstance(rounding, StochasticRounding) else rounding
+    assert isinstance(mode, Rounding)
+    xp = np if is_on_host(fmt, mode, saturate) else jnp
+    # Words wrap round at 2^32.
+    with np.errstate(over="ignore"):
+        limits = _range_constants(xp, fmt, mode, saturate)
+        return BitConstants(**limits, **_grid_constants(xp, fmt, mode, limits["first"]))
 
 
-def _limits(fmt: Format) -> tuple[Array, Array]:
-    """Bits of the largest and of the most negative number; no lower limit where there is no sign."""
-    untouched = fmt.mantissa_bits == 23
-    bottom = jnp.where(jnp.signbit(fmt.min_finite), _bits(fmt.min_finite), jnp.uint32(ALL))
-    return (
-        jnp.where(untouched, jnp.uint32(INFINITY), _bits(fmt.max_finite)),
-        jnp.where(untouched, jnp.uint32(SIGN | INFINITY), bottom),
-    )
+def is_on_host(*numbers: Any) -> bool:
+    """Return whether all numbers in these trees are Python's or NumPy's, known when a program is traced."""
+    return not any(isinstance(leaf, Array) for leaf in jax.tree.leaves(numbers))
 
 
-def _reach(fmt: Format, limits: tuple[Array, Array], stops: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Bits of wider limits, if need be, that change no result and keep the sums of rounding finite."""
-    shared = _shares_subnormals(fmt)
-    four_times = jnp.uint32(2 << 23)
-    top = jnp.where(shared, jnp.uint32(INFINITY), limits[0] + four_times)
-    bottom = jnp.where(shared, jnp.uint32(SIGN | INFINITY), limits[1] + four_times)
-    return jnp.where(stops[0], limits[0], top), jnp.where(stops[1], limits[1], bottom)
+def _range_constants(xp: Any, fmt: Format, mode: Rounding, saturate: Flag) -> dict[str, Any]:
+    word, has_sign, beyond = xp.uint32, xp.signbit(fmt.min_finite), _bits(fmt.overflow_value, xp)
+    # A magnitude is bits & magnitude_mask - first, and special beyond `last`: without a sign bit, negative
+    # numbers look larger than any NaN and share its fate; without a zero, it wraps round.
+    first = xp.where(has_sign, word(0), word(1))
+    stops, stays_nan = saturate | xp.isfinite(fmt.overflow_value), saturate | xp.isnan(fmt.nan_value)
+    quiet = xp.where(xp.isnan(fmt.overflow_value) | ~has_sign, word(QUIET_NAN), word(0))
+    zero = xp.where(fmt.negative_zero, word(SIGN), word(0))
+    is_float32 = fmt.mantissa_bits == MANTISSA_BITS
+    top = xp.where(is_float32, word(INFINITY), _bits(fmt.max_finite, xp))
+    bottom = xp.where(is_float32, word(SIGN | INFINITY), _bits(fmt.min_finite, xp))
+    bottom = xp.where(has_sign, bottom, word(ALL))
+    return {
+        "magnitude_mask": xp.where(has_sign, word(SIGN - 1), word(ALL)),
+        "first": first,
+        "last": xp.where(stops, word(INFINITY), word(INFINITY - 1)) - first,
+        "special_mask": xp.where(stays_nan, ~quiet, zero),
+        "special_flip": xp.where(stays_nan, quiet, _bits(fmt.nan_value, xp)),
+        "top": top,
+        "bottom": bottom,
+        # A mode that does not grow stops at the last number; so does the rule that saturates.
+        "above_top": xp.where(stops | (mode.carry_positive == 0), top, beyond),
+        "below_bottom": xp.where(stops | (mode.carry_negative == 0), bottom, beyond | word(SIGN)),
+        "vanished": xp.where(has_sign, zero, _bits(fmt.min_finite, xp)),
+    }
 
 
-def _clip(bits: Array, top: Array, bottom: Array) -> Array:
-    """Limit float32 bits: those of positive numbers are ordered as signed integers, others as unsigned."""
-    return jnp.minimum(_unsigned(jnp.minimum(_signed(bits), _signed(top))), bottom)
+def _grid_constants(xp: Any, fmt: Format, mode: Rounding, first: Any) -> dict[str, Any]:
+    word, has_sign, mantissa_bits = xp.uint32, xp.signbit(fmt.min_finite), _word(fmt.mantissa_bits, xp)
+    is_touched, nearest = fmt.mantissa_bits != MANTISSA_BITS, mode.carry_positive == 0.5
+    # Below the biased exponent `lowest` (0 where float32 says that) the quantum no longer shrinks; `dropped`
+    # less the exponent is the number of float32's last bits that the format lacks.
+    shared = fmt.min_exponent <= FLOAT32_MIN_EXPONENT
+    lowest = xp.where(shared, word(0), _word(fmt.min_exponent + EXPONENT_BIAS, xp))
+    subnormal = word(2 * SMALLEST_NORMAL) >> (mantissa_bits & word(31))
+    normal = (lowest - mantissa_bits) << word(MANTISSA_BITS)
+    quantum = xp.where(shared, subnormal >> word(1), normal)
+    half = xp.where(shared, subnormal >> word(2), normal - word(SMALLEST_NORMAL))
+    # Magnitudes below the quantum grow to it beyond `threshold`; e8m0 has its smallest number there.
+    before_half = xp.where(has_sign, half - word(1), word(SMALLEST_NORMAL * 3 // 4 - 1))
+    smallest = xp.where(has_sign, word(0), _bits(fmt.min_finite, xp))
+    threshold = xp.where(nearest, xp.where(mode.ties_even, half, before_half), smallest)
+    directed = (mode.carry_positive != mode.carry_negative) & is_touched
+    return {
+        "lowest": lowest,
+        "dropped": lowest + word(MANTISSA_BITS) - mantissa_bits,
+        "quantum": quantum - first,
+        "grown": quantum | word(SIGN),
+        "threshold": threshold - first,
+        "directed": xp.where(directed, word(SIGN), word(0)),
+        "away": xp.where((mode.carry_positive > 0) & is_touched, word(ALL), word(0)),
+        "halved": _word(nearest, xp),
+        # The implicit bit is odd. All bits are set, so that the last is, where every tie grows.
+        "tie_bits": xp.where(mode.ties_even, word(SMALLEST_NORMAL), word(ALL)),
+    }
 
 
-def _overflow(rounded: Array, limits: tuple[Array, Array], fmt: Format, stops: tuple[Array, Array]) -> Array:
-    """Replace what was rounded beyond the range, unless the clip before made that impossible."""
-    top = jnp.where(stops[0], jnp.int32(SIGN - 1), _signed(limits[0]))
-    bottom = jnp.where(stops[1], jnp.uint32(ALL), limits[1])
-    beyond = _bits(fmt.overflow_value)
-    rounded = jnp.where(_signed(rounded) > top, beyond, rounded)
-    return jnp.where(rounded > bottom, beyond | jnp.uint32(SIGN), rounded)
+def _word(value: Integer | Flag, xp: Any = jnp) -> Array:
+    return xp.asarray(value).astype(xp.uint32)
 
 
-def _replace_special(rounded: Array, bits: Array, magnitude: Array, fmt: Format, saturate: Flag) -> Array:
-    """Set the result where the input is NaN, infinite under the format's rule, or has no counterpart."""
-    has_sign = jnp.signbit(fmt.min_finite)
-    infinity_special = ~(saturate | jnp.isfinite(fmt.overflow_value))
-    last = jnp.where(infinity_special, jnp.uint32(INFINITY - 1), jnp.uint32(INFINITY))
-    stays_nan = saturate | jnp.isnan(fmt.nan_value)
-    quiet = jnp.where(jnp.isnan(fmt.overflow_value) | ~has_sign, jnp.uint32(QUIET_NAN), jnp.uint32(0))
-    sign = jnp.where(fmt.negative_zero, jnp.uint32(SIGN), jnp.uint32(0))
-    special = bits & jnp.where(stays_nan, ~quiet, sign) ^ jnp.where(stays_nan, quiet, _bits(fmt.nan_value))
-    # Where zero has no counterpart, it wraps round to the largest magnitude of all.
-    first = jnp.where(has_sign, jnp.uint32(0), jnp.uint32(1))
-    return jnp.where(magnitude - first > last - first, special, rounded)
-
-
-def _shares_subnormals(fmt: Format) -> Array:
-    return jnp.asarray(fmt.min_exponent) <= FLOAT32_MIN_EXPONENT
-
-
-def _lowest_binade(fmt: Format) -> Array:
-    """Bits of the power of two below which the quantum no longer shrinks; 0 where float32 says that."""
-    return jnp.where(_shares_subnormals(fmt), jnp.uint32(0), _bits_of_power(fmt.min_exponent))
-
-
-def _fraction_bits(fmt: Format) -> Array:
-    """The number of mantissa bits in the exponent field, to move a binade to its quantum."""
-    return jnp.asarray(fmt.mantissa_bits, jnp.int32).astype(jnp.uint32) << jnp.uint32(23)
-
-
-def _bits_of_power(exponent: Integer) -> Array:
-    return (jnp.asarray(exponent, jnp.int32) + EXPONENT_BIAS).astype(jnp.uint32) << jnp.uint32(23)
-
-
-def _bits(value: Scalar) -> Array:
-    return lax.bitcast_convert_type(jnp.asarray(value, jnp.float32), jnp.uint32)
+def _bits(value: Scalar, xp: Any = jnp) -> Array:
+    return xp.asarray(value, xp.float32).view(xp.uint32)
 
 
 def _float(bits: Array) -> Array:
@@ -280,7 +298,3 @@ def _float(bits: Array) -> Array:
 
 def _signed(bits: Array) -> Array:
     return lax.bitcast_convert_type(bits, jnp.int32)
-
-
-def _unsigned(bits: Array) -> Array:
-    return lax.bitcast_convert_type(bits, jnp.uint32)

@@ -56,7 +56,7 @@ def largest_magnitude(x: Array, axes: tuple[int, ...]) -> Array:
 def float32_scale(amax: Array, fmt: Format, min_scale: float) -> Array:
     """amax / max_finite, at least `min_scale` and at least 2^-126."""
     smallest = jnp.float32(max(min_scale, float(SMALLEST_NORMAL)))
-    return jnp.maximum(divide(amax, _max_finite(fmt)), smallest)
+    return jnp.maximum(divide(amax, max_finite(fmt)), smallest)
 
 
 def e8m0_scale(amax: Array, fmt: Format, rule: str) -> Array:
@@ -66,17 +66,27 @@ def e8m0_scale(amax: Array, fmt: Format, rule: str) -> Array:
     return lax.bitcast_convert_type(biased << MANTISSA_BITS, jnp.float32)
 
 
-def two_level_scale(amax: Array, fmt: Format, tensor_scale: Array) -> Array:
-    """tensor_scale times the E4M3 number nearest to amax / (max_finite tensor_scale), at least 2^-9."""
-    exact = divide(divide(amax, _max_finite(fmt)), tensor_scale)
+def two_level_scale(amax: Array, target: Array, tensor_scale: Array) -> Array:
+    """tensor_scale times the E4M3 number nearest to amax / (target tensor_scale), at least 2^-9."""
+    exact = divide(divide(amax, target), tensor_scale)
     level = round_to_format(exact, FORMATS["e4m3fn"], "nearest_even")
     return jnp.maximum(jnp.maximum(level, jnp.float32(2.0**-9)) * tensor_scale, SMALLEST_NORMAL)
 
 
-def tensor_scale(amax: Array, fmt: Format) -> Array:
-    """The upper level of two: the largest amax over 448 max_finite, of the same rank as `amax`."""
+def tensor_scale(amax: Array, fmt: Format, largest_level: float = 448.0) -> Array:
+    """The upper level of two: the largest amax over `largest_level` max_finite, of `amax`'s rank."""
     largest = largest_magnitude(amax, tuple(range(amax.ndim))).reshape((1,) * amax.ndim)
-    return jnp.maximum(divide(largest, jnp.float32(448) * _max_finite(fmt)), SMALLEST_NORMAL)
+    return jnp.maximum(divide(largest, jnp.float32(largest_level) * max_finite(fmt)), SMALLEST_NORMAL)
+
+
+def pairwise_sum(x: Array) -> Array:
+    """Sum the last axis in one order: halves of the next power of two are added until one is left."""
+    size = 1 << (x.shape[-1] - 1).bit_length()
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        x = x[..., :half] + x[..., half:]
+    return x[..., 0]
 
 
 def _floor_log2(x: Array) -> Array:
@@ -89,19 +99,19 @@ def _ceil_log2(x: Array) -> Array:
 
 
 def _floor_rule(amax: Array, fmt: Format) -> Array:
-    return _floor_log2(amax) - _floor_log2(_max_finite(fmt))
+    return _floor_log2(amax) - _floor_log2(max_finite(fmt))
 
 
 def _ceil_rule(amax: Array, fmt: Format) -> Array:
-    return _ceil_log2(amax) - _floor_log2(_max_finite(fmt))
+    return _ceil_log2(amax) - _floor_log2(max_finite(fmt))
 
 
 def _rceil_rule(amax: Array, fmt: Format) -> Array:
-    return _ceil_log2(divide(amax, _max_finite(fmt)))
+    return _ceil_log2(divide(amax, max_finite(fmt)))
 
 
 def _even_rule(amax: Array, fmt: Format) -> Array:
-    top = _floor_log2(_max_finite(fmt))
+    top = _floor_log2(max_finite(fmt))
     # Where the largest values are subnormal (integers), they have fewer bits than the record says.
     kept = jnp.minimum(fmt.mantissa_bits, top - fmt.min_exponent + fmt.mantissa_bits)
     half = (1 << MANTISSA_BITS) >> (kept + 1)
@@ -116,5 +126,6 @@ E8M0_RULES: dict[str, Callable[[Array, Format], Array]] = {
 }
 
 
-def _max_finite(fmt: Format) -> Array:
+def max_finite(fmt: Format) -> Array:
+    """Return the largest finite value of a format, float32."""
     return jnp.asarray(fmt.max_finite, jnp.float32)

@@ -9,13 +9,20 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from simlab.core.pytree import pytree, static
 from simlab.formats import scale_rules
 from simlab.formats.format import Format
+from simlab.formats.rounding import round_to_format
 
 GRANULARITIES = ("none", "tensor", "token", "channel", "block")
 SCALE_FORMATS = ("float32", "e8m0", "e4m3")
+# What rounding x over its scale does to an element: at most one of the three.
+ERRORS = ("saturation", "dead zone", "grid")
+FOUR_OVER_SIX = "four_over_six"
+# The largest block scale under four over six: 1.5 times it is still an E4M3 number.
+FOUR_OVER_SIX_LEVEL = 256.0
 
 
 @pytree
@@ -40,19 +47,27 @@ class Scaling:
       it; `ceil` the same with ceil(log2 amax); `rceil` 2^ceil(log2(amax / max_finite)) as NVIDIA has it;
       `even` as floor, after amax is rounded (ties up) to the element's number of mantissa bits.
     - `e4m3`: two levels: a float32 scale of the tensor, amax / (448 max_finite), times an E4M3 scale per
-      block, rounded to nearest even, at least 2^-9.
+      block, rounded to nearest even, at least 2^-9. By the `rule` `four_over_six` amax of a block goes to
+      max_finite or to two thirds of it (E2M1: 6 or 4), whichever has the smaller squared error, and 256
+      stands for 448.
 
     A block of zeros has scale 1. A block with an infinity or NaN has scale NaN and is NaN throughout.
 
     `given` replaces the scale found from amax (for `e4m3`: the scale of the tensor); it is taken as it is,
     positive and normal, and must broadcast to the shape of the scale. It is the only field that is data.
 
+    `errors` names the errors that are made; an element with another one stays x over its scale. The errors
+    exclude each other, so they add up: `saturation` beyond the largest value, which power-of-two scales
+    cause; `dead zone`, what becomes zero; `grid`, all else.
+
     Raises `ValueError` for an unknown name, or a block size that is not a positive integer.
 
     Source: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
-      acrl Sec. 5; vLLM dynamic_per_token_scaled_fp8_quant.
+      acrl Sec. 5; vLLM dynamic_per_token_scaled_fp8_quant; Four Over Six arXiv 2512.02010; MXFP4 errors
+      arXiv 2605.20402.
     Deviation: e8m0 scales stop at 2^-126, not 2^-127, which float32 arithmetic flushes (so does torchao);
-      x is divided by its scale where GPU kernels often multiply by the rounded reciprocal.
+      x is divided by its scale where GPU kernels often multiply by the rounded reciprocal; the split into
+      errors is ours, after the three that arXiv 2605.20402 names, whose formula was not read.
     """
 
     granularity: str = static()
@@ -61,13 +76,18 @@ class Scaling:
     scale_format: str = static(default="float32")
     rule: str = static(default="floor")
     min_scale: float = static(default=0.0)
-    given: Any = None
+    errors: tuple[str, ...] = static(default=ERRORS)
+    given: ArrayLike | None = None
 
     def __post_init__(self):
         """Refuse what has no meaning; `given` may be a tracer and is not looked at."""
         _require(self.granularity, GRANULARITIES, "granularity")
         _require(self.scale_format, SCALE_FORMATS, "scale_format")
-        _require(self.rule, tuple(scale_rules.E8M0_RULES), "rule")
+        _require(self.rule, (*scale_rules.E8M0_RULES, FOUR_OVER_SIX), "rule")
+        if (self.rule == FOUR_OVER_SIX) > (self.scale_format == "e4m3"):
+            raise ValueError(f"rule {self.rule!r} needs scale_format='e4m3', not {self.scale_format!r}")
+        for error in self.errors:
+            _require(error, ERRORS, "error")
         if self.granularity == "block":
             sizes = self.block if isinstance(self.block, tuple) else (self.block,)
             if not sizes or not all(_is_size(size) for size in sizes):
@@ -131,9 +151,40 @@ def find_scale(x: Array, fmt: Format, scaling: Scaling) -> Array:
     elif scaling.scale_format == "e8m0":
         scale = scale_rules.e8m0_scale(amax, fmt, scaling.rule)
     else:
-        scale = scale_rules.two_level_scale(amax, fmt, _upper_scale(amax, fmt, scaling))
+        scale = _two_level_scale(x, amax, fmt, scaling)
     scale = jnp.where(amax < scale_rules.SMALLEST_NORMAL, jnp.float32(1), scale)
     return jnp.where(jnp.isfinite(amax) & jnp.isfinite(scale), scale, jnp.float32(jnp.nan))
+
+
+def _two_level_scale(x: Array, amax: Array, fmt: Format, scaling: Scaling) -> Array:
+    upper, most = _upper_scale(amax, fmt, scaling), scale_rules.max_finite(fmt)
+    six = scale_rules.two_level_scale(amax, most, upper)
+    if scaling.rule != FOUR_OVER_SIX:
+        return six
+    four = scale_rules.two_level_scale(amax, scale_rules.divide(most, jnp.float32(1.5)), upper)
+    better = _squared_error(x, four, fmt, scaling) < _squared_error(x, six, fmt, scaling)
+    return jnp.where(better, four, six)
+
+
+def _squared_error(x: Array, scale: Array, fmt: Format, scaling: Scaling) -> Array:
+    """Return the squared error of each block under `scale`, to nearest even; of the shape of `scale`."""
+    expanded = expand_scale(scale, x.shape, scaling)
+    elements = round_to_format(scale_rules.divide(x, expanded), fmt, "nearest_even")
+    error = scale_rules.multiply(elements, expanded) - x
+    blocks = _blocks_of(scale_rules.multiply(error, error), scaling.block_shape(x.shape))
+    within = tuple(range(1, blocks.ndim, 2))
+    flat = jnp.moveaxis(blocks, within, range(-len(within), 0)).reshape(*scale.shape, -1)
+    return scale_rules.pairwise_sum(flat)
+
+
+def has_error(ratio: Array, elements: Array, fmt: Format, errors: tuple[str, ...]) -> Array:
+    """Return where rounding `ratio`, x over its scale, to `elements` makes one of `errors`."""
+    saturated = (ratio > fmt.max_finite) | (ratio < fmt.min_finite)
+    kinds = zip(ERRORS, (saturated, elements == 0, ~saturated & (elements != 0)), strict=True)
+    found = jnp.zeros(ratio.shape, bool)
+    for error, made in kinds:
+        found = found | made if error in errors else found
+    return found
 
 
 def find_tensor_scale(x: Array, fmt: Format, scaling: Scaling) -> Array | None:
@@ -148,7 +199,8 @@ def find_tensor_scale(x: Array, fmt: Format, scaling: Scaling) -> Array | None:
 
 def _upper_scale(amax: Array, fmt: Format, scaling: Scaling) -> Array:
     if scaling.given is None:
-        return scale_rules.tensor_scale(amax, fmt)
+        level = FOUR_OVER_SIX_LEVEL if scaling.rule == FOUR_OVER_SIX else 448.0
+        return scale_rules.tensor_scale(amax, fmt, level)
     given = jnp.asarray(scaling.given, jnp.float32)
     _fit_given(given, amax.shape)
     return given.reshape((1,) * (amax.ndim - given.ndim) + given.shape)
@@ -156,11 +208,16 @@ def _upper_scale(amax: Array, fmt: Format, scaling: Scaling) -> Array:
 
 def block_amax(x: Array, block: tuple[int, ...]) -> Array:
     """Return the largest magnitude of each block of float32 x; NaN where a block has one."""
+    blocks = _blocks_of(x, block)
+    return scale_rules.largest_magnitude(blocks, tuple(range(1, blocks.ndim, 2)))
+
+
+def _blocks_of(x: Array, block: tuple[int, ...]) -> Array:
+    """View x padded with zeros as [blocks, size] for each axis."""
     missing = [(0, -n % size, 0) for n, size in zip(x.shape, block, strict=True)]
     padded = lax.pad(x, jnp.float32(0), missing)
     counts = tuple(n // size for n, size in zip(padded.shape, block, strict=True))
-    blocks = padded.reshape(_interleave(counts, block))
-    return scale_rules.largest_magnitude(blocks, tuple(range(1, blocks.ndim, 2)))
+    return padded.reshape(_interleave(counts, block))
 
 
 def expand_scale(scale: Array, shape: tuple[int, ...], scaling: Scaling) -> Array:
@@ -205,6 +262,9 @@ SCALINGS: dict[str, Scaling] = {
     "mxfp6": Scaling("block", block=32, scale_format="e8m0"),
     "mxfp4": Scaling("block", block=32, scale_format="e8m0"),
     "nvfp4": Scaling("block", block=16, scale_format="e4m3"),
+    "nvfp4-four-over-six": Scaling("block", block=16, scale_format="e4m3", rule=FOUR_OVER_SIX),
+    "int4-g128": Scaling("block", block=128),
+    "int4-g32": Scaling("block", block=32),
     "deepseek-1x128": Scaling("block", block=128),
     "deepseek-128x128": Scaling("block", block=(128, 128)),
     # vLLM keeps dynamic per-token scales above 1 / (448 * 512).

@@ -31,17 +31,32 @@ def quantize_ref(
             amax = _amax([x[i] for i in members])
             fixed = None if given is None else np.float32(given[number])
             scale = scale_ref(amax, tensor_amax, fmt, scaling, fixed)
+            if scaling.rule == "four_over_six" and np.isfinite(scale) and amax >= SMALLEST_NORMAL:
+                values = [x[i] for i in members]
+                four = scale_ref(
+                    amax, tensor_amax, fmt, scaling, fixed, np.float32(fmt.max_finite) / np.float32(1.5)
+                )
+                if squared_error_ref(values, four, fmt) < squared_error_ref(values, scale, fmt):
+                    scale = four
             for i in members:
                 scales[i] = scale
-                elements[i] = round_ref(float(_flush(_flush(x[i]) / scale)), fmt, rounding, overflow)
+                ratio = _flush(_flush(x[i]) / scale)
+                elements[i] = round_ref(float(ratio), fmt, rounding, overflow)
+                if error_ref(ratio, elements[i], fmt) not in scaling.errors:
+                    elements[i] = ratio
                 result[i] = _flush(elements[i] * scale)
     return result, elements, scales
 
 
 def scale_ref(
-    amax: np.float32, tensor_amax: np.float32, fmt: Format, scaling: Scaling, given: np.float32 | None
+    amax: np.float32,
+    tensor_amax: np.float32,
+    fmt: Format,
+    scaling: Scaling,
+    given: np.float32 | None,
+    target: np.float32 | None = None,
 ) -> np.float32:
-    """Return the scale of one block."""
+    """Return the scale of one block, of two levels the one that sends amax to `target`."""
     two_levels = scaling.scale_format == "e4m3"
     if given is not None and not two_levels:
         return given
@@ -57,9 +72,32 @@ def scale_ref(
         return np.float32(2.0 ** min(max(exponent, -126), 127))
     upper = given
     if upper is None:
-        upper = max(_flush(tensor_amax / (np.float32(448) * max_finite)), SMALLEST_NORMAL)
-    level = round_ref(float(_flush(_flush(amax / max_finite) / upper)), FORMATS["e4m3fn"], "nearest_even")
+        largest = np.float32(256 if scaling.rule == "four_over_six" else 448)
+        upper = max(_flush(tensor_amax / (largest * max_finite)), SMALLEST_NORMAL)
+    target = max_finite if target is None else target
+    level = round_ref(float(_flush(_flush(amax / target) / upper)), FORMATS["e4m3fn"], "nearest_even")
     return max(max(level, np.float32(2.0**-9)) * upper, SMALLEST_NORMAL)
+
+
+def squared_error_ref(values: list[np.float32], scale: np.float32, fmt: Format) -> np.float32:
+    """Return the squared error of one block, its halves added until one number is left."""
+    squares = []
+    for x in values:
+        element = np.float32(round_ref(float(_flush(_flush(x) / scale)), fmt, "nearest_even"))
+        error = _flush(element * scale) - x
+        squares.append(_flush(error * error))
+    squares += [np.float32(0)] * ((1 << (len(squares) - 1).bit_length()) - len(squares))
+    while len(squares) > 1:
+        half = len(squares) // 2
+        squares = [a + b for a, b in zip(squares[:half], squares[half:], strict=True)]
+    return squares[0]
+
+
+def error_ref(ratio: np.float32, element: np.float32, fmt: Format) -> str:
+    """Name the error that rounding `ratio` to `element` makes."""
+    if ratio > fmt.max_finite or ratio < fmt.min_finite:
+        return "saturation"
+    return "dead zone" if element == 0 else "grid"
 
 
 def _e8m0_exponent(amax: np.float32, max_finite: np.float32, fmt: Format, rule: str) -> int:

@@ -5,10 +5,13 @@ BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and t
 that samples holds the same weights, sharded too, while the training states are elsewhere or beside it.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from math import ceil, prod
+from pathlib import Path
 
+from simlab.checkpoints.hugging_face_config import parse_config_json
 from simlab.checkpoints.param_tree import leaves_of, shapes_of
 from simlab.core.catalog import lookup
 from simlab.models.config import MODELS, TransformerConfig
@@ -31,6 +34,8 @@ DEVICES: dict[str, Device] = {
     ),
     "H100": Device(989.4e12, 80e9, 3.35e12, 450e9, "NVIDIA H100 SXM datasheet; NVLink 900 GB/s both ways"),
     "H200": Device(989.4e12, 141e9, 4.8e12, 450e9, "NVIDIA H200 SXM datasheet; NVLink 900 GB/s both ways"),
+    "H20": Device(148e12, 96e9, 4.0e12, 450e9, "NVIDIA H20 SXM, published; NVLink 900 GB/s both ways"),
+    "H800": Device(989.4e12, 80e9, 3.35e12, 200e9, "NVIDIA H800 SXM: an H100 with NVLink 400 GB/s both ways"),
     "B200": Device(2250e12, 180e9, 8e12, 900e9, "NVIDIA HGX B200 datasheet; NVLink 1.8 TB/s both ways"),
     "TPU-v5p": Device(459e12, 95e9, 2.765e12, 600e9, "Google Cloud TPU v5p: 2765 GB/s, links 4800 Gbit/s"),
     "TPU-v6e": Device(918e12, 32e9, 1.64e12, 448e9, "Google Cloud TPU v6e: 1640 GB/s, links 3584 Gbit/s"),
@@ -91,7 +96,7 @@ class Step:
     `weight_bytes` of the sampling engine: 2 for BF16, 1 for FP8; `cache_bytes` alike.
     """
 
-    sequences: int = 512
+    sequences: int = 2048
     prompt: int = 1024
     response: int = 8192
     micro_batch: int = 1
@@ -112,13 +117,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of a plan: a number, its unit, and how it was computed."""
+    """One line of a plan: a number, its unit, how it was computed, and whether it is a lower bound."""
 
     part: str
     quantity: str
     value: float
     unit: str
     formula: str
+    bound: str = "exact"
+
+
+ESTIMATE, AT_LEAST = "estimate", "at least"
+"""Kinds of numbers: `estimate` at the given fraction of the peak, `at least` without overheads."""
 
 
 def find_devices(text: str) -> tuple[int, Device]:
@@ -131,7 +141,16 @@ def find_devices(text: str) -> tuple[int, Device]:
 
 
 def find_model(name: str) -> TransformerConfig:
-    """Return a model of `REAL_MODELS` or a preset of the lab. Raises `ValueError` listing them."""
+    """Return a model of `REAL_MODELS`, a preset of the lab, or the model of a `config.json` or its folder.
+
+    Raises `ValueError` listing the names, or naming what the lab does not read in the file.
+    """
+    path = Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    if path.suffix == ".json":
+        if not path.is_file():
+            raise FileNotFoundError(f"no file {path}")
+        return parse_config_json(json.loads(path.read_text(encoding="utf-8")), path)
     return lookup(REAL_MODELS | MODELS, name, "model")
 
 
@@ -176,7 +195,14 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
         Item("train", "layer inputs", kept, "byte", "2 x tokens x hidden x layers"),
         Item("train", "one layer at work", layer, "byte", "2 x tokens x its intermediate numbers"),
         Item("train", "logits", logits, "byte", "(4 + 4) x tokens x vocabulary"),
-        Item("train", "sum", train, "byte", f"of {device.memory:.3g}: {_fits(train, device.memory)}"),
+        Item(
+            "train",
+            "sum",
+            train,
+            "byte",
+            _fits(train, device.memory),
+            AT_LEAST,
+        ),
         Item("sample", "weights", step.weight_bytes * total / count, "byte", "byte x parameters / devices"),
         Item("sample", "cache of a token", cache, "byte", "2 x layers x key heads x head_dim x byte"),
         Item("sample", "sequences at once", at_once, "sequences", "(.9 memory - weights) x devices / cache"),
@@ -211,16 +237,24 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     batches = ceil(step.sequences / count / step.micro_batch)
     gathered = batches * 6 * total * (count - 1) / count / device.link
     times = {
-        "prefill": (prefill, "sequences x (2 active x prompt + attention) / speed"),
-        "decode": (decode, f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s)"),
-        "score": (forward / speed, "forward pass over all tokens"),
-        "update": (4 * forward / speed, "forward, forward again, and twice that backward"),
-        "gather": (gathered, f"{batches} micro-batches x 3 x 2 byte x parameters over each link"),
-        "sync": (step.weight_bytes * total / count / device.link, "weights of a device over its link"),
+        "prefill": (prefill, "sequences x (2 active x prompt + attention) / speed", ESTIMATE),
+        "decode": (
+            decode,
+            f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s), all equally long",
+            AT_LEAST,
+        ),
+        "score": (forward / speed, "forward pass over all tokens", ESTIMATE),
+        "update": (4 * forward / speed, "forward, forward again, and twice that backward", ESTIMATE),
+        "gather": (gathered, f"{batches} micro-batches x 3 x 2 byte x parameters, links at peak", AT_LEAST),
+        "sync": (
+            step.weight_bytes * total / count / device.link,
+            "weights of a device, its link at peak",
+            AT_LEAST,
+        ),
     }
-    lines = [Item("time", name, value, "second", formula) for name, (value, formula) in times.items()]
-    whole = sum(value for value, _ in times.values())
-    return [*lines, Item("time", "step", whole, "second", "sum, nothing overlaps")]
+    lines = [Item("time", name, value, "second", *rest) for name, (value, *rest) in times.items()]
+    total_seconds = sum(line.value for line in lines)
+    return [*lines, Item("time", "step", total_seconds, "second", "sum, nothing overlaps", AT_LEAST)]
 
 
 def plan(model: str, devices: str, step: Step) -> list[Item]:
@@ -252,4 +286,4 @@ def _layer_numbers(config: TransformerConfig) -> int:
 
 
 def _fits(used: float, memory: float) -> str:
-    return "fits" if used < 0.9 * memory else "does not fit"
+    return f"of {memory / 1e9:.3g} GB: {'fits' if used < 0.9 * memory else 'does not fit'}"

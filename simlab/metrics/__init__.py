@@ -6,10 +6,10 @@ or extreme of nothing is NaN, a count or sum of nothing is zero.
 
 from simlab.metrics.catalog import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, VERL_ALIASES, WEIGHT_METRICS
 from simlab.metrics.divergence import exact_kl
+from simlab.metrics.gradient_structure import energy_by_frequency, jitter2
 from simlab.metrics.noise_scale import GradientNoise, gradient_noise
 from simlab.metrics.pressure import clipped_tokens, kept_tokens
 from simlab.metrics.probability_bins import PROBABILITY_EDGES, controlled_rms_log_rho
-from simlab.metrics.structure import energy_by_frequency, jitter2
 
 __all__ = [
     "CURVE_METRICS",

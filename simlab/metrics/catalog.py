@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from simlab.metrics import mismatch, perplexity, pressure, probability_bins, structure, weights
+from simlab.metrics import gradient_structure, mismatch, perplexity, pressure, probability_bins, weights
 
 Metric = Callable[..., jax.Array]
 
@@ -78,7 +78,7 @@ WEIGHT_METRICS: dict[str, Metric] = _named(
 )
 
 # Curves or histograms over the steps of a run -> scalar or curve.
-CURVE_METRICS: dict[str, Metric] = _named(structure.jitter2, probability_bins.controlled_rms_log_rho)
+CURVE_METRICS: dict[str, Metric] = _named(gradient_structure.jitter2, probability_bins.controlled_rms_log_rho)
 
 # verl's name -> the name in one of the dicts above. verl's `rollout_is_*` are about the weights that it
 # applied (`Truncated`, `Masked`); with `rollout_is=sequence`, its max and min are `max_rho_sequence`,

@@ -1,6 +1,9 @@
 """The shape of a transformer, with the names of Qwen3's `config.json`, and the presets of the lab."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from simlab.core.ranges import COUNT, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,16 +17,16 @@ class TransformerConfig:
     Raises `ValueError` for shapes that do not fit together.
     """
 
-    vocab_size: int = 32
-    hidden_size: int = 64
-    num_hidden_layers: int = 2
-    num_attention_heads: int = 2
-    num_key_value_heads: int = 1
-    head_dim: int = 32
-    intermediate_size: int = 96
-    num_experts: int = 0
+    vocab_size: Annotated[int, COUNT] = 32
+    hidden_size: Annotated[int, COUNT] = 64
+    num_hidden_layers: Annotated[int, Range(1, 10_000)] = 2
+    num_attention_heads: Annotated[int, Range(1, 10_000)] = 2
+    num_key_value_heads: Annotated[int, Range(1, 10_000)] = 1
+    head_dim: Annotated[int, Range(2, 10_000)] = 32
+    intermediate_size: Annotated[int, Range(1, 10_000_000)] = 96
+    num_experts: Annotated[int, Range(0, 10_000)] = 0
     num_experts_per_tok: int = 2
-    moe_intermediate_size: int = 32
+    moe_intermediate_size: Annotated[int, Range(1, 10_000_000)] = 32
     norm_topk_prob: bool = True
     qk_norm: bool = True
     attention_bias: bool = False

@@ -5,35 +5,37 @@ all tokens with an empty cache; decoding is one call per token. So both are the 
 for bit under every engine whose sums do not depend on the shape of a batch.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.engines import (
     Engine,
+    HeldWeights,
+    Linear,
     add_residual,
     attend,
     combine_experts,
     find_engine,
     linear,
     log_softmax,
-    quantize_operand,
+    quantize_weights,
     rms_norm,
     route,
     softmax,
     store,
     store_cache,
 )
-from simlab.formats import Quantized
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
-Weights = dict[str, Any]
+Weights = dict[str, PyTree]
 
 
 States = dict[str, Array]
@@ -41,11 +43,15 @@ States = dict[str, Array]
 
 
 class Scores(NamedTuple):
-    """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`."""
+    """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`.
+
+    `logp_vocabulary` [B, T, V], of all tokens, is None unless asked for.
+    """
 
     logp: Array
     entropy: Array
     routed_experts: Array | None
+    logp_vocabulary: Array | None = None
 
 
 class Stream(NamedTuple):
@@ -98,22 +104,22 @@ def prepare(params: Params, config: TransformerConfig, engine: Engine) -> Weight
         "embedding": store(params["embedding"], engine.elementwise),
         "layers": tuple(_prepare_layer(layer, engine) for layer in params["layers"]),
         "norm": store(params["norm"], engine.elementwise),
-        "lm_head": quantize_operand(head, engine.lm_head.weights),
+        "lm_head": quantize_weights(head, engine.lm_head),
     }
 
 
 def _prepare_layer(layer: Params, engine: Engine) -> Weights:
-    def quantized(w: Array) -> Quantized:
-        return quantize_operand(w, engine.projection.weights)
-
+    experts = engine.experts or engine.projection
     prepared: Weights = {}
     for name, weight in layer.items():
         if name == "router":
-            prepared[name] = quantize_operand(weight, engine.router.weights)
+            prepared[name] = quantize_weights(weight, engine.router)
         elif weight.ndim == 1:
             prepared[name] = store(weight, engine.elementwise)
+        elif weight.ndim == 3:
+            prepared[name] = jax.vmap(lambda w: quantize_weights(w, experts))(weight)
         else:
-            prepared[name] = jax.vmap(quantized)(weight) if weight.ndim == 3 else quantized(weight)
+            prepared[name] = quantize_weights(weight, engine.projection)
     return prepared
 
 
@@ -201,7 +207,7 @@ def _self_attention(
     keys, values = store_cache(keys, engine), store_cache(values, engine)
     cache = extended(cache, keys, values, reading.start)
     mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
-    o = linear(mixed, layer["o"], engine)
+    o = linear(mixed, layer["o"], engine.reduced)
     states = {"qkv": projected, "queries": queries, "keys": keys, "values": values}
     return o, cache, states | {"attention": mixed, "o": o}
 
@@ -228,7 +234,7 @@ def _mlp(
 ) -> tuple[Array, None, States]:
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
-    states = _swiglu(layer["gate_up"], layer["down"], engine, x)
+    states = _swiglu(layer["gate_up"], layer["down"], engine, (engine.projection, engine.reduced), x)
     return states["down"], None, states
 
 
@@ -243,21 +249,24 @@ def _experts(
     if replayed is not None:
         used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
-    outputs = jax.vmap(lambda gate_up, down: _swiglu(gate_up, down, engine, x)["down"], out_axes=-2)(
-        layer["gate_up"], layer["down"]
-    )
+    products = engine.experts or engine.projection, engine.experts or engine.reduced
+    outputs = jax.vmap(
+        lambda gate_up, down: _swiglu(gate_up, down, engine, products, x)["down"], out_axes=-2
+    )(layer["gate_up"], layer["down"])
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
     combined = combine_experts(outputs, shares, engine)
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _swiglu(gate_up: Quantized, down: Quantized, engine: Engine, x: Array) -> States:
+def _swiglu(
+    gate_up: HeldWeights, down: HeldWeights, engine: Engine, products: tuple[Linear, Linear], x: Array
+) -> States:
     """Return every step of SwiGLU of x [B, T, D]; `down` is the result."""
-    both = linear(x, gate_up, engine)
+    both = linear(x, gate_up, products[0])
     gate, up = jnp.split(both, 2, axis=-1)
     activated = store(jax.nn.silu(gate), engine.elementwise)
     gated = store(activated * up, engine.elementwise)
-    result = linear(gated, down, engine)
+    result = linear(gated, down, products[1])
     return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 
@@ -293,17 +302,19 @@ def response_logps(
     replayed: Array | None = None,
     *,
     group_size: int = 1,
+    vocabulary: bool = False,
 ) -> Scores:
     """Score responses [B, T] to prompts [B, P], with the experts `replayed` if given.
 
     `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`. Every `group_size` rows have the same
-    prompt, which is read once, as in a rollout.
+    prompt, which is read once, as in a rollout. With `vocabulary` all log-probabilities are returned.
     """
     weights = prepare(params, config, engine)
     hidden, experts = _read_shared(weights, config, engine, prompts, responses[:, :-1], replayed, group_size)
     logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
-    return Scores(jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0], entropies, experts)
+    logp = jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0]
+    return Scores(logp, entropies, experts, logps if vocabulary else None)
 
 
 def _read_shared(

@@ -4,17 +4,20 @@ coefficient."""
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepared
-from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named
+from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
     Objective,
     RolloutTerms,
+    columns_needed,
+    override_defaults,
     override_names,
     rollout_terms,
     value_from_terms,
     with_overrides,
 )
+from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.switch import switch_coefficients
 from simlab.objectives.vocabulary_terms import on_sampler_support
 
@@ -27,12 +30,14 @@ __all__ = [
     "Objective",
     "RolloutTerms",
     "TokenBatch",
+    "columns_needed",
     "critic_penalty",
     "entropy_bonus",
     "kl_penalty",
     "named",
     "objective_value",
     "on_sampler_support",
+    "override_defaults",
     "override_names",
     "prepared",
     "resolve",
@@ -41,5 +46,7 @@ __all__ = [
     "token_coefficients",
     "value_from_terms",
     "vocabulary_coefficients",
+    "with_loglinear_proximal",
     "with_overrides",
+    "with_suffixes",
 ]

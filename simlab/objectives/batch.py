@@ -122,6 +122,11 @@ def clamp(x: Array, low: Scalar, high: Scalar) -> Array:
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
+def magnitude(x: Array) -> Array:
+    """|x| with gradient sign(x), zero at zero as in torch (`jnp.abs` has one there)."""
+    return x * jax.lax.stop_gradient(jnp.sign(x))
+
+
 def by_group(x: Array, group_size: int) -> Array:
     """View [B, ...] as [N, G, ...]."""
     return x.reshape(-1, group_size, *x.shape[1:])

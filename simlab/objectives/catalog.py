@@ -3,9 +3,9 @@
 Where the five papers are silent the defaults are verl's (0.9.1).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from simlab.core.catalog import lookup
 from simlab.objectives import advantages, aggregation
@@ -181,7 +181,7 @@ class Suffix:
     """A stage to add to a preset, and the field of `Objective` that it fills."""
 
     field: str
-    stage: Any
+    stage: object
     source: str
 
 
@@ -249,7 +249,11 @@ def named(name: str) -> Objective:
     Raises `ValueError` for unknown names and for two suffixes that fill the same place.
     """
     base, *suffixes = name.split("+")
-    objective = lookup(OBJECTIVES, base, kind="objective")
+    return with_suffixes(lookup(OBJECTIVES, base, kind="objective"), suffixes, name)
+
+
+def with_suffixes(objective: Objective, suffixes: Sequence[str], name: str) -> Objective:
+    """Return `objective` with the stages of `suffixes`; `name` is what errors call the result."""
     for suffix in suffixes:
         added = lookup(SUFFIXES, suffix, kind="suffix")
         stage, present = added.stage, getattr(objective, added.field)

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import stream
-from simlab.objectives.batch import Array, TokenBatch, clamp, masked_mean
+from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, masked_mean
 from simlab.objectives.divergences import rank_ascending
 from simlab.objectives.ratios import SignAwareClip, Surrogate
 
@@ -105,4 +105,4 @@ class KlCov(Surrogate):
         """Penalty [B, T] of the chosen tokens, zero elsewhere."""
         ranks = rank_ascending(-covariance(batch, advantages), batch.mask)
         chosen = batch.mask & (ranks < count_of(self.kl_cov_ratio, batch.mask))
-        return jnp.where(chosen, self.kl_cov_coefficient * jnp.abs(batch.logp - batch.logp_train), 0)
+        return jnp.where(chosen, self.kl_cov_coefficient * magnitude(batch.logp - batch.logp_train), 0)

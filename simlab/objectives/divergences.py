@@ -1,13 +1,18 @@
 """Divergences of one token: over {sampled token, any other token}, and which policy is the anchor."""
 
+import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar
 from simlab.objectives.batch import Array, TokenBatch, clamp
 
 Anchor = Callable[[TokenBatch], Array]
+
+# Stable-RL's floor of the masses of merged tokens.
+MERGED_FLOOR = 1e-12
 
 
 def old_logp(batch: TokenBatch) -> Array:
@@ -52,6 +57,63 @@ def symmetric_binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
     Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
     """
     return jnp.maximum(binary_kl(log_p, log_q, floor), binary_kl(log_q, log_p, floor))
+
+
+def most_probable(logp: Array, top_k: Scalar) -> Array:
+    """Return which of the tokens [..., V] are the `top_k` most probable ones; of equal ones the first."""
+    size = logp.shape[-1]
+    if isinstance(top_k, int | float):
+        _, ids = jax.lax.top_k(logp, math.ceil(min(top_k, size)))
+        return jnp.put_along_axis(jnp.zeros(logp.shape, bool), ids, True, axis=-1, inplace=False)
+    # A traced number has no shape to select by.
+    return jnp.argsort(jnp.argsort(-logp, axis=-1), axis=-1).astype(jnp.float32) < top_k
+
+
+def head_and_rest(batch: TokenBatch, top_k: Scalar) -> tuple[Array, Array, Array, Array, Array]:
+    """Merge all tokens but the sampler's `top_k` most probable ones and the sampled one.
+
+    Args:
+        batch: with `tokens` and both vocabulary columns.
+        top_k: number of tokens kept apart beside the sampled one; may be traced.
+
+    Returns:
+        Which tokens are kept apart [B, T, V]; log p and log mu [B, T, V]; the logs of the merged masses
+        [B, T], at least log 1e-12.
+
+    Reference: DPPO arXiv 2602.04879 Top-K; Stable-RL compute_topk_kl.
+    """
+    assert batch.tokens is not None
+    assert batch.logp_vocabulary is not None
+    assert batch.logp_infer_vocabulary is not None
+    log_p, log_mu = jax.lax.stop_gradient(batch.logp_vocabulary), batch.logp_infer_vocabulary
+    sampled = jnp.asarray(batch.tokens)[..., None] == jnp.arange(log_mu.shape[-1])[None, None]
+    head = most_probable(log_mu, top_k) | sampled
+    rest_p, rest_mu = (
+        jnp.log(jnp.maximum(1 - jnp.sum(jnp.where(head, jnp.exp(x), 0), axis=-1), MERGED_FLOOR))
+        for x in (log_p, log_mu)
+    )
+    return head, log_p, log_mu, rest_p, rest_mu
+
+
+def top_k_tv(batch: TokenBatch, top_k: Scalar) -> Array:
+    """Return the total variation of p and mu over the kept tokens and the rest [B, T].
+
+    Reference: DPPO arXiv 2602.04879 Top-K; Stable-RL compute_topk_kl.
+    """
+    head, log_p, log_mu, rest_p, rest_mu = head_and_rest(batch, top_k)
+    apart = jnp.sum(jnp.where(head, jnp.abs(jnp.exp(log_p) - jnp.exp(log_mu)), 0), axis=-1)
+    return (apart + jnp.abs(jnp.exp(rest_p) - jnp.exp(rest_mu))) / 2
+
+
+def top_k_kl(batch: TokenBatch, top_k: Scalar) -> Array:
+    """Return KL(mu, p) over the kept tokens and the rest [B, T].
+
+    Reference: DPPO arXiv 2602.04879 Top-K; Stable-RL compute_topk_kl.
+    """
+    head, log_p, log_mu, rest_p, rest_mu = head_and_rest(batch, top_k)
+    drawn = head & jnp.isfinite(log_mu)
+    apart = jnp.sum(jnp.where(drawn, jnp.exp(log_mu) * (log_mu - log_p), 0), axis=-1)
+    return apart + jnp.exp(rest_mu) * (rest_mu - rest_p)
 
 
 def rank_ascending(x: Array, chosen: Array) -> Array:

@@ -1,24 +1,24 @@
 """The two questions one asks an objective: its value, and its coefficient at every token."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from simlab.objectives.batch import Array, TokenBatch, prepared
 from simlab.objectives.catalog import named
 from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
 
 
-def resolve(objective: str | Objective, **overrides: Any) -> Objective:
+def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
     """A preset by name ("grpo", "grpo+tis"), or an objective as it is, with overrides applied."""
     if isinstance(objective, str):
         return with_overrides(named(objective), objective, **overrides)
     return with_overrides(objective, **overrides)
 
 
-def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: Any) -> Array:
+def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
     """The objective, to be maximized: a float32 scalar. The loss of the frameworks is its negative.
 
     `overrides` replace numbers (`clip_high=0.28`; may be traced) or named choices (`advantage="rloo"`;
@@ -30,7 +30,7 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
     return value_from_terms(resolved, batch, rollout_terms(resolved, batch))
 
 
-def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: Any) -> Array:
+def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
     """c[i, t] = d objective / d logp[i, t]; [B, T], zero at padding.
 
     A model trained on `sum(stop_gradient(c) * logp)` takes the same step as on the objective itself.
@@ -42,7 +42,7 @@ def token_coefficients(objective: str | Objective, batch: TokenBatch, **override
     return jax.grad(lambda x: objective_value(resolved, replace(batch, logp=x)))(logp)
 
 
-def vocabulary_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: Any) -> Array:
+def vocabulary_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
     """Return d objective / d log p(v) for every token v of the vocabulary.
 
     A model trained on the sum of these constants times log p(v) takes the same step as on the objective.

@@ -12,7 +12,7 @@ from simlab.core.catalog import lookup
 from simlab.core.pytree import Scalar
 from simlab.objectives.advantages import Gae
 from simlab.objectives.aggregation import Aggregation, token_mean
-from simlab.objectives.batch import Array, TokenBatch, clamp, prepared
+from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, prepared
 from simlab.objectives.ratios import token_ratio
 from simlab.objectives.rejection import k1, k2, k3
 
@@ -26,10 +26,6 @@ def entropy_bonus(entropy: Array, mask: Array, aggregation: Aggregation = token_
     return aggregation(jnp.where(real, entropy, 0), real)
 
 
-def _absolute(log_ratio: Array) -> Array:
-    return jnp.abs(log_ratio)
-
-
 def _safe_k3(log_ratio: Array) -> Array:
     return k3(clamp(log_ratio, -20.0, 20.0))
 
@@ -39,7 +35,7 @@ def _capped_k3(log_ratio: Array) -> Array:
 
 
 # Of log(reference / policy), the sample drawn from the policy.
-KL_ESTIMATORS: dict[str, Callable[[Array], Array]] = {"k1": k1, "abs": _absolute, "k2": k2, "k3": _capped_k3}
+KL_ESTIMATORS: dict[str, Callable[[Array], Array]] = {"k1": k1, "abs": magnitude, "k2": k2, "k3": _capped_k3}
 
 
 def kl_penalty(

@@ -6,10 +6,12 @@ are kept, minus the regularizers
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from math import inf
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import pytree, static, static_names
@@ -30,7 +32,7 @@ Weights = Callable[[TokenBatch, Array], Array]
 BASELINES = {"all": "all", "survivors": "survivors"}
 
 # Overrides that choose by name and are static; every other override is a number and may be traced.
-CHOICES: dict[str, Mapping[str, Any]] = {
+CHOICES: dict[str, Mapping[str, object]] = {
     "advantage": ADVANTAGES,
     "aggregation": AGGREGATIONS,
     "baseline": BASELINES,
@@ -158,11 +160,15 @@ def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch,
 def _check_needs(objective: Objective, batch: TokenBatch) -> None:
     if objective.centering is not None and (objective.correction or objective.transform) is not None:
         raise ValueError("score_centering must not be combined with a correction or a group transform.")
+    for name in columns_needed(objective):
+        if getattr(batch, name) is None:
+            raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+
+
+def columns_needed(objective: Objective) -> tuple[str, ...]:
+    """Return the optional columns of `TokenBatch` that `objective` reads."""
     stages = (objective.advantage, objective.distortion, objective.surrogate, objective.centering)
-    for stage in stages:
-        for name in getattr(stage, "needs", ()):
-            if getattr(batch, name) is None:
-                raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+    return tuple(name for stage in stages for name in getattr(stage, "needs", ()))
 
 
 def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
@@ -186,6 +192,23 @@ def override_names(objective: Objective) -> tuple[str, ...]:
     return tuple(sorted(_paths(objective)))
 
 
+def override_defaults(objective: Objective) -> dict[str, object]:
+    """Return each name of `override_names` with its value in `objective`; choices by their names."""
+    return {name: _shown(name, _at(objective, paths[0])) for name, paths in sorted(_paths(objective).items())}
+
+
+def _at(node: Any, path: tuple) -> Any:
+    for step in path:
+        node = node[step] if isinstance(node, tuple) else getattr(node, step)
+    return node
+
+
+def _shown(name: str, value: Any) -> object:
+    if value == inf:
+        return "inf"
+    return next((key for key, choice in CHOICES.get(name, {}).items() if choice == value), value)
+
+
 def _paths(objective: Objective) -> dict[str, list[tuple]]:
     paths: dict[str, list[tuple]] = {}
     for name, path in _knobs(objective):
@@ -195,7 +218,7 @@ def _paths(objective: Objective) -> dict[str, list[tuple]]:
 
 
 def with_overrides(
-    objective: Objective, overrides: Mapping[str, Any] | str = "this objective", **more: Any
+    objective: Objective, overrides: Mapping[str, PyTree] | str = "this objective", **more: PyTree
 ) -> Objective:
     """Return `objective` with numbers or choices replaced; numbers may be traced.
 

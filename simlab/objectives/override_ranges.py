@@ -1,9 +1,9 @@
 """What the numbers of an objective may be, checked before any compute."""
 
 import math
-from typing import Any
 
 from jax.core import Tracer
+from jaxtyping import PyTree
 
 from simlab.core.catalog import shown
 
@@ -25,6 +25,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     "opsm_delta": (0.0, INFINITY, False),
     "divergence_low": (0.0, INFINITY, False),
     "divergence_high": (0.0, INFINITY, False),
+    "divergence_top_k": (1.0, INFINITY, False),
     "divergence_bound": (0.0, INFINITY, False),
     "ratio_cap": (0.0, INFINITY, False),
     "kpop_bound": (0.0, INFINITY, False),
@@ -49,7 +50,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
 }
 
 
-def check_range(name: str, value: Any) -> None:
+def check_range(name: str, value: PyTree) -> None:
     """Raise `ValueError` naming the value and what is allowed; traced values pass unseen."""
     if name not in RANGES or value is None:
         return

@@ -15,12 +15,15 @@ from simlab.objectives.divergences import (
     rollout_logp,
     smallest_with_mean,
     symmetric_binary_kl,
+    top_k_kl,
+    top_k_tv,
 )
 from simlab.objectives.ratios import TOKEN_LIMIT, Surrogate, score_through
 
 # Added to 1 - p before the logarithm in DPPO, as in verl.
 DPPO_EPSILON = 1e-8
 KPOP_FLOOR = 1e-6
+TOP_K_COLUMNS = ("tokens", "logp_vocabulary", "logp_infer_vocabulary")
 
 
 def anchored_ratio(batch: TokenBatch, anchor: Anchor) -> Array:
@@ -36,34 +39,63 @@ class Anchored(Surrogate):
         return True
 
 
-@pytree
-class DppoTv(Anchored):
-    """DPPO-Binary-TV: keep a token unless |p - a| has left the bound in the direction of the update.
+class Dppo(Surrogate):
+    """Base of DPPO's two surrogates; with `divergence_top_k` the divergence is over K tokens and the rest."""
 
-    u = sg(min(p / a, ratio_cap) keep) log p.
+    divergence_top_k: Scalar | None
+    anchor: Anchor
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns of the batch that Top-K reads."""
+        return () if self.divergence_top_k is None else TOP_K_COLUMNS
+
+    def elementwise(self) -> bool:
+        """Whether the divergence is binary."""
+        return self.divergence_top_k is None
+
+    def top_k(self) -> Scalar | None:
+        """Return K, or None for a binary divergence; raises `ValueError` for K with the anchor "old"."""
+        if self.divergence_top_k is not None and self.anchor is not rollout_logp:
+            raise ValueError("anchor must be 'rollout' with divergence_top_k, got 'old'.")
+        return self.divergence_top_k
+
+
+@pytree
+class DppoTv(Dppo):
+    """DPPO-TV: keep a token unless |p - a| has left the bound in the direction of the update.
+
+    u = sg(min(p / a, ratio_cap) keep) log p. With `divergence_top_k` = K the total variation over the
+    sampler's K most probable tokens, the sampled one and the rest replaces |p - a|.
 
     Reference: DPPO arXiv 2602.04879; verl core_algos.compute_policy_loss_dppo_tv.
     Deviation: the anchor is the inference engine, as in the paper; verl's is theta_old of the trainer. verl
-        writes a cap of 20, but its `clip_ratio_c` is always set, to 3 by default.
+        writes a cap of 20, but its `clip_ratio_c` is always set, to 3 by default. TRL's Top-K gives the
+        sampled token the place of the K-th.
     """
 
     divergence_low: Scalar = 0.2
     divergence_high: Scalar = 0.2
     ratio_cap: Scalar = 20.0
+    divergence_top_k: Scalar | None = None
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
         gap = jnp.exp(batch.logp) - jnp.exp(self.anchor(batch))
+        top_k = self.top_k()
+        if top_k is not None:
+            gap = jnp.sign(gap) * top_k_tv(batch, top_k)
         keep = jnp.where(advantages > 0, gap <= self.divergence_high, gap >= -self.divergence_low)
         return _truncated(batch, self.anchor, self.ratio_cap, keep)
 
 
 @pytree
-class DppoKl(Anchored):
-    """DPPO-Binary-KL: drop a token whose binary KL(a, p) exceeds the bound in the direction of the update.
+class DppoKl(Dppo):
+    """DPPO-KL: drop a token whose binary KL(a, p) exceeds the bound in the direction of the update.
 
-    u = sg(min(p / a, ratio_cap) keep) log p.
+    u = sg(min(p / a, ratio_cap) keep) log p. With `divergence_top_k` the KL is over K tokens and the rest,
+    as in `DppoTv`.
 
     Reference: DPPO arXiv 2602.04879; verl core_algos.compute_policy_loss_dppo_kl; SkyRL ppo_utils.py dppo.
     Deviation: anchor and cap as in `DppoTv`. The bounds are those that SkyRL recommends; verl uses its
@@ -73,6 +105,7 @@ class DppoKl(Anchored):
     divergence_low: Scalar = 0.05
     divergence_high: Scalar = 0.05
     ratio_cap: Scalar = 20.0
+    divergence_top_k: Scalar | None = None
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -80,6 +113,9 @@ class DppoKl(Anchored):
         logp, anchor = jax.lax.stop_gradient(batch.logp), self.anchor(batch)
         p, a = probability(logp), probability(anchor)
         kl = a * (anchor - logp) + (1 - a) * jnp.log((1 - a + DPPO_EPSILON) / (1 - p + DPPO_EPSILON))
+        top_k = self.top_k()
+        if top_k is not None:
+            kl = top_k_kl(batch, top_k)
         rising = (kl <= self.divergence_high) | (p <= a)
         falling = (kl <= self.divergence_low) | (p >= a)
         return _truncated(batch, self.anchor, self.ratio_cap, jnp.where(advantages > 0, rising, falling))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives.batch import Array, TokenBatch
-from simlab.objectives.divergences import rollout_logp
+from simlab.objectives.divergences import most_probable, rollout_logp
 from simlab.objectives.ratios import Surrogate
 
 # torchtitan's floor of both tail masses.
@@ -53,8 +53,9 @@ class ScoreCentering:
         )
         p, mu = jnp.exp(logp), jnp.exp(logp_infer)
         every = mu * jnp.where(mu > 0, slopes(logp, jnp.maximum(logp_infer, -1e4)), 0)
-        ranks = jnp.argsort(jnp.argsort(-mu, axis=-1), axis=-1).astype(jnp.float32)
-        head = ranks < self.top_k
+        if isinstance(self.top_k, int | float) and self.top_k >= mu.shape[-1]:
+            return advantages[..., None] * every
+        head = most_probable(logp_infer, self.top_k)
         tail_p, tail_mu = (
             jnp.maximum(1 - jnp.sum(jnp.where(head, x, 0), axis=-1, keepdims=True), TAIL_FLOOR)
             for x in (p, mu)

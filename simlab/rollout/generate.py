@@ -30,26 +30,30 @@ def generate(
     length: int,
     end: int,
     pad: int,
+    vocabulary: bool = False,
 ) -> Trajectory:
     """Sample `group_size` responses of up to `length` tokens to each of `prompts [N, P]` and reward them.
 
     Weights are quantized once and each prompt is read once. `check` maps tokens [B, P + T] to rewards [B].
-    After `end`, tokens are `pad` and their log-probabilities zero.
+    After `end`, tokens are `pad` and their log-probabilities zero. With `vocabulary` the trajectory has the
+    log-probabilities of all tokens, too.
     """
     weights = prepare(params, config, engine)
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, count, group_size)
-    uniforms = jax.random.uniform(stream(key, "tokens"), (length, count * group_size))
+    # Random numbers of a flat shape have the same bits and compile in half the time.
+    uniforms = jax.random.uniform(stream(key, "tokens"), (length * count * group_size,)).reshape(length, -1)
 
-    def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple[Array, Array]:
+    def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
         noise_key = jax.random.fold_in(stream(key, "logit noise"), position)
         logits = perturbed(read_logits(weights, engine, hidden)[:, 0], sampler.noise, noise_key, digest)
         allowed = processed_logits(logits, sampler, position, end)
         token = draw_token(uniform, softmax(allowed, engine))
         reported = token_logps(allowed if sampler.processed else logits, engine)
-        return token, jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
+        logp = jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
+        return token, logp, reported if vocabulary else None
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         caches, last, ended, digest = carry
@@ -57,14 +61,14 @@ def generate(
         place = prompt_length + position - 1
         hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], place)
         digest = extended_digest(digest, last)
-        token, logp = draw(hidden, uniform, position, digest)
+        token, logp, every = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)
-        return (caches, token, ended | (token == end), digest), (token, logp, experts)
+        return (caches, token, ended | (token == end), digest), (token, logp, every, experts)
 
     digest = context_digest(jnp.repeat(prompts, group_size, axis=0))
-    token, logp = draw(hidden, uniforms[0], 0, digest)
+    token, logp, every = draw(hidden, uniforms[0], 0, digest)
     inputs = (jnp.arange(1, length), uniforms[1:])
-    _, (tokens, logps, experts) = lax.scan(step, (caches, token, token == end, digest), inputs)
+    _, (tokens, logps, later, experts) = lax.scan(step, (caches, token, token == end, digest), inputs)
     responses = jnp.concatenate([token[None], tokens]).T
     logps = jnp.concatenate([logp[None], logps]).T
     mask = response_mask(responses, end)
@@ -76,7 +80,13 @@ def generate(
         logp_infer=jnp.where(mask, logps, 0.0),
         rewards=check(jnp.concatenate([prompts, responses], axis=-1)),
         routed_experts=None if read is None else _joined(jnp.repeat(read, group_size, axis=0), experts),
+        logp_infer_vocabulary=None if every is None else _from_first(every, later),
     )
+
+
+def _from_first(first: Array, later: Array) -> Array:
+    """Join [B, V] of the first token and [T - 1, B, V] of the others to [B, T, V]."""
+    return jnp.swapaxes(jnp.concatenate([first[None], later]), 0, 1)
 
 
 def _joined(read: Array, decoded: Array) -> Array:

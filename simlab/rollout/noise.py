@@ -4,11 +4,14 @@ Sampling and reported log-probabilities both see the noisy logits, so the sample
 distribution that it draws from, and only training does not know the noise.
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from simlab.core.pytree import Integer, Scalar, pytree, static
+from simlab.core.ranges import SEED
 
 KINDS = ("fresh", "fixed")
 DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
@@ -28,7 +31,7 @@ class LogitNoise:
 
     scale: Scalar
     kind: str = static(default="fresh")
-    seed: Integer = 0
+    seed: Annotated[Integer, SEED] = 0
 
     def __post_init__(self):
         """Refuse an unknown kind."""
@@ -44,7 +47,8 @@ def perturbed(logits: Array, noise: LogitNoise | None, key: Array, digest: Array
     if noise is None:
         return logits
     if noise.kind == "fresh":
-        normal = jax.random.normal(key, logits.shape, jnp.float32)
+        # Of a flat shape: the same bits, but faster to compile.
+        normal = jax.random.normal(key, (logits.size,), jnp.float32).reshape(logits.shape)
     else:
         first = jax.random.key(noise.seed)
         normal = jax.vmap(

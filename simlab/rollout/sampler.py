@@ -1,10 +1,13 @@
 """How a token is drawn from logits, and which log-probability of it is reported."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.pytree import Integer, Scalar, pytree, static
+from simlab.core.ranges import POSITIVE, TINY, Range
 from simlab.rollout.noise import LogitNoise
 
 
@@ -18,10 +21,10 @@ class Sampler:
     logits before all else, raw log-probabilities included.
     """
 
-    temperature: Scalar = 1.0
-    top_k: Integer | None = None
-    top_p: Scalar | None = None
-    min_length: Integer = 0
+    temperature: Annotated[Scalar, POSITIVE] = 1.0
+    top_k: Annotated[Integer | None, Range(1, 2**31 - 1)] = None
+    top_p: Annotated[Scalar | None, Range(TINY, 1.0)] = None
+    min_length: Annotated[Integer, Range(0, 2**31 - 1)] = 0
     noise: LogitNoise | None = None
     processed: bool = static(default=False)
 

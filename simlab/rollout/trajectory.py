@@ -16,6 +16,8 @@ class Trajectory:
     - `rewards` [B].
     - `routed_experts` [B, P + T - 1, L, top_k]: the experts that read each token, or None if dense. The last
       token is never read.
+    - `logp_infer_vocabulary` [B, T, V]: log-probabilities of all tokens, of the distribution whose sampled
+      entry is `logp_infer`; None unless an objective reads it.
     """
 
     prompts: Array
@@ -24,6 +26,7 @@ class Trajectory:
     logp_infer: Array
     rewards: Array
     routed_experts: Array | None = None
+    logp_infer_vocabulary: Array | None = None
 
     @property
     def tokens(self) -> Array:

@@ -1,61 +1,63 @@
-"""Calibration: which emulated engine, at which dose, predicts what was measured between two real ones.
+"""Calibrate emulated engines against the measured mismatch of a real engine pair.
 
-The measured log rho of every sampled token is put beside that of the emulation: the same tokens scored by
-an emulated training and an emulated inference engine. Where the two *distributions* agree in every bin of
-probability, the emulation tells how often, how much and for which tokens the pair disagrees; it need not
-err at the same tokens as the real kernels.
+Calibration compares the distribution of the measured log rho of sampled tokens with that of the same tokens
+scored by an emulated training and an emulated inference engine, in bins of probability. An emulation with
+equal distributions predicts how often, how much and for which tokens the pair disagrees. Its errors need not
+be at the same tokens as those of the real kernels.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
 from simlab.engines.dose import DOSES
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
+from simlab.studies.estimands import Frame
 
 GOOD, FAIR = 0.25, 0.5
-"""A fit is good when its whole interval is below the first, fair when the distance is below the second."""
+"""A fit is good if its interval is below `GOOD`, fair if its distance is below `FAIR`, else poor."""
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """An emulated inference engine, and what it is known to leave out."""
+    """An emulated inference engine, and the parts of the real one that are not modeled."""
 
     engine: Engine
-    leaves_out: str
+    not_modeled: str
 
 
-def catalog_emulations(names: tuple[str, ...]) -> dict[str, Emulation]:
-    """Return engines of the catalog as emulations."""
+def get_catalog_emulations(names: tuple[str, ...]) -> dict[str, Emulation]:
+    """Return the emulations for engines of the catalog."""
     return {name: Emulation(ENGINES[name], ENGINE_CARDS[name].leaves_out) for name in names}
 
 
-def dosed_emulations(dose: str, bits: range, base: str = "f32") -> dict[str, Emulation]:
-    """Return an engine with a dose of `DOSES` at each number of mantissa bits; they are one program."""
-    left = "everything but the products of projections and experts"
-    return {f"{dose} {k}": Emulation(DOSES[dose](ENGINES[base], k), left) for k in bits}
+def get_noisy_emulations(kind: str, bits: range, base: str = "f32") -> dict[str, Emulation]:
+    """Return an engine with noise of `DOSES[kind]` at each number of mantissa bits; all compile once."""
+    not_modeled = "everything but the products of projections and experts"
+    return {f"{kind} {k}": Emulation(DOSES[kind](ENGINES[base], k), not_modeled) for k in bits}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How well an emulation predicts a measured pair.
+    """The distance of an emulation from a measured pair.
 
-    `distance`, with its 95% interval `low` to `high`: 0 is perfect, 1 as bad as predicting no mismatch.
-    `best` is the fraction of resamples in which it is the nearest. `rms_measured`, `rms_predicted` in nats.
+    - `distance`: 0 is perfect, 1 as bad as predicting no mismatch; 95% interval `ci_low` to `ci_high`.
+    - `best`: fraction of resamples in which this emulation has the smallest distance.
+    - `rms_measured`, `rms_predicted`: RMS log rho, nats.
     """
 
     emulation: str
     distance: float
-    low: float
-    high: float
+    ci_low: float
+    ci_high: float
     best: float
     rms_measured: float
     rms_predicted: float
@@ -63,21 +65,21 @@ class Fit:
     note: str
 
 
-def distance(measured: np.ndarray, predicted: np.ndarray, bins: np.ndarray) -> float:
-    """Distance of two sets of log rho [n] whose tokens fall into `bins` [n], relative to the measured size.
+def measure_distance(measured: np.ndarray, predicted: np.ndarray, bins: np.ndarray) -> float:
+    """Return the distance of two sets of log rho [n] with `bins` [n], relative to a prediction of 0.
 
-    In each bin the first Wasserstein distance; over bins their mean by tokens, divided by the mean of
-    |measured|, which is the distance of a prediction of 0. Any one size: nats over nats.
+    Averages the first Wasserstein distance of each bin over the tokens, and divides by the mean of
+    abs(measured).
     """
     total = 0.0
-    for which in np.unique(bins):
-        inside = bins == which
+    for number in np.unique(bins):
+        inside = bins == number
         total += np.abs(np.sort(measured[inside]) - np.sort(predicted[inside])).sum()
     size = np.abs(measured).sum()
     return float(total / size) if size else float("inf" if total else 0.0)
 
 
-def predicted_log_rho(
+def predict_log_rho(
     params: Params,
     config: TransformerConfig,
     train: Engine,
@@ -85,16 +87,18 @@ def predicted_log_rho(
     prompts: np.ndarray,
     responses: np.ndarray,
 ) -> np.ndarray:
-    """Return log rho [N, T] of an emulated pair on the responses that a real engine sampled."""
-    ours, theirs = (emulated_logps(params, config, engine, prompts, responses) for engine in (train, infer))
-    return ours - theirs
+    """Return log rho [N, T] of an emulated pair for responses that a real engine sampled."""
+    logp_train, logp_infer = (
+        score_with_emulation(params, config, engine, prompts, responses) for engine in (train, infer)
+    )
+    return logp_train - logp_infer
 
 
-def emulated_logps(
+def score_with_emulation(
     params: Params, config: TransformerConfig, engine: Engine, prompts: np.ndarray, responses: np.ndarray
 ) -> np.ndarray:
-    """Return the log-probabilities [N, T] that an emulated engine gives to responses."""
-    # A deep model as one program takes minutes to compile, op by op seconds.
+    """Return the log-probabilities [N, T] of responses under an emulated engine."""
+    # Compiling a deep model takes minutes; running op by op takes seconds.
     score = response_logps if config.num_hidden_layers > _DEEP else _compiled
     return np.asarray(score(params, config, engine, jnp.asarray(prompts), jnp.asarray(responses)).logp)
 
@@ -113,46 +117,57 @@ def calibrate(
     resamples: int = 400,
     seed: int = 0,
 ) -> list[Fit]:
-    """Return the fit of each emulation to measured log-probabilities [N, T], the nearest first.
+    """Return the fit of each emulation, the smallest distance first.
 
-    `predict` gives the emulated log rho [N, T] of an engine. Intervals are basic bootstrap intervals over
-    `resamples` draws of whole sequences, the same draws for all emulations. Raises `ValueError` naming an
-    emulation that predicts an infinity or NaN.
+    Args:
+        logp_train: Measured log-probabilities of the scoring engine, [N, T].
+        logp_infer: Measured log-probabilities of the sampling engine, [N, T].
+        mask: Response tokens, [N, T].
+        predict: Returns the emulated log rho [N, T] of an engine.
+        emulations: The emulations by name.
+        resamples: Number of bootstrap draws of complete sequences, shared by all emulations. Intervals are
+            basic bootstrap intervals.
+        seed: Seed of the draws.
+
+    Raises:
+        ValueError: An emulation predicts an infinity or NaN.
     """
     measured = (logp_train - logp_infer).astype(np.float64)
     bins = np.searchsorted(np.log(PROBABILITY_EDGES[1:-1]), logp_train, side="right")
     predictions = {
         name: predict(emulation.engine).astype(np.float64) for name, emulation in emulations.items()
     }
-    for name, found in predictions.items():
-        if not np.isfinite(found[mask]).all():
-            raise ValueError(f"the emulation {name!r} predicts log-probs that are none")
+    for name, predicted in predictions.items():
+        if not np.isfinite(predicted[mask]).all():
+            raise ValueError(f"log rho predicted by emulation {name!r} must be finite.")
     rng = np.random.default_rng(seed)
     draws = [np.arange(len(mask)), *rng.integers(0, len(mask), (resamples, len(mask)))]
     distances = np.asarray(
         [
             [
-                distance(measured[rows][mask[rows]], found[rows][mask[rows]], bins[rows][mask[rows]])
+                measure_distance(
+                    measured[rows][mask[rows]], predicted[rows][mask[rows]], bins[rows][mask[rows]]
+                )
                 for rows in draws
             ]
-            for found in predictions.values()
+            for predicted in predictions.values()
         ]
     )
     nearest = distances[:, 1:].argmin(0)
     fits = []
-    for number, (name, found) in enumerate(predictions.items()):
-        # Reflected at the estimate: drawing adds to a distance what the sample itself has added already.
+    for number, (name, predicted) in enumerate(predictions.items()):
+        # Reflect at the estimate: resampling adds the same bias to a distance as the sample itself.
         low, high = 2 * distances[number, 0] - np.quantile(distances[number, 1:], (0.975, 0.025))
         fits.append(
             Fit(
                 emulation=name,
                 distance=float(distances[number, 0]),
-                low=max(0.0, float(low)),
-                high=float(high),
+                ci_low=max(0.0, float(low)),
+                ci_high=float(high),
                 best=float(np.mean(nearest == number)),
                 rms_measured=_rms(measured[mask]),
-                rms_predicted=_rms(found[mask]),
-                **_judged(float(distances[number, 0]), float(high), emulations[name].leaves_out),
+                rms_predicted=_rms(predicted[mask]),
+                **_judge(float(distances[number, 0]), float(high), emulations[name].not_modeled),
             )
         )
     return sorted(fits, key=lambda fit: fit.distance)
@@ -161,8 +176,8 @@ def calibrate(
 LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
 
 
-def quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Any]]:
-    """Return quantiles of two sets of log rho [n], a row per level: what `figures.real_engines` draws."""
+def build_quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Json]]:
+    """Return quantiles of two sets of log rho [n], one row per level, for `figures.real_engines`."""
     both = (np.quantile(one, LEVELS).tolist() for one in (measured, predicted))
     return [
         {**labels, "level": level, "measured": a, "predicted": b}
@@ -170,41 +185,53 @@ def quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) ->
     ]
 
 
-def _judged(found: float, high: float, leaves_out: str) -> dict[str, Any]:
+def _judge(distance: float, high: float, not_modeled: str) -> dict[str, Json]:
     if high < GOOD:
         return {"verdict": "good", "note": ""}
-    return {"verdict": "fair" if found < FAIR else "poor", "note": f"leaves out {leaves_out}"}
+    return {"verdict": "fair" if distance < FAIR else "poor", "note": f"not modeled: {not_modeled}"}
 
 
 def _rms(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x**2)))
 
 
-def measured_pair(
-    tokens: Any, samples: Any, sampler: str, scorer: str, **labels: str
+def read_measured_pair(
+    tokens: Frame, samples: Frame, sampling_engine: str, scoring_engine: str, **labels: str
 ) -> tuple[np.ndarray, ...]:
     """Return prompts, responses, mask, logp_train and logp_infer of a pair that a probe measured.
 
-    `tokens` and `samples` are frames of these tables; responses [N, T] are padded with 0. `labels` choose
-    among the rows of several probes. Raises `ValueError` naming the pairs that there are.
+    Args:
+        tokens: Table `tokens` of a probe.
+        samples: Table `samples` of a probe.
+        sampling_engine: Name of the engine that sampled.
+        scoring_engine: Name of the engine that scored.
+        labels: Values of the columns that distinguish several probes.
+
+    Returns:
+        Arrays [N, P], then [N, T]; responses are padded with 0.
+
+    Raises:
+        ValueError: The pair was not measured.
     """
     for column, value in labels.items():
         tokens, samples = tokens[tokens[column] == value], samples[samples[column] == value]
-    chosen = tokens[(tokens.sampler == sampler) & (tokens.scorer == scorer)]
-    if not len(chosen):
-        there = sorted({f"{a} / {b}" for a, b in zip(tokens.sampler, tokens.scorer, strict=True)})
+    pair = tokens[(tokens.sampling_engine == sampling_engine) & (tokens.scoring_engine == scoring_engine)]
+    if not len(pair):
+        names = zip(tokens.sampling_engine, tokens.scoring_engine, strict=True)
         raise ValueError(
-            f"{sampler} / {scorer} (sampler / scorer) was not measured; there are: {', '.join(there)}"
+            f"pair (sampling / scoring engine) must be one of "
+            f"{', '.join(sorted({f'{a} / {b}' for a, b in names}))}, got "
+            f"{sampling_engine} / {scoring_engine}."
         )
-    said = samples[samples.sampler == sampler].sort_values("sequence")
-    prompts = np.stack([np.asarray(prompt, np.int32) for prompt in said.prompt])
-    place = chosen.sequence.to_numpy(), chosen.position.to_numpy()
-    shape = len(said), int(place[1].max()) + 1
+    sampled = samples[samples.sampling_engine == sampling_engine].sort_values("sequence")
+    prompts = np.stack([np.asarray(prompt, np.int32) for prompt in sampled.prompt])
+    index = pair.sequence.to_numpy(), pair.position.to_numpy()
+    shape = len(sampled), int(index[1].max()) + 1
     mask, responses = np.zeros(shape, bool), np.zeros(shape, np.int32)
     logps = [np.zeros(shape, np.float32) for _ in range(2)]
-    mask[place] = True
-    for row, response in enumerate(said.response):
+    mask[index] = True
+    for row, response in enumerate(sampled.response):
         responses[row, : len(response)] = response
     for logp, column in zip(logps, ("logp_train", "logp_infer"), strict=True):
-        logp[place] = chosen[column]
+        logp[index] = pair[column]
     return prompts, responses, mask, *logps

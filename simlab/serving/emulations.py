@@ -1,4 +1,4 @@
-"""Engines that the catalog lacks: llama.cpp, whose files round too, and vLLM's FP8 cache on a CPU."""
+"""Emulations outside the catalog: llama.cpp, whose files round as well, and vLLM's FP8 cache on a CPU."""
 
 import tempfile
 from dataclasses import replace
@@ -16,8 +16,8 @@ BLOCK = 32
 _SUMS = "the order of sums of its kernels"
 
 
-def vllm_cpu_emulations() -> dict[str, Emulation]:
-    """Return `bf16-fp8kv truncated`: `bf16-fp8kv`, but keys and values are cut to FP8, not rounded.
+def get_vllm_cpu_emulations() -> dict[str, Emulation]:
+    """Return `bf16-fp8kv truncated`: `bf16-fp8kv` with keys and values truncated to FP8, not rounded.
 
     Reference: log-probs of vLLM 0.32 on a CPU, token by token.
     """
@@ -26,8 +26,8 @@ def vllm_cpu_emulations() -> dict[str, Emulation]:
     return {"bf16-fp8kv truncated": Emulation(replace(card.engine, attention=attention), card.leaves_out)}
 
 
-def _engine(weights: Site) -> Engine:
-    """Products of `weights` with activations that are int8 in blocks of 32; attention reads float16.
+def _build_engine(weights: Site) -> Engine:
+    """Return an engine with int8 activations in blocks of 32 and attention in float16.
 
     Reference: llama.cpp ggml ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0, ggml_vec_dot_f16.
     """
@@ -38,35 +38,37 @@ def _engine(weights: Site) -> Engine:
     return replace(Engine(), projection=product, lm_head=product, attention=attention)
 
 
-def _stored(fmt: str) -> Site:
+def _store_in_blocks(fmt: str) -> Site:
     return Site.of(fmt, scaling=Scaling("block", block=BLOCK, axis=-2))
 
 
-def llamacpp_emulations() -> dict[str, Emulation]:
-    """Return `q8_0`, `q4_0`, and `read back`: llama.cpp on weights that its file has rounded already.
+def get_llamacpp_emulations() -> dict[str, Emulation]:
+    """Return `q8_0`, `q4_0`, and `read back`.
 
-    The first two round the weights themselves, as far as an engine can; the last wants the parameters of
-    `read_back`.
+    The first two round the weights as far as an engine can. `read back` is llama.cpp on weights that its file
+    has rounded, so it needs the parameters of `reload_from_gguf`.
     """
     return {
-        "q8_0": Emulation(_engine(_stored("int8")), f"float16 scales, rounded embeddings, {_SUMS}"),
+        "q8_0": Emulation(
+            _build_engine(_store_in_blocks("int8")), f"float16 scales, rounded embeddings, {_SUMS}"
+        ),
         "q4_0": Emulation(
-            _engine(_stored("int4")),
+            _build_engine(_store_in_blocks("int4")),
             f"float16 scales, rounded embeddings, the sixteenth level of a block (-8), {_SUMS}",
         ),
-        "read back": Emulation(_engine(Site()), _SUMS),
+        "read back": Emulation(_build_engine(Site()), _SUMS),
     }
 
 
-def real_kernels() -> dict[str, Emulation]:
-    """Return all emulations that take the parameters as they are."""
-    emulations = vllm_cpu_emulations() | llamacpp_emulations()
+def get_real_kernels() -> dict[str, Emulation]:
+    """Return all emulations that use unchanged parameters."""
+    emulations = get_vllm_cpu_emulations() | get_llamacpp_emulations()
     del emulations["read back"]
     return emulations
 
 
-def read_back(config: TransformerConfig, params: Params, stored: str) -> Params:
-    """Return the parameters that llama.cpp dequantizes from a file whose matrices are `stored`."""
+def reload_from_gguf(config: TransformerConfig, params: Params, stored: str) -> Params:
+    """Return the parameters that llama.cpp dequantizes from a file with matrices in the format `stored`."""
     with tempfile.TemporaryDirectory(prefix="simlab-") as folder:
         path = save_gguf(Path(folder) / "policy.gguf", config, params, stored=stored)
         return load_checkpoint(path)[1]

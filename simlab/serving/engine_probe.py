@@ -1,4 +1,4 @@
-"""A probe: engines that sample times engines that score, on one checkpoint; each pair becomes a report."""
+"""Probe engine pairs on one checkpoint: each sampling engine with each scoring engine."""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,20 +10,20 @@ from simlab.core.experiment import Run
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.open_engine import check_name, open_engine
-from simlab.serving.probe_report import Rows, divergence_rows, mismatch_rows
-from simlab.serving.protocol import EngineError, Sampled, Sampling
+from simlab.serving.probe_report import Rows, build_divergence_rows, build_mismatch_rows
+from simlab.serving.protocol import EngineError, Samples, SamplingParams
 
 Weights = tuple[TransformerConfig, Params]
 DEPTHS = 8
-LOOKED_AT = 4  # sequences whose hidden states are compared
+COMPARED = 4  # sequences with compared hidden states
 TABLES = ("engines", "samples", "pairs", "bins", "positions", "flips", "layers", "tokens", "failures")
 
 
 class Probe:
-    """Measures pair after pair; every table is written after every pair, so that a failure loses nothing."""
+    """Measure pair after pair; all tables are written after every pair, so a failure loses nothing."""
 
     def __init__(self, run: Run, rows: Rows | None = None, **labels: str):
-        """Write to `run`, behind `rows` that are there already; every row begins with `labels`."""
+        """Write to `run`, after existing `rows`; every row starts with `labels`."""
         self.run, self.labels = run, labels
         self.rows: Rows = {name: [] for name in TABLES} if rows is None else rows
 
@@ -32,38 +32,40 @@ class Probe:
         config: TransformerConfig,
         params: Params,
         prompts: np.ndarray,
-        samplers: Sequence[str],
-        scorers: Sequence[str],
-        sampling: Sampling,
+        sampling_engines: Sequence[str],
+        scoring_engines: Sequence[str],
+        sampling: SamplingParams,
     ) -> None:
-        """Let each of `samplers` answer `prompts` [N, P], and itself and each of `scorers` score that.
+        """Sample responses to `prompts` [N, P] and score them with the same and all scoring engines.
 
-        An engine scoring its own samples is decoding against prefill. One that fails is entered in
-        `failures`, and the others go on. A sampler lives as long as it samples, scorers until the end.
-        Raises `ValueError` for unknown names.
+        Scoring with the same engine compares decoding with prefill. A failing engine gets a row in
+        `failures`; the others continue. Scoring engines stay open until the end.
+
+        Raises:
+            ValueError: A name is unknown.
         """
         weights = config, params
-        for name in (*samplers, *scorers):
+        for name in (*sampling_engines, *scoring_engines):
             check_name(name)
         with contextlib.ExitStack() as stack:
-            kept = {name: self._opened(name, weights, stack) for name in dict.fromkeys(scorers)}
-            for name in self.run.track(list(dict.fromkeys(samplers)), "samplers"):
+            scoring = {name: self._open(name, weights, stack) for name in dict.fromkeys(scoring_engines)}
+            for name in self.run.track(list(dict.fromkeys(sampling_engines)), "sampling engines"):
                 with contextlib.ExitStack() as own:
-                    sampler = kept[name] if name in kept else self._opened(name, weights, own)
-                    if sampler is None:
+                    engine = scoring[name] if name in scoring else self._open(name, weights, own)
+                    if engine is None:
                         continue
-                    sampled = self._attempt(name, "generate", sampler.generate, prompts, sampling)
-                    if sampled is None:
+                    samples = self._attempt(name, "generate", engine.generate, prompts, sampling)
+                    if samples is None:
                         continue
-                    self._keep_samples(name, prompts, sampled)
-                    for scorer, engine in {name: sampler, **kept}.items():
-                        if engine is not None:
-                            self._pair(config, prompts, sampled, (name, sampler), (scorer, engine))
+                    self._add_samples(name, prompts, samples)
+                    for other_name, other in {name: engine, **scoring}.items():
+                        if other is not None:
+                            self._measure_pair(config, prompts, samples, (name, engine), (other_name, other))
                             self.write()
         self.write()
 
     def write(self) -> None:
-        """Write every table that has rows."""
+        """Write all tables with rows."""
         for name, rows in self.rows.items():
             if rows:
                 self.run.table(name, rows)
@@ -71,66 +73,66 @@ class Probe:
     def _add(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         self.rows[table] += [{**self.labels, **row} for row in rows]
 
-    def _opened(self, name: str, weights: Weights, stack: contextlib.ExitStack) -> Any:
-        """Return the engine with its weights, closed with `stack`; None if that fails."""
+    def _open(self, name: str, weights: Weights, stack: contextlib.ExitStack) -> Any:
+        """Return the engine with its weights, closed with `stack`; None if opening fails."""
         engine = self._attempt(name, "open", open_engine, name)
         if engine is None:
             return None
         if hasattr(engine, "close"):
             stack.callback(engine.close)
-        apart = self._attempt(name, "sync_weights", engine.sync_weights, *weights)
-        if apart is None:
+        parity_error = self._attempt(name, "sync_weights", engine.sync_weights, *weights)
+        if parity_error is None:
             return None
-        known = ", ".join(f"{key} {value}" for key, value in engine.describe().get("versions", {}).items())
-        self._add("engines", [{"engine": name, "probe_apart": apart, "versions": known}])
+        versions = ", ".join(f"{key} {value}" for key, value in engine.describe().get("versions", {}).items())
+        self._add("engines", [{"engine": name, "parity_error": parity_error, "versions": versions}])
         return engine
 
-    def _attempt(self, name: str, doing: str, work: Any, *arguments: Any) -> Any:
-        """Return what `work` returns, or None and a row of `failures`."""
+    def _attempt(self, name: str, operation: str, call: Any, *arguments: Any) -> Any:
+        """Return the result of `call`; on an `EngineError` add a row to `failures` and return None."""
         try:
-            return work(*arguments)
+            return call(*arguments)
         except EngineError as error:
-            self._add("failures", [{"engine": name, "during": doing, "error": str(error)}])
+            self._add("failures", [{"engine": name, "during": operation, "error": str(error)}])
             self.run.say(f"{name}: {error}")
             return None
 
-    def _keep_samples(self, sampler: str, prompts: np.ndarray, sampled: Sampled) -> None:
-        lengths = sampled.mask.sum(1)
+    def _add_samples(self, name: str, prompts: np.ndarray, samples: Samples) -> None:
+        lengths = samples.mask.sum(1)
         self._add(
             "samples",
             (
                 {
-                    "sampler": sampler,
+                    "sampling_engine": name,
                     "sequence": number,
                     "prompt": prompts[number].tolist(),
-                    "response": sampled.responses[number, : lengths[number]].tolist(),
+                    "response": samples.responses[number, : lengths[number]].tolist(),
                 }
                 for number in range(len(prompts))
             ),
         )
 
-    def _pair(
+    def _measure_pair(
         self,
         config: TransformerConfig,
         prompts: np.ndarray,
-        sampled: Sampled,
-        sampler: tuple[str, Any],
-        scorer: tuple[str, Any],
+        samples: Samples,
+        sampling: tuple[str, Any],
+        scoring: tuple[str, Any],
     ) -> None:
-        scored = self._attempt(scorer[0], "score", scorer[1].score, prompts, sampled.responses)
-        if scored is None:
+        scores = self._attempt(scoring[0], "score", scoring[1].score, prompts, samples.responses)
+        if scores is None:
             return
-        pair = {"sampler": sampler[0], "scorer": scorer[0]}
-        for table, rows in mismatch_rows(pair, prompts, sampled, scored).items():
+        pair = {"sampling_engine": sampling[0], "scoring_engine": scoring[0]}
+        for table, rows in build_mismatch_rows(pair, prompts, samples, scores).items():
             self._add(table, rows)
-        if sampler == scorer or not all(hasattr(engine, "hidden_states") for _, engine in (sampler, scorer)):
+        if sampling == scoring or not all(hasattr(each, "hidden_states") for _, each in (sampling, scoring)):
             return
         layers = config.num_hidden_layers
         depths = sorted({int(depth) for depth in np.linspace(1, layers, min(DEPTHS, layers)).round()})
-        tokens = np.concatenate([prompts, sampled.responses], axis=1)[:LOOKED_AT]
+        tokens = np.concatenate([prompts, samples.responses], axis=1)[:COMPARED]
         hidden = [
             self._attempt(name, "hidden_states", engine.hidden_states, tokens, depths)
-            for name, engine in (scorer, sampler)
+            for name, engine in (scoring, sampling)
         ]
         if hidden[0] is not None and hidden[1] is not None:
-            self._add("layers", divergence_rows(pair, hidden[0], hidden[1], depths))
+            self._add("layers", build_divergence_rows(pair, hidden[0], hidden[1], depths))

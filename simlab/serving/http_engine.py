@@ -1,4 +1,4 @@
-"""A server that speaks OpenAI's completions protocol over HTTP, as an engine of the lab."""
+"""An HTTP server with OpenAI's completions protocol as an engine."""
 
 import json
 import urllib.error
@@ -9,29 +9,30 @@ from typing import Any
 
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
     EngineError,
-    Sampled,
-    Sampling,
-    Scored,
+    EngineScores,
+    Samples,
+    SamplingParams,
     assert_parity,
-    checked_logps,
-    sampled,
+    build_samples,
+    check_logps,
 )
 
-# How vLLM writes a token where it was asked for `return_tokens_as_token_ids`.
+# vLLM's prefix of a token under `return_tokens_as_token_ids`.
 PREFIX = "token_id:"
 
 
 class HttpEngine:
-    """The server at `url` (up to and without `/v1`), asked for its `model`, its first one if not named.
+    """The server at `url` (without `/v1`) with its `model`, by default the first one.
 
-    Prompts go as token ids, one request each, up to `parallel` at a time; ids come back by vLLM's option
-    `return_tokens_as_token_ids`. Start vLLM with `--logprobs-mode raw_logprobs`. The protocol has no weights:
-    `sync_weights` only checks that those of the server are the given ones, up to `parity` nats. `timeout` is
-    in seconds, for each answer; `key` is sent as a bearer token.
+    Sends prompts as token ids, one request each, up to `parallel` at a time. Reads token ids with vLLM's
+    option `return_tokens_as_token_ids`. Start vLLM with `--logprobs-mode raw_logprobs`. The protocol cannot
+    load weights: `sync_weights` only checks that the server has the given ones, up to `parity` nats.
+    `timeout` is in seconds per request; `key` is sent as a bearer token.
     """
 
     def __init__(
@@ -44,106 +45,108 @@ class HttpEngine:
         parallel: int = 16,
         timeout: float = 600.0,
     ):
-        """Ask what is served. Raises `EngineError` for no server, or one without `model`."""
+        """Connect. Raises `EngineError` if the server is unreachable or lacks `model`."""
         self.url, self.key, self.parity, self.timeout = url.rstrip("/"), key, parity, timeout
         self.name = f"server {self.url}"
         self.parallel = parallel
-        served = [str(entry.get("id")) for entry in self._ask("models").get("data", [])]
+        served = [str(entry.get("id")) for entry in self._request("models").get("data", [])]
         if not served or (model is not None and model not in served):
             raise EngineError(
-                f"{self.name} does not serve {model or 'anything'!r}; it has: {', '.join(served)}"
+                f"model of {self.name} must be one of {', '.join(served) or 'none'}, got {model!r}."
             )
         self.model = model or served[0]
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return address and model."""
+    def describe(self) -> Mapping[str, Json]:
+        """Return URL and model."""
         return {"engine": "http", "url": self.url, "model": self.model}
 
     def sync_weights(self, config: TransformerConfig, params: Params) -> float:
-        """Send nothing; compare the probe of what is served with that of `params`."""
+        """Check the served weights against `params`; sends nothing."""
         return assert_parity(self, self.name, config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: Sampling) -> Sampled:
-        """Sample one response to each prompt, each with a seed of its own."""
+    def generate(self, prompts: np.ndarray, sampling: SamplingParams) -> Samples:
+        """Sample one response to each prompt, each with its own seed."""
 
         def respond(number: int) -> tuple[np.ndarray, np.ndarray]:
             choice = self._complete(
                 prompts[number],
-                max_tokens=sampling.length,
+                max_tokens=sampling.max_tokens,
                 temperature=float(sampling.temperature),
                 seed=sampling.seed * 2**20 + number,
-                stop_token_ids=[sampling.end],
+                stop_token_ids=[sampling.eos_token_id],
                 ignore_eos=True,
                 skip_special_tokens=False,
             )
-            tokens, logps = self._reported(choice)
-            if not 0 < len(tokens) <= sampling.length:
+            tokens, logps = self._parse_choice(choice)
+            if not 0 < len(tokens) <= sampling.max_tokens:
                 raise EngineError(
-                    f"{self.name} returned {len(tokens)} tokens, asked for 1 to {sampling.length}"
+                    f"{self.name} must return 1 to {sampling.max_tokens} tokens, got {len(tokens)}."
                 )
-            missing = sampling.length - len(tokens)
-            return np.pad(tokens, (0, missing), constant_values=sampling.pad), np.pad(logps, (0, missing))
+            missing = sampling.max_tokens - len(tokens)
+            return np.pad(tokens, (0, missing), constant_values=sampling.pad_token_id), np.pad(
+                logps, (0, missing)
+            )
 
-        tokens, logps = zip(*self._each(respond, len(prompts)), strict=True)
-        return sampled(self.name, np.stack(tokens), np.stack(logps), None, sampling, len(prompts))
+        tokens, logps = zip(*self._map(respond, len(prompts)), strict=True)
+        return build_samples(self.name, np.stack(tokens), np.stack(logps), None, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scored:
-        """Score in one pass: the prompt is echoed with its log-probs."""
+    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
+        """Score in one pass: the server echoes the prompt with its log-probs."""
         texts = np.concatenate([prompts, responses], axis=1)
 
-        def judge(number: int) -> np.ndarray:
+        def score_row(number: int) -> np.ndarray:
             choice = self._complete(texts[number], max_tokens=1, temperature=0.0, echo=True)
-            tokens, logps = self._reported(choice)
+            tokens, logps = self._parse_choice(choice)
             if not np.array_equal(tokens[: texts.shape[1]], texts[number]):
-                raise EngineError(f"{self.name} echoed other tokens than it was sent")
+                raise EngineError(f"{self.name} must echo the tokens it was sent; it returned others.")
             return logps[prompts.shape[1] : texts.shape[1]]
 
-        logps = np.stack(self._each(judge, len(texts)))
-        return Scored(checked_logps(self.name, logps, responses.shape), None)
+        logps = np.stack(self._map(score_row, len(texts)))
+        return EngineScores(check_logps(self.name, logps, responses.shape), None)
 
-    def _each(self, work: Any, count: int) -> list[Any]:
+    def _map(self, work: Any, count: int) -> list[Any]:
         with ThreadPoolExecutor(self.parallel) as pool:
             return list(pool.map(work, range(count)))
 
-    def _complete(self, prompt: np.ndarray, **options: Any) -> Any:
-        asked = {"model": self.model, "prompt": prompt.tolist(), "logprobs": 1, **options}
-        answer = self._ask("completions", {**asked, "return_tokens_as_token_ids": True})
+    def _complete(self, prompt: np.ndarray, **options: object) -> Any:
+        body = {"model": self.model, "prompt": prompt.tolist(), "logprobs": 1, **options}
+        reply = self._request("completions", {**body, "return_tokens_as_token_ids": True})
         try:
-            return answer["choices"][0]
+            return reply["choices"][0]
         except (KeyError, IndexError, TypeError):
-            raise EngineError(f"{self.name} returned no completion: {str(answer)[:200]}") from None
+            raise EngineError(f"{self.name} returned no completion: {str(reply)[:200]}") from None
 
-    def _reported(self, choice: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens and log-probabilities of a choice; a first token has none: NaN."""
-        found = choice.get("logprobs") or {}
-        names, logps = found.get("tokens"), found.get("token_logprobs")
+    def _parse_choice(self, choice: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return tokens and log-probabilities of a choice; NaN for a first token, which has none."""
+        reported = choice.get("logprobs") or {}
+        names, logps = reported.get("tokens"), reported.get("token_logprobs")
         if not names or not logps or len(names) != len(logps):
-            raise EngineError(f"{self.name} returned no log-probs for its tokens")
+            raise EngineError(f"{self.name} returned no log-probs.")
         if not all(name.startswith(PREFIX) for name in names):
             raise EngineError(
-                f"{self.name} returned token texts, no ids: it ignores return_tokens_as_token_ids"
+                f"{self.name} returned token texts, not ids. It must support return_tokens_as_token_ids."
             )
         tokens = np.asarray([int(name.removeprefix(PREFIX)) for name in names], np.int32)
         return tokens, np.asarray([np.nan if x is None else x for x in logps], np.float32)
 
-    def _ask(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
+    def _request(self, path: str, content: Mapping[str, Json] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"{self.url}/v1/{path}", body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-                return json.loads(answer.read())
+            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
+                return json.loads(reply.read())
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")[:300]
-            raise EngineError(f"{self.name} refused {path!r} with {error.code}: {said}") from error
+            message = error.read().decode(errors="replace")[:300]
+            raise EngineError(f"{self.name} rejected {path!r} with status {error.code}: {message}") from error
         except TimeoutError as error:
-            raise EngineError(f"{self.name} did not answer {path!r} within {self.timeout:g} s") from error
+            raise EngineError(f"{self.name} did not answer {path!r} within {self.timeout:g} s.") from error
         except (urllib.error.URLError, OSError) as error:
             raise EngineError(
-                f"{self.name} cannot be reached ({error}); start one with: vllm serve CHECKPOINT "
-                "--logprobs-mode raw_logprobs"
+                f"{self.name} is unreachable ({error}). "
+                "Start it: vllm serve CHECKPOINT --logprobs-mode raw_logprobs"
             ) from error
         except ValueError as error:
-            raise EngineError(f"{self.name} answered {path!r} with something else than JSON") from error
+            raise EngineError(f"{self.name} must answer {path!r} with JSON.") from error

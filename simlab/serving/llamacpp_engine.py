@@ -1,24 +1,23 @@
-"""llama.cpp, in an environment of its own, as an engine of the lab."""
+"""llama.cpp in its own environment as an engine."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from simlab.checkpoints.gguf_writer import save_gguf
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.served_engine import ServedEngine
 
 GGUF_PARITY = {"f32": 1e-3, "f16": 0.1, "bf16": 0.3, "q8_0": 0.3, "q5_0": 0.6, "q4_0": 1.5, "q4_1": 1.5}
-"""Nats by which a sync may move the probe, by the format of the matrices."""
+"""Tolerance of the parity check by the format of the matrices, nats."""
 
 
 class LlamaCppEngine(ServedEngine):
-    """llama.cpp in the environment of `python`, with matrices `stored` in one of its formats.
+    """llama.cpp in the environment of `python`, with matrices in the format `stored`; a context manager.
 
-    A context manager. It tells no experts. Sequences have up to `context` tokens; `timeout` is in seconds,
-    for each answer.
+    It does not report experts. Sequences have up to `context` tokens; `timeout` is in seconds per request.
     """
 
     server = "llamacpp_server.py"
@@ -27,14 +26,14 @@ class LlamaCppEngine(ServedEngine):
     def __init__(
         self, python: str | Path | None, *, stored: str = "q8_0", context: int = 512, timeout: float = 600.0
     ):
-        """Start the server. Raises `EngineError` saying how to install it if that fails."""
+        """Start the server. Raises `EngineError` with the install command if that fails."""
         parity, self.context = lookup(GGUF_PARITY, stored, "GGUF format"), context
         super().__init__(f"llamacpp {stored}", python, dtype=stored, parity=parity, timeout=timeout)
 
-    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
-        """Return the longest sequence too."""
-        return {**super().loading(config), "context": self.context}
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
+        """Return also the maximum sequence length."""
+        return {**super().get_load_options(config), "context": self.context}
 
-    def write(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
+    def write_weights(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
         """Write the weights as a GGUF file."""
         return save_gguf(folder / "policy.gguf", config, params, stored=self.dtype)

@@ -1,4 +1,4 @@
-"""Engines by name: the lab's own, and those of other frameworks in environments of their own."""
+"""Open engines by name: simlab's own, and those of other frameworks in separate environments."""
 
 import os
 import sys
@@ -16,35 +16,35 @@ from simlab.serving.transformers_engine import TransformersEngine
 from simlab.serving.vllm_engine import VllmEngine
 
 
-def interpreter(environment: str) -> Path:
-    """Return the Python of an environment: in the folder SIMLAB_VENVS, or where `make_env.py` puts it."""
+def find_interpreter(environment: str) -> Path:
+    """Return the Python of an environment in SIMLAB_VENVS, by default the directory of `make_env.py`."""
     home = Path(os.environ.get("SIMLAB_VENVS") or shop_root() / ".cache" / "venvs")
     return home / environment / "bin" / "python"
 
 
-def python_with(environment: str) -> Path:
-    """Return the Python of an environment, or this one, which may have its packages, where there is none."""
-    own = interpreter(environment)
+def find_python(environment: str) -> Path:
+    """Return the Python of an environment if it exists, else the current one, which may have its packages."""
+    own = find_interpreter(environment)
     return own if own.exists() else Path(sys.executable)
 
 
-def _vllm(formats: str) -> RealEngine:
+def _open_vllm(formats: str) -> RealEngine:
     dtype, _, kv_cache = formats.partition("+")
-    return VllmEngine(python_with("vllm"), dtype=dtype or "bfloat16", kv_cache=kv_cache or "auto")
+    return VllmEngine(find_python("vllm"), dtype=dtype or "bfloat16", kv_cache=kv_cache or "auto")
 
 
 ENGINE_KINDS: dict[str, Callable[[str], RealEngine]] = {
-    "transformers": lambda dtype: TransformersEngine(python_with("hf"), dtype=dtype or "float32"),
-    "vllm": _vllm,
-    "llamacpp": lambda stored: LlamaCppEngine(python_with("llamacpp"), stored=stored or "q8_0"),
+    "transformers": lambda dtype: TransformersEngine(find_python("hf"), dtype=dtype or "float32"),
+    "vllm": _open_vllm,
+    "llamacpp": lambda stored: LlamaCppEngine(find_python("llamacpp"), stored=stored or "q8_0"),
     "http": lambda address: HttpEngine(f"http:{address}"),
     "https": lambda address: HttpEngine(f"https:{address}"),
 }
-"""What stands before the colon of a real engine's name -> engine of what stands behind it."""
+"""Part of a real engine's name before the colon -> function of the part after it."""
 
 
 def check_name(name: str) -> None:
-    """Raise `ValueError` if `name` is no engine; nothing is started."""
+    """Raise `ValueError` if `name` is not an engine, without starting anything."""
     kind, colon, _ = name.partition(":")
     if colon:
         lookup(ENGINE_KINDS, kind, "kind of engine")
@@ -53,12 +53,15 @@ def check_name(name: str) -> None:
 
 
 def open_engine(name: str) -> RealEngine:
-    """Return `bf16` or any other engine of the lab, `vllm:bfloat16+fp8`, `transformers:float16`, or a URL.
+    """Return a simlab engine such as `bf16`, `vllm:bfloat16+fp8`, `transformers:float16`, or a URL.
 
-    Behind `vllm:` stand the format of weights and, after a `+`, that of the KV cache. Raises `ValueError` for
-    a name that is none, `EngineError` for an engine that does not start.
+    After `vllm:` come the format of the weights and, after a `+`, that of the KV cache.
+
+    Raises:
+        ValueError: The name is unknown.
+        EngineError: The engine does not start.
     """
     check_name(name)
     kind, colon, rest = name.partition(":")
-    # A probe measures how far an engine is; of the lab's own, no weights can get lost.
+    # A probe measures the distance of an engine; simlab's own cannot lose weights in a sync.
     return ENGINE_KINDS[kind](rest) if colon else JaxEngine(name, parity=float("inf"))

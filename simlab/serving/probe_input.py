@@ -1,4 +1,4 @@
-"""What a probe reads besides weights: prompts as rows, and the token that ends a response."""
+"""The input of a probe besides weights: prompts, and the token that ends a response."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from simlab.models.config import TransformerConfig
-from simlab.serving.open_engine import python_with
-from simlab.serving.prompts import as_rows, file_prompts, task_prompts
+from simlab.serving.open_engine import find_python
+from simlab.serving.prompts import load_task_prompts, read_prompt_file, stack_prompts
 from simlab.serving.transformers_engine import TransformersEngine
-from simlab.tasks.vocabulary import END, VOCABULARY_SIZE
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, VOCABULARY_SIZE
 
 
 def read_prompts(
@@ -20,35 +20,44 @@ def read_prompts(
     count: int,
     length: int | None,
 ) -> np.ndarray:
-    """Return prompts int32 [N, P] of a task or a file, exactly one of which is given.
+    """Return prompts int32 [N, P] of a task or a file; exactly one must be given.
 
-    Texts are encoded in the lab's vocabulary for a model over it, else by the checkpoint's tokenizer in the
-    environment of transformers. Raises `ValueError` for bad input, `EngineError` without that environment.
+    Models over simlab's vocabulary use its encoding, others the tokenizer of the checkpoint in the
+    environment of transformers.
+
+    Raises:
+        ValueError: The input is invalid.
+        EngineError: The environment is missing.
     """
     if (task is None) == (file is None):
-        raise ValueError("give either a task or a file of prompts")
+        raise ValueError("Give either --task or --prompts.")
     if config.vocab_size == VOCABULARY_SIZE:
-        found = task_prompts(task, count) if task is not None else file_prompts(file or "")
-        return as_rows(found, length)
-    with TransformersEngine(python_with("hf")) as tokenizer:
+        prompts = load_task_prompts(task, count) if task is not None else read_prompt_file(file or "")
+        return stack_prompts(prompts, length)
+    with TransformersEngine(find_python("hf")) as tokenizer:
 
         def encode(text: str) -> np.ndarray:
             return tokenizer.encode(checkpoint, text)
 
-        found = task_prompts(task, count, encode) if task is not None else file_prompts(file or "", encode)
-    return as_rows(found, length)
+        prompts = (
+            load_task_prompts(task, count, encode)
+            if task is not None
+            else read_prompt_file(file or "", encode)
+        )
+    return stack_prompts(prompts, length)
 
 
-def end_token(checkpoint: Path, config: TransformerConfig) -> int:
-    """Return the end token of the lab's vocabulary, or of a folder's `config.json`, the first of several.
+def find_eos_token_id(checkpoint: Path, config: TransformerConfig) -> int:
+    """Return the end token of simlab's vocabulary, or the (first) one in the `config.json` of the checkpoint.
 
-    Raises `ValueError` if the checkpoint does not say.
+    Raises:
+        ValueError: The checkpoint has none.
     """
     if config.vocab_size == VOCABULARY_SIZE:
-        return END
+        return EOS_TOKEN_ID
     file = Path(checkpoint) / "config.json"
-    ends = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
-    first = ends[0] if isinstance(ends, list) and ends else ends
+    ids = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    first = ids[0] if isinstance(ids, list) and ids else ids
     if type(first) is not int:
-        raise ValueError(f"{checkpoint} names no end token; give --end")
+        raise ValueError(f"{file} must have eos_token_id. Pass --end.")
     return first

@@ -1,7 +1,7 @@
-"""Rewards of texts: the lab's tasks, tasks of `reasoning-gym`, and answers that `math-verify` compares.
+"""Rewards of texts: tasks of simlab and `reasoning-gym`, and answers compared by `math-verify`.
 
-A question knows what the text of an answer to it earns. Questions are the task of a recipe, as a `TextTask`,
-whose rollouts come from a real engine, or from an emulated one behind the same protocol.
+A `TextTask` makes questions the task of a recipe whose rollouts come from a real engine, or from an emulated
+one with the same protocol.
 """
 
 import json
@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,137 +18,150 @@ from jax import Array
 from jax.core import Tracer
 
 from simlab.core.catalog import lookup
+from simlab.core.plugins import import_module
 from simlab.tasks import TASKS, Task
 from simlab.tasks.task import SPLITS
-from simlab.tasks.vocabulary import CHARACTERS, END, PAD, decode, encode
+from simlab.tasks.vocabulary import CHARACTERS, EOS_TOKEN_ID, PAD_TOKEN_ID, decode, encode
 
 
 @dataclass(frozen=True)
 class Question:
-    """A text, and the reward in [0, 1] of the text of an answer to it."""
+    """A text, and the reward in [0, 1] of an answer text."""
 
     text: str
     reward: Callable[[str], float]
 
 
-def questions(name: str, count: int, split: str = "train") -> list[Question]:
-    """Return up to `count` questions: of a task of the lab, `reasoning-gym:NAME`, `math-verify:FILE`.
+def load_questions(name: str, count: int, split: str = "train") -> list[Question]:
+    """Return up to `count` questions of a simlab task, `reasoning-gym:NAME` or `math-verify:FILE`.
 
-    Raises `ValueError` for a name that is none, and where the package is not installed.
+    Raises:
+        ValueError: The name is unknown, or its package is not installed.
     """
     kind, colon, rest = name.partition(":")
     if colon:
         return lookup(QUESTIONS, kind, "kind of question")(rest, count, split)
-    return lab_questions(name, count, split)
+    return load_task_questions(name, count, split)
 
 
-def lab_questions(name: str, count: int, split: str = "train") -> list[Question]:
-    """Return questions of a task of the lab; an answer that its vocabulary cannot write earns nothing."""
+def load_task_questions(name: str, count: int, split: str = "train") -> list[Question]:
+    """Return questions of a simlab task; answers outside its vocabulary get no reward."""
     task = lookup(TASKS, name, "task")()
     return [
-        Question(decode(prompt), partial(_checked, task, prompt)) for prompt in task.prompt_set(split)[:count]
+        Question(decode(prompt), partial(_check_text, task, prompt))
+        for prompt in task.prompt_set(split)[:count]
     ]
 
 
-def _checked(task: Task, prompt: np.ndarray, answer: str) -> float:
+def _check_text(task: Task, prompt: np.ndarray, answer: str) -> float:
     try:
-        tokens = encode(answer + CHARACTERS[END])[: task.response_length]
+        tokens = encode(answer + CHARACTERS[EOS_TOKEN_ID])[: task.response_length]
     except ValueError:
         return 0.0
-    padding = np.full(task.response_length - len(tokens), PAD, np.int32)
+    padding = np.full(task.response_length - len(tokens), PAD_TOKEN_ID, np.int32)
     return float(task.check(np.concatenate([prompt, tokens, padding])))
 
 
-def gym_questions(name: str, count: int, split: str = "train", **options: Any) -> list[Question]:
+def load_gym_questions(name: str, count: int, split: str = "train", **options: object) -> list[Question]:
     """Return questions of a task of reasoning-gym with its `options`; the splits are two of its seeds.
 
-    Scored is what stands between the last `<answer>` and its end, or the whole answer; an answer that has the
-    right one in it earns a part. A scorer may evaluate what an answer says, and has no limit of time.
+    EngineScores the text inside the last `<answer>` tag, or the complete answer; an answer that contains the
+    correct one gets a partial reward. A scorer may evaluate the answer, without a time limit.
     """
-    gym = _package("reasoning_gym", "reasoning-gym")
+    gym = _import_package("reasoning_gym", "reasoning-gym")
     lookup(gym.factory.DATASETS, name, "task of reasoning-gym")
-    # Held-out questions are those of a probe.
+    # A probe uses the held-out questions.
     dataset = gym.create_dataset(name, size=count, seed=int(split != "held_out"), **options)
 
     def reward(entry: dict[str, Any], answer: str) -> float:
-        said = gym.utils.extract_answer(answer)
+        extracted = gym.utils.extract_answer(answer)
         try:
-            return float(dataset.score_answer(answer=answer.strip() if said is None else said, entry=entry))
-        except Exception:  # some scorers raise whatever comes up when they cannot read an answer
+            return float(
+                dataset.score_answer(answer=answer.strip() if extracted is None else extracted, entry=entry)
+            )
+        except Exception:  # some scorers raise arbitrary errors for unreadable answers
             return 0.0
 
     return [Question(entry["question"], partial(reward, entry)) for entry in dataset]
 
 
-def math_questions(file: str | Path, count: int, split: str = "train") -> list[Question]:
-    """Return the first questions of `file`, of one JSON object with `question` and `answer` per line.
+def load_math_questions(file: str | Path, count: int, split: str = "train") -> list[Question]:
+    """Return the first questions of `file`, one JSON object with `question` and `answer` per line.
 
-    An answer earns 1 if math-verify finds it equal to the right one, as LaTeX or plain, else 0. A file is one
-    split, whatever is asked for. Raises `ValueError` naming a line without them.
+    The reward is 1 if math-verify finds an answer equal to the correct one, as LaTeX or plain text, else 0.
+    The file serves as every split.
+
+    Raises:
+        ValueError: A line lacks a question or a readable answer, or math-verify is not installed.
     """
     del split
-    verify = _package("math_verify", "math-verify")
-    found = []
+    verify = _import_package("math_verify", "math-verify")
+    questions = []
     for number, line in enumerate(Path(file).read_text().splitlines()[:count], 1):
         try:
             entry = json.loads(line)
-            right = verify.parse(entry["answer"])
+            answer = verify.parse(entry["answer"])
             text = entry["question"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}, line {number}: no question with its answer ({error})") from error
-        if not right:
-            raise ValueError(f"{file}, line {number}: math-verify reads no answer in {entry['answer']!r}")
-        # The order matters: an inequality may answer an interval, but not the other way round.
-        found.append(
-            Question(text, lambda said, right=right: float(verify.verify(right, verify.parse(said))))
+            raise ValueError(f"{file}, line {number} must have question and answer ({error}).") from error
+        if not answer:
+            raise ValueError(
+                f"{file}, line {number}: math-verify must find an answer in {entry['answer']!r}."
+            )
+        # The order matters: an inequality may answer an interval, not the reverse.
+        questions.append(
+            Question(text, lambda text, answer=answer: float(verify.verify(answer, verify.parse(text))))
         )
-    return found
+    return questions
 
 
 QUESTIONS: dict[str, Callable[[str, int, str], list[Question]]] = {
-    "reasoning-gym": gym_questions,
-    "math-verify": math_questions,
+    "reasoning-gym": load_gym_questions,
+    "math-verify": load_math_questions,
 }
-"""What stands before the colon of a name -> questions of what stands behind it."""
+"""Part of a name before the colon -> function of the part after it."""
 
 
-def _package(module: str, name: str) -> Any:
+def _import_package(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ValueError(f"{name} is not installed ({error}); install it with: pip install {name}") from None
+        raise ValueError(f"{name} is not installed ({error}). Install: pip install {name}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Questions as rows of tokens, equally long, and rewards of the texts that responses spell.
+    """Questions as rows of tokens of equal length, with rewards of the texts of responses.
 
-    The task of a recipe whose rollouts are `simlab.serving.real_training.real_step`'s: texts are scored
-    outside compiled programs. `real_step(JaxEngine(...))` is the twin with an emulated sampler. The first
-    `held_out_size` questions are the held-out split; there are no demonstrations.
+    The rollouts of its recipe must come from `simlab.serving.real_training.engine_rollout`, with a real
+    engine or a `JaxEngine`, since texts are scored outside compiled functions. The first `held_out_size`
+    questions are the held-out split. There are no demonstrations.
     """
 
-    asked: tuple[Question, ...]
+    questions: tuple[Question, ...]
     rows: tuple[tuple[int, ...], ...]
-    longest: int
-    spell: Callable[[np.ndarray], str]
-    end: int = END
-    pad: int = PAD
+    max_tokens: int
+    decode: Callable[[np.ndarray], str]
+    eos_token_id: int = EOS_TOKEN_ID
+    pad_token_id: int = PAD_TOKEN_ID
 
     def __post_init__(self):
-        """Refuse a task without training questions; a response may be longer than one of the lab's."""
+        """Reject a task without training questions; responses may be longer than those of other tasks."""
         if not 0 <= self.held_out_size < len(self.rows):
-            raise ValueError(f"{self.held_out_size} held-out of {len(self.rows)} questions of one length")
+            raise ValueError(
+                f"held_out must be at least 0 and below the {len(self.rows)} questions of one length, "
+                f"got {self.held_out_size}."
+            )
 
     @property
     def problem_count(self) -> int:
         """Number of questions."""
-        return len(self.asked)
+        return len(self.questions)
 
     @property
     def response_length(self) -> int:
-        """Longest response, its end token included."""
-        return self.longest
+        """Maximum length of a response with its end token."""
+        return self.max_tokens
 
     @property
     def prompt_length(self) -> int:
@@ -158,7 +170,7 @@ class TextTask(Task):
 
     def problem(self, number: int) -> str:
         """Return a question."""
-        return self.asked[number].text
+        return self.questions[number].text
 
     def prompt_set(self, split: str = "train") -> np.ndarray:
         """Return all prompts of a split, int32 `[size, P]`."""
@@ -167,57 +179,59 @@ class TextTask(Task):
         return rows[self.held_out_size :] if split == "train" else rows[: self.held_out_size]
 
     def check(self, tokens: Array) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return the reward of `tokens [..., P + T]`, what stands before the first end token."""
+        """Return the reward of `tokens [..., P + T]`, up to the first end token."""
         if isinstance(tokens, Tracer):
-            raise ValueError("texts are scored outside compiled programs; sample with real_step")
+            raise ValueError("Texts cannot be scored inside compiled functions. Sample with engine_rollout.")
         rows = np.asarray(tokens)
-        earned = [self._earned(row) for row in rows.reshape(-1, rows.shape[-1])]
-        return jnp.asarray(np.asarray(earned, np.float32).reshape(rows.shape[:-1]))
+        rewards = [self._compute_reward(row) for row in rows.reshape(-1, rows.shape[-1])]
+        return jnp.asarray(np.asarray(rewards, np.float32).reshape(rows.shape[:-1]))
 
-    def _earned(self, row: np.ndarray) -> float:
+    def _compute_reward(self, row: np.ndarray) -> float:
         response = row[self.prompt_length :]
-        said = response[: np.argmax(np.append(response, self.end) == self.end)]
-        return self._by_row[tuple(row[: self.prompt_length].tolist())].reward(self.spell(said))
+        answer = response[: np.argmax(np.append(response, self.eos_token_id) == self.eos_token_id)]
+        return self._by_row[tuple(row[: self.prompt_length].tolist())].reward(self.decode(answer))
 
     @cached_property
     def _by_row(self) -> dict[tuple[int, ...], Question]:
-        return dict(zip(self.rows, self.asked, strict=True))
+        return dict(zip(self.rows, self.questions, strict=True))
 
-    def reward(self, prompt: Array, response: Array) -> Array:  # noqa: ARG002 - it refuses
-        """Refuse: only whole batches are scored, by `check`."""
-        raise ValueError("a text has no reward on the device; see check")
+    def reward(self, prompt: Array, response: Array) -> Array:  # noqa: ARG002 - it raises
+        """Raise `ValueError`: `check` scores complete batches."""
+        raise ValueError("Texts cannot be scored on the device. Use check.")
 
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - it refuses
-        """Refuse: questions come without demonstrations."""
-        raise ValueError("questions have no demonstrations, so no policy can be warm-started on them")
+    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - it raises
+        """Raise `ValueError`: questions have no demonstrations."""
+        raise ValueError("Questions have no demonstrations, so they cannot train a warm start.")
 
 
-def text_task(
-    asked: Sequence[Question],
-    longest: int,
+def build_text_task(
+    questions: Sequence[Question],
+    max_tokens: int,
     *,
     encode: Callable[[str], np.ndarray] = encode,
     decode: Callable[[np.ndarray], str] = decode,
-    end: int = END,
-    pad: int = PAD,
+    eos_token_id: int = EOS_TOKEN_ID,
+    pad_token_id: int = PAD_TOKEN_ID,
     held_out: int = 0,
 ) -> TextTask:
-    """Return questions as a task with responses of up to `longest` tokens.
+    """Return questions as a task with responses of up to `max_tokens` tokens.
 
-    `encode` and `decode` are the tokenizer's, `end` and `pad` its tokens; by default those of the lab.
-    Engines read rows of one length: questions of another length than the commonest, in tokens, are left out.
-    Raises `ValueError` when none is left beside the `held_out`.
+    The tokenizer defaults to simlab's. Engines read rows of one length, so only the questions with the most
+    common number of tokens are used.
+
+    Raises:
+        ValueError: None of them remain besides the `held_out` ones.
     """
-    rows = [tuple(int(token) for token in encode(question.text)) for question in asked]
-    width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
-    kept = [(question, row) for question, row in zip(asked, rows, strict=True) if len(row) == width]
+    rows = [tuple(int(token) for token in encode(question.text)) for question in questions]
+    length = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+    chosen = [(question, row) for question, row in zip(questions, rows, strict=True) if len(row) == length]
     return TextTask(
-        asked=tuple(question for question, _ in kept),
-        rows=tuple(row for _, row in kept),
-        longest=longest,
-        spell=decode,
-        end=end,
-        pad=pad,
+        questions=tuple(question for question, _ in chosen),
+        rows=tuple(row for _, row in chosen),
+        max_tokens=max_tokens,
+        decode=decode,
+        eos_token_id=eos_token_id,
+        pad_token_id=pad_token_id,
         held_out_size=held_out,
-        train_size=len(kept) - held_out,
+        train_size=len(chosen) - held_out,
     )

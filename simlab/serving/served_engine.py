@@ -1,51 +1,52 @@
-"""An engine of another framework: weights go there as a checkpoint, tokens through a pipe or as they are."""
+"""Engines of other frameworks: weights travel as a checkpoint, tokens through a pipe or in process."""
 
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from simlab.checkpoints.checkpoint_writer import save_checkpoint
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
     EngineError,
-    Sampled,
-    Sampling,
-    Scored,
+    EngineScores,
+    Samples,
+    SamplingParams,
     assert_parity,
-    checked_logps,
-    refuse_without_weights,
-    sampled,
+    build_samples,
+    check_logps,
+    raise_without_weights,
 )
-from simlab.serving.server_process import ServerHere, ServerProcess
+from simlab.serving.server_process import InProcessServer, ServerProcess
 from simlab.serving.servers.messages import Message
 
 SERVERS = Path(__file__).with_name("servers")
 
 PARITY = {"float32": 1e-3, "bfloat16": 0.3, "float16": 0.1}
-"""Nats by which a sync may move the probe, by storage; a broken one moves it by more than one."""
+"""Tolerance of the parity check by the format of weights, nats; a corrupt sync exceeds 1 nat."""
 
 
 class ServedEngine:
-    """What the engines of other frameworks have in common; a context manager.
+    """Base of the engines of other frameworks; a context manager.
 
-    A subclass names its `server`, a file beside this one, and how to `install` what that imports. `python` is
-    the interpreter of an environment that has it; None computes in this process.
+    A subclass sets `server`, a file of `simlab/serving/servers`, and `install`, the command that installs its
+    imports. `python` is the interpreter of an environment that has them; None computes in this process.
     """
 
     server: str
     install: str
 
     def __init__(self, name: str, python: str | Path | None, *, dtype: str, parity: float, timeout: float):
-        """Start the server. Raises `EngineError` saying how to install it if that fails."""
+        """Start the server. Raises `EngineError` with the install command if that fails."""
         self.name, self.dtype, self.parity, self._loaded = name, dtype, parity, False
         self._folder = tempfile.TemporaryDirectory(prefix="simlab-")
         script = SERVERS / self.server
         self._server = (
-            ServerHere(script, name, self.install)
+            InProcessServer(script, name, self.install)
             if python is None
             else ServerProcess([str(python), str(script)], name, self.install, timeout)
         )
@@ -53,61 +54,62 @@ class ServedEngine:
             self.versions = self._server.call("describe")[0]
         except EngineError as error:
             self.close()
-            raise EngineError(f"{error}; install it with: {self.install}") from error
+            raise EngineError(f"{error} Install: {self.install}") from error
 
     def __enter__(self) -> Self:
         """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the server and remove its checkpoint."""
+        """Stop the server and remove its checkpoint."""
         self.close()
 
     def close(self) -> None:
-        """End the server and remove its checkpoint; a second call does nothing."""
+        """Stop the server and remove its checkpoint; idempotent."""
         self._server.close()
         self._folder.cleanup()
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return name, storage and versions."""
+    def describe(self) -> Mapping[str, Json]:
+        """Return name, format of weights and versions."""
         return {"engine": self.name, "dtype": self.dtype, "versions": self.versions}
 
-    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
-        """Return what the server is told of a checkpoint of `config`, besides its folder."""
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
+        """Return the options of the server's `load` besides the directory."""
         del config
         return {"dtype": self.dtype}
 
-    def write(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
-        """Write the weights into `folder` and return what the server is to load."""
+    def write_weights(self, folder: Path, config: TransformerConfig, params: Params) -> Path:
+        """Write the weights into `folder` and return the path to load."""
         return save_checkpoint(folder / "policy", config, params, dtype=self.dtype)
 
     def sync_weights(self, config: TransformerConfig, params: Params) -> float:
-        """Write a checkpoint, have it loaded, and compare the probe."""
-        written = self.write(Path(self._folder.name), config, params)
-        self._server.call("load", folder=str(written), **self.loading(config))
+        """Write a checkpoint, load it, and run the parity check."""
+        path = self.write_weights(Path(self._folder.name), config, params)
+        self._server.call("load", folder=str(path), **self.get_load_options(config))
         self._loaded = True
         return assert_parity(self, self.name, config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: Sampling) -> Sampled:
-        """Sample token by token from its cache."""
+    def generate(self, prompts: np.ndarray, sampling: SamplingParams) -> Samples:
+        """Sample token by token with a KV cache."""
         options = {
-            "length": sampling.length,
+            "max_tokens": sampling.max_tokens,
             "temperature": float(sampling.temperature),
             "seed": sampling.seed,
-            "end": sampling.end,
-            "pad": sampling.pad,
+            "eos_token_id": sampling.eos_token_id,
+            "pad_token_id": sampling.pad_token_id,
         }
-        _, found = self._ask("generate", {"prompts": prompts}, **options)
-        experts = found.get("experts")
-        return sampled(self.name, found["tokens"], found["logps"], experts, sampling, len(prompts))
+        _, arrays = self._call("generate", {"prompts": prompts}, **options)
+        experts = arrays.get("routed_experts")
+        return build_samples(self.name, arrays["tokens"], arrays["logps"], experts, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> Scored:
+    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
         """Score in one pass."""
         tokens = np.concatenate([prompts, responses], axis=1)
-        _, found = self._ask("score", {"tokens": tokens, "first": np.asarray(prompts.shape[1])})
-        return Scored(checked_logps(self.name, found["logps"], responses.shape), found.get("experts"))
+        _, arrays = self._call("score", {"tokens": tokens, "first": np.asarray(prompts.shape[1])})
+        logps = check_logps(self.name, arrays["logps"], responses.shape)
+        return EngineScores(logps, arrays.get("routed_experts"))
 
-    def _ask(self, do: str, arrays: Mapping[str, np.ndarray], **header: Any) -> Message:
+    def _call(self, do: str, arrays: Mapping[str, np.ndarray], **header: object) -> Message:
         if not self._loaded:
-            refuse_without_weights(self.name)
+            raise_without_weights(self.name)
         return self._server.call(do, arrays, **header)

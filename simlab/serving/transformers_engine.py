@@ -1,4 +1,4 @@
-"""Hugging Face transformers, in an environment of its own, as an engine of the lab."""
+"""Hugging Face transformers in its own environment as an engine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,25 +12,25 @@ from simlab.serving.served_engine import PARITY, ServedEngine
 class TransformersEngine(ServedEngine):
     """transformers in the environment of `python`, with weights as `dtype`; a context manager.
 
-    `timeout` is in seconds, for each answer.
+    `timeout` is in seconds per request.
     """
 
     server = "transformers_server.py"
     install = "python scripts/make_env.py hf"
 
     def __init__(self, python: str | Path | None, *, dtype: str = "float32", timeout: float = 600.0):
-        """Start the server. Raises `EngineError` saying how to install it if that fails."""
+        """Start the server. Raises `EngineError` with the install command if that fails."""
         parity = lookup(PARITY, dtype, "dtype")
         super().__init__(f"transformers {dtype}", python, dtype=dtype, parity=parity, timeout=timeout)
 
     def encode(self, folder: str | Path, text: str) -> np.ndarray:
-        """Return the tokens of `text`, by the tokenizer of a checkpoint; needs no weights."""
+        """Return the tokens of `text` with the tokenizer of a checkpoint; needs no weights."""
         return self._server.call("encode", folder=str(folder), text=text)[1]["tokens"]
 
     def decode(self, folder: str | Path, tokens: np.ndarray) -> str:
-        """Return the text of one row of tokens without special ones, by the tokenizer of a checkpoint."""
+        """Return the text of one row of tokens without special tokens, with the tokenizer of a checkpoint."""
         return self._server.call("decode", {"tokens": tokens}, folder=str(folder))[0]["text"]
 
     def hidden_states(self, tokens: np.ndarray, depths: Sequence[int]) -> np.ndarray:
-        """Return what the head would read behind each of `depths` layers: [depths, B, S, D]."""
-        return self._ask("hidden", {"tokens": tokens, "depths": np.asarray(depths)})[1]["hidden"]
+        """Return the normed hidden states after each of `depths` layers, [depths, B, S, D]."""
+        return self._call("hidden", {"tokens": tokens, "depths": np.asarray(depths)})[1]["hidden"]

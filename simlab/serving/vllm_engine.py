@@ -1,30 +1,34 @@
-"""vLLM as an engine of the lab: in an environment of its own, or in this process."""
+"""vLLM as an engine, in its own environment or in this process."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from simlab.checkpoints.checkpoint_writer import W8A8
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.models.config import TransformerConfig
 from simlab.serving.served_engine import PARITY, ServedEngine
 
 WEIGHTS = {**PARITY, W8A8: 1.0}
-"""Formats of weights, and the nats by which a sync may move the probe; w8a8 computes in BF16 around int8."""
+"""Tolerance of the parity check by the format of weights, nats; w8a8 computes in BF16 around int8."""
 
 KV_CACHES = {"auto": 0.0, "fp8": 0.5, "fp8_e5m2": 0.7}
-"""Formats of keys and values, and the nats by which each may move the probe of a sync further."""
+"""Additional tolerance of the parity check by the format of keys and values, nats."""
 
 
 class VllmEngine(ServedEngine):
-    """vLLM in the environment of `python`, in this process if that is None; a context manager.
+    """vLLM in the environment of `python`, or in this process if that is None; a context manager.
 
-    Weights and activations are `dtype`, keys and values that too or `kv_cache`; `w8a8` is int8 of
-    compressed-tensors in the products of projections, experts excepted, and BF16 elsewhere. Other weights of
-    one config are reloaded in place, those of `w8a8` into a new engine. `repack` False leaves reloaded
-    experts and tied heads as vLLM 0.32 on a CPU has them, corrupt and stale, which the parity of the sync
-    finds; `parity` sets what it allows, in nats. `timeout` is in seconds, for each answer.
+    Args:
+        python: Interpreter of an environment with vLLM.
+        dtype: Format of weights and activations. `w8a8` is int8 of compressed-tensors in the projections
+            except experts, and BF16 elsewhere.
+        kv_cache: Format of keys and values; `auto` uses `dtype`.
+        repack: Whether to repair experts and tied heads after a reload in place. vLLM 0.32 on a CPU leaves
+            them corrupt and stale, which the parity check detects. `w8a8` reloads into a new engine.
+        parity: Tolerance of the parity check, nats; by default that of `dtype` and `kv_cache`.
+        timeout: Maximum time per request, seconds.
     """
 
     server = "vllm_server.py"
@@ -40,19 +44,19 @@ class VllmEngine(ServedEngine):
         parity: float | None = None,
         timeout: float = 600.0,
     ):
-        """Start the server. Raises `EngineError` saying how to install it if that fails."""
-        usual = lookup(WEIGHTS, dtype, "dtype") + lookup(KV_CACHES, kv_cache, "KV cache")
-        parity = usual if parity is None else parity
+        """Start the server. Raises `EngineError` with the install command if that fails."""
+        default = lookup(WEIGHTS, dtype, "dtype") + lookup(KV_CACHES, kv_cache, "KV cache")
+        parity = default if parity is None else parity
         self.kv_cache, self.repack = kv_cache, repack
         name = f"vllm {dtype}" + ("" if kv_cache == "auto" else f" kv {kv_cache}")
         super().__init__(name, python, dtype=dtype, parity=parity, timeout=timeout)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Json]:
         """Return name, storage, versions, and the format of keys and values."""
         return {**super().describe(), "kv_cache": self.kv_cache}
 
-    def loading(self, config: TransformerConfig) -> Mapping[str, Any]:
-        """Return what decides whether a checkpoint can be reloaded in place, and how."""
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
+        """Return the options that decide whether and how a checkpoint is reloaded in place."""
         dtype = "bfloat16" if self.dtype == W8A8 else self.dtype
         return {
             "dtype": dtype,

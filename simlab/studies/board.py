@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from simlab.core.experiment import Experiment
-from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.manifest import MANIFEST_NAME, Json, Manifest
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.loading import load_claims, load_experiments, load_papers
@@ -48,7 +48,7 @@ class Row:
     finished: str = ""
     minutes: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Json]:
         """Return the row as plain values."""
         return asdict(self)
 
@@ -73,7 +73,7 @@ def board(folder: Path | None = None) -> Board:
     return Board(_adjusted(rows), problems)
 
 
-def stored(folder: Path | None = None) -> list[tuple[Experiment, dict[str, Any]]]:
+def stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
     """Return the experiments with a stored result, and its manifest, in the order of `EXPERIMENTS`."""
     return [(experiment, results.manifest) for experiment, results in _results(folder)]
 
@@ -96,9 +96,8 @@ def decided(experiment: Experiment, results: Results) -> list[Evidence]:
     """
     manifest = results.manifest
     try:
-        found: Sequence[Evidence] = (
-            experiment.collect_evidence(results) if experiment.collect_evidence else ()
-        )
+        collect = experiment.collect_evidence
+        found = cast(Sequence[Evidence], collect(results) if collect else ())
     except (KeyError, FileNotFoundError, IndexError) as error:
         raise ValueError(f"{experiment.name} cannot decide from its tables: {error!r}") from error
     claims = load_claims()

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from simlab.core.manifest import Json
 from simlab.studies.records import Claim, Criterion, ExactCheck
 
 Checks = list[tuple[str, Criterion]]
@@ -21,12 +21,12 @@ def exact_checks(claims: Mapping[str, Claim]) -> Checks:
     ]
 
 
-def compute_rows(checks: Iterable[tuple[str, Criterion]]) -> list[dict[str, Any]]:
+def compute_rows(checks: Iterable[tuple[str, Criterion]]) -> list[dict[str, Json]]:
     """Return `compute_row` of each."""
     return [compute_row(*check) for check in checks]
 
 
-def compute_row(claim: str, criterion: Criterion) -> dict[str, Any]:
+def compute_row(claim: str, criterion: Criterion) -> dict[str, Json]:
     """Return claim, equation, residual, tightness, verdict, seconds, note, statement, rule of one check."""
     assert isinstance(criterion.estimand, ExactCheck)
     start = time.perf_counter()

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from simlab.core.manifest import Json
 from simlab.core.streams import stream
 from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES
@@ -19,10 +19,10 @@ from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
 from simlab.rollout import Sampler, Trajectory, generate
 from simlab.studies.attribution import between, differing, grouped, shapley, subsets
-from simlab.tasks import END, PAD, Task
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, Task
 from simlab.tasks.vocabulary import decode
 
-Row = dict[str, Any]
+Row = dict[str, Json]
 Track = Callable[[Iterable, str, int], Iterable]
 
 
@@ -56,8 +56,8 @@ class Subject:
             self.task.check,
             group_size=self.group_size,
             length=self.task.response_length,
-            end=END,
-            pad=PAD,
+            end=EOS_TOKEN_ID,
+            pad=PAD_TOKEN_ID,
         )
 
     def score(self, engine: Engine, params: Params | None = None) -> np.ndarray:

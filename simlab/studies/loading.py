@@ -4,11 +4,11 @@ simlab does not know the texts of claims: `experiments` and `experiments.papers`
 """
 
 from collections.abc import Mapping
-from importlib import import_module
 
 from simlab.core.catalog import lookup
 from simlab.core.experiment import Experiment
 from simlab.core.paths import open_shop
+from simlab.core.plugins import import_module
 from simlab.studies.records import Claim
 
 

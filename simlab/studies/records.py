@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.studies.estimands import Estimand
 from simlab.studies.statistics import Direction, Interval
 from simlab.theory.residual import Residual
@@ -227,7 +228,7 @@ class Evidence:
     note: str = ""
     level: float = 0.95
     experiment: str = ""
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Reject what no board could show."""

@@ -1,57 +1,71 @@
-"""The board as one page of HTML that needs nothing else: no network, no other file."""
+"""The claims board as a page with interactive effects, and a folder of pictures beside it; no network."""
 
 import base64
+import gzip
 import json
 import re
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any, get_args
+from typing import get_args
 
 from simlab.core.experiment import Experiment
+from simlab.core.manifest import Manifest
 from simlab.core.paths import open_shop
-from simlab.studies.board import WORDS, Board, Row, board, counts, stored
+from simlab.core.plugins import import_module
+from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, stored
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
 
-LARGEST = 1_000_000
-"""Bytes of a figure's file above which the other format is taken, or none."""
+NO_TRAINING: dict[Kind, str] = {"identity": "exact sums", "measurement": "no training"}
+"""Regimes of claims that need no training runs."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of the catalog: what it shows, its experiment, its file as a data URI, and the paper's."""
+    """A figure of the catalog: what it shows, its experiment, its PNG file, and its name in a paper."""
 
     name: str
     experiment: str
     caption: str
-    image: str | None
+    image: Path
     paper: str = ""
 
 
 def write_report(path: Path, results: Path | None = None, figures: Path | None = None) -> Board:
-    """Write the page to `path` and return the board on it.
+    """Write the page to `path`, its pictures to the folder `NAME_files` beside it, and return the board.
 
-    `results` holds one folder per experiment and `figures` the drawn files; by default those that travel with
-    the code. Equal inputs give equal bytes.
+    Args:
+        path: file of the page.
+        results: one folder per experiment; default the results shipped with the code.
+        figures: PNG files of drawn figures; default those shipped with the code.
     """
     found = board(results)
     experiments = [each for each in stored(results) if each[0].claims]
-    path.write_text(page(found, experiments, drawn(figures)), encoding="utf-8")
+    present = {experiment.name for experiment, _ in experiments}
+    shown = [figure for figure in drawn(figures) if figure.experiment in present]
+    pictures = path.with_name(f"{path.stem}_files")
+    pictures.mkdir(parents=True, exist_ok=True)
+    for figure in shown:
+        shutil.copyfile(figure.image, pictures / figure.image.name)
+    path.write_text(page(found, experiments, shown, pictures.name), encoding="utf-8")
     return found
 
 
 def page(
-    found: Board, experiments: Sequence[tuple[Experiment, dict[str, Any]]], figures: Sequence[Drawn]
+    found: Board,
+    experiments: Sequence[tuple[Experiment, Manifest]],
+    shown: Sequence[Drawn],
+    pictures: str,
 ) -> str:
-    """Return the HTML of the board, of experiments with their manifests, and of their figures."""
+    """Return the HTML of the board, of experiments with manifests, and of figures in folder `pictures`."""
     rows = found.rows
     *_, ours = papers = load_papers()
-    present = {experiment.name for experiment, _ in experiments}
-    shown = [figure for figure in figures if figure.image and figure.experiment in present]
     parts = resources.files("simlab.studies") / "page"
     commits = sorted({str(manifest["commit"])[:12] for _, manifest in experiments})
     return Template((parts / "page.html").read_text("utf-8")).substitute(
@@ -63,32 +77,37 @@ def page(
         papers=_options(papers),
         verdicts=_options(WORDS),
         kinds=_options(get_args(Kind)),
+        regimes=_options(sorted({_regime(row) for row in rows})),
         rows=_lines(_claim(row, _figures_of(row, shown)) for row in rows),
-        forest=_lines(map(_strip, rows)),
-        figures=_lines(_figure(figure, rows) for figure in shown),
+        effects=_script_json([_effect(row) for row in rows if _has_interval(row)]),
+        plotly=_plotly(),
+        figures=_lines(_figure(figure, rows, pictures) for figure in shown),
         experiments=_lines(_experiment(*each, rows) for each in experiments),
         footer=f"Results of commits {', '.join(commits) or 'none'}. Made by <code>simlab report</code>.",
     )
 
 
 def drawn(folder: Path | None = None) -> list[Drawn]:
-    """Return the figures of the catalog, each with the smaller of its files in `folder`."""
-    place = folder or open_shop() / "figures" / "out"
-    open_shop()
+    """Return the figures of the catalog that have a PNG file in `folder`."""
+    root = open_shop()
+    folder = folder or root / "figures" / "out"
     return [
-        Drawn(name, source.experiment, source.caption, _data_uri(place, name), source.paper)
+        Drawn(name, source.experiment, source.caption, path, source.paper)
         for name, source in import_module("figures.catalog").FIGURES.items()
+        if (path := folder / f"{name}.png").is_file()
     ]
 
 
-def _data_uri(folder: Path, name: str) -> str | None:
-    kinds = {".svg": "image/svg+xml", ".png": "image/png"}
-    files = [path for suffix in kinds if (path := folder / f"{name}{suffix}").is_file()]
-    files = [path for path in files if path.stat().st_size <= LARGEST]
-    if not files:
-        return None
-    smallest = min(files, key=lambda path: path.stat().st_size)
-    return f"data:{kinds[smallest.suffix]};base64,{base64.b64encode(smallest.read_bytes()).decode()}"
+@cache
+def _plotly() -> str:
+    """Return plotly's JavaScript, compressed and in base64; the browser unpacks it when it is needed."""
+    code = (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(code, mtime=0)).decode()
+
+
+def _script_json(value: object) -> str:
+    """Return JSON that may stand inside a script element."""
+    return json.dumps(value).replace("</", "<\\/")
 
 
 def _lines(parts: Iterable[str]) -> str:
@@ -132,7 +151,7 @@ def _claim(row: Row, figures: Sequence[Drawn]) -> str:
         body = f"<details><summary>{body}</summary><dl>{listed}</dl></details>"
     return (
         f'<tr role="row" id="{row.id}" class="{_style(row.verdict)}" data-paper="{row.paper}" '
-        f'data-verdict="{row.verdict}" data-kind="{row.kind}">'
+        f'data-verdict="{row.verdict}" data-kind="{row.kind}" data-regime="{escape(_regime(row))}">'
         f'<td role="cell"><a href="#{row.id}">{row.id}</a></td>'
         f'<td role="cell"><span class="word">{row.verdict}</span></td>'
         f'<td role="cell">{body}</td><td role="cell">{_numbers(row)}</td></tr>'
@@ -147,30 +166,51 @@ def _numbers(row: Row) -> str:
     return f"{row.effect:.3g} <span class=small>[{row.low:.3g}, {row.high:.3g}]</span>"
 
 
-def _strip(row: Row) -> str:
-    """One line of the forest plot, scaled to the larger of its two bounds."""
-    if row.effect is None or row.low is None or row.high is None or row.low == row.high:
-        return ""
-    reach = max(abs(row.low), abs(row.high))
-    low, effect, high = (round(value / reach, 4) for value in (row.low, row.effect, row.high))
-    label = f"{row.id}, {row.verdict}: {row.effect:.3g}, from {row.low:.3g} to {row.high:.3g}"
-    return (
-        f'<li class="{_style(row.verdict)}" data-claim="{row.id}"><a href="#{row.id}">{row.id}</a>'
-        f'<svg viewBox="-1.1 0 2.2 1" preserveAspectRatio="none" role="img" aria-label="{label}">'
-        '<line class="zero" x1="0" x2="0" y1="0" y2="1"/>'
-        f'<line x1="{low}" x2="{high}" y1=".5" y2=".5"/>'
-        f'<line class="dot" x1="{effect}" x2="{effect}" y1=".5" y2=".5"/></svg>'
-        f'<span class="small">{_numbers(row)} {escape(row.unit)}</span></li>'
-    )
+def _has_interval(row: Row) -> bool:
+    return row.effect is not None and row.low is not None and row.high is not None and row.low != row.high
 
 
-def _figure(figure: Drawn, rows: Sequence[Row]) -> str:
+def _effect(row: Row) -> dict[str, object]:
+    """Return what the forest plot shows of a claim; `reach` scales its axis."""
+    assert row.low is not None
+    assert row.high is not None
+    return {
+        "id": row.id,
+        "verdict": row.verdict,
+        "style": _style(row.verdict),
+        "statement": row.statement,
+        "unit": row.unit,
+        "effect": row.effect,
+        "low": row.low,
+        "high": row.high,
+        "reach": max(abs(row.low), abs(row.high)),
+    }
+
+
+def _regime(row: Row) -> str:
+    """Return where a verdict holds: without training, or in the runs of the experiment that decides."""
+    return NO_TRAINING.get(row.kind, row.experiment) if row.experiment else UNTESTED
+
+
+def _figure(figure: Drawn, rows: Sequence[Row], pictures: str) -> str:
     caption, paper = escape(figure.caption), f" ({figure.paper})" if figure.paper else ""
+    width, height = png_size(figure.image)
     return (
-        f'<figure id="fig-{figure.name}"><img src="{figure.image}" alt="{caption}" decoding="async">'
+        f'<figure id="fig-{figure.name}"><img src="{pictures}/{figure.image.name}" alt="{caption}" '
+        f'width="{width}" height="{height}" loading="lazy" decoding="async">'
         f'<figcaption>{caption}{paper}. <a href="#exp-{figure.experiment}">{figure.experiment}</a>'
         f"{_claims_of(figure.experiment, rows)}</figcaption></figure>"
     )
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    """Return width and height of a PNG file in pixels.
+
+    Reference: PNG specification, Sec. 11.2.2: IHDR is the first chunk, width and height its first 8 bytes.
+    """
+    with open(path, "rb") as file:
+        head = file.read(24)
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
 def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
@@ -178,7 +218,7 @@ def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
     return "".join(f', <a href="#{claim}">{claim}</a>' for claim in decided)
 
 
-def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence[Row]) -> str:
+def _experiment(experiment: Experiment, manifest: Manifest, rows: Sequence[Row]) -> str:
     facts = {key: manifest[key] for key in ("commit", "dirty", "finished", "seeds", "config", "tables")}
     facts |= {key: manifest[key] for key in ("timings", "device", "versions", "xla_flags")}
     minutes = manifest["timings"]["total"] / 60
@@ -191,7 +231,7 @@ def _experiment(experiment: Experiment, manifest: dict[str, Any], rows: Sequence
     )
 
 
-def _compact(facts: dict[str, Any]) -> str:
+def _compact(facts: Mapping[str, object]) -> str:
     """Return JSON with lists of plain values on one line."""
     text = json.dumps(facts, indent=1)
     return re.sub(r"\[\s+[^][{}]*?\s+\]", lambda plain: " ".join(plain[0].split()), text)

@@ -12,15 +12,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simlab.core.catalog import shown
+from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
-from simlab.sweeps.plain import Plain, number, read
+from simlab.sweeps.structure import Plain, number, read, reading
 from simlab.tasks import Task
 
 Changes = dict[str, Plain]
 PROJECTION = "engines.infer.projection"
 OPERANDS = ("activations", "weights")
-MOST_MANTISSA_BITS = 21
+MANTISSA_BITS = Range(0, 21)
 LARGEST_DIFFICULTY = 256
 
 
@@ -39,9 +39,9 @@ def infer_mantissa_bits(table: Mapping[str, Plain], value: Plain) -> Changes:
 
     Raises `ValueError` for a value that is not an integer from 0 to 21.
     """
-    bits = number(value, "infer_mantissa_bits", 0)
-    if not 0 <= bits <= MOST_MANTISSA_BITS:
-        raise ValueError(f"infer_mantissa_bits must be 0 to {MOST_MANTISSA_BITS}, got {shown(value)}.")
+    with reading("infer_mantissa_bits"):
+        bits = number(value, int)
+        MANTISSA_BITS.check(bits)
     changes: Changes = {}
     for path, site in _operands(table):
         if site.format is None:
@@ -67,14 +67,15 @@ def response_length(table: Mapping[str, Plain], value: Plain) -> Changes:
 
     Raises `ValueError` naming the lengths that the task has.
     """
-    wanted = number(value, "response_length", 0)
+    with reading("response_length"):
+        wanted = number(value, int)
     if "task" not in table:
         raise ValueError("response_length needs a task. Name one, for example task = 'add'.")
     lengths: dict[int, int] = {}
     for difficulty in range(1, LARGEST_DIFFICULTY + 1):
         changed = _with_field(table["task"], "difficulty", difficulty)
         try:
-            task: Task = read(Task, changed, "task")[0]
+            task: Task = read(Task, changed, "task").record
         except ValueError:
             continue
         lengths.setdefault(task.response_length, difficulty)
@@ -99,7 +100,7 @@ ALIASES: dict[str, Callable[[Mapping[str, Plain], Plain], Changes]] = {
 
 def _operands(table: Mapping[str, Plain]) -> list[tuple[str, Site]]:
     """Return path and record of both operands' sites, as `table` has them."""
-    pair: EnginePair = read(EnginePair, table["engines"], "engines")[0]
+    pair: EnginePair = read(EnginePair, table["engines"], "engines").record
     projection = pair.infer.projection
     return [(f"{PROJECTION}.{name}", getattr(projection, name)) for name in OPERANDS]
 

@@ -1,4 +1,4 @@
-"""One run in plain values: what `Recipe` needs, by the names of its fields, steps, seed, first policy."""
+"""The config of one run: the fields of `Recipe`, steps, seed and initial policy in plain values."""
 
 import dataclasses
 import hashlib
@@ -13,10 +13,11 @@ import jaxlib
 
 from simlab.core.catalog import lookup, shown
 from simlab.core.paths import PACKAGE_ROOT
+from simlab.core.ranges import SEED, STEPS
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES
-from simlab.sweeps.plain import Plain, number, plain, read
 from simlab.sweeps.start import model_of_start, read_start, start_key
+from simlab.sweeps.structure import Plain, default_of, number, read, read_fields, reading
 from simlab.training.recipe import Recipe
 
 COMPUTING = [
@@ -31,29 +32,22 @@ COMPUTING = [
     "training",
     "sweeps",
 ]
-"""The rooms whose code decides what a run computes and how it is written."""
+"""The packages whose code decides what a run computes and how it is written."""
 
 
-def _recipe_fields() -> list[tuple]:
-    """The fields of `Recipe`, as they are written in plain values, with the same defaults."""
-    fields = []
-    for field in dataclasses.fields(Recipe):
-        default = field.default_factory() if callable(field.default_factory) else field.default
-        if default is dataclasses.MISSING:
-            fields.append((field.name, Plain))
-        else:
-            fields.append((field.name, Plain, dataclasses.field(default_factory=lambda d=default: plain(d))))
-    return fields
+OWN_FIELDS: dict[str, Plain] = {"steps": 100, "seed": 0, "warm_start": None}
+DEFAULTS: dict[str, Plain] = {"engines": "f32/f32", "objective": "grpo", **OWN_FIELDS}
+"""What a run has when its config names none, besides the defaults of `Recipe`."""
+_RECIPE_FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
+_HINTS = typing.get_type_hints(Recipe, include_extras=True)
+FIELDS = (*_RECIPE_FIELDS, *OWN_FIELDS)
 
 
-_Fields: Any = dataclasses.make_dataclass("_Fields", _recipe_fields(), frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """A run, checked: its recipe, and the same in canonical form, plain values that equal runs share.
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig(_Fields):
-    """A run, checked and in canonical form: plain values only, equal for equal runs.
-
-    Every field of `simlab.training.recipe.Recipe` under its own name, and
+    `run_config` makes it. `table` holds every field of `simlab.training.recipe.Recipe` under its name, and
 
     - `steps`: length of the run;
     - `seed`: of the run's random streams (and of its first parameters if there is no warm start);
@@ -61,30 +55,32 @@ class RunConfig(_Fields):
       `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed:
       a table gives another policy on another processor, a file travels.
 
-    A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), or a table of its fields, with the
-    `name` of the catalog's entry that it changes: `{"name": "grpo+tis", "correction_clip": 5.0}`.
-    Raises `ValueError` naming the field, the value and what is allowed.
+    A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), a table of its fields, with the `name`
+    of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a record of a
+    researcher as `"mymodule:name"`, or the record itself.
     """
 
-    steps: int = 100
-    seed: int = 0
-    warm_start: Plain = None
+    recipe: Recipe = dataclasses.field(repr=False, compare=False)
+    table: Mapping[str, Plain]
 
-    def __post_init__(self):
-        """Check every field and put it into canonical form."""
-        for name, value in _canonical(self.as_dict()).items():
-            object.__setattr__(self, name, value)
+    @property
+    def steps(self) -> int:
+        """Length of the run."""
+        return self.table["steps"]
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run's random streams."""
+        return self.table["seed"]
+
+    @property
+    def warm_start(self) -> Plain:
+        """Where the first parameters come from."""
+        return self.table["warm_start"]
 
     def as_dict(self) -> dict[str, Plain]:
-        """Return all fields by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-
-FIELDS = tuple(field.name for field in dataclasses.fields(RunConfig))
-
-
-DEFAULTS: dict[str, Plain] = {"engines": "f32/f32", "objective": "grpo"}
-"""What a run has when its config names none."""
+        """Return all fields by name, in plain values."""
+        return dict(self.table)
 
 
 def run_config(
@@ -93,10 +89,11 @@ def run_config(
     """Return the run of `values` with `changes`, whose names may be dotted: `optimizer.learning_rate`.
 
     Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
-    Raises `ValueError` for unknown names, listing the allowed ones, and whatever `RunConfig` raises.
+    Raises `ValueError` naming the field, the value and what is allowed.
     """
-    changes = changes or {}
     table = values.as_dict() if isinstance(values, RunConfig) else {**DEFAULTS, **values}
+    table = {name: _plain_value(name, value) for name, value in table.items()}
+    changes = {name: _plain_value(name, value) for name, value in (changes or {}).items()}
     short = {name: table.pop(name) for name in ALIASES if name in table}
     # The whole before its parts: `objective` first, then `objective.clip_low`.
     for dotted in sorted(changes, key=lambda name: name.count(".")):
@@ -111,10 +108,37 @@ def run_config(
         _check_known(name)
     if "model" not in table and table.get("warm_start") is not None:
         table["model"] = model_of_start(table["warm_start"])
-    missing = [f.name for f in dataclasses.fields(RunConfig) if f.name not in table and _required(f)]
+    missing = [name for name in _required() if name not in table]
     if missing:
-        raise ValueError(f"a run needs {', '.join(missing)}")
-    return RunConfig(**table)
+        raise ValueError(f"{missing[0]} must be given, for example {missing[0]} = {EXAMPLES[missing[0]]!r}.")
+    return _checked(table)
+
+
+def _plain_value(name: str, value: Any) -> Plain:
+    """Return a record that is given itself by its name; other values are returned unchanged."""
+    is_record = dataclasses.is_dataclass(value) and name in _HINTS
+    return read(_HINTS[name], value, name).plain if is_record else value
+
+
+EXAMPLES = {"task": "add", "model": "tiny-dense"}
+
+
+def _required() -> list[str]:
+    return [name for name, field in _RECIPE_FIELDS.items() if default_of(field) is dataclasses.MISSING]
+
+
+def _checked(table: Mapping[str, Plain]) -> RunConfig:
+    found = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
+    recipe = Recipe(**found.record)
+    _check_objective(recipe)
+    numbers = {}
+    for name, allowed in (("steps", STEPS), ("seed", SEED)):
+        with reading(name):
+            numbers[name] = number(table[name], int)
+            allowed.check(numbers[name])
+    return RunConfig(
+        recipe, found.plain | numbers | {"warm_start": read_start(table["warm_start"], recipe.model)}
+    )
 
 
 def _check_known(name: str) -> None:
@@ -147,8 +171,8 @@ def _paths_below(hint: Any, above: str) -> Iterator[str]:
 
 
 def recipe_of(config: RunConfig) -> Recipe:
-    """Return the recipe that `config` writes down."""
-    return _build(config.as_dict())[0]
+    """Return the recipe of a config."""
+    return config.recipe
 
 
 def run_key(config: RunConfig, width: int, program: str = "") -> str:
@@ -165,10 +189,10 @@ def run_key(config: RunConfig, width: int, program: str = "") -> str:
 
 @cache
 def code_digest() -> str:
-    """Return the content hash of the rooms `COMPUTING` and of the version of jaxlib."""
+    """Return the content hash of the packages `COMPUTING` and of the version of jaxlib."""
     digest = hashlib.sha256(jaxlib.__version__.encode())
-    for room in COMPUTING:
-        for path in sorted((PACKAGE_ROOT / room).rglob("*.py")):
+    for package in COMPUTING:
+        for path in sorted((PACKAGE_ROOT / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -198,42 +222,16 @@ def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[
     return {**table, head: _changed(inner, rest, value)}
 
 
-def _required(field: dataclasses.Field) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _canonical(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    recipe, canonical = _build(values)
-    _check_objective(recipe)
-    return canonical | {
-        "steps": number(values["steps"], "steps", 0),
-        "seed": number(values["seed"], "seed", 0),
-        "warm_start": read_start(values["warm_start"], recipe.model),
-    }
-
-
-def _build(values: Mapping[str, Plain]) -> tuple[Recipe, dict[str, Plain]]:
-    hints = typing.get_type_hints(Recipe)
-    records, canonical = {}, {}
-    for field in dataclasses.fields(Recipe):
-        default = field.default_factory() if callable(field.default_factory) else field.default
-        records[field.name], canonical[field.name] = read(
-            hints[field.name],
-            values[field.name],
-            field.name,
-            None if default is dataclasses.MISSING else default,
-        )
-    return Recipe(**records), canonical
-
-
 def _check_objective(recipe: Recipe) -> None:
-    """Find what only shows when an objective meets a batch (stages that do not fit), without computing."""
-    leaves, structure = jax.tree.flatten(recipe.objective)
-    del leaves  # numbers were checked where they were read
-    try:
-        _check_structure(structure, recipe.group_size, getattr(recipe, "critic", None) is not None)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"objective: {error}") from error
+    """Raise `ValueError` for stages that do not fit together, by tracing the objective on shapes."""
+    # Numbers were checked where they were read.
+    leaves, structure = jax.tree_util.tree_flatten_with_path(recipe.objective)
+    with reading("objective"):
+        for path, leaf in leaves:
+            if callable(leaf):
+                place = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise ValueError(f"{place} must be a record, got a function. Make it a class with `pytree`.")
+        _check_structure(structure, recipe.group_size, recipe.critic is not None)
 
 
 @cache

@@ -1,30 +1,32 @@
-"""The work loop: claim runs, compute a slice, write them; the same in this process and in a worker."""
+"""The work loop: acquire runs, compute a slice, write them; the same in this process and in a worker."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from simlab.core.manifest import Json
 from simlab.sweeps.config import columns
-from simlab.sweeps.plan import Group, Plan, PlannedRun
+from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (
     Lane,
     chunk_length,
     compiled,
-    run_slice,
     stacked,
     swept_recipe,
 )
 from simlab.sweeps.start import first_params
 from simlab.sweeps.store import Store
 from simlab.sweeps.tables import diverged_at, run_tables
-from simlab.training.checkpoints import Progress, named_arrays
-from simlab.training.loop import CHECKPOINT_SECONDS, joined
+from simlab.training.checkpoints import Arrays, Progress, named_arrays
+from simlab.training.loop import CHECKPOINT_SECONDS, Chunk, HostMetrics, join_metrics, train
 
 LIVE = ("reward", "std_rho")
 """What is shown while a sweep runs: reward and mismatch."""
 
-Report = Callable[[dict[str, Any]], None]
+LANES = (0, 0)
+"""The axes of recipe and state over the runs of a slice."""
+
+Report = Callable[[dict[str, Json]], None]
 POLL_SECONDS = 0.3
 
 
@@ -38,15 +40,15 @@ def work(plan: Plan, store: Store, report: Report, first: int = 0, every: float 
     order = plan.groups[start:] + plan.groups[:start]
     while left := [group for group in order if store.missing(run.key for run in group.runs)]:
         if not any(_work_on(group, plan.width, store, report, every) for group in left):
-            # Others have claimed what is left; they may yet leave it.
+            # Others have acquired what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
 
 
-def _work_on(group: Group, width: int, store: Store, report: Report, every: float) -> bool:
-    """Compute what can be claimed of a group; return whether there was anything."""
+def _work_on(group: CompileGroup, width: int, store: Store, report: Report, every: float) -> bool:
+    """Compute what can be acquired of a group; return whether there was anything."""
     worked = False
-    while claimed := _claim(group, store, width):
-        _compute(claimed, group.steps, width, store, report, every)
+    while acquired := _acquire(group, store, width):
+        _compute(acquired, group.steps, width, store, report, every)
         worked = True
     return worked
 
@@ -72,25 +74,15 @@ def train_warm_starts(plan: Plan, store: Store) -> None:
         lane_of(run, store)
 
 
-def calibrate(group: Group, width: int, store: Store) -> dict[str, float]:
-    """Compile the program of a group and time one step of a full slice of it, in seconds."""
-    lanes = [lane_of(run, store) for run in group.runs[:width]]
-    program = compiled(stacked(lanes, width), group.steps)
-    start = time.perf_counter()
-    next(run_slice(lanes, width, group.steps))
-    seconds = (time.perf_counter() - start) / chunk_length(group.steps)
-    return {"compile": program.seconds, "step": seconds, "cost": group.cost}
-
-
-def _claim(group: Group, store: Store, width: int) -> list[PlannedRun]:
+def _acquire(group: CompileGroup, store: Store, width: int) -> list[PlannedRun]:
     by_key = {run.key: run for run in group.runs}
-    return [by_key[key] for key in store.claim(store.missing(by_key), width)]
+    return [by_key[key] for key in store.acquire(store.missing(by_key), width)]
 
 
 def _compute(
     runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report, every: float
 ) -> None:
-    """Compute one claimed slice, write its runs and give up the claims."""
+    """Compute one acquired slice, write its runs and release them."""
     began, keys = time.perf_counter(), [run.key for run in runs]
     try:
         lanes = begun(runs, store, report)
@@ -104,7 +96,7 @@ def _compute(
     report({"event": "slice", "runs": keys, "seconds": time.perf_counter() - began})
 
 
-def chunk_event(keys: Sequence[str], live: Mapping[str, Any]) -> dict[str, Any]:
+def chunk_event(keys: Sequence[str], live: Mapping[str, Json]) -> dict[str, Json]:
     """Return what a watcher reads of a chunk."""
     return {"event": "chunk", "runs": keys, **live}
 
@@ -129,31 +121,37 @@ def unfinished(lanes: Sequence[Lane], steps: int) -> bool:
 def segment(lanes: Sequence[Lane], width: int, steps: int, seconds: float, report: Report) -> list[Lane]:
     """Return the lanes `seconds` later, at the end of a chunk, or when nothing is left to compute.
 
-    `report` gets the steps of each lane, how many are made, and the `LIVE` metrics of each chunk.
+    `report` gets the steps of each lane, how many are made, and the `LIVE` metrics of each chunk. A lane that
+    had made more than others, or whose steps are not a multiple of the chunk, makes too many; they are cut.
     """
-    end = time.monotonic() + seconds
-    parts = [[] if lane.progress is None else [lane.progress.metrics] for lane in lanes]
-    made, arrays = [lane.made for lane in lanes], {}
-    for state, metrics in run_slice(lanes, width, steps):
-        fresh = [
+    end, chunk, first = time.monotonic() + seconds, chunk_length(steps), [lane.made for lane in lanes]
+
+    def parts(metrics: HostMetrics, made: Sequence[int]) -> list[HostMetrics]:
+        return [
             {name: values[i, : max(0, steps - before)] for name, values in metrics.items()}
             for i, before in enumerate(made)
         ]
-        made = [min(steps, before + chunk_length(steps)) for before in made]
-        for lane_parts, part in zip(parts, fresh, strict=True):
-            lane_parts.append(part)
+
+    def watch(done: Chunk) -> bool:
+        fresh = parts(done.metrics, [before + done.step - chunk for before in first])
+        made = [min(steps, before + done.step) for before in first]
         report(_live(made, fresh))
         over = all(n == steps or diverged_at(part) >= 0 for n, part in zip(made, fresh, strict=True))
-        if over or time.monotonic() >= end:
-            arrays = named_arrays(state)
-            break
-    return [
-        replace(lane, progress=Progress({place: a[i] for place, a in arrays.items()}, joined(parts[i])))
-        for i, lane in enumerate(lanes)
-    ]
+        return over or time.monotonic() >= end
+
+    recipe, state = stacked(lanes, width)
+    left = -(-(steps - min(first)) // chunk) * chunk
+    program = compiled((recipe, state), steps)
+    state, metrics = train(recipe, state, left, [watch], chunk=chunk, axes=LANES, advance=program.run)
+    arrays, after = named_arrays(state), []
+    for i, (lane, part) in enumerate(zip(lanes, parts(metrics, first), strict=True)):
+        before = {} if lane.progress is None else dict(lane.progress.metrics)
+        progress = Progress({place: a[i] for place, a in arrays.items()}, join_metrics([before, part]))
+        after.append(replace(lane, progress=progress))
+    return after
 
 
-def _live(made: Sequence[int], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _live(made: Sequence[int], parts: Sequence[Arrays]) -> dict[str, Json]:
     return {"step": list(made)} | {
         name: [part[name].tolist() for part in parts] for name in LIVE if name in parts[0]
     }
@@ -163,7 +161,7 @@ def keep_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) 
     """Keep the runs of a slice as far as they are."""
     for run, lane in zip(runs, lanes, strict=True):
         assert lane.progress is not None
-        store.keep(run.key, lane.progress)
+        store.save_checkpoint(run.key, lane.progress)
 
 
 def write_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) -> None:

@@ -26,15 +26,18 @@
     seed = [0, 1]
 
 The grid is the product of arms, sampled and over. What is written here has the keys of the same in Python.
+Own records, `objective = "mymodule:mine"`, are found in the folder of the file, too.
 """
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
+from simlab.core.paths import find_shipped
+from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "width", "base", "arms", "sampled", "over")
@@ -46,20 +49,21 @@ class Described:
 
     name: str
     width: int | None
-    base: Mapping[str, Any]
+    base: Mapping[str, Json]
     grid: Grid
 
 
 def read_file(path: Path) -> Described:
     """Return the sweep in a TOML file; raises `ValueError` naming what is wrong in it, and where."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+    path = find_shipped(path)
     try:
         parts = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: {error}") from error
     for name in parts:
         lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
+    for folder in (Path.cwd(), path.parent):
+        add_plugin_folder(folder)
     if "base" not in parts:
         raise ValueError(f"{path}: the table [base] is missing")
     points = as_grid(None)
@@ -71,19 +75,19 @@ def read_file(path: Path) -> Described:
     return Described(parts.get("name", path.stem), parts.get("width"), parts["base"], points)
 
 
-def _sampled(part: Mapping[str, Any]) -> Grid:
+def _sampled(part: Mapping[str, Json]) -> Grid:
     absent = {"count", "seed", "fields"} - set(part)
     if absent:
         raise ValueError(f"[sampled] needs {', '.join(sorted(absent))}")
     return sampled(part["count"], part["seed"], part["fields"])
 
 
-def _dotted(table: Mapping[str, Any]) -> dict[str, Any]:
+def _dotted(table: Mapping[str, Json]) -> dict[str, Json]:
     """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
 
     A table with a `name` is a value: an entry of a catalog with changes.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Json] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and "name" not in value:
             found |= {f"{name}.{inner}": v for inner, v in _dotted(value).items()}

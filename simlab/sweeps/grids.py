@@ -1,4 +1,4 @@
-"""Which runs a sweep holds: grids of changes to a base, as records that multiply."""
+"""Grids of changes to a base config; grids multiply."""
 
 import itertools
 import math
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 
-Changes = Mapping[str, Any]  # dotted field -> plain value
+Changes = Mapping[str, Json]  # dotted field -> plain value
 SCALES = ("uniform", "log_uniform")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place of a grid: what it changes, and its arm's name where it has one."""
+    """One point of a grid: its changes, and the name of its arm if it has one."""
 
     changes: Changes
     arm: str = ""
@@ -38,14 +39,14 @@ class Grid:
         return len(self.points)
 
 
-def grid(axes: Mapping[str, Sequence[Any]]) -> Grid:
+def grid(axes: Mapping[str, Sequence[Json]]) -> Grid:
     """Return all combinations: `grid({"objective": ["grpo", "gspo"], "seed": range(4)})`, last fastest."""
     axes = {name: _values(name, values) for name, values in axes.items()}
     combinations = itertools.product(*axes.values())
     return Grid(tuple(Point(dict(zip(axes, values, strict=True))) for values in combinations))
 
 
-def listed(points: Sequence[Changes] | Mapping[str, Any]) -> Grid:
+def listed(points: Sequence[Changes] | Mapping[str, Json]) -> Grid:
     """Return the points that are written down.
 
     A list of changes; or a table of named arms, `{"TIS": {"objective": "grpo+tis"}}`; or columns of equal
@@ -64,7 +65,7 @@ def listed(points: Sequence[Changes] | Mapping[str, Any]) -> Grid:
     )
 
 
-def sampled(count: int, seed: int, fields: Mapping[str, Any]) -> Grid:
+def sampled(count: int, seed: int, fields: Mapping[str, Json]) -> Grid:
     """Return `count` random points: per field a list to choose from, or `{"log_uniform": [low, high]}`.
 
     `uniform` likewise. A field's draws depend on `seed` and its name alone, and a larger `count` begins with
@@ -74,7 +75,7 @@ def sampled(count: int, seed: int, fields: Mapping[str, Any]) -> Grid:
     return Grid(tuple(Point({name: column[i] for name, column in draws.items()}) for i in range(count)))
 
 
-def as_grid(over: Any) -> Grid:
+def as_grid(over: Grid | Mapping[str, Json] | None) -> Grid:
     """Return a grid from itself, from a table of axes, or from None (one point that changes nothing)."""
     if over is None:
         return Grid((Point({}),))

@@ -1,4 +1,4 @@
-"""What a running sweep has done so far, read from its folder by whoever wants to know."""
+"""Read the progress of a running sweep from its folder."""
 
 import contextlib
 import json
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,6 @@ from rich.text import Text
 from simlab.core.progress import console
 from simlab.sweeps.execute import LIVE
 from simlab.sweeps.store import Store
-from simlab.sweeps.terminal import chart
 
 LIVE_FOLDER = "live"
 REDRAW_SECONDS = 1.0
@@ -28,7 +26,7 @@ RECENT = 10  # steps over which the shown numbers are averaged
 
 @dataclass
 class Arm:
-    """One arm: how many runs it has, which are finished, and the curves [runs][steps] of what is shown."""
+    """One arm: its number of runs, of finished ones, and the curves [runs][steps] of the live metrics."""
 
     runs: int
     finished: int = 0
@@ -51,7 +49,7 @@ class Arm:
 
 
 class Monitor:
-    """Reads a job's events as they come, and finished runs from the store."""
+    """Read new events of a job, and finished runs from the result cache."""
 
     def __init__(self, folder: Path, job: Path | None = None):
         """Follow `job`, by default the newest in `folder`; raises `FileNotFoundError` where there is none."""
@@ -112,23 +110,12 @@ class Monitor:
 
 def table_of(arms: dict[str, Arm]) -> Table:
     """Return the arms as a table: runs, reward and mismatch."""
-    table = Table("arm", "runs", "steps", "reward", "mismatch (std rho)", "diverged", header_style="bold")
+    table = Table("arm", "runs", "steps", "reward", "std of the IS ratio", "diverged", header_style="bold")
     for name, arm in arms.items():
         steps = max((len(curve) for curve in arm.curves["reward"]), default=0)
-        shown = [f"{arm.recent(metric):.3g}" for metric in LIVE]
+        shown = [f"{arm.recent(metric):.3g}" if steps else "" for metric in LIVE]
         table.add_row(Text(name), f"{arm.finished}/{arm.runs}", str(steps), *shown, str(arm.diverged or ""))
     return table
-
-
-def charts_of(arms: dict[str, Arm]) -> Group:
-    """Return the arms' mean curves, a chart per metric."""
-    width = max(40, min(100, console.width - 12))
-    return Group(
-        *(
-            Text(chart(title, {name: arm.mean(metric) for name, arm in arms.items()}, width))
-            for metric, title in zip(LIVE, ("reward", "mismatch (std rho)"), strict=True)
-        )
-    )
 
 
 @contextlib.contextmanager
@@ -141,11 +128,11 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
         finished = sum(arm.finished for arm in arms.values())
         if finished != said[0]:
             said[0] = finished
-            parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in arms.items()]
+            begun = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
+            parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in begun.items()]
             shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
-            console.print(
-                f"{finished}/{len(monitor.arm_of)} runs; reward / mismatch: {shown}", highlight=False
-            )
+            state = f"reward / mismatch: {shown}" if shown else "no step finished yet"
+            console.print(f"{finished}/{len(monitor.arm_of)} runs; {state}", highlight=False)
 
     live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
 
@@ -156,7 +143,7 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
         drawn[0] = now
         arms = monitor.poll()
         if live is not None:
-            live.update(Group(table_of(arms), charts_of(arms)) if watch else table_of(arms))
+            live.update(table_of(arms))
         else:
             line(arms)
         if watch and now - drawn[1] > REDRAW_FILE_SECONDS:
@@ -177,7 +164,7 @@ def draw_file(arms: dict[str, Arm], path: Path) -> None:
 
 
 def remove_dead_jobs(folder: Path) -> None:
-    """Remove what killed sweeps have left behind; those of living processes stay."""
+    """Remove the files of killed sweeps; those of running processes stay."""
     for job in (folder / LIVE_FOLDER).glob("*-*[0-9a-f].json"):
         with contextlib.suppress(OSError, ValueError):
             if not _alive(json.loads(job.read_text())["pid"]):
@@ -185,7 +172,7 @@ def remove_dead_jobs(folder: Path) -> None:
 
 
 def remove_job(job: Path) -> None:
-    """Remove a job's files, itself last: without it nobody would know whose the others are."""
+    """Remove the files of a job, its own last: it identifies the others."""
     for path in job.parent.glob(f"{job.stem}.*"):
         if path != job:
             path.unlink(missing_ok=True)

@@ -1,16 +1,17 @@
-"""What a sweep will compute, grouped into programs, before it computes anything."""
+"""Plan a sweep: the missing runs, grouped by compiled function."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from simlab.core.catalog import shown
+from simlab.core.manifest import Json
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid
+from simlab.sweeps.own_records import SOURCE
 from simlab.sweeps.program import program_name, static_signature, swept_recipe
 
 # Runs side by side in a slice. More of them amortize the cost of small operations; empty lanes cost as much
@@ -31,8 +32,8 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one program."""
+class CompileGroup:
+    """Runs that share one compiled function."""
 
     runs: tuple[PlannedRun, ...]
 
@@ -60,10 +61,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs in the order of the grid, and those that are missing in groups, largest first."""
+    """All runs in the order of the grid, and the missing ones in groups, largest first."""
 
     runs: tuple[PlannedRun, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[CompileGroup, ...]
     width: int
 
     @property
@@ -82,9 +83,14 @@ class Plan:
         kept = f" ({done} are there already)" if done else ""
         slices = sum(group.slices(self.width) for group in self.groups)
         return (
-            f"{len(self.runs)} runs{kept}; {len(self.groups)} programs, {slices} slices "
+            f"{_count(len(self.runs), 'run')}{kept}; "
+            f"{_count(len(self.groups), 'program')}, {_count(slices, 'slice')} "
             f"of width {self.width}, {self.steps} run-steps to compute"
         )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def default_width() -> int:
@@ -92,7 +98,7 @@ def default_width() -> int:
     return WIDTHS.get(jax.default_backend(), WIDE)
 
 
-def expand(base: RunConfig | Mapping[str, Any], grid: Grid, width: int) -> tuple[PlannedRun, ...]:
+def expand(base: RunConfig | Mapping[str, Json], grid: Grid, width: int) -> tuple[PlannedRun, ...]:
     """Return the runs of a grid, checked, each key once.
 
     Raises `ValueError` for whatever is wrong, naming the point of the grid.
@@ -113,14 +119,14 @@ def expand(base: RunConfig | Mapping[str, Any], grid: Grid, width: int) -> tuple
 
 
 def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], width: int) -> Plan:
-    """Group the missing runs by static signature."""
+    """CompileGroup the missing runs by static signature."""
     wanted, groups = set(missing), {}
     for run in runs:
         if run.key in wanted:
             signature = static_signature(swept_recipe(run.config), run.config.steps)
             groups.setdefault(signature, []).append(run)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return Plan(tuple(runs), tuple(Group(tuple(group)) for group in ordered), width)
+    return Plan(tuple(runs), tuple(CompileGroup(tuple(group)) for group in ordered), width)
 
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
@@ -134,6 +140,7 @@ def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
         for name in names
         if name not in REPEATS
         and not name.startswith(repeats)
+        and not name.endswith(SOURCE)
         and not any(name == field or name.startswith(f"{field}.") for field in spelled)
         and len({repr(table.get(name)) for table in tables}) > 1
     ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 MOST_SEEDS = 10_000
@@ -27,8 +28,8 @@ class Power:
 
 def seeds_needed(
     effect: float,
-    pilot: Any,
-    other: Any = None,
+    pilot: ArrayLike,
+    other: ArrayLike | None = None,
     *,
     paired: bool = False,
     power: float = 0.8,
@@ -80,7 +81,7 @@ def power_of(
     return float(found if np.isfinite(found) else stats.norm.sf(bound - shift))
 
 
-def _spread(pilot: Any, other: Any, paired: bool) -> tuple[float, int]:
+def _spread(pilot: ArrayLike, other: Any, paired: bool) -> tuple[float, int]:
     """Return the standard deviation and its degrees of freedom."""
     arms: Sequence[np.ndarray] = [np.asarray(arm, float) for arm in (pilot, other) if arm is not None]
     if paired:

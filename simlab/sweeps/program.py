@@ -1,40 +1,39 @@
 """The compiled program of a slice: `width` runs side by side, a chunk of steps per call."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from simlab.models.parameters import Params
-from simlab.sweeps.any_objective import PROGRAM, AnyObjective, shared
 from simlab.sweeps.compile_cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.export_cache import load_or_export
-from simlab.training.checkpoints import Progress, restored
-from simlab.training.loop import advance
+from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
+from simlab.training.checkpoints import Progress, restore
+from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 LONGEST_CHUNK = 10
-Metrics = dict[str, np.ndarray]
 
 
 def swept_recipe(config: RunConfig) -> Recipe:
     """Return the recipe of a run as a sweep computes it: its objective in the form that all share."""
     recipe = recipe_of(config)
-    return replace(recipe, objective=shared(recipe.objective))
+    return replace(recipe, objective=as_switch_objective(recipe.objective))
 
 
 def program_name(recipe: Recipe) -> str:
     """Return what shapes a run's program beyond its config: the menus that its objective was picked from."""
-    return PROGRAM if isinstance(recipe.objective, AnyObjective) else ""
+    return PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
 
 
-def static_signature(recipe: Recipe, steps: int) -> Any:
+def static_signature(recipe: Recipe, steps: int) -> Hashable:
     """Return what runs of a slice have in common: structure of the recipe, types of its numbers, steps."""
     leaves, tree = jax.tree.flatten(recipe)
     return tree, tuple(_dtype(leaf) for leaf in leaves), steps
@@ -64,7 +63,7 @@ class Lane:
 class Program:
     """A compiled chunk, from leaves to leaves, and what it cost to get it."""
 
-    compiled: Any
+    compiled: jax.stages.Compiled
     seconds: float
 
     def run(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -74,7 +73,7 @@ class Program:
         return tree.unflatten(after), metrics
 
 
-_PROGRAMS: dict[Any, Program] = {}
+_PROGRAMS: dict[Hashable, Program] = {}
 
 
 def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
@@ -92,26 +91,16 @@ def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
 
 
 def _leaves_of_chunk(chunk: int, recipe: Recipe, state: TrainState) -> tuple[list[jax.Array], dict]:
-    after, metrics = jax.vmap(partial(advance, steps=chunk))(recipe, state)
+    after, metrics = jax.vmap(partial(scan_steps, steps=chunk))(recipe, state)
     return jax.tree.leaves(after), metrics
 
 
-def run_slice(lanes: Sequence[Lane], width: int, steps: int) -> Iterator[tuple[TrainState, Metrics]]:
-    """Yield (state [width], metrics [lanes, chunk, ...]) after every chunk, until each lane has made `steps`.
-
-    A lane that had made more than others, or whose steps are no whole number of chunks, makes some too many.
-    Empty lanes repeat the first run and are thrown away. Every number has an axis of its own lane, whether or
-    not it varies, so that neighbors never change the program.
-    """
-    recipe, state = stacked(lanes, width)
-    program, chunk = compiled((recipe, state), steps), chunk_length(steps)
-    for _ in range(min(lane.made for lane in lanes), steps, chunk):
-        state, metrics = program.run(recipe, state)
-        yield state, {name: np.asarray(values)[: len(lanes)] for name, values in metrics.items()}
-
-
 def stacked(lanes: Sequence[Lane], width: int) -> tuple[Recipe, TrainState]:
-    """Return recipes and states side by side, padded to `width`."""
+    """Return recipes and states side by side.
+
+    Every number has an axis of its own lane, whether or not it varies, so that neighbors never change the
+    program. Empty lanes repeat the first run and are thrown away.
+    """
     padded = [*lanes, *[lanes[0]] * (width - len(lanes))]
     return _stack([lane.recipe for lane in padded]), _stack([_state(lane) for lane in padded])
 
@@ -120,20 +109,20 @@ def _state(lane: Lane) -> TrainState:
     first = partial(initial_state, lane.recipe, lane.params, jax.random.key(lane.seed))
     if lane.progress is None:
         return first()
-    return restored(lane.progress.state, jax.eval_shape(first), "a checkpoint")
+    return restore(lane.progress.state, jax.eval_shape(first), "a checkpoint")
 
 
-def _stack(trees: list[Any]) -> Any:
+def _stack(trees: list[PyTree]) -> PyTree:
     return jax.tree.map(_stack_leaves, *trees)
 
 
-def _stack_leaves(*leaves: Any) -> jax.Array:
+def _stack_leaves(*leaves: PyTree) -> jax.Array:
     if jax.dtypes.issubdtype(_dtype(leaves[0]), jax.dtypes.prng_key):
         return jnp.stack(leaves)
     # On the host: an operation per leaf on the device costs more than the slice itself.
     return jnp.asarray(np.stack([np.asarray(leaf, _dtype(leaf)) for leaf in leaves]))
 
 
-def _dtype(leaf: Any) -> Any:
+def _dtype(leaf: PyTree) -> np.dtype:
     # A Python number has no type of its own until it is put into an array.
     return getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)

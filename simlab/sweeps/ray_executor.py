@@ -1,11 +1,12 @@
-"""The Ray executor: slices as tasks on a cluster, their metrics streamed back into the store of the driver.
+"""The Ray executor: slices are tasks on a cluster, and their metrics return to the driver's result cache.
 
-Nothing but the driver touches the sweep's folder, so that nodes need not share a disk. A run has the bytes
-that the local executor gives it on the same kind of device.
+Only the driver accesses the sweep's folder, so nodes need not share a disk. On one kind of device, a run has
+the same bytes as under the local executor.
 """
 
-import importlib
+import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from simlab.core.plugins import import_module, is_installed
 from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import code_digest
 from simlab.sweeps.execute import (
@@ -21,20 +23,21 @@ from simlab.sweeps.execute import (
     begun,
     chunk_event,
     keep_lanes,
-    lane_of,
     segment,
     train_warm_starts,
     unfinished,
     write_lanes,
 )
-from simlab.sweeps.local import StoppedError, expected_minutes, write_event, write_job
+from simlab.sweeps.forecast import expected_minutes
+from simlab.sweeps.local import StoppedError, recording, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
+from simlab.sweeps.own_records import carried
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import Lane, chunk_length, compiled, run_slice, stacked
+from simlab.sweeps.program import Lane
 from simlab.sweeps.store import Store
 
 POLL_SECONDS = 0.5
-CLAIM_SECONDS = 1.0
+ACQUIRE_SECONDS = 1.0
 KNOCK_SECONDS = 10.0
 
 
@@ -60,40 +63,44 @@ def compute(
     Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
     fails.
     """
+    if carried(run.config.table for run in plan.runs):
+        raise ClusterError("executor ray needs own records in module files, named as 'mymodule:name'")
     ray = _connected(address)
-    job = write_job(plan, store.folder, 1, checkpoint_seconds)
+    began = time.perf_counter()
     try:
-        train_warm_starts(plan, store)
-        with (
-            showing(Monitor(store.folder, job), watch) as show,
-            open(job.with_suffix(".0.jsonl"), "a") as events,
-        ):
-            began = time.perf_counter()
-            group = plan.groups[0]
-            lanes = [_plain(lane_of(run, store)) for run in group.runs[: plan.width]]
-            task = _task(ray, _calibrated)
-            measured = ray.get(task.remote(code_digest(), lanes, plan.width, group.steps, group.cost))
-            places = int(ray.cluster_resources().get(_place(), 1))
-            if not agreed(expected_minutes(plan, [measured], places)):
-                raise StoppedError("stopped before anything was computed")
-            calibrated = time.perf_counter()
-            every = checkpoint_seconds
-            _work(ray, plan, store, lambda event: write_event(events, event), show, every)
-        return {"calibration": calibrated - began, "runs": time.perf_counter() - calibrated}
+        places = int(ray.cluster_resources().get(_place(), 1))
+        if not agreed(expected_minutes(plan, places)):
+            raise StoppedError("stopped before anything was computed")
+        job = write_job(plan, store.folder, 1, checkpoint_seconds)
+        try:
+            train_warm_starts(plan, store)
+            with (
+                showing(Monitor(store.folder, job), watch) as show,
+                recording(job, 0) as report,
+            ):
+                _work(ray, plan, store, report, show, checkpoint_seconds)
+        finally:
+            remove_job(job)
     finally:
-        remove_job(job)
         ray.shutdown()
+    return {"runs": time.perf_counter() - began}
 
 
 def _connected(address: str | None) -> Any:
     try:
-        ray = importlib.import_module("ray")
+        ray = import_module("ray")
     except ImportError as error:
         raise ClusterError("executor ray needs Ray: pip install 'simlab[ray]'") from error
+    folders = [os.path.abspath(entry) for entry in sys.path if not is_installed(entry)]
     try:
         _knock(address)
         ray.init(
-            address=address or "auto", log_to_driver=False, logging_level="ERROR", include_dashboard=False
+            address=address or "auto",
+            log_to_driver=False,
+            logging_level="ERROR",
+            include_dashboard=False,
+            # Tasks import own records from where the driver does.
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(folders)}},
         )
     except (OSError, ValueError) as error:  # a refused connection is an OSError
         raise ClusterError(
@@ -148,10 +155,10 @@ def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[],
     try:
         while running or store.missing(run.key for group in plan.groups for run in group.runs):
             mine = {key for part in running.values() for key in part.keys}
-            for part in _claimed(plan, store, mine):
+            for part in _acquire_slices(plan, store, mine):
                 go_on(part, [_plain(lane) for lane in begun(part.runs, store, report)])
-            if not running:  # others have claimed what is left
-                time.sleep(CLAIM_SECONDS)
+            if not running:  # others have acquired what is left
+                time.sleep(ACQUIRE_SECONDS)
                 continue
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in done:
@@ -168,12 +175,12 @@ def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[],
         store.release(key for part in running.values() for key in part.keys)
 
 
-def _claimed(plan: Plan, store: Store, mine: Iterable[str]) -> list[_Slice]:
-    """Claim all but `mine`, in slices: a lock does not keep out the process that has it."""
+def _acquire_slices(plan: Plan, store: Store, mine: Iterable[str]) -> list[_Slice]:
+    """Acquire all runs but `mine`, in slices: a lock does not exclude the process that holds it."""
     slices = []
     for group in plan.groups:
         by_key = {run.key: run for run in group.runs if run.key not in mine}
-        while keys := store.claim(store.missing(by_key), plan.width):
+        while keys := store.acquire(store.missing(by_key), plan.width):
             slices.append(_Slice([by_key.pop(key) for key in keys], group.steps))
     return slices
 
@@ -189,15 +196,6 @@ def _check_code(digest: str) -> None:
         raise RuntimeError(
             f"node {socket.gethostname()} has another version of simlab or jaxlib than the driver"
         )
-
-
-def _calibrated(digest: str, lanes: Sequence[Lane], width: int, steps: int, cost: float) -> dict[str, float]:
-    _check_code(digest)
-    program = compiled(stacked(lanes, width), steps)
-    start = time.perf_counter()
-    next(run_slice(lanes, width, steps))
-    seconds = (time.perf_counter() - start) / chunk_length(steps)
-    return {"compile": program.seconds, "step": seconds, "cost": cost}
 
 
 def _computed(

@@ -1,14 +1,16 @@
-"""What a sweep returns: tidy tables, and a quick look at them."""
+"""The result of a sweep: tidy tables and a first plot."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from simlab.core.manifest import Manifest
 from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
+from simlab.sweeps.own_records import SOURCE
 from simlab.sweeps.store import Store
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class SweepResult:
         return lines
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Manifest of this sweep, or of the last one into the folder: config, versions, device, seconds."""
         return Results(self.folder).manifest
 
@@ -110,7 +112,8 @@ class SweepResult:
         if columns is None:
             varying = self.varying(runs)
             shown = [name for name in runs if name in ALWAYS or name in varying]
-            columns = [name for name in shown if name not in OWN]
+            paths = runs.attrs[PATHS]
+            columns = [n for n in shown if n not in OWN and not str(paths.get(n)).endswith(SOURCE)]
         short = {path: name for name, path in runs.attrs[PATHS].items()}
         asked = {short.get(name, name): name for name in columns}
         absent = [name for name in asked if name not in runs]

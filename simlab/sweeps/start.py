@@ -1,4 +1,4 @@
-"""First policies: a file of parameters known by its content, or a recipe of supervised demonstrations."""
+"""Initial policies: a file of parameters identified by its content, or training on demonstrations."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ import jax
 
 from simlab.core.catalog import shown
 from simlab.core.paths import shop_root
+from simlab.core.ranges import SEED
 from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.compile_cache import one_order
-from simlab.sweeps.plain import Plain, number, read_fields
+from simlab.sweeps.structure import Plain, number, read, reading
 from simlab.tasks import Task
 from simlab.training.checkpoints import load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
@@ -33,17 +34,17 @@ def read_start(value: Plain, model: TransformerConfig) -> Plain:
         return None
     if isinstance(value, Mapping) and "file" not in value:
         table = dict(value)
-        seed = number(table.pop("seed", 0), "warm_start.seed", 0)
-        return read_fields(WarmStart, table, "warm_start")[1] | {"seed": seed}
+        with reading("warm_start.seed"):
+            seed = number(table.pop("seed", 0), int)
+            SEED.check(seed)
+        return read(WarmStart, table, "warm_start").plain | {"seed": seed}
     name = value["file"] if isinstance(value, Mapping) else value
     if not isinstance(name, str | Path):
-        raise ValueError(f"warm_start: bad value {shown(value)}; allowed: a file, its sha256:..., or a table")
+        raise ValueError(f"warm_start must be a file, its sha256:..., or a table, got {shown(value)}.")
     path = _find(str(name))
     written = path.stat().st_mtime_ns
-    try:
+    with reading("warm_start"):
         _check_fit(path, written, model)
-    except ValueError as error:
-        raise ValueError(f"warm_start: {error}") from error
     return {"file": str(path), "sha256": _digest(path, written)}
 
 
@@ -55,7 +56,7 @@ def model_of_start(value: Plain) -> Plain:
     """
     name = value.get("file") if isinstance(value, Mapping) else value
     if not isinstance(name, str | Path):
-        raise ValueError("model: a value is needed, because this warm start is trained, not read from a file")
+        raise ValueError("model must be given, because this warm start is trained, not read from a file.")
     path = _find(str(name))
     return _preset_of(path, path.stat().st_mtime_ns)
 
@@ -73,16 +74,16 @@ def _preset_of(path: Path, written: int) -> Plain:
         except ValueError:
             continue
         return value
-    raise ValueError(f"model: a value is needed, because {path.name} fits none of {', '.join(MODELS)}")
+    raise ValueError(f"model must be given, because {path.name} fits none of {', '.join(MODELS)}.")
 
 
 def start_key(start: Plain) -> Plain:
-    """Return what identifies a canonical first policy: the content of a file, not its place."""
+    """Return what identifies an initial policy: the content of a file, not its path."""
     return PREFIX + start["sha256"] if start is not None and "sha256" in start else start
 
 
 def first_params(start: Plain, task: Task, model: TransformerConfig, seed: int, folder: Path) -> Params:
-    """Return the parameters a run begins with; those of a table are trained once and kept in `folder`."""
+    """Return the initial parameters of a run; those of a table are trained once and saved in `folder`."""
     if start is None:
         return init_params(stream(jax.random.key(seed), "init"), model)
     if "sha256" in start:
@@ -91,7 +92,7 @@ def first_params(start: Plain, task: Task, model: TransformerConfig, seed: int, 
     path = folder / f"{name}.npz"
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
-        how = WarmStart(**read_fields(WarmStart, changes, "warm_start")[0])
+        how = read(WarmStart, changes, "warm_start").record
         train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=one_order())
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
     return load_tree(path, _like(model))

@@ -1,7 +1,7 @@
-"""Runs on disk, by the hash of what they are: written whole or not at all, each by one process at a time.
+"""The result cache: runs on disk by content hash, written atomically, each by one process at a time.
 
-A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` and last `store/KEY.json`, whose
-presence says that the run is there. From `unfinished/KEY.safetensors` a run goes on that was stopped; it may
+A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` and `store/KEY.json`, which is
+written last and marks a finished run. From `unfinished/KEY.npz` a run goes on that was stopped; it may
 be deleted at any time. The tables beside `store/` are the last sweep's view; see `tables.py`.
 """
 
@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from simlab.core.atomic import write_atomically
+from simlab.core.manifest import Json
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables
@@ -25,7 +25,7 @@ from simlab.training.checkpoints import Progress, load_progress, save_progress
 
 
 class Store:
-    """The finished runs below a folder, and the claims of the processes that compute others."""
+    """The finished runs in a folder, and the locks of the processes that compute others."""
 
     def __init__(self, folder: Path):
         """Open `folder`; nothing is written yet."""
@@ -43,11 +43,11 @@ class Store:
         present = {path.stem for path in self.runs.glob("*.json")}
         return [key for key in keys if key not in present]
 
-    def claim(self, keys: Iterable[str], count: int) -> list[str]:
-        """Claim up to `count` unfinished runs that no other process has claimed.
+    def acquire(self, keys: Iterable[str], count: int) -> list[str]:
+        """Lock up to `count` unfinished runs that no other process has locked; return their keys.
 
-        A claim is a lock on one byte of a file, which ends with its process, however that ends. It only saves
-        work: two processes that computed one run would write the same bytes.
+        A lock is on one byte of a file and ends with its process, however that ends. It only saves work: two
+        processes that compute one run write the same bytes.
         """
         found: list[str] = []
         for key in keys:
@@ -61,7 +61,7 @@ class Store:
         return found
 
     def release(self, keys: Iterable[str]) -> None:
-        """Give up claims."""
+        """Release locks."""
         for key in keys:
             fcntl.lockf(self._file(), fcntl.LOCK_UN, 1, _place(key))
 
@@ -77,8 +77,8 @@ class Store:
         write_atomically(self.runs / f"{key}.json", lambda file: file.write(text))
         self._forget(key)
 
-    def keep(self, key: str, progress: Progress) -> None:
-        """Keep a run as far as it is."""
+    def save_checkpoint(self, key: str, progress: Progress) -> None:
+        """Save the state of an unfinished run."""
         save_progress(self._checkpoint(key), progress)
 
     def progress(self, key: str) -> Progress | None:
@@ -91,11 +91,11 @@ class Store:
 
     def remove_stale(self) -> None:
         """Remove what was kept of runs that are finished: a kill may have come between."""
-        for path in self.unfinished.glob("*.safetensors"):
+        for path in self.unfinished.glob("*.npz"):
             if self.has(path.stem):
                 self._forget(path.stem)
 
-    def record(self, key: str) -> Mapping[str, Any]:
+    def record(self, key: str) -> Mapping[str, Json]:
         """Return what is known of a finished run: its columns, `status` and `diverged_at`.
 
         Raises `DamagedError` for a file that cannot be read.
@@ -115,11 +115,11 @@ class Store:
             return pd.read_parquet(io.BytesIO(content))
 
     def _checkpoint(self, key: str) -> Path:
-        return self.unfinished / f"{key}.safetensors"
+        return self.unfinished / f"{key}.npz"
 
     def _forget(self, key: str) -> None:
         # With what a kill has left half-written of it.
-        for path in self.unfinished.glob(f"*{key}.safetensors*"):
+        for path in self.unfinished.glob(f"*{key}.npz*"):
             path.unlink(missing_ok=True)
 
     def _lock(self, key: str) -> bool:
@@ -133,12 +133,12 @@ class Store:
         # Closing any descriptor of the file would drop all locks of this process: one, and never closed.
         if self._locks is None:
             self.runs.mkdir(parents=True, exist_ok=True)
-            self._locks = os.open(self.runs / ".claims", os.O_RDWR | os.O_CREAT, 0o644)
+            self._locks = os.open(self.runs / ".locks", os.O_RDWR | os.O_CREAT, 0o644)
         return self._locks
 
 
 class DamagedError(ValueError):
-    """A stored file that no longer is what was written."""
+    """A stored file that differs from what was written."""
 
 
 @contextlib.contextmanager
@@ -157,7 +157,7 @@ VIEW = "0" * 15
 TABLES = ("steps", "vectors")
 
 
-def _text(record: Mapping[str, Any]) -> bytes:
+def _text(record: Mapping[str, Json]) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
 
 

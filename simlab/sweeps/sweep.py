@@ -1,4 +1,4 @@
-"""The call: check, plan, say what it will cost, compute what is missing, write the tables."""
+"""`simlab.sweep`: check, plan, forecast, compute the missing runs, write the tables."""
 
 import json
 import sys
@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
+from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
@@ -36,8 +35,8 @@ EXECUTORS: dict[str, Callable[[int | None, str | None], Callable[..., dict[str, 
 
 
 def sweep(
-    base: RunConfig | Mapping[str, Any],
-    over: Grid | Mapping[str, Any] | None = None,
+    base: RunConfig | Mapping[str, Json],
+    over: Grid | Mapping[str, Json] | None = None,
     out: str | Path = "runs/sweep",
     *,
     name: str = "sweep",
@@ -60,8 +59,8 @@ def sweep(
       this process elsewhere.
     - `executor`: where slices are computed: `local`, in `workers` processes of this machine, or `ray`, on the
       cluster at `address` (see `simlab.sweeps.ray_executor`).
-    - `yes`: do not ask, however long it takes. Nobody is asked but on a terminal.
-    - `watch`: redraw curves in the terminal, and in `out/curves.png`.
+    - `yes`: start without a question, however long it takes. The question is asked on a terminal only.
+    - `watch`: redraw curves in `out/curves.png`.
     - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
       much work a kill may cost.
 
@@ -89,7 +88,7 @@ def sweep(
 
 
 def prepare(
-    base: RunConfig | Mapping[str, Any], points: Grid, folder: Path, width: int
+    base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, width: int
 ) -> tuple[Plan, Store]:
     """Check every run of the grid and plan those that `folder` lacks."""
     if folder.exists() and not folder.is_dir():
@@ -100,10 +99,8 @@ def prepare(
 
 
 def _agreed(minutes: float, yes: bool) -> bool:
-    """Say how long it will take, and ask if that is long and somebody is there."""
-    console.print(
-        f"expected: {_duration(minutes)} (calibrated on this machine, as busy as it is)", highlight=False
-    )
+    """Print the expected time; ask on a terminal whether to start if that is long."""
+    console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
     return console.input(Text("go on? [y/N] ")).strip().lower() in ("y", "yes")
@@ -139,7 +136,7 @@ def _write_view(store: Store, plan: Plan, name: str, timings: Mapping[str, float
     return result
 
 
-def _config(plan: Plan) -> dict[str, Any]:
+def _config(plan: Plan) -> dict[str, Json]:
     first: PlannedRun = plan.runs[0]
     varied = SweepResult.varying(pd.DataFrame([run.config.as_dict() for run in plan.runs]))
     common = {field: value for field, value in first.config.as_dict().items() if field not in varied}

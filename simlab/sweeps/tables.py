@@ -1,4 +1,4 @@
-"""What a sweep writes: tidy tables, the same bytes for the same runs, times nowhere but in the manifest.
+"""The tables of a sweep: the same bytes for the same runs; times are in the manifest only.
 
 | table | one row per | columns |
 |---|---|---|
@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simlab.core.manifest import Json
+
 # Not finite only when something broke; other metrics are NaN where there is nothing to average.
 WATCHED = ("grad_norm", "entropy", "reward")
 DEAD_BY = 5
@@ -36,9 +38,9 @@ Metrics = Mapping[str, np.ndarray]
 class RunTables:
     """One finished run, ready to be written."""
 
-    steps: dict[str, Any]
-    vectors: dict[str, Any]
-    record: dict[str, Any]
+    steps: dict[str, Json]
+    vectors: dict[str, Json]
+    record: dict[str, Json]
 
 
 def diverged_at(metrics: Metrics) -> int:
@@ -65,7 +67,7 @@ def dead_since(metrics: Metrics) -> tuple[int, str]:
     return -1, ""
 
 
-def run_tables(key: str, columns: Mapping[str, Any], metrics: Metrics) -> RunTables:
+def run_tables(key: str, columns: Mapping[str, Json], metrics: Metrics) -> RunTables:
     """Return the tables of a run from its metrics, each [steps, ...]."""
     first = diverged_at(metrics)
     made = first + 1 if first >= 0 else len(next(iter(metrics.values())))
@@ -86,7 +88,7 @@ def run_tables(key: str, columns: Mapping[str, Any], metrics: Metrics) -> RunTab
     return RunTables(steps, _long(key, vectors), record)
 
 
-def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Json]:
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("step", "metric", "index", "value")}
     for name, values in vectors.items():
         step, index = np.indices(values.shape, dtype=np.int32)
@@ -101,7 +103,7 @@ def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {"run": [key] * len(joined["step"])} | joined
 
 
-def runs_table(records: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> pd.DataFrame:
+def runs_table(records: Sequence[Mapping[str, Json]], arms: Sequence[str]) -> pd.DataFrame:
     """Return the `runs` table of these records, in their order."""
     own = ("run", "status", "diverged_at", "dead_since", "dead_because", "steps_made")
     columns = {"run": [], "arm": list(arms)} | {name: [] for name in own}

@@ -5,16 +5,16 @@ import time
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 
 from simlab.sweeps.execute import LIVE
-from simlab.sweeps.monitor import Arm, Monitor, charts_of, draw_file, table_of
+from simlab.sweeps.monitor import Arm, Monitor, draw_file, table_of
 from simlab.sweeps.result import load
 
 
 def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | None = None) -> None:
-    """Redraw the newest sweep of `folder` until it ends, in the terminal and in `file`.
+    """Show the newest sweep of `folder` until it ends: a table in the terminal, curves in `file`.
 
     Without one that runs, the last finished one is drawn; raises `FileNotFoundError` without that too.
     """
@@ -28,7 +28,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
     screen = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with screen or contextlib.nullcontext():
         while True:
-            shown = Group(table_of(arms), charts_of(arms))
+            shown = table_of(arms)
             if screen is None:
                 console.print(shown)
             else:

@@ -1,19 +1,22 @@
 """A worker process: `python -m simlab.sweeps.worker FOLDER JOB INDEX`.
 
-It keeps to the core `$SIMLAB_CORE` if there is one, measures its first program, waits for a line on its
-standard input, and works until nothing is missing. The end of the input is that of its parent, and its own.
+It keeps to the core `$SIMLAB_CORE` if there is one and works until nothing is missing. It ends when its
+standard input does, which is when its parent ends.
 """
 
 import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 from simlab.sweeps.compile_cache import keep_programs
 from simlab.sweeps.config import run_config
-from simlab.sweeps.execute import calibrate, work
-from simlab.sweeps.local import CLEAR, write_event
+from simlab.sweeps.execute import POLL_SECONDS, work
+from simlab.sweeps.forecast import Stopwatch
+from simlab.sweeps.local import CLEAR, recording
+from simlab.sweeps.own_records import receive
 from simlab.sweeps.plan import PlannedRun, make_plan
 from simlab.sweeps.store import Store
 
@@ -23,21 +26,20 @@ def main(folder: str, job: str, index: str) -> None:
     # Before JAX makes its pool of threads, which has one for every core it may use.
     if "SIMLAB_CORE" in os.environ:
         os.sched_setaffinity(0, {int(os.environ["SIMLAB_CORE"])})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_programs()
     path, number = Path(job), int(index)
     described = json.loads(path.read_text())
+    sys.path[:] = described["sys_path"]
+    receive(described["records"])
     runs = [PlannedRun(row["run"], run_config(row["config"]), row["arm"]) for row in described["runs"]]
     plan, store = make_plan(runs, described["missing"], described["width"]), Store(Path(folder))
-    with open(path.with_suffix(f".{number}.jsonl"), "a") as events:
-        # One process per program: the others find it in the cache.
-        if number < len(plan.groups):
-            measured = calibrate(plan.groups[number], plan.width, store)
-            write_event(events, {"event": "calibrated", **measured})
-        if not sys.stdin.readline():
-            return
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-        every = described["checkpoint_seconds"]
-        work(plan, store, lambda event: write_event(events, event), number, every)
+    # One process compiles a program; the others wait for its first event and find the program in the cache.
+    first = path.with_suffix(f".{number % len(plan.groups)}.jsonl")
+    while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):
+        time.sleep(POLL_SECONDS)
+    with recording(path, number, Stopwatch(plan)) as report:
+        work(plan, store, report, number, described["checkpoint_seconds"])
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""The tasks: name -> task with its defaults; `TASKS["add"](difficulty=2, train_size=64)` changes them."""
+"""The tasks by name. `TASKS["add"](difficulty=2, train_size=64)` replaces defaults."""
 
 from simlab.tasks.sequences import Chain, Recurrence, Sorting
 from simlab.tasks.sums import Addition, DigitSum, Template, TwoSpellings

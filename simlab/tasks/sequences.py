@@ -1,4 +1,4 @@
-"""Sequences: sorting, and a recurrence that pays for every further term, or up to the first mistake."""
+"""Sequence tasks: sorting, and a recurrence rewarded per correct term."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from simlab.tasks.task import Task, draw, ended, says
-from simlab.tasks.vocabulary import DIGIT, END, PAD
+from simlab.tasks.task import Task, draw_integers, end_response
+from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +30,17 @@ class Sorting(Task):
         """Return the digits as text."""
         return f"{number:0{self.difficulty}d}>"
 
-    def reward(self, prompt: Array, response: Array) -> Array:
-        """Return 1 for the digits in ascending order, else 0."""
-        return says(response, self._right(prompt)).astype(jnp.float32)
-
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one right answer
+    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
         """Return the digits in ascending order."""
-        return self._right(prompt)
-
-    def _right(self, prompt: Array) -> Array:
-        return ended(jnp.sort(prompt[: self.difficulty]), self.response_length)
+        return end_response(jnp.sort(prompt[: self.difficulty]), self.response_length)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence(Task):
-    """Length grows with skill: x_t = (x_{t-1} + x_{t-4}) mod 10 from four given digits, as far as one dares.
+    """Terms of x_t = (x_{t-1} + x_{t-4}) mod 10 from four given digits; the policy chooses how many.
 
-    n right terms earn n / difficulty, any wrong one earns nothing. So the best length rises with the
-    reliability of a term; demonstrations are short, at most a quarter of `difficulty`.
+    n correct terms get a reward of n / difficulty, any wrong term gets 0. So the best length grows with the
+    reliability of a term. Demonstrations are short, at most a quarter of `difficulty`.
     """
 
     difficulty: int = 32
@@ -55,12 +48,12 @@ class Recurrence(Task):
 
     @property
     def problem_count(self) -> int:
-        """Number of beginnings."""
+        """Number of initial digit strings."""
         return 10**self.ORDER
 
     @property
     def response_length(self) -> int:
-        """At most `difficulty` terms and the end token."""
+        """Up to `difficulty` terms and the end token."""
         return self.difficulty + 1
 
     def problem(self, number: int) -> str:
@@ -78,35 +71,37 @@ class Recurrence(Task):
         return terms + DIGIT
 
     def reward(self, prompt: Array, response: Array) -> Array:
-        """Return the share of `difficulty` that is right, 0 with any wrong term or without an end."""
-        ends = response == END
+        """Return correct terms / `difficulty`, 0 with any wrong term or without an end token."""
+        ends = response == EOS_TOKEN_ID
         length = jnp.argmax(ends)
-        right = (response[:-1] == self.terms(prompt)) | (np.arange(self.difficulty) >= length)
-        return jnp.where(jnp.any(ends) & jnp.all(right), length / self.difficulty, 0.0).astype(jnp.float32)
+        correct = (response[:-1] == self.terms(prompt)) | (np.arange(self.difficulty) >= length)
+        return jnp.where(jnp.any(ends) & jnp.all(correct), length / self.difficulty, 0.0).astype(jnp.float32)
 
     def answer(self, key: Array, prompt: Array) -> Array:
         """Return 1 to `difficulty / 4` terms."""
-        length = draw(key, (), 1, max(1, self.difficulty // 4) + 1)
-        places = np.arange(self.response_length)
-        terms = jnp.append(self.terms(prompt), END)
-        return jnp.where(places < length, terms, jnp.where(places == length, END, PAD))
+        length = draw_integers(key, (), 1, max(1, self.difficulty // 4) + 1)
+        positions = np.arange(self.response_length)
+        terms = jnp.append(self.terms(prompt), EOS_TOKEN_ID)
+        return jnp.where(
+            positions < length, terms, jnp.where(positions == length, EOS_TOKEN_ID, PAD_TOKEN_ID)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Recurrence):
-    """A long response whose first mistake ends what it earns: all terms of the recurrence.
+    """All terms of the recurrence, a long response; terms after the first wrong one get no reward.
 
-    n right terms before the first wrong one earn n / difficulty. A policy that was taught with mistakes is
-    uncertain at every token, also behind its own.
+    n correct terms before the first wrong one get a reward of n / difficulty. A policy trained on
+    demonstrations with errors is uncertain at every token, also after its own errors.
     """
 
     difficulty: int = 64
 
     def reward(self, prompt: Array, response: Array) -> Array:
-        """Return the share of `difficulty` before the first mistake, 0 without an end."""
-        right = jnp.cumprod(response[:-1] == self.terms(prompt))
-        return jnp.where(jnp.any(response == END), jnp.mean(right, dtype=jnp.float32), 0.0)
+        """Return the fraction of `difficulty` before the first wrong term, 0 without an end token."""
+        correct = jnp.cumprod(response[:-1] == self.terms(prompt))
+        return jnp.where(jnp.any(response == EOS_TOKEN_ID), jnp.mean(correct, dtype=jnp.float32), 0.0)
 
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one right answer
+    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
         """Return all terms."""
-        return ended(self.terms(prompt), self.response_length)
+        return end_response(self.terms(prompt), self.response_length)

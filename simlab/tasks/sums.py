@@ -1,4 +1,4 @@
-"""Addition: with scratch tokens, with two spellings of the answer, with a template around it."""
+"""Addition tasks: with scratch letters, with two spellings of the answer, with a template."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from simlab.tasks.task import Task, digits_of, draw, ended, is_digit, number_of, says
-from simlab.tasks.vocabulary import DIGIT, END, LETTER, encode
+from simlab.tasks.task import (
+    Task,
+    draw_integers,
+    end_response,
+    is_digit,
+    matches_answer,
+    parse_digits,
+    write_digits,
+)
+from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, LETTER, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +26,9 @@ class Sum(Task):
     difficulty: int = 3
 
     def __post_init__(self):
-        """Refuse numbers that int32 cannot add."""
+        """Reject numbers that int32 cannot add."""
         if self.difficulty > 8:
-            raise ValueError(f"bad difficulty {self.difficulty}; allowed: 1 to 8 digits")
+            raise ValueError(f"difficulty must be 1 to 8 digits, got {self.difficulty}.")
         super().__post_init__()
 
     @property
@@ -35,27 +43,27 @@ class Sum(Task):
 
     def total(self, prompt: Array) -> Array:
         """Return the digits of the sum, int32 `[difficulty + 1]`."""
-        width = self.difficulty
-        total = number_of(prompt[:width]) + number_of(prompt[width + 1 : 2 * width + 1])
-        return digits_of(total, width + 1)
+        n = self.difficulty
+        total = parse_digits(prompt[:n]) + parse_digits(prompt[n + 1 : 2 * n + 1])
+        return write_digits(total, n + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addition(Sum):
     """The flagship task: up to `scratch` letters of any kind, then the sum, such as `bfa0946$`.
 
-    The letters are free: they earn nothing and cost nothing. Demonstrations draw `a` 15 times of 16, `b` 15
-    times of the other 16, and so on, so that rare tokens are sampled at every step; with more noise in them
-    the reward teaches too slowly. A policy may write fewer letters; demonstrations write all, so that a digit
-    is always as far from those that it depends on.
+    The letters do not change the reward. Demonstrations draw `a` with probability 15/16, else `b` with
+    probability 15/16, and so on, so that every step samples rare tokens; with more noise the policy learns
+    too slowly from the reward. A policy may write fewer letters. Demonstrations write all, so that the
+    distance of a digit from the digits that it depends on is constant.
     """
 
     scratch: int = 8
 
     def __post_init__(self):
-        """Refuse less than no scratch."""
+        """Reject a negative number of letters."""
         if self.scratch < 0:
-            raise ValueError(f"bad scratch {self.scratch}; allowed: 0 or more letters")
+            raise ValueError(f"scratch must be 0 or more letters, got {self.scratch}.")
         super().__post_init__()
 
     @property
@@ -64,24 +72,24 @@ class Addition(Sum):
         return self.scratch + self.difficulty + 2
 
     def reward(self, prompt: Array, response: Array) -> Array:
-        """Return 1 for the sum behind at most `scratch` letters, else 0."""
+        """Return 1 for the sum after at most `scratch` letters, else 0."""
         letters = (response >= LETTER) & (response < LETTER + 10)
         used = jnp.sum(jnp.cumprod(letters.astype(jnp.int32)))
-        answer = ended(self.total(prompt), self.response_length)
-        return says(jnp.roll(response, -used), answer).astype(jnp.float32)
+        answer = end_response(self.total(prompt), self.response_length)
+        return matches_answer(jnp.roll(response, -used), answer).astype(jnp.float32)
 
     def answer(self, key: Array, prompt: Array) -> Array:
         """Return `scratch` random letters and the sum."""
         # A quarter of the number of leading zeros of random bits: k with probability 15/16^(k + 1).
         letters = LETTER + lax.clz(jax.random.bits(key, (self.scratch,))).astype(jnp.int32) // 4
-        return ended(jnp.concatenate([letters, self.total(prompt)]), self.response_length)
+        return end_response(jnp.concatenate([letters, self.total(prompt)]), self.response_length)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSpellings(Sum):
-    """Equivalent right answers: the sum in digits or in letters (a for 0), all in one spelling.
+    """Equivalent correct answers: the sum in digits or in letters (a for 0), all in one spelling.
 
-    Demonstrations take either with probability 1/2, so a drift of the odds is the doing of the training.
+    Demonstrations use each with probability 1/2, so training alone causes any drift of the odds.
     """
 
     difficulty: int = 2
@@ -94,15 +102,18 @@ class TwoSpellings(Sum):
     def reward(self, prompt: Array, response: Array) -> Array:
         """Return 1 for either spelling of the sum, else 0."""
         total = self.total(prompt)
-        right = [
-            says(response, ended(spelled, self.response_length)) for spelled in (total, _in_letters(total))
+        correct = [
+            matches_answer(response, end_response(spelled, self.response_length))
+            for spelled in (total, _in_letters(total))
         ]
-        return (right[0] | right[1]).astype(jnp.float32)
+        return (correct[0] | correct[1]).astype(jnp.float32)
 
     def answer(self, key: Array, prompt: Array) -> Array:
         """Return the sum in one of its spellings."""
         total = self.total(prompt)
-        return ended(jnp.where(jax.random.bernoulli(key), _in_letters(total), total), self.response_length)
+        return end_response(
+            jnp.where(jax.random.bernoulli(key), _in_letters(total), total), self.response_length
+        )
 
 
 def _in_letters(digits: Array) -> Array:
@@ -111,7 +122,7 @@ def _in_letters(digits: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Template(Sum):
-    """Shared template tokens: right and wrong answers alike have to begin with the same word."""
+    """Shared template tokens: correct and wrong answers begin with the same word."""
 
     difficulty: int = 2
     template: str = "iadd:"
@@ -121,16 +132,10 @@ class Template(Sum):
         """Template, digits and the end token."""
         return len(self.template) + self.difficulty + 2
 
-    def reward(self, prompt: Array, response: Array) -> Array:
-        """Return 1 for the template and the sum, else 0."""
-        return says(response, self._right(prompt)).astype(jnp.float32)
-
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one right answer
+    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
         """Return the template and the sum."""
-        return self._right(prompt)
-
-    def _right(self, prompt: Array) -> Array:
-        return ended(jnp.concatenate([encode(self.template), self.total(prompt)]), self.response_length)
+        tokens = jnp.concatenate([encode(self.template), self.total(prompt)])
+        return end_response(tokens, self.response_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +146,9 @@ class DigitSum(Task):
     train_size: int = 2048
 
     def __post_init__(self):
-        """Refuse sums that two digits cannot write."""
+        """Reject sums of more than two digits."""
         if self.difficulty > 9:
-            raise ValueError(f"bad difficulty {self.difficulty}; allowed: 1 to 9 digits")
+            raise ValueError(f"difficulty must be 1 to 9 digits, got {self.difficulty}.")
         super().__post_init__()
 
     @property
@@ -162,23 +167,23 @@ class DigitSum(Task):
         return f"{rest + given // 10 + given % 10:02d}:{given:02d}="
 
     def missing(self, prompt: Array) -> Array:
-        """Return what the digits of the response have to add up to, int32 scalar."""
-        return number_of(prompt[:2]) - jnp.sum(prompt[3:5] - DIGIT)
+        """Return the sum that the digits of the response must have, int32 scalar."""
+        return parse_digits(prompt[:2]) - jnp.sum(prompt[3:5] - DIGIT)
 
     def reward(self, prompt: Array, response: Array) -> Array:
-        """Return 1 for `difficulty` digits of the missing sum and an end, else 0."""
+        """Return 1 for `difficulty` digits with the missing sum and an end token, else 0."""
         digits = response[: self.difficulty]
-        written = jnp.all(is_digit(digits)) & (response[self.difficulty] == END)
+        written = jnp.all(is_digit(digits)) & (response[self.difficulty] == EOS_TOKEN_ID)
         return (written & (jnp.sum(digits - DIGIT) == self.missing(prompt))).astype(jnp.float32)
 
     def answer(self, key: Array, prompt: Array) -> Array:
-        """Return digits with the missing sum, each uniform over what the others can still make up for."""
+        """Return digits with the missing sum, each uniform over the values that leave a feasible rest."""
 
-        def next_digit(missing, place):
-            others = 9 * (self.difficulty - 1 - place)
+        def next_digit(missing, position):
+            others = 9 * (self.difficulty - 1 - position)
             low, high = jnp.maximum(0, missing - others), jnp.minimum(9, missing)
-            digit = draw(jax.random.fold_in(key, place), (), low, high + 1)
+            digit = draw_integers(jax.random.fold_in(key, position), (), low, high + 1)
             return missing - digit, digit
 
         _, digits = lax.scan(next_digit, self.missing(prompt), np.arange(self.difficulty, dtype=np.int32))
-        return ended(digits + DIGIT, self.response_length)
+        return end_response(digits + DIGIT, self.response_length)

@@ -1,9 +1,9 @@
-"""The one vocabulary of all tasks: 32 tokens, written as characters."""
+"""The vocabulary of all tasks: 32 tokens, one character each."""
 
 import numpy as np
 
-PAD = 0
-END = 1
+PAD_TOKEN_ID = 0
+EOS_TOKEN_ID = 1
 SYMBOLS = "0123456789abcdefghijklmno+=>:"
 CHARACTERS = "_$" + SYMBOLS + "?"
 """The character of every token: `_` is padding, `$` ends a response, `?` is unused."""
@@ -12,7 +12,7 @@ VOCABULARY_SIZE = len(CHARACTERS)
 _TOKENS = {character: token for token, character in enumerate(CHARACTERS)}
 
 DIGIT = _TOKENS["0"]
-"""Token of the digit 0; the nine others follow."""
+"""Token of the digit 0; the other nine follow."""
 LETTER = _TOKENS["a"]
 """Token of the letter a; b to o follow."""
 
@@ -20,14 +20,15 @@ LETTER = _TOKENS["a"]
 def encode(text: str) -> np.ndarray:
     """Return the tokens of `text`, int32 `[len(text)]`.
 
-    Raises `ValueError` naming a character that has no token.
+    Raises:
+        ValueError: A character has no token.
     """
     unknown = sorted(set(text) - set(CHARACTERS))
     if unknown:
-        raise ValueError(f"no token for {unknown[0]!r}; allowed: {CHARACTERS}")
+        raise ValueError(f"characters must be in {CHARACTERS!r}, got {unknown[0]!r}.")
     return np.asarray([_TOKENS[character] for character in text], np.int32)
 
 
 def decode(tokens: np.ndarray) -> str:
-    """Return the text of one row of tokens, padding included, so that it can be encoded again."""
+    """Return the text of one row of tokens with its padding; `encode` reverses it."""
     return "".join(CHARACTERS[int(token)] for token in np.asarray(tokens))

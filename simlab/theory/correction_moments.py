@@ -55,7 +55,7 @@ def pooled(high: float = 2.0) -> Correction:
 
     def weighting(pair: PolicyPair) -> Weighting:
         logs = np.minimum(_log_rho(pair, "token"), np.log(high))
-        return fixed(np.exp(_sequence_mean(pair, logs)[:, None] * np.ones_like(logs)))
+        return fixed(np.exp(sequence_mean(pair, logs)[:, None] * np.ones_like(logs)))
 
     return weighting
 
@@ -75,7 +75,7 @@ def geometric_band(low: float = 0.999, high: float = 1.001) -> Correction:
     """
 
     def keep(pair: PolicyPair) -> np.ndarray:
-        mean = -_sequence_mean(pair, _log_rho(pair, "token"))
+        mean = -sequence_mean(pair, _log_rho(pair, "token"))
         return (mean >= np.log(low)) & (mean <= np.log(high))
 
     return rejected(keep)
@@ -89,7 +89,7 @@ def k3_cap(most: float = 0.01) -> Correction:
 
     def keep(pair: PolicyPair) -> np.ndarray:
         log_rho = _log_rho(pair, "token")
-        return _sequence_mean(pair, np.expm1(log_rho) - log_rho) <= most
+        return sequence_mean(pair, np.expm1(log_rho) - log_rho) <= most
 
     return rejected(keep)
 
@@ -108,7 +108,7 @@ def sequence_discrepancy(pair: PolicyPair) -> np.ndarray:
 
     Source: acrl Eq. 5, 6.
     """
-    return _sequence_mean(pair, token_values(pair.space, np.abs(pair.train - pair.infer)))
+    return sequence_mean(pair, token_values(pair.space, np.abs(pair.train - pair.infer)))
 
 
 ACRL_LEVEL = 2.0
@@ -146,8 +146,13 @@ def acrl(
     return weighting
 
 
+def token_log_rho(pair: PolicyPair) -> np.ndarray:
+    """Return log rho per token [S, T], zero in sequences that are never sampled."""
+    return np.where(pair.law_infer[:, None] > 0, pair.log_rho, 0.0)
+
+
 def _log_rho(pair: PolicyPair, level: str) -> np.ndarray:
-    log_rho = np.where(pair.law_infer[:, None] > 0, pair.log_rho, 0.0)
+    log_rho = token_log_rho(pair)
     if level == "token":
         return log_rho
     total = log_rho.sum(1, keepdims=True)
@@ -155,7 +160,8 @@ def _log_rho(pair: PolicyPair, level: str) -> np.ndarray:
     return np.broadcast_to(total / scale, log_rho.shape)
 
 
-def _sequence_mean(pair: PolicyPair, values: np.ndarray) -> np.ndarray:
+def sequence_mean(pair: PolicyPair, values: np.ndarray) -> np.ndarray:
+    """Return the mean over the tokens of each sequence [S]."""
     return values.sum(1) / pair.space.lengths
 
 

@@ -51,9 +51,25 @@ COUNTERPARTS: dict[str, tuple[str, Objective]] = {
     "sequence IS": ("sequence IS", replace(PLAIN, correction=Truncated(sequence_log_rho, float("inf")))),
     "geometric TIS": ("geometric TIS", replace(PLAIN, correction=Truncated(geometric_log_rho, CLIP))),
     "geometric MIS": ("geometric MIS", replace(PLAIN, correction=Masked(geometric_log_rho, CLIP))),
+    "kpop": ("KPop", _suffixed("reinforce+kpop")),
+    "vaco": ("VaCO", _suffixed("reinforce+vaco")),
+    "kpop_mask": ("KPop mask", _suffixed("reinforce+kpop_mask")),
+    "prob_diff": ("probability difference", _suffixed("reinforce+prob_diff")),
+    "trm": ("trust region mask", _suffixed("reinforce+trm")),
+    **{
+        name: (correction, _suffixed(name))
+        for name, correction in (
+            ("dppo_tv", "DPPO-TV"),
+            ("dppo_kl", "DPPO-KL"),
+            ("ipo", "IPO"),
+            ("drpo", "DRPO"),
+            ("vespo", "VESPO"),
+        )
+    },
+    "kpop preset": ("KPop", _suffixed("kpop")),
     "veto": ("veto", replace(PLAIN, rejections=(Veto(0.5),))),
 }
-"""Name in the lab (each suffix of `objectives.SUFFIXES` is there) to `CORRECTIONS` and the objective."""
+"""Name in the lab to the name in `CORRECTIONS` or `RECENT`, and the objective."""
 
 
 def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:

@@ -1,11 +1,11 @@
 """The critic of PPO: a second transformer with a scalar head, trained on the returns of GAE."""
 
 from dataclasses import field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.engines import Engine
@@ -25,7 +25,7 @@ class CriticState:
     """Parameters of the critic, `body` (a transformer) and `head` [D, 1], and its optimizer's opt_state."""
 
     params: Params
-    opt_state: Any
+    opt_state: PyTree
 
 
 @pytree(kw_only=True)

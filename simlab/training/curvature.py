@@ -1,12 +1,13 @@
 """Sharpness: the ends of the spectrum of a loss's Hessian, by Lanczos on Hessian-vector products."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
 
 from simlab.engines.accumulate import float32_dot
 
@@ -22,7 +23,9 @@ class Spectrum(NamedTuple):
     residual: Array
 
 
-def hessian_ends(loss: Callable[[Any], Array], params: Any, key: Array, iterations: int = 16) -> Spectrum:
+def hessian_ends(
+    loss: Callable[[PyTree], Array], params: PyTree, key: Array, iterations: int = 16
+) -> Spectrum:
     """Return the extreme eigenvalues of the Hessian of `loss` at `params`, a tree of float32 arrays.
 
     Reverse over reverse: the gradient of <gradient, v>, two backward passes for each of the `iterations`

@@ -6,11 +6,11 @@ They measure the rollout that the next step trains on: the same prompts and rand
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.streams import stream
@@ -258,7 +258,7 @@ def run_diagnostics(
     return {key: value for measure in chosen for key, value in measure(context).items()}
 
 
-def compile_diagnostics(names: Sequence[str], axes: Any = None) -> Callable[..., Metrics]:
+def compile_diagnostics(names: Sequence[str], axes: PyTree = None) -> Callable[..., Metrics]:
     """Return the jitted `run_diagnostics` of `names`, mapped over `axes` of (recipe, state, base) if given.
 
     Compile once per run; call the result in a callback of `simlab.training.loop.train`.

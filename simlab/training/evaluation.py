@@ -7,7 +7,7 @@ from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models.parameters import Params
 from simlab.rollout.generate import generate
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.recipe import Recipe
 
 
@@ -31,8 +31,8 @@ def evaluate(
         recipe.task.check,
         group_size=recipe.group_size,
         length=recipe.task.response_length,
-        end=END,
-        pad=PAD,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
     )
     by_prompt = sampled.rewards.reshape(prompts, recipe.group_size)
     passes = (by_prompt >= 1).astype(jnp.float32)

@@ -1,103 +1,175 @@
-"""Running many steps: one compiled scan per chunk, for one run or for many at once."""
+"""The one loop that makes every run: chunks of steps, and callbacks between them.
+
+Checkpoints and diagnostics are callbacks of `train`. Sweeps and real engines pass another function that makes
+the steps.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jaxtyping import PyTree
 
-from simlab.training.checkpoints import Progress, load_progress, named_arrays, restored, save_progress
+from simlab.engines.site import prepare_sites
+from simlab.rollout.trajectory import Trajectory
+from simlab.training.checkpoints import Progress, load_progress, named_arrays, restore, save_progress
 from simlab.training.recipe import Recipe, TrainState
-from simlab.training.step import Metrics, train_step
+from simlab.training.step import Metrics, learn, train_step
 
 CHECKPOINT_SECONDS = 30.0
-"""How much work a kill may cost; writing a state takes a fraction of a second."""
+"""Work that a kill may cost; writing a state takes a fraction of a second."""
+
+HostMetrics = dict[str, np.ndarray]
+Advance = Callable[[Recipe, TrainState], tuple[TrainState, Metrics]]
+"""Makes the steps of a chunk; metrics are stacked over them."""
 
 
-def advance(recipe: Recipe, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
-    """Make `steps` steps in one scan; metrics are stacked, [steps, ...]. A pure function: jit and vmap it."""
-    return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=steps)
+@dataclass(frozen=True)
+class Chunk:
+    """A finished chunk, as callbacks see it.
+
+    - `state`: the state after it. The next chunk reuses its memory: copy what outlives the callback.
+    - `metrics`: of the steps of this chunk, `history`: of all steps so far, on the host.
+    - `step`: number of completed steps.
+    """
+
+    state: TrainState
+    metrics: HostMetrics
+    history: HostMetrics
+    step: int
+    is_last: bool
+
+
+Callback = Callable[[Chunk], bool | None]
 
 
 def train(
-    recipe: Recipe, state: TrainState, steps: int, *, chunk: int = 25, axes: Any = None
-) -> Iterator[tuple[TrainState, Metrics]]:
-    """Yield (state, metrics [..., chunk, ...]) after every chunk until `steps` steps are made.
-
-    Between chunks there is time for progress, checkpoints and an early stop; chunks change no bit of the run.
-    For many runs at once, `recipe` and `state` have a leading axis wherever `axes`, the pair of their
-    `jax.vmap` axes, has a 0: `axes=(None, 0)` is one recipe over many seeds.
-
-    Raises `ValueError` if `chunk` does not divide `steps`: another length would compile another program.
-    """
-    if chunk < 1 or steps % chunk:
-        raise ValueError(f"chunk {chunk} does not divide the {steps} steps")
-    run = compiled(chunk, axes)
-    for _ in range(steps // chunk):
-        state, metrics = run(recipe, state)
-        yield state, metrics
-
-
-def train_on(
-    path: Path,
     recipe: Recipe,
     state: TrainState,
     steps: int,
+    callbacks: Sequence[Callback] = (),
     *,
     chunk: int = 25,
-    axes: Any = None,
-    every: float = CHECKPOINT_SECONDS,
-) -> Iterator[tuple[TrainState, Any]]:
-    """Yield as `train` does, and go on from the checkpoint in `path` where a run from `state` was stopped.
+    axes: PyTree = None,
+    advance: Advance | None = None,
+    history: HostMetrics | None = None,
+) -> tuple[TrainState, HostMetrics]:
+    """Train until `steps` steps are completed or a callback returns True.
 
-    The steps that the checkpoint holds come first, as one long chunk: whoever joins the metrics has all of
-    them. It is written at the end of the first chunk that is `every` seconds behind the last one, and at the
-    end of the run. On the same kind of device the bits are those of a run that nobody stopped.
+    Chunks and callbacks change no bit of the run.
 
-    Raises `ValueError` for a checkpoint of another run, and `DamagedCheckpointError`.
+    Args:
+        recipe: Recipe of the run, or of many runs.
+        state: State to begin from. Its arrays are donated.
+        steps: Number of steps, those of `history` included.
+        callbacks: All are called after every chunk.
+        chunk: Number of steps per chunk.
+        axes: For many runs at once, the pair of the `jax.vmap` axes of `recipe` and `state`: `(None, 0)` is
+            one recipe over many seeds. The metrics are then [runs, steps, ...].
+        advance: Function that makes a chunk; by default the compiled `scan_steps`.
+        history: Metrics of the steps that `state` has completed, as `resume` returns them.
+
+    Returns:
+        The last state, and the metrics of all steps [steps, ...].
+
+    Raises:
+        ValueError: If `chunk` does not divide the steps: another length would compile another function.
     """
-    along, made, parts = 0 if axes is None else 1, 0, []
-    if path.is_file():
-        progress = load_progress(path)
-        first = named_arrays(state)
-        if not np.array_equal(progress.state.get(".key", ()), first[".key"]):
-            raise ValueError(f"{path} is the checkpoint of a run with another key")
-        state, parts = restored(progress.state, state, path), [progress.metrics]
-        made = next(iter(progress.metrics.values())).shape[along]
-        if made > steps:
-            raise ValueError(f"{path} holds {made} steps; asked for are {steps}")
-        yield state, progress.metrics
-    written = time.monotonic()
-    for after, metrics in train(recipe, state, steps - made, chunk=chunk, axes=axes):
-        parts.append({name: np.asarray(values) for name, values in metrics.items()})
-        made += chunk
-        if made == steps or time.monotonic() - written >= every:
-            parts = [joined(parts, along)]
-            save_progress(path, Progress(named_arrays(after), parts[0]))
-            written = time.monotonic()
-        yield after, metrics
+    along = 0 if axes is None else 1
+    history = dict(history or {})
+    step = next(iter(history.values())).shape[along] if history else 0
+    if step > steps:
+        raise ValueError(f"steps must be at least the {step} that the checkpoint holds, got {steps}")
+    if chunk < 1 or (steps - step) % chunk:
+        raise ValueError(f"chunk {chunk} does not divide the {steps - step} steps")
+    advance = advance or compile_steps(chunk, axes)
+    while step < steps:
+        state, stacked = advance(recipe, state)
+        step += chunk
+        metrics = {name: np.asarray(values) for name, values in stacked.items()}
+        history = join_metrics([history, metrics], along)
+        finished = Chunk(state, metrics, history, step, step == steps)
+        stops = [callback(finished) for callback in callbacks]
+        if any(stops):
+            break
+    return state, history
 
 
-def joined(parts: list, along: int = 0) -> dict[str, np.ndarray]:
-    """Return the metrics of several chunks as those of one, joined along the axis of the steps."""
-    return {name: np.concatenate([part[name] for part in parts], axis=along) for name in parts[0]}
+def scan_steps(recipe: Recipe, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
+    """Make `steps` steps in one scan; metrics are stacked, [steps, ...]. A pure function: jit and vmap it."""
+    recipe = prepare_sites(recipe)
+    return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=steps)
 
 
-def compiled(steps: int, axes: Any = None) -> Callable[[Recipe, TrainState], tuple[TrainState, Metrics]]:
-    """Return the jitted `advance` over `steps` steps, mapped over `axes` if given; it donates the state.
+def compile_steps(steps: int, axes: PyTree = None) -> Advance:
+    """Return the jitted `scan_steps`, mapped over `axes` if given; it donates the state.
 
-    The same arguments give the same function, so that nothing is compiled twice.
+    Equal arguments give the same function, so that nothing is compiled twice.
     """
     leaves, tree = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
-    return _compiled(steps, tuple(leaves), tree)
+    return _compile_steps(steps, tuple(leaves), tree)
 
 
 @cache
-def _compiled(steps: int, leaves: tuple, tree: Any) -> Callable:
+def _compile_steps(steps: int, leaves: tuple[int | None, ...], tree: PyTree) -> Advance:
     axes = jax.tree.unflatten(tree, leaves)
-    many = partial(advance, steps=steps)
+    many = partial(scan_steps, steps=steps)
     return jax.jit(many if axes is None else jax.vmap(many, in_axes=axes), donate_argnums=1)
+
+
+def learn_from(rollout: Callable[[Recipe, TrainState], tuple[Trajectory, Metrics]]) -> Advance:
+    """Return an `advance` for `chunk=1` whose rollout runs outside of compiled functions.
+
+    `rollout` returns the trajectory and metrics of its own, which join those of the step.
+    """
+    compiled = jax.jit(learn)
+
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
+        trajectory, measured = rollout(recipe, state)
+        state, metrics = compiled(recipe, state, trajectory)
+        return state, {name: value[None] for name, value in {**metrics, **measured}.items()}
+
+    return advance
+
+
+@dataclass
+class Checkpoint:
+    """Callback that saves the run to `path` at the end of the first chunk after `seconds`, and at its end."""
+
+    path: Path
+    seconds: float = CHECKPOINT_SECONDS
+    _saved: float = field(default_factory=time.monotonic, init=False)
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Save the state and all metrics if it is time."""
+        if chunk.is_last or time.monotonic() - self._saved >= self.seconds:
+            save_progress(self.path, Progress(named_arrays(chunk.state), chunk.history))
+            self._saved = time.monotonic()
+
+
+def resume(path: Path, state: TrainState) -> tuple[TrainState, HostMetrics]:
+    """Return state and metrics of the checkpoint in `path`, or `state` without metrics if there is no file.
+
+    On the same kind of device the run continues with the bits of one that nobody stopped.
+
+    Raises:
+        ValueError: If the checkpoint is of another run or another kind of device.
+        DamagedCheckpointError: If the file is not what was written.
+    """
+    if not path.is_file():
+        return state, {}
+    progress, own = load_progress(path), named_arrays(state)
+    if not np.array_equal(progress.state.get(".key", ()), own[".key"]):
+        raise ValueError(f"{path} is the checkpoint of a run with another key")
+    return restore(progress.state, state, path), dict(progress.metrics)
+
+
+def join_metrics(parts: Sequence[HostMetrics], along: int = 0) -> HostMetrics:
+    """Return the metrics of consecutive parts of a run as one, joined along the axis of the steps."""
+    parts = [part for part in parts if part]
+    return {name: np.concatenate([part[name] for part in parts], axis=along) for name in parts[0]}

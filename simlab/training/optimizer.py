@@ -1,13 +1,15 @@
 """AdamW with clipping of the gradient norm, every number of it traced."""
 
-from typing import Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Scalar, pytree
+from simlab.core.ranges import NOT_NEGATIVE, TINY, Range
 from simlab.models.parameters import Params
 
 
@@ -18,12 +20,12 @@ class AdamW:
     `learning_rate` 0 freezes the policy.
     """
 
-    learning_rate: Scalar = 2.5e-4
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.99
-    eps: Scalar = 1e-8
-    weight_decay: float | Array = 0.0
-    max_grad_norm: Scalar = 1.0
+    learning_rate: Annotated[Scalar, NOT_NEGATIVE] = 2.5e-4
+    beta1: Annotated[Scalar, Range(0.0, 1 - 2.0**-24)] = 0.9
+    beta2: Annotated[Scalar, Range(0.0, 1 - 2.0**-24)] = 0.99
+    eps: Annotated[Scalar, NOT_NEGATIVE] = 1e-8
+    weight_decay: Annotated[float | Array, NOT_NEGATIVE] = 0.0
+    max_grad_norm: Annotated[Scalar, Range(TINY)] = 1.0
 
     def transformation(self) -> optax.GradientTransformation:
         """Return the direction of a step, before the learning rate."""
@@ -33,11 +35,11 @@ class AdamW:
             optax.add_decayed_weights(self.weight_decay),
         )
 
-    def init(self, params: Params) -> Any:
+    def init(self, params: Params) -> PyTree:
         """Return the moments before the first step."""
         return self.transformation().init(params)
 
-    def update(self, grads: Params, state: Any, params: Params, factor: Array | float) -> tuple[Params, Any]:
+    def update(self, grads: Params, state: PyTree, params: Params, factor: Scalar) -> tuple[Params, PyTree]:
         """Return new parameters and state; `factor` of the schedule multiplies the learning rate."""
         # optax raises its decay rates to an integer power, which strict promotion of types forbids.
         with jax.numpy_dtype_promotion("standard"):

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import shown
 from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.ranges import COUNT, HUGE, Range
 from simlab.engines.engine import EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
@@ -53,15 +55,15 @@ class Recipe:
     optimizer: AdamW = field(default_factory=AdamW)
     sampler: Sampler = field(default_factory=Sampler)
     schedule: Schedule = field(default_factory=Constant)
-    extra_terms: Mapping[str, Scalar] = field(default_factory=dict)
+    extra_terms: Mapping[str, Annotated[Scalar, Range(-HUGE, HUGE)]] = field(default_factory=dict)
     gradient_site: Site = FLOAT32_SITE
     critic: Critic | None = None
     task: Task = static()
     model: TransformerConfig = static()
-    prompts: int = static(default=8)
-    group_size: int = static(default=16)
-    minibatches: int = static(default=4)
-    staleness: int = static(default=0)
+    prompts: Annotated[int, COUNT] = static(default=8)
+    group_size: Annotated[int, COUNT] = static(default=16)
+    minibatches: Annotated[int, COUNT] = static(default=4)
+    staleness: Annotated[int, Range(0, 1000)] = static(default=0)
     old_log_probs: str = static(default="train")
 
     def __post_init__(self):
@@ -103,11 +105,11 @@ class TrainState:
     """
 
     params: Params
-    opt_state: Any
+    opt_state: PyTree
     step: Array
     key: Array
     reference: Params | None = None
-    schedule_state: Any = None
+    schedule_state: PyTree = None
     critic: CriticState | None = None
     past_params: Params | None = None
 
@@ -115,7 +117,7 @@ class TrainState:
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
     """Return the state before the first step from `params`, in arrays of its own: the loop donates them."""
 
-    def copied(tree: Any) -> Any:
+    def copied(tree: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, tree)
 
     return TrainState(

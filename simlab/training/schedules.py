@@ -4,13 +4,15 @@ A schedule that reacts to the run keeps a `schedule_state` of past metrics in th
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer, Scalar, pytree, static
+from simlab.core.ranges import FRACTION, HUGE, STEPS, Range
 
 
 class Schedule(ABC):
@@ -19,15 +21,15 @@ class Schedule(ABC):
     One that reacts to the run has a schedule_state, a tree of arrays that `init` makes and `observe` renews.
     """
 
-    def init(self) -> Any:
+    def init(self) -> PyTree:
         """Return the schedule_state before the first step."""
         return None
 
     @abstractmethod
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
 
-    def observe(self, schedule_state: Any, step: Array, metrics: dict[str, Array]) -> Any:
+    def observe(self, schedule_state: PyTree, step: Array, metrics: dict[str, Array]) -> PyTree:
         """Return the schedule_state after `step`, whose `metrics` are those of the train step."""
         del step, metrics
         return schedule_state
@@ -37,9 +39,9 @@ class Schedule(ABC):
 class Constant(Schedule):
     """Factor 1 after a linear rise over `warmup` steps."""
 
-    warmup: Integer = 0
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         return _warmup_factor(step, self.warmup)
@@ -49,11 +51,11 @@ class Constant(Schedule):
 class Linear(Schedule):
     """A straight fall from 1 to `final` between the warm-up and step `steps`, `final` from then on."""
 
-    steps: Integer = 400
-    final: Scalar = 0.0
-    warmup: Integer = 0
+    steps: Annotated[Integer, STEPS] = 400
+    final: Annotated[Scalar, FRACTION] = 0.0
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         done = _progress(step, self.warmup, self.steps)
@@ -67,11 +69,11 @@ class Cosine(Schedule):
     Source: cancel App. D.
     """
 
-    steps: Integer = 400
-    final: Scalar = 0.0
-    warmup: Integer = 0
+    steps: Annotated[Integer, STEPS] = 400
+    final: Annotated[Scalar, FRACTION] = 0.0
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         done = _progress(step, self.warmup, self.steps)
@@ -90,10 +92,10 @@ class Halving(Schedule):
     """
 
     period: Integer = 100
-    final: Scalar = 0.1
-    warmup: Integer = 0
+    final: Annotated[Scalar, FRACTION] = 0.1
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
         return _warmup_factor(step, self.warmup) * _halving_factor(step, self.period, self.final)
@@ -126,8 +128,8 @@ class LengthTriggered(Schedule):
     rise: Scalar = 2.0
     patience: Integer = 3
     delay: Scalar = 1.8
-    final: Scalar = 0.1
-    warmup: Integer = 0
+    final: Annotated[Scalar, FRACTION] = 0.1
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
     early: int = static(default=10)
 
     def init(self) -> LengthTriggerState:
@@ -135,7 +137,7 @@ class LengthTriggered(Schedule):
         zero = jnp.zeros((), jnp.int32)
         return LengthTriggerState(jnp.zeros(self.early, jnp.float32), zero, zero, jnp.float32(jnp.inf))
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         return _warmup_factor(step, self.warmup) * _halving_factor(
             step, self.delay * schedule_state.surge, self.final
@@ -189,8 +191,8 @@ class MismatchTriggered(Schedule):
     early: Integer = 20
     smoothing: Scalar = 0.9
     cooldown: Integer = 20
-    final: Scalar = 0.1
-    warmup: Integer = 0
+    final: Annotated[Scalar, FRACTION] = 0.1
+    warmup: Annotated[Integer, Range(0, HUGE)] = 0
     metric: str = static(default="rms_log_rho")
 
     def init(self) -> MismatchTriggerState:
@@ -198,7 +200,7 @@ class MismatchTriggered(Schedule):
         zero = jnp.zeros((), jnp.float32)
         return MismatchTriggerState(zero, zero, jnp.ones((), jnp.float32), zero, zero)
 
-    def __call__(self, step: Array, schedule_state: Any = None) -> Array:
+    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         return _warmup_factor(step, self.warmup) * schedule_state.factor
 

@@ -1,11 +1,11 @@
 """One step: `learn(rollout(state))`, two functions joined by the trajectory."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.streams import stream
 from simlab.engines.site import Site, store
@@ -15,6 +15,7 @@ from simlab.models.transformer import Scores, response_logps
 from simlab.objectives import (
     RolloutTerms,
     TokenBatch,
+    columns_needed,
     entropy_bonus,
     kl_penalty,
     prepared,
@@ -23,7 +24,7 @@ from simlab.objectives import (
 )
 from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
-from simlab.tasks import END, PAD
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.critic import token_values, update_critic
 from simlab.training.measure import step_metrics
 from simlab.training.optimizer import global_norm
@@ -31,6 +32,8 @@ from simlab.training.recipe import Recipe, TrainState
 from simlab.training.staleness import rollout_params, update_past_params
 
 Metrics = dict[str, Array]
+
+VOCABULARY_COLUMNS = frozenset(("logp_vocabulary", "logp_infer_vocabulary", "sum_squared_probabilities"))
 
 
 def train_step(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
@@ -52,9 +55,15 @@ def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
         recipe.task.check,
         group_size=recipe.group_size,
         length=recipe.task.response_length,
-        end=END,
-        pad=PAD,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
+        vocabulary=reads_vocabulary(recipe),
     )
+
+
+def reads_vocabulary(recipe: Recipe) -> bool:
+    """Return whether the objective reads columns that take the log-probabilities of all tokens to fill."""
+    return not VOCABULARY_COLUMNS.isdisjoint(columns_needed(recipe.objective))
 
 
 def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
@@ -116,17 +125,29 @@ def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores:
             key=jax.random.fold_in(stream(state.key, "objective"), state.step),
             logp_reference=None if state.reference is None else score(recipe, state.reference, replayed).logp,
             values=values,
+            **_vocabulary_columns(replayed, scores),
         )
     )
 
 
+def _vocabulary_columns(replayed: Trajectory, scores: Scores) -> dict[str, Array]:
+    if scores.logp_vocabulary is None or replayed.logp_infer_vocabulary is None:
+        return {}
+    return {
+        "tokens": replayed.responses,
+        "logp_vocabulary": scores.logp_vocabulary,
+        "logp_infer_vocabulary": replayed.logp_infer_vocabulary,
+        "sum_squared_probabilities": jnp.sum(jnp.exp(2 * scores.logp_vocabulary), axis=-1),
+    }
+
+
 def _update_policy(
     recipe: Recipe, state: TrainState, factor: Array, parts: tuple
-) -> tuple[Params, Any, Array]:
+) -> tuple[Params, PyTree, Array]:
     """Return parameters and opt_state after one update per minibatch, and the norms of the gradients."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
 
-    def update(carry: tuple[Params, Any], part: tuple) -> tuple[tuple[Params, Any], Array]:
+    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         number, rows = part
         grads, norm = policy_gradient(recipe, params, *rows)
@@ -140,6 +161,8 @@ def _update_policy(
 
 def stored(grads: Params, site: Site, key: Array) -> Params:
     """Round every leaf of a gradient as `site` says; each has its own stream of random bits."""
+    if site.format is None:
+        return grads
     leaves, tree = jax.tree.flatten(grads)
     return tree.unflatten(
         [store(leaf, site, jax.random.fold_in(key, number)) for number, leaf in enumerate(leaves)]
@@ -174,6 +197,7 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
         trajectory.responses,
         trajectory.routed_experts,
         group_size=recipe.group_size,
+        vocabulary=reads_vocabulary(recipe),
     )
 
 
@@ -183,15 +207,21 @@ def policy_gradient(
     """Return the gradient of the loss on one minibatch, and its norm.
 
     The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the extra terms.
+    An objective that reads the vocabulary also has a coefficient for each of its tokens.
     """
 
     def loss(params: Params) -> Array:
-        logp, entropy, _ = score(recipe, params, trajectory)
+        logp, entropy, _, every = score(recipe, params, trajectory)
         logp = jnp.where(batch.mask, logp, 0.0)
-        coefficients = jax.grad(
-            lambda logp: value_from_terms(recipe.objective, replace(batch, logp=logp), terms)
-        )(lax.stop_gradient(logp))
+
+        def value(logp: Array, every: Array | None) -> Array:
+            return value_from_terms(recipe.objective, replace(batch, logp=logp, logp_vocabulary=every), terms)
+
+        coefficients, of_every = jax.grad(value, argnums=(0, 1))(*lax.stop_gradient((logp, every)))
         total = jnp.sum(coefficients * logp)
+        if every is not None:
+            # A token that the policy excludes has the log-probability minus infinity.
+            total += jnp.sum(of_every * jnp.where(of_every == 0, 0.0, every))
         if "entropy" in recipe.extra_terms:
             total += recipe.extra_terms["entropy"] * entropy_bonus(entropy, batch.mask)
         if "kl" in recipe.extra_terms:
@@ -202,6 +232,6 @@ def policy_gradient(
     return grads, global_norm(grads)
 
 
-def _in_minibatches(rows: Any, count: int) -> Any:
+def _in_minibatches(rows: PyTree, count: int) -> PyTree:
     """View the rows of every array [B, ...] as [count, B / count, ...]; groups stay whole."""
     return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), rows)

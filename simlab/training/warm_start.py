@@ -1,20 +1,22 @@
 """Warm starts: a first policy from supervised demonstrations, in float32."""
 
 from dataclasses import field, replace
-from typing import Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
-from simlab.core.pytree import pytree, static
+from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.ranges import FRACTION, STEPS
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
 from simlab.rollout.trajectory import response_mask
-from simlab.tasks import END, Task
+from simlab.tasks import EOS_TOKEN_ID, Task
 from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Cosine
 
@@ -29,9 +31,9 @@ class WarmStart:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
-    mistakes: Any = 0.05
-    final: Any = 0.1
-    steps: int = static(default=1200)
+    mistakes: Annotated[Scalar, FRACTION] = 0.05
+    final: Annotated[Scalar, FRACTION] = 0.1
+    steps: Annotated[int, STEPS] = static(default=1200)
     batch: int = static(default=128)
     train_size: int | None = static(default=None)
 
@@ -43,7 +45,7 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
     params = init_params(stream(key, "init"), model)
     schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
 
-    def step(carry: tuple[Params, Any], number: Array) -> tuple[tuple[Params, Any], Array]:
+    def step(carry: tuple[Params, PyTree], number: Array) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)
@@ -57,5 +59,5 @@ def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array)
 
 def _cross_entropy(params: Params, model: TransformerConfig, prompts: Array, responses: Array) -> Array:
     logp = response_logps(params, model, Engine(), prompts, responses).logp
-    mask = response_mask(responses, END)
+    mask = response_mask(responses, EOS_TOKEN_ID)
     return -jnp.sum(jnp.where(mask, logp, 0.0)) / jnp.sum(mask, dtype=jnp.float32)

@@ -53,7 +53,7 @@ def test_gguf_tensor_names_match_package():
 
 
 def permuted(weight, heads):
-    """What llama.cpp's converter does to q and k of `llama`: neighbors for halves."""
+    """Permute q and k of `llama` like llama.cpp's converter: neighbors for halves."""
     shape = (heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return weight.reshape(shape).swapaxes(1, 2).reshape(weight.shape)
 

@@ -1,13 +1,19 @@
+import base64
+import gzip
 import json
 import re
 
+import matplotlib.pyplot as plt
 import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.core.experiment import Experiment, execute
+from simlab.core.paths import committed_results
 from simlab.studies import Evidence
+from simlab.studies.board import Board, Row
 from simlab.studies.loading import load_claims
+from simlab.studies.report import Drawn, page
 
 runner = CliRunner()
 
@@ -68,19 +74,36 @@ def test_bad_input_is_one_clear_error(shop, arguments, message):
     assert "Traceback" not in result.output
 
 
-def test_the_report_is_one_page_that_needs_nothing_else(shop, tmp_path):
+def test_report_is_one_page_that_needs_no_network(shop, tmp_path):
     first, second = tmp_path / "a.html", tmp_path / "b.html"
     done = runner.invoke(app, ["report", "--out", str(first), "--results", str(shop)])
     assert done.exit_code == 0, done.output
     runner.invoke(app, ["report", "--out", str(second), "--results", str(shop)])
     text = first.read_text()
     assert text == second.read_text()
-    assert not re.search(r"(src|href)=\"(?!#|data:)", text)
+    assert not re.search(r"(src|href)=\"(?!#|data:|a_files/)", text)
+    assert len(text) < 3_000_000
+    packed = re.search(r'id="plotly-code">(.+?)</script>', text)[1]
+    assert b"plotly.js v" in gzip.decompress(base64.b64decode(packed))[:200]
     assert "a &lt;unit&gt;" in text
     assert "rule &amp; reason" in text
     assert text.count('<tr role="row" id=') == len(load_claims())
     assert 'href="#exp-tis"' in text
     assert 'id="exp-tis"' in text
+
+
+def test_report_loads_its_pictures_lazily(tmp_path):
+    rows = [Row("H1", "hacking", "</script><b>", "Fig. 1", "dynamics", "reproduced", 1.0, 0.5, 2.0, "nats")]
+    picture = committed_results("").parents[1] / "figures" / "out" / "format_error.png"
+    text = page(Board(rows, []), [], [Drawn("format_error", "formats", "A caption", picture)], "here")
+    image = re.search(r"<img [^>]+>", text)[0]
+    assert 'src="here/format_error.png"' in image
+    assert 'loading="lazy"' in image
+    width, height = plt.imread(picture).shape[1::-1]
+    assert f'width="{width}" height="{height}"' in image
+    data = re.search(r'id="effects-data">(.+?)</script>', text)[1]
+    assert json.loads(data)[0]["reach"] == 2.0
+    assert json.loads(data)[0]["statement"] == "</script><b>"
 
 
 def test_a_result_that_cannot_be_read_is_said_on_the_page_and_here(shop, tmp_path):

@@ -39,6 +39,8 @@ def test_every_help_shows_an_example(path):
         "schedules",
         "experiments",
         "figures",
+        "sites",
+        "notebooks",
     ],
 )
 def test_lists_print_tables_and_json(catalog):
@@ -92,6 +94,10 @@ def test_figures_accept_the_papers_name(tmp_path):
             ["run", "softmax", "--smoke", "--after", "/nowhere"],
             r"softmax does not go on from earlier results; run it without --after",
         ),
+        (
+            ["sweep", "examples/nothing.toml"],
+            r"no file examples/nothing.toml, neither here nor shipped with simlab",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_error_before_any_compute(arguments, message):
@@ -106,6 +112,35 @@ def test_a_figure_refuses_the_results_of_another_experiment(tmp_path):
     result = runner.invoke(app, ["figures", "softmax_levels", "--results", str(tmp_path)])
     assert result.exit_code == 2
     assert "holds a run of 'formats', not of 'softmax'" in result.stderr.replace("\n", " ")
+
+
+def test_figures_names_the_smoke_run_that_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("simlab.core.paths.shop_root", lambda: tmp_path)
+    folder = tmp_path / "runs" / "formats-smoke"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    result = runner.invoke(app, ["figures", "format_error"])
+    assert result.exit_code == 2
+    assert "draw the smoke run with: --results runs/formats-smoke" in " ".join(result.stderr.split())
+
+
+def test_a_shipped_example_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("first_sweep: 8 runs; 2 programs, 2 slices")
+    (tmp_path / "examples").mkdir()
+    own = tmp_path / "examples" / "first_sweep.toml"
+    own.write_text('[base]\ntask = "sort"\nmodel = "tiny-dense"\nengines = "f32/bf16"\nsteps = 2\n')
+    result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
+    assert "1 run; 1 program, 1 slice of" in result.stdout
+
+
+def test_budget_explains_its_numbers():
+    shown = " ".join(runner.invoke(app, ["budget", "--format", "e4m3fn"]).stdout.split())
+    assert "Gaussian logits (std 1.5) rounded to e4m3fn" in shown
+    assert "product of rho exceeds 2" in shown
 
 
 def test_doctor_prints_json():

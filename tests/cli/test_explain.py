@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
-from simlab.cli.explain import _of_sweep
+from simlab.cli.explain import _read_sweep
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.sweeps.config import columns, run_config
@@ -24,7 +24,7 @@ RUN = {
 
 @pytest.fixture
 def sweep(tmp_path):
-    """The table of runs that a sweep over two objectives and two seeds leaves behind."""
+    """The table of runs of a sweep over two objectives and two seeds."""
     configs = [
         run_config({**RUN, "seed": seed}, change) for change in ({}, {"objective": "gspo"}) for seed in (0, 1)
     ]
@@ -43,17 +43,17 @@ def sweep(tmp_path):
 
 
 @pytest.mark.parametrize(("arm", "number"), [(None, 0), ("TIS", 0), ("GSPO", 2)])
-def test_a_run_of_a_sweep_is_read_back_as_it_was(sweep, arm, number):
+def test_read_sweep_restores_the_config_of_a_run(sweep, arm, number):
     folder, configs = sweep
     assert len(pd.read_parquet(folder / "runs.parquet")) == 4
-    assert run_config({}, _of_sweep(folder, arm)) == configs[number]
+    assert run_config({}, _read_sweep(folder, arm)) == configs[number]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["SWEEP", "--arm", "TIZ"], r"unknown arm 'TIZ'; did you mean 'TIS'\? allowed: TIS, GSPO"),
-        (["add-tiny-llama-0"], r"is no folder of a sweep; for a warm start name a --pair"),
+        (["add-tiny-llama-0"], r"is not a sweep directory. A warm start also needs --pair"),
         (
             ["add-tiny-lama-0", "--pair", "f32/bf16"],
             r"no file 'add-tiny-lama-0'; there are: .*add-tiny-llama-0",
@@ -62,7 +62,7 @@ def test_a_run_of_a_sweep_is_read_back_as_it_was(sweep, arm, number):
         (["add-tiny-llama-0", "--pair", "f32/f32"], r"the two engines of the pair are the same"),
     ],
 )
-def test_bad_input_is_one_clear_error(sweep, arguments, message):
+def test_explain_rejects_invalid_input(sweep, arguments, message):
     chosen = [str(sweep[0]) if argument == "SWEEP" else argument for argument in arguments]
     result = runner.invoke(app, ["explain", *chosen])
     assert result.exit_code == 2

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.core.paths import shop_root
+from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
 
@@ -32,7 +33,7 @@ def call(tmp_path, text, *options):
     return runner.invoke(app, ["sweep", str(path), "--out", str(tmp_path / "out"), *options])
 
 
-def test_a_plan_computes_nothing(tmp_path):
+def test_plan_option_computes_nothing(tmp_path):
     result = call(tmp_path, SWEEP, "--plan")
     assert result.exit_code == 0, result.output
     assert result.stdout.strip() == "small: 2 runs; 1 programs, 1 slices of width 2, 4 run-steps to compute"
@@ -53,11 +54,16 @@ def test_a_plan_computes_nothing(tmp_path):
         (SWEEP.replace("width = 2", "sampled = {count = 3}"), r"\[sampled\] needs fields, seed"),
     ],
 )
-def test_a_wrong_file_is_one_clear_error(tmp_path, text, message):
+def test_bad_file_is_one_clear_error(tmp_path, text, message):
     result = call(tmp_path, text)
     assert result.exit_code == 2
     assert re.search(message, result.stderr.replace("\n", " "))
     assert not (tmp_path / "out").exists()
+
+
+def test_help_lists_the_short_names():
+    text = runner.invoke(app, ["sweep", "--help"], env={"COLUMNS": "200"}).stdout
+    assert all(name in text for name in ALIASES)
 
 
 def test_watching_nothing_is_an_error(tmp_path):
@@ -75,7 +81,7 @@ def test_examples_can_be_planned(path):
 
 
 @pytest.mark.slow
-def test_a_sweep_from_a_file(tmp_path):
+def test_sweep_command_runs_a_file(tmp_path):
     result = call(tmp_path, SWEEP, "--workers", "0")
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["name"] == "small"

@@ -108,7 +108,8 @@ def test_engines_of_one_signature_are_one_program_and_vmap_is_the_loop(names):
 def test_projection_is_within_its_roundings_of_float64(name):
     sites = ENGINES[name].projection
     x = np.asarray(store(jnp.asarray(X), sites.activations), np.float64)
-    w = np.asarray(store(jnp.asarray(W), sites.weights), np.float64)
+    w = store(jnp.asarray(W), sites.weights)
+    w = np.asarray(w if sites.dequantized is None else store(w, sites.dequantized), np.float64)
     actual = np.asarray(jax.jit(linear)(X, W, ENGINES[name]))
     expected, magnitude = x @ w, np.abs(x) @ np.abs(w)
     # 64 float32 additions at most and 4 products with scales (a single rounding for exact sums); partial sums

@@ -22,12 +22,12 @@ from simlab.formats import stack
 from simlab.metrics import METRICS
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.rollout.trajectory import Trajectory
-from simlab.tasks import END, PAD, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.diagnostics import DIAGNOSTICS, run_diagnostics
-from simlab.training.loop import advance, train
+from simlab.training.loop import scan_steps, train
 from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
 from simlab.training.optimizer import AdamW
-from simlab.training.recipe import Recipe, TrainState
+from simlab.training.recipe import Recipe
 from simlab.training.schedules import SCHEDULES
 from simlab.training.step import rollout, train_step
 from tests.tolerances import assert_exact
@@ -47,13 +47,6 @@ def recipe_of(pair="f32/f32", **changes) -> Recipe:
     return small_recipe(pair, optimizer=AdamW(learning_rate=1e-2), **(sizes | changes))
 
 
-def finished(recipe: Recipe, state: TrainState, chunk: int = STEPS, axes=None) -> tuple:
-    """The last state and all metrics of `STEPS` steps, the step axis joined."""
-    states, metrics = zip(*train(recipe, state, STEPS, chunk=chunk, axes=axes), strict=True)
-    joined = jax.tree.map(lambda *x: np.concatenate(x, axis=0 if axes is None else 1), *metrics)
-    return states[-1], joined
-
-
 def check_metrics(metrics: dict) -> None:
     for name, values in metrics.items():
         assert name in MAY_BE_NAN or np.isfinite(values).all(), name
@@ -62,14 +55,14 @@ def check_metrics(metrics: dict) -> None:
 def check_run(recipe: Recipe) -> None:
     """Finite metrics, a state that moves, and the same bytes from the same seed."""
     first = small_state(recipe)
-    state, metrics = finished(recipe, small_state(recipe))
+    state, metrics = train(recipe, small_state(recipe), STEPS, chunk=STEPS)
     check_metrics(metrics)
     assert int(state.step) == STEPS
     assert differ(state.params, first.params)
-    again, same = finished(recipe, small_state(recipe))
+    again, same = train(recipe, small_state(recipe), STEPS, chunk=STEPS)
     assert_same_tree(again, state)
     assert_same_tree(same, metrics)
-    _, other = finished(recipe, small_state(recipe, seed=2))
+    _, other = train(recipe, small_state(recipe, seed=2), STEPS, chunk=STEPS)
     assert differ(other, metrics)
 
 
@@ -88,8 +81,8 @@ def check_rollout(recipe: Recipe, sampled: Trajectory) -> None:
     rows = recipe.prompts * recipe.group_size
     assert sampled.responses.shape == (rows, recipe.task.response_length)
     assert sampled.mask[:, 0].all()
-    assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD).all()
-    assert (np.asarray(sampled.responses == END).sum(-1) <= 1).all()
+    assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD_TOKEN_ID).all()
+    assert (np.asarray(sampled.responses == EOS_TOKEN_ID).sum(-1) <= 1).all()
     assert np.isfinite(sampled.logp_infer).all()
     assert (np.asarray(sampled.logp_infer) <= 0).all()
     rewards = np.asarray(sampled.rewards)
@@ -168,7 +161,7 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
 
     # What promises equal bits has to keep that as it is compiled for everybody.
     options = None if exact else QUICK
-    steps = jax.jit(jax.vmap(partial(advance, steps=STEPS), in_axes=(mapped, 0)), compiler_options=options)
+    steps = jax.jit(jax.vmap(partial(scan_steps, steps=STEPS), in_axes=(mapped, 0)), compiler_options=options)
 
     def run(seed: int) -> tuple:
         state = jax.tree.map(lambda x: jnp.stack([x] * len(names)), small_state(recipe, seed))

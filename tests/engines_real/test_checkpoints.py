@@ -15,7 +15,7 @@ from simlab.models import MODELS, init_params, logits
 from simlab.rollout.generate import generate
 from simlab.rollout.sampler import GREEDY
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import CHARACTERS, END, PAD, decode, encode
+from simlab.tasks.vocabulary import CHARACTERS, EOS_TOKEN_ID, PAD_TOKEN_ID, decode, encode
 from simlab.training.warm_start import WarmStart, warm_start
 from tests.engines_real.frameworks import ROOT, interpreter
 
@@ -142,9 +142,9 @@ def test_a_trained_policy_is_the_same_in_transformers(preset, tmp_path):
         responses = greedy(params, config, prompts)
         length = answer["responses"].shape[1]
         np.testing.assert_array_equal(answer["responses"], responses[:, :length])
-        assert (responses[:, length:] == PAD).all()
+        assert (responses[:, length:] == PAD_TOKEN_ID).all()
         said = [
-            "".join(c for c in decode(row) if c not in (CHARACTERS[END], CHARACTERS[PAD]))
+            "".join(c for c in decode(row) if c not in (CHARACTERS[EOS_TOKEN_ID], CHARACTERS[PAD_TOKEN_ID]))
             for row in responses
         ]
         assert answer["spoken"].tolist() == said
@@ -162,8 +162,8 @@ def greedy(params, config, prompts) -> np.ndarray:
             lambda tokens: jnp.zeros(len(tokens)),
             group_size=1,
             length=TASK.response_length,
-            end=END,
-            pad=PAD,
+            end=EOS_TOKEN_ID,
+            pad=PAD_TOKEN_ID,
         )
     )(params)
     return np.asarray(trajectory.responses)

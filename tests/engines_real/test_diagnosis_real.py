@@ -10,11 +10,11 @@ from simlab.diagnosis import diagnose_log
 from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.models import MODELS
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import Sampling
+from simlab.serving.protocol import SamplingParams
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.sweeps.start import first_params, read_start
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
 
 pytestmark = pytest.mark.engines
@@ -55,7 +55,13 @@ def _log(sampling_engine, trainer, policies, temperature=1.0):
     rows = []
     for step, policy in enumerate(policies):
         trainer.sync_weights(CONFIG, policy)
-        sampling = Sampling(length=16, end=END, pad=PAD, seed=step, temperature=temperature)
+        sampling = SamplingParams(
+            max_tokens=16,
+            eos_token_id=EOS_TOKEN_ID,
+            pad_token_id=PAD_TOKEN_ID,
+            seed=step,
+            temperature=temperature,
+        )
         found = sampling_engine.generate(PROMPTS, sampling)
         scored = trainer.score(PROMPTS, found.responses)
         rows.append((found.mask, found.responses, scored.logps, found.logps))

@@ -14,16 +14,16 @@ from simlab.checkpoints import save_checkpoint
 from simlab.models import MODELS, init_params
 from simlab.serving.http_engine import HttpEngine
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.protocol import EngineError, SamplingParams
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
 
 pytestmark = pytest.mark.engines
 
 CONFIG = MODELS["tiny-dense"]
 PROMPTS = TASKS["add"]().prompt_set()[:8]
-SAMPLING = Sampling(length=8, end=END, pad=PAD, seed=3)
+SAMPLING = SamplingParams(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=3)
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -28,6 +28,23 @@ def test_no_console_message_and_nothing_from_outside(seen):
     assert all(width["outside"] == [] for width in seen["widths"].values())
 
 
+def test_pictures_load_when_they_come_into_view(seen):
+    assert 0 < seen["lazy"] <= seen["widths"]["1280"]["images"]
+
+
+def test_forest_plot_follows_filter_and_keyboard(seen):
+    plot = seen["plot"]
+    assert plot["ready"]
+    assert plot["focused"]
+    assert plot["height"] >= 20 * plot["all"]
+    assert 0 < len(plot["lr"]) < plot["all"] <= len(load_claims())
+    assert all(name.startswith("L") for name in plot["lr"])
+    first, *_ = sorted(plot["lr"], key=lambda name: int(name[1:]))
+    assert plot["pointed"].startswith(f"{first}, ")
+    assert plot["hovered"] == 1
+    assert plot["hash"] == f"#{first}"
+
+
 @pytest.mark.parametrize("width", ["360", "1280"])
 def test_fits_links_and_is_legible(seen, width):
     page = seen["widths"][width]
@@ -45,7 +62,7 @@ def test_fits_links_and_is_legible(seen, width):
 def test_filters_filter_and_a_link_reveals_its_claim(seen):
     found = seen["filters"]
     assert found["all"] == len(load_claims())
-    for name in ("paper", "verdict", "kind"):
+    for name in ("paper", "verdict", "kind", "regime"):
         assert all(right for _, _, right in found[name])
         assert sum(count for _, count, _ in found[name]) == len(load_claims())
     assert 0 < len(found["search"]) < len(load_claims())

@@ -15,9 +15,9 @@ from simlab.engines import find_pair
 from simlab.models import MODELS
 from simlab.objectives import named
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.prompts import task_prompts
+from simlab.serving.prompts import load_task_prompts
 from simlab.serving.real_training import real_rollout
-from simlab.serving.rewards import gym_questions, math_questions, questions, text_task
+from simlab.serving.rewards import build_text_task, load_gym_questions, load_math_questions, load_questions
 from simlab.tasks import TASKS, decode, encode
 from simlab.training.checkpoints import load_tree
 from simlab.training.recipe import Recipe, initial_state
@@ -39,24 +39,24 @@ def installed():
 
 
 def test_reasoning_gym_pays_for_right_answers():
-    asked = questions("reasoning-gym:chain_sum", 8)
+    asked = load_questions("reasoning-gym:chain_sum", 8)
     assert [question.text for question in asked] != [
-        question.text for question in gym_questions("chain_sum", 8, "held_out")
+        question.text for question in load_gym_questions("chain_sum", 8, "held_out")
     ]
-    for question in gym_questions("chain_sum", 4, min_terms=2, max_terms=2):
+    for question in load_gym_questions("chain_sum", 4, min_terms=2, max_terms=2):
         first, sign, second = question.text.split(":")[1].split()[:3]
         right = int(first) + int(sign + second)
         assert question.reward(f" {right}\n") == question.reward(f"So <answer> {right} </answer>.") == 1
         assert question.reward(str(right + 1)) == question.reward("") == 0
         assert 0 < question.reward(f"it is {right}") < 1
     # Its scorer raises on words.
-    (question,) = gym_questions("prime_factorization", 1)
+    (question,) = load_gym_questions("prime_factorization", 1)
     assert question.reward("two times three") == 0
     with pytest.raises(
         ValueError, match="unknown task of reasoning-gym 'chain_sun'; did you mean 'chain_sum'"
     ):
-        questions("reasoning-gym:chain_sun", 1)
-    words = task_prompts(
+        load_questions("reasoning-gym:chain_sun", 1)
+    words = load_task_prompts(
         "reasoning-gym:spell_backward", 3, lambda text: np.frombuffer(text.encode(), np.uint8)
     )
     assert all(bytes(row).startswith(b"Spell this word") for row in words)
@@ -73,7 +73,7 @@ def test_reasoning_gym_pays_for_right_answers():
 def test_math_verify_pays_for_equal_answers(tmp_path, right, same, other):
     file = tmp_path / "problems.jsonl"
     file.write_text(json.dumps({"question": "?", "answer": right}) + "\n")
-    (question,) = questions(f"math-verify:{file}", 5)
+    (question,) = load_questions(f"math-verify:{file}", 5)
     assert [question.reward(said) for said in same + other] == [1.0] * len(same) + [0.0] * len(other)
 
 
@@ -85,15 +85,15 @@ def test_a_file_of_questions_is_read_line_by_line(tmp_path):
         ('{"question": "?", "answer": "who knows"}', "reads no answer in 'who knows'"),
     ):
         file.write_text('{"question": "?", "answer": "1"}\n' + line)
-        assert len(math_questions(file, 1)) == 1
+        assert len(load_math_questions(file, 1)) == 1
         with pytest.raises(ValueError, match=rf"problems.jsonl, line 2: .*{words}"):
-            math_questions(file, 2)
+            load_math_questions(file, 2)
 
 
 def test_a_policy_of_the_lab_learns_from_reasoning_gym():
     """The sums of `add` in its words: its scorer pays the policy that was taught `add` as `add` does."""
-    asked = gym_questions("chain_sum", 64, min_terms=2, max_terms=2, min_digits=3, max_digits=3)
-    task = text_task(
+    asked = load_gym_questions("chain_sum", 64, min_terms=2, max_terms=2, min_digits=3, max_digits=3)
+    task = build_text_task(
         [question for question in asked if "+" in question.text],
         TASKS["add"]().response_length,
         encode=lambda text: encode(text.split(":")[1].replace(" ", "")),

@@ -8,17 +8,17 @@ import pytest
 
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.protocol import EngineError, SamplingParams
 from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
 
 pytestmark = pytest.mark.engines
 
 TASK = TASKS["add"]()
 PROMPTS = TASK.prompt_set()[:8]
-GREEDY = Sampling(length=6, end=END, pad=PAD, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=6, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, temperature=0.0)
 CONFIGS = {"moe": MODELS["tiny-moe"], "dense": replace(MODELS["tiny-dense"], tie_word_embeddings=False)}
 
 
@@ -58,12 +58,12 @@ def test_it_is_the_lab_in_float32(real, policy):
     again = real.score(PROMPTS, theirs.responses)
     assert np.abs(np.where(theirs.mask, again.logps, 0) - theirs.logps).max() < allowed
     if policy[0].num_experts:
-        assert theirs.experts is not None
-        read = theirs.experts.shape[1]
-        assert theirs.experts.shape == (8, PROMPTS.shape[1] + 5, policy[0].num_hidden_layers, 2)
+        assert theirs.routed_experts is not None
+        read = theirs.routed_experts.shape[1]
+        assert theirs.routed_experts.shape == (8, PROMPTS.shape[1] + 5, policy[0].num_hidden_layers, 2)
         alive = np.concatenate([np.ones_like(PROMPTS, bool), theirs.mask], 1)[:, :read]
-        for experts in (ours.experts, again.experts):
-            np.testing.assert_array_equal(np.sort(theirs.experts)[alive], np.sort(experts)[alive])
+        for experts in (ours.routed_experts, again.routed_experts):
+            np.testing.assert_array_equal(np.sort(theirs.routed_experts)[alive], np.sort(experts)[alive])
 
 
 def test_sampling_is_repeatable_and_moves_with_the_seed(real, policy):

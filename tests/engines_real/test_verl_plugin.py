@@ -179,7 +179,7 @@ def test_verls_own_engine_and_trainers_are_patched(patched):
     found = patched[0]
     # Warm-up over two steps, then verl's constant rate; nothing has surged.
     assert found["rates"] == [0.5, 1.0, 1.0]
-    assert all(name.startswith("dumping.") for name in found["patched"])
+    assert all(name.startswith("wrap_update_actor.") for name in found["patched"])
     first, second = found["rows"]
     assert (first["logp_infer"], first["ids"], first["group"]) == ([-1.5, -2.0], [5, 6], "a")
     assert (first["reward"], first["version"], first["step"]) == (1.0, 3, 6)

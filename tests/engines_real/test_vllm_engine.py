@@ -11,11 +11,11 @@ import pytest
 
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.protocol import EngineError, SamplingParams
 from simlab.serving.real_training import real_rollout
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
-from simlab.tasks.vocabulary import END, PAD
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.step import score_rollout
 from tests.engines_real.frameworks import ROOT, interpreter
 from tests.training.recipes import QUICK, small_recipe, small_state
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engines
 
 TASK = TASKS["add"]()
 PROMPTS = TASK.prompt_set()[:32]
-SAMPLING = Sampling(length=12, end=END, pad=PAD, seed=5)
+SAMPLING = SamplingParams(max_tokens=12, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
 # Log-probs up to 10 after some 600 roundings in a row, of 2^-24 each; see `bound` of the checkpoints.
 ROUNDING = 2 * 8 * np.sqrt(600) * 2.0**-24 * 10
 MOE = MODELS["tiny-moe"]
@@ -68,10 +68,11 @@ def test_it_is_the_lab_in_float32(real, config):
         start = PROMPTS.shape[1] - 1
         for scored in (ours, again):
             np.testing.assert_array_equal(
-                np.sort(found.experts)[:, start:][found.mask], np.sort(scored.experts)[:, start:][found.mask]
+                np.sort(found.routed_experts)[:, start:][found.mask],
+                np.sort(scored.routed_experts)[:, start:][found.mask],
             )
     else:
-        assert found.experts is None
+        assert found.routed_experts is None
 
 
 def test_sampling_is_repeatable_moves_with_the_seed_and_knows_the_temperature(real):

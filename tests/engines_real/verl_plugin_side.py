@@ -22,8 +22,8 @@ from golden_batches import GROUP_SIZE, random_batch
 from verl_goldens import NO_DUAL_CLIP, tensors
 
 from simlab.integrations.verl import losses, plugin
-from simlab.integrations.verl.dump import dumping, number_data_proto, read_data_proto
-from simlab.integrations.verl.learning_rate import Observed, TriggeredScheduler
+from simlab.integrations.verl.dump import number_data_proto, read_data_proto, wrap_update_actor
+from simlab.integrations.verl.learning_rate import StepSums, TriggeredScheduler
 from simlab.integrations.verl.settings import Settings, read_settings
 
 # For the size of the terms of verl's own.
@@ -128,12 +128,12 @@ def rates(lengths, weights):
         from verl.utils.torch_functional import get_constant_schedule_with_warmup
 
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        observed = Observed()
+        observed = StepSums()
         inner = get_constant_schedule_with_warmup(optimizer=optimizer, num_warmup_steps=0)
         scheduler, given = TriggeredScheduler(inner, settings, observed), []
         for length, size in zip(lengths, weights, strict=True):
             mask = torch.ones(2, int(length))
-            observed.note(mask, mask * float(np.exp(size)))
+            observed.add(mask, mask * float(np.exp(size)))
             optimizer.step()
             scheduler.step()
             restored = TriggeredScheduler(inner, settings, observed)
@@ -155,7 +155,7 @@ def dump(batch, folder):
         global_steps=5,
         config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(actor=actor)),
     )
-    updated = dumping(lambda *_: "updated", read_data_proto, number_data_proto, str(folder))
+    updated = wrap_update_actor(lambda *_: "updated", read_data_proto, number_data_proto, str(folder))
     assert updated(trainer, proto) == "updated"
 
 

@@ -12,7 +12,14 @@ from jax import export
 
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import stack
-from simlab.formats.rounding import OVERFLOWS, ROUNDINGS, Rounding, round_to_format
+from simlab.formats.rounding import (
+    OVERFLOWS,
+    ROUNDINGS,
+    Rounding,
+    is_on_host,
+    prepare_format,
+    round_to_format,
+)
 from simlab.formats.rounding_ref import round_ref
 from tests.formats.strategies import (
     DETERMINISTIC,
@@ -242,6 +249,38 @@ def test_one_compilation_serves_all_formats_modes_and_rules():
                     assert_exact(grid[i, j, k], expected, nan_payload=True)
     assert len(traces) == 1
     assert sweep._cache_size() == 1
+
+
+def test_constants_of_the_host_equal_traced_ones():
+    traced = jax.jit(lambda *numbers: prepare_format(*numbers).constants)
+    for fmt in FORMATS.values():
+        for rounding in ROUNDINGS.values():
+            for rule in OVERFLOWS.values():
+                numbers = fmt, rounding, rule
+                host = prepare_format(*numbers).constants
+                assert is_on_host(host)
+                for ours, theirs in zip(host, traced(*on_device(numbers)), strict=True):
+                    assert_exact(np.asarray(ours), np.asarray(theirs))
+
+
+def test_rounding_has_at_most_41_array_operations():
+    x = jnp.zeros(8)
+    fmt, mode, rule = FORMATS["e4m3fn"], ROUNDINGS["nearest_even"], OVERFLOWS["saturate"]
+
+    def shapes(fmt) -> list[tuple[int, ...]]:
+        program = jax.make_jaxpr(lambda x, *numbers: round_to_format(x, *numbers))(
+            x, fmt, *on_device((mode, rule))
+        )
+        return [eq.outvars[0].aval.shape for eq in flat_equations(program.jaxpr)]
+
+    assert shapes(on_device(fmt)).count(x.shape) <= 41
+    assert len(shapes(prepare_format(fmt, mode, rule))) <= 43  # a cast and a mask of two of the constants
+
+
+def flat_equations(jaxpr):
+    for eq in jaxpr.eqns:
+        inner = eq.params.get("jaxpr")
+        yield from flat_equations(inner.jaxpr) if inner is not None else (eq,)
 
 
 STATIC_CASES = [(name, "nearest_even", "saturate") for name in FORMATS]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simlab.formats import FORMATS, SCALINGS, Scaling, dequantize, find_scale, quantize, quantize_with_scale
 from simlab.formats.scale_rules import E8M0_RULES, divide, multiply
-from simlab.formats.scaling import SCALE_FORMATS, block_amax, expand_scale
+from simlab.formats.scaling import ERRORS, SCALE_FORMATS, block_amax, expand_scale
 from simlab.formats.scaling_ref import quantize_ref
 from tests.tolerances import assert_exact
 
@@ -27,6 +27,11 @@ CASES = {
     "block-of-weights": dataclasses.replace(SCALINGS["mxfp8"], block=4, axis=-2),
     "square": Scaling("block", block=(3, 4)),
     "levels-of-rows": Scaling("block", block=(1, 7), scale_format="e4m3"),
+    "four-over-six-short-blocks": Scaling("block", block=7, scale_format="e4m3", rule="four_over_six"),
+    **{
+        f"mxfp4-{'-'.join(errors) or 'none'}": dataclasses.replace(SCALINGS["mxfp4"], errors=errors)
+        for errors in ((), ("saturation",), ("dead zone",), ("grid",), ("dead zone", "grid"))
+    },
     "given": Scaling("tensor", given=0.37),
     "given-per-token": Scaling(
         "token", given=np.float32([[0.5], [3.0], [0.01], [1.0], [7.0], [2.0], [1e-3]])
@@ -90,6 +95,39 @@ def test_mx_equals_microxcaling(golden):
     _, fmt, case = golden.split("/")
     made = quantize(X if case == "full" else X[:, :80], fmt, scaling="mxfp8")
     np.testing.assert_array_equal(made, GOLDENS[golden])  # microxcaling has no -0
+
+
+def test_the_three_errors_of_mxfp4_add_up_to_the_error():
+    x = np.float32(np.random.default_rng(3).standard_normal((64, 96)))
+    scaling = SCALINGS["mxfp4"]
+    total = quantize(x, "e2m1", scaling=scaling) - x
+    alone = {
+        error: quantize(x, "e2m1", scaling=dataclasses.replace(scaling, errors=(error,))) - x
+        for error in ERRORS
+    }
+    assert_exact(sum(alone.values()), np.asarray(total))
+    assert all(np.abs(error).max() > 0 for error in alone.values())
+    # A scale that is no power of two saturates nothing.
+    scale = dataclasses.replace(scaling, scale_format="float32", errors=("saturation",))
+    np.testing.assert_allclose(quantize(x, "e2m1", scaling=scale), x, rtol=1e-6)
+
+
+def test_four_over_six_takes_the_smaller_error_of_each_block():
+    x = np.float32(np.random.default_rng(4).standard_normal((64, 96)))
+    scaling = SCALINGS["nvfp4-four-over-six"]
+
+    def error(scaling):
+        return ((np.asarray(quantize(x, "e2m1", scaling=scaling)) - x) ** 2).reshape(64, 6, 16).sum(-1)
+
+    found = error(scaling)
+    upper = np.abs(x).max() / np.float32(6 * 256)
+    # Amax to 6 with the same tensor scale.
+    six = error(dataclasses.replace(SCALINGS["nvfp4"], given=upper))
+    assert (found <= six * (1 + 1e-6)).all()
+    assert 0.2 < (found < six * 0.999).mean() < 0.8
+    assert found.sum() < 0.95 * error(SCALINGS["nvfp4"]).sum()
+    with pytest.raises(ValueError, match="needs scale_format='e4m3'"):
+        Scaling("block", block=16, rule="four_over_six")
 
 
 def test_nvfp4_equals_torchao():

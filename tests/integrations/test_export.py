@@ -206,9 +206,23 @@ def test_what_is_no_verl_config_gets_one_clear_error(text, reason):
         nearest_config(text)
 
 
+def test_nearest_config_rejects_an_unknown_loss_mode():
+    with pytest.raises(ValueError, match="unknown loss_mode 'gspoo'; did you mean 'gspo'"):
+        nearest_config("actor_rollout_ref: {actor: {policy_loss: {loss_mode: gspoo}}}")
+
+
+@pytest.mark.parametrize(("text", "warns"), [("n: 1", True), ("dtype: bfloat16", True), ("n: 2", False)])
+def test_nearest_config_warns_of_single_responses(text, warns):
+    found = nearest_config(f"actor_rollout_ref: {{rollout: {{{text}}}}}")
+    assert any("rollout.n is 1 or absent" in difference for difference in found.differences) == warns
+
+
 def test_slurm_goes_on_where_the_last_job_stopped(tmp_path):
-    script = slurm_script(EXAMPLE, "a sweep", hours=1.5, parts=3, gpus=1, partition="long")
-    for option in ("--array=1-3%1", "--time=01:30:00", "--gpus=1", "--partition=long", "--requeue"):
+    place = {"partition": "long", "account": "lab", "setup": ". venv"}
+    script = slurm_script(EXAMPLE, "a sweep", hours=1.5, parts=3, gpus=1, **place)
+    assert script.index("\n. venv\n") < script.index("simlab sweep")
+    options = ("--array=1-3%1", "--time=01:30:00", "--gpus=1", "--partition=long", "--requeue")
+    for option in (*options, "--account=lab"):
         assert f"#SBATCH {option}\n" in script
     path = tmp_path / "job.sh"
     path.write_text(script)
@@ -229,7 +243,8 @@ def test_a_finished_sweep_is_read_back(tmp_path):
         name, found = read_run(tmp_path, arm)
         assert found.as_dict() == config.as_dict()
         assert name.endswith(arm)
-    assert read_run(tmp_path)[1].as_dict() == configs["none"].as_dict()
+    with pytest.raises(ValueError, match=r"2 arms\. Name one with --arm: (none, TIS|TIS, none)"):
+        read_run(tmp_path)
 
 
 def test_the_commands(tmp_path):
@@ -240,9 +255,13 @@ def test_the_commands(tmp_path):
     wrong = runner.invoke(app, ["export", "verl", str(EXAMPLE), "--arm", "nobody"])
     assert wrong.exit_code == 2
     assert "allowed: TIS, ACRL, DFPO" in " ".join(wrong.output.split())
+    unnamed = runner.invoke(app, ["export", "verl", str(EXAMPLE)])
+    assert unnamed.exit_code == 2
+    assert "Name one with --arm: TIS, ACRL, DFPO" in " ".join(unnamed.output.split())
     (tmp_path / "c.yaml").write_text(YAML)
     back = runner.invoke(app, ["export", "lab", str(tmp_path / "c.yaml")])
     assert back.exit_code == 0, back.output
     assert tomllib.loads(back.stdout)["base"]["task"] == "add"
+    assert "differs: task 'add'" in back.stderr
     job = runner.invoke(app, ["export", "slurm", str(EXAMPLE)])
     assert "simlab sweep" in job.stdout

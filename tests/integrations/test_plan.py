@@ -6,9 +6,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from simlab.checkpoints.hugging_face_config import to_config_json
 from simlab.cli import app
+from simlab.integrations.export import verl_run
 from simlab.integrations.resource_plan import (
+    AT_LEAST,
     DEVICES,
+    ESTIMATE,
     REAL_MODELS,
     Step,
     find_devices,
@@ -19,6 +23,7 @@ from simlab.integrations.resource_plan import (
     time_items,
 )
 from simlab.models import TransformerConfig
+from simlab.sweeps.config import run_config
 
 # One layer, two experts of which one is taken; 2 key heads and 2 query heads of 4; 10 tokens; width 8.
 TOY = TransformerConfig(
@@ -93,6 +98,34 @@ def test_more_devices_and_narrower_weights_help():
     narrow = values(plan("Qwen3-30B-A3B", "8xH100", Step(weight_bytes=1)))
     assert narrow["sample weights"] == eight["sample weights"] / 2
     assert narrow["time decode"] < eight["time decode"]
+
+
+def test_find_model_reads_a_config_json(tmp_path):
+    config = REAL_MODELS["Qwen3-30B-A3B"]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(to_config_json(config, "bfloat16", 4096)))
+    for name in (path, tmp_path):
+        assert parameter_counts(find_model(str(name))) == parameter_counts(config)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="unknown model_type None"):
+        find_model(str(path))
+    with pytest.raises(FileNotFoundError, match="no file"):
+        find_model(str(tmp_path / "nothing.json"))
+
+
+def test_the_step_is_a_lower_bound_as_its_parts_are():
+    bounds = {f"{item.part} {item.quantity}": item.bound for item in plan("Qwen3-8B", "8xH20", Step())}
+    assert bounds["time gather"] == bounds["time step"] == bounds["train sum"] == AT_LEAST
+    assert bounds["time update"] == ESTIMATE
+    done = CliRunner().invoke(app, ["plan", "--model", "Qwen3-8B", "--devices", "8xH800"])
+    assert "of 80 GB: " in done.stdout
+    assert "e+" not in done.stdout.replace(" s, compute", "").split("train", 1)[1].split("time", 1)[0]
+
+
+def test_default_step_has_the_sequences_of_the_export():
+    overrides = verl_run(run_config({"task": "add", "model": "tiny-moe", "engines": "bf16/bf16"})).overrides
+    sequences = overrides["data.train_batch_size"] * overrides["actor_rollout_ref.rollout.n"]
+    assert Step().sequences == sequences
 
 
 def test_what_cannot_be_is_refused():

@@ -36,6 +36,13 @@ def test_kl(estimator, value, slope):
     np.testing.assert_allclose(jax.grad(penalty)(batch.logp), [[*(-np.array(slope) / 2), 0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("estimator", ["abs", "k2", "k3"])
+def test_kl_has_no_gradient_where_the_policies_agree(estimator):
+    batch = batch_of([[0.0, 0, 0]], [0], mask=MASK, logp_reference=jnp.float32([[-1, -1, -1]]))
+    gradient = jax.grad(lambda logp: kl_penalty(replace(batch, logp=logp), estimator))(batch.logp)
+    np.testing.assert_array_equal(gradient, 0)
+
+
 def test_kl_needs_a_reference_and_a_known_estimator():
     with pytest.raises(ValueError, match="logp_reference"):
         kl_penalty(batch_of([[0.0]], [0]))

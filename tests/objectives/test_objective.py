@@ -12,6 +12,7 @@ from simlab.objectives import (
     TokenBatch,
     named,
     objective_value,
+    override_defaults,
     override_names,
     prepared,
     resolve,
@@ -227,3 +228,12 @@ def test_positional_order_of_the_batch():
         "logp_vocabulary",
         "logp_infer_vocabulary",
     ]
+
+
+def test_defaults_name_choices_and_show_numbers():
+    defaults = override_defaults(named("ipo+prob_diff"))
+    assert set(defaults) == set(override_names(named("ipo+prob_diff")))
+    assert defaults["anchor"] == "rollout"
+    assert defaults["aggregation"] == "token-mean"
+    assert (defaults["divergence_bound"], defaults["prob_diff_bounds"]) == (0.3, (-0.2, 0.2))
+    assert override_defaults(named("grpo"))["dual_clip"] == "inf"

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import TokenBatch, objective_value, on_sampler_support, vocabulary_coefficients
+from simlab.objectives import (
+    TokenBatch,
+    objective_value,
+    on_sampler_support,
+    token_coefficients,
+    vocabulary_coefficients,
+    with_loglinear_proximal,
+)
+from simlab.objectives.divergences import most_probable
 
 SHAPE, VOCABULARY = (4, 3), 6
 
@@ -186,3 +194,64 @@ def test_support_renormalizes_over_what_the_sampler_can_draw():
     gradient = np.asarray(jax.grad(value)(batch.logp_vocabulary))
     assert np.isfinite(gradient).all()
     np.testing.assert_allclose(gradient[..., 3:], 0, atol=1e-8)
+
+
+def top_k_divergences(batch: TokenBatch, top_k: int):
+    """Total variation and KL(mu, p) of one token after the other."""
+    p, mu, *_ = parts(batch)
+    tv, kl = np.zeros(SHAPE), np.zeros(SHAPE)
+    for i in np.ndindex(*SHAPE):
+        apart = sorted({*np.argsort(-mu[i])[:top_k].tolist(), int(np.asarray(batch.tokens)[i])})
+        merged = [np.append(x[i][apart], 1 - x[i][apart].sum()) for x in (p, mu)]
+        merged = [np.maximum(x, 1e-12) for x in merged]
+        tv[i] = np.abs(merged[0] - merged[1]).sum() / 2
+        kl[i] = (merged[1] * np.log(merged[1] / merged[0])).sum()
+    return tv, kl
+
+
+@pytest.mark.parametrize("top_k", [1, 3, VOCABULARY])
+def test_top_k_dppo_drops_by_the_divergence_over_k_tokens(top_k):
+    batch = vocabulary_batch(8)
+    tv, kl = top_k_divergences(batch, top_k)
+    for name, divergence in (("dppo_tv", tv), ("dppo_kl", kl)):
+        bound = float(np.median(divergence)) * 1.001
+        overrides = {"divergence_low": bound, "divergence_high": bound, "divergence_top_k": top_k}
+        a = np.repeat([1.0, -1, -1, 1], SHAPE[1]).reshape(SHAPE) / np.sqrt(2)
+        rising = np.asarray(batch.logp) > np.asarray(batch.logp_infer)
+        keep = (divergence <= bound) | (rising != (a > 0))
+        ratio = np.exp(np.float64(batch.logp) - np.float64(batch.logp_infer))
+        mask = np.asarray(batch.mask)
+        found = token_coefficients(name, batch, **overrides)
+        assert 0 < (keep * mask).sum() < mask.sum()
+        np.testing.assert_allclose(found, a * ratio * keep * mask / mask.sum(), rtol=1e-4, atol=1e-7)
+
+
+def test_top_k_dppo_names_what_it_cannot_do():
+    batch = vocabulary_batch(8)
+    with pytest.raises(ValueError, match="anchor must be 'rollout' with divergence_top_k"):
+        token_coefficients("dppo_tv", batch, divergence_top_k=2, anchor="old")
+    with pytest.raises(ValueError, match="tokens, which is None"):
+        token_coefficients("dppo_kl", replace(batch, tokens=None), divergence_top_k=2)
+    with pytest.raises(ValueError, match="surrogate must be"):
+        vocabulary_coefficients("dppo_tv+score_centering", batch, divergence_top_k=2)
+
+
+def test_loglinear_proximal_splits_the_ratio():
+    batch = vocabulary_batch(9)
+    behind = jnp.asarray([[0.0], [1.0], [2.0], [4.0]])
+    found = with_loglinear_proximal(batch, behind)
+    alpha = np.array([[0], [0], [1 / 2], [3 / 4]])
+    log_w = np.float64(batch.logp) - np.float64(batch.logp_infer)
+    np.testing.assert_allclose(found.logp_train - batch.logp_infer, alpha * log_w, atol=1e-6)
+    np.testing.assert_allclose(batch.logp - found.logp_train, (1 - alpha) * log_w, atol=1e-6)
+    # q follows p in value, not in gradient.
+    slope = jax.grad(lambda x: with_loglinear_proximal(replace(batch, logp=x), behind).logp_train.sum())
+    np.testing.assert_array_equal(slope(batch.logp), 0)
+
+
+@pytest.mark.parametrize("top_k", [1, 3.0, VOCABULARY, np.inf])
+def test_a_traced_number_of_tokens_selects_as_a_known_one(top_k):
+    logp = jnp.asarray([[0.1, 0.3, 0.3, -jnp.inf, 0.2, 0.3], [1.0, 2, 3, 4, 5, 6]])
+    traced = jax.jit(most_probable)(logp, jnp.float32(top_k))
+    np.testing.assert_array_equal(traced, most_probable(logp, top_k))
+    assert (np.asarray(traced).sum(-1) == min(top_k, VOCABULARY)).all()

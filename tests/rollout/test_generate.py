@@ -16,14 +16,14 @@ from tests.tolerances import assert_exact
 
 CONFIG = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
 PROMPTS = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32)
-END, PAD, GROUP, LENGTH = 1, 0, 3, 6
+EOS_TOKEN_ID, PAD_TOKEN_ID, GROUP, LENGTH = 1, 0, 3, 6
 
 
 @pytest.fixture(scope="module")
 def params():
     # A likely end token, so that responses differ in length.
     params = init_params(jax.random.key(0), CONFIG)
-    return {**params, "embedding": params["embedding"].at[END].mul(3.0)}
+    return {**params, "embedding": params["embedding"].at[EOS_TOKEN_ID].mul(3.0)}
 
 
 @partial(jax.jit, static_argnames=("length",))
@@ -38,8 +38,8 @@ def sample(params, engine, sampler, key, length=LENGTH):
         lambda tokens: jnp.sum(tokens, axis=-1).astype(jnp.float32),
         group_size=GROUP,
         length=length,
-        end=END,
-        pad=PAD,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
     )
 
 
@@ -56,8 +56,8 @@ def test_groups_are_contiguous(trajectory):
 
 def test_padding_follows_the_end(trajectory):
     for row, mask in zip(np.asarray(trajectory.responses), np.asarray(trajectory.mask), strict=True):
-        assert (row[~mask] == PAD).all()
-        assert END not in row[:-1][mask[1:]]
+        assert (row[~mask] == PAD_TOKEN_ID).all()
+        assert EOS_TOKEN_ID not in row[:-1][mask[1:]]
     lengths = np.asarray(trajectory.mask).sum(-1)
     assert len(set(lengths.tolist())) > 1
 

@@ -1,4 +1,4 @@
-"""`simlab checkpoint`, as a user types it."""
+"""`simlab checkpoint` on the command line."""
 
 import json
 
@@ -22,7 +22,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_a_policy_is_saved_and_looked_into(parameters, tmp_path):
+def test_checkpoint_saves_and_inspects(parameters, tmp_path):
     done = run("save", parameters, "tiny-moe", "--out", tmp_path / "policy", "--dtype", "bfloat16")
     assert done.exit_code == 0, done.output
     facts = run("inspect", tmp_path / "policy", "--json")
@@ -45,7 +45,7 @@ def test_a_policy_is_saved_and_looked_into(parameters, tmp_path):
         (("tiny-moe", "--out", "x", "--dtype", "bf16"), "unknown dtype 'bf16'"),
     ],
 )
-def test_mistakes_are_one_line(parameters, tmp_path, monkeypatch, arguments, words):
+def test_checkpoint_save_prints_one_line_errors(parameters, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     done = run("save", parameters, *arguments)
     assert done.exit_code == 2
@@ -53,7 +53,7 @@ def test_mistakes_are_one_line(parameters, tmp_path, monkeypatch, arguments, wor
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_none(tmp_path):
+def test_checkpoint_inspect_rejects_other_directories(tmp_path):
     done = run("inspect", tmp_path)
     assert done.exit_code == 2
     assert "config.json does not exist" in done.stderr

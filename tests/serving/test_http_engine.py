@@ -1,4 +1,4 @@
-"""What an HTTP engine sends and makes of answers, right and wrong ones, from a server on this machine."""
+"""HTTP engine: requests, and valid and invalid answers of a local server."""
 
 import contextlib
 import json
@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from simlab.serving.http_engine import HttpEngine
-from simlab.serving.protocol import EngineError, Sampling
+from simlab.serving.protocol import EngineError, SamplingParams
 
 PROMPTS = np.asarray([[5, 6], [7, 8], [9, 4]], np.int32)
-SAMPLING = Sampling(length=4, end=1, pad=0)
+SAMPLING = SamplingParams(max_tokens=4, eos_token_id=1, pad_token_id=0)
 
 
 def tokens_and_logps(asked) -> tuple[list[int], list]:
-    """What the server says: the prompt's last token counted down to the end token, log-prob -token / 8."""
-    said = (
+    """Count down from the last prompt token to the end token, with log-prob -token / 8."""
+    tokens = (
         [1, 1] if asked["prompt"][-1] < 5 else [asked["prompt"][-1] - k for k in range(asked["max_tokens"])]
     )
-    said = said[: said.index(1) + 1] if 1 in said else said
-    logps = [-token / 8 for token in said]
+    tokens = tokens[: tokens.index(1) + 1] if 1 in tokens else tokens
+    logps = [-token / 8 for token in tokens]
     if asked.get("echo"):
-        return asked["prompt"] + said, [None, *(-token / 8 for token in asked["prompt"][1:]), *logps]
-    return said, logps
+        return asked["prompt"] + tokens, [None, *(-token / 8 for token in asked["prompt"][1:]), *logps]
+    return tokens, logps
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        with contextlib.suppress(OSError):  # the client has given up
+        with contextlib.suppress(OSError):  # the client has disconnected
             self.wfile.write(body)
 
 
@@ -87,13 +87,13 @@ def engine(server):
     return HttpEngine(f"http://127.0.0.1:{server.server_port}/")
 
 
-def test_tokens_and_log_probs_arrive(engine, server):
+def test_generate_and_score_read_tokens_and_logps(engine, server):
     found = engine.generate(PROMPTS, SAMPLING)
     np.testing.assert_array_equal(found.responses, [[6, 5, 4, 3], [8, 7, 6, 5], [1, 0, 0, 0]])
     np.testing.assert_array_equal(found.mask.sum(1), [4, 4, 1])
     np.testing.assert_array_equal(found.logps, np.float32(found.responses * found.mask) / -8)
-    assert found.experts is None
-    # A seed of its own for each prompt: with one for all, their samples would be alike.
+    assert found.routed_experts is None
+    # Each prompt has its own seed; a shared seed would give equal samples.
     assert len({asked["seed"] for asked in server.requests}) == 3
     assert {asked["model"] for asked in server.requests} == {"policy"}
     scored = engine.score(PROMPTS, found.responses)
@@ -105,36 +105,36 @@ def test_tokens_and_log_probs_arrive(engine, server):
     ("fault", "words"),
     [
         ("missing", "returned no log-probs"),
-        ("texts", "returned token texts, no ids"),
+        ("texts", "returned token texts, not ids"),
         ("nothing", "returned no completion"),
-        ("html", "something else than JSON"),
-        ("refuse", "refused 'completions' with 400: .*too long"),
-        ("hang up", "cannot be reached"),
-        ("nan", "log-probs that are none"),
-        ("long", "returned 36 tokens, asked for 1 to 4"),
+        ("html", "must answer 'completions' with JSON"),
+        ("refuse", "rejected 'completions' with status 400: .*too long"),
+        ("hang up", "is unreachable"),
+        ("nan", "1 invalid log-probs of 4"),
+        ("long", "must return 1 to 4 tokens, got 36"),
     ],
 )
-def test_a_bad_answer_is_one_clear_error(engine, server, fault, words):
+def test_generate_rejects_invalid_answers(engine, server, fault, words):
     server.fault = fault
     with pytest.raises(EngineError, match=words):
         engine.generate(PROMPTS[:1], SAMPLING)
 
 
-def test_an_echo_of_other_tokens_is_refused(engine, server):
+def test_score_rejects_another_echo(engine, server):
     server.fault = "other"
-    with pytest.raises(EngineError, match="echoed other tokens"):
+    with pytest.raises(EngineError, match="must echo the tokens"):
         engine.score(PROMPTS, PROMPTS)
 
 
-def test_a_slow_server_is_given_up(engine, server):
+def test_generate_times_out(engine, server):
     server.fault, engine.timeout = "slow", 0.1
     with pytest.raises(EngineError, match=r"did not answer 'completions' within 0.1 s"):
         engine.generate(PROMPTS[:1], SAMPLING)
 
 
-def test_no_server_and_no_such_model(server):
+def test_connect_rejects_unknown_model_and_server(server):
     address = f"http://127.0.0.1:{server.server_port}"
-    with pytest.raises(EngineError, match="does not serve 'gpt'; it has: policy"):
+    with pytest.raises(EngineError, match="must be one of policy, got 'gpt'"):
         HttpEngine(address, "gpt")
-    with pytest.raises(EngineError, match=r"cannot be reached .*; start one with: vllm serve"):
+    with pytest.raises(EngineError, match=r"is unreachable .* Start it: vllm serve"):
         HttpEngine("http://127.0.0.1:9")

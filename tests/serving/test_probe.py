@@ -1,4 +1,4 @@
-"""The probe with engines of the lab: what it writes, and what is left when an engine fails."""
+"""Probe with emulated engines: tables, and the remaining tables after a failure."""
 
 import json
 from dataclasses import replace
@@ -15,16 +15,16 @@ from simlab.core.experiment import Run
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import Results
 from simlab.models import TransformerConfig, init_params
-from simlab.serving.calibration import measured_pair
+from simlab.serving.calibration import read_measured_pair
 from simlab.serving.engine_probe import Probe
-from simlab.serving.probe_report import mismatch_rows
-from simlab.serving.prompts import as_rows, file_prompts, task_prompts
-from simlab.serving.protocol import EngineError, Sampled, Sampling, Scored
+from simlab.serving.probe_report import build_mismatch_rows
+from simlab.serving.prompts import load_task_prompts, read_prompt_file, stack_prompts
+from simlab.serving.protocol import EngineError, EngineScores, Samples, SamplingParams
 
 CONFIG = TransformerConfig(hidden_size=32, num_hidden_layers=1, intermediate_size=32, num_experts=4)
 
 
-def test_rows_of_a_pair_by_hand():
+def test_build_mismatch_rows_by_hand():
     """Two sequences of 4 and 2 tokens, one layer, one flip in six tokens."""
     logp = np.float32([[-1, -2, -3, -4], [-1, -0.05, 0, 0]])
     mask = np.asarray([[1, 1, 1, 1], [1, 1, 0, 0]], bool)
@@ -33,17 +33,22 @@ def test_rows_of_a_pair_by_hand():
     flipped = experts.copy()
     flipped[0, 2] = [1, 2]  # read to predict the second token of the response
     flipped[0, 3] = [1, 0]  # the same set in another order
-    flipped[1, 4] = [3, 2]  # behind the end
-    sampled = Sampled(np.zeros((2, 4), np.int32), mask, logp - rho, experts)
-    rows = mismatch_rows(
-        {"sampler": "a", "scorer": "b"}, np.zeros((2, 2), np.int32), sampled, Scored(logp, flipped)
+    flipped[1, 4] = [3, 2]  # after the end
+    sampled = Samples(np.zeros((2, 4), np.int32), mask, logp - rho, experts)
+    rows = build_mismatch_rows(
+        {"sampling_engine": "a", "scoring_engine": "b"},
+        np.zeros((2, 2), np.int32),
+        sampled,
+        EngineScores(logp, flipped),
     )
     (pair,) = rows["pairs"]
     assert pair["tokens"] == 6
     assert pair["rms_log_rho"] == pytest.approx(np.sqrt((0.01 + 0.01 + 0.09 + 0.04) / 6), rel=1e-5)
     assert pair["max_rho"] == pytest.approx(np.exp(0.3), rel=1e-5)
     assert pair["router_flips"] == pytest.approx(1 / 6)
-    assert rows["flips"] == [{"sampler": "a", "scorer": "b", "layer": 0, "flips": pytest.approx(1 / 6)}]
+    assert rows["flips"] == [
+        {"sampling_engine": "a", "scoring_engine": "b", "layer": 0, "flips": pytest.approx(1 / 6)}
+    ]
     # exp(-4) < .05 < exp(-2) < exp(-1) < exp(-.05): bins up to .001, .01, .1, .5, .9, 1
     assert [row["tokens"] for row in rows["bins"]] == [0, 0, 2, 3, 0, 1]
     assert [row["tokens"] for row in rows["positions"]] == [2, 2, 1, 1]
@@ -60,11 +65,11 @@ def policy(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_report(policy, tmp_path):
+def test_probe_command_writes_a_report(policy, tmp_path):
     command = ["probe", str(policy), "--sample", "f32", "--score", "bf16", "--task", "add", "--count", "4"]
     done = CliRunner().invoke(app, [*command, "--length", "3", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
-    pairs = {row["scorer"]: row for row in json.loads(done.stdout)}
+    pairs = {row["scoring_engine"]: row for row in json.loads(done.stdout)}
     assert set(pairs) == {"bf16", "f32"}
     assert pairs["bf16"]["rms_log_rho"] > 10 * max(pairs["f32"]["rms_log_rho"], 1e-6)
     import pandas as pd
@@ -77,7 +82,7 @@ def test_the_command_writes_a_report(policy, tmp_path):
 
 
 def check_calibration(policy, probe, out):
-    """The engine that sampled is found again, first in the tables, and drawn."""
+    """Calibration recovers the sampling engine, ranks it first, and draws it."""
     command = [
         "calibrate",
         str(probe),
@@ -101,7 +106,7 @@ def check_calibration(policy, probe, out):
 
 
 class Counting:
-    """An engine whose every token is the last one plus one, of probability 1/2."""
+    """An engine whose tokens count up, each with probability 1/2."""
 
     def __init__(self, name):
         self.name = name
@@ -113,24 +118,31 @@ class Counting:
         return {"engine": self.name, "versions": {"counting": "1"}}
 
     def generate(self, prompts, sampling):
-        responses = prompts[:, -1:] + 1 + np.arange(sampling.length, dtype=np.int32)
-        return Sampled(
+        responses = prompts[:, -1:] + 1 + np.arange(sampling.max_tokens, dtype=np.int32)
+        return Samples(
             responses, np.ones_like(responses, bool), np.full(responses.shape, -0.7, np.float32), None
         )
 
     def score(self, _prompts, responses):
         if self.name == "fp16":
             raise EngineError("out of memory")
-        return Scored(np.full(responses.shape, -0.6, np.float32), None)
+        return EngineScores(np.full(responses.shape, -0.6, np.float32), None)
 
 
-def test_a_failure_loses_nothing(monkeypatch, tmp_path):
+def test_probe_keeps_all_tables_when_an_engine_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "open_engine", Counting)
     run = Run("probe", tmp_path)
     prompts = np.arange(8, dtype=np.int32).reshape(2, 4)
     probe = Probe(run, model="tiny")
-    probe.measure(CONFIG, {}, prompts, ["bf16"], ["fp16", "f32"], Sampling(length=3, end=1, pad=0))
-    assert [(row["scorer"], row["router_flips"]) for row in probe.rows["pairs"]] == [
+    probe.measure(
+        CONFIG,
+        {},
+        prompts,
+        ["bf16"],
+        ["fp16", "f32"],
+        SamplingParams(max_tokens=3, eos_token_id=1, pad_token_id=0),
+    )
+    assert [(row["scoring_engine"], row["router_flips"]) for row in probe.rows["pairs"]] == [
         ("bf16", None),
         ("f32", None),
     ]
@@ -139,54 +151,54 @@ def test_a_failure_loses_nothing(monkeypatch, tmp_path):
     ]
     assert probe.rows["samples"][1]["response"] == [8, 9, 10]
     assert {"pairs", "tokens", "samples", "failures"} <= set(run.tables)
-    # What was written can be read back as a measured pair.
+    # The tables can be read as a measured pair.
     write_manifest(tmp_path, build_manifest("probe", {}, [], {}, run.tables))
     results = Results(tmp_path)
     tables = results.table("tokens"), results.table("samples")
-    found, responses, mask, train, infer = measured_pair(*tables, "bf16", "f32", model="tiny")
+    found, responses, mask, train, infer = read_measured_pair(*tables, "bf16", "f32", model="tiny")
     np.testing.assert_array_equal(found, prompts)
     np.testing.assert_array_equal(responses, [[4, 5, 6], [8, 9, 10]])
     assert mask.all()
     assert (train == np.float32(-0.6)).all()
     assert (infer == np.float32(-0.7)).all()
     with pytest.raises(
-        ValueError, match=r"f32 / bf16 \(sampler / scorer\) was not measured; there are: bf16"
+        ValueError, match=r"pair \(sampling / scoring engine\) must be one of bf16.*got f32 / bf16"
     ):
-        measured_pair(*tables, "f32", "bf16")
+        read_measured_pair(*tables, "f32", "bf16")
 
 
-def test_unknown_engines_are_refused_first(tmp_path):
+def test_probe_rejects_unknown_engines_first(tmp_path):
     probe, prompts = Probe(Run("probe", tmp_path)), np.zeros((1, 2), np.int32)
-    sampling = Sampling(length=1, end=1, pad=0)
+    sampling = SamplingParams(max_tokens=1, eos_token_id=1, pad_token_id=0)
     with pytest.raises(ValueError, match="unknown engine 'bf61'; did you mean 'bf16'"):
         probe.measure(CONFIG, {}, prompts, ["f32"], ["bf61"], sampling)
     with pytest.raises(ValueError, match="unknown kind of engine 'sglang'"):
         probe.measure(CONFIG, {}, prompts, ["sglang:bf16"], [], sampling)
 
 
-def test_prompts_are_texts_or_ids(tmp_path):
+def test_read_prompt_file_reads_texts_and_ids(tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text('1+2=\n[5, 6, 7]\n\n"[3"\n'.replace("[3", "34"))
-    found = file_prompts(file)
+    found = read_prompt_file(file)
     assert [len(prompt) for prompt in found] == [4, 3, 2]
-    np.testing.assert_array_equal(as_rows(found), [[found[0][2], found[0][3]], [6, 7], found[2]])
-    with pytest.raises(ValueError, match="3 tokens of each prompt; the shortest has 2"):
-        as_rows(found, 3)
+    np.testing.assert_array_equal(stack_prompts(found), [[found[0][2], found[0][3]], [6, 7], found[2]])
+    with pytest.raises(ValueError, match="length must be at most 2, the shortest prompt, got 3"):
+        stack_prompts(found, 3)
     file.write_text("1+2=\n[5, -1]")
-    with pytest.raises(ValueError, match="line 2: a list of token ids"):
-        file_prompts(file)
+    with pytest.raises(ValueError, match="line 2: token ids must be a list"):
+        read_prompt_file(file)
     file.write_text("\n")
-    with pytest.raises(ValueError, match="holds no prompts"):
-        file_prompts(file)
+    with pytest.raises(ValueError, match="must have at least one prompt"):
+        read_prompt_file(file)
     with pytest.raises(ValueError, match="unknown task 'ad'"):
-        task_prompts("ad", 3)
+        load_task_prompts("ad", 3)
 
 
-def test_a_longer_vocabulary_has_no_end_of_its_own(tmp_path):
-    from simlab.serving.probe_input import end_token
+def test_find_eos_token_id_reads_the_config(tmp_path):
+    from simlab.serving.probe_input import find_eos_token_id
 
     wide = replace(CONFIG, vocab_size=64)
-    with pytest.raises(ValueError, match="names no end token; give --end"):
-        end_token(tmp_path, wide)
+    with pytest.raises(ValueError, match="must have eos_token_id"):
+        find_eos_token_id(tmp_path, wide)
     (tmp_path / "config.json").write_text('{"eos_token_id": [7, 9]}')
-    assert end_token(tmp_path, wide) == 7
+    assert find_eos_token_id(tmp_path, wide) == 7

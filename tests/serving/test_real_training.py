@@ -1,4 +1,4 @@
-"""Rollouts of an engine behind the protocol: same prompts, own rewards; a killed run goes on."""
+"""Rollouts of an engine behind the protocol: same prompts, own rewards; a killed run resumes."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from simlab.rollout.sampler import Sampler
-from simlab.serving.protocol import EngineError, Sampled
-from simlab.serving.real_training import real_rollout, train_with
+from simlab.serving.protocol import EngineError, Samples
+from simlab.serving.real_training import engine_rollout, real_rollout
+from simlab.training.loop import Checkpoint, resume, train
 from simlab.training.step import rollout, score_rollout
 from tests.training.recipes import MOE, QUICK, TASK, small_recipe, small_state
 
@@ -17,7 +18,7 @@ from tests.training.recipes import MOE, QUICK, TASK, small_recipe, small_state
 class Scripted:
     """An engine that answers odd tokens, then the end, and remembers what it was asked."""
 
-    experts = None
+    routed_experts = None
 
     def sync_weights(self, config, params):
         self.config, self.params = config, params
@@ -25,12 +26,12 @@ class Scripted:
 
     def generate(self, prompts, sampling):
         self.prompts, self.sampling = prompts, sampling
-        responses = np.full((len(prompts), sampling.length), 3, np.int32)
+        responses = np.full((len(prompts), sampling.max_tokens), 3, np.int32)
         mask = np.ones(responses.shape, bool)
-        return Sampled(responses, mask, np.full(responses.shape, -1.0, np.float32), self.experts)
+        return Samples(responses, mask, np.full(responses.shape, -1.0, np.float32), self.routed_experts)
 
 
-def test_the_engine_gets_the_weights_and_the_prompts_of_this_step():
+def test_real_rollout_passes_weights_and_prompts():
     recipe = small_recipe()
     state = replace(small_state(recipe), step=jnp.asarray(3, jnp.int32))
     engine = Scripted()
@@ -43,7 +44,7 @@ def test_the_engine_gets_the_weights_and_the_prompts_of_this_step():
     np.testing.assert_array_equal(trajectory.prompts, own)
     np.testing.assert_array_equal(engine.prompts, own)
     assert trajectory.rewards.tolist() == [1.0] * 16
-    assert engine.sampling.length == TASK.response_length
+    assert engine.sampling.max_tokens == TASK.response_length
     first = engine.sampling.seed
     real_rollout(engine, recipe, replace(state, step=jnp.asarray(4, jnp.int32)))
     assert engine.sampling.seed != first
@@ -54,18 +55,18 @@ def test_what_an_engine_cannot_do_is_refused():
     state = small_state(recipe)
     with pytest.raises(ValueError, match="a real engine samples at a temperature"):
         real_rollout(Scripted(), replace(recipe, sampler=Sampler(top_k=2)), state)
-    with pytest.raises(EngineError, match="replay R3 needs an engine that tells its experts"):
+    with pytest.raises(EngineError, match="replay R3 needs an engine that reports its experts"):
         real_rollout(Scripted(), replace(recipe, engines=replace(recipe.engines, replay="R3")), state)
 
 
-def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
+def test_r2_replays_the_choice_of_the_training_engine():
     """R3 takes the experts of the rollout as they are."""
     recipe = small_recipe("f32/f32", model=MOE)
     state, engine = small_state(recipe), Scripted()
     score = jax.jit(score_rollout, compiler_options=QUICK)
 
     def kept(replay, told):
-        engine.experts = told
+        engine.routed_experts = told
         replaying = replace(recipe, engines=replace(recipe.engines, replay=replay))
         scores, replayed = score(replaying, state.params, real_rollout(engine, replaying, state)[0])
         return np.asarray(scores.routed_experts), np.asarray(replayed.routed_experts)
@@ -79,19 +80,24 @@ def test_r2_replays_the_choice_of_the_trainer_whatever_the_engine_tells():
 
 def test_a_killed_run_goes_on(tmp_path):
     """The second half of a run that was cut in the middle is that of one that was not."""
-    recipe = small_recipe()
+    recipe, engine = small_recipe(), Scripted()
 
-    def step(recipe, state):
+    def advance(recipe, state):
         number = int(state.step) + 1
         if number == limit:
             raise EngineError("gone")
+        _, measured = engine_rollout(engine)(recipe, state)
         params = jax.tree.map(lambda leaf: leaf + 1, state.params)
         after = replace(state, params=params, step=jnp.asarray(number, jnp.int32))
-        return after, {"reward": np.float32(float(params["norm"][0]))}
+        return after, {"reward": params["norm"][:1], "sync_apart": measured["sync_apart"][None]}
 
     def rewards(folder):
-        state = small_state(recipe)
-        return [float(metrics["reward"]) for metrics in train_with(step, recipe, state, 7, folder, every=2)]
+        path = folder / "run.npz"
+        state, history = resume(path, small_state(recipe))
+        callbacks = [Checkpoint(path, 0)]
+        _, metrics = train(recipe, state, 7, callbacks, chunk=1, advance=advance, history=history)
+        assert metrics["sync_apart"].tolist() == [0.25] * 7
+        return metrics["reward"].tolist()
 
     limit = 6
     with pytest.raises(EngineError, match="gone"):

@@ -5,7 +5,7 @@ from pathlib import Path
 from simlab.sweeps.compile_cache import cache_folder
 
 
-def test_programs_are_kept_in_the_users_cache_folder_or_where_it_is_said(monkeypatch):
+def test_cache_folder_follows_the_environment(monkeypatch):
     monkeypatch.delenv("SIMLAB_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert cache_folder() == Path("/caches/simlab")

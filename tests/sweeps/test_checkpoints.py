@@ -25,29 +25,30 @@ def whole(programs, tmp_path_factory):
 
 def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
     """How many chunks a sweep computes until it ends, or is stopped after some."""
-    real, made = execute.run_slice, []
+    real, made = execute.train, []
 
-    def counted(lanes, width, steps):
-        for chunk in real(lanes, width, steps):
-            if len(made) == stop_after:
-                raise KeyboardInterrupt
-            made.append(len(lanes))
-            yield chunk
+    def count(chunk):
+        if len(made) == stop_after:
+            raise KeyboardInterrupt
+        made.append(chunk.step)
+
+    def counted(recipe, state, steps, callbacks=(), **options):
+        return real(recipe, state, steps, [count, *callbacks], **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "run_slice", counted)
+        patch.setattr(execute, "train", counted)
         try:
             sweep(LONG, over, out, width=WIDTH, workers=0, checkpoint_seconds=0)
         except KeyboardInterrupt:
             assert stop_after is not None
-    return len(made) - 1  # one was for the calibration
+    return len(made)
 
 
-def test_a_stopped_sweep_computes_only_what_its_checkpoints_lack(whole, tmp_path, monkeypatch):
+def test_sweep_resumes_from_checkpoints(whole, tmp_path, monkeypatch):
     # Two slices of four chunks each: it is stopped in the last chunk of the first, and again in the second.
-    assert chunks_of(tmp_path, monkeypatch, stop_after=4) == 3
-    assert len(list(tmp_path.glob("unfinished/*.safetensors"))) == WIDTH
-    assert chunks_of(tmp_path, monkeypatch, stop_after=4) == 3
+    assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
+    assert len(list(tmp_path.glob("unfinished/*.npz"))) == WIDTH
+    assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
     assert chunks_of(tmp_path, monkeypatch) == 2
     assert tables(tmp_path) == tables(whole.folder)
     assert not list(tmp_path.glob("unfinished/*"))
@@ -55,21 +56,21 @@ def test_a_stopped_sweep_computes_only_what_its_checkpoints_lack(whole, tmp_path
 
 def test_runs_of_different_ages_share_a_slice(whole, tmp_path, monkeypatch):
     # Seed 1 alone has made two chunks when it is joined by seed 0, which has made none.
-    assert chunks_of(tmp_path, monkeypatch, stop_after=3, over={"seed": [1]}) == 2
+    assert chunks_of(tmp_path, monkeypatch, stop_after=2, over={"seed": [1]}) == 2
     chunks_of(tmp_path, monkeypatch)
     assert tables(tmp_path) == tables(whole.folder)
 
 
-def test_a_damaged_checkpoint_is_named_and_costs_its_run_alone(whole, tmp_path, monkeypatch, capsys):
-    chunks_of(tmp_path, monkeypatch, stop_after=3)
-    path = min(tmp_path.glob("unfinished/*.safetensors"))
+def test_damaged_checkpoint_restarts_its_run_only(whole, tmp_path, monkeypatch, capsys):
+    chunks_of(tmp_path, monkeypatch, stop_after=2)
+    path = min(tmp_path.glob("unfinished/*.npz"))
     path.write_bytes(path.read_bytes()[:-1])
     chunks_of(tmp_path, monkeypatch)
     assert f"{path.name} cannot be read" in capsys.readouterr().err.replace("\n", "")
     assert tables(tmp_path) == tables(whole.folder)
 
 
-def test_a_worker_has_a_core_or_a_device_of_its_own(monkeypatch):
+def test_worker_environment_assigns_one_core_or_device(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 7})
     monkeypatch.setattr("jax.local_device_count", lambda: 3)
     cores = [worker_environment({"A": "b"}, index, "cpu")["SIMLAB_CORE"] for index in range(3)]

@@ -24,7 +24,7 @@ def call(traced, *arguments):
     return traced.call(*[jax.tree.leaves(argument) for argument in arguments])
 
 
-def test_a_kept_program_is_not_traced_again_and_computes_the_same(tmp_path):
+def test_load_or_export_traces_once(tmp_path):
     arguments = FORMATS["e4m3fn"], X
     first = load_or_export(rounded, arguments, "r", tmp_path)
     again = load_or_export(never, arguments, "r", tmp_path)
@@ -36,7 +36,7 @@ def test_a_kept_program_is_not_traced_again_and_computes_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["name", "shape", "type", "setting"])
-def test_another_program_is_traced(tmp_path, changed):
+def test_load_or_export_traces_another_program(tmp_path, changed):
     load_or_export(rounded, (FORMATS["bf16"], X), "r", tmp_path)
     x = X | {"x": X["x"][:4]} if changed == "shape" else X
     x = x | {"x": x["x"].astype(jnp.int32)} if changed == "type" else x
@@ -45,7 +45,7 @@ def test_another_program_is_traced(tmp_path, changed):
         load_or_export(never, (FORMATS["bf16"], x), "s" if changed == "name" else "r", tmp_path)
 
 
-def test_a_damaged_file_is_made_again(tmp_path):
+def test_load_or_export_replaces_a_damaged_file(tmp_path):
     arguments = FORMATS["bf16"], X
     load_or_export(rounded, arguments, "r", tmp_path)
     (kept,) = tmp_path.iterdir()
@@ -71,7 +71,7 @@ class Holder:
 
 
 @pytest.mark.parametrize("content", [lambda x: x, Own, (1, Own)])
-def test_code_from_elsewhere_is_not_kept(tmp_path, content):
+def test_load_or_export_does_not_store_own_code(tmp_path, content):
     # The digest of the package does not know it.
     Holder.__module__ = "simlab.elsewhere"
     for argument in (Own(X["x"]), Holder(X["x"], content)):
@@ -79,7 +79,7 @@ def test_code_from_elsewhere_is_not_kept(tmp_path, content):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_ours_is_kept(tmp_path):
+def test_load_or_export_stores_package_code(tmp_path):
     Holder.__module__ = "simlab.elsewhere"
     load_or_export(lambda own: [own.x], (Holder(X["x"], ("word", 1.5, jnp.sin, None)),), "r", tmp_path)
     assert len(list(tmp_path.iterdir())) == 1

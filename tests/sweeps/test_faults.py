@@ -56,7 +56,7 @@ HOSTILE = st.one_of(
 
 @settings(max_examples=200)
 @given(field=st.sampled_from(FIELDS), value=HOSTILE)
-def test_a_hostile_config_is_refused_in_a_few_words_or_is_a_run(field, value):
+def test_hostile_config_is_a_run_or_a_short_error(field, value):
     said = ""
     try:
         (run,) = expand(BASE, grid({field: [value]}), WIDTH)
@@ -69,16 +69,16 @@ def test_a_hostile_config_is_refused_in_a_few_words_or_is_a_run(field, value):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.hidden_size": -1}, "model.hidden_size: bad value -1"),
-        ({"model.hidden_size": 0}, "model.hidden_size: bad value 0"),
-        ({"optimizer.learning_rate": 10**400}, "optimizer.learning_rate: bad value"),
-        ({"optimizer.learning_rate": 1e308}, "optimizer.learning_rate: bad value"),
+        ({"model.hidden_size": -1}, "model.hidden_size must be .*, got -1"),
+        ({"model.hidden_size": 0}, "model.hidden_size must be .*, got 0"),
+        ({"optimizer.learning_rate": 10**400}, "optimizer.learning_rate must be"),
+        ({"optimizer.learning_rate": 1e308}, "optimizer.learning_rate must be"),
         ({"objective.clip_low": []}, "objective"),
         ({"warm_start": "a" * 10_000}, "warm_start: no file"),
-        ({"staleness": 2**63}, "staleness: bad value"),
+        ({"staleness": 2**63}, "staleness must be"),
     ],
 )
-def test_numbers_that_once_passed(changes, message):
+def test_expand_rejects_extreme_numbers(changes, message):
     with pytest.raises(ValueError, match=message):
         expand(
             BASE | {k: v for k, v in changes.items() if "." not in k},
@@ -95,7 +95,7 @@ def small_sweep(out):
 FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n" + SCRIPT
 
 
-def test_a_full_disk_loses_nothing(reference, tmp_path):
+def test_sweep_loses_nothing_when_disk_is_full(reference, tmp_path):
     given_config = {"base": BASE, "over": GRID, "out": str(tmp_path), "width": WIDTH, "workers": 0}
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, json.dumps(given_config)],
@@ -112,7 +112,7 @@ def test_a_full_disk_loses_nothing(reference, tmp_path):
     assert tables(tmp_path) == tables(reference.folder)
 
 
-def test_a_folder_that_cannot_be_written_is_one_error():
+def test_read_only_folder_is_one_error():
     # Not even root writes there.
     with pytest.raises(OSError, match="/proc/simlab"):
         small_sweep("/proc/simlab")
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_written_is_one_error():
 
 @pytest.mark.parametrize("name", ["json", "steps.parquet", "vectors.parquet"])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-def test_a_damaged_file_is_named_and_only_its_run_computed_anew(reference, tmp_path, name, damage):
+def test_damaged_file_recomputes_its_run_only(reference, tmp_path, name, damage):
     small_sweep(tmp_path)
     path = sorted((tmp_path / "store").glob(f"[0-9a-f]*.{name}"))[2]
     whole = path.read_bytes()
@@ -141,7 +141,7 @@ def test_a_damaged_file_is_named_and_only_its_run_computed_anew(reference, tmp_p
     assert all(each.stat().st_mtime_ns == written for each, written in others.items())
 
 
-def test_a_clock_that_goes_backwards_changes_nothing(reference, tmp_path, monkeypatch):
+def test_sweep_ignores_a_clock_going_backwards(reference, tmp_path, monkeypatch):
     sweep(BASE, {**GRID, "seed": [0]}, tmp_path, width=WIDTH, workers=0)
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() - 10**18)

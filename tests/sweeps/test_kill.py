@@ -20,7 +20,7 @@ KILLS = 10
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_ten_times_resumes(tmp_path, programs, monkeypatch):
+def test_sweep_resumes_when_killed_ten_times(tmp_path, programs, monkeypatch):
     monkeypatch.setattr("simlab.sweeps.program.LONGEST_CHUNK", CHUNK)
     whole, out = tmp_path / "whole", tmp_path / "killed"
     sweep(LONG, MANY, whole, width=WIDTH, workers=0)
@@ -43,7 +43,7 @@ def test_a_sweep_killed_ten_times_resumes(tmp_path, programs, monkeypatch):
     assert not list(out.glob("live/[!.]*"))
 
 
-def test_a_kill_while_a_job_is_removed_leaves_it_to_the_next_sweep(tmp_path, monkeypatch):
+def test_next_sweep_removes_a_partly_removed_job(tmp_path, monkeypatch):
     job = tmp_path / LIVE_FOLDER / "1-ab.json"
     job.parent.mkdir()
     # No process has a number that high.

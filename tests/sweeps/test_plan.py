@@ -1,7 +1,8 @@
 import pytest
 
+from simlab.sweeps import forecast
+from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import as_grid, grid
-from simlab.sweeps.local import expected_minutes
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.program import chunk_length
 from tests.sweeps.small import BASE
@@ -12,7 +13,7 @@ def plan_of(over, width=4):
     return make_plan(runs, [run.key for run in runs], width)
 
 
-def test_objectives_numbers_and_seeds_share_a_program_and_shapes_do_not():
+def test_objectives_and_numbers_share_a_program():
     plan = plan_of(
         {
             "objective": ["grpo", "gspo", {"name": "grpo+tis", "correction_clip": 3}],
@@ -32,12 +33,12 @@ def test_objectives_numbers_and_seeds_share_a_program_and_shapes_do_not():
     assert len(plan_of({"schedule": ["constant", "cosine"]}).groups) == 2
 
 
-def test_a_run_that_is_asked_for_twice_is_one_run():
+def test_expand_drops_duplicate_runs():
     plan = plan_of({"optimizer.learning_rate": [1, 1.0]})
     assert len(plan.runs) == 1
 
 
-def test_what_is_there_is_not_planned():
+def test_make_plan_skips_finished_runs():
     runs = expand(BASE, grid({"seed": range(6)}), 4)
     plan = make_plan(runs, [run.key for run in runs[4:]], 4)
     assert (
@@ -46,7 +47,7 @@ def test_what_is_there_is_not_planned():
     )
 
 
-def test_chunks_cover_the_steps_with_little_to_throw_away():
+def test_chunks_cover_the_steps():
     for steps in range(1, 400):
         chunk = chunk_length(steps)
         calls = -(-steps // chunk)
@@ -54,14 +55,35 @@ def test_chunks_cover_the_steps_with_little_to_throw_away():
         assert 0 <= calls * chunk - steps < calls
 
 
-def test_the_expected_time_counts_slices_steps_and_programs():
+def test_forecast_counts_slices_steps_and_programs(monkeypatch):
     plan = plan_of({"seed": range(8), "engines": ["f32/f32", "f32/bf16"]})
-    measured = [{"step": 3.0, "compile": 30.0, "cost": plan.groups[0].cost}]
-    # 2 programs x 2 slices x 2 steps x 3 s, and one more program to compile.
-    assert expected_minutes(plan, measured, 0) == pytest.approx((24 + 30) / 60)
-    assert expected_minutes(plan, measured, 2) < expected_minutes(plan, measured, 0)
+    monkeypatch.setattr(forecast, "timing_of", lambda *_: {"step": 3.0, "compile": 30.0})
+    # 2 programs x (30 s to compile and 2 slices x 2 steps x 3 s).
+    assert expected_minutes(plan, 0) == pytest.approx((24 + 60) / 60)
+    assert expected_minutes(plan, 2) < expected_minutes(plan, 0)
+
+
+def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
+    monkeypatch.setattr(forecast, "programs_folder", lambda: tmp_path)
+    now = [0.0]
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
+    plan = plan_of({"seed": range(8)})
+    (group,), key = plan.groups, plan.runs[0].key
+    assert expected_minutes(plan, 0) > 0
+    for compile_seconds in (50.0, 4.0):  # the second process finds the program
+        stopwatch = forecast.Stopwatch(plan)
+        for seconds in (compile_seconds + 6.0, 6.0, 6.0):
+            now[0] += seconds
+            stopwatch({"event": "chunk", "runs": [key]})
+        stopwatch({"event": "slice", "runs": [key]})
+    assert forecast.timing_of(group, 4) == {"compile": pytest.approx(4.0), "step": pytest.approx(3.0)}
+    # Another signature is compiled like the first, and its steps cost as much per weight and token.
+    other = plan_of({"prompts": [4]}).groups[0]
+    timing = forecast.timing_of(other, 4)
+    assert timing["compile"] == pytest.approx(50.0)
+    assert timing["step"] == pytest.approx(3.0 * other.cost / group.cost)
 
 
 def test_errors_name_the_point():
-    with pytest.raises(ValueError, match=r"prompts: bad value 0; .*\(at \{'prompts': 0\}\)"):
+    with pytest.raises(ValueError, match=r"prompts must be at least 1 .*\(at \{'prompts': 0\}\)"):
         plan_of({"prompts": [2, 0]})

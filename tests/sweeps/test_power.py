@@ -20,7 +20,7 @@ def share_of_detections(seeds, effect, spread, paired):
 
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("effect", [0.0, 0.5, 1.5])
-def test_power_is_the_share_of_experiments_that_see_the_effect(effect, paired):
+def test_power_is_the_fraction_of_detections(effect, paired):
     seeds, spread = 7, 0.8
     expected = power_of(seeds, effect, spread, paired=paired) if effect else 0.05
     low, high = binomial_interval(TRIALS, expected, FALSE_ALARM)
@@ -28,7 +28,7 @@ def test_power_is_the_share_of_experiments_that_see_the_effect(effect, paired):
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_the_answer_is_the_fewest_seeds_that_suffice(paired):
+def test_seeds_needed_is_the_fewest(paired):
     rng = np.random.default_rng(0)
     pilot, other = rng.normal(size=(2, 5))
     found = seeds_needed(0.7, pilot, other, paired=paired)
@@ -36,7 +36,7 @@ def test_the_answer_is_the_fewest_seeds_that_suffice(paired):
     assert found.paired is paired
 
 
-def test_careful_plans_need_more_seeds_and_pairing_helps_where_runs_agree():
+def test_confidence_adds_seeds_and_pairing_saves_them():
     common = np.asarray([0.1, 0.9, 0.4, 0.6])
     other = common + np.asarray([0.20, 0.22, 0.19, 0.21])
     assert seeds_needed(0.2, common, other, paired=True).seeds < seeds_needed(0.2, common, other).seeds
@@ -53,7 +53,7 @@ def test_careful_plans_need_more_seeds_and_pairing_helps_where_runs_agree():
         (((1e-6, [1.0, 2.0]), {}), "needs over 10000 seeds"),
     ],
 )
-def test_pilots_that_cannot_answer(arguments, message):
+def test_seeds_needed_rejects_unusable_pilots(arguments, message):
     given, options = arguments
     with pytest.raises(ValueError, match=message):
         seeds_needed(*given, **options)

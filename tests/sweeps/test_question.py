@@ -12,7 +12,7 @@ from simlab.sweeps.sweep import ASK_ABOVE_MINUTES, _agreed
 ASK = "from simlab.sweeps.sweep import _agreed; print('answers', [_agreed(60.0, False) for _ in '12'])"
 
 
-def test_on_a_terminal_it_takes_a_yes():
+def test_long_sweep_asks_on_a_terminal():
     terminal, theirs = pty.openpty()
     # With TERM=dumb, as in some runners, it would be no terminal.
     environment = os.environ | {"TERM": "xterm"}
@@ -37,6 +37,6 @@ def test_on_a_terminal_it_takes_a_yes():
 
 
 @pytest.mark.parametrize(("minutes", "yes"), [(60.0, False), (60.0, True), (ASK_ABOVE_MINUTES / 2, False)])
-def test_nobody_is_asked_where_nobody_is(minutes, yes, capsys):
+def test_long_sweep_starts_without_a_terminal(minutes, yes, capsys):
     assert _agreed(minutes, yes)
     assert "go on?" not in capsys.readouterr().out

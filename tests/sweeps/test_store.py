@@ -1,4 +1,4 @@
-"""Claims end with their process, and tables have the same bytes for the same numbers."""
+"""Locks end with their process, and tables have the same bytes for the same numbers."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ CLAIM = """
 import sys
 from pathlib import Path
 from simlab.sweeps.store import Store
-print(*Store(Path(sys.argv[1])).claim(sys.argv[2:], 3), flush=True)
+print(*Store(Path(sys.argv[1])).acquire(sys.argv[2:], 3), flush=True)
 sys.stdin.read()
 """
 
@@ -28,7 +28,7 @@ def metrics(steps=3, broken=None):
     return {"reward": values, "entropy": entropy, "mean_rho": values * np.nan, "by_bin": np.ones((steps, 2))}
 
 
-def test_a_claim_excludes_other_processes_and_ends_with_its_own(tmp_path):
+def test_acquire_excludes_other_processes(tmp_path):
     other = subprocess.Popen(
         [sys.executable, "-c", CLAIM, str(tmp_path), *KEYS],
         stdin=subprocess.PIPE,
@@ -37,17 +37,17 @@ def test_a_claim_excludes_other_processes_and_ends_with_its_own(tmp_path):
     )
     assert other.stdout.readline().split() == KEYS[:3]
     store = Store(tmp_path)
-    assert store.claim(KEYS, 4) == KEYS[3:]
+    assert store.acquire(KEYS, 4) == KEYS[3:]
     other.kill()
     other.wait()
-    assert store.claim(KEYS[:3], 4) == KEYS[:3]
+    assert store.acquire(KEYS[:3], 4) == KEYS[:3]
 
 
-def test_what_is_finished_is_neither_missing_nor_claimed(tmp_path):
+def test_finished_run_is_not_acquired(tmp_path):
     store = Store(tmp_path)
     store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
     assert store.missing(KEYS) == KEYS[1:]
-    assert store.claim(KEYS, 2) == KEYS[1:3]
+    assert store.acquire(KEYS, 2) == KEYS[1:3]
     # Without its record, which comes last, a run is not there.
     (tmp_path / "store" / f"{KEYS[0]}.json").unlink()
     assert store.missing(KEYS) == KEYS
@@ -69,7 +69,7 @@ def test_tables_of_a_run(tmp_path):
     )
 
 
-def test_a_run_ends_at_the_step_at_which_it_diverged():
+def test_run_ends_at_the_step_of_divergence():
     tables = run_tables("k", {}, metrics(steps=5, broken=2))
     assert (tables.record["status"], tables.record["diverged_at"], tables.record["steps_made"]) == (
         "diverged",
@@ -79,7 +79,7 @@ def test_a_run_ends_at_the_step_at_which_it_diverged():
     assert list(pd.DataFrame(tables.steps)["step"]) == [0, 1, 2]
 
 
-def test_a_column_of_numbers_and_pairs_can_be_written(tmp_path):
+def test_runs_table_writes_mixed_columns_as_text(tmp_path):
     def record(key, clip):
         return {
             "run": key,

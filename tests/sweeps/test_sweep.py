@@ -38,7 +38,7 @@ def test_tables_are_tidy(reference):
         assert len(pd.read_parquet(reference.folder / f"{name}.parquet")) == count
 
 
-def test_a_run_has_the_same_bytes_alone_and_beside_others(reference, tmp_path):
+def test_run_bytes_do_not_depend_on_other_runs(reference, tmp_path):
     alone = small_sweep(tmp_path, {"seed": [1]}, base={"objective": "grpo+tis"})
     (key,) = alone.runs()["run"]
     assert key in set(reference.runs()["run"])
@@ -47,12 +47,12 @@ def test_a_run_has_the_same_bytes_alone_and_beside_others(reference, tmp_path):
         assert actual[name] == expected[name]
 
 
-def test_one_process_two_processes_and_this_one_give_the_same_bytes(reference, tmp_path):
+def test_run_bytes_do_not_depend_on_processes(reference, tmp_path):
     finish(start(tmp_path, workers=2))
     assert tables(tmp_path) == tables(reference.folder)
 
 
-def test_two_sweeps_at_once_in_one_folder(reference, tmp_path):
+def test_two_sweeps_share_a_folder(reference, tmp_path):
     # They share half of their runs; the second also wants what the first does not.
     first = start(tmp_path, {"objective": ["grpo"], "seed": [0, 1, 2]})
     second = start(tmp_path, GRID)
@@ -62,7 +62,7 @@ def test_two_sweeps_at_once_in_one_folder(reference, tmp_path):
     assert tables(tmp_path) == tables(reference.folder)
 
 
-def test_repeated_and_widened_sweeps_compute_what_is_missing(reference, tmp_path):
+def test_wider_sweep_computes_missing_runs_only(reference, tmp_path):
     small_sweep(tmp_path, {"objective": ["grpo"], "seed": [0, 2]})
     widened = small_sweep(tmp_path, GRID)
     assert widened.manifest["config"]["computed"] == 4
@@ -74,7 +74,7 @@ def test_repeated_and_widened_sweeps_compute_what_is_missing(reference, tmp_path
     assert tables(tmp_path) == tables(reference.folder)
 
 
-def test_a_diverged_run_is_recorded_and_the_others_go_on(reference, tmp_path):
+def test_diverged_run_leaves_the_others_unchanged(reference, tmp_path):
     result = small_sweep(tmp_path, {"optimizer.learning_rate": [0.01, 1e30]})
     runs = result.runs().set_index("learning_rate")
     assert runs.loc[1e30, "status"] == "diverged"
@@ -86,7 +86,7 @@ def test_a_diverged_run_is_recorded_and_the_others_go_on(reference, tmp_path):
 
 
 @pytest.mark.slow
-def test_at_most_one_compilation_per_static_signature_of_an_engine(tmp_path, monkeypatch):
+def test_one_compilation_per_static_signature(tmp_path, monkeypatch):
     compiled: list[str] = []
     monkeypatch.setattr("simlab.sweeps.program._PROGRAMS", {})
     plain = [name for name, found in OBJECTIVES.items() if not getattr(found.advantage, "needs", ())]
@@ -106,7 +106,7 @@ def test_at_most_one_compilation_per_static_signature_of_an_engine(tmp_path, mon
     assert set(result.runs()["status"]) == {"finished"}
 
 
-def test_arms_are_named_or_told_apart_by_what_varies(tmp_path):
+def test_named_arms_keep_their_names(tmp_path):
     arms = listed({"none": {"objective": "grpo"}, "TIS": {"objective": "grpo+tis"}}) * grid({"seed": [0, 1]})
     result = small_sweep(tmp_path, arms)
     assert list(result.runs()["arm"]) == ["none", "none", "TIS", "TIS"]

@@ -18,6 +18,7 @@ from simlab.theory.counterparts import COUNTERPARTS
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import ADVANTAGES
+from simlab.theory.recent_corrections import KEEPS, RECENT, masked_fractions, token_kl
 from tests.theory.strategies import pairs
 from tests.tolerances import assert_exact
 
@@ -25,7 +26,7 @@ from tests.tolerances import assert_exact
 @pytest.mark.parametrize("name", COUNTERPARTS)
 def test_moments_are_those_of_the_objective_over_all_groups(name):
     pair = vexact.small_case(name)
-    kept = corrections.CORRECTIONS[COUNTERPARTS[name][0]](pair).kept
+    kept = (corrections.CORRECTIONS | RECENT)[COUNTERPARTS[name][0]](pair).kept
     assert (0 < kept.sum() < len(kept)) == (name in vexact.NOISE_OF_MASKS)
     # float32 coefficients: 1e-6 relative; ACRL's steps: second order in 1 / 32.
     tolerance = vexact.ACRL_MOMENTS if name == "acrl" else vexact.SINGLE_MOMENTS
@@ -38,8 +39,8 @@ def test_the_moments_of_another_correction_differ(monkeypatch, wrong, name):
     assert vexact.counterpart_residual(name) > 0.01
 
 
-# Suffixes of 2026 without exact moments; m2_mask depends on the whole batch, the last two do not weigh rho.
-UNCOVERED = {"kpop", "vaco", "kpop_mask", "m2_mask", "prob_diff", "trm", "rollout_kl", "score_centering"}
+# m2_mask depends on the whole batch, the others do not weigh rho.
+UNCOVERED = {"m2_mask", "rollout_kl", "score_centering"}
 # Presets with the inference engine as anchor.
 ANCHORED = {"dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po"}
 
@@ -48,7 +49,7 @@ def test_every_suffix_and_every_correction_is_covered():
     assert set(SUFFIXES) == set(COUNTERPARTS) & set(SUFFIXES) | UNCOVERED
     # The square root of the sequence weight is ours.
     covered = {correction for correction, _ in COUNTERPARTS.values()}
-    assert covered == set(corrections.CORRECTIONS) - {"sequence IS^1/2"}
+    assert covered == {*corrections.CORRECTIONS, *RECENT} - {"sequence IS^1/2"}
 
 
 @pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - ANCHORED - {"gspo_noise"}))
@@ -101,7 +102,7 @@ def test_sequence_weights_are_unbiased_and_equal_engines_need_no_correction(pair
     weights = corrections.CORRECTIONS["sequence IS"](pair).weights(0.0, 1)
     mean = pair.gradient((pair.law_infer * rewards)[:, None] * weights)
     np.testing.assert_allclose(mean, target, rtol=0, atol=1e-9)
-    for correction in corrections.CORRECTIONS.values():
+    for correction in (corrections.CORRECTIONS | RECENT).values():
         weighting = correction(same)
         np.testing.assert_allclose(weighting.weights(0.0, 1)[pair.space.mask], 1.0, rtol=1e-15)
         assert weighting.kept.all()
@@ -125,6 +126,37 @@ def test_trade_off_at_equal_mismatch():
     assert found["sequence TIS"].bias < found["token TIS"].bias < found["none"].bias
     assert found["sequence TIS"].std < found["sequence IS"].std
     assert found["none"].mse(1e9) == pytest.approx(found["none"].bias ** 2)
+
+
+def test_recent_corrections_at_equal_mismatch():
+    space = enumerate_sequences(3, 4)
+    logits, rewards = random_logits(space, 0), random_rewards(space, 0)
+    pair = corrections.dose_for(0.3, lambda dose: noisy_pair(space, logits, dose))
+    found = corrections.qualities(
+        pair, rewards, 8, corrections=RECENT | {"token IS": corrections.tempered("token", 1.0)}
+    )
+    # At this mismatch DRPO is plain IS to 1%, and the wide regions drop little.
+    assert found["DRPO"].bias == pytest.approx(found["token IS"].bias, rel=0.05)
+    assert found["DPPO-TV"].bias != found["token IS"].bias
+    assert set(found) == {*RECENT, "token IS"}
+
+
+def test_masked_fractions_are_expectations_over_sampled_tokens():
+    space = enumerate_sequences(3, 3)
+    pair = noisy_pair(space, random_logits(space, 0), 1.0)
+    found = masked_fractions(pair)
+    assert set(found) == set(KEEPS)
+    rho = np.exp(pair.log_rho)
+    expected = 0.0
+    for law, row in zip(pair.law_infer, rho, strict=True):
+        expected += law * np.mean((row < 0.5) | (row > 5))
+    assert found["IcePop"] == pytest.approx(expected, rel=1e-12)
+    assert 0 < found["DPPO-TV"] < 1
+    per_token = [law * -row.mean() for law, row in zip(pair.law_infer, pair.log_rho, strict=True)]
+    assert token_kl(pair) == pytest.approx(sum(per_token), rel=1e-12)
+    same = noisy_pair(space, random_logits(space, 0), 0.0)
+    assert set(masked_fractions(same).values()) == {0.0}
+    assert token_kl(same) == 0
 
 
 def test_no_sequence_weight_beats_the_oracle_bound():

@@ -1,6 +1,7 @@
 """What `test_mesh.py` runs on eight virtual devices, in a process of its own: the mesh against one device."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -12,16 +13,16 @@ from simlab.engines import Attention, Engine, ExactSum, Linear, Site, Softmax
 from simlab.formats import Format
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits
+from simlab.training.loop import scan_steps, train
 from simlab.training.mesh import (
     SEQUENCES,
     by_sequence,
     bytes_per_device,
+    compile_sharded,
     make_mesh,
-    place,
-    sharded_step,
+    shard,
 )
 from simlab.training.optimizer import AdamW
-from simlab.training.step import train_step
 from tests.tolerances import assert_exact
 from tests.training.recipes import DENSE, MOE, QUICK, small_recipe, small_state
 
@@ -86,7 +87,7 @@ def test_sums_without_an_order_have_the_bits_of_one_device_for_a_part_of_its_wor
     expected, alone = ask(config, engine, params, TOKENS)
     assert np.unique(expected).size > 100
     tokens = jax.device_put(TOKENS, NamedSharding(mesh, P(SEQUENCES)))
-    found, shared = ask(config, by_sequence(engine, mesh), place(params, mesh), tokens)
+    found, shared = ask(config, by_sequence(engine, mesh), shard(params, mesh), tokens)
     assert_exact(found, expected)
     print(f"{name}: one of {mesh.size} devices does 1/{alone / shared:.1f} of the work")
     assert shared * part < alone
@@ -99,9 +100,10 @@ SMOOTH = AdamW(learning_rate=1.0, eps=1.0, max_grad_norm=1e9)
 def test_a_step_is_that_of_one_device_but_for_the_order_of_sums():
     recipe = small_recipe(model=MOE, optimizer=SMOOTH, minibatches=1)
     mesh, before = make_mesh(1, 2, 2, 2), small_state(recipe)
-    one, expected = jax.jit(train_step, compiler_options=QUICK)(recipe, before)
-    step = sharded_step(mesh, before, compiler_options=QUICK)
-    many, metrics = step(recipe, place(before, mesh))
+    alone = jax.jit(partial(scan_steps, steps=1), compiler_options=QUICK)
+    one, expected = train(recipe, before, 1, chunk=1, advance=alone)
+    advance = compile_sharded(1, before, mesh, QUICK)
+    many, metrics = train(recipe, shard(before, mesh), 1, chunk=1, advance=advance)
     # A token that the two draw differently would change these; of 80, each with a chance of 1e-6.
     for name in ("response_length", "router_flips"):
         assert_exact(metrics[name], expected[name])

@@ -1,7 +1,6 @@
 """Recipes small enough to compile and run in a test."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +11,11 @@ from simlab.models.parameters import init_params
 from simlab.objectives import named
 from simlab.tasks.sequences import Recurrence
 from simlab.training.recipe import Recipe, TrainState, initial_state
+from tests.compiling import QUICK as QUICK
 from tests.tolerances import assert_exact
 
 DENSE = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
 MOE = replace(DENSE, num_experts=4)
-
-# What runs once or twice is not worth the compiler's effort: a third of the time. Of the passes left out, one
-# moves work out of loops, one moves it back, and the first repeats them until it has tried 25 times.
-QUICK: dict[str, Any] = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_disable_hlo_passes": "simplification,while-loop-invariant-code-motion,while-loop-constant-sinking",
-}
-if jax.__version_info__ < (0, 11):  # later ones have one emitter only
-    QUICK["xla_cpu_use_fusion_emitters"] = False
 
 # A mismatch that is cheap to compile: one site only.
 COARSE = EnginePair(Engine(), replace(Engine(), residual=Site.of("e5m2", "toward_zero")))

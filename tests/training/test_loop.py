@@ -1,4 +1,4 @@
-"""Chunks, runs side by side, forks, warm starts and files: none of them changes a run."""
+"""Chunks, callbacks, runs side by side, forks, warm starts and files: none of them changes a run."""
 
 from dataclasses import replace
 
@@ -13,11 +13,12 @@ from simlab.objectives import named
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
-from simlab.training.fork import fork, load_state
-from simlab.training.loop import joined, train, train_on
+from simlab.training.fork import fork
+from simlab.training.loop import Checkpoint, learn_from, resume, train
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import initial_state
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
+from simlab.training.step import rollout
 from simlab.training.warm_start import WarmStart, warm_start
 from tests.training.recipes import DENSE, MOE, QUICK, assert_same_tree, differ, small_recipe, small_state
 
@@ -34,73 +35,85 @@ def copied(tree):
 @pytest.fixture(scope="module")
 def whole():
     """Four steps in two chunks: the state after two, and what follows."""
-    first, _ = next(train(RECIPE, small_state(RECIPE), 2, chunk=2))
-    half = copied(first)
-    ((after, metrics),) = train(RECIPE, first, 2, chunk=2)
+    half, _ = train(RECIPE, small_state(RECIPE), 2, chunk=2)
+    after, metrics = train(RECIPE, copied(half), 2, chunk=2)
     assert differ(half.params, after.params)
     return half, after, metrics
 
 
-def test_chunks_change_no_bit(whole):
-    half, after, metrics = whole
-    chunks = train(RECIPE, small_state(RECIPE), 4, chunk=2)
-    first, early = next(chunks)
-    assert early["reward"].shape == (2,)
-    assert_same_tree(first, half)
-    last, late = next(chunks)
-    assert_same_tree((last, late), (after, metrics))
-
-
 @pytest.fixture(scope="module")
 def stopped(whole, tmp_path_factory):
-    """The checkpoint of a run of four steps that was stopped after two, and how it ends."""
-    path = tmp_path_factory.mktemp("stopped") / "run.safetensors"
-    chunks = train_on(path, RECIPE, small_state(RECIPE), 4, chunk=2, every=0)
-    next(chunks)
-    chunks.close()
-    return path, path.read_bytes()
+    """The checkpoint of a run of four steps that a callback stopped after two."""
+    path = tmp_path_factory.mktemp("stopped") / "run.npz"
+    seen = []
+
+    def stop(chunk):
+        seen.append(chunk.step)
+        assert chunk.metrics["reward"].shape == (2,)
+        assert not chunk.is_last
+        return True
+
+    state, early = train(RECIPE, small_state(RECIPE), 4, [stop, Checkpoint(path, 0)], chunk=2)
+    assert seen == [2]
+    assert_same_tree(state, whole[0])
+    return path, path.read_bytes(), early
 
 
-def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_bits(whole, stopped):
+def test_train_gives_the_same_bits_in_chunks_and_when_resumed(whole, stopped):
     _, after, metrics = whole
-    path, _ = stopped
-    (_, early), (last, late) = train_on(path, RECIPE, small_state(RECIPE), 4, chunk=2)
+    path, _, early = stopped
+    state, history = resume(path, small_state(RECIPE))
+    assert_same_tree(history, early)
+    last, history = train(RECIPE, state, 4, [Checkpoint(path)], chunk=2, history=history)
+    late = {name: values[2:] for name, values in history.items()}
     assert_same_tree((last, late), (after, metrics))
-    # The last checkpoint holds the whole run: nothing is left to compute, and nothing is lost.
-    ((again, all_of_it),) = train_on(path, RECIPE, small_state(RECIPE), 4, chunk=2)
-    assert_same_tree(again, after)
-    assert_same_tree(all_of_it, joined([early, {name: np.asarray(x) for name, x in late.items()}]))
+    # The last checkpoint holds the complete run: nothing is left to compute, and nothing is lost.
+    again, loaded = resume(path, small_state(RECIPE))
+    again, loaded = train(RECIPE, again, 4, [pytest.fail], chunk=2, history=loaded)
+    assert_same_tree((again, loaded), (last, history))
 
 
-def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(stopped, tmp_path):
-    path = tmp_path / "run.safetensors"
-    for damaged in (lambda x: x[:-3], lambda x: x[:-9] + bytes([x[-9] ^ 4]) + x[-8:], lambda _: b""):
-        path.write_bytes(damaged(stopped[1]))
-        with pytest.raises(DamagedCheckpointError, match=r"run\.safetensors"):
-            load_progress(path)
-    path.write_bytes(stopped[1])
-    with pytest.raises(ValueError, match="a run with another key"):
-        next(train_on(path, RECIPE, small_state(RECIPE, seed=2), 4, chunk=2))
-    with pytest.raises(ValueError, match=r"holds 2 steps; asked for are 1"):
-        next(train_on(path, RECIPE, small_state(RECIPE), 1, chunk=1))
-    other = replace(RECIPE, extra_terms={})
-    with pytest.raises(ValueError, match=r"differ in.*reference"):
-        next(train_on(path, other, small_state(other), 4, chunk=2))
-
-
-def test_a_fork_without_a_change_is_the_same_run_also_from_a_file(whole, tmp_path):
+def test_train_with_a_rollout_outside_of_jit_learns_the_same(whole):
     half, after, metrics = whole
-    stored = load_state(save_tree(tmp_path / "state.npz", half), RECIPE)
-    assert_same_tree(stored, half)
-    for state in (half, stored):
-        ((resumed, measured),) = train(RECIPE, fork(state, RECIPE), 2, chunk=2)
-        assert_same_tree((resumed, measured), (after, metrics))
+
+    def sample(recipe, state):
+        return jax.jit(rollout)(recipe, state), {"sync_apart": jnp.float32(0.5)}
+
+    last, measured = train(RECIPE, copied(half), 2, chunk=1, advance=learn_from(sample))
+    np.testing.assert_array_equal(measured.pop("sync_apart"), [0.5, 0.5])
+    # One program or two: sums may be added in another order.
+    for name in ("reward", "entropy", "grad_norm"):
+        np.testing.assert_allclose(measured[name], metrics[name], rtol=1e-4)
+    assert measured.keys() == metrics.keys()
+    assert int(last.step) == int(after.step)
+
+
+def test_resume_rejects_damaged_checkpoints_and_other_runs(stopped, tmp_path):
+    path, content, history = tmp_path / "run.npz", *stopped[1:]
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 4
+    for damaged in (content[:-3], flipped, b""):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedCheckpointError, match=r"run\.npz"):
+            load_progress(path)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="a run with another key"):
+        resume(path, small_state(RECIPE, seed=2))
+    with pytest.raises(ValueError, match=r"steps must be at least the 2 .*, got 1"):
+        train(RECIPE, small_state(RECIPE), 1, chunk=1, history=history)
+    with pytest.raises(ValueError, match=r"differ in.*reference"):
+        resume(path, small_state(replace(RECIPE, extra_terms={})))
+
+
+def test_fork_without_a_change_gives_the_same_run(whole):
+    half, after, metrics = whole
+    assert_same_tree(train(RECIPE, fork(half, RECIPE), 2, chunk=2), (after, metrics))
 
 
 def test_a_fork_with_another_learning_rate_begins_with_the_same_rollout(whole):
     half, after, metrics = whole
     faster = replace(RECIPE, optimizer=AdamW(learning_rate=1e-2))
-    ((other, measured),) = train(faster, fork(half, faster), 2, chunk=2)
+    other, measured = train(faster, fork(half, faster), 2, chunk=2)
     for name in ("reward", "response_length", "entropy", "log_ppl_abs_diff", "mean_rho_by_pi_train"):
         np.testing.assert_array_equal(measured[name][0], metrics[name][0])
     assert differ(other.params, after.params)
@@ -110,7 +123,7 @@ def test_a_fork_with_another_learning_rate_begins_with_the_same_rollout(whole):
 def test_learning_rate_zero_freezes_the_policy_and_nothing_else(whole):
     half = whole[0]
     frozen = replace(RECIPE, optimizer=AdamW(learning_rate=0.0))
-    ((after, metrics),) = train(frozen, fork(half, frozen), 2, chunk=2)
+    after, metrics = train(frozen, fork(half, frozen), 2, chunk=2)
     assert_same_tree(after.params, half.params)
     assert differ(after.opt_state, half.opt_state)
     assert (np.asarray(metrics["grad_norm"]) > 0).all()
@@ -151,21 +164,18 @@ def test_what_only_one_recipe_has_starts_afresh_or_is_dropped(whole):
     assert_same_tree(jax.tree.map(lambda x: x[1], together), forked)
 
 
-def test_a_fork_to_another_model_is_refused(whole, tmp_path):
+def test_fork_rejects_another_model(whole):
     with pytest.raises(ValueError, match="not those of the recipe's model"):
         fork(whole[0], replace(RECIPE, model=MOE))
-    path = save_tree(tmp_path / "state.npz", whole[0])
-    with pytest.raises(ValueError, match=r"differ in.*reference"):
-        load_state(path, replace(RECIPE, extra_terms={}))
 
 
 def test_many_seeds_side_by_side():
     states = [small_state(RECIPE, seed) for seed in (1, 2)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    ((_, side_by_side),) = train(RECIPE, stacked, 2, chunk=2, axes=(None, 0))
+    _, side_by_side = train(RECIPE, stacked, 2, chunk=2, axes=(None, 0))
     assert side_by_side["entropy"].shape == (2, 2)
     for row, state in zip(side_by_side["entropy"], states, strict=True):
-        ((_, alone),) = train(RECIPE, state, 2, chunk=2)
+        _, alone = train(RECIPE, state, 2, chunk=2)
         # Batched products may add in another order; a token rarely flips in two steps.
         np.testing.assert_allclose(row, alone["entropy"], rtol=1e-3)
     assert (side_by_side["entropy"][0] != side_by_side["entropy"][1]).all()
@@ -173,14 +183,14 @@ def test_many_seeds_side_by_side():
 
 def test_the_loop_spends_no_array_of_the_caller():
     params, key = init_params(jax.random.key(0), DENSE), jax.random.key(1)
-    next(train(RECIPE, initial_state(RECIPE, params, key), 2, chunk=2))
+    train(RECIPE, initial_state(RECIPE, params, key), 2, chunk=2)
     assert not params["embedding"].is_deleted()
     assert not key.is_deleted()
 
 
 def test_chunks_must_divide_the_steps():
     with pytest.raises(ValueError, match="chunk 3 does not divide the 4 steps"):
-        next(train(RECIPE, small_state(RECIPE), 4, chunk=3))
+        train(RECIPE, small_state(RECIPE), 4, chunk=3)
 
 
 def test_adamw_is_that_of_optax():

@@ -16,8 +16,7 @@ from jax.sharding import PartitionSpec as P
 from simlab.models import MODELS, init_params
 from simlab.objectives import named
 from simlab.training.critic import Critic
-from simlab.training.distributed import connect
-from simlab.training.mesh import AXES, make_mesh, shardings
+from simlab.training.mesh import AXES, shardings
 from tests.training.recipes import small_recipe, small_state
 
 ROOT = Path(__file__).parents[2]
@@ -49,15 +48,6 @@ def shapes(model):
     return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
 
 
-def test_sizes_that_are_not_the_devices_are_refused():
-    count = jax.device_count()
-    with pytest.raises(ValueError, match=rf"fsdp {2 * count} x expert 1 .* the {count} devices"):
-        make_mesh(fsdp=2 * count)
-    with pytest.raises(ValueError, match=r"data -1 x .* at least 1"):
-        make_mesh(data=-1, fsdp=-count)
-    assert make_mesh(tensor=count).shape == {"data": 1, "fsdp": 1, "expert": 1, "tensor": count}
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_matrix_is_divided_by_the_whole_mesh(name):
     params = shapes(replace(MODELS[name], tie_word_embeddings=False))
@@ -87,24 +77,6 @@ def test_whatever_is_shaped_like_parameters_lies_as_they_do():
     assert specs.step == specs.key == P()
 
 
-def test_what_does_not_divide_is_refused_by_name():
-    model = replace(MODELS["tiny-moe"], num_experts=5)
-    with pytest.raises(ValueError, match=r"\['down'\] \(5, 32, 64\): axis 0 of 5 .* the 2 of expert"):
-        shardings(shapes(model), MESH)
-
-
-def test_processes_that_do_not_fit_are_refused(monkeypatch):
-    with pytest.raises(ValueError, match="processes, process missing"):
-        connect("localhost:1")
-    with pytest.raises(ValueError, match="process 2 of 2; allowed: 0 to 1"):
-        connect("localhost:1", 2, 2)
-    with pytest.raises(ValueError, match="bad coordinator 'localhost'; write it as host:port"):
-        connect("localhost", 2, 1)
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ValueError, match="has RANK; allowed: all of MASTER_ADDR, "):
-        connect()
-
-
 @pytest.mark.slow
 def test_eight_devices_are_one():
     flags = "--xla_force_host_platform_device_count=8"
@@ -127,18 +99,3 @@ def test_two_processes_are_one():
     first, second = map(json.loads, found)
     assert first["entropy"] != second["entropy"]
     assert first["grad_norm"] > 0
-
-
-@pytest.mark.slow
-def test_a_process_without_the_others_says_so():
-    program = """
-from simlab.training.distributed import connect
-for arguments in (), ("127.0.0.1:1", 2, 1):
-    try:
-        connect(*arguments, seconds=1)
-    except (ValueError, ConnectionError) as error:
-        print(type(error).__name__, error)
-"""
-    alone, lost = answer(start("-c", program)).splitlines()
-    assert alone.startswith("ValueError no other processes are known: pass coordinator")
-    assert lost.startswith("ConnectionError process 1 of 2 found nobody at 127.0.0.1:1 within 1 s")

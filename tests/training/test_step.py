@@ -10,11 +10,12 @@ import pytest
 
 from simlab.engines import Site, store
 from simlab.engines.engine import REPLAYS
-from simlab.objectives import TokenBatch, objective_value, prepared, rollout_terms
+from simlab.objectives import TokenBatch, objective_value, prepared, resolve, rollout_terms
 from simlab.training.critic import Critic
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
 from simlab.training.step import learn, policy_gradient, rollout, score, score_rollout, stored
+from simlab.training.step import token_batch as token_batch_of
 from tests.tolerances import assert_exact
 from tests.training.recipes import (
     COARSE,
@@ -278,7 +279,7 @@ def test_copying_from_a_truly_identical_engine_is_the_same_run():
         recipe = small_recipe(
             "f32-exact/f32-exact", old_log_probs=source, optimizer=AdamW(learning_rate=0.01)
         )
-        runs.append(next(train(recipe, small_state(recipe), 3, chunk=3))[0])
+        runs.append(train(recipe, small_state(recipe), 3, chunk=3)[0])
     assert_same_tree(*runs)
 
 
@@ -296,3 +297,51 @@ def test_copying_from_a_truly_identical_engine_is_the_same_run():
 def test_bad_recipes_are_refused(bad, words):
     with pytest.raises(ValueError, match=words):
         small_recipe(**bad)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ipo+score_centering",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpg otb", "dppo_kl top-k")),
+    ],
+)
+def test_objectives_over_the_vocabulary_get_their_columns(name):
+    recipe = small_recipe(COARSE, minibatches=1)
+    objective = {
+        "ipo+score_centering": resolve("ipo+score_centering"),
+        "gpg otb": resolve("gpg", advantage="otb"),
+        "dppo_kl top-k": resolve("dppo_kl", divergence_top_k=4, divergence_low=1e-3),
+    }[name]
+    recipe = replace(recipe, objective=objective)
+    state = small_state(recipe)
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def both(params):
+        trajectory = rollout(recipe, state)
+        scores, replayed = score_rollout(recipe, params, trajectory)
+        batch = token_batch_of(recipe, state, replayed, scores)
+        found, _ = policy_gradient(recipe, params, replayed, batch, rollout_terms(objective, batch))
+
+        def loss(params):
+            now = score(recipe, params, replayed)
+            columns = {"logp": now.logp, "logp_vocabulary": now.logp_vocabulary}
+            return -objective_value(objective, replace(batch, **columns))
+
+        return trajectory, batch, found, jax.grad(loss)(params)
+
+    trajectory, batch, found, expected = both(state.params)
+    assert trajectory.logp_infer_vocabulary.shape[:2] == trajectory.responses.shape
+    at = np.take_along_axis(trajectory.logp_infer_vocabulary, trajectory.responses[..., None], axis=-1)[
+        ..., 0
+    ]
+    assert_exact(np.where(trajectory.mask, at, 0), trajectory.logp_infer)
+    squares = np.exp(2 * np.float64(batch.logp_vocabulary)).sum(-1)
+    np.testing.assert_allclose(batch.sum_squared_probabilities, np.where(batch.mask, squares, 0), rtol=1e-5)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-4
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_other_objectives_carry_no_column_of_the_vocabulary(trajectory):
+    assert trajectory.logp_infer_vocabulary is None

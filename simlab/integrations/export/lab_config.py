@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.integrations.export.verl_objective import (
     ESTIMATORS,
     LOSS_MODES,
@@ -33,20 +34,20 @@ REJECTIONS = {"seq_mean_k1": "geo_mask", "seq_mean_k3": "k3_mask"}
 class Nearest:
     """A run in the lab's plain values, and what is not as in the YAML."""
 
-    config: dict[str, Any]
+    config: dict[str, Json]
     differences: list[str]
 
 
 def nearest_config(text: str) -> Nearest:
     """Return the run of the lab that is nearest to a verl config in YAML.
 
-    Keys that are missing have verl's defaults. Raises `ValueError` for text that is no YAML of a mapping,
-    and `ImportError` saying what to install without PyYAML.
+    Keys that are missing have verl's defaults. Raises `ValueError` for text that is not a YAML mapping and
+    for an unknown loss mode, and `ImportError` saying what to install without PyYAML.
     """
     flat = flat_config(text)
     found, differs = _objective(flat)
     engines, apart = _engines(flat)
-    config: dict[str, Any] = {"objective": found, "engines": engines, "task": "add", "model": "tiny-moe"}
+    config: dict[str, Json] = {"objective": found, "engines": engines, "task": "add", "model": "tiny-moe"}
     config |= _sizes(flat, differs)
     config["optimizer"] = _optimizer(flat)
     config["schedule"] = _schedule(flat)
@@ -79,10 +80,8 @@ SILENT = (
 def _objective(flat: Flat) -> tuple[Any, list[str]]:
     differs: list[str] = []
     mode = get(flat, "actor.policy_loss.loss_mode")
-    if mode not in KNOWN_PRESETS:
-        differs.append(f"loss_mode {mode!r} is not in the lab: grpo stands for it")
-    base = KNOWN_PRESETS.get(mode, "grpo")
-    changes: dict[str, Any] = {"aggregation": get(flat, "actor.loss_agg_mode")}
+    base = lookup(KNOWN_PRESETS, mode, "loss_mode")
+    changes: dict[str, Json] = {"aggregation": get(flat, "actor.loss_agg_mode")}
     lookup(AGGREGATIONS, changes["aggregation"], "loss_agg_mode")
     changes |= _estimator(flat, differs)
     names = override_names(OBJECTIVES[base])
@@ -113,21 +112,21 @@ def _number(name: str, text: str) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def _estimator(flat: Flat, differs: list[str]) -> dict[str, Any]:
+def _estimator(flat: Flat, differs: list[str]) -> dict[str, Json]:
     estimator = get(flat, "algorithm.adv_estimator")
     if estimator == "grpo" and not get(flat, "algorithm.norm_adv_by_std_in_grpo"):
         return {"advantage": "grpo_no_std"}
     ours = {entry["algorithm.adv_estimator"]: name for name, entry in reversed(ESTIMATORS.items())}
     if estimator not in ours:
         differs.append(f"adv_estimator {estimator!r}: grpo stands for it")
-    found: dict[str, Any] = {"advantage": ours.get(estimator, "grpo")}
+    found: dict[str, Json] = {"advantage": ours.get(estimator, "grpo")}
     if get(flat, "algorithm.filter_groups.enable"):
         found["group_filter"] = True
         differs.append("filter_groups: the lab drops groups of equal rewards, verl samples others")
     return found
 
 
-def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, Any]]:
+def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, Json]]:
     suffixes, changes = [], {}
     kind = get(flat, "algorithm.rollout_correction.rollout_is")
     threshold = get(flat, "algorithm.rollout_correction.rollout_is_threshold")
@@ -192,7 +191,7 @@ def _engines(flat: Flat) -> tuple[Any, list[str]]:
     return ({"name": name, "replay": mode} if mode in ("R2", "R3") else name), differs
 
 
-def _schedule(flat: Flat) -> dict[str, Any]:
+def _schedule(flat: Flat) -> dict[str, Json]:
     settings = variables(flat)
     total = get(flat, "trainer.total_training_steps") or 0
     warmup = get(flat, "actor.optim.lr_warmup_steps")
@@ -220,7 +219,7 @@ def _schedule(flat: Flat) -> dict[str, Any]:
     return {"name": "constant", **more}
 
 
-def _sizes(flat: Flat, differs: list[str]) -> dict[str, Any]:
+def _sizes(flat: Flat, differs: list[str]) -> dict[str, Json]:
     batch, mini = int(get(flat, "data.train_batch_size")), int(get(flat, "actor.ppo_mini_batch_size"))
     prompts = max(1, batch // PROMPTS_PER_PROMPT)
     wanted = max(1, batch // max(1, mini))
@@ -228,10 +227,12 @@ def _sizes(flat: Flat, differs: list[str]) -> dict[str, Any]:
     if minibatches != wanted:
         differs.append(f"{wanted} minibatches do not divide {prompts} prompts: {minibatches} stand for them")
     group = int(get(flat, "rollout.n"))
+    if group < 2:
+        differs.append("actor_rollout_ref.rollout.n is 1 or absent: GRPO needs at least 2 responses a prompt")
     return {"prompts": prompts, "group_size": group, "minibatches": minibatches}
 
 
-def _optimizer(flat: Flat) -> dict[str, Any]:
+def _optimizer(flat: Flat) -> dict[str, Json]:
     betas = get(flat, "actor.optim.betas")
     return {
         "learning_rate": float(f"{get(flat, 'actor.optim.lr') / LARGE_RATE * LAB_RATE:.6g}"),
@@ -242,8 +243,8 @@ def _optimizer(flat: Flat) -> dict[str, Any]:
     }
 
 
-def _sampler(flat: Flat) -> dict[str, Any]:
-    found: dict[str, Any] = {"temperature": float(get(flat, "rollout.temperature"))}
+def _sampler(flat: Flat) -> dict[str, Json]:
+    found: dict[str, Json] = {"temperature": float(get(flat, "rollout.temperature"))}
     top_k, top_p = int(get(flat, "rollout.top_k")), float(get(flat, "rollout.top_p"))
     if top_k > 0:
         found["top_k"] = top_k
@@ -262,7 +263,7 @@ def _terms(flat: Flat) -> dict[str, float]:
     return terms
 
 
-def _unread(flat: Flat) -> Iterator[tuple[str, Any]]:
+def _unread(flat: Flat) -> Iterator[tuple[str, Json]]:
     """Keys that could matter, are set, and were not looked at."""
     read = {full_key(key) for key in DEFAULTS}
     for key, value in flat.items():

@@ -4,9 +4,9 @@ Keys of verl 0.9.1; a `+` is a key new to its config.
 Reference: hacking Sec. 4.1; verl examples/grpo_trainer/run_qwen3_30b_a3b_megatron.sh.
 """
 
-from typing import Any
+from simlab.core.manifest import Json
 
-COMMON: dict[str, Any] = {
+COMMON: dict[str, Json] = {
     "data.max_prompt_length": 2048,
     "data.max_response_length": 8192,
     "data.truncation": "left",
@@ -36,7 +36,7 @@ COMMON: dict[str, Any] = {
     "trainer.val_before_train": False,
 }
 
-MEGATRON: dict[str, Any] = {
+MEGATRON: dict[str, Json] = {
     "model_engine": "megatron",
     "actor_rollout_ref.actor.megatron.tensor_model_parallel_size": 4,
     "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size": 1,
@@ -50,7 +50,7 @@ MEGATRON: dict[str, Any] = {
     "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers": 1,
 }
 
-FSDP: dict[str, Any] = {
+FSDP: dict[str, Json] = {
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "actor_rollout_ref.actor.fsdp_config.param_offload": True,
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload": True,

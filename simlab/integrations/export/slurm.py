@@ -7,12 +7,16 @@ from pathlib import Path
 
 def slurm_script(
     sweep: Path, name: str, *, hours: float = 12.0, parts: int = 4, cpus: int = 16, gpus: int = 0,
-    partition: str | None = None,
+    partition: str | None = None, account: str | None = None, setup: str | None = None,
 ) -> str:  # fmt: skip
     """Return a batch script: `parts` jobs of `hours` each, one after another, the same sweep in each.
 
     A sweep may be killed at any moment and goes on from what its folder holds; the last jobs find nothing
-    to do. `sweep` is its TOML file, `name` that of the job. Raises `ValueError` for sizes that make no job.
+    to do. `sweep` is its TOML file, `name` that of the job; `setup` is a shell command that makes `simlab`
+    available on the node, such as `source /path/.venv/bin/activate`.
+
+    Raises:
+        ValueError: A size makes no job.
     """
     for what, value, least in (
         ("hours", hours, 1 / 60),
@@ -37,6 +41,7 @@ def slurm_script(
     ]
     options += [f"--gpus={gpus}"] if gpus else []
     options += [f"--partition={partition}"] if partition else []
+    options += [f"--account={account}"] if account else []
     # On an accelerator one process maps over the runs; on a CPU there is one per core.
     workers = "0" if gpus else '"$SLURM_CPUS_PER_TASK"'
     out = shlex.quote(f"runs/{job}")
@@ -45,6 +50,7 @@ def slurm_script(
             "#!/usr/bin/env bash",
             *(f"#SBATCH {option}" for option in options),
             "set -euo pipefail",
+            *([setup] if setup else []),
             f"simlab sweep {shlex.quote(str(sweep))} --out {out} --workers {workers} --yes",
             "",
         ]

@@ -1,27 +1,28 @@
 """The run that is to be exported: from a TOML file, or from a finished sweep."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from simlab.core.catalog import lookup
+from simlab.core.paths import find_shipped
 from simlab.sweeps.config import FIELDS, RunConfig, run_config
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Point
 
 
 def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
-    """Return the name and the config of a run: of `arm`, or the first that there is.
+    """Return the name and the config of a run: of `arm`, which a sweep with a single arm does not need.
 
     `path` is a sweep's TOML, a TOML of one run's fields, or the folder of a sweep.
-    Raises `FileNotFoundError` or `ValueError` naming what is wrong, and listing the arms there are.
+    Raises `FileNotFoundError` or `ValueError` naming what is wrong, and listing the arms.
     """
     if path.is_dir():
         return _of_folder(path, arm)
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+    path = find_shipped(path)
     try:
         table = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
@@ -33,8 +34,7 @@ def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
     points: dict[str, Point] = {}
     for point in described.grid.points:
         points.setdefault(point.arm or described.name, point)
-    chosen = next(iter(points)) if arm is None else arm
-    point = lookup(points, chosen, "arm")
+    point = _chosen(points, arm)
     return _joined(described.name, point.arm), run_config(described.base, point.changes)
 
 
@@ -43,8 +43,7 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
     if not table.is_file():
         raise FileNotFoundError(f"no finished sweep in {folder}: runs.parquet is missing")
     rows = {str(row["arm"]): row for _, row in pd.read_parquet(table)[::-1].iterrows()}
-    first = str(pd.read_parquet(table, columns=["arm"])["arm"].iloc[0])
-    chosen = lookup(rows, first if arm is None else arm, "arm")
+    chosen = _chosen(rows, arm)
     changes = {
         str(name): _plain(value)
         for name, value in chosen.items()
@@ -52,6 +51,12 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
         if str(name).split(".")[0] in FIELDS and str(name) != "warm_start" and not _empty(value)
     }
     return _joined(folder.name, str(chosen["arm"])), run_config({}, changes)
+
+
+def _chosen(arms: Mapping[str, Any], arm: str | None) -> Any:
+    if arm is None and len(arms) > 1:
+        raise ValueError(f"the sweep has {len(arms)} arms. Name one with --arm: {', '.join(arms)}")
+    return next(iter(arms.values())) if arm is None else lookup(arms, arm, "arm")
 
 
 def _joined(name: str, arm: str | None) -> str:

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from simlab.core.manifest import Json
 from simlab.integrations.export.verl_yaml import full_key
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
@@ -47,7 +48,7 @@ LOSS_MODES = {
 }
 WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
 WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
-ESTIMATORS: dict[str, dict[str, Any]] = {
+ESTIMATORS: dict[str, dict[str, Json]] = {
     "grpo": {"algorithm.adv_estimator": "grpo"},
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
@@ -59,7 +60,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     },
     "whitened": {"algorithm.adv_estimator": "reinforce_plus_plus"},
 }
-LEVELS: dict[Any, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
+LEVELS: dict[object, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
 # verl has no switch for the dual clip; beyond exp(20) it never acts.
 NO_DUAL_CLIP = 1e10
 # A lower bound that never acts, since ratios are at least exp(-20).

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlab.core.catalog import lookup
+from simlab.core.manifest import Json
 from simlab.integrations.export.machine import COMMON, FSDP, MEGATRON
 from simlab.integrations.export.verl_objective import map_objective
 from simlab.integrations.verl.settings import PREFIX
@@ -12,7 +13,7 @@ from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import Recipe
 
-Overrides = dict[str, Any]
+Overrides = dict[str, Json]
 
 BACKENDS: dict[str, Overrides] = {"megatron": MEGATRON, "fsdp": FSDP}
 
@@ -136,7 +137,7 @@ def _optimizer(draft: Draft, optimizer: Any) -> None:
         draft.refused.append(f"optimizer.eps {optimizer.eps:g}")
 
 
-def _schedule(draft: Draft, schedule: dict[str, Any], steps: int) -> None:
+def _schedule(draft: Draft, schedule: dict[str, Json], steps: int) -> None:
     name, rest = schedule["name"], dict(schedule)
     if rest.get("warmup"):
         draft.overrides[f"{ACTOR}.optim.lr_warmup_steps"] = rest["warmup"]
@@ -162,7 +163,7 @@ def _schedule(draft: Draft, schedule: dict[str, Any], steps: int) -> None:
         draft.refused.append(f"schedule {name!r}")
 
 
-def _decay(draft: Draft, name: str, schedule: dict[str, Any], steps: int) -> None:
+def _decay(draft: Draft, name: str, schedule: dict[str, Json], steps: int) -> None:
     final = schedule.get("final", 0.0)
     if draft.backend == "megatron":
         draft.overrides[f"{ACTOR}.optim.lr_decay_style"] = name

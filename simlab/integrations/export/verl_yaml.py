@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simlab.core.manifest import Json
 from simlab.integrations.verl.settings import PREFIX
 
 LONGEST = 2**22
-Flat = Mapping[str, Any]
+Flat = Mapping[str, Json]
 VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars."
 
 
-def flat_config(text: str) -> dict[str, Any]:
+def flat_config(text: str) -> dict[str, Json]:
     """Return the values of a YAML by dotted keys, interpolations left out.
 
     Raises `ValueError` for text that is no YAML of a mapping, `ImportError` saying what to install.
@@ -33,7 +34,7 @@ def flat_config(text: str) -> dict[str, Any]:
     return dict(_flat(table))
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
     for name, value in table.items():
         here = f"{above}{name}"
         if isinstance(value, Mapping):
@@ -43,7 +44,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 # Key below `actor_rollout_ref` or at the top -> verl's default; what is not here is not read.
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Json] = {
     "actor.policy_loss.loss_mode": "vanilla",
     "actor.loss_agg_mode": "token-mean",
     "actor.clip_ratio_low": 0.2,
@@ -105,7 +106,7 @@ def full_key(key: str) -> str:
     return key if key.startswith(("algorithm.", "data.", "trainer.")) else f"actor_rollout_ref.{key}"
 
 
-def get(flat: Flat, key: str) -> Any:
+def get(flat: Flat, key: str) -> Json:
     """The value at a key of `DEFAULTS`, or verl's default; `ValueError` naming a key of the wrong kind."""
     value, default = flat.get(full_key(key)), DEFAULTS[key]
     if value is None:

@@ -1,5 +1,5 @@
-"""The verl plug-in: what the lab has and verl 0.9 lacks, without a fork and without JAX.
+"""The verl plug-in: objectives, corrections, schedules and dumps that verl 0.9 lacks, without a fork or JAX.
 
-Installed beside verl it is found by the entry point `verl.plugins`; otherwise set
+verl finds an installed simlab by the entry point `verl.plugins`; otherwise set
 `VERL_USE_EXTERNAL_MODULES=simlab.integrations.verl.plugin`. See docs/verl.md.
 """

@@ -1,4 +1,4 @@
-"""Rows of a dump to a file; needs neither torch nor verl."""
+"""Write the rows of a dump to a file, without torch or verl."""
 
 import json
 import os
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 ROWS_AT_ONCE = 256
-"""Rows of a row group: the experts of more would overflow Arrow's 32-bit offsets."""
+"""Size of a row group; the experts of more rows would overflow Arrow's 32-bit offsets."""
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], folder: str | Path, stem: str) -> Path:
-    """Write `<stem>.parquet`, or JSON lines where pyarrow is missing; never half a file.
+    """Write `<stem>.parquet`, or JSON lines without pyarrow, atomically.
 
-    Rows are alike: the same columns, of numbers, text, or arrays over the response's tokens.
+    All rows have the same columns: numbers, text, or arrays over the tokens of the response.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
-"""DFPO's transforms of a group's sequence weights, for torch: see `simlab.objectives.transforms`.
+"""DFPO's transforms of the sequence weights of a group in torch; see `simlab.objectives.transforms`.
 
-Each maps (weights, advantages, real), all [N, G], to weights [N, G]; sequences that are not real take no
-part.
+Each maps (weights, advantages, real), all [N, G], to weights [N, G], and ignores sequences that are not real.
 """
 
 # pyright: reportMissingImports=false
@@ -12,8 +11,8 @@ from torch import Tensor
 from simlab.integrations.verl.settings import Settings
 
 
-def unchanged(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
-    """The weights themselves: the control.
+def keep_weights(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
+    """Return the weights unchanged, as the reference.
 
     Reference: cancel Eq. 83, 86.
     """
@@ -22,7 +21,7 @@ def unchanged(weights: Tensor, advantages: Tensor, real: Tensor, settings: Setti
 
 
 def min_replace(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
-    """Every weight becomes the smallest of the group.
+    """Replace each weight by the smallest of the group.
 
     Reference: cancel Eq. 17, 50, 84.
     """
@@ -32,7 +31,7 @@ def min_replace(weights: Tensor, advantages: Tensor, real: Tensor, settings: Set
 
 
 def orthogonal(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
-    """w - (A.w / A.A) A.
+    """Return w - (A.w / A.A) A.
 
     Reference: cancel Eq. 18, 63.
     """
@@ -42,7 +41,7 @@ def orthogonal(weights: Tensor, advantages: Tensor, real: Tensor, settings: Sett
 
 
 def non_negative(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
-    """The nearest weights v >= 0 with sum A v = 0, by the active set of the closed form.
+    """Return the nearest weights v >= 0 with sum A v = 0, by the active set of the closed form.
 
     Reference: cancel Eq. 51.
     """
@@ -52,13 +51,13 @@ def non_negative(weights: Tensor, advantages: Tensor, real: Tensor, settings: Se
     at_leaving = (weights[:, None] - leaves[:, :, None] * a[:, None]).clamp(min=0)
     g = (a[:, None] * at_leaving).sum(2)
     active = torch.where(a > 0, g <= 0, torch.where(a < 0, g >= 0, True))
-    kept = a * active
-    multiplier = _ratio((kept * weights).sum(1, keepdim=True), (kept * kept).sum(1, keepdim=True))
+    chosen = a * active
+    multiplier = _ratio((chosen * weights).sum(1, keepdim=True), (chosen * chosen).sum(1, keepdim=True))
     return torch.where(active, (weights - multiplier * a).clamp(min=0), 0.0)
 
 
 def rebalance(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
-    """Raise to the floor, then shrink the heavier side until sum A w = 0.
+    """Raise weights to the floor, then shrink the heavier side until sum A w = 0.
 
     Reference: cancel Eq. 52-55.
     """
@@ -70,8 +69,8 @@ def rebalance(weights: Tensor, advantages: Tensor, real: Tensor, settings: Setti
     return raised * torch.where(a > 0, up, torch.where(a < 0, down, 1.0))
 
 
-def scaled(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
-    """All weights times one constant.
+def scale_weights(weights: Tensor, advantages: Tensor, real: Tensor, settings: Settings) -> Tensor:
+    """Multiply all weights by one constant.
 
     Reference: cancel Tab. 3.
     """

@@ -1,6 +1,6 @@
-"""Corrections that verl's `rollout_is` does not know, computed where the whole batch is.
+"""IS corrections that `rollout_is` of verl lacks, computed from the complete batch.
 
-They write `rollout_is_weights`, as verl's own do; `rollout_rs` works beside them.
+They write `rollout_is_weights` like those of verl and can be combined with `rollout_rs`.
 """
 
 # pyright: reportMissingImports=false
@@ -17,23 +17,23 @@ LIMIT = 20.0
 
 
 def log_rho(old: Tensor, rollout: Tensor) -> Tensor:
-    """log rho of each token [B, T], clamped to +-20."""
+    """Return log rho of each token [B, T], clamped to +-20."""
     return (old - rollout).clamp(-LIMIT, LIMIT)
 
 
 def acrl_powers(
     old: Tensor, rollout: Tensor, mask: Tensor, groups: Sequence[Any], level: str, settings: Settings
 ) -> Tensor:
-    """rho^(gamma (1 - Y / X)) [B, T]: ACRL's weight up to the sign of the advantage and its clip.
+    """Return rho^(gamma (1 - Y / X)) [B, T]: ACRL's weight up to the sign of the advantage and its clip.
 
     Y is the mean discrepancy over the "sequence", the "group" of equal entries in `groups`, or the "batch";
     X is `acrl_reference`, by default the batch's.
 
     Reference: acrl Eq. 5-9.
     """
-    real, apart = mask.bool(), (old.clamp(max=0).exp() - rollout.clamp(max=0).exp()).abs()
+    real, difference = mask.bool(), (old.clamp(max=0).exp() - rollout.clamp(max=0).exp()).abs()
     tokens = real.sum(1)
-    d = torch.where(real, apart, 0.0).sum(1) / tokens.clamp(min=1)
+    d = torch.where(real, difference, 0.0).sum(1) / tokens.clamp(min=1)
     counted = (tokens > 0).to(d.dtype)
     everything = (d * counted).sum() / counted.sum().clamp(min=1)
     current = {
@@ -56,7 +56,7 @@ def _group_mean(d: Tensor, counted: Tensor, groups: Sequence[Any]) -> Tensor:
 
 
 def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: float | str) -> Tensor:
-    """exp of the mean log rho of a sequence, at each of its tokens; truncated at C, or zero outside "lo_hi".
+    """Return exp of the mean log rho of each sequence [B, T], truncated at C or zero outside "lo_hi".
 
     Reference: slime tis_level geometric.
     """
@@ -65,8 +65,8 @@ def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: flo
     rho = mean.clamp(-LIMIT, LIMIT).exp().expand_as(old)
     low, _, high = str(threshold).rpartition("_")
     if low:
-        kept = (rho >= float(low)) & (rho <= float(high))
-        return torch.where(kept & real, rho, 0.0)
+        inside = (rho >= float(low)) & (rho <= float(high))
+        return torch.where(inside & real, rho, 0.0)
     return torch.where(real, rho.clamp(max=float(high)), 0.0)
 
 
@@ -74,13 +74,13 @@ LEVELS = {"acrl_sequence": "sequence", "acrl_group": "group", "acrl_batch": "bat
 CORRECTIONS = (*LEVELS, "geometric")
 """Values of `algorithm.rollout_correction.rollout_is` that the plug-in adds."""
 
-Corrected = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
+Correction = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
 
 
-def with_lab_corrections(original: Corrected, settings: Settings) -> Corrected:
-    """Wrap verl's `compute_rollout_correction_and_add_to_batch` so that it knows `CORRECTIONS`."""
+def wrap_rollout_correction(original: Correction, settings: Settings) -> Correction:
+    """Add `CORRECTIONS` to `compute_rollout_correction_and_add_to_batch` of verl."""
 
-    def corrected(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def correct(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         kind = rollout_corr_config.get("rollout_is", None)
         if kind not in CORRECTIONS:
             return original(batch, rollout_corr_config)
@@ -104,4 +104,4 @@ def with_lab_corrections(original: Corrected, settings: Settings) -> Corrected:
             }
         return batch, metrics
 
-    return corrected
+    return correct

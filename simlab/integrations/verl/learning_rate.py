@@ -1,4 +1,4 @@
-"""verl knows a constant and a cosine rate; this puts a factor on top of either, that reacts to the run."""
+"""Multiply verl's learning rate schedule by a factor that reacts to the run."""
 
 # pyright: reportMissingImports=false
 
@@ -9,18 +9,18 @@ import torch
 import torch.distributed
 
 from simlab.integrations.verl.settings import Settings
-from simlab.integrations.verl.triggers import trigger_of
+from simlab.integrations.verl.triggers import build_trigger
 
 
-class Observed:
-    """Sums over the micro-batches of a step: tokens, sequences, squared log of the weights."""
+class StepSums:
+    """Sum over the micro-batches of a step: tokens, sequences, squared log of the IS weights."""
 
     def __init__(self):
         """Start at zero."""
         self.sums = [0.0, 0.0, 0.0]
 
-    def note(self, mask: torch.Tensor, weights: torch.Tensor | None) -> None:
-        """Add a micro-batch. Without weights its mismatch counts as none."""
+    def add(self, mask: torch.Tensor, weights: torch.Tensor | None) -> None:
+        """Add a micro-batch; without weights its mismatch is 0."""
         real = mask.bool()
         squares = 0.0
         if weights is not None:
@@ -33,8 +33,8 @@ class Observed:
             )
         ]
 
-    def take(self) -> dict[str, float]:
-        """Return the step's averages over all ranks, so that all decide alike, and start anew."""
+    def pop_means(self) -> dict[str, float]:
+        """Return the means of the step over all ranks, so that all decide equally, and reset."""
         sums = torch.tensor(self.sums, dtype=torch.float64)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
@@ -48,35 +48,35 @@ class Observed:
         }
 
 
-OBSERVED = Observed()
-"""Of this process: a policy loss notes, the scheduler takes."""
+STEP_SUMS = StepSums()
+"""Sums of this process: the policy losses add to them, the scheduler reads them."""
 
 
 class TriggeredScheduler:
-    """verl's scheduler `inner`, its rates times the factor of a trigger."""
+    """Multiply the learning rates of verl's scheduler `inner` by the factor of a trigger."""
 
-    def __init__(self, inner: Any, settings: Settings, observed: Observed = OBSERVED):
-        """Begin with a factor of one."""
-        self.inner, self.trigger, self.observed, self.factor = inner, trigger_of(settings), observed, 1.0
+    def __init__(self, inner: Any, settings: Settings, sums: StepSums = STEP_SUMS):
+        """Start with a factor of one."""
+        self.inner, self.trigger, self.sums, self.factor = inner, build_trigger(settings), sums, 1.0
 
     def step(self) -> None:
-        """Advance both, and set the rates of the optimizer."""
-        self.factor = self.trigger.observe(self.observed.take()[self.trigger.metric])
+        """Advance both, and set the learning rates of the optimizer."""
+        self.factor = self.trigger.observe(self.sums.pop_means()[self.trigger.metric])
         self.inner.step()
         for group, rate in zip(self.inner.optimizer.param_groups, self.get_last_lr(), strict=True):
             group["lr"] = rate
 
     def get_last_lr(self) -> list[float]:
-        """The rates in use."""
+        """Return the current learning rates."""
         return [rate * self.factor for rate in self.inner.get_last_lr()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a checkpoint needs."""
-        memory = {name: value for name, value in vars(self.trigger).items() if name != "settings"}
-        return {"inner": self.inner.state_dict(), "trigger": memory, "factor": self.factor}
+        """Return the state for a checkpoint."""
+        trigger_state = {name: value for name, value in vars(self.trigger).items() if name != "settings"}
+        return {"inner": self.inner.state_dict(), "trigger": trigger_state, "factor": self.factor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`, or from a checkpoint of verl without the plug-in."""
+        """Resume from `state_dict`, or from a checkpoint of verl without the plug-in."""
         if "trigger" not in state:
             self.inner.load_state_dict(state)
             return
@@ -85,10 +85,10 @@ class TriggeredScheduler:
         self.factor = state["factor"]
 
 
-def with_trigger(build: Callable[[Any, Any], Any], settings: Settings) -> Callable[[Any, Any], Any]:
+def wrap_lr_scheduler(build: Callable[[Any, Any], Any], settings: Settings) -> Callable[[Any, Any], Any]:
     """Wrap `FSDPEngine._build_lr_scheduler`."""
 
-    def built(engine: Any, optimizer: Any) -> TriggeredScheduler:
+    def build_with_trigger(engine: Any, optimizer: Any) -> TriggeredScheduler:
         return TriggeredScheduler(build(engine, optimizer), settings)
 
-    return built
+    return build_with_trigger

@@ -1,4 +1,4 @@
-"""Numbers that verl's config has no place for, from the environment: Ray hands it to every process."""
+"""Settings that verl's config lacks, from environment variables, which Ray passes to all processes."""
 
 import os
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ SCHEDULES = ("length-triggered", "mismatch-triggered")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`SIMLAB_VERL_` and the name in capitals sets a field; the defaults are the lab's.
+    """The variable `SIMLAB_VERL_NAME` sets the field `name`; the defaults are those of simlab.
 
-    - `dump`: folder for one token-level file per step; None: no dump.
-    - `schedule`: one of `SCHEDULES`, on top of verl's own under FSDP; None: verl's alone. `rise`, `patience`,
-      `delay`, `final`, `early`, `smoothing`, `cooldown` as in `simlab.training.schedules`; `early` and
-      `patience` are those of the length, `mismatch_early` that of the mismatch.
-    - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`: of the objectives of
-      those names.
+    - `dump`: directory for one token-level file per step; None: no dump.
+    - `schedule`: one of `SCHEDULES`, multiplied with that of verl under FSDP; None: verl's alone.
+    - `rise`, `patience`, `delay`, `final`, `early`, `smoothing`, `cooldown`: as in
+      `simlab.training.schedules`. `early` and `patience` are for the length trigger, `mismatch_early` for
+      the mismatch trigger.
+    - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`: numbers of objectives.
     """
 
     dump: str | None = None
@@ -41,25 +41,31 @@ class Settings:
     rebalance_floor: float = 1e-6
 
     def __post_init__(self):
-        """Refuse a schedule that there is not."""
+        """Reject an unknown schedule."""
         if self.schedule is not None and self.schedule not in SCHEDULES:
-            raise ValueError(f"unknown {PREFIX}SCHEDULE {self.schedule!r}; allowed: {', '.join(SCHEDULES)}")
+            raise ValueError(
+                f"{PREFIX}SCHEDULE must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}."
+            )
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in the environment; `ValueError` for a name or number that is none."""
+    """Return the settings in the environment.
+
+    Raises:
+        ValueError: A name is unknown, or a value is not a number.
+    """
     environment = os.environ if environment is None else environment
     kinds = {field.name: field.type for field in fields(Settings)}
-    given = {}
+    values = {}
     for variable, text in environment.items():
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in kinds:
             allowed = ", ".join(PREFIX + known.upper() for known in kinds)
-            raise ValueError(f"unknown setting {variable}; allowed: {allowed}")
+            raise ValueError(f"variable must be one of {allowed}, got {variable}.")
         try:
-            given[name] = text if name in ("dump", "schedule") else float(text)
+            values[name] = text if name in ("dump", "schedule") else float(text)
         except ValueError as error:
-            raise ValueError(f"{variable} is {text!r}; allowed: a number") from error
-    return Settings(**given)
+            raise ValueError(f"{variable} must be a number, got {text!r}.") from error
+    return Settings(**values)

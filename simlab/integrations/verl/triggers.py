@@ -1,27 +1,28 @@
-"""Learning rates that react to the run, as plain Python: twins of `simlab.training.schedules`.
+"""Triggered learning rates in plain Python, equal to those of `simlab.training.schedules`.
 
-A trigger notes one number a step and says by what the learning rate is multiplied.
+A trigger observes one number per step and returns the factor of the learning rate.
 """
 
 import math
+from collections.abc import Callable
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 from simlab.integrations.verl.settings import Settings
 
 
 class Trigger(Protocol):
-    """What observes one number a step, `metric`, and gives the factor of the step to come."""
+    """Observe one number per step, `metric`, and return the factor of the next step."""
 
     metric: str
 
     def observe(self, value: float) -> float:
-        """Note this step's number and return the next step's factor."""
+        """Record the number of this step and return the factor of the next step."""
         ...
 
 
-class LengthTriggered:
-    """Halves every `delay` x surge steps, down to `final`, once the response length has surged.
+class LengthTrigger:
+    """Halve the factor every `delay` x surge steps, down to `final`, once the response length has surged.
 
     Reference: lr Alg. 1, Sec. 3.3, 4.2.
     """
@@ -29,11 +30,11 @@ class LengthTriggered:
     metric = "response_length"
 
     def __init__(self, settings: Settings):
-        """Start without a memory."""
+        """Start before the first step."""
         self.settings, self.steps, self.first, self.above, self.surge = settings, 0, [], 0, math.inf
 
     def observe(self, value: float) -> float:
-        """Note the mean response length of a step and return the next step's factor."""
+        """Record the mean response length of a step and return the factor of the next step."""
         if self.steps < self.settings.early:
             self.first.append(value)
         else:
@@ -46,19 +47,19 @@ class LengthTriggered:
         return max(2.0 ** -((self.steps + 1) // (self.settings.delay * self.surge)), self.settings.final)
 
 
-class MismatchTriggered:
-    """Halves, down to `final`, when the smoothed mismatch is `rise` times its first level."""
+class MismatchTrigger:
+    """Halve the factor, down to `final`, when the smoothed mismatch is `rise` times its initial level."""
 
     metric = "rms_log_rho"
 
     def __init__(self, settings: Settings):
-        """Start without a memory."""
+        """Start before the first step."""
         self.settings, self.steps, self.quiet = settings, 0, 0.0
         self.initial = self.smoothed = 0.0
         self.factor = 1.0
 
     def observe(self, value: float) -> float:
-        """Note the mismatch of a step and return the next step's factor."""
+        """Record the mismatch of a step and return the factor of the next step."""
         rule, finite = self.settings, math.isfinite(value)
         learning = self.steps < rule.mismatch_early
         if learning and finite:
@@ -67,17 +68,20 @@ class MismatchTriggered:
         elif finite:
             self.smoothed += (1 - rule.smoothing) * (value - self.smoothed)
         too_high = not finite or self.smoothed > rule.rise * self.initial
-        rings = not learning and self.quiet <= 0 and too_high
-        self.quiet = rule.cooldown if rings else self.quiet - 1
-        self.factor = max(self.factor / 2, rule.final) if rings else self.factor
+        triggered = not learning and self.quiet <= 0 and too_high
+        self.quiet = rule.cooldown if triggered else self.quiet - 1
+        self.factor = max(self.factor / 2, rule.final) if triggered else self.factor
         self.steps += 1
         return self.factor
 
 
-TRIGGERS: dict[str, type] = {"length-triggered": LengthTriggered, "mismatch-triggered": MismatchTriggered}
+TRIGGERS: dict[str, Callable[[Settings], Trigger]] = {
+    "length-triggered": LengthTrigger,
+    "mismatch-triggered": MismatchTrigger,
+}
 
 
-def trigger_of(settings: Settings) -> Any:
-    """The trigger that the settings ask for."""
+def build_trigger(settings: Settings) -> Trigger:
+    """Return the trigger of `settings.schedule`."""
     assert settings.schedule is not None
     return TRIGGERS[settings.schedule](settings)

@@ -1,7 +1,7 @@
-"""The third log-probability of a dump: that of the forward pass of the update, which only workers see.
+"""Record the log-probabilities of the forward pass of the update, which only workers compute.
 
-The driver numbers its rows. Each worker notes, beside the loss, what its forward passes gave for them, one
-file per optimizer step in the dump's folder; after the update the driver puts them into its rows.
+The driver numbers its rows. Each worker writes the log-probabilities of its rows, one file per optimizer step
+in the directory of the dump. After the update the driver adds them to its rows.
 """
 
 # pyright: reportMissingImports=false
@@ -17,37 +17,37 @@ import numpy as np
 import torch
 
 ROW, STEP = "simlab_row", "simlab_step"
-"""A batch's fields: the number of each row [B, 1], and the stem of the step's file."""
+"""Fields of a batch: the number of each row [B, 1], and the stem of the file of the step."""
 
 
-def noting(train: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """Wrap verl's `BaseEngine.train_batch`, one optimizer step, so that it notes log-probs of the actor."""
+def wrap_train_batch(train: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    """Wrap `BaseEngine.train_batch` of verl, one optimizer step, to record log-probs of the actor."""
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.padding import no_padding_2_padding
 
-    def trained(engine: Any, data: Any, loss_function: Callable[..., Any]) -> Any:
+    def train_and_record(engine: Any, data: Any, loss_function: Callable[..., Any]) -> Any:
         stem = tu.get(data, STEP)
         if stem is None:
             return train(engine, data, loss_function)
         seen: dict[str, np.ndarray] = {}
 
-        def note(output: Any, batch: Any) -> None:
+        def record(output: Any, batch: Any) -> None:
             if output and "log_probs" in output and ROW in batch:
                 logps = no_padding_2_padding(output["log_probs"].detach(), batch)
                 number = len(seen) // 2
                 seen[f"row_{number}"] = _flat(batch[ROW])
                 seen[f"logp_{number}"] = logps.float().cpu().numpy()
 
-        def noted(*positional: Any, **named: Any) -> Any:
-            or_say(stem, lambda: note(named.get("model_output"), named.get("data")))
+        def loss_and_record(*positional: Any, **named: Any) -> Any:
+            run_or_report(stem, lambda: record(named.get("model_output"), named.get("data")))
             return loss_function(*positional, **named)
 
-        result = train(engine, data, noted)
+        result = train(engine, data, loss_and_record)
         if seen and engine.is_mp_src_rank_with_outputs():
-            or_say(stem, lambda: _write(seen, parts_of(folder, stem)))
+            run_or_report(stem, lambda: _write(seen, get_parts_folder(folder, stem)))
         return result
 
-    return trained
+    return train_and_record
 
 
 def _flat(numbers: torch.Tensor) -> np.ndarray:
@@ -64,30 +64,32 @@ def _write(seen: dict[str, np.ndarray], parts: Path) -> None:
     os.replace(path.with_suffix(".part"), path)
 
 
-def parts_of(folder: str | Path, stem: str) -> Path:
-    """Where the workers' notes of a step wait for the driver."""
+def get_parts_folder(folder: str | Path, stem: str) -> Path:
+    """Return the directory of the workers' records of a step."""
     return Path(folder) / f".{stem}"
 
 
-def or_say(stem: str, action: Callable[[], Any]) -> Any:
-    """Return what `action` returns; a dump that fails says so, and training goes on."""
+def run_or_report(stem: str, action: Callable[[], Any]) -> Any:
+    """Return the result of `action`; report a failure, since training must continue."""
     try:
         return action()
     except Exception as error:
-        print(f"simlab: {stem} is not dumped whole: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"simlab: the dump of {stem} is incomplete: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 
 
-def with_updates(
+def add_updates(
     rows: Sequence[dict[str, Any]], folder: str, stem: str, before: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows with `logp`, `update` and `micro_batch`, if the workers noted them for each; and the
-    number of updates since theta_old, of which `before` came before these rows.
+    """Add `logp`, `update` and `micro_batch` to the rows if the workers recorded all of them.
 
-    With several epochs the first pass over a row counts. The workers' files are taken away.
+    Uses the first pass over a row if there are several epochs. Removes the files of the workers.
+
+    Returns:
+        The rows, and the number of updates since theta_old, of which `before` precede these rows.
     """
     found: dict[int, dict[str, Any]] = {}
-    parts, micro_batch, update = parts_of(folder, stem), 0, before - 1
+    parts, micro_batch, update = get_parts_folder(folder, stem), 0, before - 1
     for path in sorted(parts.glob("*.npz")):
         update = before + int(path.name.split("_")[0])
         with np.load(path, allow_pickle=False) as seen:
@@ -97,25 +99,25 @@ def with_updates(
                     found.setdefault(row, {"logp": logp, "update": update, "micro_batch": micro_batch})
                 micro_batch += 1
     shutil.rmtree(parts, ignore_errors=True)
-    lacking = sum(number not in found for number in range(len(rows)))
-    if lacking:
+    missing = sum(number not in found for number in range(len(rows)))
+    if missing:
         print(
-            f"simlab: {stem} has no logp: {lacking} of {len(rows)} sequences were not noted in the update "
-            "(do the workers share the dump's folder?)",
+            f"simlab: {stem} has no logp: the update did not record {missing} of {len(rows)} sequences. "
+            "The workers must share the directory of the dump.",
             file=sys.stderr,
         )
         return list(rows), update + 1
-    whole = [
+    complete = [
         row | found[number] | {"logp": found[number]["logp"][: len(row["mask"])]}
         for number, row in enumerate(rows)
     ]
-    return whole, update + 1
+    return complete, update + 1
 
 
-def at_theta_old(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of verl's bypass mode, whose `logp_train` is a copy of what the rollout reported.
+def replace_copied_logps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of bypass mode with the true `logp_train` instead of the copy of the rollout.
 
-    Before the first update `logp` is the training engine's at theta_old: rows that have it keep it as
-    `logp_train`, the others go. Without `logp` all stay as they are.
+    Before the first update, `logp` is that of the training engine at theta_old. Rows after it are dropped;
+    rows without `logp` are unchanged.
     """
     return [row | {"logp_train": row.get("logp", row["logp_train"])} for row in rows if not row.get("update")]

@@ -1,1 +1,1 @@
-"""Programs that run in the environment of another framework; they import nothing of simlab."""
+"""Scripts that run in the environment of another framework; they import nothing of simlab."""

@@ -13,7 +13,7 @@ from messages import serve  # pyright: ignore[reportMissingImports]
 
 
 class Server:
-    """The model, which reads one sequence at a time."""
+    """The model, which processes one sequence at a time."""
 
     def __init__(self):
         """Start without a model."""
@@ -45,35 +45,35 @@ class Server:
     def score(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
         """Return log-probabilities of `tokens` [B, S] from position `first` on."""
         first = int(arrays["first"])
-        found = []
+        logps = []
         for row in arrays["tokens"]:
             self._start(row[:-1])
-            logps = _log_softmax(self.model.scores[first - 1 : len(row) - 1])
-            found.append(logps[np.arange(len(logps)), row[first:]])
-        return {}, {"logps": np.asarray(found, np.float32)}
+            rows = _log_softmax(self.model.scores[first - 1 : len(row) - 1])
+            logps.append(rows[np.arange(len(rows)), row[first:]])
+        return {}, {"logps": np.asarray(logps, np.float32)}
 
     def generate(self, header: dict, arrays: dict) -> tuple[dict, dict]:
-        """Sample up to `length` tokens behind each of `prompts` [N, P], stopped by `end`."""
-        shape = len(arrays["prompts"]), header["length"]
-        tokens, logps = np.full(shape, header["pad"], np.int32), np.zeros(shape, np.float32)
+        """Sample up to `max_tokens` tokens after each of `prompts` [N, P], stopped by `eos_token_id`."""
+        shape = len(arrays["prompts"]), header["max_tokens"]
+        tokens, logps = np.full(shape, header["pad_token_id"], np.int32), np.zeros(shape, np.float32)
         for row, prompt in enumerate(arrays["prompts"]):
             rng = np.random.default_rng((header["seed"], row))
             self._start(prompt)
-            for place in range(header["length"]):
+            for position in range(header["max_tokens"]):
                 reported = _log_softmax(self.model.scores[self.model.n_tokens - 1])
                 token = _draw(reported, header["temperature"], rng)
-                tokens[row, place], logps[row, place] = token, reported[token]
-                if token == header["end"] or place == header["length"] - 1:
+                tokens[row, position], logps[row, position] = token, reported[token]
+                if token == header["eos_token_id"] or position == header["max_tokens"] - 1:
                     break
                 self.model.eval([token])
         return {}, {"tokens": tokens, "logps": logps}
 
     def _start(self, tokens: np.ndarray) -> None:
         if self.model is None:
-            raise RuntimeError("no weights have been loaded")
+            raise RuntimeError("No weights are loaded.")
         vocabulary = self.model.n_vocab()
         if tokens.min() < 0 or tokens.max() >= vocabulary:
-            raise IndexError(f"token {tokens.max()} in a vocabulary of {vocabulary}")
+            raise IndexError(f"tokens must be below {vocabulary}, got {tokens.max()}.")
         self.model.reset()
         self.model.eval(tokens.tolist())
 

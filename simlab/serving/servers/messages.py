@@ -1,4 +1,4 @@
-"""Messages between the lab and a server: a JSON header and named arrays, as one `.npz` behind its length."""
+"""Messages between simlab and a server: a JSON header and named arrays, as one `.npz` after its length."""
 
 import io
 import json
@@ -9,12 +9,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-# Text that strays into the pipe would announce more than this.
-LARGEST = 2**34
+# Text printed into the pipe would decode to more bytes than this.
+MAX_BYTES = 2**34
 Message = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def send(stream: BinaryIO, header: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
     """Write one message."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, header=np.asarray(json.dumps(header)), **arrays)
@@ -24,26 +24,28 @@ def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]
 
 
 def receive(stream: BinaryIO) -> Message:
-    """Read one message. Raises `EOFError` when the other side has gone, also in the middle of one."""
-    length = int.from_bytes(_exactly(stream, 8), "little")
-    if length > LARGEST:
-        raise ValueError(f"a message of {length} bytes: the other side printed something else")
-    with np.load(io.BytesIO(_exactly(stream, length)), allow_pickle=False) as stored:
+    """Read one message. Raises `EOFError` if the other side closed the pipe, also inside a message."""
+    length = int.from_bytes(_read_exactly(stream, 8), "little")
+    if length > MAX_BYTES:
+        raise ValueError(
+            f"a message must have at most {MAX_BYTES} bytes, got {length}. The pipe holds other output."
+        )
+    with np.load(io.BytesIO(_read_exactly(stream, length)), allow_pickle=False) as stored:
         arrays = dict(stored)
     return json.loads(str(arrays.pop("header"))), arrays
 
 
-def _exactly(stream: BinaryIO, length: int) -> bytes:
+def _read_exactly(stream: BinaryIO, length: int) -> bytes:
     content = stream.read(length)
     if content is None or len(content) < length:
-        raise EOFError("the pipe was closed")
+        raise EOFError("The pipe was closed.")
     return content
 
 
 def serve(make: Any) -> None:
-    """Answer requests with the methods of `make()` until standard input ends; a mistake is an answer too.
+    """Answer requests with the methods of `make()` until standard input ends; errors are answers too.
 
-    Whatever a framework prints goes to standard error: standard output belongs to the answers.
+    Redirects the output of the framework to standard error, since standard output carries the answers.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

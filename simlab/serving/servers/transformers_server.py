@@ -15,7 +15,7 @@ from messages import serve  # pyright: ignore[reportMissingImports]
 
 
 class Server:
-    """The model, and the experts that the routers of a mixture choose, seen by a hook on each."""
+    """The model, and the experts that its routers choose, recorded by hooks."""
 
     def __init__(self):
         """Start without a model."""
@@ -41,12 +41,12 @@ class Server:
         return {"dtype": str(self.model.dtype)}, {}
 
     def encode(self, header: dict, _arrays: dict) -> tuple[dict, dict]:
-        """Return the tokens of `text` by the tokenizer of `folder`."""
+        """Return the tokens of `text` with the tokenizer of `folder`."""
         tokens = self._tokenizer(header["folder"])(header["text"]).input_ids
         return {}, {"tokens": np.asarray(tokens, np.int32)}
 
     def decode(self, header: dict, arrays: dict) -> tuple[dict, dict]:
-        """Return the text of `tokens` by the tokenizer of `folder`."""
+        """Return the text of `tokens` with the tokenizer of `folder`."""
         tokenizer = self._tokenizer(header["folder"])
         return {"text": tokenizer.decode(arrays["tokens"].tolist(), skip_special_tokens=True)}, {}
 
@@ -65,11 +65,11 @@ class Server:
         return {}, {"logps": logps.numpy(), **experts}
 
     def generate(self, header: dict, arrays: dict) -> tuple[dict, dict]:
-        """Sample `length` tokens behind each of `prompts` [N, P], none of them stopped early."""
+        """Sample exactly `max_tokens` tokens after each of `prompts` [N, P]."""
         generator = torch.Generator().manual_seed(header["seed"])
         read = torch.as_tensor(arrays["prompts"], dtype=torch.long)
         cache, tokens, reported, chosen = None, [], [], []
-        for _ in range(header["length"]):
+        for _ in range(header["max_tokens"]):
             logits, experts, cache = self._forward(read, cache)
             logps = torch.log_softmax(logits[:, -1].float(), -1)
             if header["temperature"]:
@@ -80,29 +80,29 @@ class Server:
             tokens.append(read)
             reported.append(logps.gather(-1, read))
             chosen.append(experts)
-        found = {"tokens": torch.cat(tokens, 1).numpy(), "logps": torch.cat(reported, 1).numpy()}
+        result = {"tokens": torch.cat(tokens, 1).numpy(), "logps": torch.cat(reported, 1).numpy()}
         if chosen[0]:
-            found["experts"] = np.concatenate([one["experts"] for one in chosen], axis=1)
-        return {}, found
+            result["routed_experts"] = np.concatenate([step["routed_experts"] for step in chosen], axis=1)
+        return {}, result
 
     def hidden(self, _header: dict, arrays: dict) -> tuple[dict, dict]:
-        """Return the hidden states [depths, B, S, D] of `tokens` behind each of `depths` layers, normed."""
+        """Return the normed hidden states [depths, B, S, D] of `tokens` after each of `depths` layers."""
         with torch.inference_mode():
             tokens = torch.as_tensor(arrays["tokens"], dtype=torch.long)
             states = self.model(input_ids=tokens, output_hidden_states=True).hidden_states
-            # The last one is normed already, as the head reads it.
+            # The last state is normed already.
             normed = [*(self.model.model.norm(state) for state in states[:-1]), states[-1]]
         return {}, {"hidden": np.stack([normed[depth].float().numpy() for depth in arrays["depths"]])}
 
     def _forward(self, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, dict[str, np.ndarray], Any]:
-        """Return logits [B, T, V], for a mixture `experts` [B, T, L, k], and the extended cache."""
+        """Return logits [B, T, V], for an MoE `routed_experts` [B, T, L, k], and the extended cache."""
         if self.model is None:
-            raise RuntimeError("no weights have been loaded")
+            raise RuntimeError("No weights are loaded.")
         self.chosen.clear()
         with torch.inference_mode():
             answer = self.model(input_ids=tokens, past_key_values=cache, use_cache=True)
         layers = [chosen.reshape(*tokens.shape, -1).numpy() for chosen in self.chosen]
-        experts = {"experts": np.stack(layers, 2).astype(np.int32)} if layers else {}
+        experts = {"routed_experts": np.stack(layers, 2).astype(np.int32)} if layers else {}
         return answer.logits, experts, answer.past_key_values
 
 

@@ -11,6 +11,7 @@ from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerated_mom
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative
 from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import leave_one_out
+from simlab.theory.recent_corrections import RECENT
 from simlab.theory.residual import EXACT, Residual
 
 GROUP = 16
@@ -20,7 +21,9 @@ SINGLE_MOMENTS = 3e-6
 """Relative residual of moments whose coefficients are float32."""
 ACRL_MOMENTS = 3e-4
 """The same for ACRL on 32 steps, an error of second order in 1 / 32."""
-NOISE_OF_MASKS = {"geo_mask": 0.003, "k3_mask": 0.15, "veto": 2.0}
+NOISE_OF_MASKS = {
+    "geo_mask": 0.003, "k3_mask": 0.15, "veto": 2.0, "kpop_mask": 1.5, "prob_diff": 1.5, "trm": 0.3
+}  # fmt: skip
 """Engine noise at which a mask drops some sequences and keeps some."""
 
 
@@ -51,7 +54,7 @@ def counterpart_residual(name: str) -> float:
     """
     pair, rewards = small_case(name), np.array([1.0, 0.5, 0.0, 1.0, 0.0, 0.5, 1.0])
     correction, objective = counterpart(name, pair)
-    make = acrl(bins=32) if correction == "ACRL" else CORRECTIONS[correction]
+    make = acrl(bins=32) if correction == "ACRL" else (CORRECTIONS | RECENT)[correction]
     mean, variance = group_gradient_moments(pair, make(pair), rewards, leave_one_out, 3)
     expected, spread = enumerated_moments(pair, objective, rewards, 3)
     return max(relative(mean - expected, expected), abs(variance / spread - 1))

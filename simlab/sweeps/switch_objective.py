@@ -1,8 +1,8 @@
-"""An objective that can be any of the catalog's: each stage is picked by a traced index.
+"""An objective that can be any of the catalog's: a traced branch index selects each stage.
 
-Presets differ in their functions, so each has a static signature of its own. Here a stage computes all the
-alternatives of the catalogs and selects one; they are `[B, T]` arrays, a hundredth of a step's time. So all
-objectives share one program, and which of them a sweep holds changes no bit of a run.
+Presets differ in their functions, so each has its own static signature. Here a stage computes all
+alternatives of the catalogs and selects one; they are `[B, T]` arrays, 1% of a step's time. All objectives
+share one compiled function, and the objectives of a sweep do not change the bits of a run.
 """
 
 from collections.abc import Callable
@@ -12,67 +12,73 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from simlab.core.pytree import Flag, Integer, pytree, static_names
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.objective import transformed_weights
 
-PICKED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
-OFFERED = ("key",)  # what a stage may need beyond what every batch has
+SWITCHED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
+AVAILABLE = ("key",)  # optional arrays of a batch that a stage may need here
 
 
-def kind(stage: Any) -> str:
-    """Return what of a stage shapes the program: its class and static fields, without its numbers."""
+def kind(stage: object) -> str:
+    """Return what shapes the compiled function: class and static fields of a stage, not its numbers."""
     if not is_dataclass(stage):
-        return "none" if stage is None else getattr(stage, "__qualname__", type(stage).__name__)
+        return "none" if stage is None else _path(stage)
     parts = []
     for field in fields(stage):
         value = getattr(stage, field.name)
         if field.name in static_names(stage):
-            parts.append(getattr(value, "__qualname__", repr(value)))
+            parts.append(_path(value) if hasattr(value, "__qualname__") else repr(value))
         elif is_dataclass(value):
             parts.append(kind(value))
         else:
             parts.append({tuple: "pair", type(None): "none"}.get(type(value), "number"))
-    return f"{type(stage).__name__}({', '.join(parts)})"
+    return f"{_path(type(stage))}({', '.join(parts)})"
 
 
-def _menu(field: str) -> dict[str, Any]:
-    """The alternatives of a stage in the catalogs, by kind, each with the numbers of its first preset."""
+def _path(code: Any) -> str:
+    # With the module: an own function may have the name of a built-in one.
+    return f"{code.__module__}.{getattr(code, '__qualname__', type(code).__name__)}"
+
+
+def _branches(field: str) -> dict[str, Any]:
+    """Return the alternatives of a stage in the catalogs, by kind, with the numbers of the first preset."""
     if field in ("advantage", "aggregation"):
         found = list((ADVANTAGES if field == "advantage" else AGGREGATIONS).values())
     else:
         found = [getattr(objective, field, None) for objective in OBJECTIVES.values()]
         found = [stage for stage in found if stage != ()]
         found += [suffix.stage for suffix in SUFFIXES.values() if suffix.field == field]
-    offered = [stage for stage in found if set(getattr(stage, "needs", ())) <= set(OFFERED)]
+    offered = [stage for stage in found if set(getattr(stage, "needs", ())) <= set(AVAILABLE)]
     return {kind(stage): stage for stage in reversed(offered)}
 
 
-MENUS: dict[str, dict[str, Any]] = {field: _menu(field) for field in PICKED}
-REJECTIONS: dict[str, Any] = {
+BRANCHES: dict[str, dict[str, PyTree]] = {field: _branches(field) for field in SWITCHED}
+REJECTIONS: dict[str, PyTree] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
 }
-REGULARIZERS: dict[str, Any] = {
+REGULARIZERS: dict[str, PyTree] = {
     kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
 }
 PROGRAM = repr(
-    [(field, list(menu)) for field, menu in MENUS.items()] + [list(REJECTIONS), list(REGULARIZERS)]
+    [(field, list(branches)) for field, branches in BRANCHES.items()] + [list(REJECTIONS), list(REGULARIZERS)]
 )
-"""What the shared program holds; part of the key of every run that it computes."""
+"""The branches of the shared compiled function; part of the key of every run that it computes."""
 
 
 @pytree
-class AnyObjective:
-    """Reads as an `Objective` whose stages are those of the one it was made from.
+class SwitchObjective:
+    """Behave as the `Objective` that it was made from.
 
-    `picks` are indices into `MENUS` by stage, `stages` the menus' records with this objective's numbers in
-    the picked ones, `rejects` and `rejection_stages` likewise for masks, of which several may apply, and
-    `regularizes` and `regularizer_stages` for regularizers. All of it is data.
+    `indices` selects a branch of `BRANCHES` per stage. `stages` holds the records of the branches, with the
+    numbers of this objective in the selected ones. `rejects` and `rejection_stages` are the same for masks,
+    of which several may apply, `regularizes` and `regularizer_stages` for regularizers. All fields are data.
     """
 
-    picks: dict[str, Integer]
+    indices: dict[str, Integer]
     stages: dict[str, tuple]
     rejects: tuple[Flag, ...]
     rejection_stages: tuple
@@ -87,26 +93,26 @@ class AnyObjective:
     transform = None
     centering = None
 
-    def _pick(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
+    def _switch(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
             lambda *given, stage=stage: apply(stage, *given)
-            for stage in self.stages.get(field) or MENUS[field].values()
+            for stage in self.stages.get(field) or BRANCHES[field].values()
         ]
-        return lax.switch(jnp.asarray(self.picks[field], jnp.int32), branches, *arguments)
+        return lax.switch(jnp.asarray(self.indices[field], jnp.int32), branches, *arguments)
 
     def advantage(self, batch: TokenBatch, survivors: Array) -> Array:
-        """Advantages [B, T]."""
+        """Return advantages [B, T]."""
 
         def apply(estimator: Any, survivors: Array) -> Array:
             found = estimator(batch, survivors)
             column = found[:, None] if found.ndim == 1 else found
             return jnp.broadcast_to(column, batch.mask.shape).astype(jnp.float32)
 
-        return self._pick("advantage", apply, survivors | jnp.asarray(self.all_in_baseline, bool))
+        return self._switch("advantage", apply, survivors | jnp.asarray(self.all_in_baseline, bool))
 
     @property
     def rejections(self) -> tuple[Callable[[TokenBatch], Array], ...]:
-        """The masks, each a full one where it does not apply."""
+        """Return the masks; one that does not apply keeps all tokens."""
         return tuple(
             lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), True)
             for on, stage in zip(self.rejects, self.rejection_stages, strict=True)
@@ -114,64 +120,64 @@ class AnyObjective:
 
     @property
     def regularizers(self) -> tuple[Callable[[TokenBatch], Array], ...]:
-        """The regularizers, each zero where it does not apply."""
+        """Return the regularizers; one that does not apply is zero."""
         return tuple(
             lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), 0)
             for on, stage in zip(self.regularizes, self.regularizer_stages, strict=True)
         )
 
     def staleness(self, batch: TokenBatch, advantages: Array) -> Array:
-        """Tokens [B, T] that stay: not off policy, and in a group that is not filtered."""
+        """Return which tokens [B, T] stay: not off policy, and in a group that is not filtered."""
 
         def apply(stage: Any, advantages: Array) -> Array:
             return jnp.ones(batch.mask.shape, bool) if stage is None else stage(batch, advantages)
 
         kept = group_filter(batch)[:, None] | ~jnp.asarray(self.filter_groups, bool)
-        return self._pick("staleness", apply, advantages) & kept
+        return self._switch("staleness", apply, advantages) & kept
 
     def correction(self, batch: TokenBatch, advantages: Array) -> Array:
-        """Weights for rho [B, T]."""
+        """Return IS weights [B, T]."""
 
         def apply(stage: Any, advantages: Array) -> Array:
             return jnp.ones(batch.mask.shape, jnp.float32) if stage is None else stage(batch, advantages)
 
-        return self._pick("correction", apply, advantages)
+        return self._switch("correction", apply, advantages)
 
     def distortion(self, batch: TokenBatch) -> Array:
-        """Injected weights [B, T]."""
-        return self._pick(
+        """Return injected weights [B, T]."""
+        return self._switch(
             "distortion", lambda s: jnp.ones(batch.mask.shape, jnp.float32) if s is None else s(batch)
         )
 
     @property
-    def surrogate(self) -> "AnySurrogate":
-        """The policy ratio, its clip and the group transform."""
-        return AnySurrogate(self)
+    def surrogate(self) -> "SwitchSurrogate":
+        """Return the surrogate: PPO ratio, clip and group transform."""
+        return SwitchSurrogate(self)
 
     def aggregation(self, terms: Array, mask: Array) -> Array:
-        """The terms [B, T] as one number."""
-        return self._pick("aggregation", lambda aggregate, terms: aggregate(terms, mask), terms)
+        """Return the aggregate of the terms [B, T]."""
+        return self._switch("aggregation", lambda aggregate, terms: aggregate(terms, mask), terms)
 
 
 @dataclass(frozen=True)
-class AnySurrogate:
-    """The surrogate of an `AnyObjective`; the weights that it returns are transformed already."""
+class SwitchSurrogate:
+    """The surrogate of a `SwitchObjective`; its weights are already transformed."""
 
-    objective: AnyObjective
+    objective: SwitchObjective
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
-        """u [B, T]."""
+        """Return u [B, T]."""
 
         def transformed(transform: Any, weights: Array) -> Array:
             if transform is None:
                 return weights
-            # The check that surrogate and transform fit was made when the config was read.
-            shared = SimpleNamespace(one_weight_per_sequence=lambda: True)
-            stages: Any = SimpleNamespace(surrogate=shared, transform=transform)
+            # The config was checked: surrogate and transform fit.
+            surrogate = SimpleNamespace(one_weight_per_sequence=lambda: True)
+            stages: Any = SimpleNamespace(surrogate=surrogate, transform=transform)
             return transformed_weights(stages, weights, batch, advantages)
 
-        weights = self.objective._pick("surrogate", lambda stage: stage(batch, advantages))
-        return self.objective._pick("transform", transformed, weights)
+        weights = self.objective._switch("surrogate", lambda stage: stage(batch, advantages))
+        return self.objective._switch("transform", transformed, weights)
 
     def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return what to subtract from the advantage times u [B, T]."""
@@ -180,38 +186,38 @@ class AnySurrogate:
             penalty = stage.penalty(batch, advantages)
             return jnp.zeros(batch.mask.shape, jnp.float32) if penalty is None else penalty
 
-        return self.objective._pick("surrogate", apply)
+        return self.objective._switch("surrogate", apply)
 
     def pool(self, weights: Array, mask: Array) -> Array:
         """Correction weights [B, T] as they multiply u."""
-        return self.objective._pick("surrogate", lambda stage, weights: stage.pool(weights, mask), weights)
+        return self.objective._switch("surrogate", lambda stage, weights: stage.pool(weights, mask), weights)
 
 
-def shared(objective: Objective) -> AnyObjective | Objective:
-    """Return `objective` in the form that all of the catalog share, or itself if a stage is not in it.
+def as_switch_objective(objective: Objective) -> SwitchObjective | Objective:
+    """Return `objective` as a `SwitchObjective`, or unchanged if a stage is not in the catalogs.
 
-    The latter are compositions that no preset or suffix has, `gae`, which reads a critic, and score
-    centering, which reads the vocabulary.
+    Unchanged are own stages, compositions that no preset or suffix has, `gae`, which reads a critic, and
+    score centering, which reads the vocabulary.
     """
     if objective.centering is not None:
         return replace(objective, source="")
-    picks, stages = {}, {}
-    for field in PICKED:
-        menu, stage = MENUS[field], getattr(objective, field)
-        if kind(stage) not in menu:
+    indices, stages = {}, {}
+    for field in SWITCHED:
+        branches, stage = BRANCHES[field], getattr(objective, field)
+        if kind(stage) not in branches:
             return replace(objective, source="")
-        picks[field] = list(menu).index(kind(stage))
-        # Functions are no data: they are read from the menu itself.
+        indices[field] = list(branches).index(kind(stage))
+        # Functions are not data: they are read from `BRANCHES`.
         if field not in ("advantage", "aggregation"):
-            stages[field] = tuple((menu | {kind(stage): stage}).values())
+            stages[field] = tuple((branches | {kind(stage): stage}).values())
     rejections = {kind(stage): stage for stage in objective.rejections}
     if len(rejections) < len(objective.rejections) or not rejections.keys() <= REJECTIONS.keys():
         return replace(objective, source="")
     regularizers = {kind(stage): stage for stage in objective.regularizers}
     if len(regularizers) < len(objective.regularizers) or not regularizers.keys() <= REGULARIZERS.keys():
         return replace(objective, source="")
-    return AnyObjective(
-        picks=picks,
+    return SwitchObjective(
+        indices=indices,
         stages=stages,
         rejects=tuple(name in rejections for name in REJECTIONS),
         rejection_stages=tuple((REJECTIONS | rejections).values()),

@@ -1,0 +1,1 @@
+"""The documentation site: assembles pages, runs the notebooks, builds HTML, checks its links."""

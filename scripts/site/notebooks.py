@@ -1,0 +1,79 @@
+"""The notebooks as pages: run from top to bottom, with text, tables and pictures of their outputs."""
+
+import base64
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+TIMEOUT_SECONDS = 600
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+DOWNLOAD = "[Download the notebook]({name}.ipynb), or find it with `simlab list notebooks`."
+
+
+def notebook_pages(folder: Path, out: Path, mode: str) -> None:
+    """Write a page, the `.ipynb` and the pictures of each notebook in `folder` to `out`.
+
+    Args:
+        mode: `full` runs them, `smoke` runs them with small sizes, `none` shows code without output.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for path in sorted(folder.glob("[0-9]*.py")):
+        notebook = jupytext.read(path)
+        if mode != "none":
+            run(notebook, folder.parent, is_smoke=mode == "smoke")
+        nbformat.write(notebook, out / f"{path.stem}.ipynb")
+        (out / f"{path.stem}.md").write_text(page(notebook, path.stem, out, mode), encoding="utf-8")
+        title = next(line for line in notebook.cells[0].source.splitlines() if line.startswith("# "))
+        listed.append(f"- [{title[2:]}]({path.stem}.md)")
+    (out / "index.md").write_text("# Notebooks\n\n" + "\n".join(listed) + "\n", encoding="utf-8")
+
+
+def run(notebook: Any, root: Path, is_smoke: bool) -> None:
+    """Run `notebook` in place, in an empty folder; raises `CellExecutionError` if a cell fails."""
+    os.environ |= {"PYTHONPATH": str(root), "JUPYTER_PREFER_ENV_PATH": "1"}
+    os.environ["SIMLAB_SMOKE"] = "1" if is_smoke else ""
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=TIMEOUT_SECONDS, kernel_name="python3", resources=place).execute()
+
+
+def page(notebook: Any, name: str, out: Path, mode: str) -> str:
+    """Return the notebook as Markdown; pictures go to `out`."""
+    sizes = {"full": "", "smoke": " Run with small sizes (`SIMLAB_SMOKE=1`).", "none": " Not run."}[mode]
+    parts = []
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+        elif cell.cell_type == "code" and cell.source.strip():
+            parts.append(f"```python\n{cell.source}\n```")
+            parts += [
+                text
+                for index, output in enumerate(cell.outputs)
+                if (text := _output(output, f"{name}-{number}-{index}.png", out))
+            ]
+    parts.insert(1, DOWNLOAD.format(name=name) + sizes)
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: Any, picture: str, out: Path) -> str:
+    if output.output_type == "stream":
+        return "" if output.name == "stderr" else _plain(output.text)
+    data = output.get("data", {})
+    if "image/png" in data:
+        (out / picture).write_bytes(base64.b64decode(data["image/png"]))
+        return f"![Output of the cell above]({picture})"
+    if "text/html" in data:
+        table = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)
+        return "\n".join(line.strip() for line in table.splitlines() if line.strip())
+    return _plain(data.get("text/plain", ""))
+
+
+def _plain(text: str) -> str:
+    return f"```text\n{ESCAPE.sub('', text).rstrip()}\n```" if text.strip() else ""

@@ -1,0 +1,137 @@
+"""A digest of a record by content: its numbers, and the code of its functions and classes.
+
+Code of installed packages counts by its name; all other code by its instructions, constants, defaults and
+what it reads from its module. So a function of a notebook is told from its changed version.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+GENERATED = ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__", "__init__")
+"""Methods that a dataclass has without anybody's writing them."""
+
+
+def fingerprint(record: object) -> str:
+    """Return 12 hexadecimal digits that equal records, and functions of equal code, share.
+
+    Raises `ValueError` naming a part that is neither data nor Python code.
+    """
+    return hashlib.sha256(repr(_content(record, {})).encode()).hexdigest()[:12]
+
+
+def is_own_code(module: str | None) -> bool:
+    """Return whether a module is neither of this package, nor of Python, nor installed."""
+    top = (module or "").partition(".")[0]
+    if top in ("", "simlab", "builtins") or top in sys.stdlib_module_names:
+        return False
+    return "site-packages" not in (getattr(sys.modules.get(top), "__file__", None) or "")
+
+
+def _content(value: Any, seen: dict[int, int]) -> Any:
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return type(value).__name__, repr(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value)
+    if id(value) in seen:
+        return "seen", seen[id(value)]
+    seen[id(value)] = len(seen)
+    if isinstance(value, types.ModuleType):
+        return "module", value.__name__
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | np.ufunc):
+        return _code(value, seen)
+    return _container(value, seen)
+
+
+def _container(value: Any, seen: dict[int, int]) -> Any:
+    name = type(value).__qualname__
+    if isinstance(value, Mapping):
+        return name, [(_content(key, seen), _content(part, seen)) for key, part in value.items()]
+    if isinstance(value, tuple | list):
+        return name, [_content(part, seen) for part in value]
+    if isinstance(value, set | frozenset):
+        return name, sorted(repr(_content(part, seen)) for part in value)
+    if isinstance(value, functools.partial):
+        return name, [_content(part, seen) for part in (value.func, value.args, value.keywords)]
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        owner = getattr(value, "__self__", None)
+        return name, _content(value.__func__, seen), _content(owner, seen)
+    if isinstance(value, property):
+        return name, _content(value.fget, seen)
+    inner = getattr(value, "__wrapped__", None) or getattr(value, "func", None)
+    if callable(inner):  # a jitted or cached function
+        return name, _content(inner, seen)
+    if dataclasses.is_dataclass(value):
+        fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return _code(type(value), seen), [(key, _content(part, seen)) for key, part in fields]
+    if hasattr(value, "__dict__"):
+        return _code(type(value), seen), _content(vars(value), seen)
+    if is_own_code(type(value).__module__) or " at 0x" in repr(value):
+        raise ValueError(f"a value of type {name} has no content that tells its versions apart")
+    return name, repr(value)
+
+
+def _array(value: Any) -> Any:
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    return "array", str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def _code(value: Any, seen: dict[int, int]) -> Any:
+    name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value.__name__)}"
+    if not is_own_code(getattr(value, "__module__", None)):
+        return "name", name
+    # The module of own code is left out: `__main__` has another name in another process.
+    if isinstance(value, type):
+        return value.__qualname__, [_content(base, seen) for base in value.__bases__], _members(value, seen)
+    code, cells = value.__code__, value.__closure__ or ()
+    parts = [value.__defaults__, value.__kwdefaults__, [cell.cell_contents for cell in cells]]
+    reads = {key: value.__globals__[key] for key in _names(code) if key in value.__globals__}
+    return value.__qualname__, _instructions(code), [_content(part, seen) for part in (*parts, reads)]
+
+
+def _members(cls: type, seen: dict[int, int]) -> Any:
+    is_dataclass = "__dataclass_fields__" in vars(cls)
+    # `__dataclass_params__` says whether the constructor is generated, too.
+    written = () if not is_dataclass or cls.__dataclass_params__.init else ("__init__",)  # type: ignore[attr-defined]
+    found = []
+    for name, member in sorted(vars(cls).items()):
+        is_special = name.startswith("__") and not isinstance(member, types.FunctionType)
+        if (
+            not is_special
+            and name != "_abc_impl"
+            and (not is_dataclass or name in written or name not in GENERATED)
+        ):
+            found.append((name, _content(member, seen)))
+    for field in dataclasses.fields(cls) if is_dataclass else ():
+        default = None if field.default is dataclasses.MISSING else field.default
+        factory = field.default_factory if callable(field.default_factory) else None
+        found.append(
+            (field.name, [_content(part, seen) for part in (default, factory, dict(field.metadata))])
+        )
+    return found
+
+
+def _instructions(code: types.CodeType) -> Any:
+    constants = [
+        _instructions(part)
+        if isinstance(part, types.CodeType)
+        else sorted(map(repr, part))
+        if isinstance(part, frozenset)
+        else repr(part)
+        for part in code.co_consts
+    ]
+    return code.co_code.hex(), code.co_names, code.co_varnames, constants
+
+
+def _names(code: types.CodeType) -> list[str]:
+    inner = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names(part)]
+    return sorted({*code.co_names, *inner})

@@ -1,0 +1,179 @@
+"""Precision recipes: backward passes, weight-only products, tensor parallelism and calibrated caches."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from simlab.engines import (
+    ENGINES,
+    Linear,
+    Site,
+    calibrated_cache,
+    linear,
+    quantize_operand,
+    quantize_weights,
+    store,
+    store_cache,
+)
+from simlab.formats import FORMATS, SCALINGS
+from simlab.formats.rounding_ref import round_ref
+from simlab.formats.scaling_ref import quantize_ref
+from simlab.models.config import TransformerConfig
+from simlab.models.parameters import init_params
+from simlab.models.transformer import logits
+from tests.tolerances import assert_exact
+
+rng = np.random.default_rng(0)
+X = jnp.asarray(rng.standard_normal((10, 96)).astype(np.float32))
+W = jnp.asarray((rng.standard_normal((96, 24)) * 0.1).astype(np.float32))
+G = jnp.asarray(rng.standard_normal((10, 24)).astype(np.float32))
+
+
+def gradients(sites: Linear, x=X, w=W, g=G):
+    return jax.jit(jax.grad(lambda x, w: jnp.sum(g * linear(x, w, sites)), (0, 1)))(x, w)
+
+
+@jax.jit
+def product(a, b):
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def assert_product(actual, a, b):
+    """A float32 product in any order: within a rounding per term of the exact one."""
+    a, b = np.float64(a), np.float64(b)
+    bound = (a.shape[1] + 1) * 2.0**-24 * (np.abs(a) @ np.abs(b))
+    assert (np.abs(actual - a @ b) <= bound).all()
+
+
+def unrounded(name: str) -> Linear:
+    return replace(ENGINES[name].projection, output=Site())
+
+
+def test_backward_passes_share_the_forward_pass_of_their_server():
+    expected = linear(X, W, unrounded("fp8-block128"))
+    for name in ("dequantized", "high-precision", "quantized"):
+        assert_exact(linear(X, W, unrounded(f"fp8-block128-{name}")), np.asarray(expected))
+    assert_exact(linear(X, W, unrounded("jet-rl")), np.asarray(expected))
+
+
+def test_high_precision_gradients_are_those_of_the_operands_before_quantization():
+    to_x, to_w = gradients(unrounded("fp8-block128-high-precision"))
+    assert_product(to_x, G, W.T)
+    assert_product(to_w, X.T, G)
+
+
+@pytest.mark.parametrize("name", ["fp8-block128-quantized", "jet-rl"])
+def test_quantized_gradients_are_products_of_operands_quantized_again(name):
+    to_x, to_w = gradients(unrounded(name))
+    fmt = FORMATS["e4m3fn"]
+    rows, tiles = SCALINGS["deepseek-1x128"], SCALINGS["deepseek-128x128"]
+
+    def multiplied(left, right):
+        # One block of at most 128 terms: the sum of its elements, by the scale of the column, then the row.
+        _, a, row_scales = quantize_ref(np.asarray(left), fmt, rows)
+        _, b, tile_scales = quantize_ref(np.asarray(right), fmt, tiles)
+        sums = np.asarray(product(jnp.asarray(a), jnp.asarray(b)))
+        return sums * tile_scales[:1] * row_scales[:, :1]
+
+    assert_exact(to_x, multiplied(G, W.T))
+    assert_exact(to_w, multiplied(X.T, G))
+
+
+def test_the_three_backward_passes_differ_by_the_error_of_fp8():
+    exact = np.asarray(product(G, W.T))
+    errors = {}
+    for name in ("high-precision", "dequantized", "quantized"):
+        to_x, _ = gradients(unrounded(f"fp8-block128-{name}"))
+        errors[name] = float(np.linalg.norm(to_x - exact) / np.linalg.norm(exact))
+    # One operand, then two, each rounded by up to 2^-4 and by a third of that on average.
+    assert errors["high-precision"] < 1e-6 < errors["dequantized"] < errors["quantized"] < 2**-4
+
+
+def test_a_backward_pass_names_what_it_cannot_do():
+    sites = unrounded("fp8-block128-quantized")
+    with pytest.raises(ValueError, match="unknown backward 'bf16'; allowed: dequantized, high_precision"):
+        replace(sites, backward="bf16")
+    with pytest.raises(ValueError, match="with dequantized weights"):
+        replace(sites, dequantized=Site.of("bf16"))
+    with pytest.raises(ValueError, match="w from quantize_weights"):
+        linear(X, quantize_operand(W, sites.weights), sites)
+    assert_exact(linear(X, quantize_weights(W, sites), sites), np.asarray(linear(X, W, sites)))
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "block"),
+    [("int4-g32", "int4", 32), ("nvfp4-w4a16", "e2m1", 16), ("int4-g128", "int4", 128)],
+)
+def test_weight_only_products_read_bf16_weights(name, fmt, block):
+    sites = unrounded(name)
+    scaling = replace(sites.weights.scaling, given=None)
+    assert (scaling.block, scaling.axis) == (block, -2)
+    quantized, *_ = quantize_ref(np.asarray(W), FORMATS[fmt], scaling)
+    bf16 = FORMATS["bf16"]
+    w, x = (
+        np.float32([round_ref(float(v), bf16, "nearest_even") for v in a.flat]).reshape(a.shape)
+        for a in (quantized, np.asarray(X))
+    )
+    assert_exact(linear(X, W, sites), np.asarray(product(jnp.asarray(x), jnp.asarray(w))))
+    to_x, to_w = gradients(sites)
+    assert_product(to_x, G, w.T)
+    assert_product(to_w, x.T, G)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_tensor_parallel_products_add_bf16_partial_sums_by_rank(ranks):
+    engine = ENGINES[f"vllm-bf16-tp{ranks}"]
+    x, w = (np.asarray(store(a, Site.of("bf16"))) for a in (X, W))
+    terms = 96 // ranks
+    bf16 = np.vectorize(lambda v: round_ref(float(v), FORMATS["bf16"], "nearest_even"), otypes=[np.float32])
+    total = np.zeros((10, 24), np.float32)
+    for rank in range(ranks):
+        part = slice(rank * terms, (rank + 1) * terms)
+        total = bf16(total + bf16(np.asarray(product(x[:, part], w[part]))))
+    assert_exact(linear(X, W, replace(engine.reduced, output=Site())), total)
+    # Column-parallel products do not divide the sum.
+    assert engine.projection == ENGINES["vllm-bf16-tp1"].projection
+
+
+SIZES = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
+MOE = replace(SIZES, num_experts=4)
+
+
+def forward(engine, config=SIZES):
+    tokens = jnp.arange(6)[None] % 5
+    return np.asarray(
+        jax.jit(lambda p: logits(p, config, tokens, engine))(init_params(jax.random.key(0), config))
+    )
+
+
+def test_numbers_of_ranks_disagree_in_a_model():
+    found = [forward(f"vllm-bf16-tp{ranks}") for ranks in (1, 2)]
+    assert 0 < np.abs(found[0] - found[1]).max() < 2**-4
+
+
+def test_experts_alone_are_quantized():
+    """Without experts the model is BF16; with experts it lies between BF16 and everything quantized."""
+    base = ENGINES["vllm-bf16-tp1"]
+    base = replace(base, row_parallel=None)
+    assert_exact(forward(ENGINES["int4-g32-experts"]), forward(base))
+    found = {name: forward(ENGINES[name], MOE) for name in ("int4-g32-experts", "int4-g32")}
+    error = {name: np.abs(x - forward(base, MOE)).mean() for name, x in found.items()}
+    assert 0 < error["int4-g32-experts"] < error["int4-g32"]
+
+
+def test_calibrated_caches_do_not_depend_on_what_is_stored():
+    keys = np.float32(rng.standard_normal((5, 2, 16)))
+    for name, cache in (("bf16-fp8kv-calibrated", "fp8"), ("bf16-nvfp4kv", "nvfp4")):
+        engine = calibrated_cache(ENGINES[name], cache, float(np.abs(keys).max()))
+        site = engine.attention.cache
+        expected, *_ = quantize_ref(keys, FORMATS["e4m3fn" if cache == "fp8" else "e2m1"], site.scaling)
+        stored = store_cache(jnp.asarray(keys), engine)
+        assert_exact(stored, expected)
+        assert_exact(store_cache(jnp.asarray(keys[:1]), engine), np.asarray(stored[:1]))
+        # Half a step of E2M1 at its top is a sixth of amax, and E4M3 scales of blocks add 2^-4.
+        assert np.abs(stored - keys).max() < 0.25 * np.abs(keys).max()
+    with pytest.raises(ValueError, match="unknown calibrated cache 'int8'"):
+        calibrated_cache(ENGINES["bf16"], "int8", 1.0)

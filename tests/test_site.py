@@ -1,0 +1,103 @@
+"""The parts of the documentation site; `make docs` builds it and checks every link."""
+
+import nbformat
+import pytest
+
+from scripts.site.build import configuration, with_formulas
+from scripts.site.claims import claim_pages
+from scripts.site.links import broken_links, rewrite_links
+from scripts.site.notebooks import page
+from scripts.site.reference import doc_text, reference_pages
+from simlab.studies.board import Board, Row
+
+ROW = Row(
+    "H1", "hacking", "A | statement", "Tab. 2", "dynamics", "reproduced", 1.0, 0.5, 2.0, "nats", "a\nrule"
+)
+
+
+def test_rewrite_links_leads_to_the_site_and_drops_links_to_code(tmp_path):
+    places = {tmp_path / "docs" / "b.md": "deep/b.md", tmp_path / "x.png": "figures/x.png"}
+    text = "[b](b.md#part) ![x](../x.png) [code](../simlab/a.py) [web](https://a.b/c) [here](#top)\n"
+    fenced = "```python\n[b](b.md)\n```"
+    found = rewrite_links(text + fenced, tmp_path / "docs" / "a.md", "claims/a.md", places)
+    assert found == (
+        "[b](../deep/b.md#part) ![x](../figures/x.png) code [web](https://a.b/c) [here](#top)\n" + fenced
+    )
+
+
+def test_broken_links_names_absent_files_and_anchors(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top"></h1><a href="sub/">ok</a><a href="sub/#part">ok</a><a href="https://a.b/">far</a>'
+        '<a href="sub/#gone">bad</a><img src="x.png"><a href="#top">ok</a>'
+    )
+    (tmp_path / "sub" / "index.html").write_text('<p id="part"></p><a href="../">ok</a><a href="/no">bad</a>')
+    assert broken_links(tmp_path) == [
+        "index.html: sub/#gone",
+        "index.html: x.png",
+        "sub/index.html: /no",
+    ]
+
+
+def test_every_claim_has_a_page_with_its_data_beside_it():
+    pages = claim_pages(Board([ROW], []))
+    assert set(pages) == {"index.md", "H1.md", "H1.json"}
+    assert "1 (95.0% CI 0.5 to 2)" in pages["H1.md"]
+    assert "| rule | a rule |" in pages["H1.md"]
+    assert '"effect": 1.0' in pages["H1.json"]
+    assert "[H1](H1.md)" in pages["index.md"]
+
+
+def test_doc_text_makes_lists_of_arguments_and_bold_sections():
+    text = doc_text("""Sum.
+
+    Args:
+        x: a number.
+        y (int): another.
+
+    Reference: lr Eq. 4.
+    """)
+    assert "**Args:**" in text
+    assert "- `x`: a number." in text
+    assert "- `y` (int): another." in text
+    assert "**Reference:** lr Eq. 4." in text
+
+
+def test_reference_has_every_public_name():
+    from simlab import formats
+
+    pages = reference_pages()
+    assert all(f"## `{name}`" in pages["simlab.formats.md"] for name in formats.__all__)
+    assert "0x" not in pages["simlab.objectives.md"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_formula"),
+    [("a $x^2$ b", True), ("`$x$`", False), ("costs $5 and $6", False), ("$ a $", False)],
+)
+def test_formulas_become_mathml(text, is_formula):
+    assert ("<math" in with_formulas(text)) == is_formula
+
+
+def test_notebook_page_shows_outputs_without_terminal_codes(tmp_path):
+    output = nbformat.v4.new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m\n")
+    picture = nbformat.v4.new_output("display_data", {"image/png": "aGk=", "text/plain": "<Figure>"})
+    cells = [
+        nbformat.v4.new_markdown_cell("# Title"),
+        nbformat.v4.new_code_cell("print()", outputs=[output, picture]),
+    ]
+    text = page(nbformat.v4.new_notebook(cells=cells), "nb", tmp_path, "full")
+    assert "```text\nred\n```" in text
+    assert "![Output of the cell above](nb-1-1.png)" in text
+    assert (tmp_path / "nb-1-1.png").read_bytes() == b"hi"
+    assert "<Figure>" not in text
+
+
+def test_configuration_lists_generated_pages_and_drops_empty_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.site.build.SOURCES", tmp_path)
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "H1.md").touch()
+    text = configuration()
+    assert '"claims/H1.md"' in text
+    assert "symptoms" not in text
+    assert "/*" not in text

@@ -1,0 +1,130 @@
+"""Style rules that a machine can check: in the complete project, or in the packages listed per rule."""
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("simlab", "experiments", "figures", "scripts", "tests", "examples", "notebooks")
+MAX_LINES, MAX_TEST_NAME = 500, 60
+
+# Packages that follow the rules on functions, docstrings and words. Extend the lists, never shorten them.
+LIBRARY = (
+    "simlab/checkpoints",
+    "simlab/integrations/verl",
+    "simlab/serving",
+    "simlab/tasks",
+    "figures",
+)
+TESTS = (
+    "tests/checkpoints",
+    "tests/diagnosis",
+    "tests/figures",
+    "tests/integrations",
+    "tests/serving",
+    "tests/tasks",
+    "tests/test_architecture.py",
+    "tests/test_style.py",
+)
+COMMANDS = tuple(f"simlab/cli/{name}.py" for name in ("bench", "calibrate", "explain", "probe", "theory"))
+
+PARTICIPLES = (
+    "been begun drawn found given gone heard held kept known laid left made said seen shown told taught"
+)
+PRIVATE_WORDS = (
+    r"\btaught\b",
+    r"\bteach",
+    r"\btwins?\b",
+    r"\bhonest",
+    r"\bplanted\b",
+    r"\bheard\b",
+    r"\bwhoever\b",
+    r"\bfar apart\b",
+    r"\bis no [a-z]",
+    r"\bare none\b",
+    r"\bto the bit\b",
+    r"\bbeside\b",
+    r"\brefuses?\b",
+    r"\btells?\b",
+)
+
+
+@cache
+def read_trees(*places: str) -> dict[str, tuple[str, ast.Module]]:
+    """Return source and tree of every Python file of some packages or files, by path."""
+    paths = [path for place in places for path in (ROOT / place).rglob("*.py")]
+    paths += [ROOT / place for place in places if place.endswith(".py")]
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(paths)}
+    return {path: (source, ast.parse(source)) for path, source in sources.items()}
+
+
+def list_functions(*places: str) -> list[tuple[str, ast.FunctionDef]]:
+    """Return all functions except properties, with the path of their file."""
+    return [
+        (path, node)
+        for path, (_, tree) in read_trees(*places).items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and not any("property" in ast.unparse(each) for each in node.decorator_list)
+    ]
+
+
+def test_files_have_at_most_500_lines():
+    long = {path for path, (source, _) in read_trees(*CODE).items() if source.count("\n") > MAX_LINES}
+    assert not long
+
+
+def test_modules_have_telling_unique_names():
+    modules = defaultdict(list)
+    for path in read_trees("simlab"):
+        # A file of cli is named after its command.
+        if not path.startswith("simlab/cli/"):
+            modules[Path(path).name].append(path)
+    assert not {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"} & set(modules)
+    allowed = {"__init__.py", "catalog.py", "config.py"}
+    assert not {name: paths for name, paths in modules.items() if len(paths) > 1 and name not in allowed}
+
+
+@pytest.mark.parametrize("package", LIBRARY + COMMANDS + TESTS)
+def test_docstrings_start_with_a_verb_or_noun(package):
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    wrong = [
+        f"{path}: {docstring.splitlines()[0]}"
+        for path, (_, tree) in read_trees(package).items()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and (docstring := ast.get_docstring(node))
+        if re.match(r"(What|How|Whether|Where|Who|Which)\b", docstring)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("package", LIBRARY + COMMANDS)
+def test_functions_are_not_bare_participles(package):
+    names = [(path, node.name) for path, node in list_functions(package)]
+    wrong = [
+        f"{path}: {name}"
+        for path, name in names
+        if (first := name.strip("_").split("_")[0]) in PARTICIPLES.split() or re.search(r"[a-z]{2}ed$", first)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("package", TESTS)
+def test_names_of_tests_have_at_most_60_characters(package):
+    names = [node.name for _, node in list_functions(package)]
+    assert not [name for name in names if name.startswith("test_") and len(name) > MAX_TEST_NAME]
+
+
+@pytest.mark.parametrize("package", LIBRARY + COMMANDS)
+def test_no_private_words(package):
+    wrong = [
+        f"{path}:{number}: {line.strip()}"
+        for path, (source, _) in read_trees(package).items()
+        for number, line in enumerate(source.splitlines(), 1)
+        if any(re.search(word, line) for word in PRIVATE_WORDS)
+    ]
+    assert not wrong
