@@ -295,11 +295,11 @@ def run(run: Run) -> None:
     counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
     run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC)
     with run.phase("logs"):
-        if run.after is None:
+        if run.resume_from is None:
             tables = simulate_all(run, counts)
         else:
-            tables = {split: run.after.table(f"signatures_{split}") for split in LOGS}
-            manifest = run.after.manifest
+            tables = {split: run.resume_from.table(f"signatures_{split}") for split in LOGS}
+            manifest = run.resume_from.manifest
             run.configure(logs_commit=manifest["config"].get("logs_commit", manifest["commit"]))
     for split, table in tables.items():
         numbers = table.select_dtypes("float64").columns
@@ -308,7 +308,7 @@ def run(run: Run) -> None:
         model = fit(tables["fit"], tables["calibrate"])
     digest = save_classifier(model, run.out / PATH.name)
     run.configure(classifier=digest)
-    run.say(f"The package loads {PATH.name} of this folder from {PATH}: copy it there.")
+    run.report(f"The package loads {PATH.name} of this folder from {PATH}: copy it there.")
     logs = evaluate(model, tables["test"])
     run.table("logs", logs)
     run.table("summary", summarize(logs))
@@ -326,7 +326,7 @@ EXPERIMENT = Experiment(
     "most 5% confidently wrong (probability 0.6 or more on a wrong cause), logs without a fault named "
     "rounding.",
     run=run,
-    goes_on=check_earlier,
+    check_resume=check_earlier,
     minutes=15.0,
     kind="measurement",
 )

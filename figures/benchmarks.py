@@ -13,6 +13,7 @@ from simlab.core.results import Results
 
 PATCH = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # keeps the line of the limit off the numbers
 SOURCES = {"limit": COLORS[6], "simlab": COLORS[0], "others": COLORS[1]}
+OWN_METHODS = ("simlab", "simlab toward_zero", "simlab up", "simlab all traced", "simlab stochastic")
 PARTS = {"rollout": COLORS[0], "score": COLORS[2], "updates": COLORS[1]}
 TRACED = {"static": COLORS[0], "traced": COLORS[4]}
 VARIANTS = TRACED | {"static, weights quantized": COLORS[2]}
@@ -36,7 +37,7 @@ def draw_quantize(results: Results) -> Figure:
     labels = [f"{name} (not installed)" for name in absent.method]
     for y, row in enumerate(measured.to_dict("records"), start=len(labels)):
         method = row["method"]
-        ours = "simlab" if method.startswith("simlab") else "others"
+        ours = "simlab" if method in OWN_METHODS else "others"
         source = "limit" if method in ("add_one", "np.copyto") else ours
         axes.barh(y, row["gel_per_s"], color=SOURCES[source], height=0.7)
         text = f" {row['gel_per_s']:.3g}  ({row['ratio_to_limit']:.2g} of the limit)"

@@ -76,17 +76,17 @@ VEXACT, ACRL_RUNS, CANCEL, SPELLINGS = (
     "cancel_dynamics",
     "spelling_dynamics",
 )
-NONE = "long: no correction"
-BF16 = "long: BF16 control"
-GSPO = "long: GSPO"
-ACRL = "long: ACRL 0.35"
-CORRECTED = (NONE, "long: token TIS", GSPO, BF16)
-CLIPS = (NONE, "long: clip 0.28", GSPO)
-DELTAS = (GSPO, *arms("long", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
-FP8 = (*arms("long", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
-RIVALS = arms("long", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
-MODELS = (NONE, "long, MoE: no correction", ACRL, "long, MoE: ACRL 0.35", BF16, "long, MoE: BF16 control")
-CORRECTIONS = arms("long", "token TIS", "token MIS", "sequence TIS", "sequence MIS")
+NONE = "chain: no correction"
+BF16 = "chain: BF16 control"
+GSPO = "chain: GSPO"
+ACRL = "chain: ACRL 0.35"
+CORRECTED = (NONE, "chain: token TIS", GSPO, BF16)
+CLIPS = (NONE, "chain: clip 0.28", GSPO)
+DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
+FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
+RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
+MODELS = (NONE, "chain, MoE: no correction", ACRL, "chain, MoE: ACRL 0.35", BF16, "chain, MoE: BF16 control")
+CORRECTIONS = arms("chain", "token TIS", "token MIS", "sequence TIS", "sequence MIS")
 NARROW = arms("length", "no schedule", "triggered", "BF16", "triggered late")
 BROAD = arms("length, wide", "no schedule", "triggered", "triggered late")
 SPELLING = arms("two_spellings", "GSPO", "GRPO", "GRPO-fix", "DFPO without transform", "DFPO min")
@@ -94,12 +94,12 @@ TEMPLATE = arms("template", "GRPO", "GRPO-fix", "GSPO", "DFPO without transform"
 PARTS = arms("template", "GSPO", "DFPO min", "DFPO without transform", "DFPO min, no stop", "GSPO scaled")
 SIZES = {2: ", G = 2", 4: ", G = 4", 8: ", G = 8", 16: ""}
 SIZE_PAIRS = {f"template: DFPO min{size}": f"template: GSPO{size}" for size in SIZES.values()}
-ACRL_PAIRS = {ACRL: NONE, "long: PPO, ACRL": "long: PPO", "long: DAPO, ACRL": "long: DAPO"}
+ACRL_PAIRS = {ACRL: NONE, "chain: PPO, ACRL": "chain: PPO", "chain: DAPO, ACRL": "chain: DAPO"}
 VARIANTS = ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
-FORKS = (NONE, "fork, other data", "fork, mismatch cut", "fork, distortion cut")
-HALVINGS = (NONE, "long: no correction, halving", "long: token MIS", "long: token MIS, halving")
-STRENGTHS = (*arms("long", "ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1"), NONE)
-LEVELS = (NONE, "long: ACRL per sequence", ACRL, "long: ACRL per batch", BF16)
+FORKS = (NONE, "fork, other data", "fork, BF16 engines", "fork, sequence TIS")
+HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving")
+STRENGTHS = (*arms("chain", "ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1"), NONE)
+LEVELS = (NONE, "chain: ACRL per sequence", ACRL, "chain: ACRL per batch", BF16)
 RUNS = "Lines: mean of the runs; bands: 1 standard error."
 POLICIES = "Lines and marks: mean over initial policies; bands and bars: 1 standard error."
 RANKED = "Final: last quarter. Dots: initial policies; bars: 95% CI; ticks: mean."
@@ -158,7 +158,7 @@ FIGURES: dict[str, FigureSpec] = {
     "hacking_fig5": FigureSpec(HACKING, "Reward, entropy and RMS log rho as rare tokens get larger weights",
         Curves(DELTAS, DYNAMICS), "hacking Fig. 5"),
     "hacking_fig6": FigureSpec(HACKING, "Monitor J with and without distorted token weights",
-        Curves(("long: GSPO, delta 2", GSPO), (MONITOR,), table="watched"), "hacking Fig. 6"),
+        Curves(("chain: GSPO, delta 2", GSPO), (MONITOR,), table="diagnostics"), "hacking Fig. 6"),
     "hacking_fig7": FigureSpec(HACKING,
         "RMS log rho by token probability, and drift of the mean IS ratio, without correction",
         Custom(mismatch.draw_by_probability, POLICIES), "hacking Fig. 7"),
@@ -168,10 +168,10 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(CORRECTED, (CORRELATION, LARGEST)), "hacking Fig. 9"),
     "hacking_fig10": FigureSpec(HACKING,
         "Reward, entropy and RMS log rho with rare-token weights doubled and set to zero",
-        Curves((GSPO, "long: GSPO, delta 2", "long: GSPO, delta 0"), DYNAMICS), "hacking Fig. 10"),
+        Curves((GSPO, "chain: GSPO, delta 2", "chain: GSPO, delta 0"), DYNAMICS), "hacking Fig. 10"),
     "hacking_fig12": FigureSpec(HACKING,
         "Reward, entropy and RMS log rho with noise of mean one on the token weights",
-        Curves((GSPO, "long: GSPO, weight noise"), DYNAMICS), "hacking Fig. 12"),
+        Curves((GSPO, "chain: GSPO, weight noise"), DYNAMICS), "hacking Fig. 12"),
     "softmax_levels": FigureSpec("softmax", "Sampled token probabilities in every number format",
         Custom(softmax.draw_levels,
             "Height: tokens per bin; dark: range over seeds; levels: distinct values."), "hacking Fig. 13"),
@@ -187,7 +187,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Sequence log ratio, std of rho and gradient norm as rare tokens get larger weights",
         Curves(DELTAS, EXTENDED), "hacking Fig. 17"),
     "hacking_tab1": FigureSpec(HACKING, "Fraction of tokens clipped",
-        Curves(CLIPS, (CLIPPED,), table="watched"), "hacking Tab. 1"),
+        Curves(CLIPS, (CLIPPED,), table="diagnostics"), "hacking Tab. 1"),
     "softmax_placements": FigureSpec("softmax", "Rounding placements that reproduce the published table",
         Custom(softmax.draw_placements,
             "Dots: mean of five seeds; bars: 95% prediction interval; lines: the paper."), "hacking Tab. 2"),
@@ -198,9 +198,9 @@ FIGURES: dict[str, FigureSpec] = {
     "lr_fig3": FigureSpec(LR, "Gradient norm without correction",
         Curves((NONE, BF16), (NORM,), mark_best=NONE), "lr Fig. 3"),
     "lr_fig4": FigureSpec(LR, "Reward and sequence log ratio at the learning rate and at a tenth of it",
-        Curves((NONE, "long: rate / 10"), (REWARD, LPD)), "lr Fig. 4"),
+        Curves((NONE, "chain: learning rate / 10"), (REWARD, LPD)), "lr Fig. 4"),
     "lr_fig5": FigureSpec(LR, "Reward and sequence log ratio with all prompts and with 2.5% of the prompts",
-        Curves((NONE, "long: 2.5% of the prompts"), (REWARD, LPD)), "lr Fig. 5"),
+        Curves((NONE, "chain: 2.5% of the prompts"), (REWARD, LPD)), "lr Fig. 5"),
     "lr_fig6": FigureSpec(LENGTHS,
         "Response length and reward in models of two widths, longer responses rewarded",
         Curves((NARROW[0], BROAD[0], NARROW[2]), (LENGTH, REWARD)), "lr Fig. 6"),
@@ -215,9 +215,9 @@ FIGURES: dict[str, FigureSpec] = {
     "lr_fig11": FigureSpec(LR, "Learning rate halved at intervals, without correction and with token MIS",
         Curves(HALVINGS, HALVED), "lr Fig. 11"),
     "lr_fig12": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
-        Curves((NONE, "long: token TIS", "long: token TIS, halving"), HALVED), "lr Fig. 12"),
+        Curves((NONE, "chain: token TIS", "chain: token TIS, halving"), HALVED), "lr Fig. 12"),
     "lr_fig13": FigureSpec(LR, "FP16 in both engines against BF16 and no correction",
-        Curves(("long: FP16 twice", BF16, NONE), (REWARD, LPD, NORM)), "lr Fig. 13"),
+        Curves(("chain: FP16 in both engines", BF16, NONE), (REWARD, LPD, NORM)), "lr Fig. 13"),
     "vexact_doses": FigureSpec(VEXACT,
         "Rounding error collapses training; logit noise with the same RMS log rho does not",
         Custom(mismatch.draw_noise_kinds,
@@ -253,16 +253,16 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(MODELS, (REWARD, MISMATCH), height=2.6), "acrl Tab. 5"),
     "acrl_tab6": FigureSpec(ACRL_RUNS, "Held-out reward with FP8 and BF16 inference, minus the BF16 control",
         Forest(minus(BF16, (BF16, *FP8[1:])),
-            {"held-out reward (FP8 inference) minus BF16": final("held_out_fp8", "watched"),
-            "held-out reward (BF16 inference) minus BF16": final("held_out_bf16", "watched")}, 1.7),
+            {"held-out reward (FP8 inference) minus BF16": final("held_out_fp8", "diagnostics"),
+            "held-out reward (BF16 inference) minus BF16": final("held_out_bf16", "diagnostics")}, 1.7),
             "acrl Tab. 6"),
     "acrl_tab7": FigureSpec(ACRL_RUNS,
         "ACRL with a reference X that is 25% off, minus ACRL with the correct X",
-        Forest(minus(ACRL, ("long: ACRL, 0.75 X", ACRL, "long: ACRL, 1.25 X")),
+        Forest(minus(ACRL, ("chain: ACRL, 0.75 X", ACRL, "chain: ACRL, 1.25 X")),
             {"final reward minus correct X": final("reward"),
             "final entropy (nats) minus correct X": final("entropy")}, 1.5), "acrl Tab. 7"),
     "acrl_tab8": FigureSpec(ACRL_RUNS, "Discrepancy of a BF16 run if its rollouts were in FP8",
-        Curves((BF16,), (SHADOW,), table="watched"), "acrl Tab. 8"),
+        Curves((BF16,), (SHADOW,), table="diagnostics"), "acrl Tab. 8"),
     "acrl_tab9": FigureSpec(ACRL_RUNS, "Discrepancy, entropy and reward for four strengths of ACRL",
         Curves(STRENGTHS, CONTROLLED), "acrl Tab. 9"),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
@@ -303,7 +303,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Throughput of rounding against the memory limit and other libraries",
         Custom(benchmarks.draw_quantize, "Dashed: in-place x + 1.")),
     "step_speed": FigureSpec("bench_step",
-        "Time of a training step, its matrix products alone, and other implementations",
+        "Time of a training step, its matrix products level_of, and other implementations",
         Custom(benchmarks.draw_step)),
     "sweep_cost": FigureSpec("bench_sweep",
         "Cost of a sweep against runs, runs per batch, response length and steps",

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.series import Estimate, bands, curves
+from figures.series import Estimate, bands, curves, read_labels
 from figures.style import COLORS, COLUMN, DASHES, MUTED, PAGE, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
@@ -68,8 +68,9 @@ class Curves:
         figure, axes = new_figure(width, self.height, ncols=len(self.panels), squeeze=False)
         found = [curves(results, arms, panel.metric, self.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in found)]
+        styles = arm_styles(shown, read_labels(results))
         for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
-            draw_panel(axis, each, panel, looks(shown))
+            draw_panel(axis, each, panel, styles)
         num = max((curve.shape[1] for each in found for curve in each.values()), default=0)
         legend_above(figure, axes[0], f"Lines: mean of {num} initial policies; bands: 1 standard error")
         if self.mark_best:
@@ -101,38 +102,34 @@ class Forest:
         width = COLUMN if len(self.panels) == 1 else PAGE
         figure, axes = new_figure(width, self.height, ncols=len(self.panels), sharey=True, squeeze=False)
         for axis, (label, estimate) in zip(axes[0], self.panels.items(), strict=True):
-            draw_forest(axis, estimate(results), self.pairs, label)
+            draw_forest(axis, estimate(results), self.pairs, label, read_labels(results))
         if self.row_labels:
             axes[0][0].set_yticks([-row for row in range(len(self.row_labels))], self.row_labels)
         return figure
 
 
 Kind = Curves | Forest | Custom
-"""Kind of a catalog row; `encoding` gives the meaning of lines, bands, dots and bars."""
+"""The kinds of figures; `encoding` explains lines, bands, dots and bars."""
 
 
-def short(arm: str) -> str:
-    """Return the name of an arm without its task: `x` of `task: x`, `kind: x` of `task, kind: x`."""
-    task, _, name = arm.partition(": ")
-    kind = task.partition(", ")[2]
-    return (f"{kind}: {name}" if kind else name) if name else arm
-
-
-def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the color and dashes of each arm."""
-    fixed = {arm: FIXED_LOOKS[short(arm)] for arm in arms if short(arm) in FIXED_LOOKS}
+def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """Return the color, dashes and legend label of each arm."""
+    names = {arm: (labels or {}).get(arm, arm) for arm in arms}
+    fixed = {arm: FIXED_LOOKS[name] for arm, name in names.items() if name in FIXED_LOOKS}
     free = iter([look for look in range(len(COLORS)) if look not in fixed.values()] * len(arms))
     numbers = {arm: fixed[arm] if arm in fixed else next(free) for arm in arms}
-    return {arm: {"color": COLORS[look], "ls": DASHES[look]} for arm, look in numbers.items()}
+    return {
+        arm: {"color": COLORS[look], "ls": DASHES[look], "label": names[arm]} for arm, look in numbers.items()
+    }
 
 
 def draw_panel(axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any]) -> None:
-    """Draw the means and bands of curves [step, initial policy], with `styles` from `looks`."""
+    """Draw the means and bands of curves [step, initial policy], with `styles` from `arm_styles`."""
     means = np.concatenate([[np.nan], *(curve.mean(axis=1) for curve in found.values())])
     low, high = np.nanmin(means, where=means > 0, initial=np.inf), np.nanmax(means, initial=0)
     log = panel.log and high > NARROW * low
     for arm, band in bands(found, log).items():
-        axis.plot(band.index, band["middle"], label=short(arm), **styles[arm])
+        axis.plot(band.index, band["middle"], **styles[arm])
         axis.fill_between(band.index, band["low"], band["high"], color=styles[arm]["color"], alpha=0.18, lw=0)
     axis.set(xlabel="training step", ylabel=panel.label)
     if log:
@@ -145,7 +142,9 @@ def draw_panel(axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mappin
         axis.axhline(panel.reference, color=MUTED, lw=0.8)
 
 
-def draw_forest(axis: Any, ends: Any, pairs: Mapping[str, str], label: str) -> None:
+def draw_forest(
+    axis: Any, ends: Any, pairs: Mapping[str, str], label: str, labels: Mapping[str, str]
+) -> None:
     """Draw arms minus others from equal initial policies, the mean of each arm at the right.
 
     Args:
@@ -153,6 +152,7 @@ def draw_forest(axis: Any, ends: Any, pairs: Mapping[str, str], label: str) -> N
         ends: a number by arm and initial policy.
         pairs: maps each arm to the one that is subtracted; an arm paired with itself is only listed.
         label: of the axis.
+        labels: the label of each arm.
     """
     known = {arm: other for arm, other in pairs.items() if {arm, other} <= set(ends.index.unique("arm"))}
     if not known:
@@ -168,7 +168,7 @@ def draw_forest(axis: Any, ends: Any, pairs: Mapping[str, str], label: str) -> N
         if arm != other:
             _draw_differences(axis, (ends[arm] - ends[other]).dropna(), -row)
     axis.axvline(0, color=MUTED, lw=0.8)
-    axis.set_yticks([-row for row in range(len(known))], [short(arm) for arm in known])
+    axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
     axis.set(ylim=(-len(known) + 0.4, 0.6))
     axis.xaxis.set_major_locator(MaxNLocator(4))
 

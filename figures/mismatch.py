@@ -7,19 +7,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.kinds import Panel, draw_forest, draw_panel, looks, short
-from figures.series import SMOOTH, curves, first_tenth, join_runs, mean_within, pool_tokens
+from figures.kinds import Panel, arm_styles, draw_forest, draw_panel
+from figures.series import SMOOTH, curves, first_tenth, join_runs, mean_within, pool_tokens, read_labels
 from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
-NONE = "long: no correction"
-CONTROL = "long: BF16 control"
+NONE = "chain: no correction"
+CONTROL = "chain: BF16 control"
 ENGINES = {"shared_values": "$\\pi_{infer}$", "shared_values_train": "$\\pi_{train}$"}
 SHARED_VALUES = Panel("", "fraction of uncertain tokens", limits=(0, 1))
 BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
 MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
-ROUNDED = {"long: FP8": "nearest FP8", NONE: "truncation to 2 bits"}
+ROUNDED = {"chain: FP8": "nearest FP8", NONE: "truncation to 2 bits"}
 METRICS = {
     "rms_log_rho": "RMS log $\\rho$",
     "log_ppl_abs_diff": "|sequence log $\\rho$|",
@@ -27,24 +27,18 @@ METRICS = {
     "grad_norm": "gradient norm",
     "reward": "reward",
 }
-# What the names of a kind's arms hold.
 NOISE_KINDS = {
-    "truncation": (" bits, truncated", NONE),
-    "round to nearest": ("long: FP8",),
-    "fixed noise": ("fixed noise",),
-    "fresh noise": ("fresh noise",),
+    "truncation": "Truncation",
+    "round to nearest": "To nearest",
+    "fixed noise": "Fixed noise",
+    "fresh noise": "Fresh noise",
 }
-OTHERS = ("identical engines", "copied log-probs", "on-policy", "on-policy, BF16")
-WITHOUT_MISMATCH = {f"long: {name}": name for name in OTHERS}
-LEVELS = {
-    "Truncation": {NONE: "2 bits", "long: 3 bits, truncated": "3 bits", "long: 4 bits, truncated": "4 bits"},
-    "To nearest": {"long: FP8": "1 bit", "long: FP8, 3 bits": "3 bits"},
-    "Fixed noise": {f"long: fixed noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
-    "Fresh noise": {f"long: fresh noise {scale}": f"scale {scale}" for scale in (1.0, 0.3, 0.1)},
-    "Other arms": WITHOUT_MISMATCH,
+"""The title of each value of the column `noise_kind`."""
+WITHOUT_MISMATCH = {
+    f"chain: {name}": name for name in ("identical engines", "bypass mode", "on-policy", "on-policy, BF16")
 }
 COLLAPSED = 0.8  # of the best reward so far
-REFERENCES = (NONE, "long, MoE: no correction")
+REFERENCES = (NONE, "chain, MoE: no correction")
 FLAGSHIP = {"no correction": 0, "TIS": 1, "GSPO": 2, "BF16 control": -1}
 RARE = 0.01
 GROWTH = {"reward": "reward (fraction of terms)", "response_length": "response length (tokens)"}
@@ -53,10 +47,10 @@ GROWTH = {"reward": "reward (fraction of terms)", "response_length": "response l
 def draw_shared_values(results: Results) -> Figure:
     """Draw the fraction of uncertain tokens whose probability another token has, by engine."""
     figure, axis = new_figure()
-    styles = looks(list(ENGINES.values()))
+    styles = arm_styles(list(ENGINES.values()))
     for column, label in ENGINES.items():
         # One by one, each with its own band: the subject is the shared rise, not the difference.
-        for curve in curves(results, (NONE,), column, "watched").values():
+        for curve in curves(results, (NONE,), column, "diagnostics").values():
             draw_panel(axis, {label: curve}, SHARED_VALUES, styles)
     legend_above(figure, [axis])
     return figure
@@ -64,22 +58,22 @@ def draw_shared_values(results: Results) -> Figure:
 
 def draw_by_probability(results: Results) -> Figure:
     """Draw RMS log rho by bin of the first and the last quarter, and mean rho over steps."""
-    rows = join_runs(results, "bins", ("arm", "start"))
+    rows = join_runs(results, "bins", ("arm", "initial_policy"))
     rows = rows[(rows["arm"] == NONE) & (rows["tokens"] > 0)]
     squares, last = rows.assign(square=rows["rms_log_rho"] ** 2), rows["step"].max()
     periods = {"first": squares["step"] <= last / 4, "last": squares["step"] >= 0.75 * last}
     figure, (spread, drift) = new_figure(PAGE, 2.6, ncols=2)
     for number, (label, period) in enumerate(periods.items()):
-        rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "start")))
+        rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "initial_policy")))
         _draw_bins(spread, rms, 0, **look(number, label=f"{label} quarter"))
     spread.set(ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
     found = {}
     for label, (low, high) in BINS.items():
         inside = rows[(rows["low"] >= low - 1e-6) & (rows["high"] <= high + 1e-6)]
         if len(inside):
-            curve = pool_tokens(inside, "mean_rho", ("step", "start")).unstack("start")
+            curve = pool_tokens(inside, "mean_rho", ("step", "initial_policy")).unstack("initial_policy")
             found[label] = curve.rolling(SMOOTH, min_periods=1, center=True).mean()
-    draw_panel(drift, found, MEAN_RATIO, looks(list(BINS)))
+    draw_panel(drift, found, MEAN_RATIO, arm_styles(list(BINS)))
     for axis in (spread, drift):
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=6.5)
     return figure
@@ -87,11 +81,11 @@ def draw_by_probability(results: Results) -> Figure:
 
 def draw_ratio_by_probability(results: Results) -> Figure:
     """Draw mean rho by bin in the last quarter."""
-    rows = join_runs(results, "bins", ("arm", "start", "steps"))
+    rows = join_runs(results, "bins", ("arm", "initial_policy", "steps"))
     late = rows[(rows["step"] >= 0.75 * rows["steps"]) & (rows["tokens"] > 0)]
     figure, axis = new_figure()
     for number, (arm, label) in enumerate(ROUNDED.items()):
-        ratio = pool_tokens(late[late["arm"] == arm], "mean_rho", ("high", "start"))
+        ratio = pool_tokens(late[late["arm"] == arm], "mean_rho", ("high", "initial_policy"))
         _draw_bins(axis, ratio, 0.1 * number, **look(number, label=label) | {"ls": "none"})
     axis.axhline(1, color=MUTED, lw=0.8)
     axis.set(ylabel="mean $\\rho$ (last quarter)")
@@ -127,21 +121,37 @@ def draw_noise_kinds(results: Results) -> Figure:
     """Draw final reward minus BF16 against the mismatch that each kind of noise injects, and without any."""
     late, level = mean_within(results, "reward"), mean_within(results, "rms_log_rho", period=first_tenth)
     figure, axes = new_figure(PAGE, 2.7, ncols=2)
-    for number, (label, parts) in enumerate(NOISE_KINDS.items()):
-        _draw_levels(axes[0], late, level, parts, look(number, label=label))
+    for number, kind in enumerate(NOISE_KINDS):
+        arms = _select_noise(results, kind)
+        _draw_levels(axes[0], late, level, list(arms), look(number, label=kind))
     axes[0].axhline(0, color=MUTED, lw=0.8)
-    label = f"final reward minus {short(CONTROL)}"
+    label = "final reward minus BF16 control"
     axes[0].set(xlabel="initial RMS log $\\rho$ (nats)", ylabel=label, xscale="log")
     plain_log(axes[0].xaxis)
-    draw_forest(axes[1], late, dict.fromkeys((NONE, *WITHOUT_MISMATCH, CONTROL), CONTROL), label)
+    pairs = dict.fromkeys((NONE, *WITHOUT_MISMATCH, CONTROL), CONTROL)
+    draw_forest(axes[1], late, pairs, label, read_labels(results))
     legend_above(figure, axes)
     return figure
 
 
-def _draw_levels(axis: Any, late: Any, level: Any, parts: Sequence[str], style: Mapping[str, Any]) -> None:
+def _select_noise(results: Results, kind: str) -> dict[str, str]:
+    """Return the arms that differ from no correction in their noise alone, with their levels in words."""
+    runs: Any = results.table("runs")
+    if "noise_kind" not in runs:
+        return {}
+    plain = (runs["objective"] == "grpo") & (runs["old_log_probs"] == "train") & (runs["minibatches"] == 4)
+    chosen = runs[plain & (runs["noise_kind"] == kind) & (runs["arm"] != CONTROL)]
+    levels = dict(zip(chosen["arm"], chosen["noise_level"], strict=True))
+    if kind in ("fixed noise", "fresh noise"):
+        return {arm: f"scale {levels[arm]}" for arm in sorted(levels, key=lambda arm: -levels[arm])}
+    words = {arm: f"{level:g} bit{'' if level == 1 else 's'}" for arm, level in levels.items()}
+    return {arm: words[arm] for arm in sorted(words, key=lambda arm: levels[arm])}
+
+
+def _draw_levels(axis: Any, late: Any, level: Any, arms: Sequence[str], style: Mapping[str, Any]) -> None:
     """Draw differences from the control, with 95% intervals over initial policies, by mean level."""
     present = set(late.index.unique("arm"))
-    arms = [arm for arm in present if CONTROL in present and any(part in arm for part in parts)]
+    arms = [arm for arm in arms if {CONTROL, arm} <= present]
     arms.sort(key=lambda arm: level[arm].mean())
     differences = [(late[arm] - late[CONTROL]).dropna() for arm in arms]
     found = [paired_effect(each, 0.0, each.index) for each in differences if len(each) > 1]
@@ -154,15 +164,17 @@ def _draw_levels(axis: Any, late: Any, level: Any, parts: Sequence[str], style: 
 def draw_survival(results: Results) -> Figure:
     """Draw the fraction of runs whose reward has stayed above 0.8 of its best, by kind and level of noise."""
     rewards = join_runs(results, "chunks", ("arm",))
-    figure, axes = new_figure(PAGE, 3.0, ncols=len(LEVELS), sharey=True)
-    for axis, (kind, levels) in zip(axes, LEVELS.items(), strict=True):
+    groups = {title: _select_noise(results, kind) for kind, title in NOISE_KINDS.items()}
+    groups["Other arms"] = WITHOUT_MISMATCH
+    figure, axes = new_figure(PAGE, 3.0, ncols=len(groups), sharey=True)
+    for axis, (kind, levels) in zip(axes, groups.items(), strict=True):
         arms = {**levels, CONTROL: "BF16"}
-        for arm, style in looks(list(arms)).items():
+        for arm, style in arm_styles(list(arms), read_labels(results)).items():
             own = rewards[rewards["arm"] == arm]
             if len(own):
                 table = own.pivot_table(index="step", columns="run", values="reward")
                 label = f"{arms[arm]} ({table.shape[1]})"
-                axis.step(table.index, _survivors(table), where="post", label=label, **style)
+                axis.step(table.index, _survivors(table), where="post", **style | {"label": label})
         axis.set(title=kind, xlabel="training step", ylim=(0, 1.03))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
@@ -183,7 +195,8 @@ def draw_leaderboard(results: Results) -> Figure:
     order = reward.groupby("arm").mean().sort_values(ascending=False).index.tolist()
     reference = next(arm for arm in REFERENCES if arm in order)
     figure, (left, right) = new_figure(PAGE, 0.21 * len(order) + 1, ncols=2, sharey=True)
-    draw_forest(left, reward, dict.fromkeys(order, reference), "final reward minus no correction")
+    pairs = dict.fromkeys(order, reference)
+    draw_forest(left, reward, pairs, "final reward minus no correction", read_labels(results))
     for row, arm in enumerate(order):
         values = mismatch[arm]
         right.plot(values, [-row] * len(values), "o", color=COLORS[0], ms=3, alpha=0.5, mew=0)

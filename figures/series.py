@@ -21,6 +21,12 @@ Estimate = Callable[[Results], Any]
 """Map results to a series of numbers, indexed by arm and initial policy."""
 
 
+def read_labels(results: Results) -> dict[str, str]:
+    """Return the label of each arm; its name if the table has no labels."""
+    runs: Any = results.table("runs")
+    return dict(zip(runs["arm"], runs.get("label", runs["arm"]), strict=True))
+
+
 def join_runs(results: Results, table: str, columns: Sequence[str]) -> Any:
     """Return `table` with the named columns of `runs`, sorted by run and step."""
     runs: Any = results.table("runs")[["run", *columns]]
@@ -45,16 +51,16 @@ def mean_within(
 
     Empty if `table` lacks the metric, as in smoke mode.
     """
-    rows = join_runs(results, table, ("arm", "start", "steps")).reindex(
-        columns=["run", "arm", "start", "steps", "step", metric]
+    rows = join_runs(results, table, ("arm", "initial_policy", "steps")).reindex(
+        columns=["run", "arm", "initial_policy", "steps", "step", metric]
     )
     return average_seeds(rows[period(rows)], metric)
 
 
 def average_seeds(rows: Any, metric: str) -> Any:
     """Return the mean of a metric by arm and initial policy; each run counts once."""
-    by_run = rows.groupby(["arm", "start", "run"])[metric].mean()
-    return by_run.groupby(["arm", "start"]).mean()
+    by_run = rows.groupby(["arm", "initial_policy", "run"])[metric].mean()
+    return by_run.groupby(["arm", "initial_policy"]).mean()
 
 
 def final(metric: str, table: str = "chunks") -> Estimate:
@@ -66,10 +72,12 @@ def best(metric: str) -> Estimate:
     """Estimate the largest mean of a metric over 5 consecutive chunks."""
 
     def estimate(results: Results) -> Any:
-        rows = join_runs(results, "chunks", ("arm", "start"))
+        rows = join_runs(results, "chunks", ("arm", "initial_policy"))
         smooth = rows.groupby("run")[metric].rolling(SMOOTH, min_periods=1).mean()
         rows = rows.assign(best=smooth.to_numpy())
-        return average_seeds(rows.groupby(["arm", "start", "run"], as_index=False)["best"].max(), "best")
+        return average_seeds(
+            rows.groupby(["arm", "initial_policy", "run"], as_index=False)["best"].max(), "best"
+        )
 
     return estimate
 
@@ -88,8 +96,10 @@ def steps_to_gain(gain: float) -> Estimate:
         return float(reached.min() if len(reached) else curve["step"].max()) + CHUNK
 
     def estimate(results: Results) -> Any:
-        runs = join_runs(results, "chunks", ("arm", "start")).groupby(["arm", "start", "run"])
-        return runs[["step", "reward"]].apply(count_steps).groupby(["arm", "start"]).mean()
+        runs = join_runs(results, "chunks", ("arm", "initial_policy")).groupby(
+            ["arm", "initial_policy", "run"]
+        )
+        return runs[["step", "reward"]].apply(count_steps).groupby(["arm", "initial_policy"]).mean()
 
     return estimate
 
@@ -99,10 +109,12 @@ def curves(results: Results, arms: Sequence[str], metric: str, table: str = "chu
 
     `chunks` are smoothed over 5 of them. An arm without the metric has no curve.
     """
-    rows = join_runs(results, table, ("arm", "start")).reindex(columns=["arm", "start", "step", metric])
+    rows = join_runs(results, table, ("arm", "initial_policy")).reindex(
+        columns=["arm", "initial_policy", "step", metric]
+    )
     found: dict[str, Any] = {}
     for arm, own in rows.dropna().groupby("arm"):
-        curve = own.pivot_table(index="step", columns="start", values=metric)
+        curve = own.pivot_table(index="step", columns="initial_policy", values=metric)
         smooth = curve.rolling(SMOOTH, min_periods=1, center=True).mean()
         found[str(arm)] = smooth if table == "chunks" else curve
     found = {arm: found[arm] for arm in arms if arm in found}
@@ -121,11 +133,11 @@ def bands(found: Mapping[str, Any], log: bool) -> dict[str, Any]:
     """
     if not found:
         return {}
-    joint: Any = pd.concat(found, axis=1, names=["arm", "start"])
+    joint: Any = pd.concat(found, axis=1, names=["arm", "initial_policy"])
     geometric = log and (joint.min(axis=None) > 0)
     if geometric:
         joint = np.log(joint)
-    by_start = joint.T.groupby(level="start").mean().T
+    by_start = joint.T.groupby(level="initial_policy").mean().T
     arms = (joint.T.groupby(level="arm").count() > 0).sum()
     common = by_start.sub(by_start.mean(axis=1), axis=0)
     factor = np.sqrt(arms / (arms - 1).where(arms > 1))

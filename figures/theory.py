@@ -95,7 +95,7 @@ def draw_recent_corrections(results: Results) -> Figure:
     length = int(recent.length.max())
     old = results.table("moments")
     table = pd.concat([old[old.length == length], recent[recent.length == length]])
-    names = {name: CORRECTIONS.get(name, name) for name in [*CORRECTIONS, *dict.fromkeys(recent.correction)]}
+    names = CORRECTIONS | {str(name): str(name) for name in dict.fromkeys(recent.correction)}
     figure, axes = new_figure(PAGE, 6.4, nrows=2, ncols=3, height_ratios=(2, 1))
     for axis, (column, title) in zip(axes[0], MOMENTS.items(), strict=True):
         _draw_moment(axis, table, column, names)
@@ -103,7 +103,7 @@ def draw_recent_corrections(results: Results) -> Figure:
         axis.axhline(len(CORRECTIONS) - 0.5, color=MUTED, linewidth=0.8)
     axes[0, 0].set_yticks(range(len(names)), list(names.values()), fontsize=6)
     axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
-    axes[0, 2].legend(loc="lower left", fontsize=6, frameon=True, framealpha=0.9)
+    axes[0, 1].legend(loc="lower left", fontsize=6, frameon=True, framealpha=0.9)
     axes[0, 1].set(xlabel="std of one group / |gradient|")
     axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
     for axis, family in zip(axes[1], dict.fromkeys(masked.family), strict=True):

@@ -152,11 +152,15 @@ for name, found in qualities(pair, random_rewards(space, 0), 8, corrections=chos
 # %%
 results = Results(committed_results("leaderboard"))
 runs, chunks = results.table("runs"), results.table("chunks")
-late = chunks.merge(runs[["run", "arm", "start"]], on="run").query("step >= 150")
-late["arm"] = late["arm"].str.removeprefix("long: ")
-by_arm = late.groupby(["arm", "start"])[["reward", "rms_log_rho"]].mean().groupby("arm").agg(["mean", "sem"])
+late = chunks.merge(runs[["run", "label", "initial_policy"]], on="run").query("step >= 150")
+by_label = (
+    late.groupby(["label", "initial_policy"])[["reward", "rms_log_rho"]]
+    .mean()
+    .groupby("label")
+    .agg(["mean", "sem"])
+)
 arms = ["no correction", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "GSPO", "zero mismatch"]
-by_arm.loc[[*arms, "BF16 control"]].round(2)
+by_label.loc[[*arms, "BF16 control"]].round(2)
 
 # %% [markdown]
 # Without a correction the run collapses. Token TIS keeps some of the reward, weights of whole sequences

@@ -100,8 +100,8 @@ sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "toke
 # %%
 open_shop()  # makes `experiments` importable, also where only the wheel is installed
 
-from experiments.attribution_ladder import subject
-from experiments.dynamics_study.runs import SMOKE as SMALL
+from experiments.measurements.attribution_ladder import subject
+from experiments.studies.runs import SMOKE as SMALL
 from simlab.studies.explain import explain
 
 if SMOKE:

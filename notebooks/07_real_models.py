@@ -113,7 +113,8 @@ def predict(engine):
 candidates = get_catalog_emulations(("f32", "bf16") if SMOKE else ("f32", "bf16", "vllm-bf16", "fp16"))
 fits = calibrate(logp_train, logp_infer, mask, predict, candidates, resamples=20 if SMOKE else 200)
 for fit in fits:
-    print(f"{fit.emulation:10} {fit.distance:6.2f} [{fit.low:.2f}, {fit.high:.2f}] {fit.verdict}: {fit.note}")
+    interval = f"[{fit.ci_low:.2f}, {fit.ci_high:.2f}]"
+    print(f"{fit.emulation:10} {fit.distance:6.2f} {interval} {fit.verdict}: {fit.note}")
 
 # %%
 best = predict(candidates[fits[0].emulation].engine)

@@ -27,8 +27,8 @@ from simlab.core.paths import open_shop
 
 open_shop()  # makes `experiments` importable, also where only the wheel is installed
 
-from experiments.softmax_study import real
-from experiments.which_card_study.factors import between, shapley, with_adder_bits
+from experiments.measurements.gpu_pairs.factors import between, shapley, with_adder_bits
+from experiments.measurements.softmax import real
 from simlab.engines import ENGINES, matmul
 from simlab.engines.kernel_order import Promoted
 from simlab.engines.tensor_core import TENSOR_CORES

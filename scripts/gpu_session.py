@@ -13,27 +13,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from experiments import campaign, real_card
+from experiments.arms import ARMS, BF16, CHAIN_CLIP, NEAREST_BITS, NONE, chain_arm, moe_arm
 from experiments.benchmarks import device_speed
-from experiments.campaign import ARMS
-from experiments.dynamics_study.runs import Place, first_discrepancies, places, tabled, with_reference
-from experiments.regime import BASE
-from experiments.studies import leaderboard, leaderboard_experts
+from experiments.measurements import local_gpu
+from experiments.regimes import BASE
+from experiments.studies import leaderboard
+from experiments.studies.runs import RunSpec, build_tables, first_discrepancies, run_specs, with_reference
 from simlab.core.experiment import Experiment, Run, execute
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.result import SweepResult
 
 SEEDS = (0, 1)
-WIDTH, BENCH_SECONDS = 64, 480.0
+RUNS_PER_BATCH, BENCH_SECONDS = 64, 480.0
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 LONG_STEPS = 4000
 OBJECTIVES = {
     "no correction": {"name": "grpo"},
     "token TIS": {"name": "grpo+tis", "correction_clip": 2.0},
     "sequence MIS": {"name": "grpo+seq_mis", "correction_clip": 2.0},
-    "GSPO": {"name": "gspo", **campaign.LONG_CLIP},
+    "GSPO": {"name": "gspo", **CHAIN_CLIP},
 }
 """No remedy and the headline ones, over nearest E4M3 with its three mantissa bits and over BF16."""
 
@@ -46,15 +47,15 @@ class Session:
     workers: int
     smoke: bool
 
-    def run_places(self, wanted: Sequence[Place], name: str) -> SweepResult:
+    def run_places(self, wanted: Sequence[RunSpec], name: str) -> SweepResult:
         """Run `wanted` into the result cache that all sweeps of the session share."""
         points = Grid(tuple(Point(place.changes, place.arm) for place in wanted))
         return sweep(
             BASE,
             points,
-            self.out / "campaign",
+            self.out / "cache",
             name=name,
-            width=WIDTH,
+            width=RUNS_PER_BATCH,
             workers=self.workers,
             yes=True,
             checkpoint_seconds=20.0,
@@ -65,31 +66,33 @@ def leaderboards(session: Session) -> None:
     """Run every arm of both leaderboards, then write each experiment's tables from the result cache."""
     arms = [
         contest.named(arm)
-        for contest in (leaderboard.DENSE, leaderboard_experts.EXPERTS)
-        for arm in (campaign.NONE, campaign.BF16, *contest.remedies)
+        for contest in (leaderboard.DENSE, leaderboard.MOE)
+        for arm in (NONE, BF16, *contest.remedies)
     ]
     arms = arms[:1] if session.smoke else arms
     plain = [arm for arm in arms if ARMS[arm].x_factor is None]
     referred = [arm for arm in arms if arm not in plain]
-    wanted = [place for arm in plain for seed in SEEDS for place in places(arm, seed, session.smoke)]
+    wanted = [place for arm in plain for seed in SEEDS for place in run_specs(arm, seed, session.smoke)]
     session.run_places(wanted, "leaderboards")
     for seed in SEEDS:
-        sources = [place for arm in referred for place in places(ARMS[arm].x_from, seed, session.smoke)]
+        sources = [place for arm in referred for place in run_specs(ARMS[arm].x_from, seed, session.smoke)]
         if not sources:
             continue
         done = session.run_places(sources, "references")
-        runs = done.runs().assign(arm=[p.arm for p in sources], start=[p.start for p in sources])
+        runs: Any = done.runs().assign(
+            arm=[p.arm for p in sources], start=[p.initial_policy for p in sources]
+        )
         first = first_discrepancies(runs, done.steps())
         later = [
-            with_reference(place, first) for arm in referred for place in places(arm, seed, session.smoke)
+            with_reference(place, first) for arm in referred for place in run_specs(arm, seed, session.smoke)
         ]
         session.run_places(later, "referred")
     if not session.smoke:
-        for experiment in (leaderboard.EXPERIMENT, leaderboard_experts.EXPERIMENT):
+        for experiment in (leaderboard.EXPERIMENT, leaderboard.MOE_EXPERIMENT):
             execute(experiment, session.out / experiment.name)
 
 
-def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[Place]:
+def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[RunSpec]:
     """Return the runs of one kind of model over `steps`: engines by objectives by initial policies."""
     return [
         replace(
@@ -97,8 +100,8 @@ def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[Pl
             arm=f"{place.arm}, {title}",
             changes={**place.changes, "objective": objective} | ({} if smoke else {"steps": steps}),
         )
-        for engine in (campaign.NEAREST_BITS[3], campaign.BF16)[: 1 if smoke else None]
-        for place in places(named(engine), SEEDS[0], smoke)
+        for engine in (NEAREST_BITS[3], BF16)[: 1 if smoke else None]
+        for place in run_specs(named(engine), SEEDS[0], smoke)
         for title, objective in OBJECTIVES.items()
     ]
 
@@ -107,14 +110,15 @@ def long_arms(session: Session) -> None:
     """Run nearest E4M3 and BF16, without a remedy and with the headline ones, over 4000 steps."""
 
     def run(run: Run) -> None:
-        kinds = (campaign.long,) if run.smoke else (campaign.long, campaign.experts)
+        kinds = (chain_arm,) if run.smoke else (chain_arm, moe_arm)
         wanted = [place for named in kinds for place in long_places(named, LONG_STEPS, run.smoke)]
         done = session.run_places(wanted, run.name)
-        runs = done.runs()[["run", "seed", "status", "steps_made", "steps"]]
-        runs["arm"], runs["start"] = [p.arm for p in wanted], [p.start for p in wanted]
+        runs: Any = done.runs()[["run", "seed", "status", "steps_made", "steps"]]
+        runs = runs.rename(columns={"steps_made": "steps_completed"})
+        runs["arm"], runs["initial_policy"] = [p.arm for p in wanted], [p.initial_policy for p in wanted]
         run.seeds(SEEDS[:1])
         run.configure(base=BASE, arms={place.arm: dict(place.changes) for place in wanted})
-        tables = tabled({"runs": runs, "steps": done.steps(), "vectors": done.vectors()})
+        tables = build_tables({"runs": runs, "steps": done.steps(), "vectors": done.vectors()})
         for name in tables.table_names:
             run.table(name, tables.table(name))
 
@@ -150,7 +154,7 @@ def _measure_widths(widths: Sequence[int], out: Path, smoke: bool) -> None:
 
 def compare_card(session: Session) -> None:
     """Compare the GPU's own matrix products with the models of tensor cores."""
-    execute(real_card.EXPERIMENT, session.out / "real_card", session.smoke)
+    execute(local_gpu.EXPERIMENT, session.out / "real_card", session.smoke)
 
 
 PIECES = {

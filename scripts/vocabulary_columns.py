@@ -32,7 +32,9 @@ def milliseconds(program: Callable[..., Any], *arguments: Any) -> tuple[float, f
         start = time.perf_counter()
         jax.block_until_ready(compiled(*arguments))
         times.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(times)), compiled.memory_analysis().temp_size_in_bytes / 1e6
+    memory = compiled.memory_analysis()
+    assert memory is not None, "this backend reports no memory of a program"
+    return float(np.median(times)), memory.temp_size_in_bytes / 1e6
 
 
 def batch_of(vocabulary: int) -> TokenBatch:

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from simlab.core.plugins import import_module
+from simlab.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from simlab.sweeps import RunConfig, SweepResult, grid, listed, load, sampled, seeds_needed, sweep
 
-__version__ = "0.2.0"
 __all__ = ["RunConfig", "SweepResult", "grid", "listed", "load", "sampled", "seeds_needed", "sweep"]
 
 

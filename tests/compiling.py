@@ -24,7 +24,8 @@ QUICK: dict[str, Any] = {
 if jax.__version_info__ < (0, 11):  # later ones have one emitter only
     QUICK["xla_cpu_use_fusion_emitters"] = False
 
-_options_of_jax = compiler.get_compile_options
+# Where a later JAX has it elsewhere, all programs are compiled as in a run.
+_options_of_jax: Any = getattr(compiler, "get_compile_options", None)
 _is_quick = False
 
 
@@ -34,9 +35,9 @@ def _quick_options(*arguments: Any, env_options_overrides: dict | None = None, *
 
 
 def compile_quickly(quick: bool) -> None:
-    """Compile with `QUICK` from now on, or as everybody does. JAX has no public option for all programs."""
+    """Compile with `QUICK` from now on, or as in a run. JAX has no public option for all programs."""
     global _is_quick
-    if quick != _is_quick:
+    if quick != _is_quick and _options_of_jax is not None:
         jax.clear_caches()
         compiler.get_compile_options = _quick_options if quick else _options_of_jax
         _is_quick = quick

@@ -1,12 +1,24 @@
-"""Strict JAX, one Hypothesis profile, no time limits, programs kept and compiled as their tests need."""
+"""Strict JAX, checked shapes, one Hypothesis profile, programs kept and compiled as their tests need."""
 
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
 
 from tests.compiling import compile_quickly, jax
+
+# Not the modules that check shapes themselves and name what is wrong (`objectives.batch`, `engines.matmul`),
+# nor those whose functions are part of a compiled function's name (the rest of `objectives`).
+CHECKED = [
+    "simlab.metrics",
+    "simlab.models",
+    "simlab.rollout",
+    *(f"simlab.engines.{name}" for name in ("attention", "norm", "router", "softmax")),
+    *(f"simlab.training.{name}" for name in ("critic", "curvature", "evaluation", "measure", "staleness")),
+]
+install_import_hook(CHECKED, "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -17,11 +29,22 @@ settings.register_profile(
 )
 settings.load_profile("simlab")
 
-COMPILED_AS_FOR_A_RUN = ("contracts", "core", "engines", "engines_real", "formats", "models", "rollout")
-"""Folders whose tests promise bits of a run, so that its compiler options are under test, too."""
+COMPILED_QUICKLY = ("contracts/test_training.py", "models", "objectives", "rollout", "training")
+"""Folders and files whose tests compare no bits with those of another process.
+
+A test there that promises bits of a run calls `compile_quickly(False)` first.
+"""
 
 MEMORY_LIMIT = 1.5e9
 """Bytes of a worker above which it drops its programs between two files."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _choose_compiler_options(request):
+    compile_quickly(_is_quick(request))
+    yield
+    if _resident_bytes() > MEMORY_LIMIT:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +53,12 @@ def _forget_programs(request):
     yield
     if request.node.get_closest_marker("slow"):
         jax.clear_caches()
+    compile_quickly(_is_quick(request))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _choose_compiler_options(request):
-    compile_quickly(request.path.relative_to(Path(__file__).parent).parts[0] not in COMPILED_AS_FOR_A_RUN)
-    yield
-    if _resident_bytes() > MEMORY_LIMIT:
-        jax.clear_caches()
+def _is_quick(request) -> bool:
+    path = request.path.relative_to(Path(__file__).parent)
+    return any(path.is_relative_to(folder) for folder in COMPILED_QUICKLY)
 
 
 def _resident_bytes() -> int:

@@ -1,9 +1,11 @@
 """The parts of the documentation site; `make docs` builds it and checks every link."""
 
+import re
+
 import nbformat
 import pytest
 
-from scripts.site.build import configuration, with_formulas
+from scripts.site.build import ROOT, configuration, with_formulas
 from scripts.site.claims import claim_pages
 from scripts.site.links import broken_links, rewrite_links
 from scripts.site.notebooks import page
@@ -91,6 +93,11 @@ def test_notebook_page_shows_outputs_without_terminal_codes(tmp_path):
     assert "![Output of the cell above](nb-1-1.png)" in text
     assert (tmp_path / "nb-1-1.png").read_bytes() == b"hi"
     assert "<Figure>" not in text
+
+
+def test_navigation_names_every_page_of_docs():
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= set(re.findall(r'"(\w+\.md)"', (ROOT / "docs" / "site.toml").read_text()))
 
 
 def test_configuration_lists_generated_pages_and_drops_empty_folders(tmp_path, monkeypatch):

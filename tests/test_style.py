@@ -31,6 +31,14 @@ TESTS = (
     "tests/test_style.py",
 )
 COMMANDS = tuple(f"simlab/cli/{name}.py" for name in ("bench", "calibrate", "explain", "probe", "theory"))
+DOCSTRINGS_ONLY = (
+    "simlab/cli",
+    "simlab/engines",
+    "simlab/models",
+    "tests/cli",
+    "tests/models",
+    "tests/rollout",
+)
 
 PARTICIPLES = (
     "been begun drawn found given gone heard held kept known laid left made said seen shown told taught"
@@ -89,7 +97,7 @@ def test_modules_have_telling_unique_names():
     assert not {name: paths for name, paths in modules.items() if len(paths) > 1 and name not in allowed}
 
 
-@pytest.mark.parametrize("package", LIBRARY + COMMANDS + TESTS)
+@pytest.mark.parametrize("package", LIBRARY + DOCSTRINGS_ONLY + TESTS)
 def test_docstrings_start_with_a_verb_or_noun(package):
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     wrong = [
@@ -119,7 +127,7 @@ def test_names_of_tests_have_at_most_60_characters(package):
     assert not [name for name in names if name.startswith("test_") and len(name) > MAX_TEST_NAME]
 
 
-@pytest.mark.parametrize("package", LIBRARY + COMMANDS)
+@pytest.mark.parametrize("package", [*LIBRARY, "simlab/cli", "examples"])
 def test_no_private_words(package):
     wrong = [
         f"{path}:{number}: {line.strip()}"

@@ -1,4 +1,4 @@
-"""What a device gives the flagship's runs side by side, beside its roofline measured in the same run.
+"""Measure how many flagship runs a device makes at once, against its roofline measured in the same run.
 
 Operations and bytes are those of the matrix products (`step_floor`), each reading its operands and writing
 its result once; what emulation, norms and sampling add counts as time lost, and operands that stay in a cache
@@ -7,7 +7,7 @@ may beat the memory that the ceiling is measured in.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import step_floor
-from experiments.benchmarks.quantize_throughput import InPlace
+from experiments.benchmarks.quantize_speed import InPlace
 from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import LONG, SLICES, SMALL, WIDTH, processes
-from experiments.regime import BASE
+from experiments.benchmarks.timing import least_seconds
+from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
@@ -63,19 +64,8 @@ def default_widths() -> tuple[int, ...]:
     return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 4, 16, 64, 256, 1024)
 
 
-def least_seconds(call: Callable[[], Any], budget: float, at_least: int = 3) -> float:
-    """Return the least time of a call that has been made once before."""
-    call()
-    found: list[float] = []
-    while len(found) < at_least or sum(found) < budget:
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
-def ceilings(smoke: bool) -> tuple[Ceilings, list[dict[str, Any]]]:
-    """Measure what the device can do, and the quantizer beside its copy."""
+def ceilings(smoke: bool) -> tuple[Ceilings, float]:
+    """Return what the device can do, and the speed of the quantizer relative to a copy in place."""
     cpu = jax.default_backend() == "cpu"
     side, elements = (128, 2**16) if smoke else (1024, 2**24) if cpu else (8192, 2**28)
     budget = 0.01 if smoke else 0.5
@@ -86,16 +76,10 @@ def ceilings(smoke: bool) -> tuple[Ceilings, list[dict[str, Any]]]:
     copy = least_seconds(InPlace(lambda v: v + 1, x), budget)
     rounding = InPlace(lambda v, fmt: quantize(v, fmt), x, FORMATS["e4m3fn"])
     quantizer = least_seconds(rounding, budget)
-    found = Ceilings(2 * side**3 / product, 8 * elements / copy)
-    rows = [
-        {"quantity": "float32 product, operations/s", "value": found.operations},
-        {"quantity": "copy in place, bytes/s", "value": found.bytes},
-        {"quantity": "quantizer / copy", "value": copy / quantizer},
-    ]
-    return found, rows
+    return Ceilings(2 * side**3 / product, 8 * elements / copy), copy / quantizer
 
 
-def lanes(config: Any, width: int) -> list[Lane]:
+def build_batch(config: Any, width: int) -> list[Lane]:
     """Return the run of `config` under `width` seeds."""
     recipe = swept_recipe(config)
     params = init_params(jax.random.key(0), recipe.model)
@@ -105,7 +89,7 @@ def lanes(config: Any, width: int) -> list[Lane]:
 def stage_seconds(config: Any, width: int, smoke: bool) -> tuple[dict[str, float], float]:
     """Return seconds of each stage of one step of `width` runs side by side, and seconds to compile."""
     start = time.perf_counter()
-    recipe, state = stacked(lanes(config, width), width)
+    recipe, state = stacked(build_batch(config, width), width)
     options = {"xla_backend_optimization_level": 0} if smoke else one_order()
     compiled = partial(jax.jit, compiler_options=options)
     sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
@@ -171,7 +155,7 @@ def stopped(width: int, why: str) -> dict[str, Any]:
 
 
 def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Measure width after width until memory, or the time that the next would take, says stop."""
+    """Measure increasing widths until memory or the time limit is exhausted."""
     widths = sorted(widths or ((2,) if run.smoke else default_widths()))
     if widths[0] < 1:
         raise ValueError(f"width {widths[0]}; allowed: an integer >= 1")
@@ -179,8 +163,13 @@ def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float 
     config = run_config({**BASE, "objective": "grpo+tis", "steps": STEPS} | (SMALL if run.smoke else {}))
     run.configure(config=config.as_dict(), widths=list(widths), limit_seconds=limit_seconds)
     began = time.perf_counter()
-    limit, found = ceilings(run.smoke)
-    run.table("ceilings", found)
+    limit, quantizer = ceilings(run.smoke)
+    quantities = {
+        "float32 product, operations/s": limit.operations,
+        "copy in place, bytes/s": limit.bytes,
+        "quantizer / copy": quantizer,
+    }
+    run.table("ceilings", [{"quantity": name, "value": value} for name, value in quantities.items()])
     rows: list[dict[str, Any]] = []
     for width in run.track(widths, "widths"):
         if rows and time.perf_counter() - began + _expected(rows, width) > limit_seconds:
@@ -197,7 +186,7 @@ def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float 
     run.table("widths", rows)
     if jax.default_backend() == "cpu" and not run.smoke:
         run.table("processes", _processes())
-    run.table("verdicts", judge(rows, found))
+    run.table("verdicts", judge(rows, quantizer))
 
 
 def _expected(rows: list[dict[str, Any]], width: int) -> float:
@@ -213,11 +202,10 @@ def _processes() -> list[dict[str, Any]]:
     return [row | {"run_steps_per_s": WIDTH * SLICES * LONG / row["seconds"]} for row in rows]
 
 
-def judge(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rules of decision with the measured numbers."""
+def judge(rows: list[dict[str, Any]], quantizer: float) -> list[dict[str, Any]]:
+    """Return the decision rules with the measured numbers."""
     times = {(row["width"], row["stage"]): row["ms"] for row in rows if row["status"] == MEASURED}
     widest = max(width for width, _ in times)
-    quantizer = next(row["value"] for row in found if row["quantity"].startswith("quantizer"))
     shared = times[widest, "rollout"] / times[widest, "updates"]
     return [
         {"rule": "quantizer / copy", "value": quantizer, "bound": QUANTIZER, "holds": quantizer >= QUANTIZER},

@@ -24,7 +24,7 @@ LISTS = ("logp_train", "logp_infer", "ids", "advantages")
 
 
 def dumps(steps: int) -> Iterator[tuple[int, TokenLog]]:
-    """One honest FP8 log per step, as large and with the columns that the verl plug-in's dumps have."""
+    """Yield one FP8 log without a fault per step, of the size and columns of the verl plug-in's dumps."""
     for step in range(steps):
         log = generate_log("no_fault", 0, step, noise=0.5, sequences=SEQUENCES, length=LONGEST, steps=1)
         here = np.full(log.num_sequences, step)
@@ -81,7 +81,9 @@ def run(run: Run) -> None:
                 seconds = np.median([timed(Path(folder)) for _ in range(calls)], axis=0)
         wall, cpu = map(float, seconds)
         rows.append({"format": name, "tokens": tokens, "wall_seconds": wall, "cpu_seconds": cpu})
-        run.say(f"{name}: {tokens:,} tokens in {wall:.1f} s, {cpu:.1f} s of CPU (at most {LIMIT:g} wanted)")
+        run.report(
+            f"{name}: {tokens:,} tokens in {wall:.1f} s, {cpu:.1f} s of CPU (at most {LIMIT:g} wanted)"
+        )
     run.table("diagnose", rows)
 
 

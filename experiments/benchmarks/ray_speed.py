@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks.sweep_cost import SMALL, SWEEP
-from experiments.regime import BASE
+from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import shop_root
 from simlab.serving.open_engine import find_interpreter
@@ -109,7 +109,7 @@ def run(run: Run) -> None:
     ]
     run.table("executors", rows)
     for row in rows:
-        run.say(f"{row['executor']}: {row['run_steps_per_s']:.1f} run-steps/s")
+        run.report(f"{row['executor']}: {row['run_steps_per_s']:.1f} run-steps/s")
 
 
 EXPERIMENT = Experiment(

@@ -333,7 +333,7 @@ def run(run: Run) -> None:
         wanted = (
             f"at least {LIMITS[name]}" if name.startswith(("pytorch", "trl")) else f"at most {LIMITS[name]}"
         )
-        run.say(f"{name}: {ratio:.2f} ({wanted} wanted)")
+        run.report(f"{name}: {ratio:.2f} ({wanted} wanted)")
     wrong = [row["quantity"] for row in agreed if not row["difference"] <= row["bound"]]
     if wrong:
         raise RuntimeError(f"the twin computes something else: {'; '.join(wrong)}")

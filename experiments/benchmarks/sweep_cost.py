@@ -43,7 +43,7 @@ SMALL = {
     "minibatches": 1,
 }
 WIDTH = 4
-# Enough of both that a second process earns what it costs to start.
+# Enough of both that a second process gains more than its start costs.
 SLICES, LONG = 4, 200
 
 # A process of its own, from its start to the end of its first step.
@@ -78,7 +78,7 @@ def run(run: Run) -> None:
     run.table("cost", rows)
     run.table("fits", [fit(axis, rows) for axis in axes])
     with run.phase("starts"):
-        run.table("starts", starts(base | {"steps": 1}))
+        run.table("starts", time_starts(base | {"steps": 1}))
     with run.phase("processes"):
         run.table("processes", processes(base | {"steps": 10 if run.smoke else LONG}, width, SLICES))
 
@@ -92,9 +92,9 @@ def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, f
         changes = {"steps": value}
     width, runs = (value, value) if axis == "width" else (width, value if axis == "runs" else width)
     config = run_config(base, changes)
-    lane = lane_of(PlannedRun("", config, ""), Store(Path()))
-    compile_seconds = compiled(stacked([lane], width), config.steps).seconds
-    seconds = min(_seconds(lane, width, config.steps, runs) for _ in range(3))
+    member = lane_of(PlannedRun("", config, ""), Store(Path()))
+    compile_seconds = compiled(stacked([member], width), config.steps).seconds
+    seconds = min(_seconds(member, width, config.steps, runs) for _ in range(3))
     return {
         "compile_s": compile_seconds,
         "seconds": seconds,
@@ -103,10 +103,10 @@ def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, f
     }
 
 
-def _seconds(lane: Any, width: int, steps: int, runs: int) -> float:
+def _seconds(member: Any, width: int, steps: int, runs: int) -> float:
     start = time.perf_counter()
     for _ in range(-(-runs // width)):
-        segment([lane] * width, width, steps, math.inf, lambda _: None)
+        segment([member] * width, width, steps, math.inf, lambda _: None)
     return time.perf_counter() - start
 
 
@@ -119,7 +119,7 @@ def fit(axis: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"axis": axis, "exponent": float(exponent), "factor": float(np.exp(offset)), "worst_ratio": off}
 
 
-def starts(base: dict[str, Any]) -> list[dict[str, Any]]:
+def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
     """Seconds from the start of a process to the end of its first step, without and with kept programs."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:

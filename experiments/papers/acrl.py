@@ -12,31 +12,43 @@ from math import log
 import numpy as np
 import pandas as pd
 
-from experiments import campaign
-from experiments.campaign import DAPO, DAPO_ACRL, LEVELS, PPO, PPO_ACRL, experts, long
-from experiments.dynamics_study.cost import acrl_share
-from experiments.dynamics_study.runs import Frames, collect
-from experiments.dynamics_study.stages import collect_evidence, training_experiment
-from experiments.dynamics_study.studies import watching
-from experiments.dynamics_study.variants import KL, MOVING, PENALIZED, PENALTY, SQUARED, VARIANTS, varied
+from experiments import arms
+from experiments.arms import (
+    DAPO,
+    DAPO_ACRL,
+    KL,
+    LEVELS,
+    MOVING,
+    PENALIZED,
+    PPO,
+    PPO_ACRL,
+    SQUARED,
+    VARIANTS,
+    chain_arm,
+    moe_arm,
+)  # fmt: skip
+from experiments.benchmarks.acrl_overhead import acrl_share
 from experiments.papers.shared import (
     FIVE_ANSWERS,
     FIVE_PERCENT,
     ONE_CENTINAT,
     THREE_ANSWERS,
     TWO_ANSWERS,
-    identity,
+    claim_makers,
+    trial,
 )
+from experiments.studies.acrl_variants import PENALTY, run_variants
+from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.runs import Frames, run_arms
+from experiments.studies.stages import collect_evidence, training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.records import (
-    Claim,
     Evidence,
-    Trial,
-    alone,
     exact,
     manipulation,
+    mean_of,
     minus,
     primary,
     secondary,
@@ -45,17 +57,17 @@ from simlab.studies.records import (
 from simlab.studies.statistics import Interval, decide
 from simlab.theory.checks import acrl_checks as checks
 
-PAPER = "acrl"
+dynamics, measurement, identity = claim_makers("acrl")
 
 # Arms.
-NONE, BF16, SEQ_MIS = long(campaign.NONE), long(campaign.BF16), long(campaign.SEQ_MIS)
-TIS5, ACRL = long(campaign.TIS5), long(campaign.ACRL)
-FP8, FP8_TIS = long(campaign.FP8), long(campaign.FP8_TIS)
-FP8_MIS, FP8_ACRL = long(campaign.FP8_MIS), long(campaign.FP8_ACRL)
-GAMMAS = {gamma: long(name) for gamma, name in campaign.GAMMAS.items()}
-X_LOW, _, X_HIGH = map(long, campaign.REFERENCES.values())
-PAIRS = {NONE: ACRL, long(PPO): long(PPO_ACRL), long(DAPO): long(DAPO_ACRL)}
-MOE, MOE_ACRL = experts(campaign.NONE), experts(campaign.ACRL)
+NONE, BF16, SEQ_MIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.SEQ_MIS)
+TIS5, ACRL = chain_arm(arms.TIS5), chain_arm(arms.ACRL)
+FP8, FP8_TIS = chain_arm(arms.FP8), chain_arm(arms.FP8_TIS)
+FP8_MIS, FP8_ACRL = chain_arm(arms.FP8_MIS), chain_arm(arms.FP8_ACRL)
+GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.GAMMAS.items()}
+X_LOW, _, X_HIGH = map(chain_arm, arms.REFERENCES.values())
+PAIRS = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
+MOE, MOE_ACRL = moe_arm(arms.NONE), moe_arm(arms.ACRL)
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
 
 # Estimands.
@@ -64,303 +76,130 @@ D_STD = m.Estimand(
     "mean std of d over 10 steps", lambda view: float(np.nanmean(view.curve("discrepancy_std")))
 )
 HELD_OUT = {
-    engine: m.watched_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
+    engine: m.diagnostic_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
     for engine in ("FP8", "BF16")
 }
-BASELINE = m.watched_range("discrepancy_fp8", "discrepancy under FP8")
+BASELINE = m.diagnostic_range("discrepancy_fp8", "discrepancy under FP8")
 DISCREPANCY = m.late_log("discrepancy", "the discrepancy d")
 LARGEST_COST = 0.005
 """Half a percent of a step."""
 
+# fmt: off
 CLAIMS = (
-    Claim(
-        "A1",
-        PAPER,
-        "With FP8 E4M3 rollouts and no correction the discrepancy grows and the run collapses",
+    dynamics("A1", "With FP8 E4M3 rollouts and no correction the discrepancy grows and the run collapses",
         "Fig. 9, 10",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.GROWTH_D, alone(FP8), "positive", 0.05, because=FIVE_PERCENT),
-                    secondary(m.FALL, minus(FP8, BF16), "negative", 0.03, because=THREE_ANSWERS),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A2",
-        PAPER,
+        trial("acrl_dynamics",
+            primary(m.GROWTH_D, mean_of(FP8), "positive", 0.05, because=FIVE_PERCENT),
+            secondary(m.FALL, minus(FP8, BF16), "negative", 0.03, because=THREE_ANSWERS))),
+    dynamics("A2",
         "Under truncated FP8 no correction collapses at once, sequence MIS fails, TIS survives, ACRL is best",
         "Tab. 2",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.REWARD, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS),
-                    secondary(m.REWARD, minus(SEQ_MIS, TIS5), "negative", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(TIS5, NONE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(ACRL, TIS5), "positive", 0.02, because=TWO_ANSWERS),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A3",
-        PAPER,
+        trial("acrl_dynamics",
+            primary(m.REWARD, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS),
+            secondary(m.REWARD, minus(SEQ_MIS, TIS5), "negative", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(TIS5, NONE), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(ACRL, TIS5), "positive", 0.02, because=TWO_ANSWERS))),
+    dynamics("A3",
         "Under ACRL the discrepancy stays near X, with a lower maximum and less variance than under TIS",
         "Fig. 9, 10",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.FROM_X, minus(ACRL, TIS5), "negative", 0.05, because=FIVE_PERCENT),
-                    secondary(D_MAX, minus(ACRL, TIS5), "negative", 0.005, because="a sixth of X"),
-                    secondary(D_STD, minus(ACRL, TIS5), "negative", 0.001, because="a thirtieth of X"),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A4",
-        PAPER,
-        "ACRL keeps the highest entropy",
-        "Fig. 8",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.ENTROPY, minus(ACRL, TIS5), "positive", 0.01, because=ONE_CENTINAT),
-                    secondary(m.ENTROPY, minus(ACRL, NONE), "positive", 0.01, because=ONE_CENTINAT),
-                    secondary(m.ENTROPY, minus(ACRL, BF16), "positive", 0.01, because=ONE_CENTINAT),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A5",
-        PAPER,
-        "gamma from 0.5 to 1.7 is stable, from 2.1 it collapses late, at 0.1 the discrepancy grows",
-        "Tab. 9",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.FALL, minus(GAMMAS[1.0], BF16), "zero", 0.05, because=FIVE_ANSWERS),
-                    secondary(
-                        m.FALL, minus(GAMMAS[2.1], GAMMAS[1.0]), "negative", 0.03, because=THREE_ANSWERS
-                    ),
-                    secondary(m.GROWTH_D, alone(GAMMAS[0.1]), "positive", 0.05, because=FIVE_PERCENT),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A6",
-        PAPER,
-        "X off by a quarter does not matter; a smaller X gives more entropy",
-        "Tab. 7",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.REWARD, minus(X_LOW, ACRL), "zero", 0.03, because=THREE_ANSWERS),
-                    secondary(m.REWARD, minus(X_HIGH, ACRL), "zero", 0.03, because=THREE_ANSWERS),
-                    secondary(m.ENTROPY, minus(X_LOW, X_HIGH), "positive", 0.01, because=ONE_CENTINAT),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A7",
-        PAPER,
-        "Measured under FP8, the discrepancy of a BF16 run stays between 0.011 and 0.017",
+        trial("acrl_dynamics",
+            primary(m.FROM_X, minus(ACRL, TIS5), "negative", 0.05, because=FIVE_PERCENT),
+            secondary(D_MAX, minus(ACRL, TIS5), "negative", 0.005, because="a sixth of X"),
+            secondary(D_STD, minus(ACRL, TIS5), "negative", 0.001, because="a thirtieth of X"))),
+    dynamics("A4", "ACRL keeps the highest entropy", "Fig. 8",
+        trial("acrl_dynamics",
+            primary(m.ENTROPY, minus(ACRL, TIS5), "positive", 0.01, because=ONE_CENTINAT),
+            secondary(m.ENTROPY, minus(ACRL, NONE), "positive", 0.01, because=ONE_CENTINAT),
+            secondary(m.ENTROPY, minus(ACRL, BF16), "positive", 0.01, because=ONE_CENTINAT))),
+    dynamics("A5",
+        "gamma from 0.5 to 1.7 is stable, from 2.1 it collapses late, at 0.1 the discrepancy grows", "Tab. 9",
+        trial("acrl_dynamics",
+            primary(m.FALL, minus(GAMMAS[1.0], BF16), "zero", 0.05, because=FIVE_ANSWERS),
+            secondary(m.FALL, minus(GAMMAS[2.1], GAMMAS[1.0]), "negative", 0.03, because=THREE_ANSWERS),
+            secondary(m.GROWTH_D, mean_of(GAMMAS[0.1]), "positive", 0.05, because=FIVE_PERCENT))),
+    dynamics("A6", "X off by a quarter does not matter; a smaller X gives more entropy", "Tab. 7",
+        trial("acrl_dynamics",
+            primary(m.REWARD, minus(X_LOW, ACRL), "zero", 0.03, because=THREE_ANSWERS),
+            secondary(m.REWARD, minus(X_HIGH, ACRL), "zero", 0.03, because=THREE_ANSWERS),
+            secondary(m.ENTROPY, minus(X_LOW, X_HIGH), "positive", 0.01, because=ONE_CENTINAT))),
+    dynamics("A7", "Measured under FP8, the discrepancy of a BF16 run stays between 0.011 and 0.017",
         "Tab. 8",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(
-                        BASELINE,
-                        alone(BF16),
-                        "zero",
-                        log(0.017 / 0.011),
-                        because="the printed range, largest over smallest",
-                    ),
-                ),
-                note="Ranges of single runs, each look 64 responses; the mean over starts is in acrl_tab8.",
+        trial("acrl_dynamics",
+            primary(BASELINE,
+                mean_of(BF16),
+                "zero",
+                log(0.017 / 0.011),
+                because="the printed range, largest over smallest"),
+            note="Ranges of single runs, 64 responses each time; the mean over policies is in acrl_tab8.")),
+    measurement("A8", "ACRL costs a thousandth of a step", "Eq. 10",
+        trial("acrl_dynamics",
+            rule="reproduced if ACRL's weights take at most 0.5% of the time of a training step (the "
+            "least of 30 timings each, one core), opposite if more.")),
+    dynamics("A9", "ACRL works with GRPO, PPO with a critic, and DAPO", "Tab. 4",
+        trial("acrl_variants",
+            primary(m.REWARD, minus(PAIRS[NONE], NONE), "positive", 0.02, because=TWO_ANSWERS),
+            *(
+                secondary(m.REWARD, minus(PAIRS[bare], bare), "positive", 0.02, because=TWO_ANSWERS)
+                for bare in (chain_arm(PPO), chain_arm(DAPO))
             ),
-        ),
-    ),
-    Claim(
-        "A8",
-        PAPER,
-        "ACRL costs a thousandth of a step",
-        "Eq. 10",
-        "measurement",
-        (
-            Trial(
-                "acrl_dynamics",
-                rule="reproduced if ACRL's weights take at most 0.5% of the time of a training step (the "
-                "least of 30 timings each, one core), opposite if more.",
-            ),
-        ),
-    ),
-    Claim(
-        "A9",
-        PAPER,
-        "ACRL works with GRPO, PPO with a critic, and DAPO",
-        "Tab. 4",
-        "dynamics",
-        (
-            Trial(
-                "acrl_variants",
-                (
-                    primary(m.REWARD, minus(PAIRS[NONE], NONE), "positive", 0.02, because=TWO_ANSWERS),
-                    *(
-                        secondary(m.REWARD, minus(PAIRS[bare], bare), "positive", 0.02, because=TWO_ANSWERS)
-                        for bare in (long(PPO), long(DAPO))
-                    ),
-                ),
-                note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, "
-                "DAPO.",
-            ),
-        ),
-    ),
-    Claim(
-        "A10",
-        PAPER,
-        "ACRL works for dense and for MoE models",
-        "Tab. 5",
-        "dynamics",
-        (
-            Trial(
-                "moe_dynamics",
-                (
-                    primary(m.REWARD, minus(ACRL, NONE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(MOE_ACRL, MOE), "positive", 0.02, because=TWO_ANSWERS),
-                ),
-            ),
-        ),
-    ),
-    identity(
-        "A11",
-        PAPER,
-        "The signs of A and pi - mu, and Y above or below X, decide whether a weight exceeds 1",
+            note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, "
+            "DAPO.")),
+    dynamics("A10", "ACRL works for dense and for MoE models", "Tab. 5",
+        trial("moe_dynamics",
+            primary(m.REWARD, minus(ACRL, NONE), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(MOE_ACRL, MOE), "positive", 0.02, because=TWO_ANSWERS))),
+    identity("A11", "The signs of A and pi - mu, and Y above or below X, decide whether a weight exceeds 1",
         "Fig. 3, 5",
-        exact(
-            "acrl Eq. 7-9, Fig. 3, 5",
+        exact("acrl Eq. 7-9, Fig. 3, 5",
             "the four quadrants and Y above or below X decide whether the weight exceeds 1",
             checks.eight_cases,
-            because="all eight cases as in the figures",
-        ),
-    ),
-    Claim(
-        "A12",
-        PAPER,
-        "Likely tokens tend to pi > mu, unlikely ones to pi < mu",
-        "Fig. 6",
-        "measurement",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.COMMON_RHO, alone(FP8), "positive", 1e-4, because="0.01% of the IS ratio"),
-                    secondary(m.RARE_RHO, alone(FP8), "negative", 0.01, because="1% of the IS ratio"),
-                ),
-            ),
-        ),
-    ),
-    Claim(
-        "A13",
-        PAPER,
+            because="all eight cases as in the figures")),
+    measurement("A12", "Likely tokens tend to pi > mu, unlikely ones to pi < mu", "Fig. 6",
+        trial("acrl_dynamics",
+            primary(m.COMMON_RHO, mean_of(FP8), "positive", 1e-4, because="0.01% of the IS ratio"),
+            secondary(m.RARE_RHO, mean_of(FP8), "negative", 0.01, because="1% of the IS ratio"))),
+    dynamics("A13",
         "With nearest FP8 ACRL ends above TIS, MIS and the BF16 baseline, served in FP8 or in BF16",
         "Tab. 1, 3, 6, 12, 13",
-        "dynamics",
-        (
-            Trial(
-                "acrl_dynamics",
-                (
-                    primary(m.REWARD, minus(FP8_ACRL, FP8_TIS), "positive", 0.02, because=TWO_ANSWERS),
-                    *(
-                        secondary(m.REWARD, minus(FP8_ACRL, other), "positive", 0.02, because=TWO_ANSWERS)
-                        for other in (FP8_MIS, BF16)
-                    ),
-                    *(
-                        secondary(estimand, minus(FP8_ACRL, other), "positive", 0.02, because=TWO_ANSWERS)
-                        for estimand in HELD_OUT.values()
-                        for other in (FP8_TIS, BF16)
-                    ),
-                ),
-                note="Held-out prompts of the same task.",
+        trial("acrl_dynamics",
+            primary(m.REWARD, minus(FP8_ACRL, FP8_TIS), "positive", 0.02, because=TWO_ANSWERS),
+            *(
+                secondary(m.REWARD, minus(FP8_ACRL, other), "positive", 0.02, because=TWO_ANSWERS)
+                for other in (FP8_MIS, BF16)
             ),
-        ),
-    ),
-    Claim(
-        "A14",
-        PAPER,
-        "Too little discrepancy hurts: penalizing it in the reward lowers accuracy",
-        "Sec. 3.1",
-        "dynamics",
-        (
-            Trial(
-                "acrl_variants",
-                (
-                    primary(m.REWARD, minus(PENALIZED, NONE), "negative", 0.02, because=TWO_ANSWERS),
-                    manipulation(DISCREPANCY, minus(PENALIZED, NONE), "negative", 0.05, because=FIVE_PERCENT),
-                ),
-                note=f"The penalty is {PENALTY:g} for the mean discrepancy of a batch; the reward is without "
-                "it.",
+            *(
+                secondary(estimand, minus(FP8_ACRL, other), "positive", 0.02, because=TWO_ANSWERS)
+                for estimand in HELD_OUT.values()
+                for other in (FP8_TIS, BF16)
             ),
-        ),
-    ),
-    identity(
-        "A15",
-        PAPER,
-        "The quadrants of sign(A) and pi against mu decide whether entropy rises or falls",
+            note="Held-out prompts of the same task.")),
+    dynamics("A14", "Too little discrepancy hurts: penalizing it in the reward lowers accuracy", "Sec. 3.1",
+        trial("acrl_variants",
+            primary(m.REWARD, minus(PENALIZED, NONE), "negative", 0.02, because=TWO_ANSWERS),
+            manipulation(DISCREPANCY, minus(PENALIZED, NONE), "negative", 0.05, because=FIVE_PERCENT),
+            note=f"The penalty is {PENALTY:g} for the mean discrepancy of a batch; the reward is without "
+            "it.")),
+    identity("A15", "The quadrants of sign(A) and pi against mu decide whether entropy rises or falls",
         "Sec. 4.3, Fig. 7",
-        exact(
-            "acrl Sec. 4.3",
-            "rewarding rare tokens raises entropy, rewarding common ones lowers it",
+        exact("acrl Sec. 4.3", "rewarding rare tokens raises entropy, rewarding common ones lowers it",
             checks.entropy_of_update,
-            because="remainder of second order within 0.05; one probability separates the two kinds",
-        ),
-        exact(
-            "acrl Sec. 4.3, Fig. 7",
+            because="remainder of second order within 0.05; one probability separates the two kinds"),
+        exact("acrl Sec. 4.3, Fig. 7",
             "quadrants I and III raise entropy, II and IV lower it; ACRL raises the sum when Y > X",
             checks.entropy_quadrants,
-            because="signs of the four expected changes, advantages independent of the tokens; "
-            "sum under ACRL larger",
-        ),
-    ),
-    Claim(
-        "A16",
-        PAPER,
-        "Other distances (squared, KL) and a moving average as X work as well",
+            because="signs of the four expected changes, advantages independent of the tokens; sum under "
+            "ACRL larger")),
+    dynamics("A16", "Other distances (squared, KL) and a moving average as X work as well",
         "Remark 1, Sec. 6",
-        "dynamics",
-        (
-            Trial(
-                "acrl_variants",
-                (
-                    primary(m.REWARD, minus(SQUARED, ACRL), "zero", 0.05, because=FIVE_ANSWERS),
-                    *(
-                        secondary(m.REWARD, minus(variant, ACRL), "zero", 0.05, because=FIVE_ANSWERS)
-                        for variant in (KL, MOVING)
-                    ),
-                ),
-                note="X moves a fifth of the way to the last 10 steps' discrepancy every 10 steps.",
+        trial("acrl_variants",
+            primary(m.REWARD, minus(SQUARED, ACRL), "zero", 0.05, because=FIVE_ANSWERS),
+            *(
+                secondary(m.REWARD, minus(variant, ACRL), "zero", 0.05, because=FIVE_ANSWERS)
+                for variant in (KL, MOVING)
             ),
-        ),
-    ),
+            note="X moves a fifth of the way to the last 10 steps' discrepancy every 10 steps.")),
 )
+# fmt: on
 A2, A3, A4, A8 = (CLAIMS[index] for index in (1, 2, 3, 7))
 OTHER_LEVELS = {
     level: tuple(claim.trial("acrl_dynamics").with_arms({ACRL: arm}) for claim in (A2, A3, A4))
@@ -404,14 +243,14 @@ def with_levels(evidence: Evidence, scans: Mapping[str, Sequence[Evidence]]) -> 
     return replace(evidence, note="; ".join(filter(None, [evidence.note, *others])))
 
 
-def make_variants(run: Run, arms: Sequence[str], seed: int) -> Frames:
-    """Run `arms`, those that a sweep cannot make with `varied`."""
+def make_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run `names`; `run_variants` runs those that a sweep cannot."""
     # If no plain arm ran, there are no tables.
-    plain = [arm for arm in arms if arm not in VARIANTS] or [NONE]
-    frames = collect(run, plain, seed)
-    if variants := [arm for arm in arms if arm in VARIANTS]:
+    plain = [arm for arm in names if arm not in VARIANTS] or [NONE]
+    frames = run_arms(run, plain, seed)
+    if variants := [arm for arm in names if arm in VARIANTS]:
         with run.phase("variants"):
-            more = varied(run, variants, seed)
+            more = run_variants(run, variants, seed)
         frames |= {name: pd.concat([frames[name], more[name]]) for name in more}
     return frames
 
@@ -426,9 +265,10 @@ ACRL_DYNAMICS = training_experiment(
         *(f"acrl_tab{number}" for number in (1, 2, 6, 7, 8, 9)),
         "levels_of_y",
     ),
-    smoke=(NONE, ACRL),
-    make=watching(DIAGNOSTICS),
-    watched=DIAGNOSTICS,
+    baseline=NONE,
+    smoke=(ACRL,),
+    make=with_diagnostics(DIAGNOSTICS),
+    diagnosed=DIAGNOSTICS,
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     measure=measure_cost,
     decide=judge_with_levels,
@@ -440,6 +280,7 @@ ACRL_VARIANTS = training_experiment(
     CLAIMS,
     minutes=60.0,
     figures=("acrl_tab4",),
-    smoke=(NONE, ACRL, SQUARED),
+    baseline=NONE,
+    smoke=(ACRL, SQUARED),
     make=make_variants,
 )

@@ -6,20 +6,15 @@ task with two right answers that is half learned. Identities are in `theory`.
 
 from math import log2
 
-from experiments.campaign import CANCEL, GROUPS, SPELLED
-from experiments.dynamics_study.stages import training_experiment
-from experiments.dynamics_study.studies import watching
-from experiments.papers.shared import (
-    HALF_ANSWER,
-    ONE_ANSWER,
-    TWO_ANSWERS,
-    identity,
-)
+from experiments.arms import CANCEL, GROUPS, SPELLED
+from experiments.papers.shared import HALF_ANSWER, ONE_ANSWER, TWO_ANSWERS, claim_makers, trial
+from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.records import Claim, Contrast, Trial, exact, minus, primary, secondary
+from simlab.studies.records import Contrast, exact, minus, primary, secondary
 from simlab.theory.checks import cancel_checks as checks
 
-PAPER = "cancel"
+dynamics, _, identity = claim_makers("cancel")
 
 # Arms of cancel_dynamics.
 GRPO, FIX, GSPO, UNCHANGED, MIN, NO_STOP, SCALED = (f"template: {name}" for name in CANCEL)
@@ -34,8 +29,8 @@ SPELLED_GRPO, SPELLED_FIX, SPELLED_GSPO, SPELLED_UNCHANGED, SPELLED_MIN = (
 )
 
 # Estimands, with the margins of C9 and their reasons.
-ASYM = m.watched_late("asym", "Asym")
-ENERGY = m.watched_late("energy_frequent", "share of gradient norms on the most frequent tokens")
+ASYM = m.diagnostic_late("asym", "Asym")
+ENERGY = m.diagnostic_late("energy_frequent", "share of gradient norms on the most frequent tokens")
 JITTER = m.Estimand(
     "mean second difference of the reward", lambda view: float(view.curve("reward_jitter").mean())
 )
@@ -44,8 +39,8 @@ SMOOTHER = (
     (ENERGY, 0.005, "half a percent of the gradient norms"),
     (JITTER, 0.002, "a fifth of an answer in 100"),
 )
-DRIFT = m.watched_late("kl_to_base", "KL to the first policy")
-CLIPPED = m.watched_late("clip_fraction", "share of clipped tokens")
+DRIFT = m.diagnostic_late("kl_to_base", "KL to the first policy")
+CLIPPED = m.diagnostic_late("clip_fraction", "share of clipped tokens")
 PACE = m.steps_to_gain(0.05)
 FASTER = "2% of the steps; the printed 0.91 is 9%"
 
@@ -60,282 +55,121 @@ def _gain_by_size() -> Contrast:
     return Contrast(weights, "slope over log2 G of DFPO min minus GSPO, G = 2, 4, 8, 16")
 
 
+# fmt: off
 CLAIMS = (
-    identity(
-        "C1",
-        PAPER,
-        "Weights that factor over tokens cancel on a shared context and token when sum A = 0",
+    identity("C1", "Weights that factor over tokens cancel on a shared context and token when sum A = 0",
         "Eq. 9",
-        exact(
-            "cancel Eq. 9",
-            "token-factorized weights cancel on a shared token",
-            checks.factorized,
-            because="relative leftover below 2e-6 (float32) on 20 random groups inside the clip "
-            "range, equal lengths",
-            slow=True,
-        ),
-    ),
-    identity(
-        "C2",
-        PAPER,
-        "Sequence weights leave A rho (u2 - u1) / 2 on a shared token",
-        "Eq. 13, 38",
-        exact(
-            "cancel Eq. 13, 38, Cor. 3.3",
-            "sequence weights leave A rho (u2 - u1) / 2, and cancel on a null set only",
-            checks.coupled,
+        exact("cancel Eq. 9", "token-factorized weights cancel on a shared token", checks.factorized,
+            because="relative leftover below 2e-6 (float32) on 20 random groups inside the clip range, "
+            "equal lengths",
+            slow=True)),
+    identity("C2", "Sequence weights leave A rho (u2 - u1) / 2 on a shared token", "Eq. 13, 38",
+        exact("cancel Eq. 13, 38, Cor. 3.3",
+            "sequence weights leave A rho (u2 - u1) / 2, and cancel on a null set only", checks.coupled,
             because="both sides within 1e-12; no exact zero in 20000; P(|leftover| < e) linear in e",
-            slow=True,
-        ),
-        exact(
-            "cancel App. A, Eq. 25-41",
-            "the three answers to 10 + 10",
-            checks.toy,
+            slow=True),
+        exact("cancel App. A, Eq. 25-41", "the three answers to 10 + 10", checks.toy,
             because="advantages -2/3, 1/3, 1/3 and Eq. 38 within 1e-12",
-            slow=True,
-        ),
-    ),
-    identity(
-        "C3",
-        PAPER,
-        "The clip that depends on the sign of A breaks cancellation outside its range",
+            slow=True)),
+    identity("C3", "The clip that depends on the sign of A breaks cancellation outside its range",
         "Eq. 75, 76",
-        exact(
-            "cancel Eq. 75, 76",
-            "the sign-dependent clip breaks cancellation outside the range",
+        exact("cancel Eq. 75, 76", "the sign-dependent clip breaks cancellation outside the range",
             checks.clipped,
             because="value and gradient sums equal the preset's within 2e-6; zero inside",
-            slow=True,
-        ),
-    ),
-    identity(
-        "C4",
-        PAPER,
-        "A clip that ignores the sign restores it",
-        "Eq. 82",
-        exact(
-            "cancel Eq. 82",
-            "a sign-free clip restores it",
-            checks.sign_free,
+            slow=True)),
+    identity("C4", "A clip that ignores the sign restores it", "Eq. 82",
+        exact("cancel Eq. 82", "a sign-free clip restores it", checks.sign_free,
             because="relative leftover below 2e-6 at ratios exp(+-0.6); grpo's above it",
-            slow=True,
-        ),
-    ),
-    identity(
-        "C5",
-        PAPER,
-        "Uncancelled updates drift the policy by eta^2/2 g'Fg + O(eta^3)",
-        "Eq. 3",
-        exact(
-            "cancel Eq. 3",
-            "uncancelled updates drift the policy by eta^2/2 g'Fg + O(eta^3)",
+            slow=True)),
+    identity("C5", "Uncancelled updates drift the policy by eta^2/2 g'Fg + O(eta^3)", "Eq. 3",
+        exact("cancel Eq. 3", "uncancelled updates drift the policy by eta^2/2 g'Fg + O(eta^3)",
             checks.kl_drift,
-            because="order of the remainder within 0.1 of 3, KL positive",
-        ),
-    ),
-    identity(
-        "C6",
-        PAPER,
-        "Equivalent answers drift apart in log-odds until the pair has no entropy left",
+            because="order of the remainder within 0.1 of 3, KL positive")),
+    identity("C6", "Equivalent answers drift apart in log-odds until the pair has no entropy left",
         "Cor. 3.2",
-        exact(
-            "cancel Eq. 5, Cor. 3.2",
+        exact("cancel Eq. 5, Cor. 3.2",
             "equivalent answers drift by eta c (kappa_a - kappa_b), until the pair's entropy is 0",
             checks.equivalent_answers,
-            because="holds when one constant is right within 5% and the entropy goes below 0.01 "
-            "at a fixed kappa gap",
-        ),
-    ),
-    identity(
-        "C7",
-        PAPER,
-        "Min-Replace never flips a sign, and the spread of the weights bounds its bias",
+            because="holds when one constant is right within 5% and the entropy goes below 0.01 at a "
+            "fixed kappa gap")),
+    identity("C7", "Min-Replace never flips a sign, and the spread of the weights bounds its bias",
         "Thm. C.1, K.1, Eq. 93, 96",
-        exact(
-            "cancel Thm. C.1, K.1, Eq. 93, 96",
-            "Min-Replace flips no sign; its bias is bounded by the spread of the weights",
-            checks.min_replace,
+        exact("cancel Thm. C.1, K.1, Eq. 93, 96",
+            "Min-Replace flips no sign; its bias is bounded by the spread of the weights", checks.min_replace,
             because="no flip and bias over bound at most 1 on 600 random groups",
-            slow=True,
-        ),
-    ),
-    identity(
-        "C8",
-        PAPER,
-        "Orth-Proj, the non-negative projection and truncate-and-rebalance satisfy sum A s = 0",
+            slow=True)),
+    identity("C8", "Orth-Proj, the non-negative projection and truncate-and-rebalance satisfy sum A s = 0",
         "Eq. 18, 51-55",
-        exact(
-            "cancel Eq. 18, 51-55",
-            "the projections satisfy sum A s = 0",
-            checks.projections,
-            because="relative residual below 2e-6 with weights >= 0 for the non-negative ones; "
-            "printed beta fails",
-            slow=True,
-        ),
-        exact(
-            "cancel App. D.3, Eq. 72, 73",
-            "sum A s = 0 cancels shared tokens under length normalization",
+        exact("cancel Eq. 18, 51-55", "the projections satisfy sum A s = 0", checks.projections,
+            because="relative residual below 2e-6 with weights >= 0 for the non-negative ones; printed beta "
+            "fails",
+            slow=True),
+        exact("cancel App. D.3, Eq. 72, 73", "sum A s = 0 cancels shared tokens under length normalization",
             checks.lengths,
             because="holds when no group of 2 or 3 with lengths up to 3 breaks it",
-            slow=True,
-        ),
-    ),
-    Claim(
-        "C9",
-        PAPER,
-        "DFPO lowers Asym, Energy on frequent tokens, and Jitter2",
-        "Eq. 20, 23, 24",
-        "dynamics",
-        (
-            Trial(
-                "cancel_dynamics",
-                (
-                    *(
-                        primary(estimand, minus(MIN, GSPO), "negative", margin, because=reason)
-                        for estimand, margin, reason in SMOOTHER[:1]
-                    ),
-                    *(
-                        secondary(estimand, minus(MIN, GSPO), "negative", margin, because=reason)
-                        for estimand, margin, reason in SMOOTHER[1:]
-                    ),
-                    *(
-                        secondary(estimand, minus(MIN, UNCHANGED), "negative", margin, because=reason)
-                        for estimand, margin, reason in SMOOTHER
-                    ),
-                ),
-                note="The second three parts are against stop-gradient alone.",
+            slow=True)),
+    dynamics("C9", "DFPO lowers Asym, Energy on frequent tokens, and Jitter2", "Eq. 20, 23, 24",
+        trial("cancel_dynamics",
+            *(
+                primary(estimand, minus(MIN, GSPO), "negative", margin, because=reason)
+                for (estimand, margin, reason) in SMOOTHER[:1]
             ),
-        ),
-    ),
-    Claim(
-        "C10",
-        PAPER,
-        "DFPO reaches a fixed reward with 0.91 of the compute of GSPO",
-        "Tab. 2",
-        "dynamics",
-        (
-            Trial(
-                "spelling_dynamics",
-                (
-                    primary(PACE, minus(SPELLED_MIN, SPELLED_GSPO), "negative", 0.02, because=FASTER),
-                    secondary(PACE, minus(SPELLED_MIN, SPELLED_UNCHANGED), "negative", 0.02, because=FASTER),
-                ),
-                note="The paper's 0.91 is -0.094 here. The level was set after two of the three arms were "
-                "seen: they had gained .04 and .02. Runs that never get there decide nothing.",
+            *(
+                secondary(estimand, minus(MIN, GSPO), "negative", margin, because=reason)
+                for (estimand, margin, reason) in SMOOTHER[1:]
             ),
-        ),
-    ),
-    Claim(
-        "C11",
-        PAPER,
-        "At the end DFPO beats GRPO with the sign-free clip, which beats GSPO and GRPO",
-        "Tab. 1",
-        "dynamics",
-        (
-            Trial(
-                "cancel_dynamics",
-                (
-                    primary(m.REWARD, minus(MIN, FIX), "positive", 0.01, because=ONE_ANSWER),
-                    secondary(m.REWARD, minus(FIX, GSPO), "positive", 0.01, because=ONE_ANSWER),
-                    secondary(m.REWARD, minus(GSPO, GRPO), "zero", 0.02, because=TWO_ANSWERS),
-                    secondary(m.REWARD, minus(MIN, UNCHANGED), "positive", 0.01, because=ONE_ANSWER),
-                    secondary(
-                        m.REWARD, minus(SPELLED_MIN, SPELLED_UNCHANGED), "positive", 0.01, because=ONE_ANSWER
-                    ),
-                ),
-                note="Parts (4) and (5) are against stop-gradient alone, which DFPO contains.",
+            *(
+                secondary(estimand, minus(MIN, UNCHANGED), "negative", margin, because=reason)
+                for (estimand, margin, reason) in SMOOTHER
             ),
-            Trial(
-                "spelling_dynamics",
-                (
-                    primary(m.REWARD, minus(SPELLED_MIN, SPELLED_FIX), "positive", 0.01, because=ONE_ANSWER),
-                    secondary(
-                        m.REWARD, minus(SPELLED_FIX, SPELLED_GSPO), "positive", 0.01, because=ONE_ANSWER
-                    ),
-                    secondary(m.REWARD, minus(SPELLED_GSPO, SPELLED_GRPO), "zero", 0.02, because=TWO_ANSWERS),
-                    secondary(
-                        m.REWARD, minus(SPELLED_MIN, SPELLED_UNCHANGED), "positive", 0.01, because=ONE_ANSWER
-                    ),
-                ),
-                note="Part (4) is against stop-gradient alone, which DFPO contains.",
-            ),
-        ),
-    ),
-    Claim(
-        "C12",
-        PAPER,
-        "Without stop-gradient, or with plain scaling by 0.5, DFPO is worse than GSPO",
-        "Tab. 3",
-        "dynamics",
-        (
-            Trial(
-                "cancel_dynamics",
-                (
-                    primary(m.REWARD, minus(NO_STOP, GSPO), "negative", 0.01, because=ONE_ANSWER),
-                    secondary(m.REWARD, minus(SCALED, GSPO), "negative", 0.01, because=ONE_ANSWER),
-                ),
-                note="Without stop-gradient the printed objective has no gradient: its weight is "
-                "differentiated.",
-            ),
-        ),
-    ),
-    Claim(
-        "C13",
-        PAPER,
-        "The gain of DFPO grows with the size of the group, from 2 to 16",
-        "Tab. 4",
-        "dynamics",
-        (
-            Trial(
-                "cancel_dynamics",
-                (primary(m.REWARD, _gain_by_size(), "positive", 0.005, because=HALF_ANSWER),),
-            ),
-        ),
-    ),
-    identity(
-        "C14",
-        PAPER,
-        "The projection does not zero the gradient",
-        "Cor. 3.4, App. D",
-        exact(
-            "cancel Cor. 3.4, App. D",
-            "the projection does not zero the gradient",
-            checks.not_zero,
+            note="The second three parts are against stop-gradient alone.")),
+    dynamics("C10", "DFPO reaches a fixed reward with 0.91 of the compute of GSPO", "Tab. 2",
+        trial("spelling_dynamics",
+            primary(PACE, minus(SPELLED_MIN, SPELLED_GSPO), "negative", 0.02, because=FASTER),
+            secondary(PACE, minus(SPELLED_MIN, SPELLED_UNCHANGED), "negative", 0.02, because=FASTER),
+            note="The paper's 0.91 is -0.094 here. The level was set after two of the three arms were "
+            "seen: they had gained .04 and .02. Runs that never get there decide nothing.")),
+    dynamics("C11", "At the end DFPO beats GRPO with the sign-free clip, which beats GSPO and GRPO", "Tab. 1",
+        trial("cancel_dynamics",
+            primary(m.REWARD, minus(MIN, FIX), "positive", 0.01, because=ONE_ANSWER),
+            secondary(m.REWARD, minus(FIX, GSPO), "positive", 0.01, because=ONE_ANSWER),
+            secondary(m.REWARD, minus(GSPO, GRPO), "zero", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(MIN, UNCHANGED), "positive", 0.01, because=ONE_ANSWER),
+            secondary(m.REWARD, minus(SPELLED_MIN, SPELLED_UNCHANGED), "positive", 0.01, because=ONE_ANSWER),
+            note="Parts (4) and (5) are against stop-gradient alone, which DFPO contains."),
+        trial("spelling_dynamics",
+            primary(m.REWARD, minus(SPELLED_MIN, SPELLED_FIX), "positive", 0.01, because=ONE_ANSWER),
+            secondary(m.REWARD, minus(SPELLED_FIX, SPELLED_GSPO), "positive", 0.01, because=ONE_ANSWER),
+            secondary(m.REWARD, minus(SPELLED_GSPO, SPELLED_GRPO), "zero", 0.02, because=TWO_ANSWERS),
+            secondary(m.REWARD, minus(SPELLED_MIN, SPELLED_UNCHANGED), "positive", 0.01, because=ONE_ANSWER),
+            note="Part (4) is against stop-gradient alone, which DFPO contains.")),
+    dynamics("C12", "Without stop-gradient, or with plain scaling by 0.5, DFPO is worse than GSPO", "Tab. 3",
+        trial("cancel_dynamics",
+            primary(m.REWARD, minus(NO_STOP, GSPO), "negative", 0.01, because=ONE_ANSWER),
+            secondary(m.REWARD, minus(SCALED, GSPO), "negative", 0.01, because=ONE_ANSWER),
+            note="Without stop-gradient the printed objective has no gradient: its weight is "
+            "differentiated.")),
+    dynamics("C13", "The gain of DFPO grows with the size of the group, from 2 to 16", "Tab. 4",
+        trial("cancel_dynamics", primary(m.REWARD, _gain_by_size(), "positive", 0.005, because=HALF_ANSWER))),
+    identity("C14", "The projection does not zero the gradient", "Cor. 3.4, App. D",
+        exact("cancel Cor. 3.4, App. D", "the projection does not zero the gradient", checks.not_zero,
             because="norm after over norm before above 0.1 on 200 random groups of 8 with generic scores",
-            slow=True,
-        ),
-    ),
-    identity(
-        "C15",
-        PAPER,
-        "Weights that correlate with the advantage drift common tokens in expectation",
+            slow=True)),
+    identity("C15", "Weights that correlate with the advantage drift common tokens in expectation",
         "Cor. G.1",
-        exact(
-            "cancel Cor. G.1",
-            "weights correlated with the advantage drift common tokens in expectation",
+        exact("cancel Cor. G.1", "weights correlated with the advantage drift common tokens in expectation",
             checks.correlated,
-            because="exact expectation equals the covariance within 1e-12 and is zero for token weights",
-        ),
-    ),
-    Claim(
-        "C16",
-        PAPER,
+            because="exact expectation equals the covariance within 1e-12 and is zero for token weights")),
+    dynamics("C16",
         "Learning tax shows as forgetting on held-out tasks, polluted Adam moments and more clipping",
         "App. E, K.4",
-        "dynamics",
-        (
-            Trial(
-                "cancel_dynamics",
-                (
-                    primary(DRIFT, minus(GSPO, MIN), "positive", 0.002, because="0.002 nats per token"),
-                    secondary(CLIPPED, minus(GSPO, MIN), "positive", 0.005, because="0.5% of tokens"),
-                ),
-                note="Clipped tokens of DFPO keep pushing and do not count as clipped. Held-out tasks are "
-                "left out.",
-            ),
-        ),
-    ),
+        trial("cancel_dynamics",
+            primary(DRIFT, minus(GSPO, MIN), "positive", 0.002, because="0.002 nats per token"),
+            secondary(CLIPPED, minus(GSPO, MIN), "positive", 0.005, because="0.5% of tokens"),
+            note="Clipped tokens of DFPO keep pushing and do not count as clipped. Held-out tasks are "
+            "left out.")),
 )
+# fmt: on
 
 CANCEL_DYNAMICS = training_experiment(
     "cancel_dynamics",
@@ -343,9 +177,10 @@ CANCEL_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=12.0,
     figures=("cancel_fig2", "cancel_tab3", "cancel_tab4"),
-    smoke=(UNCHANGED, MIN),
-    make=watching(DIAGNOSTICS),
-    watched=DIAGNOSTICS,
+    baseline=UNCHANGED,
+    smoke=(MIN,),
+    make=with_diagnostics(DIAGNOSTICS),
+    diagnosed=DIAGNOSTICS,
 )
 SPELLING_DYNAMICS = training_experiment(
     "spelling_dynamics",
@@ -353,5 +188,6 @@ SPELLING_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=5.0,
     figures=("cancel_tab1", "cancel_tab2"),
-    smoke=(SPELLED_UNCHANGED, SPELLED_MIN),
+    baseline=SPELLED_UNCHANGED,
+    smoke=(SPELLED_MIN,),
 )

@@ -1,10 +1,13 @@
-"""What several papers share: identities, and reasons of margins.
+"""What several papers share: constructors of claims, and reasons of margins.
 
 All margins were set on a pilot (four runs per arm from other initial policies) before the runs. A reason
 states the smallest difference that the criterion counts.
 """
 
-from simlab.studies.records import Claim, Criterion, Trial
+from collections.abc import Callable
+from functools import partial
+
+from simlab.studies.records import Claim, Criterion, Kind, Trial
 
 HALF_ANSWER = "half an answer in 100 per doubling"
 ONE_ANSWER = "one answer in 100"
@@ -17,6 +20,25 @@ ONE_CENTINAT = "0.01 nats per token"
 WEAK_RANK = "a smaller rank correlation is weak"
 
 
-def identity(id: str, paper: str, statement: str, reference: str, *checks: Criterion) -> Claim:
-    """Return a claim that the experiment `theory` decides by exact checks."""
-    return Claim(id, paper, statement, reference, "identity", (Trial("theory", checks),))
+def make_claim(paper: str, kind: Kind, id: str, statement: str, reference: str, *trials: Trial) -> Claim:
+    """Return a claim of a paper."""
+    return Claim(id, paper, statement, reference, kind, trials)
+
+
+def make_identity(paper: str, id: str, statement: str, reference: str, *checks: Criterion | Trial) -> Claim:
+    """Return a claim that exact checks decide; the experiment `theory` computes those outside a trial."""
+    trials = [each for each in checks if isinstance(each, Trial)]
+    if exact := tuple(each for each in checks if isinstance(each, Criterion)):
+        trials.append(Trial("theory", exact))
+    return make_claim(paper, "identity", id, statement, reference, *trials)
+
+
+def trial(experiment: str, *criteria: Criterion, note: str = "", rule: str = "") -> Trial:
+    """Return how an experiment tests a claim."""
+    return Trial(experiment, criteria, note, rule)
+
+
+def claim_makers(paper: str) -> tuple[Callable[..., Claim], ...]:
+    """Return the constructors of the claims of a paper: dynamics, measurement, identity."""
+    kinds: tuple[Kind, ...] = ("dynamics", "measurement")
+    return *(partial(make_claim, paper, kind) for kind in kinds), partial(make_identity, paper)

@@ -6,17 +6,17 @@ one GPU against that of another.
 
 from math import log
 
-from experiments.papers.shared import THREE_ANSWERS
+from experiments.papers.shared import THREE_ANSWERS, claim_makers, trial
 from simlab.studies import estimands as m
-from simlab.studies.records import Claim, Trial, alone, manipulation, minus, primary, secondary
+from simlab.studies.records import manipulation, mean_of, minus, primary, secondary
 
-PAPER = "tensor cores"
+dynamics, measurement, _ = claim_makers("tensor cores")
 
 # Arms of adder_drift.
-SAME, CARDS, NARROWED = "H100 twice", "A100 and H100", "H100, 25 and 13 bits"
-PLAIN, DOSE = "float32 and BF16", "the flagship's dose"
+SAME, CARDS, NARROWED = "H100 in both engines", "A100 and H100", "H100, 25 and 13 bits"
+PLAIN, NOISY = "float32 and BF16", "the flagship's engines"
 CONTROLS = (NARROWED, PLAIN)
-"""Arms whose verdicts stand beside that of T5."""
+"""Arms whose verdicts stand in the note of T5."""
 
 # Margins of which_card, each with its reason.
 ADDER_SHARE = 0.01
@@ -24,81 +24,31 @@ ADDER_SHARE = 0.01
 MATTERS, NOTHING = 0.1, 0.01
 """A tenth of the FP8 mismatch of an H100 matters, a hundredth does nothing."""
 
+# fmt: off
 CLAIMS = (
-    Claim(
-        "T1",
-        PAPER,
-        "Models of the adders reproduce every recorded output of real tensor cores to the bit",
+    measurement("T1", "Models of the adders reproduce every recorded output of real tensor cores to the bit",
         "recorded vectors",
-        "measurement",
-        (
-            Trial(
-                "which_card",
-                rule="the adders are right if every output of every recorded vector is equal to the bit",
-            ),
-        ),
-    ),
-    Claim(
-        "T2",
-        PAPER,
-        "The narrow adder of an H100 has a part in its FP8 mismatch",
-        "DeepSeek-V3 Sec. 3.3.2",
-        "measurement",
-        (
-            Trial(
-                "which_card",
-                rule="the adder has a part in the FP8 mismatch of an H100 if the 95% interval of its Shapley "
-                f"share of the mean squared log rho lies above {ADDER_SHARE}, none if it lies within "
-                f"+-{ADDER_SHARE}",
-            ),
-        ),
-    ),
-    Claim(
-        "T3",
-        PAPER,
-        "The order of the same products matters beside the FP8 mismatch",
-        "our question",
-        "measurement",
-        (
-            Trial(
-                "which_card",
-                rule="the order of the same products matters if its RMS log rho is, with its interval, above "
-                f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it",
-            ),
-        ),
-    ),
-    Claim(
-        "T4",
-        PAPER,
-        "Two cards that serve the same format differ",
-        "our question",
-        "measurement",
-        (
-            Trial(
-                "which_card",
-                rule="two cards of one format differ if RMS log rho of the pair is, with its interval, above "
-                f"{MATTERS} of that of h100-bf16/h100-fp8, and do not if below {NOTHING} of it",
-            ),
-        ),
-    ),
-    Claim(
-        "T5",
-        PAPER,
-        "The adders of two cards alone, at BF16 on both sides, make an on-policy run drift",
+        trial("which_card",
+            rule="the adders are right if every output of every recorded vector is equal to the bit")),
+    measurement("T2", "The narrow adder of an H100 has a part in its FP8 mismatch", "DeepSeek-V3 Sec. 3.3.2",
+        trial("which_card",
+            rule="the adder has a part in the FP8 mismatch of an H100 if the 95% interval of its Shapley "
+            f"share of the mean squared log rho lies above {ADDER_SHARE}, none if it lies within "
+            f"+-{ADDER_SHARE}")),
+    measurement("T3", "The order of the same products matters compared with the FP8 mismatch", "our question",
+        trial("which_card",
+            rule="the order of the same products matters if its RMS log rho is, with its interval, above "
+            f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it")),
+    measurement("T4", "Two cards that serve the same format differ", "our question",
+        trial("which_card",
+            rule="two cards of one format differ if RMS log rho of the pair is, with its interval, above "
+            f"{MATTERS} of that of h100-bf16/h100-fp8, and do not if below {NOTHING} of it")),
+    dynamics("T5", "The adders of two cards alone, at BF16 on both sides, make an on-policy run drift",
         "our question, V2 at its purest",
-        "dynamics",
-        (
-            Trial(
-                "adder_drift",
-                (
-                    primary(m.REWARD, minus(CARDS, SAME), "negative", 0.03, because=THREE_ANSWERS),
-                    secondary(m.GROWTH, alone(CARDS), "positive", log(2), because="the mismatch doubles"),
-                    manipulation(
-                        m.REWARD, minus(DOSE, SAME), "negative", 0.03, because="three answers in 100"
-                    ),
-                ),
-            ),
-        ),
-    ),
+        trial("adder_drift",
+            primary(m.REWARD, minus(CARDS, SAME), "negative", 0.03, because=THREE_ANSWERS),
+            secondary(m.GROWTH, mean_of(CARDS), "positive", log(2), because="the mismatch doubles"),
+            manipulation(m.REWARD, minus(NOISY, SAME), "negative", 0.03, because="three answers in 100"))),
 )
+# fmt: on
 T1, T2, T3, T4, T5 = CLAIMS

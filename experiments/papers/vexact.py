@@ -9,32 +9,39 @@ from math import log
 
 import numpy as np
 
-from experiments import campaign
-from experiments.campaign import PILOT_STEPS, long
-from experiments.dynamics_study.enforced import SIDES, compare
-from experiments.dynamics_study.stages import POWER, training_experiment
-from experiments.papers.shared import FIVE_ANSWERS, ONE_ANSWER, THREE_ANSWERS, TWO_ANSWERS
+from experiments import arms
+from experiments.arms import PILOT_STEPS, chain_arm
+from experiments.measurements.exact_sums import SIDES, compare
+from experiments.papers.shared import (
+    FIVE_ANSWERS,
+    ONE_ANSWER,
+    THREE_ANSWERS,
+    TWO_ANSWERS,
+    claim_makers,
+    trial,
+)
+from experiments.studies.stages import POWER, training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
-from simlab.studies.records import Claim, Evidence, Trial, alone, exact, minus, primary, secondary, slope
+from simlab.studies.records import Evidence, exact, mean_of, minus, primary, secondary, slope
 from simlab.studies.statistics import Interval, decide
 from simlab.studies.verdicts import combine
 from simlab.theory.checks import vexact_checks as checks
 
-PAPER = "vexact"
+dynamics, _, identity = claim_makers("vexact")
 
 # Arms of vexact_dynamics.
-NONE, BF16 = long(campaign.NONE), long(campaign.BF16)
-IDENTICAL, COPIED = long(campaign.IDENTICAL), long(campaign.COPIED)
-ON_POLICY, ON_POLICY_BF16 = long(campaign.ON_POLICY), long(campaign.ON_POLICY_BF16)
+NONE, BF16 = chain_arm(arms.NONE), chain_arm(arms.BF16)
+IDENTICAL, BYPASS = chain_arm(arms.IDENTICAL), chain_arm(arms.BYPASS)
+ON_POLICY, ON_POLICY_BF16 = chain_arm(arms.ON_POLICY), chain_arm(arms.ON_POLICY_BF16)
 NEAREST, TRUNCATED = (
-    slope({-float(bits): long(name) for bits, name in arms.items()}, "bits taken away")
-    for arms in (campaign.NEAREST_BITS, campaign.BITS)
+    slope({-float(bits): chain_arm(name) for bits, name in levels.items()}, "bits removed")
+    for levels in (arms.NEAREST_BITS, arms.BITS)
 )
 FIXED, FRESH = (
-    slope({log(scale): long(name) for scale, name in arms.items()}, "log of its scale")
-    for arms in campaign.NOISES.values()
+    slope({log(scale): chain_arm(name) for scale, name in levels.items()}, "log of its scale")
+    for levels in arms.NOISES.values()
 )
 KINDS = (TRUNCATED, NEAREST, FIXED)
 
@@ -46,194 +53,95 @@ LEADERBOARD_MARGIN = 0.02
 ERROR_MARGIN = 0.02
 """2% of the norm of the gradient, or of its squared error."""
 
+# fmt: off
 CLAIMS = (
-    Claim(
-        "V1",
-        PAPER,
-        "With engines that agree bit for bit the same run stays stable",
+    dynamics("V1", "With engines that agree bit for bit the same run stays stable", "review",
+        trial("vexact_dynamics",
+            primary(m.WIDEST, mean_of(IDENTICAL), "zero", 1e-6, because="float32 rounding"),
+            secondary(m.REWARD, minus(IDENTICAL, NONE), "positive", 0.02, because=TWO_ANSWERS),
+            secondary(m.FALL, minus(IDENTICAL, BF16), "zero", 0.05, because=FIVE_ANSWERS),
+            note="Both engines are the noisy engine with exact sums; training passes its rounding "
+            "straight through. With float32 sums the same engine twice still differs: std rho up to .002 "
+            "(`leaderboard`).")),
+    dynamics("V2", "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
         "review",
-        "dynamics",
-        (
-            Trial(
-                "vexact_dynamics",
-                (
-                    primary(
-                        m.WIDEST,
-                        alone(IDENTICAL),
-                        "zero",
-                        1e-6,
-                        because="float32 rounding",
-                    ),
-                    secondary(m.REWARD, minus(IDENTICAL, NONE), "positive", 0.02, because=TWO_ANSWERS),
-                    secondary(m.FALL, minus(IDENTICAL, BF16), "zero", 0.05, because=FIVE_ANSWERS),
-                ),
-                note="Both engines are that of the dose, with exact sums; training passes its rounding "
-                "straight through. With float32 sums the same engine twice still differs: std rho up to .002 "
-                "(`leaderboard`).",
-            ),
-        ),
-    ),
-    Claim(
-        "V2",
-        PAPER,
-        "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
-        "review",
-        "dynamics",
-        (
-            Trial(
-                "vexact_dynamics",
-                (primary(m.FALL, minus(ON_POLICY, ON_POLICY_BF16), "negative", 0.03, because=THREE_ANSWERS),),
-            ),
-        ),
-    ),
-    Claim(
-        "V3",
-        PAPER,
-        "Collapse follows the dose of disagreement, not the apparatus that makes it",
+        trial("vexact_dynamics",
+            primary(m.FALL, minus(ON_POLICY, ON_POLICY_BF16), "negative", 0.03, because=THREE_ANSWERS))),
+    dynamics("V3", "Collapse follows the size of the mismatch, not the kind of noise that makes it",
         "review, major comment 3",
-        "dynamics",
-        (
-            Trial(
-                "vexact_dynamics",
-                (
-                    *(primary(m.REWARD, kind, "negative", 0.01, because=ONE_ANSWER) for kind in KINDS[:1]),
-                    *(secondary(m.REWARD, kind, "negative", 0.01, because=ONE_ANSWER) for kind in KINDS[1:]),
-                    *(
-                        secondary(
-                            m.COLLAPSE_STEP, kind, "negative", 0.01 * PILOT_STEPS, because="1% of the run"
-                        )
-                        for kind in KINDS
-                    ),
-                    secondary(m.REWARD, FRESH, "negative", 0.01, because=ONE_ANSWER),
-                ),
-                note="Eight doses of three kinds, and three of noise that is fresh at every token as the "
-                "control.",
-            ),
-        ),
-    ),
-    Claim(
-        "V4",
-        PAPER,
-        "Mismatch changes the objective that is optimized: the gradient is biased",
-        "review",
-        "identity",
-        (
-            Trial(
-                "theory",
-                (
-                    exact(
-                        "vexact review; lr Eq. 3",
-                        "mismatch changes the effective objective",
-                        checks.effective_objective,
-                        because="relative bias of the gradient grows in proportion to the std of rho "
-                        "(exponent 0.8 to 1.2)",
-                        slow=True,
-                    ),
-                    exact(
-                        "lr Eq. 4-6; acrl Eq. 1-9",
-                        "bias and variance of every correction at equal mismatch",
-                        checks.every_correction,
-                        because="moments equal those of the objectives' own coefficients over all groups of "
-                        "three within 3e-6 (ACRL, whose discrepancy is put on 32 steps: 3e-4)",
-                        slow=True,
-                    ),
-                    exact(
-                        "lr Eq. 4",
-                        "sequence weights are unbiased, token weights are not",
-                        checks.unbiased,
-                        because="bias of sequence IS below 1e-10 at every dose; T = 6",
-                        slow=True,
-                    ),
-                    exact(
-                        "lr Eq. 5, 6, 11",
-                        "which correction has the least mean squared error",
-                        checks.ranking,
-                        because="no correction beats the oracle bound (0.9 for its O(1/n) slack); tightness "
-                        "= bound over best",
-                        slow=True,
-                    ),
-                    exact(
-                        "lr Eq. 4",
-                        "effective sample size of sequence weights against length",
-                        checks.sample_size,
-                        because="enumeration equals the transfer matrix within 1e-10",
-                        slow=True,
-                    ),
-                ),
-            ),
-            Trial(
-                "theory_corrections", rule=f"interval over policies above zero and not within {ERROR_MARGIN}"
-            ),
-        ),
-    ),
-    Claim(
-        "V5",
-        PAPER,
-        "Enforcing zero mismatch leaves loss, gradient path and sampling as they were",
-        "review, major comment 2",
-        "dynamics",
-        (
-            Trial(
-                "vexact_dynamics",
-                rule="at one set of weights and one key, an engine that adds exactly against the ordinary "
-                "one of the same rounding points: the norm of the difference of their gradients on one "
-                "rollout is at most 2^-8 (the unit roundoff of BF16) of the gradient's, and at least 99% of "
-                "the sampled tokens are the same; opposite if either fails.",
-            ),
-        ),
-    ),
-    Claim(
-        "V6",
-        PAPER,
-        "Remedies differ under the same mismatch, and can be ranked",
-        "review",
-        "dynamics",
-        (
+        trial("vexact_dynamics",
+            *(primary(m.REWARD, kind, "negative", 0.01, because=ONE_ANSWER) for kind in KINDS[:1]),
+            *(secondary(m.REWARD, kind, "negative", 0.01, because=ONE_ANSWER) for kind in KINDS[1:]),
             *(
-                Trial(
-                    name,
-                    rule="each remedy's reward in the last quarter less that without correction, with "
-                    "simultaneous intervals (Bonferroni over the remedies; BF16 is shown beside them). "
-                    "Reproduced if an interval lies above zero or below it and the best and the worst remedy "
-                    f"of this kind, none counted as zero, differ by more than {LEADERBOARD_MARGIN}; no "
-                    "effect if all intervals lie within it; else inconclusive.",
-                )
-                for name in ("leaderboard", "leaderboard_experts")
+                secondary(m.COLLAPSE_STEP, kind, "negative", 0.01 * PILOT_STEPS, because="1% of the run")
+                for kind in KINDS
             ),
-            Trial(
-                "theory_corrections",
-                rule=f"interval over policies above zero and not within {ERROR_MARGIN}, best remedy on "
-                "average",
-            ),
+            secondary(m.REWARD, FRESH, "negative", 0.01, because=ONE_ANSWER),
+            note="Eight noise levels of three kinds, and three of noise that is fresh at every token as the "
+            "control.")),
+    identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
+        trial("theory",
+            exact("vexact review; lr Eq. 3", "mismatch changes the effective objective",
+                checks.effective_objective,
+                because="relative bias of the gradient grows in proportion to the std of rho (exponent 0.8 "
+                "to 1.2)",
+                slow=True),
+            exact("lr Eq. 4-6; acrl Eq. 1-9", "bias and variance of every correction at equal mismatch",
+                checks.every_correction,
+                because="moments equal those of the objectives' own coefficients over all groups of three "
+                "within 3e-6 (ACRL, whose discrepancy is put on 32 steps: 3e-4)",
+                slow=True),
+            exact("lr Eq. 4", "sequence weights are unbiased, token weights are not", checks.unbiased,
+                because="bias of sequence IS below 1e-10 at every noise level; T = 6",
+                slow=True),
+            exact("lr Eq. 5, 6, 11", "which correction has the least mean squared error", checks.ranking,
+                because="no correction beats the oracle bound (0.9 for its O(1/n) slack); tightness = bound "
+                "over best",
+                slow=True),
+            exact("lr Eq. 4", "effective sample size of sequence weights against length", checks.sample_size,
+                because="enumeration equals the transfer matrix within 1e-10",
+                slow=True)),
+        trial("theory_corrections", rule=f"interval over policies above zero and not within {ERROR_MARGIN}")),
+    dynamics("V5", "Enforcing zero mismatch leaves loss, gradient path and sampling as they were",
+        "review, major comment 2",
+        trial("vexact_dynamics",
+            rule="at one set of weights and one key, an engine that adds exactly against the ordinary one "
+            "of the same rounding points: the norm of the difference of their gradients on one rollout is "
+            "at most 2^-8 (the unit roundoff of BF16) of the gradient's, and at least 99% of the sampled "
+            "tokens are the same; opposite if either fails.")),
+    dynamics("V6", "Remedies differ under the same mismatch, and can be ranked", "review",
+        *(
+            trial(name,
+                rule="each remedy's reward in the last quarter less that without correction, with "
+                "simultaneous intervals (Bonferroni over the remedies; BF16 is shown with them). "
+                "Reproduced if an interval lies above zero or below it and the best and the worst remedy "
+                f"of this kind, none counted as zero, differ by more than {LEADERBOARD_MARGIN}; no "
+                "effect if all intervals lie within it; else inconclusive.")
+            for name in ("leaderboard", "leaderboard_experts")
         ),
-    ),
-    Claim(
-        "V7",
-        PAPER,
+        trial("theory_corrections",
+            rule=f"interval over policies above zero and not within {ERROR_MARGIN}, best remedy on "
+            "average")),
+    dynamics("V7",
         "Copying log-probabilities of the rollout gives the same run as an engine that truly agrees",
         "review, major comments 1, 2",
-        "dynamics",
-        (
-            Trial(
-                "vexact_dynamics",
-                (primary(m.REWARD, minus(COPIED, IDENTICAL), "zero", 0.03, because=THREE_ANSWERS),),
-            ),
-        ),
-    ),
+        trial("vexact_dynamics",
+            primary(m.REWARD, minus(BYPASS, IDENTICAL), "zero", 0.03, because=THREE_ANSWERS))),
 )
+# fmt: on
 V4, V5, V6 = CLAIMS[3:6]
 LEADERBOARD_RULE = f"{POWER}{V6.trial('leaderboard').text}"
 
 
-def compare_enforced(run: Run) -> None:
-    """Write the table `enforced`: one step with exact sums against one with ordinary sums."""
-    with run.phase("enforced"):
-        run.table("enforced", compare(run.smoke))
+def compare_exact_sums(run: Run) -> None:
+    """Write the table `exact_sums`: one step with exact sums against one with ordinary sums."""
+    with run.phase("exact_sums"):
+        run.table("exact_sums", compare(run.smoke))
 
 
-def judge_enforced(results: Results) -> list[Evidence]:
-    """Decide V5 from the table `enforced`."""
-    rows = results.table("enforced")
+def judge_exact_sums(results: Results) -> list[Evidence]:
+    """Decide V5 from the table `exact_sums`."""
+    rows = results.table("exact_sums")
     difference, agreement = float(np.max(rows["gradient_difference"])), float(np.min(rows["same_tokens"]))
     bounds = ((difference, SAME_GRADIENT), (1 - agreement, 1 - SAME_TOKENS))
     verdict = combine([decide(Interval.point(x), expected="zero", margin=bound) for x, bound in bounds])
@@ -252,11 +160,11 @@ def judge_enforced(results: Results) -> list[Evidence]:
 
 VEXACT_DYNAMICS = training_experiment(
     "vexact_dynamics",
-    "Does a run without any mismatch stay stable, and does harm follow the dose?",
+    "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
     minutes=50.0,
     figures=("vexact_doses", "vexact_survival"),
-    smoke=(NONE,),
-    measure=compare_enforced,
-    judge=judge_enforced,
+    baseline=NONE,
+    measure=compare_exact_sums,
+    judge=judge_exact_sums,
 )

@@ -1,13 +1,14 @@
 """MoE against dense models of the same recipe: H16 and A10, on the runs of both."""
 
-from experiments.dynamics_study.stages import training_experiment
 from experiments.papers import acrl, hacking
+from experiments.studies.stages import training_experiment
 
 EXPERIMENT = training_experiment(
     "moe_dynamics",
-    "Are mixtures of experts more fragile than dense models at one dose, and does ACRL help both?",
+    "Are mixtures of experts more fragile than dense models at one noise level, and does ACRL help both?",
     (*hacking.CLAIMS, *acrl.CLAIMS),
     minutes=25.0,
     figures=("acrl_tab5",),
+    baseline=acrl.NONE,
     smoke=(acrl.MOE, acrl.MOE_ACRL),
 )

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from simlab import __version__
 from simlab.cli import (
     bench,
     budget,
@@ -27,6 +26,7 @@ from simlab.cli import (
     warm_start,
     watch,
 )
+from simlab.core.version import __version__
 
 app = typer.Typer(
     name="simlab",

@@ -43,7 +43,7 @@ def bench(
     from dataclasses import replace
     from functools import partial
 
-    from simlab.cli.run import writable
+    from simlab.cli.run import check_writable
     from simlab.core.experiment import execute
     from simlab.core.manifest import device
     from simlab.core.paths import default_out
@@ -51,7 +51,7 @@ def bench(
 
     with one_clear_error():
         chosen: Any = load_experiment("bench_device")
-        folder = writable(out or default_out("bench_device", smoke))
+        folder = check_writable(out or default_out("bench_device", smoke))
         measure = partial(chosen.run, widths=_parse_widths(widths), limit_seconds=seconds)
     results = execute(replace(chosen, run=measure), folder, smoke)
     steps = results.table("widths").query("stage == 'step'").loc[:, list(COLUMNS)].astype(object)

@@ -1,16 +1,19 @@
 """`simlab run`: run experiments into result folders."""
 
+import json as json_module
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simlab.cli.output import one_clear_error
+from simlab.cli.output import Json, one_clear_error
 
+LONG_MINUTES = 5.0
 EPILOG = (
-    "Example: `simlab run softmax --smoke --out /tmp/softmax`, "
-    "or `simlab run moe_dynamics --after experiments/results/moe_dynamics`. "
-    "What there is: `simlab list experiments`."
+    "Example: `simlab run softmax --smoke --out /tmp/softmax`, `simlab run lr_dynamics --explain`, "
+    "or `simlab run moe_dynamics --resume-from experiments/results/moe_dynamics`. "
+    "Names of experiments: `simlab list experiments`."
 )
 
 
@@ -18,37 +21,62 @@ def run(
     experiment: Annotated[str, typer.Argument(help="Name of the experiment.")],
     smoke: Annotated[bool, typer.Option("--smoke", help="A tiny version that takes seconds.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result folder; default runs/EXPERIMENT.")] = None,
-    after: Annotated[
+    resume_from: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of an earlier result, or of another's with shared arms: only what it lacks is run."
+            help="Result directory to resume from, also of another experiment with shared arms. Runs only "
+            "missing arms and seeds."
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print arms, claims, criteria, power and cost; run nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="No question before a long run.")] = False,
+    json: Json = False,
 ) -> None:
-    """Run an experiment and write its tables and manifest."""
-    from simlab.core.experiment import earlier, execute
+    """Run an experiment and write its tables and manifest.
+
+    A run of more than 5 minutes prints its plan first and asks, on a terminal.
+    """
+    from simlab.core.experiment import execute, find_resumable
     from simlab.core.paths import default_out
     from simlab.studies.loading import load_experiment
 
     with one_clear_error():
         chosen = load_experiment(experiment)
-        folder = writable(out or default_out(experiment, smoke))
-        before = None if after is None else earlier(chosen, after, folder, smoke)
+        if json and not explain:
+            raise ValueError("--json needs --explain.")
+        if explain:
+            _print_plan(chosen, json)
+            return
+        folder = check_writable(out or default_out(experiment, smoke))
+        resumed = None if resume_from is None else find_resumable(chosen, resume_from, folder, smoke)
     expected = "seconds" if smoke else f"about {chosen.minutes:g} min on two cores"
+    if not smoke and chosen.minutes > LONG_MINUTES:
+        _print_plan(chosen, False)
+        if sys.stdin.isatty() and not yes:
+            typer.confirm(f"Run {chosen.name}, {expected}?", abort=True)
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
-    results = execute(chosen, folder, smoke, before)
+    results = execute(chosen, folder, smoke, resumed)
     seconds = results.manifest["timings"]["total"]
     typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {seconds:.1f} s)")
     if chosen.figures:
         typer.echo(f"figures: simlab figures {' '.join(chosen.figures)} --results {folder}")
 
 
-def writable(folder: Path) -> Path:
-    """Create `folder` and try a file in it now: a full disk is better found before the compute."""
+def _print_plan(experiment, json: bool) -> None:
+    from simlab.studies.preview import format_preview, preview
+
+    plan = preview(experiment)
+    typer.echo(json_module.dumps(plan, indent=2) if json else format_preview(plan))
+
+
+def check_writable(folder: Path) -> Path:
+    """Create `folder` and write a file into it: a full disk must fail before the compute."""
     from simlab.core.atomic import write_atomically
 
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file; name a folder")
+        raise ValueError(f"--out must be a folder, got the file {folder}.")
     probe = folder / ".probe"
     write_atomically(probe, lambda file: file.write(b"simlab"))
     probe.unlink()

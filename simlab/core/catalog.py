@@ -1,4 +1,4 @@
-"""Looking a name up in a catalog, with an error that helps."""
+"""Look up names in catalogs; errors name the allowed ones."""
 
 import difflib
 import reprlib
@@ -12,8 +12,8 @@ _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 80
 
 
-def shown(value: object) -> str:
-    """Return `repr(value)` for a message, its middle left out if it is long."""
+def shorten(value: object) -> str:
+    """Return `repr(value)` for a message, shortened in the middle."""
     return _SHOWN.repr(value)
 
 
@@ -30,4 +30,4 @@ def lookup(catalog: Mapping[str, Record], name: str, kind: str) -> Record:
     names = list(catalog)
     if close and len(names) > MOST_NAMES:
         names = [*names[:MOST_NAMES], f"... ({len(names)} in all)"]
-    raise ValueError(f"unknown {kind} {shown(name)}; {hint}allowed: {', '.join(names)}")
+    raise ValueError(f"unknown {kind} {shorten(name)}; {hint}allowed: {', '.join(names)}")

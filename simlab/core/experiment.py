@@ -22,13 +22,13 @@ Item = TypeVar("Item")
 class Run:
     """One execution of an experiment: its folder, its mode, and what goes into its manifest.
 
-    `after` is an earlier result whose rows are not made again; the tables then hold both.
+    `resume_from` is an earlier result whose rows are kept; only what it lacks is run.
     """
 
     name: str
     out: Path
     smoke: bool = False
-    after: Results | None = None
+    resume_from: Results | None = None
     config: dict[str, Json] = field(default_factory=dict)
     recorded_seeds: list[int] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class Run:
         """Show progress of `total` steps; the context's function is called after each, as a callback."""
         return show_progress(description, total)
 
-    def say(self, message: str) -> None:
-        """Print one line to the person who waits."""
+    def report(self, message: str) -> None:
+        """Print one line on the terminal."""
         console.print(message, highlight=False)
 
     @contextlib.contextmanager
@@ -79,9 +79,10 @@ class Experiment:
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
     `figures.catalog.FIGURES`; `claims` are ids of the claims that it tests. `collect_evidence` reads a
     finished run and returns one `simlab.studies.Evidence` per claim; it computes nothing that takes long.
-    `kind` tells what the evidence is: exact sums (`identity`), a computation without training
+    `kind` is the kind of evidence: exact sums (`identity`), a computation without training
     (`measurement`), or runs (`dynamics`).
-    `goes_on`, where `run` heeds `Run.after`, raises `ValueError` for a result whose rows it would not make.
+    `check_resume`, of an experiment that can resume, raises `ValueError` for a result that does not fit.
+    `design` is the `simlab.studies.design.Design` of a training experiment.
     """
 
     name: str
@@ -92,18 +93,21 @@ class Experiment:
     claims: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     collect_evidence: Callable[[Results], Sequence[object]] | None = None
-    goes_on: Callable[[Results], None] | None = None
+    check_resume: Callable[[Results], None] | None = None
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
+    design: object | None = None
 
 
-def execute(experiment: Experiment, out: Path, smoke: bool = False, after: Results | None = None) -> Results:
-    """Run `experiment` into the folder `out`, going on from `after`, and finish it with its manifest.
+def execute(
+    experiment: Experiment, out: Path, smoke: bool = False, resume_from: Results | None = None
+) -> Results:
+    """Run `experiment` into the folder `out`, resuming from `resume_from`; write the manifest last.
 
     The manifest is removed first and written last: a folder with one holds a finished run.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST_NAME).unlink(missing_ok=True)
-    run = Run(experiment.name, out, smoke, after)
+    run = Run(experiment.name, out, smoke, resume_from)
     run.configure(smoke=smoke)
     with run.phase("total"):
         experiment.run(run)
@@ -111,15 +115,15 @@ def execute(experiment: Experiment, out: Path, smoke: bool = False, after: Resul
     return Results(out)
 
 
-def earlier(experiment: Experiment, folder: Path, out: Path, smoke: bool = False) -> Results:
-    """Return the result in `folder` for a run into `out` to go on from; raises `ValueError` if it cannot."""
-    if experiment.goes_on is None:
-        raise ValueError(f"{experiment.name} does not go on from earlier results; run it without --after")
+def find_resumable(experiment: Experiment, folder: Path, out: Path, smoke: bool = False) -> Results:
+    """Return the result in `folder` from which a run into `out` can resume; raises `ValueError` otherwise."""
+    if experiment.check_resume is None:
+        raise ValueError(f"{experiment.name} cannot resume. Remove --resume-from.")
     if folder.resolve() == out.resolve():
-        raise ValueError(f"--after {folder} is the folder that is written; name another --out")
-    found = Results(folder)
-    if found.manifest["config"]["smoke"] != smoke:
+        raise ValueError(f"--resume-from must differ from --out, got {folder} for both. Pass another --out.")
+    result = Results(folder)
+    if result.manifest["config"]["smoke"] != smoke:
         kind = "smoke" if smoke else "full"
-        raise ValueError(f"--after {folder} does not hold a {kind} run")
-    experiment.goes_on(found)
-    return found
+        raise ValueError(f"--resume-from must hold a {kind} run, got {folder}.")
+    experiment.check_resume(result)
+    return result

@@ -13,9 +13,9 @@ from typing import NotRequired, TypedDict
 import jax
 from jaxtyping import PyTree
 
-from simlab import __version__
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
+from simlab.core.version import __version__
 
 MANIFEST_NAME = "manifest.json"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")

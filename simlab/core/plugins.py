@@ -10,12 +10,12 @@ import importlib
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simlab.core.catalog import lookup
 
@@ -53,7 +53,7 @@ def references(name: str) -> list[str]:
     return REFERENCE.findall(name)
 
 
-def load_plugin(reference: str) -> tuple[Any, str]:
+def load_plugin(reference: str) -> tuple[object, str]:
     """Return the object `module:name` and the digest of its source, 12 hexadecimal digits.
 
     A module whose source has changed since its import is imported anew.
@@ -70,7 +70,7 @@ def load_plugin(reference: str) -> tuple[Any, str]:
         raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     _IMPORTED[name] = source
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    return lookup(public | vars(module), attribute, f"name in {name}.py,"), source.digest
+    return lookup(public, attribute, f"name in {name}.py,"), source.digest
 
 
 def _current_source(name: str) -> _Source:
@@ -124,7 +124,7 @@ def is_installed(entry: str) -> bool:
     return any(name in entry for name in INSTALLED) or entry.startswith(sys.base_prefix)
 
 
-def _times(paths: Any) -> dict[Path, int]:
+def _times(paths: Iterable[Path]) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns if path.is_file() else 0 for path in paths}
 
 

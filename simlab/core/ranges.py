@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from simlab.core.catalog import shown
+from simlab.core.catalog import shorten
 
 TINY = 2.0**-126
 HUGE = float(2.0**127)
@@ -20,7 +20,7 @@ class Range:
         """Raise `ValueError` with what is allowed and the value, unless it is in the range."""
         # `not low <= x` also catches NaN.
         if not self.low <= value <= self.high:
-            raise ValueError(f"must be {self}, got {shown(value)}.")
+            raise ValueError(f"must be {self}, got {shorten(value)}.")
 
     def __str__(self) -> str:
         """Return the allowed values in words."""

@@ -1,4 +1,4 @@
-"""The result store: one folder with Parquet tables and a manifest."""
+"""Results: one directory with Parquet tables and a manifest."""
 
 import json
 from collections.abc import Mapping, Sequence

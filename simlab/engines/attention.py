@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
 
+from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Attention, Engine
 from simlab.engines.matmul import product
@@ -13,7 +15,9 @@ from simlab.engines.softmax import exponentials_at, softmax, total_at
 from simlab.formats.scale_rules import divide, multiply
 
 
-def store_cache(x: Array, engine: Engine | str, key: Array | None = None) -> Array:
+def store_cache(
+    x: Float[AnyArray, "*B D"], engine: Engine | str, key: Array | None = None
+) -> Float[Array, "*B D"]:
     """Round keys or values [..., D] to the engine's KV cache; returns float32 of the same shape.
 
     Scoring must pass its keys and values through it too, or the two sides see different numbers.
@@ -22,13 +26,13 @@ def store_cache(x: Array, engine: Engine | str, key: Array | None = None) -> Arr
 
 
 def attend(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    mask: Array,
+    queries: Float[AnyArray, "T D"],
+    keys: Float[AnyArray, "S D"],
+    values: Float[AnyArray, "S D"],
+    mask: Bool[AnyArray, "T S"],
     engine: Engine | str,
     key: Array | None = None,
-) -> Array:
+) -> Float[Array, "T D"]:
     """Attend with float32 queries [T, D] to cached keys and values [S, D]; returns float32 [T, D].
 
     `mask` [T, S] is True where a query sees a key; every query must see one. Keys and values come from

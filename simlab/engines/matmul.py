@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.core import Tracer
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, float32_dot
 from simlab.engines.exact_sum import slices_for
@@ -16,8 +18,12 @@ from simlab.formats import FORMATS, Format, quantize
 
 
 def matmul(
-    a: Array, b: Array, *, accumulator: str | Accumulator = "float32", format: str | Format | None = None
-) -> Array:
+    a: Float[AnyArray, "M K"],
+    b: Float[AnyArray, "K N"],
+    *,
+    accumulator: str | Accumulator = "float32",
+    format: str | Format | None = None,
+) -> Float[Array, "M N"]:
     """Multiply float32 a [..., M, K] (or [K]) by b [K, N] with the sums that `accumulator` says.
 
     Returns float32 [..., M, N] (or [N]). Nothing is rounded before the products. `accumulator` is a name of

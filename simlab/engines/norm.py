@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine
 from simlab.engines.ordered_sums import tree_sum
@@ -11,8 +13,13 @@ from simlab.formats.scale_rules import multiply
 
 
 def rms_norm(
-    x: Array, weight: Array, engine: Engine | str, *, epsilon: float = 1e-6, key: Array | None = None
-) -> Array:
+    x: Float[AnyArray, "*B D"],
+    weight: Float[AnyArray, " D"],
+    engine: Engine | str,
+    *,
+    epsilon: float = 1e-6,
+    key: Array | None = None,
+) -> Float[Array, "*B D"]:
     """Normalize float32 x [..., D] to unit root mean square, times weight [D]; returns float32 [..., D].
 
     Statistics are float32 over a fixed tree. Roundings: what is read, x / rms(x), and the result.
@@ -28,8 +35,11 @@ def rms_norm(
 
 
 def add_residual(
-    residual: Array, update: Array, engine: Engine | str, key: Array | None = None
-) -> tuple[Array, Array]:
+    residual: Float[AnyArray, "*B"],
+    update: Float[AnyArray, "*B"],
+    engine: Engine | str,
+    key: Array | None = None,
+) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
     """Add an update to the residual stream; returns (the stored stream, what the next norm reads).
 
     All are float32 of one shape. The second is the sum itself, not rounded: fused kernels normalize it, and

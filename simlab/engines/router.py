@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Int
 
+from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine
 from simlab.engines.site import site_key, store
@@ -11,14 +13,14 @@ from simlab.formats.scale_rules import divide, multiply
 
 
 def route(
-    logits: Array,
+    logits: Float[AnyArray, "*B E"],
     engine: Engine | str,
     top_k: int,
     *,
     normalize: bool = True,
-    replayed: Array | None = None,
+    replayed: Int[AnyArray, "*B K"] | None = None,
     key: Array | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Int[Array, "*B K"], Float[Array, "*B K"]]:
     """Choose `top_k` of E experts from float32 router logits [..., E], or take the ones `replayed`.
 
     Returns (experts int32 [..., top_k], weights float32 [..., top_k]), in order of falling probability; of
@@ -37,7 +39,12 @@ def route(
     return experts, store(weights, record.router_weights, site_key(key, "weights"))
 
 
-def combine_experts(outputs: Array, weights: Array, engine: Engine | str, key: Array | None = None) -> Array:
+def combine_experts(
+    outputs: Float[AnyArray, "*B K D"],
+    weights: Float[AnyArray, "*B K"],
+    engine: Engine | str,
+    key: Array | None = None,
+) -> Float[Array, "*B D"]:
     """Add the outputs [..., top_k, D] of the chosen experts by their weights [..., top_k]; float32 [..., D].
 
     Each weighted output is stored as the engine's `elementwise` site says; they are added in order of choice

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Softmax
@@ -15,7 +17,9 @@ from simlab.formats import Format, Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide
 
 
-def softmax(z: Array, engine: Engine | Softmax | str, key: Array | None = None) -> Array:
+def softmax(
+    z: Float[AnyArray, "*B V"], engine: Engine | Softmax | str, key: Array | None = None
+) -> Float[Array, "*B V"]:
     """Softmax over the last axis of float32 logits z [..., V]; returns float32 probabilities [..., V].
 
     z is rounded, shifted by its maximum, exponentiated, summed (a fixed tree, so that the bits of a row do
@@ -32,7 +36,9 @@ def softmax(z: Array, engine: Engine | Softmax | str, key: Array | None = None) 
     return store(divide(exponentials, total), sites.probs, site_key(key, "probs"))
 
 
-def log_softmax(z: Array, engine: Engine | Softmax | str, key: Array | None = None) -> Array:
+def log_softmax(
+    z: Float[AnyArray, "*B V"], engine: Engine | Softmax | str, key: Array | None = None
+) -> Float[Array, "*B V"]:
     """Log-softmax over the last axis of float32 logits z [..., V]: shifted logits minus log of the total.
 
     Returns float32 [..., V]. Steps, roundings and `engine` are those of `softmax`, the last

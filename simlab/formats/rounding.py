@@ -222,7 +222,7 @@ def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturat
         return BitConstants(**limits, **_grid_constants(xp, fmt, mode, limits["first"]))
 
 
-def is_on_host(*numbers: Any) -> bool:
+def is_on_host(*numbers: object) -> bool:
     """Return whether all numbers in these trees are Python's or NumPy's, known when a program is traced."""
     return not any(isinstance(leaf, Array) for leaf in jax.tree.leaves(numbers))
 

@@ -2,11 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
+
+from simlab.core.arrays import AnyArray
 
 Array = jax.Array
 
 
-def exact_kl(logps: Array, reference: Array) -> Array:
+def exact_kl(logps: Float[AnyArray, "*B V"], reference: Float[AnyArray, "*B V"]) -> Float[Array, "*B"]:
     """KL(policy, reference) of each position [...] from log-probabilities [..., V]; tokens of p = 0 add 0.
 
     Unlike the estimators k1 and k3 it has no sampling noise in the token.

@@ -2,19 +2,21 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.metrics.reductions import as_mask
 
 Array = jax.Array
 
 
 def energy_by_frequency(
-    coefficients: Array,
-    ids: Array,
-    mask: Array,
+    coefficients: Float[AnyArray, "B T"],
+    ids: Int[AnyArray, "B T"],
+    mask: Shaped[AnyArray, "B T"],
     vocabulary: int,
     buckets: int = 4,
-    score_norms: Array | None = None,
+    score_norms: Float[AnyArray, "B T"] | None = None,
 ) -> Array:
     """Share of the summed per-token gradient norms that falls on each frequency bucket, [`buckets`].
 
@@ -47,7 +49,7 @@ def _bucket(position: Array, total: Array, buckets: int) -> Array:
     return jnp.minimum(position * buckets // jnp.maximum(total, 1), buckets - 1).astype(jnp.int32)
 
 
-def jitter2(curve: Array) -> Array:
+def jitter2(curve: Float[AnyArray, " S"]) -> Float[Array, ""]:
     """Mean absolute second difference of a metric over steps [S]; NaN for fewer than three steps.
 
     Source: cancel Eq. 20, 21.

@@ -6,6 +6,7 @@ verl; sequences without tokens take no part in averages over sequences.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from simlab.metrics.reductions import maximum, mean, minimum, on_tokens, sequence_mean, std
 from simlab.metrics.weights import effective_sample_size
@@ -33,7 +34,7 @@ def _distance(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def std_rho(batch: TokenBatch) -> Array:
+def std_rho(batch: TokenBatch) -> Float[Array, ""]:
     """The mismatch: standard deviation of rho over all tokens.
 
     Source: hacking Eq. 5, Sec. 2.
@@ -42,7 +43,7 @@ def std_rho(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def mean_rho(batch: TokenBatch) -> Array:
+def mean_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of rho over all tokens.
 
     Source: hacking Tab. 2.
@@ -51,7 +52,7 @@ def mean_rho(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def max_rho(batch: TokenBatch) -> Array:
+def max_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Largest rho of the batch.
 
     Source: hacking Fig. 9.
@@ -60,7 +61,7 @@ def max_rho(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def min_rho(batch: TokenBatch) -> Array:
+def min_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Smallest rho of the batch.
 
     Source: hacking Tab. 2.
@@ -69,7 +70,7 @@ def min_rho(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def max_rho_sequence(batch: TokenBatch) -> Array:
+def max_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Largest product of rho over a sequence, its log clamped to +-20.
 
     Source: verl rollout_corr_helper rollout_is_max at the sequence level.
@@ -78,7 +79,7 @@ def max_rho_sequence(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def min_rho_sequence(batch: TokenBatch) -> Array:
+def min_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Smallest product of rho over a sequence, its log clamped to +-20.
 
     Source: verl rollout_corr_helper rollout_is_min at the sequence level.
@@ -87,7 +88,7 @@ def min_rho_sequence(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def rms_log_rho(batch: TokenBatch) -> Array:
+def rms_log_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Root mean square of log rho over all tokens: like `std_rho`, but not ruled by a few large ratios.
 
     Unit: nats.
@@ -96,7 +97,7 @@ def rms_log_rho(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Array:
+def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Float[Array, ""]:
     """Fraction of tokens with rho > `bound`.
 
     Source: verl rollout_corr_helper rollout_is_ratio_fraction_high.
@@ -105,7 +106,7 @@ def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Array:
 
 
 @on_tokens
-def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Array:
+def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Float[Array, ""]:
     """Fraction of tokens with rho < `bound`.
 
     Source: verl rollout_corr_helper rollout_is_ratio_fraction_low.
@@ -114,7 +115,7 @@ def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Array:
 
 
 @on_tokens
-def discrepancy(batch: TokenBatch) -> Array:
+def discrepancy(batch: TokenBatch) -> Float[Array, ""]:
     """d: mean of |pi_train - pi_infer| over each sequence, then over sequences.
 
     Source: acrl Eq. 5, 6.
@@ -125,7 +126,7 @@ def discrepancy(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def discrepancy_per_token(batch: TokenBatch) -> Array:
+def discrepancy_per_token(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of |pi_train - pi_infer| over all tokens, so long sequences weigh more.
 
     Source: verl debug.metrics rollout_probs_diff_mean.
@@ -134,7 +135,7 @@ def discrepancy_per_token(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def discrepancy_max(batch: TokenBatch) -> Array:
+def discrepancy_max(batch: TokenBatch) -> Float[Array, ""]:
     """Largest |pi_train - pi_infer|.
 
     Source: verl debug.metrics rollout_probs_diff_max.
@@ -143,7 +144,7 @@ def discrepancy_max(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def discrepancy_std(batch: TokenBatch) -> Array:
+def discrepancy_std(batch: TokenBatch) -> Float[Array, ""]:
     """Standard deviation of |pi_train - pi_infer| over all tokens, unbiased; NaN for a single token.
 
     Source: verl debug.metrics rollout_probs_diff_std.
@@ -153,7 +154,7 @@ def discrepancy_std(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def pcc(batch: TokenBatch) -> Array:
+def pcc(batch: TokenBatch) -> Float[Array, ""]:
     """Pearson correlation of pi_train and pi_infer over all tokens; NaN when either does not vary.
 
     Source: hacking Fig. 3, 9; verl debug.metrics rollout_actor_probs_pearson_corr.
@@ -169,7 +170,7 @@ def pcc(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def k1_kl(batch: TokenBatch) -> Array:
+def k1_kl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of -log rho: an unbiased estimate of KL(pi_infer, pi_train), sometimes negative.
 
     Unit: nats.
@@ -179,7 +180,7 @@ def k1_kl(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def k3_kl(batch: TokenBatch) -> Array:
+def k3_kl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of rho - 1 - log rho: an estimate of KL(pi_infer, pi_train) that is never negative.
 
     Unit: nats.
@@ -191,7 +192,7 @@ def k3_kl(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def chi2_token(batch: TokenBatch) -> Array:
+def chi2_token(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of rho^2 - 1 over all tokens; an estimate of chi^2(pi_train, pi_infer), negative only by chance.
 
     Source: verl rollout_corr_helper chi2_token.
@@ -200,7 +201,7 @@ def chi2_token(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def chi2_sequence(batch: TokenBatch) -> Array:
+def chi2_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of (product of rho)^2 - 1, the log of the product clamped to +-20.
 
     Source: verl rollout_corr_helper chi2_seq.
@@ -210,7 +211,7 @@ def chi2_sequence(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def ess_token(batch: TokenBatch) -> Array:
+def ess_token(batch: TokenBatch) -> Float[Array, ""]:
     """Effective sample size of rho over all tokens, as a fraction in (0, 1].
 
     Source: verl rollout_corr_helper rollout_is_eff_sample_size.
@@ -220,7 +221,7 @@ def ess_token(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def ess_sequence(batch: TokenBatch) -> Array:
+def ess_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Effective sample size of the sequences' products of rho, as a fraction in (0, 1].
 
     Source: lr Eq. 4.

@@ -5,6 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from simlab.core.arrays import AnyArray
+from simlab.core.pytree import Scalar
+
 Array = jax.Array
 
 
@@ -16,7 +19,9 @@ class GradientNoise(NamedTuple):
     scale: Array
 
 
-def gradient_noise(small_square: Array, big_square: Array, small: int, big: int) -> GradientNoise:
+def gradient_noise(
+    small_square: Scalar | AnyArray, big_square: Scalar | AnyArray, small: int, big: int
+) -> GradientNoise:
     """Estimate the simple noise scale B = tr Sigma / |G|^2 from gradients at two batch sizes.
 
     `small_square` is the mean of |gradient|^2 over batches of `small` units, `big_square` that of one batch

@@ -5,6 +5,7 @@ A sequence without tokens has no perplexity and takes no part; verl counts it wi
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from simlab.metrics.reductions import maximum, mean, minimum, on_tokens, sequence_mean
 from simlab.objectives import TokenBatch
@@ -23,7 +24,7 @@ def _over_sequences(per_sequence: Array, batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def log_ppl_abs_diff(batch: TokenBatch) -> Array:
+def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of |sum of logp_train - sum of logp_infer|; grows with the length.
 
     Unit: nats.
@@ -34,7 +35,7 @@ def log_ppl_abs_diff(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def log_ppl_abs_diff_per_token(batch: TokenBatch) -> Array:
+def log_ppl_abs_diff_per_token(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of |mean of logp_train - mean of logp_infer|: what verl calls log_ppl_abs_diff.
 
     Unit: nats.
@@ -44,7 +45,7 @@ def log_ppl_abs_diff_per_token(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def log_ppl_diff(batch: TokenBatch) -> Array:
+def log_ppl_diff(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
@@ -54,7 +55,7 @@ def log_ppl_diff(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def log_ppl_diff_max(batch: TokenBatch) -> Array:
+def log_ppl_diff_max(batch: TokenBatch) -> Float[Array, ""]:
     """Largest over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
@@ -64,7 +65,7 @@ def log_ppl_diff_max(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def log_ppl_diff_min(batch: TokenBatch) -> Array:
+def log_ppl_diff_min(batch: TokenBatch) -> Float[Array, ""]:
     """Smallest over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
@@ -74,7 +75,7 @@ def log_ppl_diff_min(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def ppl_ratio(batch: TokenBatch) -> Array:
+def ppl_ratio(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of training perplexity / inference perplexity.
 
     Source: verl rollout_corr_helper ppl_ratio.
@@ -83,7 +84,7 @@ def ppl_ratio(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def training_log_ppl(batch: TokenBatch) -> Array:
+def training_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the training engine's log-perplexity per token.
 
     Unit: nats.
@@ -93,7 +94,7 @@ def training_log_ppl(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def rollout_log_ppl(batch: TokenBatch) -> Array:
+def rollout_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the inference engine's log-perplexity per token.
 
     Unit: nats.
@@ -103,7 +104,7 @@ def rollout_log_ppl(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def training_ppl(batch: TokenBatch) -> Array:
+def training_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the training engine's perplexity.
 
     Source: verl rollout_corr_helper training_ppl.
@@ -112,7 +113,7 @@ def training_ppl(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def rollout_ppl(batch: TokenBatch) -> Array:
+def rollout_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the inference engine's perplexity.
 
     Source: verl rollout_corr_helper rollout_ppl.

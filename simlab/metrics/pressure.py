@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from simlab.metrics.reductions import mean
 from simlab.objectives import Objective, TokenBatch, prepared, resolve, rollout_terms, token_coefficients
@@ -35,7 +36,7 @@ def _bare(objective: str | Objective) -> Objective:
     )
 
 
-def clipped_tokens(objective: str | Objective, batch: TokenBatch) -> Array:
+def clipped_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
     """Tokens that the clip keeps from pushing, bool [B, T].
 
     Source: hacking Eq. 12.
@@ -49,7 +50,7 @@ def _fraction(tokens: Array, mask: Array) -> Array:
     return mean(tokens.astype(jnp.float32), mask)
 
 
-def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
+def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of all tokens that are clipped.
 
     Source: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac.
@@ -58,7 +59,7 @@ def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
     return _fraction(clipped_tokens(objective, batch), prepared(batch).mask)
 
 
-def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Array:
+def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of all tokens that are clipped and have a positive advantage.
 
     Source: TRL clip_ratio/high_mean.
@@ -67,7 +68,7 @@ def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Arr
     return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) > 0), ready.mask)
 
 
-def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Array:
+def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of all tokens that are clipped and have a negative advantage.
 
     Source: TRL clip_ratio/low_mean.
@@ -76,7 +77,7 @@ def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Arr
     return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) < 0), ready.mask)
 
 
-def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Array:
+def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """What clipping adds to the objective: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
 
     X = r A / (G |o|) with the token's policy ratio.
@@ -91,7 +92,7 @@ def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Array:
     return jnp.mean(per_sequence)
 
 
-def hacking_j(objective: str | Objective, batch: TokenBatch) -> Array:
+def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """J = sum over the batch of A (phi - 1), phi the injected weights of the objective's distortion.
 
     The control of the paper's figure is this with the distorted objective on the batches of the other run.
@@ -104,7 +105,7 @@ def hacking_j(objective: str | Objective, batch: TokenBatch) -> Array:
     return masked_sum(terms.advantages * (terms.distortion - 1), ready.mask)
 
 
-def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Array:
+def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
     """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling is no rejection."""
     resolved, ready = replace(resolve(objective), group_filter=False), prepared(batch)
     terms = rollout_terms(resolved, ready)
@@ -113,7 +114,7 @@ def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Array:
     return terms.mask & resolved.staleness(replace(ready, mask=terms.mask), terms.advantages)
 
 
-def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
+def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of the tokens that are rejected.
 
     Source: verl rollout_corr_helper rollout_rs_masked_fraction.
@@ -121,7 +122,7 @@ def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Ar
     return _fraction(~kept_tokens(objective, batch), prepared(batch).mask)
 
 
-def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Array:
+def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of the sequences that lose at least one token.
 
     Source: verl rollout_corr_helper rollout_rs_seq_masked_fraction.
@@ -131,7 +132,7 @@ def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) ->
     return _fraction((mask & ~kept_tokens(objective, batch)).any(axis=1), mask.any(axis=1))
 
 
-def asym(objective: str | Objective, batch: TokenBatch) -> Array:
+def asym(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Variance over a group of w_i A_i, the weight with which a sequence pushes; mean over groups.
 
     w_i A_i is the mean over the sequence's tokens of the coefficient before aggregation, corrections and

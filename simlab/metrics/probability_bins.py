@@ -4,7 +4,9 @@ probability disagree more; these numbers do not mix the two.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.metrics.reductions import on_tokens
 from simlab.objectives import TokenBatch
 from simlab.objectives.corrections import token_log_rho
@@ -15,21 +17,23 @@ Array = jax.Array
 PROBABILITY_EDGES = (0.0, 0.001, 0.01, 0.1, 0.5, 0.9, 1.0)
 
 
-def membership(logp: Array, mask: Array, edges: tuple[float, ...] = PROBABILITY_EDGES) -> Array:
+def membership(
+    logp: Float[Array, "B T"], mask: Bool[Array, "B T"], edges: tuple[float, ...] = PROBABILITY_EDGES
+) -> Bool[Array, "B T K"]:
     """Whether token [B, T] is real and its probability falls into bin K; bool [B, T, K]."""
     inner = jnp.asarray(edges[1:-1], jnp.float32)
     which = jnp.searchsorted(inner, jnp.exp(logp), side="right")
     return jax.nn.one_hot(which, len(edges) - 1, dtype=bool) & mask[..., None]
 
 
-def binned_mean(values: Array, members: Array) -> Array:
+def binned_mean(values: Float[Array, "B T"], members: Bool[Array, "B T K"]) -> Float[Array, " K"]:
     """Mean of `values` [B, T] over the tokens of each bin [K]; NaN where a bin has none."""
     total = jnp.sum(jnp.where(members, values[..., None], 0), axis=(0, 1))
     return total / jnp.sum(members, axis=(0, 1), dtype=jnp.float32)
 
 
 @on_tokens
-def tokens_by_pi_train(batch: TokenBatch) -> Array:
+def tokens_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
     """Number of tokens in each bin of pi_train, [K].
 
     Unit: tokens.
@@ -38,7 +42,7 @@ def tokens_by_pi_train(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def mean_rho_by_pi_train(batch: TokenBatch) -> Array:
+def mean_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
     """Mean rho in each bin of pi_train, [K]; below one at low probability is survival bias.
 
     Source: hacking Fig. 7.
@@ -47,13 +51,13 @@ def mean_rho_by_pi_train(batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def mean_rho_by_pi_infer(batch: TokenBatch) -> Array:
+def mean_rho_by_pi_infer(batch: TokenBatch) -> Float[Array, " K"]:
     """Mean rho in each bin of pi_infer, [K]; the survival bias shows with the other sign."""
     return 1 + binned_mean(jnp.expm1(token_log_rho(batch)), membership(batch.logp_infer, batch.mask))
 
 
 @on_tokens
-def rms_log_rho_by_pi_train(batch: TokenBatch) -> Array:
+def rms_log_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
     """Root mean square of log rho in each bin of pi_train, [K].
 
     Unit: nats.
@@ -63,7 +67,11 @@ def rms_log_rho_by_pi_train(batch: TokenBatch) -> Array:
     return jnp.sqrt(binned_mean(square, membership(batch.logp_train, batch.mask)))
 
 
-def controlled_rms_log_rho(rms: Array, tokens: Array, reference_tokens: Array) -> Array:
+def controlled_rms_log_rho(
+    rms: Float[AnyArray, "... K"],
+    tokens: Shaped[AnyArray, "... K"],
+    reference_tokens: Shaped[AnyArray, "... K"],
+) -> Float[Array, "..."]:
     """Root mean square of log rho as it would be if pi_train had the histogram of a reference step.
 
     `rms` and `tokens` [..., K] are `rms_log_rho_by_pi_train` and `tokens_by_pi_train` of any steps,

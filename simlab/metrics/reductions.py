@@ -10,7 +10,9 @@ from typing import Concatenate, ParamSpec
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.objectives import TokenBatch
 from simlab.objectives.batch import masked_sum, prepared
 
@@ -30,33 +32,35 @@ def on_tokens(
     return measured
 
 
-def as_mask(mask: Array) -> Array:
+def as_mask(mask: Shaped[AnyArray, "..."]) -> Bool[Array, "..."]:
     """A mask of any type as bool: nonzero is real."""
     return jnp.asarray(mask).astype(bool)
 
 
-def mean(x: Array, mask: Array, axis: int | None = None) -> Array:
+def mean(
+    x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"], axis: int | None = None
+) -> Float[Array, "..."]:
     """Mean of `x` where `mask`; NaN where nothing is left."""
     count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
     return masked_sum(x, mask, axis) / count
 
 
-def std(x: Array, mask: Array) -> Array:
+def std(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Standard deviation of `x` where `mask`, dividing by the number of entries."""
     return jnp.sqrt(mean((x - mean(x, mask)) ** 2, mask))
 
 
-def maximum(x: Array, mask: Array) -> Array:
+def maximum(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Largest entry of `x` where `mask`; NaN where nothing is left."""
     return jnp.where(mask.any(), jnp.max(jnp.where(mask, x, -jnp.inf)), jnp.nan)
 
 
-def minimum(x: Array, mask: Array) -> Array:
+def minimum(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Smallest entry of `x` where `mask`; NaN where nothing is left."""
     return -maximum(-x, mask)
 
 
-def sequence_mean(x: Array, mask: Array) -> Array:
+def sequence_mean(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
     """Mean over the tokens of each sequence, then over the sequences that have tokens."""
     real = mask.any(axis=1)
     return mean(jnp.where(real, mean(x, mask, axis=1), 0), real)

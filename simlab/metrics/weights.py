@@ -6,13 +6,15 @@ read.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.metrics.reductions import as_mask, maximum, mean, minimum, sequence_mean, std
 
 Array = jax.Array
 
 
-def weight_mean(weights: Array, mask: Array) -> Array:
+def weight_mean(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Mean weight.
 
     Source: verl rollout_corr_helper rollout_is_mean.
@@ -20,7 +22,7 @@ def weight_mean(weights: Array, mask: Array) -> Array:
     return mean(weights, as_mask(mask))
 
 
-def weight_std(weights: Array, mask: Array) -> Array:
+def weight_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Standard deviation of the weights, dividing by the number of entries.
 
     Source: verl rollout_corr_helper rollout_is_std.
@@ -28,7 +30,7 @@ def weight_std(weights: Array, mask: Array) -> Array:
     return std(weights, as_mask(mask))
 
 
-def weight_max(weights: Array, mask: Array) -> Array:
+def weight_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Largest weight.
 
     Source: verl rollout_corr_helper rollout_is_max.
@@ -36,7 +38,7 @@ def weight_max(weights: Array, mask: Array) -> Array:
     return maximum(weights, as_mask(mask))
 
 
-def weight_min(weights: Array, mask: Array) -> Array:
+def weight_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Smallest weight.
 
     Source: verl rollout_corr_helper rollout_is_min.
@@ -44,7 +46,9 @@ def weight_min(weights: Array, mask: Array) -> Array:
     return minimum(weights, as_mask(mask))
 
 
-def effective_sample_size(weights: Array, mask: Array) -> Array:
+def effective_sample_size(
+    weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
+) -> Float[Array, ""]:
     """(mean w)^2 / mean(w^2): one when all weights agree, 1/n when one has it all, NaN when all are zero.
 
     Source: verl rollout_corr_helper rollout_is_eff_sample_size.
@@ -55,7 +59,9 @@ def effective_sample_size(weights: Array, mask: Array) -> Array:
     return mean(scaled, real) ** 2 / mean(scaled**2, real)
 
 
-def weight_sequence_mean(weights: Array, mask: Array) -> Array:
+def weight_sequence_mean(
+    weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
+) -> Float[Array, ""]:
     """Mean over each sequence, then over sequences.
 
     Source: verl rollout_corr_helper rollout_is_seq_mean.
@@ -63,12 +69,12 @@ def weight_sequence_mean(weights: Array, mask: Array) -> Array:
     return sequence_mean(weights, as_mask(mask))
 
 
-def _per_sequence(weights: Array, mask: Array) -> tuple[Array, Array]:
+def _per_sequence(weights: AnyArray, mask: AnyArray) -> tuple[Array, Array]:
     real = as_mask(mask).any(axis=1)
     return jnp.where(real, mean(weights, as_mask(mask), axis=1), 0), real
 
 
-def weight_sequence_std(weights: Array, mask: Array) -> Array:
+def weight_sequence_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Standard deviation of the sequences' mean weights, unbiased; NaN for a single sequence.
 
     Source: verl rollout_corr_helper rollout_is_seq_std.
@@ -78,7 +84,7 @@ def weight_sequence_std(weights: Array, mask: Array) -> Array:
     return std(means, real) * jnp.sqrt(count / (count - 1))
 
 
-def weight_sequence_max(weights: Array, mask: Array) -> Array:
+def weight_sequence_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Largest of the sequences' mean weights.
 
     Source: verl rollout_corr_helper rollout_is_seq_max.
@@ -86,7 +92,7 @@ def weight_sequence_max(weights: Array, mask: Array) -> Array:
     return maximum(*_per_sequence(weights, mask))
 
 
-def weight_sequence_min(weights: Array, mask: Array) -> Array:
+def weight_sequence_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Smallest of the sequences' mean weights.
 
     Source: verl rollout_corr_helper rollout_is_seq_min.
@@ -94,7 +100,9 @@ def weight_sequence_min(weights: Array, mask: Array) -> Array:
     return minimum(*_per_sequence(weights, mask))
 
 
-def weight_sequence_max_deviation(weights: Array, mask: Array) -> Array:
+def weight_sequence_max_deviation(
+    weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
+) -> Float[Array, ""]:
     """Largest distance of a sequence's mean weight from one.
 
     Source: verl rollout_corr_helper rollout_is_seq_max_deviation.

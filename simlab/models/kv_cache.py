@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
 from simlab.core.pytree import pytree
 from simlab.models.config import TransformerConfig
@@ -16,8 +17,8 @@ class Cache:
     is moved when a token is added. Positions not yet written are zero.
     """
 
-    keys: Array
-    values: Array
+    keys: Float[Array, "BH D S"]
+    values: Float[Array, "BH S D"]
 
 
 def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cache, ...]:
@@ -26,7 +27,9 @@ def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cac
     return (Cache(keys, keys.swapaxes(1, 2)),) * config.num_hidden_layers
 
 
-def extended(cache: Cache, keys: Array, values: Array, start: Array | int) -> Cache:
+def extended(
+    cache: Cache, keys: Float[Array, "B T H D"], values: Float[Array, "B T H D"], start: Array | int
+) -> Cache:
     """Write keys and values [B, T, key heads, head_dim] at positions start to start + T - 1."""
     batch, length, heads, width = keys.shape
     keys = keys.transpose(0, 2, 3, 1).reshape(batch * heads, width, length)

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from simlab.core.streams import stream
 from simlab.models.config import TransformerConfig
 
-Params = dict[str, PyTree[Array]]
+Params = dict[str, PyTree]
 
 
 def init_params(key: Array, config: TransformerConfig) -> Params:

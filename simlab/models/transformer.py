@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float, Int, PyTree
 
+from simlab.core.arrays import AnyArray
 from simlab.engines import (
     Engine,
     HeldWeights,
@@ -128,9 +129,9 @@ def extend(
     config: TransformerConfig,
     engine: Engine,
     caches: tuple[Cache, ...],
-    tokens: Array,
+    tokens: Int[AnyArray, "B T"],
     start: Array | int,
-    replayed: Array | None = None,
+    replayed: AnyArray | None = None,
 ) -> Forward:
     """Read `tokens` behind the positions that `caches` hold.
 
@@ -171,7 +172,7 @@ def _block(
     cache: Cache,
     stream: Stream,
     reading: Positions,
-    replayed: Array | None,
+    replayed: AnyArray | None,
 ) -> tuple[Stream, Cache, Array | None, States]:
     """Norm, attention, residual; norm, MLP or experts, residual."""
     x = rms_norm(stream.read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
@@ -230,7 +231,7 @@ def _attend_by_group(
 
 
 def _mlp(
-    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
+    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
 ) -> tuple[Array, None, States]:
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
@@ -239,7 +240,7 @@ def _mlp(
 
 
 def _experts(
-    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: Array | None
+    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
 ) -> tuple[Array, Array, States]:
     """Mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
     router_logits = linear(x, layer["router"], engine.router)
@@ -270,12 +271,12 @@ def _swiglu(
     return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 
-def read_logits(weights: Weights, engine: Engine, hidden: Array) -> Array:
+def read_logits(weights: Weights, engine: Engine, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Return logits [..., V] of normed hidden states [..., D]."""
     return linear(hidden, weights["lm_head"], engine.lm_head)
 
 
-def token_logps(logits: Array, engine: Engine) -> Array:
+def token_logps(logits: Float[AnyArray, "*B V"], engine: Engine) -> Float[Array, "*B V"]:
     """Return log-probabilities [..., V] as the engine reports them.
 
     An engine that rounds token probabilities reports the logarithm of the rounded ones.
@@ -285,7 +286,9 @@ def token_logps(logits: Array, engine: Engine) -> Array:
     return jnp.log(softmax(logits, engine))
 
 
-def logits(params: Params, config: TransformerConfig, tokens: Array, engine: Engine | str = "f32") -> Array:
+def logits(
+    params: Params, config: TransformerConfig, tokens: Int[AnyArray, "B T"], engine: Engine | str = "f32"
+) -> Float[Array, "B T V"]:
     """Return next-token logits [B, T, V] of token ids [B, T] under an engine, given by name or record."""
     engine = find_engine(engine)
     weights = prepare(params, config, engine)
@@ -297,9 +300,9 @@ def response_logps(
     params: Params,
     config: TransformerConfig,
     engine: Engine,
-    prompts: Array,
-    responses: Array,
-    replayed: Array | None = None,
+    prompts: Int[AnyArray, "B P"],
+    responses: Int[AnyArray, "B T"],
+    replayed: Int[AnyArray, "B S L top_k"] | None = None,
     *,
     group_size: int = 1,
     vocabulary: bool = False,
@@ -321,9 +324,9 @@ def _read_shared(
     weights: Weights,
     config: TransformerConfig,
     engine: Engine,
-    prompts: Array,
-    rest: Array,
-    replayed: Array | None,
+    prompts: AnyArray,
+    rest: AnyArray,
+    replayed: AnyArray | None,
     group_size: int,
 ) -> tuple[Array, Array | None]:
     """Read prompts [B, P] and what follows them [B, R]; return hidden states from the last of a prompt on.

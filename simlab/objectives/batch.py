@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Scalar, pytree, static
 
 Array = jax.Array
@@ -33,19 +35,19 @@ class TokenBatch:
     Source: hacking Eq. 5, 25; verl core_algos.
     """
 
-    logp: Array
-    logp_train: Array
-    logp_infer: Array
-    rewards: Array
-    mask: Array
+    logp: Float[AnyArray, "B T"]
+    logp_train: Float[AnyArray, "B T"]
+    logp_infer: Float[AnyArray, "B T"]
+    rewards: Shaped[AnyArray, " B"]
+    mask: Shaped[AnyArray, "B T"]
     group_size: int = static()
     key: Array | None = None
-    logp_reference: Array | None = None
-    values: Array | None = None
-    sum_squared_probabilities: Array | None = None
-    tokens: Array | None = None
-    logp_vocabulary: Array | None = None
-    logp_infer_vocabulary: Array | None = None
+    logp_reference: Float[AnyArray, "B T"] | None = None
+    values: Float[AnyArray, "B T"] | None = None
+    sum_squared_probabilities: Float[AnyArray, "B T"] | None = None
+    tokens: Int[AnyArray, "B T"] | None = None
+    logp_vocabulary: Float[AnyArray, "B T V"] | None = None
+    logp_infer_vocabulary: Float[AnyArray, "B T V"] | None = None
 
 
 def prepared(batch: TokenBatch) -> TokenBatch:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Int
 
+from simlab.core.arrays import AnyArray
 from simlab.core.streams import stream
 from simlab.engines import Engine, softmax
 from simlab.models.config import TransformerConfig
@@ -23,7 +25,7 @@ def generate(
     engine: Engine,
     sampler: Sampler,
     key: Array,
-    prompts: Array,
+    prompts: Int[AnyArray, "N P"],
     check: Callable[[Array], Array],
     *,
     group_size: int,

@@ -9,7 +9,9 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Int, UInt32
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import SEED
 
@@ -39,7 +41,9 @@ class LogitNoise:
             raise ValueError(f"unknown kind {self.kind!r}; allowed: {', '.join(KINDS)}")
 
 
-def perturbed(logits: Array, noise: LogitNoise | None, key: Array, digest: Array) -> Array:
+def perturbed(
+    logits: Float[AnyArray, "B V"], noise: LogitNoise | None, key: Array, digest: UInt32[Array, " B"]
+) -> Float[Array, "B V"]:
     """Return float32 `logits` [B, V] with the noise on them; None leaves them alone.
 
     `key` is of this draw and decides fresh noise; `digest` uint32 [B], from `context_digest`, fixed noise.
@@ -57,7 +61,7 @@ def perturbed(logits: Array, noise: LogitNoise | None, key: Array, digest: Array
     return logits + jnp.asarray(noise.scale, jnp.float32) * normal
 
 
-def context_digest(tokens: Array) -> Array:
+def context_digest(tokens: Int[AnyArray, "B S"]) -> UInt32[Array, " B"]:
     """Return a hash of the order and values of tokens int32 [B, S]: uint32 [B].
 
     Source: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.
@@ -66,6 +70,6 @@ def context_digest(tokens: Array) -> Array:
     return lax.scan(lambda digest, token: (extended_digest(digest, token), None), start, tokens.T)[0]
 
 
-def extended_digest(digest: Array, token: Array) -> Array:
+def extended_digest(digest: UInt32[Array, " B"], token: Int[Array, " B"]) -> UInt32[Array, " B"]:
     """Return the digest of contexts [B] with one more `token` [B] each."""
     return (digest ^ token.astype(jnp.uint32)) * jnp.uint32(DIGEST_PRIME)

@@ -5,7 +5,9 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import POSITIVE, TINY, Range
 from simlab.rollout.noise import LogitNoise
@@ -32,7 +34,9 @@ class Sampler:
 GREEDY = Sampler(top_k=1)
 
 
-def processed_logits(logits: Array, sampler: Sampler, position: Array | int, end: int) -> Array:
+def processed_logits(
+    logits: Float[AnyArray, "*B V"], sampler: Sampler, position: Array | int, end: int
+) -> Float[Array, "*B V"]:
     """Return what is drawn from: logits [..., V] over the temperature, -inf where a filter forbids a token.
 
     `position` is the number of tokens that the response already has. Of equal logits the one with the lowest
@@ -56,7 +60,7 @@ def processed_logits(logits: Array, sampler: Sampler, position: Array | int, end
     return jnp.where(keep, logits, -jnp.inf)
 
 
-def draw_token(uniform: Array, probs: Array) -> Array:
+def draw_token(uniform: Float[AnyArray, "*B"], probs: Float[AnyArray, "*B V"]) -> Int[Array, "*B"]:
     """Return the token that `uniform` [...] in [0, 1) picks by inverting the distribution `probs` [..., V].
 
     One number per token, so two engines that are given the same numbers draw the same token wherever

@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import pytree
 
 
@@ -34,7 +36,7 @@ class Trajectory:
         return jnp.concatenate([self.prompts, self.responses], axis=-1)
 
 
-def response_mask(responses: Array, end: int) -> Array:
+def response_mask(responses: Int[AnyArray, "*B T"], end: int) -> Bool[Array, "*B T"]:
     """Return where `responses [..., T]` are real: up to and including the first `end` token."""
     ends = (responses == end).astype(jnp.int32)
     return jnp.cumsum(ends, axis=-1) - ends == 0

@@ -93,7 +93,7 @@ class Probe:
             return call(*arguments)
         except EngineError as error:
             self._add("failures", [{"engine": name, "during": operation, "error": str(error)}])
-            self.run.say(f"{name}: {error}")
+            self.run.report(f"{name}: {error}")
             return None
 
     def _add_samples(self, name: str, prompts: np.ndarray, samples: Samples) -> None:

@@ -79,7 +79,7 @@ def stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
 
 
 def evidence(folder: Path | None = None) -> tuple[list[Evidence], list[str]]:
-    """Return what every experiment with a stored result says, in the order of `EXPERIMENTS`, and problems."""
+    """Return the evidence of every stored result, in the order of `EXPERIMENTS`, and problems."""
     found, problems = [], []
     for experiment, results in _results(folder):
         try:
@@ -90,9 +90,9 @@ def evidence(folder: Path | None = None) -> tuple[list[Evidence], list[str]]:
 
 
 def decided(experiment: Experiment, results: Results) -> list[Evidence]:
-    """Return what `experiment` says from a finished run.
+    """Return the evidence of a finished run of `experiment`.
 
-    Raises `ValueError` where it cannot read its own tables, or decides a claim that the board does not have.
+    Raises `ValueError` if it cannot read its tables or decides an unknown claim.
     """
     manifest = results.manifest
     try:
@@ -103,7 +103,7 @@ def decided(experiment: Experiment, results: Results) -> list[Evidence]:
     claims = load_claims()
     unknown = [each.claim for each in found if each.claim not in claims]
     if unknown:
-        raise ValueError(f"{experiment.name} decides {', '.join(unknown)}, which is no claim of the board")
+        raise ValueError(f"{experiment.name} decides {', '.join(unknown)}, not a claim of the board")
     return [replace(each, experiment=experiment.name, manifest=manifest) for each in found]
 
 

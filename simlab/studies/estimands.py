@@ -1,4 +1,4 @@
-"""Estimands: one number of a run, from its tables.
+"""Estimands: one number of a run, computed from its tables.
 
 `early` is the first tenth of a run, `late` its last quarter.
 """
@@ -37,14 +37,14 @@ class Tables:
 
 @dataclass(frozen=True)
 class View:
-    """The tables of one run: its row in `runs`, its `chunks`, `bins` and `changes`, and what was watched."""
+    """The tables of one run: its row in `runs`, its `chunks`, `bins`, `changes` and `diagnostics`."""
 
     steps: int
     diverged: bool
     chunks: Frame
     bins: Frame
     changes: Frame
-    watched: Frame
+    diagnostics: Frame
 
     def curve(self, metric: str) -> np.ndarray:
         """Return the means over chunks."""
@@ -59,14 +59,14 @@ class View:
         start = min(LATE * self.steps, self.chunks["step"].max())
         return _mean(self.chunks[self.chunks["step"] >= start], metric)
 
-    def seen(self, late: bool) -> Frame:
-        """Return what was watched in the last quarter, or in the first."""
-        step = self.watched["step"] if len(self.watched) else np.zeros(0)
-        return self.watched[step >= LATE * self.steps if late else step <= (1 - LATE) * self.steps]
+    def diagnosed(self, late: bool) -> Frame:
+        """Return the diagnostics of the last quarter, or of the first."""
+        step = self.diagnostics["step"] if len(self.diagnostics) else np.zeros(0)
+        return self.diagnostics[step >= LATE * self.steps if late else step <= (1 - LATE) * self.steps]
 
-    def looked(self, metric: str) -> np.ndarray:
-        """Return a watched curve, empty where it was not watched."""
-        return np.asarray(self.watched.get(metric, []), float)
+    def diagnostic(self, metric: str) -> np.ndarray:
+        """Return the curve of a diagnostic; empty if not recorded."""
+        return np.asarray(self.diagnostics.get(metric, []), float)
 
     def binned(self, metric: str, low: float, high: float, late: bool) -> float:
         """Mean over the tokens with pi_train in [low, high) of the first tenth or the last quarter."""
@@ -91,52 +91,53 @@ class Estimand:
         return float(self.of(view))
 
 
-def late(metric: str, says: str) -> Estimand:
+def late(metric: str, quantity: str) -> Estimand:
     """The mean over the last quarter."""
-    return Estimand(f"{says}, last quarter", lambda view: view.late(metric))
+    return Estimand(f"{quantity}, last quarter", lambda view: view.late(metric))
 
 
-def late_log(metric: str, says: str) -> Estimand:
+def late_log(metric: str, quantity: str) -> Estimand:
     """The logarithm of the mean over the last quarter."""
-    return Estimand(f"log of {says}, last quarter", lambda view: np.log(view.late(metric)))
+    return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late(metric)))
 
 
-def early_log(metric: str, says: str) -> Estimand:
+def early_log(metric: str, quantity: str) -> Estimand:
     """The logarithm of the mean over the first tenth."""
-    return Estimand(f"log of {says}, first tenth", lambda view: float(np.log(view.early(metric))))
+    return Estimand(f"log of {quantity}, first tenth", lambda view: float(np.log(view.early(metric))))
 
 
-def growth(metric: str, says: str) -> Estimand:
+def growth(metric: str, quantity: str) -> Estimand:
     """The log ratio of the last quarter to the first tenth."""
     return Estimand(
-        f"log growth of {says}, last quarter against first tenth",
+        f"log growth of {quantity}, last quarter against first tenth",
         lambda view: np.log(view.late(metric) / view.early(metric)),
     )
 
 
-def change(metric: str, says: str) -> Estimand:
+def change(metric: str, quantity: str) -> Estimand:
     """The difference of the last quarter and the first tenth."""
     return Estimand(
-        f"change of {says}, last quarter less first tenth",
+        f"change of {quantity}, last quarter minus first tenth",
         lambda view: view.late(metric) - view.early(metric),
     )
 
 
-def together(one: str, other: str, says: str) -> Estimand:
+def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
     """Spearman's correlation of two curves over the chunks of a run."""
     return Estimand(
-        f"rank correlation over the run of {says}", lambda view: _ranked(view.curve(one), view.curve(other))
+        f"rank correlation over the run of {quantity}",
+        lambda view: _ranked(view.curve(one), view.curve(other)),
     )
 
 
-def first_change(metric: str, before: str, says: str) -> Estimand:
+def first_change(metric: str, before: str, quantity: str) -> Estimand:
     """Steps from the change point of `before` to that of `metric`."""
 
     def of(view: View) -> float:
         step = view.changes.set_index("metric")["step"]
         return float(step[metric] - step[before])
 
-    return Estimand(f"steps between the change points of {says}", of)
+    return Estimand(f"steps between the change points of {quantity}", of)
 
 
 def steps_to_gain(gain: float) -> Estimand:
@@ -149,40 +150,40 @@ def steps_to_gain(gain: float) -> Estimand:
     return Estimand(f"log of the steps until a reward {gain} above the first", of)
 
 
-def watched_late(metric: str, says: str) -> Estimand:
-    """The mean of what was watched over the last quarter."""
+def diagnostic_late(metric: str, quantity: str) -> Estimand:
+    """The mean of a diagnostic over the last quarter."""
     return Estimand(
-        f"{says}, last quarter",
-        lambda view: _mean(view.seen(late=True), metric),
+        f"{quantity}, last quarter",
+        lambda view: _mean(view.diagnosed(late=True), metric),
     )
 
 
-def watched_change(metric: str, says: str) -> Estimand:
-    """What was watched in the last quarter less what was watched in the first."""
+def diagnostic_change(metric: str, quantity: str) -> Estimand:
+    """The mean of a diagnostic over the last quarter minus that over the first."""
 
     def of(view: View) -> float:
-        return _mean(view.seen(late=True), metric) - _mean(view.seen(late=False), metric)
+        return _mean(view.diagnosed(late=True), metric) - _mean(view.diagnosed(late=False), metric)
 
-    return Estimand(f"change of {says}, last quarter less first", of)
-
-
-def watched_together(one: str, other: str, says: str) -> Estimand:
-    """Spearman's correlation of two watched curves."""
-
-    def of(view: View) -> float:
-        return _ranked(view.looked(one), view.looked(other))
-
-    return Estimand(f"rank correlation over the run of {says}", of)
+    return Estimand(f"change of {quantity}, last quarter minus first", of)
 
 
-def watched_range(metric: str, says: str) -> Estimand:
-    """Log of the largest over the smallest value that was watched."""
+def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
+    """Spearman's correlation of two diagnostics."""
 
     def of(view: View) -> float:
-        curve = view.looked(metric)
+        return _ranked(view.diagnostic(one), view.diagnostic(other))
+
+    return Estimand(f"rank correlation over the run of {quantity}", of)
+
+
+def diagnostic_range(metric: str, quantity: str) -> Estimand:
+    """Log of the largest over the smallest value of a diagnostic."""
+
+    def of(view: View) -> float:
+        curve = view.diagnostic(metric)
         return float(np.log(curve.max() / curve.min())) if len(curve) else np.nan
 
-    return Estimand(f"log of largest over smallest {says}", of)
+    return Estimand(f"log of largest over smallest {quantity}", of)
 
 
 def _smooth(view: View) -> np.ndarray:
@@ -206,7 +207,7 @@ def _peak(view: View) -> float:
 
 
 REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
-FALL = Estimand("reward, last quarter less best 50 steps", _fall)
+FALL = Estimand("reward, last quarter minus best 50 steps", _fall)
 PEAK_REWARD = Estimand("reward, best 50 steps", _peak)
 COLLAPSE_STEP = Estimand("first step below 0.8 of the best reward so far, the length if none", _collapse)
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
@@ -237,7 +238,7 @@ FROM_X = Estimand(
 
 
 def _mean(rows: Frame, metric: str) -> float:
-    # NaN where it was not measured, as in the smoke mode.
+    # NaN if not recorded, as in smoke mode.
     return float(np.asarray(rows[metric], float).mean()) if metric in rows and len(rows) else np.nan
 
 
@@ -248,7 +249,7 @@ def _ranked(one: np.ndarray, other: np.ndarray) -> float:
 
 
 class Views:
-    """All runs of an experiment's results, by arm, start and seed."""
+    """All runs of an experiment's results, by arm, initial policy and seed."""
 
     def __init__(self, results: Results | Tables):
         """Open the tables; those that an experiment does not have are empty."""
@@ -265,13 +266,13 @@ class Views:
 
     @cached_property
     def arms(self) -> dict[str, dict[tuple[str, int], View]]:
-        """The runs of every arm by (start, seed)."""
-        tables = {name: self._by_run(name) for name in ("chunks", "bins", "changes", "watched")}
+        """The runs of every arm by (initial policy, seed)."""
+        tables = {name: self._by_run(name) for name in ("chunks", "bins", "changes", "diagnostics")}
         arms: dict[str, dict[tuple[str, int], View]] = {}
         for row in self.results.table("runs").to_dict("records"):
             parts = {name: table.get(row["run"], pd.DataFrame()) for name, table in tables.items()}
             view = View(int(row["steps"]), row["status"] == "diverged", **parts)
-            arms.setdefault(row["arm"], {})[row["start"], int(row["seed"])] = view
+            arms.setdefault(row["arm"], {})[row["initial_policy"], int(row["seed"])] = view
         return arms
 
     def _by_run(self, name: str) -> dict[str, Frame]:

@@ -35,7 +35,7 @@ class Contrast:
         return replace(self, weights={names.get(arm, arm): by for arm, by in self.weights.items()})
 
 
-def alone(arm: str) -> Contrast:
+def mean_of(arm: str) -> Contrast:
     """Return the contrast of one arm with zero."""
     return Contrast({arm: 1.0}, "{0}")
 
@@ -80,7 +80,7 @@ class Criterion:
     """One rule: an estimand, a contrast of arms, the claimed direction, and a margin with its reason.
 
     An exact check and a stored row have no contrast; their `because` is the rule that they apply themselves.
-    Today's verdict treats primary and secondary criteria alike; a failed manipulation check makes a claim
+    Today's verdict treats primary and secondary criteria equally; a failed manipulation check makes a claim
     inconclusive.
     """
 
@@ -199,6 +199,11 @@ class Claim:
     def __post_init__(self) -> None:
         """Name the claim in its trials."""
         object.__setattr__(self, "trials", tuple(replace(trial, claim=self.id) for trial in self.trials))
+
+    @property
+    def criteria(self) -> tuple[Criterion, ...]:
+        """The criteria of all trials."""
+        return tuple(criterion for trial in self.trials for criterion in trial.criteria)
 
     def trial(self, experiment: str) -> Trial:
         """Return the trial of `experiment`; `LookupError` if there is none."""

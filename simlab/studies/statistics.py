@@ -1,4 +1,4 @@
-"""Effects over runs that share warm starts, with intervals, and the words for them."""
+"""Effects over runs that share initial policies: intervals, decisions, p-values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -79,8 +79,8 @@ def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.nda
 def decide(interval: Interval, *, expected: Direction, margin: float) -> str:
     """The verdict on a claim about the sign of an effect, or about its absence.
 
-    margin: the largest |effect| that does not matter. An interval inside it says `no effect` where a sign was
-    claimed and `reproduced` where none was. Otherwise a claimed sign needs an interval without zero, and
+    margin: the largest |effect| that does not matter. An interval inside it gives `no effect` where a sign
+    was claimed and `reproduced` where none was. Otherwise a claimed sign needs an interval without zero, and
     its opposite too; a claimed absence is refuted by an interval wholly outside the margin.
 
     Source: Schuirmann 1987 (equivalence by an interval inside the margin; 95% here instead of 90%).

@@ -1,29 +1,40 @@
 """Verdicts of trials from the tables of runs: per criterion, and of the claim."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from simlab.core.results import Results
 from simlab.studies.estimands import Estimand, Tables, Views
 from simlab.studies.records import Criterion, Evidence, Trial, arms_of
 from simlab.studies.statistics import Interval, decide, paired_effect
 
+EMPTY = pd.MultiIndex.from_arrays([[], []], names=["initial_policy", "seed"])
 
-def effect(views: Views, criterion: Criterion, level: float = 0.95) -> Interval | None:
-    """Return the effect over runs, paired by initial policy and seed; None with fewer than two policies."""
+
+def contrast_by_run(views: Views, criterion: Criterion) -> Any:
+    """Return the contrast of a criterion by initial policy and seed, of the runs that all its arms have."""
     assert isinstance(criterion.estimand, Estimand)
     assert criterion.contrast is not None
     measured = {
-        arm: {key: criterion.estimand(view) for key, view in views.arms[arm].items()}
+        arm: {key: criterion.estimand(view) for key, view in views.arms.get(arm, {}).items()}
         for arm in criterion.arms
     }
     shared = sorted(set.intersection(*(set(values) for values in measured.values())))
-    ordered = [[values[key] for key in shared] for values in measured.values()]
-    values = np.array(list(criterion.contrast.weights.values())) @ np.array(ordered)
-    finite = np.isfinite(values)
-    known = np.array([start for start, _ in shared])[finite]
-    return paired_effect(values[finite], 0.0, known, level=level) if len(set(known)) > 1 else None
+    ordered = np.array([[values[key] for key in shared] for values in measured.values()])
+    values = np.array(list(criterion.contrast.weights.values())) @ ordered
+    index = pd.MultiIndex.from_tuples(shared, names=["initial_policy", "seed"]) if shared else EMPTY
+    return pd.Series(values, index=index, dtype=float)
+
+
+def effect(views: Views, criterion: Criterion, level: float = 0.95) -> Interval | None:
+    """Return the effect over runs, paired by initial policy and seed; None with fewer than two policies."""
+    values = contrast_by_run(views, criterion)
+    values = values[np.isfinite(values)]
+    policies = values.index.get_level_values("initial_policy")
+    return paired_effect(values, 0.0, policies, level=level) if len(set(policies)) > 1 else None
 
 
 def collect_evidence(results: Results | Tables, trials: Sequence[Trial]) -> list[Evidence]:

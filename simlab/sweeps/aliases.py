@@ -14,7 +14,7 @@ from typing import Any
 
 from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
-from simlab.sweeps.structure import Plain, number, read, reading
+from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
 
 Changes = dict[str, Plain]

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import jaxlib
 
-from simlab.core.catalog import lookup, shown
+from simlab.core.catalog import lookup, shorten
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.ranges import SEED, STEPS
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES
+from simlab.sweeps.config_reader import Plain, default_of, number, read, read_fields, reading
 from simlab.sweeps.start import model_of_start, read_start, start_key
-from simlab.sweeps.structure import Plain, default_of, number, read, read_fields, reading
 from simlab.training.recipe import Recipe
 
 COMPUTING = [
@@ -148,7 +148,7 @@ def _check_known(name: str) -> None:
     places = [path for path in nested_fields() if path.rpartition(".")[2] == name]
     if places:
         others = f" ({len(places) - 1} other fields have this name)" if len(places) > 1 else ""
-        raise ValueError(f"unknown field of the run {shown(name)}; did you mean {places[0]!r}?{others}")
+        raise ValueError(f"unknown field of the run {shorten(name)}; did you mean {places[0]!r}?{others}")
     lookup(dict.fromkeys((*FIELDS, *ALIASES)), name, "field of the run")
 
 
@@ -218,7 +218,7 @@ def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[
     inner = table.get(head)
     inner = {"name": inner} if isinstance(inner, str) else inner or {}
     if not isinstance(inner, Mapping):
-        raise ValueError(f"{'.'.join(path)}: {head} is {shown(inner)}, which has no fields")
+        raise ValueError(f"{'.'.join(path)}: {head} is {shorten(inner)}, which has no fields")
     return {**table, head: _changed(inner, rest, value)}
 
 

@@ -31,6 +31,7 @@ class Arm:
     runs: int
     finished: int = 0
     diverged: int = 0
+    dead: int = 0
     curves: dict[str, list[np.ndarray]] = field(default_factory=lambda: {name: [] for name in LIVE})
 
     def recent(self, name: str) -> float:
@@ -79,6 +80,7 @@ class Monitor:
             arm.runs += 1
             arm.finished += key in self._final
             arm.diverged += self._final.get(key) == "diverged"
+            arm.dead += self._final.get(key) == "dead"
             for metric, curve in self._curves.get(key, {}).items():
                 arm.curves[metric].append(curve)
         return arms
@@ -110,11 +112,13 @@ class Monitor:
 
 def table_of(arms: dict[str, Arm]) -> Table:
     """Return the arms as a table: runs, reward and mismatch."""
-    table = Table("arm", "runs", "steps", "reward", "std of the IS ratio", "diverged", header_style="bold")
+    columns = ("arm", "runs", "steps", "reward", "std of the IS ratio", "diverged", "dead")
+    table = Table(*columns, header_style="bold")
     for name, arm in arms.items():
         steps = max((len(curve) for curve in arm.curves["reward"]), default=0)
+        broken = [str(count or "") for count in (arm.diverged, arm.dead)]
         shown = [f"{arm.recent(metric):.3g}" if steps else "" for metric in LIVE]
-        table.add_row(Text(name), f"{arm.finished}/{arm.runs}", str(steps), *shown, str(arm.diverged or ""))
+        table.add_row(Text(name), f"{arm.finished}/{arm.runs}", str(steps), *shown, *broken)
     return table
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
-from simlab.core.catalog import shown
+from simlab.core.catalog import shorten
 from simlab.core.manifest import Json
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
@@ -108,7 +108,7 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, width: int) -> tupl
         try:
             configs.append(run_config(base, point.changes))
         except ValueError as error:
-            place = f" (at {point.arm or shown(dict(point.changes))})" if point.changes else ""
+            place = f" (at {point.arm or shorten(dict(point.changes))})" if point.changes else ""
             raise ValueError(f"{error}{place}") from error
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}

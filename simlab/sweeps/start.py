@@ -9,14 +9,14 @@ from typing import Any
 
 import jax
 
-from simlab.core.catalog import shown
+from simlab.core.catalog import shorten
 from simlab.core.paths import shop_root
 from simlab.core.ranges import SEED
 from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.compile_cache import one_order
-from simlab.sweeps.structure import Plain, number, read, reading
+from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
 from simlab.training.checkpoints import load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
@@ -40,7 +40,7 @@ def read_start(value: Plain, model: TransformerConfig) -> Plain:
         return read(WarmStart, table, "warm_start").plain | {"seed": seed}
     name = value["file"] if isinstance(value, Mapping) else value
     if not isinstance(name, str | Path):
-        raise ValueError(f"warm_start must be a file, its sha256:..., or a table, got {shown(value)}.")
+        raise ValueError(f"warm_start must be a file, its sha256:..., or a table, got {shorten(value)}.")
     path = _find(str(name))
     written = path.stat().st_mtime_ns
     with reading("warm_start"):
@@ -114,7 +114,7 @@ def _find(name: str) -> Path:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
     raise ValueError(
-        f"warm_start: no file {shown(name)}; there are: {', '.join(path.stem for path in kept) or 'none'}"
+        f"warm_start: no file {shorten(name)}; there are: {', '.join(path.stem for path in kept) or 'none'}"
     )
 
 

@@ -52,6 +52,7 @@ def _finished(folder: Path) -> dict[str, Arm]:
         arm.runs += 1
         arm.finished += 1
         arm.diverged += row["status"] == "diverged"
+        arm.dead += row["status"] == "dead"
         for name in LIVE:
             arm.curves[name].append(np.asarray(steps[row["run"]][name], float))
     return arms

@@ -5,7 +5,7 @@ from dataclasses import field
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.engines import Engine
@@ -59,7 +59,9 @@ class Critic:
         return CriticState(params, self.optimizer.init(params))
 
 
-def token_values(params: Params, model: TransformerConfig, engine: Engine, trajectory: Trajectory) -> Array:
+def token_values(
+    params: Params, model: TransformerConfig, engine: Engine, trajectory: Trajectory
+) -> Float[Array, "B T"]:
     """Return the value of the context before each response token [B, T], as `engine` computes it.
 
     The head is float32.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.engines.accumulate import float32_dot
 
@@ -18,9 +18,9 @@ FULL = lax.Precision.HIGHEST
 class Spectrum(NamedTuple):
     """Largest and smallest eigenvalue found, and a bound on the distance of `top` to an eigenvalue."""
 
-    top: Array
-    bottom: Array
-    residual: Array
+    top: Float[Array, ""]
+    bottom: Float[Array, ""]
+    residual: Float[Array, ""]
 
 
 def hessian_ends(
@@ -44,7 +44,7 @@ def hessian_ends(
     return lanczos_ends(product, jax.random.normal(key, flat.shape, flat.dtype), iterations)
 
 
-def lanczos_ends(product: Callable[[Array], Array], start: Array, iterations: int) -> Spectrum:
+def lanczos_ends(product: Callable[[Array], Array], start: Float[Array, " P"], iterations: int) -> Spectrum:
     """Return the extreme eigenvalues of the symmetric matrix that `product` applies to vectors like `start`.
 
     Every new direction is made orthogonal to all before, twice, since float32 forgets.

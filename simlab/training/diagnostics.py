@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.streams import stream
@@ -171,7 +171,7 @@ def energy(context: DiagnosticContext) -> Metrics:
     }
 
 
-def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Array:
+def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Float[Array, "B T"]:
     """Return the norm of grad log pi of every response token under the training engine, [B, T]."""
     alone = replace(recipe, group_size=1)
 

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from simlab.metrics import METRICS
 from simlab.models.transformer import Scores
@@ -55,7 +56,7 @@ def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> d
     return measured
 
 
-def router_flips(chosen: Array, trajectory: Trajectory) -> Array:
+def router_flips(chosen: Int[Array, "B S L top_k"], trajectory: Trajectory) -> Float[Array, " L"]:
     """Return, per layer [L], the fraction of tokens whose set of experts in the rollout is not `chosen`.
 
     `chosen` [B, P + T - 1, L, top_k] is the training engine's own choice; the order within a set is ignored.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.ranges import NOT_NEGATIVE, TINY, Range
@@ -49,6 +49,6 @@ class AdamW:
         return jax.tree.map(lambda p, d: jnp.where(rate == 0, p, p - rate * d), params, direction), state
 
 
-def global_norm(grads: Params) -> Array:
+def global_norm(grads: Params) -> Float[Array, ""]:
     """Return the Euclidean norm of all leaves together."""
     return jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(grads)))

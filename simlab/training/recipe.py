@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from simlab.core.catalog import shown
+from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import COUNT, HUGE, Range
 from simlab.engines.engine import EnginePair
@@ -70,14 +70,14 @@ class Recipe:
         """Refuse what cannot run."""
         for name in self.extra_terms:
             if name not in EXTRA_TERMS:
-                raise ValueError(f"unknown extra term {shown(name)}; allowed: {', '.join(EXTRA_TERMS)}")
+                raise ValueError(f"unknown extra term {shorten(name)}; allowed: {', '.join(EXTRA_TERMS)}")
         if self.minibatches < 1 or self.prompts % self.minibatches:
             raise ValueError(f"minibatches {self.minibatches} does not divide the {self.prompts} prompts")
         if self.staleness < 0:
             raise ValueError(f"staleness {self.staleness}; allowed: 0 or more steps")
         if self.old_log_probs not in OLD_LOG_PROBS:
             allowed = ", ".join(OLD_LOG_PROBS)
-            raise ValueError(f"unknown old_log_probs {shown(self.old_log_probs)}; allowed: {allowed}")
+            raise ValueError(f"unknown old_log_probs {shorten(self.old_log_probs)}; allowed: {allowed}")
         self._check_critic()
         if self.model.vocab_size < VOCABULARY_SIZE:
             raise ValueError(f"vocab_size {self.model.vocab_size}; the tasks need at least {VOCABULARY_SIZE}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import FRACTION, STEPS
@@ -38,7 +38,9 @@ class WarmStart:
     train_size: int | None = static(default=None)
 
 
-def warm_start(task: Task, model: TransformerConfig, how: WarmStart, key: Array) -> tuple[Params, Array]:
+def warm_start(
+    task: Task, model: TransformerConfig, how: WarmStart, key: Array
+) -> tuple[Params, Float[Array, " steps"]]:
     """Return parameters trained on demonstrations from fresh ones, and the losses [steps], nats per token."""
     if how.train_size is not None:
         task = replace(task, train_size=how.train_size)

@@ -91,8 +91,8 @@ def test_figures_accept_the_papers_name(tmp_path):
             r"--out /proc/version is a file; name a folder",
         ),
         (
-            ["run", "softmax", "--smoke", "--after", "/nowhere"],
-            r"softmax does not go on from earlier results; run it without --after",
+            ["run", "softmax", "--smoke", "--resume-from", "/nowhere"],
+            r"softmax cannot resume. Remove --resume-from",
         ),
         (
             ["sweep", "examples/nothing.toml"],
@@ -129,7 +129,7 @@ def test_a_shipped_example_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("first_sweep: 8 runs; 2 programs, 2 slices")
+    assert result.stdout.startswith("first_sweep: 8 runs; 1 program, 2 slices")
     (tmp_path / "examples").mkdir()
     own = tmp_path / "examples" / "first_sweep.toml"
     own.write_text('[base]\ntask = "sort"\nmodel = "tiny-dense"\nengines = "f32/bf16"\nsteps = 2\n')

@@ -36,7 +36,7 @@ def call(tmp_path, text, *options):
 def test_plan_option_computes_nothing(tmp_path):
     result = call(tmp_path, SWEEP, "--plan")
     assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == "small: 2 runs; 1 programs, 1 slices of width 2, 4 run-steps to compute"
+    assert result.stdout.strip() == "small: 2 runs; 1 program, 1 slice of width 2, 4 run-steps to compute"
     assert not (tmp_path / "out").exists()
 
 

@@ -79,7 +79,7 @@ def test_committed_results_are_finished_clean_and_small():
         assert all(table.stat().st_size < 1_000_000 for table in path.glob("*.parquet"))
 
 
-def test_one_command_makes_every_committed_result_again_but_the_kept_policies():
+def test_make_results_covers_all_results_but_initial_policies():
     from simlab.core.paths import committed_results
 
     folder = committed_results("")
@@ -89,5 +89,5 @@ def test_one_command_makes_every_committed_result_again_but_the_kept_policies():
     named = re.search(r"^RESULTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
     assert named
     made = named[1].replace("\\", " ").split()
-    kept = ["first_policies", "first_experts"]
+    kept = ["initial_policies", "initial_moe_policies"]
     assert sorted([*made, *kept]) == sorted(path.name for path in folder.iterdir())

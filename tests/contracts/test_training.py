@@ -30,8 +30,9 @@ from simlab.training.optimizer import AdamW
 from simlab.training.recipe import Recipe
 from simlab.training.schedules import SCHEDULES
 from simlab.training.step import rollout, train_step
+from tests.compiling import compile_quickly
 from tests.tolerances import assert_exact
-from tests.training.recipes import QUICK, assert_same_tree, differ, small_recipe, small_state
+from tests.training.recipes import assert_same_tree, differ, small_recipe, small_state
 
 MODEL = TransformerConfig(
     hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1
@@ -160,8 +161,8 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
     mapped = replace(jax.tree.map(lambda _: None, recipe), engines=0)
 
     # What promises equal bits has to keep that as it is compiled for everybody.
-    options = None if exact else QUICK
-    steps = jax.jit(jax.vmap(partial(scan_steps, steps=STEPS), in_axes=(mapped, 0)), compiler_options=options)
+    compile_quickly(not exact)
+    steps = jax.jit(jax.vmap(partial(scan_steps, steps=STEPS), in_axes=(mapped, 0)))
 
     def run(seed: int) -> tuple:
         state = jax.tree.map(lambda x: jnp.stack([x] * len(names)), small_state(recipe, seed))
@@ -202,7 +203,7 @@ def test_pairs_make_a_step_that_can_be_scanned(pair):
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_can_be_rolled_out(name):
     recipe = recipe_of(task=task_of(name))
-    sample = jax.jit(rollout, compiler_options=QUICK)
+    sample = jax.jit(rollout)
     sampled = sample(recipe, small_state(recipe))
     check_rollout(recipe, sampled)
     assert_same_tree(sample(recipe, small_state(recipe)), sampled)

@@ -28,13 +28,13 @@ class Processed(VllmEngine):
 
     top_p = 1.0
 
-    def loading(self, config):
-        """Also how log-probabilities are meant."""
-        return {**super().loading(config), "logprobs_mode": "processed_logprobs"}
+    def get_load_options(self, config):
+        """Return also the kind of log-probabilities."""
+        return {**super().get_load_options(config), "logprobs_mode": "processed_logprobs"}
 
-    def _ask(self, do, arrays, **header):
+    def _call(self, do, arrays, **header):
         more = {"top_p": self.top_p} if do == "generate" else {}
-        return super()._ask(do, arrays, **header, **more)
+        return super()._call(do, arrays, **header, **more)
 
 
 @pytest.fixture(scope="module")

@@ -88,5 +88,5 @@ def test_other_weights_than_those_served_are_named(engine):
 
 
 def test_what_the_server_refuses_is_told(engine):
-    with pytest.raises(EngineError, match=r"refused 'completions' with 400: .*out of vocabulary"):
+    with pytest.raises(EngineError, match=r"rejected 'completions' with status 400: .*out of vocabulary"):
         engine.score(PROMPTS + 1000, PROMPTS)

@@ -80,9 +80,9 @@ def test_math_verify_pays_for_equal_answers(tmp_path, right, same, other):
 def test_a_file_of_questions_is_read_line_by_line(tmp_path):
     file = tmp_path / "problems.jsonl"
     for line, words in (
-        ('{"question": "?"}', "no question with"),
-        ("x", "no question with"),
-        ('{"question": "?", "answer": "who knows"}', "reads no answer in 'who knows'"),
+        ('{"question": "?"}', "must have question and answer"),
+        ("x", "must have question and answer"),
+        ('{"question": "?", "answer": "who knows"}', "must find an answer in 'who knows'"),
     ):
         file.write_text('{"question": "?", "answer": "1"}\n' + line)
         assert len(load_math_questions(file, 1)) == 1

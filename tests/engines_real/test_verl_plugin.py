@@ -38,6 +38,8 @@ DFPO = (
     "dfpo_min_no_stop",
     "dfpo_scale",
 )
+# clip_ratio_c of the side script.
+NO_CAP = 1e10
 # Variant of `verl_plugin_side.py` -> the lab's objective.
 OBJECTIVE_OF = {
     "grpo": GRPO,
@@ -52,6 +54,13 @@ OBJECTIVE_OF = {
     ),
     "grpo_bias": replace(GRPO, distortion=BIAS),
     "dfpo_min+tis": resolve("dfpo_min+tis"),
+    "luspo": resolve("luspo"),
+    **{
+        name: resolve(name, ratio_cap=NO_CAP, divergence_low=0.05, divergence_high=0.05)
+        for name in ("dppo_tv", "dppo_kl")
+    },
+    **{name: resolve(name, ratio_cap=NO_CAP) for name in ("ipo", "vespo")},
+    **{name: resolve(name) for name in ("kpop", "drpo")},
     "grpo+opsm": resolve("grpo+opsm", opsm_delta=0.05),
     "gspo+opsm": resolve("gspo+opsm", opsm_delta=0.05),
     "reinforce": resolve("reinforce"),

@@ -42,7 +42,7 @@ def real():
 
 
 def test_before_weights_it_says_so(real):
-    with pytest.raises(EngineError, match="vllm float32 has no weights yet"):
+    with pytest.raises(EngineError, match="vllm float32 has no weights"):
         real.score(PROMPTS, PROMPTS)
     assert real.describe()["versions"]["vllm"]
 
@@ -97,7 +97,7 @@ def test_a_reload_that_corrupts_experts_is_named(real):
     real.sync_weights(*policy(replace(MOE, tie_word_embeddings=False)))
     real.repack = False
     try:
-        with pytest.raises(EngineError, match=r"weight sync to vllm float32 failed: .* nats off"):
+        with pytest.raises(EngineError, match=r"weight sync to vllm float32 failed: .* at most"):
             real.sync_weights(*policy(replace(MOE, tie_word_embeddings=False)))
     finally:
         real.repack = True
@@ -106,7 +106,7 @@ def test_a_reload_that_corrupts_experts_is_named(real):
 
 def test_a_mistake_is_an_error_and_not_the_end(real):
     real.sync_weights(*policy(MOE))
-    with pytest.raises(EngineError, match="vllm float32 failed in 'score': IndexError: token 10"):
+    with pytest.raises(EngineError, match="vllm float32 failed in 'score': IndexError: tokens must be"):
         real.score(PROMPTS + 10_000, PROMPTS)
     assert real.score(PROMPTS, PROMPTS).logps.shape == PROMPTS.shape
 
@@ -154,7 +154,7 @@ def test_w8a8_is_nearer_to_its_emulation_than_to_float32():
 def test_unknown_formats_are_refused_before_anything_starts():
     with pytest.raises(ValueError, match="unknown KV cache 'fp4'"):
         VllmEngine("nowhere", kv_cache="fp4")
-    with pytest.raises(EngineError, match=r"vllm bfloat16 is not installed .*; install it with: python"):
+    with pytest.raises(EngineError, match=r"vllm bfloat16 is not installed .* Install: python"):
         VllmEngine("nowhere/python")
 
 

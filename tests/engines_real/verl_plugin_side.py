@@ -65,6 +65,11 @@ VARIANTS = {
             "dfpo_scale",
         )
     },
+    **{
+        name: (f"simlab_{name}", (0.05, 0.05), "token-mean", "token", 1e10)
+        for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")
+    },
+    "luspo": ("simlab_gspo", (2e-3, 2.5e-3), "seq-mean-token-sum", None, 2.0),
     "dfpo_min+tis": ("simlab_dfpo_min", GSPO_CLIP, "seq-mean-token-mean", "token", 2.0),
 }
 

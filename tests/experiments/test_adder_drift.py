@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import adder_drift
-from experiments.adder_drift import ARMS, DRIFT_BASE, place
-from experiments.papers.tensor_cores import CARDS, DOSE, NARROWED, PLAIN, SAME
+from experiments.papers.tensor_cores import CARDS, NARROWED, NOISY, PLAIN, SAME
+from experiments.studies import adder_drift
+from experiments.studies.adder_drift import ARMS, DRIFT_BASE, place
 from simlab.engines import static_signature
 from simlab.studies.estimands import Tables
 from simlab.sweeps import recipe_of, run_config
@@ -43,7 +43,7 @@ def test_arms_differ_in_their_adders_alone():
     ],
 )
 def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, dose, verdict):
-    falls = {SAME: 0.0, CARDS: fall, NARROWED: 0.0, PLAIN: 0.0, DOSE: dose}
+    falls = {SAME: 0.0, CARDS: fall, NARROWED: 0.0, PLAIN: 0.0, NOISY: dose}
     steps = np.arange(STEPS)
     late = steps >= 0.75 * STEPS
     rows = []
@@ -54,7 +54,13 @@ def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, do
             numbers = dict.fromkeys(adder_drift.COLUMNS, spread) | {"reward": reward}
             rows.append(pd.DataFrame({"run": f"{arm} {start}", "step": steps} | numbers))
     runs = [
-        {"run": f"{arm} {start}", "arm": arm, "start": f"start {start}", "seed": start, "steps": STEPS}
+        {
+            "run": f"{arm} {start}",
+            "arm": arm,
+            "initial_policy": f"start {start}",
+            "seed": start,
+            "steps": STEPS,
+        }
         for arm in ARMS
         for start in range(6)
     ]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.attribution_ladder import ladder
+from experiments.measurements.attribution_ladder import ladder
 from simlab.engines import find_pair
 from simlab.models.config import MODELS
 from simlab.studies.attribution import differing, grouped

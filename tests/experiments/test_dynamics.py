@@ -7,32 +7,40 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.campaign import (
+from experiments.arms import (
     ARMS,
     BF16,
-    EXPERT_STARTS,
+    CHAIN_POLICIES,
     GSPO,
     LEVELS,
-    LONG_STARTS,
+    MOE_POLICIES,
     NONE,
     TIS,
-    experts,
-    long,
-)
-from experiments.dynamics_study import stages, variants
-from experiments.dynamics_study.looks import LOOKS
-from experiments.dynamics_study.runs import CHUNK, SMOKE, Place, bins, changes, chunks, places
-from experiments.dynamics_study.studies import begin, looking
-from experiments.first_policies import FIRST_SEED, LEAST_REWARD
+    chain_arm,
+    moe_arm,
+)  # fmt: skip
 from experiments.papers import acrl
-from experiments.regime import BASE, SCREENED
+from experiments.regimes import BASE, MEASURED, SCREENED, initial_mismatch
+from experiments.studies import acrl_variants, stages
+from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
+from experiments.studies.initial_policies import FIRST_SEED, MIN_REWARD
 from experiments.studies.leaderboard import DENSE
+from experiments.studies.repeated_runs import build_diagnostics, start_runs
+from experiments.studies.runs import (
+    CHUNK,
+    SMOKE,
+    RunSpec,
+    find_changes,
+    pool_bins,
+    run_specs,
+    summarize_chunks,
+)  # fmt: skip
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
 from simlab.studies import Evidence
 from simlab.studies import estimands as m
-from simlab.studies.records import Trial, alone, arms_of, manipulation, minus, primary, slope
+from simlab.studies.records import Trial, arms_of, manipulation, mean_of, minus, primary, slope
 from simlab.studies.statistics import Interval
 from simlab.studies.verdicts import collect_evidence, combine
 from simlab.sweeps import run_config
@@ -46,7 +54,7 @@ def _results(rewards, rms=None, steps=STEPS):
     for arm, curve in rewards.items():
         for start in range(4):
             key = f"{arm} {start}"
-            runs.append({"run": key, "arm": arm, "start": f"s{start}", "seed": 0, "steps": steps})
+            runs.append({"run": key, "arm": arm, "initial_policy": f"s{start}", "seed": 0, "steps": steps})
             values = np.broadcast_to(curve, steps) + 0.01 * start
             spread = np.broadcast_to(1.0 if rms is None else rms[arm], steps)
             numbers = {"reward": values, "rms_log_rho": spread, "discrepancy": spread, "std_rho": spread}
@@ -55,7 +63,7 @@ def _results(rewards, rms=None, steps=STEPS):
                 pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
             )
     runs = pd.DataFrame(runs).assign(status="finished", steps_made=steps)
-    return m.Tables({"runs": runs, "chunks": chunks(pd.concat(rows))})
+    return m.Tables({"runs": runs, "chunks": summarize_chunks(pd.concat(rows))})
 
 
 def _trial(claim, *criteria):
@@ -100,7 +108,7 @@ def test_without_its_premise_a_claim_stays_open():
     assert "premise" in given.note
     # An arm that was not run: nothing is said.
     assert not collect_evidence(
-        results, [_trial("H7", primary(m.REWARD, alone("d"), "zero", 1.0, because="made up"))]
+        results, [_trial("H7", primary(m.REWARD, mean_of("d"), "zero", 1.0, because="made up"))]
     )  # pyright: ignore
 
 
@@ -123,13 +131,13 @@ def test_chunks_changes_and_bins_of_a_step_table():
     for name in ("reward", "rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm"):
         steps[name] = np.where(steps["step"] < 25, 0.0, 1.0) + 0.01 * np.sin(steps["step"])
     steps = steps.assign(discrepancy=0.5, std_rho=1.0, max_rho=np.arange(40.0))
-    table = chunks(steps)
+    table = summarize_chunks(steps)
     assert table["max_rho"].tolist() == [9, 19, 29, 39]
     assert table["discrepancy_std"].tolist() == [0] * 4
-    assert set(changes(steps)["step"]) == {25}
+    assert set(find_changes(steps)["step"]) == {25}
     rows = [(s, i, n, v) for s in (0, 1) for i in (0, 1) for n, v in _bin(s, i).items()]
     vectors = pd.DataFrame(rows, columns=["step", "index", "metric", "value"]).assign(run="r")
-    found = bins(vectors).set_index("low")
+    found = pool_bins(vectors).set_index("low")
     # Tokens 1 and 3 with mean rho 1 and 2; the other bin has none.
     assert found.loc[0.0, "mean_rho"] == pytest.approx(1.75)
     assert found.loc[0.0, "rms_log_rho"] == pytest.approx(np.sqrt((1 * 1 + 3 * 4) / 4))
@@ -146,35 +154,35 @@ def _bin(step, index):
     }
 
 
-def test_first_policies_are_those_that_passed_the_screen():
-    starts = Results(committed_results("flagship")).table("starts")
-    passed = starts[starts["counts"]]["warm_start.seed"].tolist()
-    assert tuple(passed[: stages.STARTS]) == SCREENED
+def test_screened_seeds_are_those_that_passed_the_screen():
+    policies = Results(committed_results("flagship")).table("initial_policies")
+    passed = policies[policies["passed_screen"]]["warm_start.seed"].tolist()
+    assert tuple(passed[: stages.POLICIES]) == SCREENED
 
 
 @pytest.mark.parametrize(
-    ("screened", "kept", "starts"),
-    [("first_policies", "chain", LONG_STARTS), ("first_experts", "chain-moe", EXPERT_STARTS)],
+    ("screened", "file", "policies"),
+    [("initial_policies", "chain", CHAIN_POLICIES), ("initial_moe_policies", "chain-moe", MOE_POLICIES)],
 )
-def test_first_policies_over_long_responses_are_those_that_have_learned(screened, kept, starts):
-    rows = Results(committed_results(screened)).table("starts")
-    passed = rows[rows["reward_bf16"] >= LEAST_REWARD]["seed"].tolist()
-    assert list(starts.values()) == [f"{kept}-{seed}" for seed in passed]
-    assert len(passed) == stages.STARTS
+def test_policies_on_chains_are_those_that_have_learned(screened, file, policies):
+    rows = Results(committed_results(screened)).table("initial_policies")
+    passed = rows[rows["reward_bf16"] >= MIN_REWARD]["seed"].tolist()
+    assert list(policies.values()) == [f"{file}-{seed}" for seed in passed]
+    assert len(passed) == stages.POLICIES
     assert rows["seed"].tolist() == list(range(FIRST_SEED, passed[-1] + 1))
 
 
 def test_every_arm_is_a_run_and_no_two_are_the_same():
     seen = {}
     for name, arm in ARMS.items():
-        wanted = places(name, 0, smoke=False)
-        assert len({place.start for place in wanted}) == len(arm.starts)
+        wanted = run_specs(name, 0, smoke=False)
+        assert len({place.initial_policy for place in wanted}) == len(arm.initial_policies)
         config = run_config(BASE, wanted[0].changes)
         if arm.x_factor is None:
             assert repr(config) not in seen, (name, seen[repr(config)])
             seen[repr(config)] = name
         else:
-            assert ARMS[arm.x_from].starts == arm.starts
+            assert ARMS[arm.x_from].initial_policies == arm.initial_policies
 
 
 def test_trials_about_other_arms():
@@ -186,9 +194,12 @@ def test_trials_about_other_arms():
 
 
 def test_a_leaderboard_ranks_the_remedies_of_its_model():
-    rewards = {long(NONE): 0.2, long(GSPO): 0.1, long(TIS): 0.5}
-    rows = DENSE.ranking(_results(rewards | {experts(TIS): 1.0}))
-    assert [(name, round(found.effect, 3)) for name, found in rows] == [(long(TIS), 0.3), (long(GSPO), -0.1)]
+    rewards = {chain_arm(NONE): 0.2, chain_arm(GSPO): 0.1, chain_arm(TIS): 0.5}
+    rows = DENSE.ranking(_results(rewards | {moe_arm(TIS): 1.0}))
+    assert [(name, round(found.effect, 3)) for name, found in rows] == [
+        (chain_arm(TIS), 0.3),
+        (chain_arm(GSPO), -0.1),
+    ]
     (finding,) = DENSE.collect_evidence(_results(rewards))
     assert (finding.verdict, round(finding.effect, 3)) == ("reproduced", 0.3)
     (finding,) = DENSE.collect_evidence(_results(dict.fromkeys(rewards, 0.2)))
@@ -204,7 +215,7 @@ def test_what_other_levels_say_stands_in_the_note():
 
 
 def test_a_rule_names_its_arms_and_margins():
-    text = stages.rule_text(
+    text = stages.write_rule(
         [_trial("H7", primary(m.REWARD, minus(NONE, BF16), "negative", 0.03, because="made up"))]
     )
     assert "H7: (1) reward, last quarter: no correction minus BF16 control" in text
@@ -212,14 +223,14 @@ def test_a_rule_names_its_arms_and_margins():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", DIAGNOSTIC_CATALOG)
 def test_every_look_sees_finite_numbers_of_every_policy(name):
-    places = [Place("a", "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
-    recipe, _, states = begin(places, Path("unused"))
-    seen = looking((name,))(recipe, states, states.params)
+    run_specs = [RunSpec("a", "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
+    recipe, _, states = start_runs(run_specs, Path("unused"))
+    seen = build_diagnostics((name,))(recipe, states, states.params)
     assert seen
     for value in seen.values():
-        assert value.shape[0] == len(places)
+        assert value.shape[0] == len(run_specs)
         # Policies that earn nothing have no gradient to share out.
         assert np.isfinite(value).all() or name == "frequent energy"
 
@@ -234,13 +245,29 @@ def test_variants_measure_what_they_say():
         mask=jnp.array([[True, True], [True, False]]),
         group_size=2,
     )
-    absolute, squared, divergence = np.asarray(variants.distances(batch))
+    absolute, squared, divergence = np.asarray(acrl_variants.distances(batch))
     assert absolute.tolist() == [0.125, 0]
     assert squared.tolist() == [0.03125, 0]
     assert divergence == pytest.approx([(1 - np.log(2)) / 2, 0])
     # Y = 0.0625 over X = 0.125: half of gamma, rho = 2 where the engines differ.
-    weights = variants.Distance(0, 0.125)(batch, jnp.array([[1.0, 1.0], [-1.0, -1.0]]))
-    assert np.asarray(weights[0]) == pytest.approx([2 ** (variants.GAMMA / 2), 1])
+    weights = acrl_variants.Distance(0, 0.125)(batch, jnp.array([[1.0, 1.0], [-1.0, -1.0]]))
+    assert np.asarray(weights[0]) == pytest.approx([2 ** (acrl_variants.GAMMA / 2), 1])
     # The right answer has twice the mean discrepancy and loses 2, the wrong one nothing.
-    advantages = np.asarray(variants.penalized(batch, jnp.ones(2, bool)))
+    advantages = np.asarray(acrl_variants.penalized(batch, jnp.ones(2, bool)))
     assert advantages[0] < 0 < advantages[1]
+
+
+@pytest.mark.parametrize("regime", MEASURED)
+def test_regime_has_a_measured_mismatch(regime):
+    _, arm = MEASURED[regime]
+    assert arm in ARMS
+    # The tasks of *cancel* have equal engines: their mismatch is rounding of the order of float32.
+    low, high = (0, 1e-5) if regime in ("template", "two spellings") else (0.005, 1)
+    assert low <= initial_mismatch(regime) < high
+
+
+def test_attributes_of_the_stored_runs_are_those_of_the_arms():
+    runs = Results(committed_results("vexact_dynamics")).table("runs").drop_duplicates("arm").set_index("arm")
+    for name, row in runs.iterrows():
+        attributes = ARMS[str(name)].attributes(BASE)
+        assert {key: row[key] for key in attributes} == attributes

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import flagship, regime
+from experiments import regimes
+from experiments.studies import flagship
 from simlab.core.paths import shop_root
 from simlab.engines.catalog import find_pair
 from simlab.models.config import TransformerConfig
@@ -28,9 +29,9 @@ TINY = TransformerConfig(
 def test_the_demo_is_the_regime_of_the_other_experiments():
     base = read_file(shop_root() / "examples" / "flagship.toml").base
     own = {name: base[name] for name in ("warm_start", "steps")}
-    assert own["warm_start"] in regime.WARM_STARTS
+    assert own["warm_start"] in regimes.WARM_STARTS
     same = {"objective": "grpo"}
-    assert run_config({**base, **same}) == run_config({**regime.BASE, **same}, own)
+    assert run_config({**base, **same}) == run_config({**regimes.BASE, **same}, own)
 
 
 @pytest.mark.slow
@@ -42,7 +43,7 @@ def test_doses_are_ordered_from_weak_to_strong():
     score = jax.jit(
         lambda engine: response_logps(params, TINY, engine, prompts, responses).logp, compiler_options=QUICK
     )
-    pairs = [find_pair(name) for name in (regime.CONTROL, *regime.DOSES)]
+    pairs = [find_pair(name) for name in (regimes.CONTROL, *regimes.NOISY)]
     errors = [float(jnp.std(score(pair.infer) - score(pair.train))) for pair in pairs]
     assert errors == sorted(errors)
     assert errors[-1] > 10 * errors[0]
@@ -68,4 +69,4 @@ def planted(fall: float) -> Any:
     ("fall", "words"), [(0.6, ["reproduced"] * 3), (0.0, ["no effect"] * 3), (-0.6, ["opposite"] * 3)]
 )
 def test_the_rule_finds_what_is_planted(fall, words):
-    assert [finding.verdict for finding in flagship.findings(planted(fall))] == words
+    assert [finding.verdict for finding in flagship.collect_evidence(planted(fall))] == words

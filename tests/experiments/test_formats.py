@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.formats import EXPERIMENT
+from experiments.measurements.formats import EXPERIMENT
 from simlab.core.experiment import execute
 from simlab.formats import FORMATS, ROUNDINGS
 

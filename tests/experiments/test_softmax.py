@@ -7,9 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import softmax as experiment
-from experiments.softmax_study import gaussian, printed, real, statistics, sweep, tables, theory
-from experiments.softmax_study.placements import EXACT, probabilities, setting
+from experiments.measurements.softmax import (
+    experiment,
+    gaussian,
+    printed,
+    real,
+    statistics,
+    sweep,
+    tables,
+    theory,
+)
+from experiments.measurements.softmax.placements import EXACT, probabilities, setting
 from simlab.core.experiment import execute
 from simlab.engines import SOFTMAX_PLACEMENTS, log_softmax, softmax, softmax_placement
 from tests.tolerances import (

@@ -1,18 +1,17 @@
 """Stages of made-up runs: what is run again, what is kept, and how often the verdicts err."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import dynamics_study
-from experiments.campaign import ARMS, NONE, TIS, long
-from experiments.dynamics_study import stages
-from experiments.dynamics_study.earlier import joined, same_arms
-from experiments.dynamics_study.runs import CHANGING, CHUNK
-from experiments.regime import BASE
-from simlab.core.experiment import Experiment, earlier, execute
+from experiments.arms import ARMS, NONE, TIS, chain_arm
+from experiments.regimes import BASE
+from experiments.studies import resume, stages
+from experiments.studies.resume import check_arms, merge_tables
+from experiments.studies.runs import CHANGING, CHUNK
+from simlab.core.experiment import Experiment, execute, find_resumable
 from simlab.studies import estimands as m
 from simlab.studies import paired_effect
 from simlab.studies.records import Trial, minus, primary
@@ -31,13 +30,13 @@ class Recorder:
 
     smoke = False
 
-    def __init__(self, after=None):
-        self.tables, self.config, self.after = {}, {}, after
+    def __init__(self, resume_from=None):
+        self.tables, self.config, self.resume_from = {}, {}, resume_from
 
     def configure(self, **values):
         self.config |= values
 
-    def say(self, message):
+    def report(self, message):
         self.said = message
 
     def seeds(self, seeds):
@@ -52,8 +51,10 @@ def _made_up(effects, calls):
 
     def make(run, arms, seed):
         calls.append((tuple(arms), seed))
-        keys = [(arm, start) for arm in arms for start in range(stages.STARTS)]
-        rows = [{"run": f"{a} {s} {seed}", "arm": a, "start": f"s{s}", "seed": seed} for a, s in keys]
+        keys = [(arm, start) for arm in arms for start in range(stages.POLICIES)]
+        rows = [
+            {"run": f"{a} {s} {seed}", "arm": a, "initial_policy": f"s{s}", "seed": seed} for a, s in keys
+        ]
         rewards = np.repeat([effects(*key, seed) for key in keys], CHUNK)
         steps = pd.DataFrame({"run": np.repeat([row["run"] for row in rows], CHUNK), "reward": rewards})
         names = ("discrepancy", "std_rho", "max_rho", *(set(CHANGING) - {"reward"}))
@@ -67,7 +68,7 @@ def _made_up(effects, calls):
 
 
 def test_the_second_stage_runs_what_the_first_leaves_open():
-    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.STARTS, 2))
+    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.POLICIES, 2))
 
     def effects(arm, start, seed):
         return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + noise["nco".index(arm[0]), start, seed]
@@ -75,9 +76,9 @@ def test_the_second_stage_runs_what_the_first_leaves_open():
     clear = _trial("H7", "clear")
     unclear = _trial("L3", "open")
     run, calls = Recorder(), []
-    stages.compute(run, (clear, unclear), smoke=(), make=_made_up(effects, calls))  # pyright: ignore
+    stages.run_trials(run, (clear, unclear), smoke=(), make=_made_up(effects, calls))  # pyright: ignore
     assert calls == [(("clear", "none", "open"), 0), (("open", "none"), 1)]
-    assert len(run.tables["runs"]) == 5 * stages.STARTS
+    assert len(run.tables["runs"]) == 5 * stages.POLICIES
     found = {f.claim: f for f in stages.collect_evidence(m.Tables(run.tables), (clear, unclear))}
     assert found["H7"].verdict == "reproduced"
     assert found["H7"].level == stages.LEVELS[0]
@@ -95,8 +96,8 @@ def test_who_stops_the_second_stage_keeps_the_first():
         return 0.1 * (-1) ** start * (arm == "open")
 
     run = Recorder()
-    stages.compute(run, [claim], smoke=(), make=_made_up(effects, []))  # pyright: ignore
-    assert len(run.tables["runs"]) == 2 * stages.STARTS
+    stages.run_trials(run, [claim], smoke=(), make=_made_up(effects, []))  # pyright: ignore
+    assert len(run.tables["runs"]) == 2 * stages.POLICIES
     (found,) = stages.collect_evidence(m.Tables(run.tables), [claim])
     assert found.verdict == "inconclusive"
     assert "stage 1 of 2" in found.note
@@ -112,22 +113,22 @@ def test_who_stops_among_single_arms_keeps_those_that_are_whole():
         return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + 0.01 * start
 
     run, calls = Recorder(), []
-    stages.staged(run, arms, lambda _: arms, _made_up(effects, calls), stages.singly)  # pyright: ignore
+    stages.run_stages(run, arms, lambda _: arms, _made_up(effects, calls), stages.one_part_per_arm)  # pyright: ignore
     made = run.tables["runs"].groupby("arm")["seed"].agg(set).to_dict()
     assert made == {"none": {0, 1}, "clear": {0}, "open": {0}}
     assert calls[:3] == [(("none",), 0), (("clear",), 0), (("open",), 0)]
     views = m.Views(m.Tables(run.tables))
-    assert {seed for _, seed in stages.whole(views, arms).arms["none"]} == {0}
-    assert {seed for _, seed in stages.whole(views, ["none"]).arms["none"]} == {0, 1}
+    assert {seed for _, seed in stages.common_stage(views, arms).arms["none"]} == {0}
+    assert {seed for _, seed in stages.common_stage(views, ["none"]).arms["none"]} == {0, 1}
 
 
 def test_both_stages_together_err_as_often_as_one():
     """The share of false verdicts without an effect, in 2,000 made-up experiments; false alarm 1e-6."""
     rng = np.random.default_rng(1)
-    starts = np.arange(stages.STARTS)
+    starts = np.arange(stages.POLICIES)
     wrong = 0
     for _ in range(2000):
-        differences = rng.normal(size=(stages.STARTS, 1)) * 0.5 + rng.normal(size=(stages.STARTS, 2))
+        differences = rng.normal(size=(stages.POLICIES, 1)) * 0.5 + rng.normal(size=(stages.POLICIES, 2))
         looks = (differences[:, :1], differences)
         for values, level in zip(looks, stages.LEVELS, strict=True):
             labels = np.repeat(starts, values.shape[1])
@@ -139,10 +140,10 @@ def test_both_stages_together_err_as_often_as_one():
     assert 0 < wrong <= binomial_interval(2000, 0.05, 1e-6)[1] + 0.02 * 2000
 
 
-def _staged(names, calls, broken=False, watched=()):
+def _staged(names, calls, broken=False, diagnosed=()):
     """An experiment that asks whether the arms `names` earn more than "none", which "open" leaves open."""
     claims = [_trial("L3", name) for name in names]
-    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.STARTS, 2))
+    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.POLICIES, 2))
 
     def effects(arm, start, seed):
         if broken and seed == stages.SEEDS[-1]:
@@ -153,23 +154,25 @@ def _staged(names, calls, broken=False, watched=()):
 
     def make(run, arms, seed):
         frames = made_up(run, arms, seed)
-        seen = frames["runs"]["run"][frames["runs"]["arm"].isin(watched)]
-        return frames | ({"watched": pd.DataFrame({"run": seen, "step": 0})} if watched else {})
+        seen = frames["runs"]["run"][frames["runs"]["arm"].isin(diagnosed)]
+        return frames | ({"diagnostics": pd.DataFrame({"run": seen, "step": 0})} if diagnosed else {})
 
     def run(run):
         run.configure(base=BASE, chunk=CHUNK)
-        stages.compute(run, claims, smoke=(), make=make, watched=watched)  # pyright: ignore
+        stages.run_trials(run, claims, smoke=(), make=make, diagnosed=diagnosed)  # pyright: ignore
 
-    return Experiment("made_up", "?", "none", run, 1.0, goes_on=same_arms)
+    return Experiment("made_up", "?", "none", run, 1.0, check_resume=check_arms)
 
 
-def test_what_an_earlier_result_has_is_not_made_again(tmp_path):
+def test_resume_keeps_the_runs_of_an_earlier_result(tmp_path):
     before, calls = execute(_staged(["open"], [], broken=True), tmp_path / "before"), []
     whole = _staged(["clear", "open"], calls)
-    after = execute(whole, tmp_path / "after", after=earlier(whole, before.folder, tmp_path / "after"))
+    after = execute(
+        whole, tmp_path / "after", resume_from=find_resumable(whole, before.folder, tmp_path / "after")
+    )
     assert calls == [(("clear",), 0), (("open", "none"), 1)]
-    assert after.manifest["config"]["after"]["finished"] == before.manifest["finished"]
-    assert after.manifest["config"]["after"]["config"]["stopped_in_stage"] == 2
+    assert after.manifest["config"]["resumed_from"]["finished"] == before.manifest["finished"]
+    assert after.manifest["config"]["resumed_from"]["config"]["stopped_in_stage"] == 2
     assert after.manifest["seeds"] == list(stages.SEEDS)
     at_once = execute(whole, tmp_path / "at_once")
     for name in after.table_names:
@@ -179,41 +182,45 @@ def test_what_an_earlier_result_has_is_not_made_again(tmp_path):
         pd.testing.assert_frame_equal(one, other)
 
 
-@pytest.mark.parametrize("watched", [(), ("none",)])
-def test_of_another_experiment_only_what_is_asked_and_nobody_has_to_watch_is_taken(watched, tmp_path):
-    other = execute(_staged(["clear", "open"], [], watched=watched), tmp_path / "other")
+@pytest.mark.parametrize("diagnosed", [(), ("none",)])
+def test_resume_drops_diagnostics_of_another_experiment(diagnosed, tmp_path):
+    other = execute(_staged(["clear", "open"], [], diagnosed=diagnosed), tmp_path / "other")
     calls = []
-    asking = replace(_staged(["open"], calls, watched=("none",)), name="asking")
-    first = execute(asking, tmp_path / "first", after=earlier(asking, other.folder, tmp_path / "first"))
+    asking = replace(_staged(["open"], calls, diagnosed=("none",)), name="asking")
+    first = execute(
+        asking, tmp_path / "first", resume_from=find_resumable(asking, other.folder, tmp_path / "first")
+    )
     assert calls == [(("none",), 0), (("none",), 1)]
-    assert first.manifest["config"]["after"]["name"] == "made_up"
-    runs, seen = first.table("runs"), first.table("watched")
+    assert first.manifest["config"]["resumed_from"]["name"] == "made_up"
+    runs, seen = first.table("runs"), first.table("diagnostics")
     assert set(runs["arm"]) == {"open", "none"}
-    assert len(runs) == 2 * len(stages.SEEDS) * stages.STARTS
+    assert len(runs) == 2 * len(stages.SEEDS) * stages.POLICIES
     assert sorted(seen["run"]) == sorted(runs["run"][runs["arm"] == "none"])
     assert set(first.table("chunks")["run"]) == set(runs["run"])
-    again = execute(asking, tmp_path / "again", after=earlier(asking, first.folder, tmp_path / "again"))
+    again = execute(
+        asking, tmp_path / "again", resume_from=find_resumable(asking, first.folder, tmp_path / "again")
+    )
     assert len(calls) == 2
-    assert len(again.table("watched")) == len(seen)
+    assert len(again.table("diagnostics")) == len(seen)
 
 
 def test_of_a_run_that_is_there_twice_the_earlier_stays():
     def tables(run, *starts):
-        runs = [{"run": f"{run} {start}", "arm": "a", "start": start, "seed": 0} for start in starts]
+        runs = [{"run": f"{run} {start}", "arm": "a", "initial_policy": start, "seed": 0} for start in starts]
         return m.Tables({"runs": pd.DataFrame(runs), "chunks": pd.DataFrame(runs)[["run"]]})
 
-    both = joined(tables("old", "s0", "s1"), tables("new", "s1", "s2"))
+    both = merge_tables(tables("old", "s0", "s1"), tables("new", "s1", "s2"))
     assert [both.table(name)["run"].tolist() for name in ("runs", "chunks")] == [
         ["old s0", "old s1", "new s2"]
     ] * 2
 
 
-def _described(folder, arm="long: no correction", start="chain 6", **config):
+def _described(folder, arm="chain: no correction", initial_policy="chain 6", **config):
     """A stored result with one run."""
 
     def run(run):
-        run.configure(**{"base": BASE, "chunk": CHUNK, "arms": {arm: asdict(ARMS[arm])}} | config)
-        run.table("runs", [{"run": "r", "arm": arm, "start": start, "seed": 0}])
+        run.configure(**{"base": BASE, "chunk": CHUNK, "arms": {arm: ARMS[arm].recorded}} | config)
+        run.table("runs", [{"run": "r", "arm": arm, "initial_policy": initial_policy, "seed": 0}])
 
     return execute(Experiment("described", "?", "none", run, 1.0), folder)
 
@@ -222,43 +229,46 @@ def _described(folder, arm="long: no correction", start="chain 6", **config):
     ("changed", "message"),
     [
         ({"base": {**BASE, "prompts": 3}}, "made with base .*'prompts': 3"),
-        ({"arms": {long(NONE): asdict(ARMS[long(TIS)])}}, f"'{long(NONE)}' was .*grpo.tis"),
-        ({"start": "chain 5"}, "began from 'chain 5'"),
+        ({"arms": {chain_arm(NONE): ARMS[chain_arm(TIS)].recorded}}, f"'{chain_arm(NONE)}' was .*grpo.tis"),
+        ({"initial_policy": "chain 5"}, "has no initial policy 'chain 5' now"),
         (
-            {"arms": {}, "after": {"config": {"arms": {long(NONE): asdict(ARMS[long(TIS)])}}}},
-            f"'{long(NONE)}' was .*grpo.tis",
+            {
+                "arms": {},
+                "resumed_from": {"config": {"arms": {chain_arm(NONE): ARMS[chain_arm(TIS)].recorded}}},
+            },
+            f"'{chain_arm(NONE)}' was .*grpo.tis",
         ),
     ],
 )
 def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
-    same_arms(_described(tmp_path / "same"))
+    check_arms(_described(tmp_path / "same"))
     with pytest.raises(ValueError, match=message):
-        same_arms(_described(tmp_path / "other", **changed))
+        check_arms(_described(tmp_path / "other", **changed))
 
 
 def test_policies_that_another_processor_taught_are_not_gone_on_from(tmp_path, monkeypatch):
     kept = _described(tmp_path / "kept")
     taught = _described(tmp_path / "taught", "length: BF16", "recurrence 4")
-    same_arms(taught)
-    monkeypatch.setattr(dynamics_study.earlier, "processor", lambda: {"processor": "another"})
-    same_arms(kept)
-    with pytest.raises(ValueError, match="'recurrence 4' was taught on another processor"):
-        same_arms(taught)
+    check_arms(taught)
+    monkeypatch.setattr(resume, "processor", lambda: {"processor": "another"})
+    check_arms(kept)
+    with pytest.raises(ValueError, match="'recurrence 4' was trained on another CPU"):
+        check_arms(taught)
 
 
 def test_only_a_result_with_arms_is_gone_on_from(tmp_path):
     folder = _described(tmp_path / "before").folder
-    described = Experiment("described", "?", "none", lambda _: None, 1.0, goes_on=same_arms)
+    described = Experiment("described", "?", "none", lambda _: None, 1.0, check_resume=check_arms)
     bare = execute(replace(described, run=lambda run: run.configure()), tmp_path / "bare").folder
     asked = {
-        "does not go on from earlier results": {"experiment": replace(described, goes_on=None)},
-        "is the folder that is written": {"out": folder},
-        "described has no arms to go on from": {"folder": bare},
-        "does not hold a smoke run": {"smoke": True},
+        "cannot resume": {"experiment": replace(described, check_resume=None)},
+        "must differ from --out": {"out": folder},
+        "described has no arms": {"folder": bare},
+        "must hold a smoke run": {"smoke": True},
         "no finished run": {"folder": tmp_path},
     }
     fine = {"experiment": described, "folder": folder, "out": tmp_path / "out"}
-    assert earlier(**fine).folder == folder
+    assert find_resumable(**fine).folder == folder
     for message, changed in asked.items():
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            earlier(**(fine | changed))
+            find_resumable(**(fine | changed))

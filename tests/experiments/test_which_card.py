@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments.which_card_study import verdicts
-from experiments.which_card_study.factors import FACTORS, between, shapley, subsets, with_adder_bits
-from experiments.which_card_study.measures import interval, mismatch, squares
+from experiments.measurements.gpu_pairs import verdicts
+from experiments.measurements.gpu_pairs.factors import FACTORS, between, shapley, subsets, with_adder_bits
+from experiments.measurements.gpu_pairs.measures import interval, mismatch, squares
 from simlab.engines import ENGINES, static_signature
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from figures.catalog import FIGURES, REWARD
-from figures.kinds import Curves, looks
+from figures.kinds import Curves, arm_styles
 from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
 from figures.style import render
 from simlab.studies.estimands import Tables
@@ -19,7 +19,7 @@ STARTS = ("a", "b", "c")
 def _made(rows, **columns) -> Any:
     """Results of runs (arm, start, seed, reward of each chunk)."""
     runs = [
-        {"run": f"{n}", "arm": arm, "start": start, "seed": seed, "steps": 10 * len(rewards)}
+        {"run": f"{n}", "arm": arm, "initial_policy": start, "seed": seed, "steps": 10 * len(rewards)}
         for n, (arm, start, seed, rewards) in enumerate(rows)
     ]
     chunks = [
@@ -62,16 +62,16 @@ def test_curves_keep_shared_policies_and_average_seeds():
 
 def test_mean_within_is_empty_when_not_recorded():
     results = _made([("one", "a", 0, [1.0] * 4)])
-    results.tables["watched"] = pd.DataFrame(columns=["run", "step"])
-    assert not len(mean_within(results, "held_out_fp8", table="watched"))
+    results.tables["diagnostics"] = pd.DataFrame(columns=["run", "step"])
+    assert not len(mean_within(results, "held_out_fp8", table="diagnostics"))
 
 
 def test_looks_of_fixed_arms_are_the_same_everywhere():
     assert (
-        looks(("x", "no correction", "BF16 control"))["no correction"]
-        == looks(("no correction",))["no correction"]
+        arm_styles(("x", "no correction", "BF16 control"))["no correction"]
+        == arm_styles(("no correction",))["no correction"]
     )
-    assert len({style["color"] for style in looks(("x", "no correction", "BF16 control")).values()}) == 3
+    assert len({style["color"] for style in arm_styles(("x", "no correction", "BF16 control")).values()}) == 3
 
 
 @pytest.mark.parametrize("name", ["hacking_fig2", "cancel_tab3", "cancel_tab2"])

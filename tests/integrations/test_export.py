@@ -41,7 +41,15 @@ def test_rates_keep_their_ratio():
 
 @pytest.mark.parametrize(
     "name",
-    [*sorted(OBJECTIVES), "grpo+opsm", "sapo+opsm", "grpo+tis", "gspo+seq_mis+geo_mask", "grpo+rollout_kl"],
+    [
+        *sorted(OBJECTIVES),
+        "grpo+opsm",
+        "sapo+opsm",
+        "grpo+tis",
+        "gspo+seq_mis+geo_mask",
+        "grpo+rollout_kl",
+        "ipo+tis",
+    ],
 )
 def test_every_objective_is_mapped_or_refused_by_name(name):
     changes = {"objective": name} | ({"critic": {}} if name == "ppo" else {})
@@ -49,8 +57,8 @@ def test_every_objective_is_mapped_or_refused_by_name(name):
         "ppo": "critic",
         "sapo+opsm": "opsm",
         "grpo+rollout_kl": "rollout_kl",
-        **dict.fromkeys(("dppo_tv", "dppo_kl"), "anchor 'rollout'"),
-        **{preset: f"objective '{preset}'" for preset in ("ipo", "kpop", "drpo", "vespo", "luspo", "m2po")},
+        "m2po": "objective 'm2po'",
+        "ipo+tis": "anchor 'rollout' with a correction",
     }
     if name in refused:
         with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{refused[name]}"):
@@ -61,6 +69,19 @@ def test_every_objective_is_mapped_or_refused_by_name(name):
         assert any("plug-in" in note for note in run.notes) == (
             mode.startswith("simlab_") or name == "reinforce"
         )
+
+
+@pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo"])
+def test_trust_regions_around_the_rollout_read_it_from_the_token_weights(name):
+    around = _run(objective=name).overrides
+    assert around["algorithm.rollout_correction.rollout_is"] == "token"
+    assert around["algorithm.rollout_correction.rollout_is_threshold"] > 4.9e8
+    assert around[f"{ACTOR}.policy_loss.loss_mode"] == f"simlab_{name}"
+    old = _run(objective={"name": name, "anchor": "old"}).overrides
+    assert "algorithm.rollout_correction.rollout_is" not in old
+    assert old[f"{ACTOR}.policy_loss.loss_mode"] == (name if "dppo" in name else f"simlab_{name}")
+    tighter = _run(objective={"name": "ipo", "divergence_bound": 0.1})
+    assert tighter.environment["SIMLAB_VERL_DIVERGENCE_BOUND"] == "0.1"
 
 
 @pytest.mark.parametrize(

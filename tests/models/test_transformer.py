@@ -14,8 +14,8 @@ from simlab.models.kv_cache import empty_cache, repeated
 from simlab.models.parameters import init_params, parameter_count
 from simlab.models.rotary import rotate, rotation_table
 from simlab.models.transformer import extend, logits, prepare, read_logits, response_logps
+from tests.compiling import compile_quickly
 from tests.tolerances import assert_exact
-from tests.training.recipes import QUICK
 
 DENSE = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
 MOE = replace(DENSE, num_experts=4)
@@ -76,6 +76,7 @@ INEXACT = {
 
 @pytest.mark.parametrize(("model", "name"), EXACT)
 def test_decoding_equals_scoring_bit_for_bit(model, name):
+    compile_quickly(False)
     params, engine = init_params(jax.random.key(0), model), ENGINES[name]
     tokens = jax.random.randint(jax.random.key(1), (BATCH, LENGTH), 0, model.vocab_size)
     assert_exact(decoded(params, model, tokens, engine), score(params, model, tokens, engine))
@@ -194,8 +195,7 @@ def test_a_prompt_that_a_group_shares_is_read_once_and_changes_nothing(params, c
         return found.logp.sum(), found
 
     by_group, alone = (
-        jax.jit(jax.grad(partial(scored, group_size=n), has_aux=True), compiler_options=QUICK)(params)
-        for n in (len(tokens), 1)
+        jax.jit(jax.grad(partial(scored, group_size=n), has_aux=True))(params) for n in (len(tokens), 1)
     )
     # Float32 sums in another order; a gradient sums over all tokens.
     for together, apart in zip(jax.tree.leaves(by_group), jax.tree.leaves(alone), strict=True):

@@ -12,6 +12,7 @@ from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits, response_logps
 from simlab.rollout import GREEDY, Sampler, generate
+from tests.compiling import compile_quickly
 from tests.tolerances import assert_exact
 
 CONFIG = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
@@ -78,6 +79,7 @@ def test_reported_logps_are_those_of_scoring(params, trajectory):
 
 @pytest.mark.slow
 def test_reported_logps_are_those_of_scoring_bit_for_bit(params):
+    compile_quickly(False)
     engine = ENGINES["bf16-exact"]
     trajectory = sample(params, engine, Sampler(), jax.random.key(1))
     assert_exact(trajectory.logp_infer, scored(params, engine, trajectory))

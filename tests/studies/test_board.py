@@ -93,7 +93,7 @@ def test_what_is_false_as_printed_is_opposite(rows):
     }
     # The bound holds; its growth with T^2 and a step of its proof do not.
     assert rows["L8"].verdict == "reproduced"
-    assert rows["L8"].note.count("False beside it: lr Thm. 3.1") == 1
+    assert rows["L8"].note.count("False as printed: lr Thm. 3.1") == 1
     assert "0.3336" in rows["H5"].note
     assert rows["H1"].verdict == rows["H2"].verdict == rows["H3"].verdict == "reproduced"
 
@@ -150,9 +150,7 @@ def test_p_values_are_adjusted_within_a_paper(shop):
 
 def test_a_result_that_cannot_be_read_is_a_problem_and_decides_nothing(shop, monkeypatch):
     found = board(shop(runs=[_finding("H99")]))
-    assert found.problems == [
-        "runs decides H99, which is no claim of the board; run it again: simlab run runs"
-    ]
+    assert found.problems == ["runs decides H99, not a claim of the board; run it again: simlab run runs"]
     folder = shop(runs=[_finding("H7")])
     broken = replace(stored(folder)[0][0], collect_evidence=lambda results: results.table("gone"))
     monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: {"runs": broken})

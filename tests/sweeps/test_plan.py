@@ -43,7 +43,7 @@ def test_make_plan_skips_finished_runs():
     plan = make_plan(runs, [run.key for run in runs[4:]], 4)
     assert (
         plan.describe()
-        == "6 runs (4 are there already); 1 programs, 1 slices of width 4, 4 run-steps to compute"
+        == "6 runs (4 are there already); 1 program, 1 slice of width 4, 4 run-steps to compute"
     )
 
 

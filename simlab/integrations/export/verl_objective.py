@@ -34,6 +34,12 @@ LOSS_MODES = {
     "dro": "dro",
     "clip_cov": "clip_cov",
     "kl_cov": "kl_cov",
+    # verl's gspo ignores the aggregation.
+    "luspo": "simlab_gspo",
+    "ipo": "simlab_ipo",
+    "kpop": "simlab_kpop",
+    "drpo": "simlab_drpo",
+    "vespo": "simlab_vespo",
     "grpo_fix": "simlab_grpo_fix",
     "grpo_fix_weight": "simlab_grpo_fix_weight",
     "gspo_bias": "simlab_gspo_bias",
@@ -46,6 +52,8 @@ LOSS_MODES = {
     "dfpo_min_no_stop": "simlab_dfpo_min_no_stop",
     "dfpo_scale": "simlab_dfpo_scale",
 }
+# Losses of the plug-in that read the rollout from verl's token weights, which then weigh nothing.
+AROUND_ROLLOUT = {name: f"simlab_{name}" for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")}
 WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
 WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
 ESTIMATORS: dict[str, dict[str, Json]] = {
@@ -77,7 +85,10 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     draft.overrides |= {f"{ACTOR}.loss_agg_mode": _key(AGGREGATIONS, objective.aggregation)}
     _estimator(draft, objective)
     _surrogate(draft, objective.surrogate)
-    mode = _correction(draft, objective.correction, mode)
+    if getattr(objective.surrogate, "anchor", old_logp) is old_logp:
+        mode = _correction(draft, objective.correction, mode)
+    else:
+        mode = _around_rollout(draft, objective, base)
     _rejections(draft, objective)
     if objective.regularizers:
         draft.refused.append("objective suffix 'rollout_kl' (verl's losses do not see the rollout)")
@@ -122,6 +133,17 @@ NUMBERS = {
     "kl_cov_coefficient": "actor.policy_loss.ppo_kl_coef",
 }
 
+# Numbers of a surrogate that verl's config has no place for: settings of the plug-in.
+SETTINGS = (
+    "divergence_bound",
+    "kpop_bound",
+    "drpo_delta",
+    "vespo_k_positive",
+    "vespo_lambda_positive",
+    "vespo_k_negative",
+    "vespo_lambda_negative",
+)
+
 
 def _surrogate(draft: "Draft", surrogate: Any) -> None:
     holder = getattr(surrogate, "clip", surrogate)
@@ -130,8 +152,20 @@ def _surrogate(draft: "Draft", surrogate: Any) -> None:
             value = getattr(holder, ours)
             infinite = ours == "dual_clip" and math.isinf(value)
             draft.overrides[full_key(theirs)] = NO_DUAL_CLIP if infinite else value
-    if getattr(surrogate, "anchor", old_logp) is not old_logp:
-        draft.refused.append("objective.anchor 'rollout' (verl's losses see theta_old alone: anchor='old')")
+    for name in SETTINGS:
+        if hasattr(surrogate, name):
+            draft.environment[f"{PREFIX}{name.upper()}"] = f"{getattr(surrogate, name):g}"
+    if getattr(surrogate, "divergence_top_k", None) is not None:
+        draft.refused.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
+
+
+def _around_rollout(draft: "Draft", objective: Objective, base: str) -> str:
+    """Write the token weights that tell the rollout's log-probabilities; return the plug-in's loss mode."""
+    if objective.correction is not None:
+        draft.refused.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
+    draft.overrides[f"{CORRECTION}.rollout_is"] = "token"
+    draft.overrides[f"{CORRECTION}.rollout_is_threshold"] = NO_DUAL_CLIP
+    return AROUND_ROLLOUT[base]
 
 
 def _correction(draft: "Draft", correction: Any, mode: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simlab.integrations.verl import group_transforms
+from simlab.integrations.verl import group_transforms, trust_regions
 from simlab.integrations.verl.settings import Settings
 
 TOKEN_LIMIT, SEQUENCE_LIMIT = 20.0, 10.0
@@ -227,6 +227,17 @@ LOSSES: dict[str, Loss] = {
     "grpo_noise": Loss(ppo, gaussian_noise),
     "gspo_bias": Loss(gspo, low_probability_delta),
     "gspo_noise": Loss(gspo, gaussian_noise),
+    **{
+        surrogate.__name__: Loss(surrogate, trust_regions.unweighted)
+        for surrogate in (
+            trust_regions.dppo_tv,
+            trust_regions.dppo_kl,
+            trust_regions.ipo,
+            trust_regions.kpop,
+            trust_regions.drpo,
+            trust_regions.vespo,
+        )
+    },
 }
 
 

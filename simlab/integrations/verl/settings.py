@@ -17,7 +17,8 @@ class Settings:
     - `rise`, `patience`, `delay`, `final`, `early`, `smoothing`, `cooldown`: as in
       `simlab.training.schedules`. `early` and `patience` are for the length trigger, `mismatch_early` for
       the mismatch trigger.
-    - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`: numbers of objectives.
+    - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`,
+      `divergence_bound`, `kpop_bound`, `drpo_delta`, `vespo_*`: numbers of objectives.
     """
 
     dump: str | None = None
@@ -39,6 +40,13 @@ class Settings:
     opsm_delta: float = 1e-4
     transform_scale: float = 0.5
     rebalance_floor: float = 1e-6
+    divergence_bound: float = 0.3
+    kpop_bound: float = 0.1
+    drpo_delta: float = 12.5
+    vespo_k_positive: float = 2.0
+    vespo_lambda_positive: float = 3.0
+    vespo_k_negative: float = 3.0
+    vespo_lambda_negative: float = 2.0
 
     def __post_init__(self):
         """Reject an unknown schedule."""

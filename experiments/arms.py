@@ -1,0 +1,310 @@
+"""Every arm of the training experiments as a record: what it changes and where its runs start.
+
+The result cache knows a run by its content, so an arm that several experiments read is computed once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from experiments.regimes import BASE, CONTROL
+from simlab.studies.design import Arm
+from simlab.training.optimizer import AdamW
+
+PILOT_STEPS = Arm().steps
+RUNS_PER_BATCH = 8  # a stage of an arm has eight runs
+
+NONE, BF16 = "no correction", "BF16 control"
+TIS, MIS, SEQ_TIS, SEQ_MIS = "token TIS", "token MIS", "sequence TIS", "sequence MIS"
+GSPO, NOISE = "GSPO", "GSPO, weight noise"
+SLOW, FEW = "learning rate / 10", "2.5% of the prompts"
+EXACT, BYPASS, FP16 = "zero mismatch", "bypass mode", "FP16 in both engines"
+IDENTICAL = "identical engines"
+ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
+FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
+TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
+PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
+HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
+ROUTER, R2, R3 = "fp32 router", "R2", "R3"
+
+
+# The pilot, four runs per arm, had other initial policies: files 0, 2, 3, 5, and seeds 0 to 3.
+FRESH_SEEDS = range(4, 12)
+
+
+def _train_policies(task: str, **training: Any) -> dict[str, dict[str, Any]]:
+    return {f"{task} {seed}": {"seed": seed, **training} for seed in FRESH_SEEDS}
+
+
+_SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
+TEMPLATE_POLICIES = _train_policies("template", **_SHORT)
+SPELLING_POLICIES = _train_policies("two_spellings", **_SHORT)
+RECURRENCE_POLICIES = _train_policies("recurrence", **_SHORT, mistakes=0.02)
+CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in (6, 7, 10, 11, 12, 13, 16, 19)}
+"""Files in `experiments/warm_starts` that `initial_policies` trained and screened."""
+MOE_POLICIES = {
+    label: f"chain-moe-{seed}"
+    for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=True)
+}
+"""Files of `initial_moe_policies`, each under the label of the dense policy that it is paired with."""
+CLIP = {"clip_low": 0.03, "clip_high": 0.04}
+"""Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
+WARMUP = BASE["schedule"]["warmup"]
+PERIOD = PILOT_STEPS // 4
+
+
+def _objective(name: str, **numbers: Any) -> dict[str, Any]:
+    return {"objective": {"name": name, **numbers}}
+
+
+def _schedule(name: str, **numbers: Any) -> dict[str, Any]:
+    return {"schedule": {"name": name, "warmup": WARMUP, **numbers}}
+
+
+def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, base: str = "grpo", **changes: Any) -> Arm:
+    objective = _objective(f"{base}+acrl", acrl_gamma=gamma, acrl_clip=5.0)
+    return Arm({**objective, **changes}, x_factor=factor, x_from=x_from)
+
+
+@dataclass(frozen=True)
+class NoisyEngine:
+    """An inference engine with some of its sites changed; the training engine computes in float32."""
+
+    inference_engine: str
+    sites: Mapping[str, Any] = field(default_factory=dict)
+
+    def engines(self, **spared: Any) -> dict[str, Any]:
+        """Return the pair, with other sites of the inference engine changed."""
+        return {"engines": {"name": f"f32/{self.inference_engine}", "infer": {**self.sites, **spared}}}
+
+    def exact(self) -> dict[str, Any]:
+        """Return the pair whose training engine rounds equally."""
+        both = {"train": self.sites, "infer": self.sites}
+        return {"engines": {"name": f"{self.inference_engine}/{self.inference_engine}", **both}}
+
+
+def _narrow(engine: str, activations: int, weights: int, **how: str) -> NoisyEngine:
+    bits = {"activations": activations, "weights": weights}
+    sites = {name: {"format": {"mantissa_bits": n}, **how} for name, n in bits.items()}
+    return NoisyEngine(engine, {"projection": sites})
+
+
+NEAREST = _narrow("fp8-e4m3", activations=2, weights=1)
+TRUNCATED = _narrow("fp8-e4m3-truncated", activations=2, weights=3)
+"""Noise levels at which d in the first steps from `CHAIN_POLICIES` is that of *acrl*."""
+EXACT_SUMS = _narrow("fp8-e4m3-exact", activations=2, weights=3, rounding="toward_zero")
+"""The truncated engine with sums that no order or shape changes: bitwise identical on both sides."""
+
+
+RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
+DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
+CLIPS = {0.2: NONE, 0.28: "clip 0.28"}
+GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
+REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
+BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
+NEAREST_BITS = {1: FP8, 3: "FP8, 3 bits"}
+SCALES = (0.1, 0.3, 1.0)
+NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
+MOE_MODEL: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
+"""The model of the regime with eight experts of a third of its width, of which two compute a token."""
+
+EQUAL = "f32/f32"
+CANCEL = {
+    "GRPO": "grpo",
+    "GRPO-fix": "grpo_fix",
+    "GSPO": "gspo",
+    "DFPO without transform": "dfpo_none",
+    "DFPO min": "dfpo_min",
+    "DFPO min, no stop": "dfpo_min_no_stop",
+    "GSPO scaled": "dfpo_scale",
+}
+SPELLED = ("GRPO", "GRPO-fix", "GSPO", "DFPO without transform", "DFPO min")
+GROUPS = (2, 4, 8)
+
+
+def _cancel(task: str, policies: Mapping[str, Any], name: str, group: int = 16) -> Arm:
+    objective = CANCEL[name]
+    clip = {} if objective in ("grpo", "grpo_fix") else CLIP
+    changes = {"task": task, "model": "tiny-dense", "engines": EQUAL, "prompts": 4, "group_size": group}
+    # The default rate, not that at which mismatch breaks a run.
+    changes |= {"optimizer": {}, "schedule": "constant"}
+    label = name if group == 16 else f"{name}, G = {group}"
+    return Arm({**changes, **_objective(objective, **clip)}, policies, label=label)
+
+
+ARMS = {f"template: {name}": _cancel("template", TEMPLATE_POLICIES, name) for name in CANCEL}
+ARMS |= {f"two_spellings: {name}": _cancel("two_spellings", SPELLING_POLICIES, name) for name in SPELLED}
+ARMS |= {
+    f"template: {name}, G = {group}": _cancel("template", TEMPLATE_POLICIES, name, group)
+    for name in ("GSPO", "DFPO min")
+    for group in GROUPS
+}
+
+WIDER: dict[str, Any] = {"model": {"name": "tiny-llama", "hidden_size": 96, "intermediate_size": 160}}
+PERIODS = {"triggered": 1.8, "triggered late": 4.0}
+LENGTHS = {
+    "no schedule": {},
+    "BF16": {"engines": CONTROL},
+    **{name: _schedule("length-triggered", rise=1.5, delay=delay) for name, delay in PERIODS.items()},
+}
+RECURRENCE = {"task": {"name": "recurrence", "difficulty": 16}, **_objective("grpo")}
+ARMS |= {
+    f"length: {name}": Arm({**RECURRENCE, **changes}, RECURRENCE_POLICIES, label=name)
+    for name, changes in LENGTHS.items()
+}
+ARMS |= {
+    f"length, wide: {name}": Arm(
+        {**RECURRENCE, **WIDER, **LENGTHS[name]}, RECURRENCE_POLICIES, label=f"wide: {name}"
+    )
+    for name in ("no schedule", *PERIODS)
+}
+
+
+def chain_arm(name: str) -> str:
+    """Return the name of an arm on chains of 64 terms."""
+    return f"chain: {name}"
+
+
+def moe_arm(name: str) -> str:
+    """Return the name of an arm on chains of 64 terms whose model is an MoE."""
+    return f"chain, MoE: {name}"
+
+
+def halving_arm(name: str) -> str:
+    """Return the name of an arm whose learning rate is halved every quarter of the run."""
+    return f"{name}, halving"
+
+
+def _on_chains(arm: Arm) -> Arm:
+    changes = {**TRUNCATED.engines(), **arm.changes, "task": "chain", "prompts": 4}
+    return replace(
+        arm, changes=changes, initial_policies=CHAIN_POLICIES, x_from=arm.x_from and chain_arm(arm.x_from)
+    )
+
+
+def _with_moe(arm: Arm) -> Arm:
+    dense = _on_chains(arm)
+    changes = {**dense.changes, **MOE_MODEL}
+    return replace(
+        dense, changes=changes, initial_policies=MOE_POLICIES, x_from=arm.x_from and moe_arm(arm.x_from)
+    )
+
+
+def _replay(mode: str) -> dict[str, Any]:
+    return {"engines": {**TRUNCATED.engines()["engines"], "replay": mode}}
+
+
+FP32_HEAD = {
+    "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "token_softmax": {"logits": "fp32"},
+}
+"""Sites of the inference engine as in MiniMax-M1."""
+FP32_ROUTER = {
+    "router": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "router_weights": "fp32",
+}
+"""Sites of the inference engine as under Megatron's `moe_router_dtype=fp32`."""
+CHAIN_CLIP = {"clip_low": 0.006, "clip_high": 0.008}
+"""Twenty times that of the papers, whose responses are twenty times as long."""
+NO_STABILIZERS = {
+    "minibatches": 1,
+    "optimizer.max_grad_norm": 1e9,
+    **_objective("grpo", clip_low=1.0, clip_high=1e9),
+}
+"""On-policy, without stabilizers."""
+CHAIN_ARMS = {
+    NONE: Arm(_objective("grpo")),
+    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
+    TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
+    MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
+    SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
+    SEQ_MIS: Arm(_objective("grpo+seq_mis", correction_clip=2.0)),
+    ICEPOP: Arm(_objective("grpo+icepop")),
+    CISPO: Arm(_objective("cispo")),
+    GSPO: Arm(_objective("gspo", **CHAIN_CLIP)),
+    GSPO_TIS: Arm(_objective("gspo+tis", **CHAIN_CLIP)),
+    # hacking
+    **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
+    NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),
+    **{name: Arm(_objective("gspo_bias", distortion_delta=d, **CHAIN_CLIP)) for d, name in DELTAS.items()},
+    # lr
+    SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
+    FEW: Arm({"task.train_size": 102, **_objective("grpo")}),
+    **{
+        halving_arm(name): Arm({**_schedule("halving", period=PERIOD), **_objective(objective)})
+        for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
+    },
+    FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
+    HEAD: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_HEAD)}),
+    # vexact
+    EXACT: Arm({**_objective("grpo"), **TRUNCATED.exact()}),
+    IDENTICAL: Arm({**_objective("grpo"), **EXACT_SUMS.exact()}),
+    BYPASS: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
+    ON_POLICY: Arm(NO_STABILIZERS),
+    ON_POLICY_BF16: Arm({**NO_STABILIZERS, "engines": CONTROL}),
+    **{
+        name: Arm({**_objective("grpo"), **_narrow(TRUNCATED.inference_engine, bits, bits).engines()})
+        for bits, name in BITS.items()
+        if name != NONE
+    },
+    NEAREST_BITS[3]: Arm({**_objective("grpo"), **_narrow(NEAREST.inference_engine, 3, 3).engines()}),
+    **{
+        name: Arm({**_objective("grpo"), "engines": EQUAL, "sampler.noise": {"kind": kind, "scale": scale}})
+        for kind, names in NOISES.items()
+        for scale, name in names.items()
+    },
+    # acrl
+    TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
+    **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
+    **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
+    PPO: Arm({"critic": {}, **_objective("ppo")}),
+    PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
+    DAPO: Arm(_objective("dapo")),
+    DAPO_ACRL: _acrl(0.35, base="dapo"),
+    FP8: Arm({**_objective("grpo"), **NEAREST.engines()}),
+    FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
+    FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
+    FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
+}
+ROUTER_ARMS = {
+    ROUTER: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_ROUTER)}),
+    **{mode: Arm({**_objective("grpo"), **_replay(mode)}) for mode in (R2, R3)},
+}
+"""Arms of an MoE alone."""
+ARMS |= {chain_arm(name): replace(_on_chains(arm), label=name) for name, arm in CHAIN_ARMS.items()}
+ARMS |= {
+    moe_arm(name): replace(_with_moe(arm), label=f"MoE: {name}")
+    for name, arm in (CHAIN_ARMS | ROUTER_ARMS).items()
+}
+LEVELS = {level: chain_arm(f"ACRL per {level}") for level in ("sequence", "group", "batch")}
+LEVELS["group"] = chain_arm(ACRL)
+UNTREATED, CONTROLLED = ARMS[chain_arm(NONE)], ARMS[chain_arm(ACRL)]
+ARMS |= {
+    LEVELS[level]: replace(
+        CONTROLLED,
+        changes={**CONTROLLED.changes, "objective.acrl_level": level},
+        label=f"ACRL per {level}",
+    )
+    for level in ("sequence", "batch")
+}
+
+FORKS = {
+    name: replace(
+        UNTREATED, changes={**UNTREATED.changes, **changes}, label=name, forked_from=chain_arm(NONE)
+    )
+    for name, changes in {
+        "fork": {},
+        "fork, other data": {},
+        "fork, BF16 engines": {"engines": CONTROL},
+        "fork, sequence TIS": {"objective": "grpo+seq_tis"},
+    }.items()
+}
+"""Arms that continue runs of another arm from their middle."""
+FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS = FORKS
+
+SQUARED, KL, MOVING, PENALIZED = "ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy"
+VARIANTS = {
+    name: replace(UNTREATED, label=name, own_objective=name) for name in (SQUARED, KL, MOVING, PENALIZED)
+}
+"""Arms whose objectives `experiments.studies.acrl_variants` defines."""
+ALL_ARMS = {**ARMS, **FORKS, **VARIANTS}

@@ -1,0 +1,40 @@
+"""Measure ACRL's overhead per training step."""
+
+from typing import Any
+
+import jax
+
+from experiments.benchmarks.timing import compile_call, least_seconds
+from experiments.regimes import BASE, WARM_STARTS
+from experiments.studies.runs import SMOKE
+from simlab.core.paths import shop_root
+from simlab.objectives import named
+from simlab.sweeps import recipe_of, run_config
+from simlab.sweeps.start import first_params
+from simlab.training.recipe import initial_state
+from simlab.training.step import rollout, score_rollout, token_batch, train_step
+
+REPEATS = 30
+
+
+def acrl_share(smoke: bool) -> list[dict[str, float]]:
+    """Return one row: least seconds of the weights of ACRL, and of a training step with them."""
+    changes = {"warm_start": WARM_STARTS[0], "objective": "grpo+acrl"} | (SMOKE if smoke else {})
+    config = run_config(BASE, changes)
+    recipe = recipe_of(config)
+    params = first_params(config.warm_start, recipe.task, recipe.model, 0, shop_root())
+    state = initial_state(recipe, params, jax.random.key(0))
+
+    @jax.jit
+    def score(state):
+        scores, replayed = score_rollout(recipe, state.params, rollout(recipe, state))
+        return token_batch(recipe, state, replayed, scores)
+
+    batch = score(state)
+    correction: Any = named("grpo+acrl").correction
+    calls = {
+        "weights_seconds": compile_call(lambda batch: correction(batch, batch.logp), batch),
+        "step_seconds": compile_call(train_step, recipe, state),
+    }
+    repeats = 3 if smoke else REPEATS
+    return [{name: least_seconds(call, at_least=repeats) for name, call in calls.items()}]

@@ -1,0 +1,104 @@
+"""A run of ten thousand steps: memory at the end of every chunk, and a second end from a checkpoint."""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.benchmarks.fault_table import BASE
+from simlab.core.experiment import Experiment, Run
+from simlab.models.parameters import init_params
+from simlab.sweeps.compile_cache import keep_programs
+from simlab.sweeps.config import recipe_of, run_config
+from simlab.training.checkpoints import load_progress
+from simlab.training.loop import Checkpoint, Chunk, resume, train
+from simlab.training.recipe import initial_state
+
+STEPS, CHUNK = 10_000, 50
+# What compilation and the first allocations take belongs to the start.
+WARM_UP = 0.1
+BOUND_MB = 16.0
+
+
+def resident_mb() -> float:
+    """Return the memory that this process has in RAM, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def run(run: Run) -> None:
+    if not sys.platform.startswith("linux"):
+        raise SystemExit("long_run reads /proc/self/statm, which only Linux has")
+    steps, chunk = (60, 3) if run.smoke else (STEPS, CHUNK)
+    (seed,) = run.seeds([0])
+    config = run_config(BASE | {"steps": steps})
+    run.configure(config=config.as_dict(), chunk=chunk, bound_mb=BOUND_MB)
+    keep_programs()
+    recipe = recipe_of(config)
+    params = init_params(jax.random.key(seed), recipe.model)
+
+    def first() -> Any:
+        return initial_state(recipe, params, jax.random.key(seed))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, copy = Path(folder, "run.npz"), Path(folder, "copy.npz")
+        rows: list[dict[str, Any]] = []
+        with run.phase("run"):
+
+            def measure(done: Chunk) -> None:
+                memory = {"resident_mb": resident_mb(), "arrays": len(jax.live_arrays())}
+                rows.append({"step": done.step, **memory})
+                if done.step == steps - steps // 10:
+                    shutil.copy(path, copy)
+
+            with run.progress("chunks", steps // chunk) as advance:
+                train(recipe, first(), steps, [Checkpoint(path, 0), measure, advance], chunk=chunk)
+        with run.phase("again"):
+            again: list[int] = []
+            state, history = resume(copy, first())
+            callbacks = [Checkpoint(copy), lambda done: again.append(done.step)]
+            train(recipe, state, steps, callbacks, chunk=chunk, history=history)
+        one, other = (load_progress(each) for each in (path, copy))
+    run.table("memory", rows)
+    resident = np.asarray([row["resident_mb"] for row in rows])
+    warm = resident[int(WARM_UP * len(rows)) :]
+    part = max(1, len(rows) // 10)
+    kept = sum(np.asarray(values).nbytes for values in one.metrics.values()) / 1e6
+    growth = float(np.median(warm[-part:]) - np.median(warm[:part]))
+    same = all(
+        np.array_equal(getattr(one, kind)[name], getattr(other, kind)[name], equal_nan=True)
+        for kind in ("state", "metrics")
+        for name in getattr(one, kind)
+    )
+    row = {
+        "steps": steps,
+        "growth_mb": growth,
+        "metrics_mb": kept,
+        "bound_mb": BOUND_MB + kept,
+        "flat": growth <= BOUND_MB + kept,
+        "most_arrays": max(row["arrays"] for row in rows[1:]),
+        "resumed_chunks": len(again),
+        "same_bits": same,
+    }
+    run.table("verdict", [row])
+    run.report(
+        f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by {growth:.1f} MB after the "
+        f"warm-up (at most {BOUND_MB + kept:.1f} MB wanted, of which {kept:.1f} are the run's metrics); "
+        f"the last tenth again from its checkpoint: {'the same' if same else 'other'} bits"
+    )
+
+
+EXPERIMENT = Experiment(
+    name="long_run",
+    question="Does memory stay flat over ten thousand steps, and does a checkpoint give the same end?",
+    decision_rule=f"Flat if the resident memory of the last tenth of the run is at most {BOUND_MB:g} MB and "
+    "the size of the run's metrics above that of the second tenth; the end from a checkpoint is the same if "
+    "every bit of the state and of the metrics is.",
+    run=run,
+    minutes=1.0,
+)

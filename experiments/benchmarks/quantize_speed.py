@@ -1,0 +1,201 @@
+"""Throughput of quantize-dequantize against the memory limit and against other libraries."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.timing import Call, interleave, median_seconds
+from simlab.core.experiment import Experiment, Run
+from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, quantize
+
+FORMATS_TIMED = ("e4m3fn", "e5m2", "fp16", "bf16")
+LIMIT = ("add_one", "fp32", "donated")
+NEAREST, STOCHASTIC, PEER_FACTOR = 0.9, 0.4, 5.0
+STATIC, TRACED = "static, donated", "traced, donated"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A timed call on `elements` numbers; `call` leaves its result in place for the next call."""
+
+    name: str
+    format: str
+    variant: str
+    call: Call
+    elements: int
+
+
+class InPlace:
+    """A compiled function that overwrites its input; its buffer survives from call to call."""
+
+    def __init__(self, function: Callable[..., Any], x: np.ndarray, *arguments: Any):
+        """Compile at the first call; `arguments` follow the buffer."""
+        self.compiled = jax.jit(function, donate_argnums=0)
+        self.buffer, self.arguments = jnp.array(x), jax.device_put(arguments)
+
+    def __call__(self) -> None:
+        """Overwrite the buffer once."""
+        self.buffer = self.compiled(self.buffer, *self.arguments).block_until_ready()
+
+
+def out_of_place(function: Callable[..., Any], x: np.ndarray) -> Call:
+    """Return a call of the compiled function that writes to new memory each time."""
+    compiled, array = jax.jit(function), jnp.array(x)
+    return lambda: compiled(array).block_until_ready()
+
+
+def own_methods(x: np.ndarray) -> list[Method]:
+    """Return the memory limit, the rounding kernel with static and traced formats, and JAX's own casts."""
+    target, e4m3, key = np.empty_like(x), FORMATS["e4m3fn"], jax.random.key(0)
+    mode, rule = ROUNDINGS["nearest_even"], OVERFLOWS["saturate"]
+
+    def traced(v, fmt, rounding, overflow):
+        return quantize(v, fmt, rounding=rounding, overflow=overflow)
+
+    def stochastic(v, key, fmt=e4m3):
+        return quantize(v, fmt, rounding="stochastic", key=key)
+
+    def cast(v):
+        return v.astype(jnp.float8_e4m3fn).astype(jnp.float32)
+
+    def reduce(v):
+        return jax.lax.reduce_precision(v, exponent_bits=4, mantissa_bits=3)
+
+    rows: list[tuple[str, str, str, Call]] = [
+        (*LIMIT, InPlace(lambda v: v + 1, x)),
+        ("add_one", "fp32", "plain", out_of_place(lambda v: v + 1, x)),
+        ("np.copyto", "fp32", "warm target", lambda: np.copyto(target, x)),
+    ]
+    for name in FORMATS_TIMED:
+        fmt = FORMATS[name]
+        rows.append(("simlab", name, STATIC, InPlace(lambda v, f=fmt: quantize(v, f), x)))
+        rows.append(("simlab", name, TRACED, InPlace(quantize, x, fmt)))
+    rows.append(("simlab", "e4m3fn", "static, plain", out_of_place(lambda v: quantize(v, e4m3), x)))
+    for rounding in ("toward_zero", "up"):
+        call = InPlace(lambda v, r=rounding: quantize(v, e4m3, rounding=r), x)
+        rows.append((f"simlab {rounding}", "e4m3fn", STATIC, call))
+    rows += [
+        ("simlab all traced", "e4m3fn", TRACED, InPlace(traced, x, e4m3, mode, rule)),
+        ("simlab stochastic", "e4m3fn", STATIC, InPlace(stochastic, x, key)),
+        ("simlab stochastic", "e4m3fn", TRACED, InPlace(stochastic, x, key, e4m3)),
+        ("jax astype", "e4m3fn", "donated", InPlace(cast, x)),
+        ("jax reduce_precision", "e4m3fn", "donated", InPlace(reduce, x)),
+    ]
+    return [Method(*row, x.size) for row in rows]
+
+
+def _ml_dtypes(x: np.ndarray) -> Call:
+    ml_dtypes = importlib.import_module("ml_dtypes")
+    return lambda: x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def _torch(x: np.ndarray) -> Call:
+    torch = importlib.import_module("torch")
+    tensor = torch.from_numpy(x)
+    return lambda: tensor.to(torch.float8_e4m3fn).to(torch.float32)
+
+
+def _gfloat(x: np.ndarray) -> Call:
+    gfloat = importlib.import_module("gfloat")
+    fmt = importlib.import_module("gfloat.formats").format_info_ocp_e4m3
+    return out_of_place(lambda v: gfloat.round_ndarray(fmt, v, sat=True), x)
+
+
+def _pychop(x: np.ndarray) -> Call:
+    pychop = importlib.import_module("pychop")
+    pychop.backend("torch")
+    chop = pychop.Chop(exp_bits=4, sig_bits=3, rmode=1)
+    return partial(chop, importlib.import_module("torch").from_numpy(x))
+
+
+def _cpfloat(_: np.ndarray) -> Call:
+    raise ModuleNotFoundError("no module of that name exists", name="cpfloat")
+
+
+EXTRA = "pip install 'simlab[peers]'"
+BUILD = "in no package registry: build https://github.com/north-numerical-computing/cpfloat"
+PEERS: dict[str, tuple[str, Callable[[np.ndarray], Call], str, int]] = {
+    "torch": ("cast", _torch, EXTRA, 2**24),
+    "ml_dtypes": ("cast", _ml_dtypes, "a dependency of simlab", 2**22),
+    "gfloat": ("jit", _gfloat, "pip install 'simlab[test]'", 2**22),
+    "pychop": ("torch", _pychop, EXTRA, 2**20),
+    "cpfloat": ("C", _cpfloat, BUILD, 2**24),
+}
+"""Other libraries: variant, function that prepares a call, how to install it, and elements of its array."""
+
+
+def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, Any]]]:
+    """Return the methods of installed libraries, and the rows of those that are not installed."""
+    present, absent = [], []
+    numbers = dict.fromkeys(("gel_per_s", "ratio_to_limit", "ratio_low", "ratio_high"), float("nan"))
+    for name, (variant, prepare, hint, elements) in PEERS.items():
+        part = x[:elements].copy()
+        try:
+            present.append(Method(name, "e4m3fn", variant, prepare(part), part.size))
+        except ModuleNotFoundError:
+            row = {"method": name, "format": "e4m3fn", "variant": variant, "status": "not installed"}
+            absent.append(row | {"elements": 0} | numbers | {"hint": hint})
+    return present, absent
+
+
+def summarize(methods: list[Method], seconds: np.ndarray) -> list[dict[str, Any]]:
+    """Return one row per method; ratios are taken within a round, in which the machine was the same."""
+    keys = [(method.name, method.format, method.variant) for method in methods]
+    low, ratio, high = np.quantile(seconds[:, [keys.index(LIMIT)]] / seconds, [0.25, 0.5, 0.75], axis=0)
+    rates = 1e-9 / np.median(seconds, axis=0)
+    return [
+        {"method": method.name, "format": method.format, "variant": method.variant, "status": "measured"}
+        | {"elements": method.elements, "gel_per_s": float(rates[i]), "ratio_to_limit": ratio[i]}
+        | {"ratio_low": low[i], "ratio_high": high[i], "hint": ""}
+        for i, method in enumerate(methods)
+    ]
+
+
+def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the decision rules with the measured numbers."""
+    measured = [row for row in rows if row["status"] == "measured"]
+    best_peer = max(row["gel_per_s"] for row in measured if row["method"] in PEERS)
+    bounds = {"simlab": NEAREST, "simlab stochastic": STOCHASTIC}
+    verdicts = []
+    for row in measured:
+        if row["method"] not in bounds or row["variant"] not in (STATIC, TRACED):
+            continue
+        rule = f"{row['method']} {row['format']} {row['variant']}: ratio to limit"
+        verdicts.append({"rule": rule, "value": row["ratio_to_limit"], "bound": bounds[row["method"]]})
+        if row["method"] == "simlab" and row["format"] == "e4m3fn":
+            rule = f"simlab e4m3fn {row['variant']}: times the best peer measured"
+            verdicts.append({"rule": rule, "value": row["gel_per_s"] / best_peer, "bound": PEER_FACTOR})
+    return [verdict | {"holds": bool(verdict["value"] >= verdict["bound"])} for verdict in verdicts]
+
+
+def run(run: Run) -> None:
+    elements, rounds, calls = (2**16, 2, 1) if run.smoke else (2**24, 21, 3)
+    (seed,) = run.seeds([0])
+    run.configure(elements=elements, rounds=rounds, calls=calls, limit=" ".join(LIMIT))
+    # Normal numbers, subnormals of the 8-bit formats and some that overflow.
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(elements) * np.exp2(rng.uniform(-14, 8, elements))).astype(np.float32)
+    present, absent = peer_methods(x)
+    methods = [*own_methods(x), *present]
+    timed = partial(median_seconds, calls=calls)
+    seconds = interleave(run, [method.call for method in methods], timed, rounds, seed)
+    rows = summarize(methods, seconds / [method.elements for method in methods])
+    run.table("throughput", [*rows, *absent])
+    run.table("verdicts", judge(rows))
+
+
+EXPERIMENT = Experiment(
+    name="bench_quantize",
+    question="Is rounding to a number format as fast as memory, whether the format is a constant or data?",
+    decision_rule="At least 0.9 of an in-place x + 1 for e4m3fn, e5m2, fp16 and bf16 to nearest even, static "
+    "and traced; 0.4 for stochastic rounding; 5 times the best other library on e4m3fn.",
+    run=run,
+    minutes=3.0,
+    figures=("quantize_throughput",),
+)

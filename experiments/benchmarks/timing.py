@@ -1,0 +1,56 @@
+"""Timing of calls: every benchmark interleaves what it compares, in another order each round."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from simlab.core.experiment import Run
+
+Call = Callable[[], Any]
+
+
+def compile_call(function: Callable[..., Any], *arguments: Any) -> Call:
+    """Return a call of the compiled function on arguments that are already on the device."""
+    compiled = jax.jit(function)
+    placed = jax.device_put(arguments)
+    return lambda: jax.block_until_ready(compiled(*placed))
+
+
+def time_call(call: Call) -> float:
+    """Return the seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def median_seconds(call: Call, calls: int) -> float:
+    """Return the median seconds of `calls` calls."""
+    return float(np.median([time_call(call) for _ in range(calls)]))
+
+
+def least_seconds(call: Call, budget: float = 0.0, at_least: int = 3) -> float:
+    """Return the least seconds of at least `at_least` calls and `budget` seconds, after a warm-up."""
+    call()
+    seconds: list[float] = []
+    while len(seconds) < at_least or sum(seconds) < budget:
+        seconds.append(time_call(call))
+    return min(seconds)
+
+
+def interleave(
+    run: Run, calls: Sequence[Call], measure: Callable[[Call], Any], rounds: int, seed: int, label: str = ""
+) -> np.ndarray:
+    """Return `measure` of every call in every round, [rounds, calls, ...]; each call is warmed up once."""
+    rng = np.random.default_rng(seed)
+    for call in calls:
+        call()
+    results: list[list[Any]] = []
+    for _ in run.track(range(rounds), f"rounds, {label}" if label else "rounds"):
+        row: list[Any] = [None] * len(calls)
+        for index in rng.permutation(len(calls)):
+            row[index] = measure(calls[index])
+        results.append(row)
+    return np.array(results)

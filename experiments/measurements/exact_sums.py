@@ -1,0 +1,59 @@
+"""Compare one training step with exact sums and with ordinary sums."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.regimes import BASE, WARM_STARTS
+from experiments.studies.runs import SMOKE
+from simlab.core.paths import shop_root
+from simlab.engines import find_pair
+from simlab.objectives import rollout_terms
+from simlab.sweeps import recipe_of, run_config
+from simlab.sweeps.start import first_params
+from simlab.training.optimizer import global_norm
+from simlab.training.recipe import initial_state
+from simlab.training.step import policy_gradient, rollout, score_rollout, token_batch
+
+SIDES = (("bf16", "bf16-exact"), ("fp8-e4m3", "fp8-e4m3-exact"))
+
+
+def compare(smoke: bool) -> list[dict[str, Any]]:
+    """Return, per pair of engines and start: share of equal tokens, and difference of the gradients.
+
+    The rollouts share their random numbers; the gradients are both of the rollout of the ordinary engine,
+    which is taken for on-policy in both, so that only the forward and backward pass differ.
+    """
+    rows = []
+    # Exact sums take a minute to compile; one engine on both sides is one program.
+    for ordinary, exact in (("f32", "f32"),) if smoke else SIDES:
+        for start in WARM_STARTS[: 1 if smoke else None]:
+            rows.append(
+                {"ordinary": ordinary, "exact": exact, "initial_policy": start}
+                | _step(ordinary, exact, start, smoke)
+            )
+    return rows
+
+
+def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float]:
+    config = run_config(BASE, {"warm_start": start, "objective": "grpo"} | (SMOKE if smoke else {}))
+    recipe = recipe_of(config)
+    params = first_params(config.warm_start, recipe.task, recipe.model, 0, shop_root())
+    state = initial_state(recipe, params, jax.random.key(0))
+    one, other = (replace(recipe, engines=find_pair(f"{side}/{side}")) for side in (ordinary, exact))
+    sampled = [jax.jit(rollout)(side, state) for side in (one, other)]
+    first, second = (_gradient(side, state, sampled[0]) for side in (one, other))
+    difference = global_norm(jax.tree.map(jnp.subtract, first, second)) / global_norm(first)
+    same = (sampled[0].responses == sampled[1].responses) | ~sampled[0].mask
+    return {"same_tokens": float(jnp.mean(same)), "gradient_difference": float(difference)}
+
+
+@jax.jit
+def _gradient(recipe, state, trajectory):
+    scores, replayed = score_rollout(recipe, state.params, trajectory)
+    # What the sampler would have reported, were it this engine.
+    reported = replace(replayed, logp_infer=jnp.where(replayed.mask, scores.logp, 0.0))
+    batch = replace(token_batch(recipe, state, reported, scores), key=None)
+    return policy_gradient(recipe, state.params, reported, batch, rollout_terms(recipe.objective, batch))[0]

@@ -1,0 +1,124 @@
+"""Which card sampled? Mismatch of all pairs of cards, and how much of it is format, adder and order."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.measurements.gpu_pairs import factors, vectors, verdicts
+from experiments.measurements.gpu_pairs.measures import RESAMPLES, interval, mismatch, squares
+from experiments.measurements.gpu_pairs.policies import Policy, smollm2, trained
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+from simlab.engines import ENGINES
+from simlab.studies import Evidence
+
+CARDS = (
+    "a100-bf16",
+    "h100-bf16",
+    "b200-fp8",
+    "h100-fp8",
+    "h100-fp8-deepgemm",
+    "ada-fp8",
+    "b200-mxfp8",
+    "b200-nvfp4",
+)
+TRAINER = "h100-bf16"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is scored: `models` by `seeds`, `prompts` each, and `positions` of real logits."""
+
+    seeds: tuple[int, ...] = (0, 1)
+    models: tuple[str, ...] = ("tiny-dense", "tiny-moe")
+    prompts: int = 64
+    positions: int = 300
+    tokens: int = 16
+    steps: int = 600
+    cards: tuple[str, ...] = CARDS
+    bits: tuple[int, ...] = (7, 9, 11, 13, 16, 20, 25)
+
+
+FULL = Size()
+SMOKE = Size(seeds=(0,), models=(), positions=20, cards=("a100-bf16", "h100-bf16", "b200-fp8", "h100-fp8"))
+
+
+def run(run: Run) -> None:
+    size = SMOKE if run.smoke else FULL
+    seeds = run.seeds(size.seeds)
+    run.configure(**asdict(size), resamples=RESAMPLES, rules=verdicts.RULES)
+    with run.phase("vectors"):
+        tables: dict[str, list[dict]] = {"vectors": vectors.compare()}
+    sources = {}
+    for model, seed in [("smollm2", seeds[0]), *((model, seed) for model in size.models for seed in seeds)]:
+        with run.phase(f"{model} {seed}"):
+            if model == "smollm2":
+                policy = smollm2(size.positions, size.tokens, seed)
+            else:
+                policy = trained(model, seed, size.prompts, size.steps)
+            for name, rows in measure(run, policy, size).items():
+                tables.setdefault(name, []).extend({"policy": model, "seed": seed} | row for row in rows)
+        sources[f"{model} {seed}"] = policy.source
+    run.configure(sources=sources)
+    tables["verdicts"] = verdicts.judge(tables)
+    for name, rows in tables.items():
+        run.table(name, rows)
+    for row in tables["verdicts"]:
+        run.report(f"{row['claim']} {row['verdict']}: {row['measured']}")
+
+
+def measure(run: Run, policy: Policy, size: Size) -> dict[str, list[dict]]:
+    """Score the policy under every engine; compare cards, factors, orders and bits of the adder."""
+
+    def pair(train: np.ndarray, infer: np.ndarray) -> dict[str, float]:
+        return mismatch(train, infer, policy.mask)
+
+    scores = {card: policy.score(ENGINES[card]) for card in run.track(size.cards, f"cards, {policy.name}")}
+    sets = factors.subsets(factors.FACTORS)
+    changed = {s: policy.score(factors.between(s)) for s in run.track(sets, f"factors, {policy.name}")}
+    orders, bits = [], []
+    for name, (card, engine) in factors.orders(policy.attends).items():
+        orders.append({"order": name, "card": card} | pair(scores[card], policy.score(engine)))
+    for count in size.bits:
+        scored = policy.score(factors.with_adder_bits(count))
+        for train in (TRAINER, "b200-fp8"):
+            bits.append({"bits": count, "train": train} | pair(scores[train], scored))
+    names = [(train, infer) for train in size.cards for infer in size.cards]
+    return {
+        "pairs": [{"train": t, "infer": i} | pair(scores[t], scores[i]) for t, i in names],
+        "factors": [{"changed": "+".join(sorted(s))} | pair(scores[TRAINER], changed[s]) for s in sets],
+        "shares": share_rows(changed, policy.mask),
+        "orders": orders,
+        "bits": bits,
+    }
+
+
+def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> list[dict]:
+    """Return each factor's exact Shapley share of the mean squared log rho, with its interval."""
+    value = {s: squares(changed[frozenset()], scores, mask) for s, scores in changed.items()}
+    total = value[frozenset(factors.FACTORS)]
+    rows = []
+    for name, units in factors.shapley(value.__getitem__, factors.FACTORS).items():
+        low, high = interval(units, total)
+        rows.append({"factor": name, "share": units.sum() / total.sum(), "low": low, "high": high})
+    return rows
+
+
+def collect_evidence(results: Results) -> list[Evidence]:
+    """T1 to T4 from the stored tables."""
+    tables: Any = {name: results.table(name).to_dict("records") for name in results.table_names}
+    return verdicts.collect_evidence(tables)
+
+
+EXPERIMENT = Experiment(
+    name="which_card",
+    question="How far are two cards apart, and is it the format, the adder or the order?",
+    decision_rule=" ".join(f"{claim}: {rule}." for claim, rule in verdicts.RULES.items()),
+    run=run,
+    minutes=6.0,
+    claims=tuple(verdicts.RULES),
+    kind="measurement",
+    collect_evidence=collect_evidence,
+    figures=("which_card", "which_card_shares"),
+)

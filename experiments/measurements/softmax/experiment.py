@@ -1,0 +1,203 @@
+"""Softmax in few bits: the paper's Gaussian logits, every format, and the logits of a real model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from experiments.measurements.softmax import gaussian, levels, printed, real, sweep, tables, verdicts
+from experiments.papers.hacking import H1, H2, H3, H18
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+from simlab.core.streams import stream
+from simlab.studies import Claim, Evidence
+from simlab.studies.records import StoredRow
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed; `seeds` by the number of tokens per vector of logits.
+
+    The first five seeds are those of the paper's table. A vector of its own for every token costs a
+    hundred million logits per seed.
+    """
+
+    seeds: Mapping[int, int]
+    seeds_per_placement: int = 5
+    seeds_per_sweep: int = 2
+    seeds_per_spread: int = 10
+    seeds_per_format: int = 5
+    tokens: int = 50_000
+    per_vector_of_formats: int = 10
+    vocabularies: tuple[int, ...] = tuple(2**power for power in range(8, 18))
+    positions: int = 100
+    per_position: int = 500
+
+
+FULL = Size(seeds={1: 20, 10: 50, 100: 50, 500: 50, 50_000: 50})
+SMOKE = Size(
+    seeds={10: 5},
+    seeds_per_spread=2,
+    tokens=10_000,
+    vocabularies=(256, 2048),
+    positions=20,
+)
+FIRST_SEED = 1234
+
+
+def run(run: Run) -> None:
+    size = SMOKE if run.smoke else FULL
+    run.configure(**asdict(size), logit_std=gaussian.STD, vocabulary=gaussian.VOCABULARY)
+    seeds = run.seeds(range(FIRST_SEED, FIRST_SEED + max(size.seeds.values())))
+    found = _gaussian(run, size, seeds) | _sweep(run, size, seeds) | _real(run, size, seeds)
+    found["verdicts"] = pd.DataFrame(verdicts.judge(found))
+    for name, frame in found.items():
+        run.table(name, frame)
+
+
+def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
+    """The paper's table and figure: ratios, KL, levels of tokens drawn from Gaussian logits."""
+    rows: dict[str, list[dict]] = {"ratios": [], "kl": [], "level_pairs": [], "histograms": []}
+    for per_vector, count in size.seeds.items():
+        sampler = tables.Sampler(per_vector, size.tokens)
+        kept: dict[int, np.ndarray] = {}
+        with run.phase(f"gaussian, {per_vector} per vector"):
+            for index, seed in enumerate(
+                run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
+            ):
+                pairs = sampler(seed, _wanted(size, per_vector, index))
+                label = {"per_vector": per_vector, "seed": seed}
+                for (placement, name), pair in pairs.items():
+                    rows["ratios"].append(
+                        label | {"placement": placement, "format": name} | tables.ratio_row(pair)
+                    )
+                paper = pairs[tables.PAPER_PLACEMENT, "bf16"]
+                rows["kl"] += [label | row for row in tables.kl_rows(paper)]
+                if index < size.seeds_per_format:
+                    kept[seed] = paper
+                    if per_vector == size.per_vector_of_formats:
+                        rows["histograms"] += _histograms(pairs, seed)
+            rows["level_pairs"] += [{"per_vector": per_vector} | row for row in levels.compare_seeds(kept)]
+    with run.phase("inverse ratios"):
+        inverse = [tables.inverse_row(seed) for seed in seeds]
+    frames = {name: pd.DataFrame(each) for name, each in rows.items()} | {"inverse": pd.DataFrame(inverse)}
+    bf16 = frames["ratios"][frames["ratios"]["format"] == "bf16"]
+    return frames | {"fit": printed.fit(bf16), "kl_fit": printed.fit_kl(frames["kl"])}
+
+
+def _wanted(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
+    """Which settings are drawn: the paper's for every seed, the others for the first few."""
+
+    def wanted(placement: str, name: str) -> bool:
+        if placement == tables.PAPER_PLACEMENT and name == "bf16":
+            return True
+        if name == "bf16":
+            return index < size.seeds_per_placement
+        return per_vector == size.per_vector_of_formats and index < size.seeds_per_format
+
+    return wanted
+
+
+def _histograms(pairs: dict[tuple[str, str], np.ndarray], seed: int) -> list[dict]:
+    return [
+        {"format": name, "seed": seed} | row
+        for (placement, name), pair in pairs.items()
+        if placement == tables.PAPER_PLACEMENT
+        for row in levels.histograms(pair[1])
+    ]
+
+
+def _sweep(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
+    """All formats, roundings, placements and temperatures at every vocabulary; the spread against bits."""
+    frames, programs = [], sweep.compiled_programs()
+    few = seeds[: size.seeds_per_sweep]
+    with run.phase("sweep"):
+        for vocabulary in run.track(size.vocabularies, "formats x roundings x temperature"):
+            frame = tables.sweep_frame(*tables.gaussian_sweep(sweep.SWEPT_FORMATS, vocabulary, few))
+            frames.append(frame.assign(vocabulary=vocabulary))
+    with run.phase("spread"):
+        spread = pd.DataFrame(tables.spread_rows(seeds[: size.seeds_per_spread]))
+    run.configure(sweep_programs=sweep.compiled_programs() - programs, sweep_shapes=len(size.vocabularies))
+    return {"sweep": pd.concat(frames, ignore_index=True), "spread": spread}
+
+
+def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
+    """Measure the logits of a language model and as many Gaussian vectors."""
+    with run.phase("real"):
+        taken = real.load(size.positions)
+        key = stream(jax.random.key(seeds[0]), "real")
+        labels, settings = sweep.combine(sweep.SWEPT_FORMATS, (1.0,))
+        swept = sweep.measure(jnp.asarray(taken.logits), jnp.asarray(taken.rest), settings, key)
+        z = np.sort(np.asarray(gaussian.logits(key, len(taken.logits))), -1)
+        none = np.full(len(z), -np.inf, np.float32)
+        sources = {
+            "smollm2": real.Distributions.of(taken.logits, taken.rest, tables.BF16),
+            "gaussian": real.Distributions.of(z, none, tables.BF16),
+        }
+        octaves = [{"source": name} | row for name, d in sources.items() for row in real.octave_rows(d)]
+        discretization = [
+            {"source": name} | real.discretization_row(d, seeds[0], size.per_position)
+            for name, d in sources.items()
+        ]
+    return {
+        "real": tables.sweep_frame(labels, [swept]),
+        "real_positions": pd.DataFrame(real.position_rows(taken, sources["smollm2"])),
+        "real_octaves": pd.DataFrame(octaves),
+        "discretization": pd.DataFrame(discretization),
+    }
+
+
+CLAIMS = (H1, H2, H3, H18)
+NOTED = {
+    H1.id: ("kl", "real_spread"),
+    H2.id: ("real_levels",),
+    H3.id: ("inverse_reported",),
+}
+"""Ids of rows of `verdicts` that decide nothing and stand in the note of a claim."""
+
+
+def collect_evidence(results: Results) -> list[Evidence]:
+    """H1 to H3 by their criteria, all to be reproduced; H18 by whether levels are there before training."""
+    tables = {name: results.table(name) for name in results.table_names}
+    rows = {row["id"]: row for row in verdicts.judge(tables)}
+    evidence = []
+    for claim in (H1, H2, H3):
+        estimands = [criterion.estimand for criterion in claim.trial("softmax").criteria]
+        chosen = [rows[each.id] for each in estimands if isinstance(each, StoredRow)]
+        note = "; ".join(
+            f"{row['verdict']}: {row['statement']} ({row['measured']:.4g})"
+            for row in map(rows.__getitem__, NOTED[claim.id])
+        )
+        verdict = next((row["verdict"] for row in chosen if row["verdict"] != "reproduced"), "reproduced")
+        evidence.append(_evidence(claim, chosen[0], verdict, f"Also: {note}"))
+    static = rows["static_levels"]
+    verdict = "opposite" if static["verdict"] == "reproduced" else "inconclusive"
+    return [*evidence, _evidence(H18, static, verdict, "Levels before any training; read so afterwards.")]
+
+
+def _evidence(claim: Claim, row: dict[str, Any], verdict: str, note: str) -> Evidence:
+    low, effect, high = sorted((row["low"], row["measured"], row["high"]))
+    return Evidence(claim.id, verdict, effect, low, high, row["statement"], row["rule"], note)
+
+
+EXPERIMENT = Experiment(
+    name="softmax",
+    question="What does a softmax in few bits do to the probabilities of tokens, and to their ratio?",
+    decision_rule=f"H1: {printed.RULE}. Each row of the table `verdicts` states its own rule.",
+    run=run,
+    minutes=4.0,
+    claims=tuple(claim.id for claim in CLAIMS),
+    kind="measurement",
+    collect_evidence=collect_evidence,
+    figures=(
+        "softmax_levels",
+        "softmax_spread",
+        "softmax_real",
+        "softmax_placements",
+        "softmax_vocabulary",
+    ),
+)

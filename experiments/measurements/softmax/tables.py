@@ -1,0 +1,164 @@
+"""The tables of the experiment, one function each; all take sizes and seeds and return rows or frames."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+
+from experiments.measurements.softmax import gaussian, levels, sweep, theory
+from experiments.measurements.softmax.placements import setting
+from experiments.measurements.softmax.statistics import histogram_kl, mean_interval, summary
+from simlab.core.streams import stream
+from simlab.engines import SOFTMAX_PLACEMENTS
+from simlab.formats import Format, stack
+
+PAPER_PLACEMENT = "logits-probs"
+PLACEMENTS = (*(name for name in SOFTMAX_PLACEMENTS if name != "float32"), "centered-logits")
+KL_BINS = (50, 100, 150, 200, 500, 1000)
+KL_FLOORS = (0.0, 1e-10)
+ELEMENTS = 2**15  # logits per seed and setting of a sweep: several vectors where the vocabulary is small
+BF16 = setting(PAPER_PLACEMENT, "bf16")
+
+
+class Sampler:
+    """Draws tokens for named settings: BF16 at every placement, and every format at the paper's."""
+
+    def __init__(self, per_vector: int, tokens: int):
+        """Fix the shape: `tokens` tokens in all, `per_vector` of them from each vector of logits."""
+        self.per_vector, self.tokens = per_vector, tokens
+        self.names = [(place, "bf16") for place in PLACEMENTS]
+        self.names += [(PAPER_PLACEMENT, name) for name in sweep.SWEPT_FORMATS if name != "bf16"]
+        self.settings = stack([setting(place, name) for place, name in self.names])
+
+    def __call__(self, seed: int, wanted: Callable[[str, str], bool]) -> dict[tuple[str, str], np.ndarray]:
+        """Return {(placement, format): [2, tokens]} of float32 and rounded probabilities."""
+        active = np.array([wanted(*name) for name in self.names])
+        pairs = np.asarray(
+            gaussian.sample_seed(seed, self.settings, jnp.asarray(active), self.per_vector, self.tokens)
+        ).astype(float)
+        return {name: pairs[:, i] for i, name in enumerate(self.names) if active[i]}
+
+
+def ratio_row(pair: np.ndarray) -> dict[str, float]:
+    """Return the columns of the paper's table, E[1/rho] and the numbers of distinct values.
+
+    Where a whole distribution was rounded to zero no token can be drawn; `drawn` is the share of others.
+    """
+    train, infer = pair[:, pair[1] > 0]
+    drawn = {"drawn": len(infer) / pair.shape[1]}
+    if len(infer) == 0:
+        return drawn
+    distinct, effective = levels.count_levels(infer)
+    counts = {
+        "levels": distinct,
+        "effective_levels": effective,
+        "levels_float32": levels.count_levels(train)[0],
+    }
+    return drawn | summary(train / infer) | counts | {"inverse": float(np.mean(infer / train))}
+
+
+def kl_rows(pair: np.ndarray) -> list[dict[str, float]]:
+    """Return the KL between histograms of both samples, for every candidate definition."""
+    return [
+        {"bins": bins, "floor": floor, "kl": kl}
+        for bins in KL_BINS
+        for floor, kl in zip(KL_FLOORS, histogram_kl(pair[0], pair[1], bins, KL_FLOORS), strict=True)
+    ]
+
+
+def inverse_row(seed: int) -> dict[str, float]:
+    """Return E[1/rho] over whole vocabularies for the first 250 vectors of a seed, in float64.
+
+    Sampling follows p_infer / sum p_infer. `reported` takes 1/rho = p_infer / p_train with the rounded
+    probabilities as they are, whose sum (`mass`) is not 1; `normalized` divides it by that sum.
+    Source: hacking Eq. 46-47.
+    Deviation: the proof takes both distributions to sum to 1. Without that the bound on `reported` is
+      the mass, and values below 1 occur.
+    """
+    pair = gaussian.distributions(gaussian.chunk_keys(seed, 1)[0], BF16)
+    train, infer = (np.asarray(p, dtype=float) for p in pair)
+    train /= train.sum(-1, keepdims=True)
+    mass = infer.sum(-1)
+    reported = np.sum(infer**2 / train, -1) / mass
+    normalized = reported / mass
+    return {
+        "seed": seed,
+        "normalized": normalized.mean(),
+        "normalized_min": normalized.min(),
+        "normalized_below_1": np.mean(normalized < 1),
+        "reported": reported.mean(),
+        "reported_min": reported.min(),
+        "reported_below_1": np.mean(reported < 1),
+        "mass_min": mass.min(),
+        "mass_max": mass.max(),
+        "bound_kept": bool(np.all(reported >= mass)),
+    }
+
+
+def sweep_frame(labels: list[dict], measured: Sequence[dict[str, Array]]) -> pd.DataFrame:
+    """Return one row per setting and rounding: means over seeds, and the interval of the std."""
+    columns = {name: np.stack([np.asarray(one[name], float) for one in measured]) for name in measured[0]}
+    rows = []
+    for i, label in enumerate(labels):
+        for j, rounding in enumerate(sweep.ALL_ROUNDINGS):
+            row = label | {"rounding": rounding}
+            row |= {name: float(values[:, i, j].mean()) for name, values in columns.items()}
+            row["std_low"], row["std_high"] = _interval(columns["std"][:, i, j])
+            if rounding == "stochastic":  # it does not keep the order, so neighbors do not show the levels
+                row["levels"] = float("nan")
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    return mean_interval(values) if len(values) > 1 else (float("nan"), float("nan"))
+
+
+def gaussian_sweep(
+    formats: dict[str, Format], vocabulary: int, seeds: Sequence[int]
+) -> tuple[list[dict], list[dict[str, Array]]]:
+    """Return labels and measurements [seed][name][C, R + 1] of all settings at one vocabulary size."""
+    labels, settings = sweep.combine(formats, sweep.TEMPERATURES)
+    n = max(1, ELEMENTS // vocabulary)
+    measured = []
+    for seed in seeds:
+        key = stream(jax.random.key(seed), "sweep")
+        z = jnp.sort(gaussian.logits(key, n, vocabulary), -1)
+        measured.append(sweep.measure(z, jnp.full((n,), -jnp.inf), settings, stream(key, "rounding")))
+    return labels, measured
+
+
+def spread_rows(seeds: Sequence[int]) -> list[dict]:
+    """Return the measured and the predicted std of rho against mantissa bits, exponents unlimited."""
+    bits = range(1, len(sweep.SWEPT_FORMATS) + 1)  # as many as there are formats: the same program
+    labels, measured = gaussian_sweep({str(m): _wide(m) for m in bits}, gaussian.VOCABULARY, seeds)
+    frame = sweep_frame([label | {"mantissa_bits": int(label["format"])} for label in labels], measured)
+    rows = []
+    for row in frame.to_dict("records"):
+        predicted = _predict(row)
+        if predicted is not None:
+            kept = ("mantissa_bits", "placement", "rounding", "temperature", "std", "std_low", "std_high")
+            rows.append({name: row[name] for name in kept} | {"theory": predicted})
+    return rows
+
+
+def _wide(mantissa_bits: int) -> Format:
+    return Format.declare(mantissa_bits, -126, (2 - 2.0**-mantissa_bits) * 2.0**127)
+
+
+def _predict(row: dict) -> float | None:
+    """Return the first-order std for a row of the spread table, None where the theory has no formula."""
+    if row["temperature"] != 1.0:
+        return None
+    share, signed = theory.gaussian_shares(gaussian.STD)
+    both = row["placement"] == PAPER_PLACEMENT
+    if row["rounding"] == "nearest_even" and row["placement"] in (PAPER_PLACEMENT, "logits", "probs"):
+        logits = 0.0 if row["placement"] == "probs" else share
+        probs = 0.0 if row["placement"] == "logits" else theory.FRACTION_SHARE
+        return float(theory.spread(row["mantissa_bits"], logits, probs))
+    if row["rounding"] == "toward_zero" and both:
+        return float(theory.spread_toward_zero(row["mantissa_bits"], share, signed))
+    return None

@@ -1,0 +1,142 @@
+"""Objectives outside the catalog: ACRL with other distances or a moving X, and a discrepancy penalty."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array, lax
+
+from experiments.arms import KL, MOVING, NONE, PENALIZED, SQUARED, chain_arm
+from experiments.studies.repeated_runs import curves, load_policies, policy_folder, run_row
+from experiments.studies.runs import CHUNK, Frames, run_specs, with_attributes
+from simlab.core.experiment import Run
+from simlab.core.pytree import Scalar, pytree
+from simlab.objectives import TokenBatch, named
+from simlab.objectives.advantages import grpo
+from simlab.objectives.batch import clamp, masked_mean
+from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
+from simlab.sweeps.program import Lane, stacked
+from simlab.training.diagnostics import DiagnosticContext
+from simlab.training.loop import train
+from simlab.training.recipe import Recipe, TrainState
+
+PENALTY = 1.0
+"""Loss of reward of a sequence with the mean discrepancy of its batch; a right answer is rewarded 1."""
+GAMMA, CLIP = 0.35, 5.0
+FIRST_STEPS = 5
+
+
+def distances(batch: TokenBatch) -> Array:
+    """Return the distances of the engines per sequence, [3, B]: absolute, squared, Kullback-Leibler.
+
+    The last from sampled tokens, by the estimator rho - 1 - log rho, which is never negative.
+    Source: acrl Eq. 5, Remark 1.
+    """
+    train, infer, log_rho = jnp.exp(batch.logp_train), jnp.exp(batch.logp_infer), token_log_rho(batch)
+    tokens = jnp.stack([jnp.abs(train - infer), (train - infer) ** 2, jnp.expm1(log_rho) - log_rho])
+    return jax.vmap(lambda x: masked_mean(x, batch.mask, axis=1))(tokens)
+
+
+@pytree
+class Distance:
+    """ACRL with X and Y in one of the `distances`, per group."""
+
+    which: Any
+    reference: Scalar
+
+    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+        """Weights [B, T]."""
+        d = distances(batch)[self.which]
+        current = ACRL_LEVELS["group"](d, batch.mask.any(axis=1), batch.group_size)
+        alpha = jnp.sign(advantages) * (GAMMA * (1 - current / self.reference))[:, None]
+        exponent = clamp(alpha * token_log_rho(batch), -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
+        return jnp.minimum(jnp.exp(exponent), CLIP)
+
+
+def penalized(batch: TokenBatch, survivors: Array) -> Array:
+    """Return GRPO advantages of the reward minus the discrepancy, in units of the mean of the batch."""
+    d = sequence_discrepancy(batch)
+    share = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
+    return grpo(replace(batch, rewards=batch.rewards - PENALTY * share), survivors)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Either `advantage`, or ACRL with distance number `which`; X moves by `follow` per chunk."""
+
+    which: int = 0
+    follow: float = 0.0
+    advantage: Callable[..., Array] | None = None
+
+
+IMPLEMENTATIONS: dict[str, Variant] = {
+    SQUARED: Variant(1),
+    KL: Variant(2),
+    MOVING: Variant(0, follow=0.2),
+    PENALIZED: Variant(advantage=penalized),
+}
+
+
+def run_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run these variants from the initial policies of the untreated arm; return runs and steps."""
+    wanted = run_specs(chain_arm(NONE), seed, run.smoke)
+    recipe, first = load_policies(wanted, policy_folder(run))
+    runs, steps = [], []
+    count = wanted[0].changes["steps"]
+    for name in run.track(names, "variants"):
+        variant = IMPLEMENTATIONS[name]
+        seeds = [spec.changes["seed"] for spec in wanted]
+        members = [Lane(_changed(recipe, variant), params, s) for params, s in zip(first, seeds, strict=True)]
+        parts = _trained(*stacked(members, len(members)), variant, count)
+        keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
+        steps.append(curves(keys, parts, 0))
+        runs += [run_row(key, name, spec, count) for key, spec in zip(keys, wanted, strict=True)]
+    return {"runs": with_attributes(pd.DataFrame(runs)), "steps": pd.concat(steps, ignore_index=True)}
+
+
+def _changed(recipe: Recipe, variant: Variant) -> Recipe:
+    grpo_objective = replace(named("grpo"), source="")
+    if variant.advantage is not None:
+        return replace(recipe, objective=replace(grpo_objective, advantage=variant.advantage))
+    correction = Distance(np.int32(variant.which), 1.0)  # its X is measured before the first step
+    return replace(recipe, objective=replace(grpo_objective, correction=correction))
+
+
+def _trained(recipe: Recipe, state: TrainState, variant: Variant, steps: int) -> list[dict[str, Any]]:
+    if variant.advantage is None:
+        recipe = _with_reference(recipe, _first_distance(recipe, state))
+    parts = []
+    for _ in range(steps // CHUNK):
+        state, metrics = train(recipe, state, CHUNK, chunk=CHUNK, axes=(0, 0))
+        parts.append(metrics)
+        if variant.follow:
+            correction: Any = recipe.objective.correction
+            seen, x = metrics["discrepancy"].mean(axis=1), correction.reference
+            recipe = _with_reference(recipe, x + jnp.float32(variant.follow) * (seen - x))
+    return parts
+
+
+def _with_reference(recipe: Recipe, reference: Array) -> Recipe:
+    correction: Any = recipe.objective.correction
+    correction = replace(correction, reference=reference)
+    return replace(recipe, objective=replace(recipe.objective, correction=correction))
+
+
+@jax.jit
+def _first_distance(recipe: Recipe, state: TrainState) -> Array:
+    """Return X of every run: the mean distance over the first rollouts, all by the initial policy."""
+
+    def of_run(recipe: Recipe, state: TrainState) -> Array:
+        correction: Any = recipe.objective.correction
+
+        def at(step: Array) -> Array:
+            batch = DiagnosticContext(recipe, replace(state, step=step)).batch
+            return jnp.mean(distances(batch)[correction.which])
+
+        return jnp.mean(lax.map(at, jnp.arange(FIRST_STEPS, dtype=jnp.int32)))
+
+    return jax.vmap(of_run)(recipe, state)

@@ -1,0 +1,102 @@
+"""Resume from an earlier result: keep its rows and run only what it lacks.
+
+Runs take hours and their cache may be lost; the tables of an experiment are kept.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from experiments.arms import ARMS
+from experiments.regimes import BASE
+from experiments.studies.runs import CHUNK, PER_RUN
+from simlab.core.experiment import Run
+from simlab.core.manifest import processor
+from simlab.core.results import Results
+from simlab.studies.estimands import Tables
+
+RUN_KEY = ["arm", "initial_policy", "seed"]
+NOTED = ("name", "commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")
+"""Fields of the earlier manifest that the new manifest records."""
+
+
+def check_arms(result: Results) -> None:
+    """Raise `ValueError` for a result whose arms are defined differently now.
+
+    A result whose manifest does not describe its arms is only checked for its initial policies.
+    """
+    then = result.manifest["config"]
+    if "base" not in then:
+        raise ValueError(
+            f"{result.folder}: {result.manifest['name']} has no arms; a result without arms cannot be resumed"
+        )
+    now = {"base": BASE, "chunk": CHUNK, "arms": {name: ARMS[name].recorded for name in ARMS}}
+    for name in ("base", "chunk"):
+        if then.get(name) != _plain(now[name]):
+            raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now[name]} now")
+    for arm, described in _described(then).items():
+        if arm in ARMS and described != _plain(now["arms"][arm]):
+            raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {now['arms'][arm]} now")
+    runs = result.table("runs")
+    elsewhere = any(result.manifest["device"].get(name) != fact for name, fact in processor().items())
+    for arm, policy in sorted(set(zip(runs["arm"], runs["initial_policy"], strict=True))):
+        if arm in ARMS and policy not in ARMS[arm].initial_policies:
+            raise ValueError(f"{result.folder}: {arm!r} has no initial policy {policy!r} now")
+        # A policy trained from a seed differs between processors; a file is the same everywhere.
+        if elsewhere and arm in ARMS and not isinstance(ARMS[arm].initial_policies[policy], str):
+            raise ValueError(
+                f"{result.folder}: initial policy {policy!r} was trained on another CPU and cannot be "
+                "reproduced here. Pass a saved checkpoint."
+            )
+
+
+def load_resumed(run: Run, arms: Sequence[str], diagnosed: Collection[str] = ()) -> Tables:
+    """Return the rows of `arms` in the result that `run` resumes from; none without such a result.
+
+    Another experiment may record other diagnostics: `diagnosed` arms are then run again, as are those without
+    diagnostics.
+    """
+    if run.resume_from is None:
+        return Tables({})
+    manifest = run.resume_from.manifest
+    run.configure(resumed_from={name: manifest[name] for name in NOTED})
+    tables = {name: run.resume_from.table(name) for name in PER_RUN if name in run.resume_from.table_names}
+    if manifest["name"] != run.name:
+        tables.pop("diagnostics", None)
+    runs = tables["runs"]
+    seen = runs["run"].isin(tables["diagnostics"]["run"]) if "diagnostics" in tables else False
+    kept = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(list(diagnosed)) | seen)]
+    return Tables({name: table[table["run"].isin(list(kept))] for name, table in tables.items()})
+
+
+def missing_arms(tables: Tables, arms: Sequence[str], seed: int, num_policies: int) -> list[str]:
+    """Return those of `arms` that have fewer than `num_policies` runs with this seed."""
+    if not tables.tables:
+        return list(arms)
+    runs = tables.table("runs")
+    made = runs[runs["seed"] == seed]["arm"].value_counts()
+    return [arm for arm in arms if made.get(arm, 0) < num_policies]
+
+
+def merge_tables(one: Tables, other: Tables) -> Tables:
+    """Return the rows of both; of a run in both, those of `one`."""
+    if not one.tables:
+        return other
+    runs: Any = other.table("runs")
+    there = pd.MultiIndex.from_frame(one.table("runs")[RUN_KEY])
+    again = runs["run"][pd.MultiIndex.from_frame(runs[RUN_KEY]).isin(there)]
+    fresh = {name: table[~table["run"].isin(again)] for name, table in other.tables.items()}
+    both = {name: [each[name] for each in (one.tables, fresh) if name in each] for name in PER_RUN}
+    return Tables({name: pd.concat(parts, ignore_index=True) for name, parts in both.items() if parts})
+
+
+def _described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the records of the arms of a result, those included that it resumed from."""
+    before = config.get("resumed_from")
+    return (_described(before["config"]) if before else {}) | config.get("arms", {})
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))

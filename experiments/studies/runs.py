@@ -1,0 +1,185 @@
+"""From arms to tables: `runs`, `chunks`, `bins` and `changes`, the same for every experiment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.arms import ALL_ARMS, ARMS, RUNS_PER_BATCH
+from experiments.regimes import BASE
+from simlab.core.experiment import Run
+from simlab.metrics import PROBABILITY_EDGES
+from simlab.studies import change_point
+from simlab.studies.estimands import Frame, Tables
+from simlab.sweeps import Grid, sweep
+from simlab.sweeps.grids import Point
+from simlab.sweeps.plan import default_width
+
+CHUNK = 10
+CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
+VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
+SMOKE_RUNS_PER_BATCH = 4
+SMOKE = {
+    # A mismatch that is cheap to compile: one site.
+    "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
+    "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
+    "task": "add",
+    "warm_start": None,
+    "prompts": 4,
+    "group_size": 4,
+    "steps": 2 * CHUNK,
+}
+
+PER_RUN = ("runs", "chunks", "changes", "bins", "diagnostics")
+"""The tables with one or more rows per run."""
+
+Frames = dict[str, Frame]
+"""`runs`, their `steps` and `vectors`, and further tables, which are stored unchanged."""
+
+
+def run_arms(run: Run, names: Sequence[str], seed: int) -> Frames:
+    """Run the arms with this seed from each initial policy; return runs, steps and vectors.
+
+    The result cache lies next to the results: all experiments below one folder share it.
+    """
+    references = (ARMS[name].x_from for name in names if ARMS[name].x_factor is not None)
+    chosen = list(dict.fromkeys([*names, *references]))
+    plain = [name for name in chosen if ARMS[name].x_factor is None]
+    frames = [run_sweep(run, [spec for name in plain for spec in run_specs(name, seed, run.smoke)])]
+    if len(plain) < len(chosen):
+        first = first_discrepancies(frames[0]["runs"], frames[0]["steps"])
+        referred = [spec for name in chosen if name not in plain for spec in run_specs(name, seed, run.smoke)]
+        frames.append(run_sweep(run, [with_reference(spec, first) for spec in referred]))
+    described = {name: ARMS[name].recorded for name in chosen}
+    run.configure(
+        base=BASE,
+        width=RUNS_PER_BATCH,
+        chunk=CHUNK,
+        arms=run.config.get("arms", {}) | described,
+        **{f"arms of seed {seed}": chosen},
+    )
+    return {name: pd.concat([frame[name] for frame in frames], ignore_index=True) for name in frames[0]}
+
+
+def build_tables(frames: Frames) -> Tables:
+    """Return the tables of runs whose every step is in `steps`."""
+    steps = frames["steps"]
+    made = {
+        "chunks": summarize_chunks(steps),
+        "changes": find_changes(steps),
+        "bins": pool_bins(frames["vectors"]),
+    }
+    return Tables({name: frame for name, frame in frames.items() if name not in ("steps", "vectors")} | made)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run: its arm, the initial policy and the seed that pair it with others, and what it changes."""
+
+    arm: str
+    initial_policy: str
+    seed: int
+    changes: Mapping[str, Any]
+
+
+def run_specs(name: str, seed: int, smoke: bool) -> list[RunSpec]:
+    """Return the runs of an arm with this seed; in smoke mode few short runs from new parameters."""
+    arm = ARMS[name]
+    fixed = {**arm.changes, "steps": arm.steps}
+    if smoke:
+        few = enumerate(list(arm.initial_policies)[:SMOKE_RUNS_PER_BATCH])
+        return [RunSpec(name, label, seed, {**fixed, **SMOKE, "seed": index}) for index, label in few]
+    return [
+        RunSpec(name, label, seed, {**fixed, "warm_start": policy, "seed": seed})
+        for label, policy in arm.initial_policies.items()
+    ]
+
+
+def with_reference(spec: RunSpec, first: Mapping[tuple[str, str], float]) -> RunSpec:
+    """Set the reference X of an ACRL run from the first discrepancies, by arm and initial policy."""
+    arm = ARMS[spec.arm]
+    assert arm.x_factor is not None
+    reference = float(f"{arm.x_factor * first[arm.x_from, spec.initial_policy]:.4g}")
+    return replace(spec, changes={**spec.changes, "objective.acrl_reference": reference})
+
+
+def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
+    """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
+    points = Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted))
+    # A GPU takes many runs at once for the price of a few.
+    width = SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_width())
+    result = sweep(BASE, points, run.out.parent / "cache", name=run.name, width=width, yes=True)
+    for phase, seconds in result.manifest["timings"].items():
+        run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds
+    runs: Any = result.runs()[["run", "seed", "status", "steps_made", "steps"]]
+    runs = runs.rename(columns={"steps_made": "steps_completed"})
+    if len(runs) != len(wanted):
+        raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
+    runs["arm"] = [spec.arm for spec in wanted]
+    runs["initial_policy"] = [spec.initial_policy for spec in wanted]
+    runs = with_attributes(runs)
+    return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
+
+
+def with_attributes(runs: Frame) -> Frame:
+    """Return the table `runs` with the attributes of each arm as columns."""
+    attributes = {name: ALL_ARMS[name].attributes(BASE) for name in dict.fromkeys(runs["arm"])}
+    return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
+
+
+def first_discrepancies(runs: Frame, steps: Frame) -> dict[tuple[str, str], float]:
+    """Return the mean discrepancy of the first five steps, by arm and initial policy, to three digits."""
+    early = steps[steps["step"] < 5].merge(runs[["run", "arm", "initial_policy"]], on="run")
+    means = early.groupby(["arm", "initial_policy"])["discrepancy"].mean()
+    return {key: float(f"{value:.3g}") for key, value in means.items()}
+
+
+def summarize_chunks(steps: Frame) -> Frame:
+    """Average all scalar metrics over chunks of steps; add maximum, std and jitter of some."""
+    frame = steps.copy()
+    frame["step"] = frame["step"] // CHUNK * CHUNK
+    by = frame.groupby(["run", "step"], sort=False)
+    table = by.mean(numeric_only=True)
+    table["max_rho"] = by["max_rho"].max()
+    for name in ("discrepancy", "std_rho"):
+        table[f"{name}_max"], table[f"{name}_std"] = by[name].max(), by[name].std()
+    table["reward_jitter"] = by["reward"].apply(lambda x: np.abs(np.diff(x, n=2)).mean())
+    return table.astype(np.float32).reset_index()
+
+
+def find_changes(steps: Frame) -> Frame:
+    """Return the change point of each metric in `CHANGING`, by run."""
+    rows = []
+    for key, curve in steps.groupby("run", sort=False):
+        for metric in CHANGING:
+            values = np.asarray(curve[metric], float)
+            if len(values) > CHUNK and np.isfinite(values).all():
+                found = change_point(values)
+                rows.append(
+                    {"run": key, "metric": metric, "step": found.index}
+                    | {"shift": found.shift, "p_value": found.p_value}
+                )
+    return pd.DataFrame(rows, columns=["run", "metric", "step", "shift", "p_value"])
+
+
+def pool_bins(vectors: Frame) -> Frame:
+    """Pool tokens, mean rho and RMS log rho by bin of pi_train over chunks; each token counts once."""
+    wide: Any = vectors.pivot_table(
+        index=["run", "step", "index"], columns="metric", values="value", sort=False
+    )
+    tokens = wide["tokens_by_pi_train"].astype(float)
+    rows: Any = pd.DataFrame({"tokens": tokens})
+    rows["mean_rho"] = (wide["mean_rho_by_pi_train"] * tokens).fillna(0.0)
+    rows["rms_log_rho"] = (wide["rms_log_rho_by_pi_train"] ** 2 * tokens).fillna(0.0)
+    rows = rows.reset_index()
+    rows["step"] = rows["step"] // CHUNK * CHUNK
+    rows = rows.groupby(["run", "step", "index"], sort=False, as_index=False).sum()
+    counted = rows["tokens"].where(rows["tokens"] > 0)
+    rows["mean_rho"] = rows["mean_rho"] / counted
+    rows["rms_log_rho"] = np.sqrt(rows["rms_log_rho"] / counted)
+    edges = np.asarray(PROBABILITY_EDGES)
+    rows["low"], rows["high"] = edges[rows["index"]], edges[rows["index"] + 1]
+    kept = ["tokens", "mean_rho", "rms_log_rho", "low", "high"]
+    return rows.drop(columns="index").astype(dict.fromkeys(kept, np.float32))

@@ -1,0 +1,124 @@
+"""Surrogates of 2026 that verl lacks, for torch: trust regions around the policy that sampled.
+
+verl gives a policy loss no rollout log-probabilities, but with `rollout_is=token` and a threshold that never
+acts its weights are rho = q / mu. So log mu = log q - log rho, and without weights the anchor is q itself.
+Names, numbers and gradients are those of `simlab.objectives.trust_regions` and `weighted_likelihood`.
+"""
+
+# pyright: reportMissingImports=false
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from simlab.integrations.verl.losses import Batch
+
+TOKEN_LIMIT = 20.0
+DPPO_EPSILON = 1e-8
+KPOP_FLOOR = 1e-6
+VESPO_LOG_FLOOR = math.log(1e-8)
+
+
+def rollout_logp(batch: "Batch") -> Tensor:
+    """Return log mu [B, T] from the weights rho.
+
+    Reference: verl rollout_corr_helper rollout_is token.
+    """
+    return batch.old - batch.weights.log()
+
+
+def unweighted(batch: "Batch") -> Tensor:
+    """Return ones: the weights have told the anchor already."""
+    return torch.ones_like(batch.weights)
+
+
+def ratio(batch: "Batch") -> Tensor:
+    """Return p / mu, the log clamped to +-20 with zero gradient beyond."""
+    return (batch.new - rollout_logp(batch)).clamp(-TOKEN_LIMIT, TOKEN_LIMIT).exp()
+
+
+def _gap(batch: "Batch") -> Tensor:
+    return batch.new.detach().exp() - rollout_logp(batch).exp()
+
+
+def _scored(weights: Tensor, batch: "Batch") -> Tensor:
+    """Return `weights` as value, and as coefficient of log p."""
+    return weights.detach() * (1 + batch.new - batch.new.detach())
+
+
+def dppo_tv(batch: "Batch") -> Tensor:
+    """DPPO-Binary-TV; bounds are verl's clip ratios, the cap its clip_ratio_c.
+
+    Reference: DPPO arXiv 2602.04879.
+    """
+    gap = _gap(batch)
+    keep = torch.where(batch.advantages > 0, gap <= batch.clip_high, gap >= -batch.clip_low)
+    return torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0).detach() * batch.new
+
+
+def dppo_kl(batch: "Batch") -> Tensor:
+    """DPPO-Binary-KL; bounds and cap as `dppo_tv`.
+
+    Reference: DPPO arXiv 2602.04879; SkyRL ppo_utils.py dppo.
+    """
+    logp, anchor = batch.new.detach(), rollout_logp(batch)
+    p, a = logp.clamp(max=0).exp(), anchor.clamp(max=0).exp()
+    kl = a * (anchor - logp) + (1 - a) * ((1 - a + DPPO_EPSILON) / (1 - p + DPPO_EPSILON)).log()
+    rising, falling = (kl <= batch.clip_high) | (p <= a), (kl <= batch.clip_low) | (p >= a)
+    keep = torch.where(batch.advantages > 0, rising, falling)
+    return torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0).detach() * batch.new
+
+
+def ipo(batch: "Batch") -> Tensor:
+    """IPO; the cap is verl's clip_ratio_c.
+
+    Reference: prime-rl trainer/rl/loss.py ipo.
+    """
+    keep = _gap(batch).abs() <= batch.settings.divergence_bound
+    return _scored(torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0), batch)
+
+
+def kpop(batch: "Batch") -> Tensor:
+    """KPop on the current policy.
+
+    Reference: KPop, Ring blog of 2026-05-26; prime-rl pull request 3283.
+    """
+    logp, anchor = batch.new.detach(), rollout_logp(batch)
+    keep = torch.maximum(_binary_kl(logp, anchor), _binary_kl(anchor, logp)) <= batch.settings.kpop_bound
+    return _scored(torch.where(keep, ratio(batch), 0.0), batch)
+
+
+def _binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    (p, rest_p), (q, rest_q) = (
+        (x.exp().clamp(KPOP_FLOOR, 1.0), (-x.expm1()).clamp(KPOP_FLOOR, 1.0)) for x in (log_p, log_q)
+    )
+    return p * (p / q).log() + rest_p * (rest_p / rest_q).log()
+
+
+def drpo(batch: "Batch") -> Tensor:
+    """DRPO: w minus sign(A) mu (w - 1)^2 / (2 delta), w differentiated.
+
+    Reference: DRPO arXiv 2606.09821.
+    """
+    weights, anchor = ratio(batch), rollout_logp(batch).clamp(max=0).exp()
+    penalty = anchor * (weights - 1) ** 2 / (2 * batch.settings.drpo_delta)
+    return weights - torch.sign(batch.advantages) * penalty
+
+
+def vespo(batch: "Batch") -> Tensor:
+    """VESPO: phi of the product of r and min(rho, cap) over the sequence; the cap is verl's clip_ratio_c.
+
+    Reference: VESPO arXiv 2602.10693; TRL loss_type vespo.
+    """
+    settings = batch.settings
+    log_r = (batch.new.detach() - batch.old).clamp(-TOKEN_LIMIT, TOKEN_LIMIT)
+    log_rho = batch.weights.clamp(max=batch.dual_clip).log().clamp(VESPO_LOG_FLOOR, TOKEN_LIMIT)
+    total = torch.where(batch.mask, log_r + log_rho, 0.0).sum(1, keepdim=True)
+    total = total.clamp(VESPO_LOG_FLOOR, TOKEN_LIMIT)
+    rising = batch.advantages >= 0
+    k = torch.where(rising, settings.vespo_k_positive, settings.vespo_k_negative)
+    scale = torch.where(rising, settings.vespo_lambda_positive, settings.vespo_lambda_negative)
+    return (scale + k * total - scale * total.exp()).exp().detach() * batch.new

@@ -1,0 +1,183 @@
+"""The design of a training experiment: arms, initial policies, seeds, and the power of its criteria."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from simlab.formats import ROUNDINGS
+from simlab.studies.estimands import Views
+from simlab.studies.records import Claim, Contrast, Criterion
+from simlab.studies.verdicts import contrast_by_run
+from simlab.sweeps import power_of, recipe_of, run_config
+from simlab.sweeps.config import columns
+from simlab.training.recipe import Recipe
+
+ENOUGH_POWER = 0.8
+ALPHA = 0.05
+KINDS = {"nearest_even": "round to nearest", "toward_zero": "truncation"}
+"""Kinds of noise by the rounding that makes it."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One treatment condition.
+
+    Args:
+        changes: what its runs change in the base config of the design, by dotted field.
+        initial_policies: a warm start by label; runs of equal label and seed are paired.
+        steps: the length of a run.
+        label: the name in legends, without the task.
+        x_factor: of an ACRL arm whose reference X is this factor times the discrepancy in the first steps of
+            the arm `x_from`, same initial policy and seed.
+        x_from: see `x_factor`.
+        forked_from: the arm whose runs this arm continues from their middle.
+        own_objective: the name of an objective that no catalog holds and no config can name.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    initial_policies: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 200
+    label: str = ""
+    x_factor: float | None = None
+    x_from: str = ""
+    forked_from: str = ""
+    own_objective: str = ""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What decides the numbers of its runs, as the manifest records it."""
+        names = ("changes", "initial_policies", "steps", "x_factor", "x_from")
+        return {name: getattr(self, name) for name in names}
+
+    def config(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the resolved config of a run, flat, without initial policy and seed."""
+        flat = columns(run_config(base, {**self.changes, "steps": self.steps}))
+        if self.x_factor is not None:
+            flat["objective.acrl_reference"] = f"{self.x_factor:g} x first discrepancy of {self.x_from}"
+        if self.own_objective:
+            flat["objective"] = self.own_objective
+        if self.forked_from:
+            flat["forked_from"] = self.forked_from
+        return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
+
+    def attributes(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of the table `runs` that select this arm.
+
+        `noise_kind` and `noise_level` describe what the inference engine adds to the training engine: the
+        scale of injected noise, or the fewest mantissa bits of its activations and weights.
+        """
+        flat = self.config(base)
+        train, infer = flat["engines"].split("/")
+        recipe = recipe_of(run_config(base, self.changes))
+        kind, level = _describe_noise(recipe)
+        names = ("task", "model", "objective", "schedule", "optimizer.learning_rate", "minibatches")
+        chosen = {name.rpartition(".")[2]: flat[name] for name in (*names, "old_log_probs")}
+        numbers = {"hidden_size": int(recipe.model.hidden_size), "noise_level": level}
+        sides = {"train_engine": train, "infer_engine": infer, "noise_kind": kind}
+        return {"label": self.label, **chosen, **sides, **numbers}
+
+
+def _describe_noise(recipe: Recipe) -> tuple[str, float]:
+    if recipe.sampler.noise is not None:
+        return f"{recipe.sampler.noise.kind} noise", float(recipe.sampler.noise.scale)
+    infer, train = recipe.engines.infer.projection, recipe.engines.train.projection
+    if repr(infer.activations) == repr(train.activations):
+        return "none", 0.0
+    names = (name for name, each in ROUNDINGS.items() if repr(each) == repr(infer.activations.rounding))
+    rounding = next(names)
+    formats = [site.format for site in (infer.activations, infer.weights) if site.format is not None]
+    bits = min(int(each.mantissa_bits) for each in formats)
+    return KINDS.get(rounding, rounding), float(bits)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What an experiment runs to test its claims.
+
+    Args:
+        base: the config that every run shares.
+        arms: the arms by name, the baseline among them.
+        baseline: the name of the arm that is not treated.
+        seeds: of the runs from each initial policy; each interim analysis adds one.
+        smoke: the arms of smoke mode.
+    """
+
+    base: Mapping[str, Any]
+    arms: Mapping[str, Arm]
+    baseline: str
+    seeds: Sequence[int]
+    smoke: Sequence[str] = ()
+
+    def differences(self, name: str) -> dict[str, tuple[Any, Any]]:
+        """Return (baseline, arm) of every field of the resolved config in which the two differ."""
+        ours, theirs = (self.arms[each].config(self.base) for each in (name, self.baseline))
+        fields = dict.fromkeys((*theirs, *ours))
+        pairs = {field: (theirs.get(field), ours.get(field)) for field in fields}
+        return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
+
+
+@dataclass(frozen=True)
+class CriterionPower:
+    """The probability that a criterion is supported, from the variance of stored runs.
+
+    Args:
+        power: at a true effect of `alternative`.
+        alternative: twice the margin, or 0 where a negligible effect is claimed.
+        std: of the contrast over initial policies.
+        num_policies: initial policies of the design.
+        alpha: two-sided, divided by the number of primary criteria of the paper.
+    """
+
+    power: float
+    alternative: float
+    std: float
+    num_policies: int
+    alpha: float
+
+    @property
+    def is_underpowered(self) -> bool:
+        """Whether the power is below 80%."""
+        return self.power < ENOUGH_POWER
+
+
+def criterion_power(
+    views: Views, criterion: Criterion, num_policies: int, family: int
+) -> CriterionPower | None:
+    """Return the power of a criterion; None if fewer than two initial policies have been run.
+
+    A claimed sign is supported if the interval lies beyond the margin: at twice the margin the t-test has
+    the margin to find. A claimed absence is supported if the interval lies inside the margins, by two
+    one-sided tests at a true effect of 0.
+
+    Args:
+        views: stored runs of the experiment.
+        criterion: with a contrast of arms.
+        num_policies: initial policies of the design.
+        family: number of primary criteria among which Holm's method controls the error.
+
+    Reference: Phillips 1990 (power of two one-sided tests).
+    """
+    values = contrast_by_run(views, criterion).dropna()
+    by_policy = values.groupby(level="initial_policy").mean()
+    if len(by_policy) < 2:
+        return None
+    std, alpha = float(by_policy.std(ddof=1)), ALPHA / family
+    if criterion.direction != "zero":
+        power = power_of(num_policies, criterion.margin, std, paired=True, false_alarm=alpha)
+        return CriterionPower(power, 2 * criterion.margin, std, num_policies, alpha)
+    bound = stats.t.ppf(1 - alpha / 2, num_policies - 1)
+    shift = criterion.margin * np.sqrt(num_policies) / std if std else np.inf
+    inside = 2 * float(stats.nct.sf(bound, num_policies - 1, shift)) - 1 if np.isfinite(shift) else 1.0
+    return CriterionPower(max(inside, 0.0), 0.0, std, num_policies, alpha)
+
+
+def primary_family(claims: Sequence[Claim], paper: str) -> int:
+    """Return the number of sampled primary criteria of a paper, one per claim."""
+    return sum(
+        any(each.role == "primary" and isinstance(each.contrast, Contrast) for each in claim.criteria)
+        for claim in claims
+        if claim.paper == paper
+    )

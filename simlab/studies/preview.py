@@ -1,0 +1,174 @@
+"""What an experiment will run and decide, before any compute: arms, claims, criteria, power, cost."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from simlab.core.experiment import Experiment
+from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
+from simlab.studies.design import Design, criterion_power, primary_family
+from simlab.studies.estimands import EARLY, Views
+from simlab.studies.loading import load_claims
+from simlab.studies.records import Claim, Criterion, Trial, arms_of
+
+CORES = 2
+Row = dict[str, Any]
+
+
+def preview(experiment: Experiment, folder: Path | None = None) -> Row:
+    """Return the plan of an experiment as plain values.
+
+    Args:
+        experiment: the experiment.
+        folder: a stored result for the variances; default the result shipped with the code.
+
+    Returns:
+        `experiment`, `question`, `kind`, `core_minutes` (expected, of a full run), `design` (None without
+        training), `arms`, `claims`.
+    """
+    stored = _stored(experiment, folder)
+    design = experiment.design if isinstance(experiment.design, Design) else None
+    views = Views(stored) if stored is not None and design is not None else None
+    claims = load_claims()
+    return {
+        "experiment": experiment.name,
+        "question": experiment.question,
+        "kind": experiment.kind,
+        "core_minutes": CORES * experiment.minutes,
+        "design": None if design is None else _describe_design(design, views),
+        "arms": [] if design is None else _describe_arms(design),
+        "claims": [
+            _describe_claim(claim, claim.trial(experiment.name), design, views, claims)
+            for claim in map(claims.__getitem__, experiment.claims)
+        ],
+    }
+
+
+def _stored(experiment: Experiment, folder: Path | None) -> Results | None:
+    path = folder or committed_results(experiment.name)
+    return Results(path) if (path / MANIFEST_NAME).is_file() else None
+
+
+def _describe_design(design: Design, views: Views | None) -> Row:
+    runs = views.arms.get(design.baseline, {}) if views else {}
+    mismatch = [view.early("rms_log_rho") for view in runs.values()]
+    policies = {label for arm in design.arms.values() for label in arm.initial_policies}
+    return {
+        "baseline": design.baseline,
+        "initial_policies": sorted(policies),
+        "seeds": list(design.seeds),
+        "max_runs": sum(len(arm.initial_policies) for arm in design.arms.values()) * len(design.seeds),
+        "initial_rms_log_rho": sum(mismatch) / len(mismatch) if mismatch else None,
+        "regime": design.arms[design.baseline].attributes(design.base),
+    }
+
+
+def _describe_arms(design: Design) -> list[Row]:
+    return [
+        {
+            "arm": name,
+            **arm.attributes(design.base),
+            "steps": arm.steps,
+            "initial_policies": list(arm.initial_policies),
+            "differences": {field: list(pair) for field, pair in design.differences(name).items()},
+        }
+        for name, arm in design.arms.items()
+    ]
+
+
+def _describe_claim(
+    claim: Claim, trial: Trial, design: Design | None, views: Views | None, claims: Any
+) -> Row:
+    policies = 0
+    if design is not None and (arms := arms_of([trial])):
+        policies = min(len(design.arms[arm].initial_policies) for arm in arms)
+    family = primary_family(list(claims.values()), claim.paper)
+    return {
+        "claim": claim.id,
+        "statement": claim.statement,
+        "reference": f"{claim.paper} {claim.reference}",
+        "rule": trial.rule,
+        "criteria": [_describe_criterion(each, policies, family, views) for each in trial.criteria],
+    }
+
+
+def _describe_criterion(criterion: Criterion, policies: int, family: int, views: Views | None) -> Row:
+    row: Row = {"role": criterion.role, "estimand": criterion.estimand.text}
+    if criterion.contrast is None:
+        return row | {"because": criterion.because}
+    row |= {
+        "contrast": criterion.contrast.text,
+        "direction": criterion.direction,
+        "margin": criterion.margin,
+        "because": criterion.because,
+        "power": None,
+    }
+    if views is None or not set(criterion.arms) <= set(views.arms):
+        return row
+    power = criterion_power(views, criterion, policies, family if criterion.role == "primary" else 1)
+    return row if power is None else row | asdict(power) | {"underpowered": power.is_underpowered}
+
+
+def format_preview(plan: Row) -> str:
+    """Return the plan as text for a terminal."""
+    lines = [
+        f"{plan['experiment']}: {plan['question']}",
+        f"cost: about {plan['core_minutes']:g} core-minutes",
+    ]
+    if plan["design"] is not None:
+        lines += _format_design(plan["design"])
+    for arm in plan["arms"]:
+        lines += ["", f"arm {arm['arm']}"]
+        shown = (
+            "objective",
+            "train_engine",
+            "infer_engine",
+            "schedule",
+            "model",
+            "noise_kind",
+            "noise_level",
+        )
+        lines.append("  " + ", ".join(f"{name} {_number(arm[name])}" for name in shown))
+        pairs = arm["differences"].items()
+        lines += [f"  {field}: {_number(base)} -> {_number(ours)}" for field, (base, ours) in pairs]
+    for claim in plan["claims"]:
+        lines += ["", f"claim {claim['claim']} ({claim['reference']}): {claim['statement']}"]
+        lines += [f"  rule: {claim['rule']}"] if claim["rule"] else []
+        for criterion in claim["criteria"]:
+            lines += _format_criterion(criterion)
+    return "\n".join(lines)
+
+
+def _format_design(design: Row) -> list[str]:
+    mismatch = design["initial_rms_log_rho"]
+    measured = (
+        "not measured" if mismatch is None else f"{mismatch:.3g} nats (first {EARLY:.0%} of stored runs)"
+    )
+    return [
+        f"baseline: {design['baseline']}; its initial RMS log rho: {measured}",
+        f"initial policies: {', '.join(design['initial_policies'])}",
+        f"seeds: {', '.join(map(str, design['seeds']))}; at most {design['max_runs']} runs",
+    ]
+
+
+def _format_criterion(row: Row) -> list[str]:
+    if "contrast" not in row:
+        return [f"  {row['role']}: {row['estimand']}", f"    because: {row['because']}"]
+    lines = [
+        f"  {row['role']}: {row['estimand']}: {row['contrast']}",
+        f"    expected {row['direction']}, margin {row['margin']:.3g} because: {row['because']}",
+    ]
+    if row["power"] is None:
+        return [*lines, "    power: unknown (no stored runs)"]
+    label = " underpowered" if row["underpowered"] else ""
+    return [
+        *lines,
+        f"    power: {row['power']:.0%} at a true effect of {row['alternative']:.3g} (std {row['std']:.3g}, "
+        f"{row['num_policies']} initial policies, alpha {row['alpha']:.2g}){label}",
+    ]
+
+
+def _number(value: Any) -> str:
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,375 @@
+"""Read plain values (names, numbers, tables of both) into records: cattrs with a hook per kind of type.
+
+Nothing here knows the fields of a recipe: a new field of a known type, or of any dataclass, is read as it is,
+and its range stands in its annotation.
+"""
+
+import contextlib
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from cattrs import Converter
+
+from simlab.core.catalog import lookup, shorten
+from simlab.core.plugins import references
+from simlab.core.ranges import Range
+from simlab.engines import ENGINES, Engine, EnginePair, Site, find_pair
+from simlab.formats import FORMATS, ROUNDINGS, SCALINGS, Format, Rounding, Scaling, StochasticRounding
+from simlab.formats.format import with_float32_range
+from simlab.models.config import MODELS, TransformerConfig
+from simlab.objectives import OBJECTIVES, Objective, override_names, with_overrides, with_suffixes
+from simlab.sweeps.own_records import describe_own, load_own
+from simlab.tasks import TASKS, Task
+from simlab.training.schedules import SCHEDULES, Schedule
+
+Plain = Any  # None, bool, int, float, str, and lists and dicts of them
+Table = Mapping[str, Plain]
+Entry = Callable[[Mapping[str, Any], str, str], Any]
+
+
+class Read(NamedTuple):
+    """A record, and the canonical plain value that it stands for."""
+
+    record: Any
+    plain: Plain
+
+
+class FieldError(ValueError):
+    """A value that a field cannot have, with the dotted path of the field."""
+
+    def __init__(self, path: str, text: str):
+        """Join path and text, which begins with `must` or is another record's complaint."""
+        super().__init__(f"{path}{' ' if text.startswith('must ') else ': '}{text}" if path else text)
+        self.path, self.text = path, text
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Name the field `path` in errors that are raised inside."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(".".join(filter(None, (path, error.path))), error.text) from error.__cause__
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FieldError(path, str(error)) from error
+
+
+def _pair(name: str, entry: Entry) -> Any:
+    train, slash, infer = name.partition("/")
+    if slash and references(name):
+        return EnginePair(*(entry(ENGINES, part, "engine") for part in (train, infer)))
+    return entry({}, name, "engine pair") if references(name) else find_pair(name)
+
+
+def _objective(name: str, entry: Entry) -> Any:
+    base, *suffixes = name.split("+")
+    return with_suffixes(entry(OBJECTIVES, base, "objective"), suffixes, name)
+
+
+def _site(name: str, entry: Entry) -> Any:
+    found = entry(FORMATS, name, "format")
+    return Site.of(found) if isinstance(found, Format) else found
+
+
+def _entry_of(catalog: Mapping[str, Any], word: str) -> Callable[[str, Entry], Any]:
+    return lambda name, entry: entry(catalog, name, word)
+
+
+# Types of which a name means a record, and types of which it means a class.
+RECORDS: dict[Any, tuple[str, Callable[[str, Entry], Any]]] = {
+    Objective: ("an objective", _objective),
+    EnginePair: ("an engine pair such as 'f32/bf16'", _pair),
+    Engine: ("an engine", _entry_of(ENGINES, "engine")),
+    TransformerConfig: ("a model", _entry_of(MODELS, "model")),
+    Format: ("a format", _entry_of(FORMATS, "format")),
+    Rounding: ("a rounding", _entry_of(ROUNDINGS, "rounding")),
+    Scaling: ("a scaling", _entry_of(SCALINGS, "scaling")),
+    Site: ("a format or a site", _site),
+}
+CLASSES: dict[Any, tuple[Mapping[str, type], str]] = {
+    Task: (TASKS, "task"),
+    Schedule: (SCHEDULES, "schedule"),
+}
+CATALOGS = (OBJECTIVES, ENGINES, MODELS, FORMATS, ROUNDINGS, SCALINGS)
+ALTERNATIVES: dict[Any, Any] = {Rounding: (Rounding, StochasticRounding)}
+
+
+def read(hint: Any, value: Plain, path: str) -> Read:
+    """Return the record and the canonical form of `value` for a field `path` of type `hint`.
+
+    Raises `ValueError` naming the field, the value and what is allowed.
+    """
+    with reading(path):
+        found = CONVERTER.structure(value, hint)
+    return found if isinstance(found, Read) else Read(found, plain(found))
+
+
+def read_fields(cls: type, values: Table, present: Any = None) -> Read:
+    """Return (keyword arguments, canonical table) of the dataclass `cls`.
+
+    Fields that `values` leaves out are those of the record `present`, or the defaults.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for name in values:
+        lookup(fields, name, "field")
+    records, canonical = {}, {}
+    for name, field in fields.items():
+        start = getattr(present, name) if present is not None else default_of(field)
+        if name not in values and start is dataclasses.MISSING:
+            raise FieldError(name, "must have a value, got none.")
+        if name in values:
+            found = _read_over(start, hints[name], values[name], name)
+        else:
+            found = Read(start, {} if type(start) in RECORDS else plain(start))
+        records[name], canonical[name] = found
+    return Read(records, canonical)
+
+
+def _read_over(start: Any, hint: Any, value: Plain, path: str) -> Read:
+    """Read a field that holds `start` already, which a table without a name changes."""
+    if not _is_change(start, value) or type(start) in RECORDS:
+        return _read_change(start, hint, value, path)
+    with reading(path):
+        found = read_fields(type(start), value, start)
+        name = {"name": plain(start)["name"]} if isinstance(start, tuple(CLASSES)) else {}
+        return Read(type(start)(**found.record), name | found.plain)
+
+
+def _read_change(start: Any, hint: Any, value: Plain, path: str) -> Read:
+    if not _is_change(start, value):
+        return read(hint, value, path)
+    with reading(path):
+        return _changed(start, value)
+
+
+def _is_change(start: Any, value: Plain) -> bool:
+    return isinstance(value, Mapping) and "name" not in value and dataclasses.is_dataclass(start)
+
+
+def _changed(record: Any, changes: Table) -> Read:
+    """Return a record of a catalog with `changes`, and those of them that change something."""
+    hints = typing.get_type_hints(type(record), include_extras=True)
+    records, canonical = {}, {}
+    for name in sorted(changes):
+        lookup(hints, name, "field")
+        start = getattr(record, name)
+        found = _read_change(start, hints[name], changes[name], name)
+        # A format's own numbers have fixed types.
+        records[name] = type(start)(found.record) if isinstance(start, np.generic) else found.record
+        # As text, because NaN differs from itself.
+        if repr(plain(records[name])) != repr(plain(start)):
+            canonical[name] = found.plain
+    changed = dataclasses.replace(record, **records)
+    # A narrower float32 has a smaller largest number; scaled formats keep theirs.
+    if (
+        isinstance(record, Format)
+        and "mantissa_bits" in records
+        and not {"max_finite", "min_finite"} & set(records)
+    ):
+        changed = with_float32_range(changed)
+    return Read(changed, canonical)
+
+
+def plain(record: Any) -> Plain:
+    """Return a record as plain values: its fields, and its name where a class has one."""
+    if dataclasses.is_dataclass(record):
+        table = {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+        names = [
+            name for catalog, _ in CLASSES.values() for name, cls in catalog.items() if cls is type(record)
+        ]
+        return {"name": names[0]} | table if names else table
+    if isinstance(record, Mapping):
+        return {str(name): plain(value) for name, value in sorted(record.items())}
+    if isinstance(record, tuple | list):
+        return [plain(value) for value in record]
+    if record is None or isinstance(record, str | bool | np.bool_):
+        return bool(record) if isinstance(record, np.bool_) else record
+    if isinstance(record, int | np.integer):
+        return int(record)
+    return shortest(float(record))
+
+
+def shortest(value: float) -> float:
+    """Return the shortest decimal that is the same float32: 0.1 and float32(0.1) are one number."""
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value)))
+
+
+def number(value: Plain, kind: type) -> Plain:
+    """Return `value` as a `bool`, `int` or `float`.
+
+    1 and 1.0 are equal where a float is meant, and 2.0 is 2 where an integer is. Raises `ValueError`.
+    """
+    is_bool = isinstance(value, bool | np.bool_)
+    if kind is bool:
+        if not is_bool:
+            raise ValueError(f"must be true or false, got {shorten(value)}.")
+        return bool(value)
+    if is_bool or not isinstance(value, int | float | np.integer | np.floating):
+        raise ValueError(f"must be a number, got {shorten(value)}.")
+    if kind is float:
+        try:
+            return shortest(float(value))
+        except OverflowError:  # an integer beyond all floats
+            return math.inf if value > 0 else -math.inf
+    if not math.isfinite(value) or int(value) != value:
+        raise ValueError(f"must be an integer, got {shorten(value)}.")
+    return int(value)
+
+
+def default_of(field: dataclasses.Field) -> Any:
+    """Return the default of a field, `MISSING` if it has none."""
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
+def _options(hint: Any) -> tuple:
+    """Return the types that a hint allows, without its annotation."""
+    hint = hint.__origin__ if typing.get_origin(hint) is Annotated else hint
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def _one_of(*kinds: Any) -> Callable[[Any], bool]:
+    return lambda hint: any(option in kinds for option in _options(hint))
+
+
+def _reject(value: Plain, _: Any) -> Any:
+    raise ValueError(f"must be left as it is, got {shorten(value)}.")
+
+
+def _read_text(value: Plain, hint: Any) -> Plain:
+    if not isinstance(value, str) and not (value is None and type(None) in _options(hint)):
+        raise ValueError(f"must be a name, got {shorten(value)}.")
+    return value
+
+
+def _read_record(value: Plain, hint: Any) -> Read:
+    cls: Any = _options(hint)[0]
+    if value is None and type(None) in _options(hint):
+        return Read(None, None)
+    found = read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
+    return Read(cls(**found.record), found.plain)
+
+
+def _read_mapping(value: Plain, hint: Any) -> Read:
+    kind = typing.get_args(_options(hint)[0])[1]
+    found = {str(name): read(kind, part, str(name)) for name, part in sorted(_table(value).items())}
+    return Read(
+        {key: each.record for key, each in found.items()}, {key: each.plain for key, each in found.items()}
+    )
+
+
+def _read_number(value: Plain, hint: Any) -> Plain:
+    options = _options(hint)
+    if value is None and type(None) in options:
+        return None
+    if isinstance(value, tuple | list) and any(typing.get_origin(option) is tuple for option in options):
+        return tuple(number(part, int) for part in value)
+    found = number(value, next(kind for kind in (bool, int, float) if kind in options))
+    for allowed in getattr(hint, "__metadata__", ()) or (Range(),) if found is not True else ():
+        allowed.check(found)
+    return found
+
+
+def _read_class(value: Plain, hint: Any) -> Read:
+    base = _options(hint)[0]
+    catalog, word = CLASSES[base]
+    if isinstance(value, base):
+        value = plain(value) if type(value) in catalog.values() else describe_own(value)
+    name, changes = _name_and_changes(value)
+    cls, own = _named(name, changes, lambda name, entry: entry(catalog, name, word))
+    if isinstance(cls, type) and issubclass(cls, base):
+        found = read_fields(cls, changes)
+        return Read(cls(**found.record), {"name": name} | own | found.plain)
+    if not isinstance(cls, base):
+        raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(cls)}.")
+    found = read_fields(type(cls), changes, cls)
+    return Read(dataclasses.replace(cls, **found.record), {"name": name} | own | found.plain)  # type: ignore[type-var]
+
+
+def _read_named(value: Plain, hint: Any) -> Read:
+    options = _options(hint)
+    kind = next(option for option in options if option in RECORDS)
+    if value is None and type(None) in options:
+        return Read(None, None)
+    word, resolve = RECORDS[kind]
+    if isinstance(value, ALTERNATIVES.get(kind, kind)):
+        value = _catalog_name(value) or describe_own(value)
+    name, changes = _name_and_changes(value)
+    record, own = _named(name, changes, resolve)
+    if not isinstance(record, ALTERNATIVES.get(kind, kind)):
+        raise ValueError(f"must be {word}, got {shorten(name)}, which is of type {type(record).__name__}.")
+    found = _overridden(record, name, changes) if kind is Objective else _changed(record, changes)
+    return Read(found.record, {"name": name} | own | found.plain)
+
+
+def _catalog_name(record: Any) -> str | None:
+    """Return the name of a record that is an entry of a catalog, or a pair of two engines that are."""
+    if isinstance(record, EnginePair) and record.replay == "none":
+        train, infer = _catalog_name(record.train), _catalog_name(record.infer)
+        return f"{train}/{infer}" if train and infer else None
+    return next((name for catalog in CATALOGS for name, entry in catalog.items() if entry is record), None)
+
+
+def _named(
+    name: str, changes: dict[str, Plain], resolve: Callable[[str, Entry], Any]
+) -> tuple[Any, dict[str, str]]:
+    """Return the entry called `name`, and the source of what in it is not built in."""
+    if not isinstance(name, str) or not references(name):
+        return resolve(name, lookup), {}
+    records, source = load_own(name, changes.pop("source", None))
+    found = resolve(
+        name, lambda catalog, part, word: records[part] if part in records else lookup(catalog, part, word)
+    )
+    return found, {"source": source}
+
+
+def _overridden(objective: Any, name: str, changes: Table) -> Read:
+    canonical = {}
+    for override in sorted(changes):
+        lookup(dict.fromkeys(override_names(objective)), override, "field of objective")
+        given = changes[override]
+        with reading(override):
+            if isinstance(given, tuple | list):
+                found: Any = tuple(number(part, float) for part in given)
+            else:
+                found = given if isinstance(given, str | bool) else number(given, float)
+        objective = with_overrides(objective, name, **{override: found})
+        canonical[override] = list(found) if isinstance(found, tuple) else found
+    return Read(objective, canonical)
+
+
+def _name_and_changes(value: Plain) -> tuple[Any, dict[str, Plain]]:
+    """Split `"grpo"` or `{"name": "grpo", "clip_low": 0.1}`."""
+    if isinstance(value, str):
+        return value, {}
+    table = dict(_table(value))
+    if table.get("name") is None:
+        raise ValueError(f"must have a name, got {shorten(table)}.")
+    return table.pop("name"), table
+
+
+def _table(value: Plain) -> Table:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a name or a table of fields, got {shorten(value)}.")
+    return value
+
+
+CONVERTER = Converter(detailed_validation=False)
+# Later hooks come first. Each gets the value and the type of the field.
+for check, read_kind in (
+    (lambda _: True, _reject),
+    (_one_of(str), _read_text),
+    (lambda hint: dataclasses.is_dataclass(_options(hint)[0]), _read_record),
+    (lambda hint: typing.get_origin(_options(hint)[0]) in (Mapping, dict), _read_mapping),
+    (_one_of(bool, int, float), _read_number),
+    (_one_of(*CLASSES), _read_class),
+    (_one_of(*RECORDS), _read_named),
+):
+    CONVERTER.register_structure_hook_func(check, read_kind)

@@ -1,0 +1,96 @@
+"""The plan of an experiment: arms against the baseline, criteria with power, all before any compute."""
+
+import json
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from simlab.cli import app
+from simlab.studies import estimands as m
+from simlab.studies.design import criterion_power
+from simlab.studies.loading import load_experiment
+from simlab.studies.preview import format_preview, preview
+from simlab.studies.records import minus, primary
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return preview(load_experiment("lr_dynamics"))
+
+
+def test_preview_lists_the_resolved_differences_of_each_arm(plan):
+    arms = {arm["arm"]: arm for arm in plan["arms"]}
+    baseline = plan["design"]["baseline"]
+    assert arms[baseline]["differences"] == {}
+    assert arms["chain: learning rate / 10"]["differences"] == {"optimizer.learning_rate": [7e-4, 7e-5]}
+    assert arms["chain: token TIS"]["differences"]["objective"] == ["grpo", "grpo+tis"]
+    assert arms["chain: BF16 control"]["infer_engine"] == "bf16"
+    assert arms[baseline]["noise_kind"] == "truncation"
+    assert arms[baseline]["initial_policies"] == plan["design"]["initial_policies"] or len(
+        arms[baseline]["initial_policies"]
+    ) == len(plan["design"]["initial_policies"])
+
+
+def test_preview_states_each_criterion_with_its_power(plan):
+    claims = {claim["claim"]: claim for claim in plan["claims"]}
+    first, second = claims["L6"]["criteria"]
+    assert (first["role"], first["direction"], first["margin"]) == ("primary", "positive", 0.02)
+    assert first["alternative"] == pytest.approx(0.04)
+    assert first["because"]
+    assert 0 <= first["power"] < second["power"] <= 1  # the family of primaries is corrected
+    text = format_preview(plan)
+    assert "claim L6 (lr Fig. 11, 12)" in text
+    assert "underpowered" in text
+
+
+def test_preview_of_identities_has_criteria_and_no_design():
+    plan = preview(load_experiment("theory"))
+    assert plan["design"] is None
+    assert plan["arms"] == []
+    (bound, *_) = next(claim for claim in plan["claims"] if claim["claim"] == "L9")["criteria"]
+    assert bound["estimand"] == "occupancy drift is at most 2 t Delta"
+    assert bound["because"]
+
+
+def test_run_explain_prints_json_and_computes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = runner.invoke(app, ["run", "theory", "--explain", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["experiment"] == "theory"
+    assert list(tmp_path.iterdir()) == []
+
+
+def _views(std, policies=8):
+    values = [std * (-1) ** policy for policy in range(policies)]
+    keys = [(arm, policy) for arm in ("a", "b") for policy in range(policies)]
+    runs = [
+        {"run": f"{a}{p}", "arm": a, "initial_policy": f"p{p}", "seed": 0, "steps": 10, "status": "finished"}
+        for a, p in keys
+    ]
+    chunks = [{"run": f"{a}{p}", "step": 0, "reward": values[p] if a == "a" else 0.0} for a, p in keys]
+    return m.Views(m.Tables({"runs": pd.DataFrame(runs), "chunks": pd.DataFrame(chunks)}))
+
+
+def test_power_matches_the_published_example():
+    criterion = primary(m.REWARD, minus("a", "b"), "positive", 0.11, because="made up")
+    views = _views(0.25 * (7 / 8) ** 0.5)
+    powers = [criterion_power(views, criterion, policies, 14) for policies in (24, 75)]
+    assert [power and round(power.power, 2) for power in powers] == [0.17, pytest.approx(0.75, abs=0.06)]
+    assert powers[0] is not None
+    assert powers[0].std == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("direction", ["positive", "zero"])
+def test_power_rises_with_policies_and_falls_with_the_family(direction):
+    criterion = primary(m.REWARD, minus("a", "b"), direction, 0.2, because="made up")
+    views = _views(0.2)
+    rising = [criterion_power(views, criterion, policies, 1) for policies in (8, 16, 32)]
+    assert all(one and other and one.power < other.power for one, other in pairwise(rising))
+    alone, family = (criterion_power(views, criterion, 16, size) for size in (1, 10))
+    assert alone is not None
+    assert family is not None
+    assert family.power < alone.power
