@@ -19,8 +19,10 @@ def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
     """Yield a description (model, engines, fault, cause) and the log of each pair of different engines."""
     tokens: Any = pd.read_parquet(folder / "tokens.parquet")
     samples: Any = pd.read_parquet(folder / "samples.parquet")
-    for (model, sampler, scorer), part in tokens.groupby(["model", "sampler", "scorer"], sort=True):
-        log = _as_log(part, samples[(samples["model"] == model) & (samples["sampler"] == sampler)])
+    for (model, sampler, scorer), part in tokens.groupby(
+        ["model", "sampling_engine", "scoring_engine"], sort=True
+    ):
+        log = _as_log(part, samples[(samples["model"] == model) & (samples["sampling_engine"] == sampler)])
         apart = log.logp_train.astype(np.float64) - log.logp_infer
         if np.sqrt(np.mean(apart**2)) < NOISE:
             continue
@@ -31,9 +33,9 @@ def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
         for fault, cause, changed in _with_faults(log):
             yield place | {"fault": fault, "cause": cause}, changed
         if sampler != BAD_WORKER:
-            chosen = (tokens["model"] == model) & (tokens["scorer"] == scorer)
-            worst = samples[(samples["model"] == model) & (samples["sampler"] == BAD_WORKER)]
-            bad = _as_log(tokens[chosen & (tokens["sampler"] == BAD_WORKER)], worst)
+            chosen = (tokens["model"] == model) & (tokens["scoring_engine"] == scorer)
+            worst = samples[(samples["model"] == model) & (samples["sampling_engine"] == BAD_WORKER)]
+            bad = _as_log(tokens[chosen & (tokens["sampling_engine"] == BAD_WORKER)], worst)
             mixed = _every_fourth(log, bad)
             yield place | {"fault": f"every fourth row by {BAD_WORKER}", "cause": "one_worker"}, mixed
 
