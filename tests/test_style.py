@@ -99,12 +99,12 @@ def test_modules_have_telling_unique_names():
 
 @pytest.mark.parametrize("package", LIBRARY + DOCSTRINGS_ONLY + TESTS)
 def test_docstrings_start_with_a_verb_or_noun(package):
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     wrong = [
         f"{path}: {docstring.splitlines()[0]}"
         for path, (_, tree) in read_trees(package).items()
         for node in ast.walk(tree)
-        if isinstance(node, kinds) and (docstring := ast.get_docstring(node))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (docstring := ast.get_docstring(node))
         if re.match(r"(What|How|Whether|Where|Who|Which)\b", docstring)
     ]
     assert not wrong

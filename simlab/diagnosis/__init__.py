@@ -4,7 +4,7 @@
 JAX can call them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.causes import CAUSES
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import what needs JAX when it is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

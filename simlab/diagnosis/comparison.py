@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.ranking import rank_causes
@@ -15,7 +16,7 @@ MIN_SEQUENCES = 4
 
 # Quantity -> sums over the tokens of a sequence, and the quantity from total sums and the token count.
 Sums = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-QUANTITIES: dict[str, tuple[Sums, Callable[[Any], Any]]] = {
+QUANTITIES: dict[str, tuple[Sums, Callable[[np.ndarray], np.ndarray]]] = {
     "rms_log_rho": (lambda x, _p, _q: x**2, np.sqrt),
     "mean_abs_log_rho": (lambda x, _p, _q: np.abs(x), lambda mean: mean),
     "mean_log_rho": (lambda x, _p, _q: x, lambda mean: mean),
@@ -27,7 +28,7 @@ QUANTITIES: dict[str, tuple[Sums, Callable[[Any], Any]]] = {
 }
 
 
-def compare_logs(before: Path, after: Path, rename: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+def compare_logs(before: Path, after: Path, rename: Mapping[str, str] | None = None) -> list[dict[str, Json]]:
     """Return one row per quantity and per cause: before, after, difference and its 95% interval.
 
     Raises:
@@ -37,7 +38,7 @@ def compare_logs(before: Path, after: Path, rename: Mapping[str, str] | None = N
     return compare(*logs)
 
 
-def compare(before: TokenLog, after: TokenLog) -> list[dict[str, Any]]:
+def compare(before: TokenLog, after: TokenLog) -> list[dict[str, Json]]:
     """Compare two logs without masked tokens.
 
     Resamples sequences, since their tokens are not independent.

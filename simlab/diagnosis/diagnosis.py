@@ -12,8 +12,8 @@ from simlab.core.manifest import Json, build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions
-from simlab.diagnosis.curves import SOURCE, WHAT_TO_LOG, answer_from_curves, find_curves, read_curves
 from simlab.diagnosis.log import Problem, TokenLog
+from simlab.diagnosis.log_curves import SOURCE, WHAT_TO_LOG, answer_from_curves, find_curves, read_curves
 from simlab.diagnosis.log_metrics import measure
 from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.panels import measure_panels

@@ -1,16 +1,15 @@
 """The points of the figure of signatures: one small table per panel."""
 
-from typing import Any
-
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.signatures import FEW, MAX_SHIFT, View, view_log
 
 BINS, MAX_DOTS = 24, 800
 
 
-def measure_panels(log: TokenLog) -> list[dict[str, Any]]:
+def measure_panels(log: TokenLog) -> list[dict[str, Json]]:
     """Return rows `panel`, `x`, `y` for a log without masked tokens; [] for fewer than `FEW` tokens."""
     if len(log.logp_train) < FEW:
         return []

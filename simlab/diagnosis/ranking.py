@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from simlab.core.manifest import Json
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.causes import CAUSES, PERCENTAGES, WORDS
 from simlab.diagnosis.classifier import UNKNOWN, as_row, estimate_causes, load_classifier
@@ -30,7 +30,7 @@ class RankedCause:
     check: str
     fix: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Json]:
         """Return plain values."""
         return asdict(self) | {"evidence": list(self.evidence)}
 

@@ -1,4 +1,4 @@
-"""How the engines of the catalog are put together: trainers, servers, and what replaces their products."""
+"""Build the engines of the catalog: trainers, servers, and replacements of their products."""
 
 from dataclasses import replace
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from simlab.core.manifest import Json
 from simlab.formats import ROUNDINGS
 from simlab.studies.estimands import Views
 from simlab.studies.records import Claim, Contrast, Criterion
@@ -37,8 +37,8 @@ class Arm:
         own_objective: the name of an objective that no catalog holds and no config can name.
     """
 
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    initial_policies: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Json] = field(default_factory=dict)
+    initial_policies: Mapping[str, Json] = field(default_factory=dict)
     steps: int = 200
     label: str = ""
     x_factor: float | None = None
@@ -47,12 +47,12 @@ class Arm:
     own_objective: str = ""
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Json]:
         """What decides the numbers of its runs, as the manifest records it."""
         names = ("changes", "initial_policies", "steps", "x_factor", "x_from")
         return {name: getattr(self, name) for name in names}
 
-    def config(self, base: Mapping[str, Any]) -> dict[str, Any]:
+    def config(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the resolved config of a run, flat, without initial policy and seed."""
         flat = columns(run_config(base, {**self.changes, "steps": self.steps}))
         if self.x_factor is not None:
@@ -63,7 +63,7 @@ class Arm:
             flat["forked_from"] = self.forked_from
         return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
 
-    def attributes(self, base: Mapping[str, Any]) -> dict[str, Any]:
+    def attributes(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the columns of the table `runs` that select this arm.
 
         `noise_kind` and `noise_level` describe what the inference engine adds to the training engine: the
@@ -105,13 +105,13 @@ class Design:
         smoke: the arms of smoke mode.
     """
 
-    base: Mapping[str, Any]
+    base: Mapping[str, Json]
     arms: Mapping[str, Arm]
     baseline: str
     seeds: Sequence[int]
     smoke: Sequence[str] = ()
 
-    def differences(self, name: str) -> dict[str, tuple[Any, Any]]:
+    def differences(self, name: str) -> dict[str, tuple[Json, Json]]:
         """Return (baseline, arm) of every field of the resolved config in which the two differ."""
         ours, theirs = (self.arms[each].config(self.base) for each in (name, self.baseline))
         fields = dict.fromkeys((*theirs, *ours))

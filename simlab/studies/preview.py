@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from simlab.core.experiment import Experiment
-from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.manifest import MANIFEST_NAME, Json
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.design import Design, criterion_power, primary_family
@@ -14,7 +14,7 @@ from simlab.studies.loading import load_claims
 from simlab.studies.records import Claim, Criterion, Trial, arms_of
 
 CORES = 2
-Row = dict[str, Any]
+Row = dict[str, Json]
 
 
 def preview(experiment: Experiment, folder: Path | None = None) -> Row:

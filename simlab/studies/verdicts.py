@@ -1,20 +1,19 @@
 """Verdicts of trials from the tables of runs: per criterion, and of the claim."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from simlab.core.results import Results
-from simlab.studies.estimands import Estimand, Tables, Views
+from simlab.studies.estimands import Estimand, Frame, Tables, Views
 from simlab.studies.records import Criterion, Evidence, Trial, arms_of
 from simlab.studies.statistics import Interval, decide, paired_effect
 
 EMPTY = pd.MultiIndex.from_arrays([[], []], names=["initial_policy", "seed"])
 
 
-def contrast_by_run(views: Views, criterion: Criterion) -> Any:
+def contrast_by_run(views: Views, criterion: Criterion) -> Frame:
     """Return the contrast of a criterion by initial policy and seed, of the runs that all its arms have."""
     assert isinstance(criterion.estimand, Estimand)
     assert criterion.contrast is not None

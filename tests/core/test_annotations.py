@@ -11,12 +11,12 @@ from simlab.core.paths import PACKAGE_ROOT
 PACKAGES = sorted(path.parent.name for path in PACKAGE_ROOT.glob("*/__init__.py"))
 # Part of a path -> why its annotations may have `Any`.
 ALLOWED = {
+    "integrations/live_diagnosis.py": "arrays and trainers of torch, verl and TRL",
     "integrations/verl/": "objects of verl, Ray and torch, which are not installed beside the lab",
     "serving/servers/": "runs inside the environments of real engines, which have no jaxtyping",
     "studies/estimands.py: Frame": "a pandas frame, whose stubs widen every operation",
-    "core/plugins.py: load_plugin": "whatever the name of a user's object refers to",
     "sweeps/own_records.py: load_own": "whatever the names of a user's objects refer to",
-    "sweeps/structure.py": "reads values of any type into fields of any type",
+    "sweeps/config_reader.py": "reads values of any type into fields of any type",
 }
 
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.diagnosis import read_log
-from simlab.diagnosis.curves import find_curves, read_curves
 from simlab.diagnosis.diagnosis import diagnose
 from simlab.diagnosis.injected_faults import generate_log
+from simlab.diagnosis.log_curves import find_curves, read_curves
 from simlab.diagnosis.log_writer import write_log
 from tests.diagnosis.torch_files import Tensor, torch_save
 from tests.tolerances import assert_exact

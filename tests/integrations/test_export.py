@@ -72,7 +72,7 @@ def test_every_objective_is_mapped_or_refused_by_name(name):
 
 
 @pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo"])
-def test_trust_regions_around_the_rollout_read_it_from_the_token_weights(name):
+def test_rollout_trust_regions_read_token_weights(name):
     around = _run(objective=name).overrides
     assert around["algorithm.rollout_correction.rollout_is"] == "token"
     assert around["algorithm.rollout_correction.rollout_is_threshold"] > 4.9e8

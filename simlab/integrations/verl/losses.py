@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simlab.integrations.verl import group_transforms, trust_regions
+from simlab.integrations.verl import group_transforms, rollout_trust_regions
 from simlab.integrations.verl.settings import Settings
 
 TOKEN_LIMIT, SEQUENCE_LIMIT = 20.0, 10.0
@@ -228,14 +228,14 @@ LOSSES: dict[str, Loss] = {
     "gspo_bias": Loss(gspo, low_probability_delta),
     "gspo_noise": Loss(gspo, gaussian_noise),
     **{
-        surrogate.__name__: Loss(surrogate, trust_regions.unweighted)
+        surrogate.__name__: Loss(surrogate, rollout_trust_regions.drop_weights)
         for surrogate in (
-            trust_regions.dppo_tv,
-            trust_regions.dppo_kl,
-            trust_regions.ipo,
-            trust_regions.kpop,
-            trust_regions.drpo,
-            trust_regions.vespo,
+            rollout_trust_regions.dppo_tv,
+            rollout_trust_regions.dppo_kl,
+            rollout_trust_regions.ipo,
+            rollout_trust_regions.kpop,
+            rollout_trust_regions.drpo,
+            rollout_trust_regions.vespo,
         )
     },
 }

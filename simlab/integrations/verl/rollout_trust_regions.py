@@ -30,7 +30,7 @@ def rollout_logp(batch: "Batch") -> Tensor:
     return batch.old - batch.weights.log()
 
 
-def unweighted(batch: "Batch") -> Tensor:
+def drop_weights(batch: "Batch") -> Tensor:
     """Return ones: the weights have told the anchor already."""
     return torch.ones_like(batch.weights)
 
@@ -44,7 +44,7 @@ def _gap(batch: "Batch") -> Tensor:
     return batch.new.detach().exp() - rollout_logp(batch).exp()
 
 
-def _scored(weights: Tensor, batch: "Batch") -> Tensor:
+def _score(weights: Tensor, batch: "Batch") -> Tensor:
     """Return `weights` as value, and as coefficient of log p."""
     return weights.detach() * (1 + batch.new - batch.new.detach())
 
@@ -78,7 +78,7 @@ def ipo(batch: "Batch") -> Tensor:
     Reference: prime-rl trainer/rl/loss.py ipo.
     """
     keep = _gap(batch).abs() <= batch.settings.divergence_bound
-    return _scored(torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0), batch)
+    return _score(torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0), batch)
 
 
 def kpop(batch: "Batch") -> Tensor:
@@ -88,7 +88,7 @@ def kpop(batch: "Batch") -> Tensor:
     """
     logp, anchor = batch.new.detach(), rollout_logp(batch)
     keep = torch.maximum(_binary_kl(logp, anchor), _binary_kl(anchor, logp)) <= batch.settings.kpop_bound
-    return _scored(torch.where(keep, ratio(batch), 0.0), batch)
+    return _score(torch.where(keep, ratio(batch), 0.0), batch)
 
 
 def _binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
