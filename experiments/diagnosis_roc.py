@@ -136,6 +136,7 @@ def fit(fitted: Frame, held: Frame) -> Classifier:
     measured = list(fitted.columns).index("held_out") + 1
     names = [name for name in fitted.columns[measured:] if name not in NUISANCE]
     fitted, held = (table[is_visible(table, VISIBLE)] for table in (fitted, held))
+    held = held[held["cause"].isin(set(fitted["cause"]))]
 
     def fit_part(part: Frame) -> Classifier:
         return fit_classifier(as_rows(part, names), part["cause"], names)
@@ -171,7 +172,9 @@ def evaluate(model: Classifier, table: Frame) -> Frame:
     shown = table[[name for name in table if name not in set(model.names)]].reset_index(drop=True)
     shown["named"] = model.causes[best]
     shown["probability"] = probs[np.arange(len(probs)), best]
-    shown["true_probability"] = probs[np.arange(len(probs)), [place[cause] for cause in table["cause"]]]
+    shown["true_probability"] = [
+        row[place[cause]] if cause in place else 0.0 for row, cause in zip(probs, table["cause"], strict=True)
+    ]
     shown["realistic"] = is_visible(table, REALISTIC)
     return shown
 

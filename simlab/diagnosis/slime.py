@@ -55,7 +55,8 @@ def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], li
         if len(ragged.lengths) != count
     ]
     tokens = {column: ragged for column, ragged in tokens.items() if len(ragged.lengths) == count}
-    scalars: dict[str, np.ndarray] = {"step": np.full(count, _integer(content.get("rollout_id")), np.int64)}
+    number = _integer(content.get("rollout_id") if isinstance(content, dict) else None)
+    scalars: dict[str, np.ndarray] = {"step": np.full(count, number, np.int64)}
     for key, column in SAMPLES.items():
         if key in data and column not in scalars:
             values = _numbers(data[key], count)

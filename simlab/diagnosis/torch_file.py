@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import PyTree
 
 MAX_PICKLE_BYTES = 2**28
 MAX_NUMBERS = 2**29
@@ -49,7 +48,7 @@ CORRUPT = (
 """Exceptions that corrupt opcodes raise."""
 
 
-def load(path: Path) -> PyTree:
+def load(path: Path) -> object:
     """Return the content of a file of `torch.save`: arrays, dicts, lists, numbers, text.
 
     Raises:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.diagnosis_roc import evaluate
 from experiments.diagnosis_study import accuracy_page
 from simlab.core.results import Results
 from simlab.diagnosis import CAUSES, rank_causes
@@ -116,6 +117,12 @@ def test_signatures_ignore_order_of_columns_that_are_missing(honest):
 def test_evidence_shows_percentages(honest):
     line = describe_signs(("outliers",), measure_signatures(honest))[0]
     assert line.count("%") == 3
+
+
+def test_package_classifier_repeats_stored_result():
+    results = Results(RESULT)
+    logs = evaluate(load_classifier(), results.table("signatures_test"))
+    assert list(logs["named"]) == list(results.table("logs")["named"])
 
 
 def test_page_shows_stored_numbers():
