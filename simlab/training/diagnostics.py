@@ -142,8 +142,8 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
     groups = jax.tree.map(lambda x: by_group(x, recipe.group_size), rows)
 
     def add(total: tuple[Params, Array], group: tuple) -> tuple[tuple[Params, Array], None]:
-        gradient, norm = policy_gradient(recipe, params, *group)
-        return (jax.tree.map(jnp.add, total[0], gradient), total[1] + norm**2), None
+        gradient, metrics = policy_gradient(recipe, params, *group)
+        return (jax.tree.map(jnp.add, total[0], gradient), total[1] + metrics["grad_norm"] ** 2), None
 
     nothing = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.float32))
     (total, squares), _ = lax.scan(add, nothing, groups)

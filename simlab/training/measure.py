@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 
 from simlab.metrics import METRICS
 from simlab.models.transformer import Scores
-from simlab.objectives import TokenBatch
+from simlab.objectives import RolloutTerms, TokenBatch
 from simlab.objectives.batch import masked_mean
 from simlab.rollout.trajectory import Trajectory
 
@@ -33,6 +33,9 @@ STEP_NUMBERS: dict[str, str] = {
     "entropy": "Mean entropy of the training engine's policy over the response tokens, in nats.",
     "router_flips": "Per layer, fraction of tokens that the two engines send to other experts; MoE only.",
     "grad_norm": "Norm of the gradient before clipping, mean over the minibatches.",
+    "clip_fraction": "Fraction of tokens that the clip keeps from pushing, mean over the minibatches.",
+    "clip_fraction_positive": "The part of `clip_fraction` with a positive advantage.",
+    "clip_fraction_negative": "The part of `clip_fraction` with a negative advantage.",
     "learning_rate_factor": "What the schedule makes of the learning rate, in [0, 1].",
     "std_rho_copied": "std_rho below forced copies of the sampler's log-probabilities.",
     "rms_log_rho_copied": "rms_log_rho below forced copies of the sampler's log-probabilities.",
@@ -54,6 +57,25 @@ def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> d
     if scores.routed_experts is not None and trajectory.routed_experts is not None:
         measured["router_flips"] = router_flips(scores.routed_experts, trajectory)
     return measured
+
+
+def clip_fractions(
+    coefficients: Float[Array, "B T"], batch: TokenBatch, terms: RolloutTerms
+) -> dict[str, Array]:
+    """Return the fractions of all tokens that the clip keeps from pushing in an update.
+
+    Tokens that a correction, a rejection or a distortion removes do not count.
+
+    Source: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac; TRL clip_ratio.
+    Deviation: tokens that a staleness mask drops count; verl counts the dual clip apart.
+    """
+    pushes = terms.advantages * terms.correction * terms.distortion
+    clipped = terms.mask & (pushes != 0) & (coefficients == 0)
+    signs = {"": clipped, "_positive": clipped & (pushes > 0), "_negative": clipped & (pushes < 0)}
+    return {
+        f"clip_fraction{sign}": masked_mean(tokens.astype(jnp.float32), batch.mask)
+        for sign, tokens in signs.items()
+    }
 
 
 def router_flips(chosen: Int[Array, "B S L top_k"], trajectory: Trajectory) -> Float[Array, " L"]:

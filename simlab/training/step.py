@@ -26,7 +26,7 @@ from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.critic import token_values, update_critic
-from simlab.training.measure import step_metrics
+from simlab.training.measure import clip_fractions, step_metrics
 from simlab.training.optimizer import global_norm
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.staleness import rollout_params, update_past_params
@@ -78,11 +78,11 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
         objective = replace(objective, advantage=recipe.critic.gae)
     rows = replayed, replace(batch, key=None), rollout_terms(objective, batch)
     parts = _in_minibatches(rows, recipe.minibatches)
-    params, opt_state, norms = _update_policy(recipe, state, factor, parts)
+    params, opt_state, updates = _update_policy(recipe, state, factor, parts)
     metrics = {
         **step_metrics(batch, scores, trajectory),
         **_hidden_mismatch(recipe, state, batch, scores, replayed),
-        "grad_norm": jnp.mean(norms),
+        **{name: jnp.mean(values) for name, values in updates.items()},
         "learning_rate_factor": factor,
     }
     critic = state.critic
@@ -143,20 +143,20 @@ def _vocabulary_columns(replayed: Trajectory, scores: Scores) -> dict[str, Array
 
 def _update_policy(
     recipe: Recipe, state: TrainState, factor: Array, parts: tuple
-) -> tuple[Params, PyTree, Array]:
-    """Return parameters and opt_state after one update per minibatch, and the norms of the gradients."""
+) -> tuple[Params, PyTree, Metrics]:
+    """Return parameters and opt_state after one update per minibatch, and the metrics of each."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
 
-    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Array]:
+    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Metrics]:
         params, opt_state = carry
         number, rows = part
-        grads, norm = policy_gradient(recipe, params, *rows)
+        grads, metrics = policy_gradient(recipe, params, *rows)
         grads = stored(grads, recipe.gradient_site, jax.random.fold_in(key, number))
-        return recipe.optimizer.update(grads, opt_state, params, factor), norm
+        return recipe.optimizer.update(grads, opt_state, params, factor), metrics
 
     numbered = jnp.arange(recipe.minibatches), parts
-    (params, opt_state), norms = lax.scan(update, (state.params, state.opt_state), numbered)
-    return params, opt_state, norms
+    (params, opt_state), metrics = lax.scan(update, (state.params, state.opt_state), numbered)
+    return params, opt_state, metrics
 
 
 def stored(grads: Params, site: Site, key: Array) -> Params:
@@ -203,14 +203,14 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
 
 def policy_gradient(
     recipe: Recipe, params: Params, trajectory: Trajectory, batch: TokenBatch, terms: RolloutTerms
-) -> tuple[Params, Array]:
-    """Return the gradient of the loss on one minibatch, and its norm.
+) -> tuple[Params, Metrics]:
+    """Return the gradient of the loss on one minibatch, its norm and the fractions of clipped tokens.
 
     The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the extra terms.
     An objective that reads the vocabulary also has a coefficient for each of its tokens.
     """
 
-    def loss(params: Params) -> Array:
+    def loss(params: Params) -> tuple[Array, Metrics]:
         logp, entropy, _, every = score(recipe, params, trajectory)
         logp = jnp.where(batch.mask, logp, 0.0)
 
@@ -226,10 +226,10 @@ def policy_gradient(
             total += recipe.extra_terms["entropy"] * entropy_bonus(entropy, batch.mask)
         if "kl" in recipe.extra_terms:
             total += recipe.extra_terms["kl"] * kl_penalty(replace(batch, logp=logp))
-        return -total
+        return -total, clip_fractions(coefficients, batch, terms)
 
-    grads = jax.grad(loss)(params)
-    return grads, global_norm(grads)
+    grads, fractions = jax.grad(loss, has_aux=True)(params)
+    return grads, {"grad_norm": global_norm(grads), **fractions}
 
 
 def _in_minibatches(rows: PyTree, count: int) -> PyTree:

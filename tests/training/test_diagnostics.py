@@ -62,7 +62,7 @@ def subject():
             "one_norm": global_norm(jax.grad(one_logp)(state.params)),
             "batch": batch,
             "terms": subject.terms,
-            "gradient_norm": gradient[1],
+            "gradient_norm": gradient[1]["grad_norm"],
             "logits": [logits(p, MODEL, subject.sampled.tokens, "f32") for p in (state.params, BASE)],
         }
 

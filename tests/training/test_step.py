@@ -10,6 +10,7 @@ import pytest
 
 from simlab.engines import Site, store
 from simlab.engines.engine import REPLAYS
+from simlab.metrics.pressure import clipped_tokens
 from simlab.objectives import TokenBatch, objective_value, prepared, resolve, rollout_terms
 from simlab.training.critic import Critic
 from simlab.training.loop import train
@@ -81,14 +82,37 @@ def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
         terms = rollout_terms(recipe.objective, batch)
         return jax.grad(objective)(params), *policy_gradient(recipe, params, trajectory, batch, terms)
 
-    direct, through_coefficients, norm = both(state.params)
+    direct, through_coefficients, metrics = both(state.params)
     squared = 0.0
     for a, b in zip(jax.tree.leaves(direct), jax.tree.leaves(through_coefficients), strict=True):
         # One backward pass with the factors in another order: float32 round-off of sums of ~100 terms.
         np.testing.assert_allclose(a, b, atol=100 * 2.0**-24 * np.abs(a).max())
         squared += float((b**2).sum())
     assert squared > 0
-    assert np.isclose(norm, np.sqrt(squared), rtol=1e-5)
+    assert np.isclose(metrics["grad_norm"], np.sqrt(squared), rtol=1e-5)
+
+
+def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory):
+    objective = resolve("grpo+mis", clip_low=1e-4, clip_high=1e-4, correction_clip=1.01)
+    clipped = replace(recipe, objective=objective, extra_terms={})
+    batch = token_batch(clipped, state.params, trajectory)
+    signs = np.where(np.arange(batch.mask.shape[1]) % 3 == 0, 0.0, [[1], [-1]] * (len(batch.mask) // 2))
+    moved = replace(batch, logp_train=jnp.where(batch.mask, batch.logp - 0.01 * signs, 0.0))
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def both(params):
+        terms = rollout_terms(clipped.objective, moved)
+        _, metrics = policy_gradient(clipped, params, trajectory, moved, terms)
+        kept = replace(clipped.objective, correction=None)
+        removed = terms.correction == 0
+        return metrics, clipped_tokens(kept, moved) & ~removed, removed, terms.advantages
+
+    metrics, tokens, removed, advantages = both(state.params)
+    assert bool(removed.any())
+    fractions = {"": tokens, "_positive": tokens & (advantages > 0), "_negative": tokens & (advantages < 0)}
+    for sign, part in fractions.items():
+        assert part.any()
+        assert np.isclose(metrics[f"clip_fraction{sign}"], part.sum() / batch.mask.sum(), rtol=1e-6)
 
 
 def test_learning_makes_better_responses_likelier(recipe, state, trajectory, learned):
