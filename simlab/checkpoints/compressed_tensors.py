@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from simlab.checkpoints.safetensors_file import TensorToWrite
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 
 # vLLM on CPU has no int8 kernel for experts. Quantizing the router saves nothing.

@@ -1,6 +1,6 @@
 """The tokenizer of the tasks as Hugging Face files: one token per character."""
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.tasks.vocabulary import CHARACTERS, EOS_TOKEN_ID, PAD_TOKEN_ID
 
 UNKNOWN = CHARACTERS[-1]

@@ -11,7 +11,8 @@ from typing import Literal, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
-from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
+from simlab.core.json_value import Json
+from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console, show_progress, track
 from simlab.core.results import Columns, Results, Rows, write_table
 

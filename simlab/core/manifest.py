@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import jax
-from jaxtyping import PyTree
 
 from simlab.core.atomic import write_atomically
+from simlab.core.json_value import Json
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.version import __version__
 
 MANIFEST_NAME = "manifest.json"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
-
-
-Json = PyTree[None | bool | int | float | str]
-"""A value that JSON can hold: lists and dicts of these leaves."""
 
 
 class Manifest(TypedDict):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.ranking import rank_causes

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from simlab.core.manifest import Json, build_manifest, write_manifest
+from simlab.core.json_value import Json
+from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.signatures import FEW, MAX_SHIFT, View, view_log
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.causes import CAUSES, PERCENTAGES, WORDS
 from simlab.diagnosis.classifier import UNKNOWN, as_row, estimate_causes, load_classifier

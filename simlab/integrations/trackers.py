@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.metrics import VERL_ALIASES
 from simlab.sweeps.result import OWN, SweepResult
 

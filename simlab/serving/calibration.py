@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
 from simlab.engines.dose import DOSES
 from simlab.metrics import PROBABILITY_EDGES

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.manifest import Json, device, versions
+from simlab.core.json_value import Json
+from simlab.core.manifest import device, versions
 from simlab.engines import Engine, find_engine
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simlab.checkpoints.gguf_writer import save_gguf
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.served_engine import ServedEngine

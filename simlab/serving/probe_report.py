@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.metrics import METRICS, PROBABILITY_EDGES
 from simlab.objectives import TokenBatch
 from simlab.rollout.trajectory import Trajectory

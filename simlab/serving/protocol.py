@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.engines import ENGINES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params

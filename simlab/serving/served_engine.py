@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from simlab.checkpoints.checkpoint_writer import save_checkpoint
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (

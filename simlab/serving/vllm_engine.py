@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simlab.checkpoints.checkpoint_writer import W8A8
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.serving.served_engine import PARITY, ServedEngine
 

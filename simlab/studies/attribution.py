@@ -16,10 +16,11 @@ from simlab.models.config import TransformerConfig
 Value = Callable[[frozenset[str]], np.ndarray]
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "weights": ("projection.weights",),
+    "weights": ("projection.weights", "projection.dequantized", "experts"),
     "activations": ("projection.activations", "projection.output"),
     "sums": (
         "projection.accumulator",
+        "row_parallel",
         "router.accumulator",
         "lm_head.accumulator",
         "attention.score_accumulator",
@@ -29,6 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "router": ("router",),
     "head": ("lm_head.", "token_softmax."),
     "stream": ("norm.", "residual", "elementwise"),
+    "backward": ("projection.backward", "projection.cotangent"),
 }
 """Groups of sites, by how their names begin; a site belongs to the first group that fits."""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from simlab.core.experiment import Experiment
-from simlab.core.manifest import MANIFEST_NAME, Json, Manifest
+from simlab.core.json_value import Json
+from simlab.core.manifest import MANIFEST_NAME, Manifest
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.loading import load_claims, load_experiments, load_papers

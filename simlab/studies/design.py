@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.formats import ROUNDINGS
 from simlab.studies.estimands import Views
 from simlab.studies.records import Claim, Contrast, Criterion

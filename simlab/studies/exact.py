@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.studies.records import Claim, Criterion, ExactCheck
 
 Checks = list[tuple[str, Criterion]]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.core.streams import stream
 from simlab.engines import Engine, EnginePair, store
 from simlab.metrics import PROBABILITY_EDGES

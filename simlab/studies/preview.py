@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from simlab.core.experiment import Experiment
-from simlab.core.manifest import MANIFEST_NAME, Json
+from simlab.core.json_value import Json
+from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.design import Design, criterion_power, primary_family

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.studies.estimands import Estimand
 from simlab.studies.statistics import Direction, Interval
 from simlab.theory.residual import Residual

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.sweeps.config import columns
 from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (

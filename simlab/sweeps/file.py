@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled

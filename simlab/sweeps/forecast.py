@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simlab.core.atomic import write_atomically
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.sweeps.compile_cache import programs_folder
 from simlab.sweeps.config import code_digest
 from simlab.sweeps.plan import CompileGroup, Plan

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 
 Changes = Mapping[str, Json]  # dotted field -> plain value
 SCALES = ("uniform", "log_uniform")

@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 
 from simlab.core.atomic import write_atomically
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.core.progress import console
 from simlab.sweeps.execute import Report, train_warm_starts, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 
 from simlab.core.catalog import shorten
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key

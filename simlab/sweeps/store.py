@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from simlab.core.atomic import write_atomically
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables

@@ -11,7 +11,8 @@ import pandas as pd
 from rich.text import Text
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import MANIFEST_NAME, Json, build_manifest, write_manifest
+from simlab.core.json_value import Json
+from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 
 # Not finite only when something broke; other metrics are NaN where there is nothing to average.
 WATCHED = ("grad_norm", "entropy", "reward")

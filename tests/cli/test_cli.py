@@ -88,7 +88,7 @@ def test_figures_accept_the_papers_name(tmp_path):
         ),
         (
             ["run", "formats", "--smoke", "--out", "/proc/version"],
-            r"--out /proc/version is a file; name a folder",
+            r"--out must be a folder, got the file /proc/version",
         ),
         (
             ["run", "softmax", "--smoke", "--resume-from", "/nowhere"],

@@ -370,7 +370,7 @@ def test_nvfp4_needs_both_levels_of_scales():
     [
         (
             {"accumulator": "hoper", "format": "bf16"},
-            "unknown accumulator 'hoper'; did you mean 'hopper'.*volta",
+            r"unknown accumulator 'hoper'; did you mean 'hopper'\? allowed: float32, exact",
         ),
         ({"accumulator": "volta", "format": "bf16"}, "unknown format of volta 'bf16'.*allowed: fp16"),
         ({"accumulator": "ada", "format": FORMATS["fp16"]}, "unknown format of ada 'fp16'.*e4m3fn, e5m2"),

@@ -176,15 +176,15 @@ def test_gradient_is_straight_through(params, config, tokens):
 
 def test_response_logps_reads_the_right_positions(params, config, tokens):
     prompts, responses = tokens[:, :PROMPT], tokens[:, PROMPT:]
-    logps, entropies, _ = jax.jit(response_logps, static_argnums=1)(
-        params, config, Engine(), prompts, responses
-    )
+    scores = jax.jit(response_logps, static_argnums=1)(params, config, Engine(), prompts, responses)
     full = jax.nn.log_softmax(score(params, config, tokens, Engine())[:, PROMPT - 1 : -1])
     # Two softmax implementations: a few units in the last place of numbers up to 16.
     np.testing.assert_allclose(
-        logps, np.take_along_axis(np.asarray(full), np.asarray(responses)[..., None], -1)[..., 0], atol=1e-5
+        scores.logp,
+        np.take_along_axis(np.asarray(full), np.asarray(responses)[..., None], -1)[..., 0],
+        atol=1e-5,
     )
-    np.testing.assert_allclose(entropies, -(np.exp(full) * full).sum(-1), atol=1e-5)
+    np.testing.assert_allclose(scores.entropy, -(np.exp(full) * full).sum(-1), atol=1e-5)
 
 
 def test_a_prompt_that_a_group_shares_is_read_once_and_changes_nothing(params, config, tokens):

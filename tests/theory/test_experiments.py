@@ -1,18 +1,17 @@
 """The theory experiments run in smoke mode, their tables say what they must, and their figures draw."""
 
-import importlib
-
 import pytest
 
 from figures.catalog import FIGURES
 from figures.style import render
 from simlab.core.experiment import execute
+from simlab.studies.loading import load_experiment
 from simlab.theory.correction_moments import CORRECTIONS
 
 
 @pytest.mark.parametrize("name", ["theory_corrections", "theory_survival"])
 def test_smoke_run_and_figure(name, tmp_path):
-    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    experiment = load_experiment(name)
     results = execute(experiment, tmp_path / "run", smoke=True)
     assert experiment.name == name
     for figure in experiment.figures:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.integrations.export.verl_objective import (
     ESTIMATORS,
     LOSS_MODES,

@@ -4,7 +4,7 @@ Keys of verl 0.9.1; a `+` is a key new to its config.
 Reference: hacking Sec. 4.1; verl examples/grpo_trainer/run_qwen3_30b_a3b_megatron.sh.
 """
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 
 COMMON: dict[str, Json] = {
     "data.max_prompt_length": 2048,

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.integrations.export.verl_yaml import full_key
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective

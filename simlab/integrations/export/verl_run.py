@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlab.core.catalog import lookup
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.integrations.export.machine import COMMON, FSDP, MEGATRON
 from simlab.integrations.export.verl_objective import map_objective
 from simlab.integrations.verl.settings import PREFIX

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simlab.core.manifest import Json
+from simlab.core.json_value import Json
 from simlab.integrations.verl.settings import PREFIX
 
 LONGEST = 2**22
