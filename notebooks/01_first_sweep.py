@@ -44,7 +44,7 @@ base = {
     "optimizer": {"learning_rate": 5e-4},
 }
 try:
-    simlab.RunConfig(**base, engines="f32/fp8-e4m3", objective="grpo+tos")
+    simlab.run_config(base | {"engines": "f32/fp8-e4m3", "objective": "grpo+tos"})
 except ValueError as error:
     print(error)
 

@@ -6,9 +6,9 @@ from simlab.core.plugins import import_module
 from simlab.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from simlab.sweeps import RunConfig, SweepResult, grid, listed, load, sampled, seeds_needed, sweep
+    from simlab.sweeps import SweepResult, grid, listed, load, run_config, sampled, seeds_needed, sweep
 
-__all__ = ["RunConfig", "SweepResult", "grid", "listed", "load", "sampled", "seeds_needed", "sweep"]
+__all__ = ["SweepResult", "grid", "listed", "load", "run_config", "sampled", "seeds_needed", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
