@@ -114,7 +114,8 @@ def measure_products(
     """Compare the cases at every shape and write the table."""
     shapes, rounds = (SMOKE_SHAPES, 2) if run.smoke else (shapes, rounds)
     (seed,) = run.seeds([0])
-    run.configure(shapes=dict(shapes), rounds=rounds, limits=limits)
+    limited = {"limit" if isinstance(limits, float) else "limits": limits}
+    run.configure(shapes=dict(shapes), rounds=rounds, **limited)
     rows = []
     for shape, sizes in shapes.items():
         x, w = operands(sizes, seed)

@@ -238,5 +238,5 @@ def test_a_dump_of_verl_tells_micro_batch_effects_from_none(patched):
     agreeing, wobbling = (
         diagnose(patched[1] / name).answers["micro_batches"] for name in ("agreeing", "wobbling")
     )
-    assert agreeing.verdict.startswith("no: the trainer agrees"), agreeing
+    assert agreeing.verdict.startswith("no"), agreeing
     assert wobbling.verdict.startswith("yes"), wobbling
