@@ -107,8 +107,12 @@ def answer_from_causes(
     if not signatures:
         return Answer(question, "cannot tell", 0.0, evidence=best.evidence)
     family = max((cause for cause in causes if cause.cause in mine), key=lambda cause: cause.probability)
+    confidence = max(probability, 1 - probability)
     if probability >= 0.5:
         verdict, shown = _name_fault(family.cause, signatures), family
+    elif best.cause in mine:
+        verdict, shown = f"perhaps {_name_fault(best.cause, signatures)}", best
+        confidence = probability
     elif best.cause == "rounding":
         level = 10 ** signatures["level"]
         size = next((words for limit, words in LEVELS if level <= limit), "coarser than FP8")
@@ -118,7 +122,7 @@ def answer_from_causes(
     return Answer(
         question,
         verdict,
-        probability if probability >= 0.5 else 1 - probability,
+        confidence,
         2 * probability,
         shown.evidence,
         shown.fix if best.cause != "rounding" else "",

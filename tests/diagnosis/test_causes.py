@@ -14,7 +14,7 @@ from simlab.diagnosis import CAUSES, rank_causes
 from simlab.diagnosis.causes import WORDS
 from simlab.diagnosis.classifier import PATH, load_classifier
 from simlab.diagnosis.injected_faults import generate_log
-from simlab.diagnosis.ranking import describe_signs
+from simlab.diagnosis.ranking import RankedCause, answer_from_causes, describe_signs
 from simlab.diagnosis.signatures import measure_signatures
 
 RESULT = Path(__file__).resolve().parents[2] / "experiments" / "results" / "diagnosis_roc"
@@ -137,3 +137,14 @@ def test_stored_result_names_unseen_faults():
     assert realistic["named_first"] >= 0.85
     assert realistic["confidently_wrong"] <= 0.052
     assert rows.loc["no fault", "named_first"] >= 0.9
+
+
+def test_answer_names_its_own_cause_below_one_half_with_its_probability():
+    ranked = [
+        RankedCause(cause, probability, (), "", "")
+        for cause, probability in (("weight_sync", 0.4), ("staleness", 0.35), ("rounding", 0.25))
+    ]
+    answer = answer_from_causes("a broken weight sync?", ranked, {"level": -1.0}, ("weight_sync",))
+    assert answer.verdict == f"perhaps {CAUSES['weight_sync'].title}"
+    assert answer.confidence == 0.4
+    assert not answer.has_fault
