@@ -103,7 +103,9 @@ def load_math_questions(file: str | Path, count: int, split: str = "train") -> l
             answer = verify.parse(entry["answer"])
             text = entry["question"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}, line {number}: the object must have question and answer ({error}).") from error
+            raise ValueError(
+                f"{file}, line {number}: rows must have question and answer ({error})."
+            ) from error
         if not answer:
             raise ValueError(
                 f"{file}, line {number}: math-verify must find an answer in {entry['answer']!r}."
