@@ -53,7 +53,7 @@ def test_it_is_the_lab_in_float32(real, config):
     own = JaxEngine("f32")
     own.sync_weights(*policy(config))
     assert real.sync_weights(*policy(config)) < 1e-5
-    greedy = replace(SAMPLING, temperature=0.0, length=6)
+    greedy = replace(SAMPLING, temperature=0.0, max_tokens=6)
     np.testing.assert_array_equal(
         real.generate(PROMPTS, greedy).responses, own.generate(PROMPTS, greedy).responses
     )
