@@ -139,7 +139,7 @@ def test_stored_result_names_unseen_faults():
     assert rows.loc["no fault", "named_first"] >= 0.9
 
 
-def test_answer_names_its_own_cause_below_one_half_with_its_probability():
+def test_answer_gives_the_probability_of_its_own_cause():
     ranked = [
         RankedCause(cause, probability, (), "", "")
         for cause, probability in (("weight_sync", 0.4), ("staleness", 0.35), ("rounding", 0.25))
