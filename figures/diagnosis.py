@@ -9,10 +9,10 @@ from figures.style import COLORS, PAGE, look, new_figure
 from simlab.core.results import Results
 
 MISMATCH = {
-    "rms_log_rho": "RMS log $\\rho$",
-    "controlled_rms_log_rho": "at fixed probability",
+    "rms_log_rho": "RMS log $\\rho$ (nats)",
+    "controlled_rms_log_rho": "the same at fixed probability (nats)",
     "std_rho": "std of $\\rho$",
-    "mean_abs_log_rho": "mean |log $\\rho$|",
+    "mean_abs_log_rho": "mean |log $\\rho$| (nats)",
 }
 # Panel of the table `panels` -> title that says what is healthy, x axis, y axis.
 PANELS: dict[str, tuple[str, str, str]] = {
@@ -62,10 +62,8 @@ def _draw_steps(axis: Axes, results: Results) -> None:
     steps: Any = results.table("steps")
     for number, name in enumerate(name for name in MISMATCH if name in steps):
         axis.plot(steps["step"], steps[name], **look(number, marker=".", label=MISMATCH[name]))
-    axis.set(
-        xlabel="training step", ylabel="mismatch (nats)", yscale="log", title="Over the steps\nhealthy: flat"
-    )
-    axis.legend(fontsize=5)
+    axis.set(xlabel="training step", ylabel="mismatch", yscale="log", title="Over the steps\nhealthy: flat")
+    axis.figure.legend(loc="lower right", title="Over the steps", ncols=2)
 
 
 def _draw_causes(axis: Axes, results: Results) -> None:

@@ -103,7 +103,7 @@ def draw_recent_corrections(results: Results) -> Figure:
         axis.axhline(len(CORRECTIONS) - 0.5, color=MUTED, linewidth=0.8)
     axes[0, 0].set_yticks(range(len(names)), list(names.values()), fontsize=6)
     axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
-    axes[0, 1].legend(loc="lower left", fontsize=6, frameon=True, framealpha=0.9)
+    figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     axes[0, 1].set(xlabel="std of one group / |gradient|")
     axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
     for axis, family in zip(axes[1], dict.fromkeys(masked.family), strict=True):

@@ -66,7 +66,7 @@ def clip_fractions(
 
     Tokens that a correction, a rejection or a distortion removes do not count.
 
-    Source: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac; TRL clip_ratio.
+    Reference: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac; TRL clip_ratio.
     Deviation: tokens that a staleness mask drops count; verl counts the dual clip apart.
     """
     pushes = terms.advantages * terms.correction * terms.distortion
