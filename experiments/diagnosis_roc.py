@@ -47,8 +47,8 @@ SIZES: dict[str, tuple[tuple[float, float], ...]] = {
 }
 """Sizes of the faults, 0 to 1 on the scale of the variant; those of the test are not in the fit."""
 LOGS = {"fit": 9, "calibrate": 4, "test": 4}
-"""Logs per variant and policy; logs without a fault are `HONEST` times as many."""
-HONEST = 4
+"""Logs per variant and policy; logs without a fault are `FAULTLESS` times as many."""
+FAULTLESS = 4
 SYNTHETIC = {"fit": 14, "calibrate": 4}
 """Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
 SYNTHETIC_CAUSES = {
@@ -79,7 +79,7 @@ def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
         if is_hidden or (fault.needs_experts and pool.experts is None):
             continue
         # Only a third of the policies have experts.
-        more = HONEST if fault.cause == "rounding" else 3 if fault.needs_experts else 1
+        more = FAULTLESS if fault.cause == "rounding" else 3 if fault.needs_experts else 1
         for log in range(logs * more):
             rng = np.random.default_rng([seed, number, log])
             size = float(rng.uniform(*SIZES[split][log % 2]))

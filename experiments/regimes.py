@@ -16,7 +16,7 @@ STEPS = 400
 RUNS_PER_BATCH = 8
 WARM_STARTS = ("add-sharp-0", "add-sharp-2", "add-sharp-3", "add-sharp-5")
 TRAINED = {"mistakes": 0.15, "final": 1.0, "train_size": 4096}
-"""How initial policies are trained: to make mistakes, so that there is much to sharpen."""
+"""Supervised training of initial policies: demonstrations with errors leave much to learn."""
 SCREENED = (6, 8, 9, 10, 11, 13, 15, 16)
 """Seeds of the initial policies that passed the screen (table `initial_policies` of the flagship)."""
 CONTROL = "f32/bf16"

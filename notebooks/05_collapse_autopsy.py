@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from simlab.core.paths import committed_results, open_shop
+from simlab.core.paths import add_checkout_to_path, committed_results
 from simlab.core.results import Results
 from simlab.studies import change_point
 
@@ -98,7 +98,7 @@ sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "toke
 # of a first policy: the stored runs keep curves, not weights. `simlab explain` does it for a checkpoint.
 
 # %%
-open_shop()  # makes `experiments` importable, also where only the wheel is installed
+add_checkout_to_path()  # makes `experiments` importable, also where only the wheel is installed
 
 from experiments.measurements.attribution_ladder import subject
 from experiments.studies.runs import SMOKE as SMALL

@@ -23,9 +23,9 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 
-from simlab.core.paths import open_shop
+from simlab.core.paths import add_checkout_to_path
 
-open_shop()  # makes `experiments` importable, also where only the wheel is installed
+add_checkout_to_path()  # makes `experiments` importable, also where only the wheel is installed
 
 from experiments.measurements.gpu_pairs.factors import between, shapley, with_adder_bits
 from experiments.measurements.softmax import real

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simlab.core.manifest import MANIFEST_NAME
-from simlab.core.paths import committed_results, open_shop
+from simlab.core.paths import add_checkout_to_path, committed_results
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.formats import FORMATS
@@ -42,7 +42,7 @@ def is_stored(experiment: str) -> bool:
 
 def figure_catalog() -> Mapping[str, Any]:
     """Return the catalog of figures."""
-    open_shop()
+    add_checkout_to_path()
     return import_module("figures.catalog").FIGURES
 
 

@@ -1,4 +1,4 @@
-"""How tests compile: programs are kept for all workers, and cheap where the bits of a run are not tested."""
+"""Compilation in tests: workers share programs; effort is low where no test compares bits of a run."""
 
 import os
 from pathlib import Path

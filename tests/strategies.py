@@ -1,4 +1,4 @@
-"""Hypothesis strategies that several rooms share."""
+"""Hypothesis strategies that several packages share."""
 
 import numpy as np
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What an installed package promises: version, public names, type marker, citation."""
+"""Guarantees of an installed package: version, public names, type marker, citation."""
 
 import re
 import tomllib

@@ -7,7 +7,7 @@ import jax
 from experiments.benchmarks.timing import compile_call, least_seconds
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.objectives import named
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import first_params
@@ -22,7 +22,7 @@ def acrl_share(smoke: bool) -> list[dict[str, float]]:
     changes = {"warm_start": WARM_STARTS[0], "objective": "grpo+acrl"} | (SMOKE if smoke else {})
     config = run_config(BASE, changes)
     recipe = recipe_of(config)
-    params = first_params(config.warm_start, recipe.task, recipe.model, 0, shop_root())
+    params = first_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
     state = initial_state(recipe, params, jax.random.key(0))
 
     @jax.jit

@@ -20,7 +20,7 @@ from typing import Any
 from experiments.benchmarks.sweep_cost import SMALL, SWEEP
 from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.serving.open_engine import find_interpreter
 
 WIDTH, SLICES, STEPS = 4, 4, 200
@@ -69,7 +69,7 @@ def python_of_ray() -> Path:
 
 
 def surroundings(cache: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(shop_root()), "SIMLAB_CACHE": str(cache)}
+    return os.environ | {"PYTHONPATH": str(checkout_root()), "SIMLAB_CACHE": str(cache)}
 
 
 def seconds(python: Path, given: dict[str, Any], cache: Path) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from experiments.benchmarks import step_floor
 from experiments.benchmarks.step_floor import SIDE_BY_SIDE, Product, timed_call
 from simlab.core.experiment import Experiment, Run
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -218,7 +218,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
 
     It runs in a process of its own, so its steps are timed after ours and not between them.
     """
-    root = shop_root()
+    root = checkout_root()
     python = root / ".cache" / "venvs" / "trl" / "bin" / "python"
     if not python.exists():
         return {}

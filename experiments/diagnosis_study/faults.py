@@ -110,7 +110,7 @@ def _stale(with_version: bool, within: bool = False) -> Change:
         lag = draft.rng.integers(0, 5, len(draft.lengths))
         age = lag[draft.sequence].astype(float)
         if within:
-            # A partial rollout goes on under newer weights.
+            # A partial rollout continues under newer weights.
             age = age * (draft.index < draft.lengths[draft.sequence] * 0.5)
         nats = _nats(draft, 0.03, 0.4)
         moved = sum((age == k)[:, None] * draft.change(f"old {k}", k / 2 * nats) for k in range(1, 5))

@@ -10,7 +10,7 @@ from experiments.measurements.gpu_pairs.measures import RESAMPLES, interval
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.experiment import Experiment, Run
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.studies.attribution import between, differing, grouped, shapley, subsets
 from simlab.studies.explain import Subject
 from simlab.sweeps import recipe_of, run_config
@@ -48,7 +48,7 @@ def subject(changes: Mapping[str, Any], prompts: int, seed: int) -> Subject:
     """Return a policy on held-out prompts under the engines of the regime."""
     config = run_config(BASE, {"objective": "grpo", **changes})
     recipe = recipe_of(config)
-    params = first_params(config.warm_start, recipe.task, recipe.model, seed, shop_root())
+    params = first_params(config.warm_start, recipe.task, recipe.model, seed, checkout_root())
     return Subject(params, recipe.model, recipe.task, recipe.engines, prompts, SAMPLES, seed)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
 from simlab.objectives import rollout_terms
 from simlab.sweeps import recipe_of, run_config
@@ -40,7 +40,7 @@ def compare(smoke: bool) -> list[dict[str, Any]]:
 def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float]:
     config = run_config(BASE, {"warm_start": start, "objective": "grpo"} | (SMOKE if smoke else {}))
     recipe = recipe_of(config)
-    params = first_params(config.warm_start, recipe.task, recipe.model, 0, shop_root())
+    params = first_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
     state = initial_state(recipe, params, jax.random.key(0))
     one, other = (replace(recipe, engines=find_pair(f"{side}/{side}")) for side in (ordinary, exact))
     sampled = [jax.jit(rollout)(side, state) for side in (one, other)]

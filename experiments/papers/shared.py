@@ -1,4 +1,4 @@
-"""What several papers share: constructors of claims, and reasons of margins.
+"""Constructors of claims and reasons of margins that several papers share.
 
 All margins were set on a pilot (four runs per arm from other initial policies) before the runs. A reason
 states the smallest difference that the criterion counts.

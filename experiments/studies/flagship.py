@@ -9,7 +9,7 @@ from experiments.papers.lr import L3
 from experiments.regimes import BASE, RUNS_PER_BATCH, STEPS, TRAINED
 from experiments.studies.flagship_sweep import CHUNK, SMOKE, record
 from simlab.core.experiment import Experiment, Run
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.core.results import Results
 from simlab.studies import Evidence, Interval, decide, paired_effect
 from simlab.sweeps import grid, sweep
@@ -40,7 +40,7 @@ RULE = (
 
 
 def run(run: Run) -> None:
-    described = read_file(shop_root() / "examples" / "flagship.toml")
+    described = read_file(checkout_root() / "examples" / "flagship.toml")
     if run.smoke:
         base = {**described.base, **SMOKE, "steps": CHUNK}
         return record(run, base, Grid(described.grid.points[::4]), described.width)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from simlab.core.experiment import Experiment, Run
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.file import read_file
@@ -25,7 +25,7 @@ SMOKE = {
 
 
 def run(run: Run) -> None:
-    described = read_file(shop_root() / "examples" / "flagship.toml")
+    described = read_file(checkout_root() / "examples" / "flagship.toml")
     base, points = described.base, described.grid
     if run.smoke:
         base, points = {**base, **SMOKE}, Grid(points.points[::4])

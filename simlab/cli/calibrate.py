@@ -85,7 +85,7 @@ def calibrate(
 def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> None:
     """Write the tables, their manifest and their figure."""
     from simlab.core.experiment import Experiment, execute
-    from simlab.core.paths import open_shop
+    from simlab.core.paths import add_checkout_to_path
 
     def run(run) -> None:
         run.configure(**config)
@@ -95,7 +95,7 @@ def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> N
     written = execute(
         Experiment(name="calibrate", question="?", decision_rule="none", minutes=1.0, run=run), out
     )
-    open_shop()
+    add_checkout_to_path()
     figure = import_module("figures.real_engines")
     if tables["fits"][0]["rms_measured"] <= figure.EXACT:
         typer.echo(f"results: {out}; no figure, since the engines agree", err=True)

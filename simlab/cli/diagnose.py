@@ -104,10 +104,10 @@ def _print(found) -> None:
 
 
 def _draw(out: Path) -> list[Path]:
-    from simlab.core.paths import open_shop
+    from simlab.core.paths import add_checkout_to_path
     from simlab.core.results import Results
 
-    open_shop()
+    add_checkout_to_path()
     draw = import_module("figures.diagnosis").draw
     return import_module("figures.style").render(draw, Results(out), out, "diagnosis")
 

@@ -24,9 +24,9 @@ def figures(
     out: Annotated[Path, typer.Option(help="Directory of the PNG and SVG files.")] = Path("runs/figures"),
 ) -> None:
     """Draw figures as PNG and SVG from result tables."""
-    from simlab.core.paths import open_shop
+    from simlab.core.paths import add_checkout_to_path
 
-    open_shop()
+    add_checkout_to_path()
     from figures.catalog import FIGURES
 
     with one_clear_error():

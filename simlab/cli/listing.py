@@ -57,9 +57,9 @@ def experiments(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list figures`")
 def figures(json: Json = False) -> None:
     """Figures: what they read and what they show."""
-    from simlab.core.paths import open_shop
+    from simlab.core.paths import add_checkout_to_path
 
-    open_shop()
+    add_checkout_to_path()
     catalog = import_module("figures.catalog").FIGURES
     rows = [
         {"name": name, "experiment": source.experiment, "paper": source.paper, "caption": source.caption}
@@ -210,10 +210,10 @@ def sites(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list notebooks`")
 def notebooks(json: Json = False) -> None:
     """Notebooks shipped with the package: title and path."""
-    from simlab.core.paths import shop_root
+    from simlab.core.paths import checkout_root
 
     rows = []
-    for path in sorted((shop_root() / "notebooks").glob("[0-9]*.py")):
+    for path in sorted((checkout_root() / "notebooks").glob("[0-9]*.py")):
         title = re.search(r"^# # (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         rows.append({"name": path.stem, "title": title[1] if title else "", "path": str(path)})
     show(rows, json, "Notebooks; open one with: jupytext --to ipynb PATH")

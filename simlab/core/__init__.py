@@ -1,1 +1,1 @@
-"""What every room stands on: catalogs, random streams, results with manifests, experiments."""
+"""Shared base of all packages: catalogs, random streams, results with manifests, experiments."""

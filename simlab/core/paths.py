@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 
 
-def shop_root() -> Path:
+def checkout_root() -> Path:
     """Return the folder that holds `experiments/` and `figures/`.
 
     In a checkout that is its root; an installed wheel carries both inside the package.
@@ -21,9 +21,9 @@ def shop_root() -> Path:
     )
 
 
-def open_shop() -> Path:
+def add_checkout_to_path() -> Path:
     """Make `import experiments` and `import figures` work from anywhere; return their root."""
-    root = shop_root()
+    root = checkout_root()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     return root
@@ -31,7 +31,7 @@ def open_shop() -> Path:
 
 def committed_results(name: str) -> Path:
     """Return the folder of the results of experiment `name` that travel with the code."""
-    return shop_root() / "experiments" / "results" / name
+    return checkout_root() / "experiments" / "results" / name
 
 
 def find_shipped(path: Path) -> Path:
@@ -42,8 +42,8 @@ def find_shipped(path: Path) -> Path:
     """
     if path.is_file():
         return path
-    if not path.is_absolute() and ".." not in path.parts and (shop_root() / path).is_file():
-        return shop_root() / path
+    if not path.is_absolute() and ".." not in path.parts and (checkout_root() / path).is_file():
+        return checkout_root() / path
     raise FileNotFoundError(f"no file {path}, neither here nor shipped with simlab")
 
 

@@ -24,7 +24,7 @@ EPSILON = 1e-12
 
 @dataclass(frozen=True)
 class View:
-    """What the signatures read, [N]: arrays over the tokens of nonempty sequences.
+    """Input of the signatures, [N]: arrays over the tokens of nonempty sequences.
 
     - `x`: log rho, nats; `train`, `infer`: log-probabilities.
     - `z`: log rho over its typical size at this probability, within +-10; `size`: abs(z).

@@ -113,7 +113,7 @@ def round_to_format(
 
 
 class BitConstants(NamedTuple):
-    """What a format, a mode and an overflow rule say about bits: uint32 scalars, see `_bit_constants`.
+    """Bit constants of a format, a rounding mode and an overflow rule: uint32 scalars, see `_bit_constants`.
 
     They choose by arithmetic, because a traced scalar that selects between vectors tends to become a branch
     in the inner loop.

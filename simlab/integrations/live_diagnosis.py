@@ -1,4 +1,4 @@
-"""Diagnose the batch of a training step while the run goes on: metrics under `simlab/`, and a stop.
+"""Diagnose the batch of a training step during training: metrics under `simlab/`, and a stop.
 
 ```python
 live = LiveDiagnosis(every=10, stop_on=("weight_sync", "token_shift"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from simlab.core.catalog import lookup
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.engines import ENGINES
 from simlab.serving.http_engine import HttpEngine
 from simlab.serving.jax_engine import JaxEngine
@@ -18,7 +18,7 @@ from simlab.serving.vllm_engine import VllmEngine
 
 def find_interpreter(environment: str) -> Path:
     """Return the Python of an environment in SIMLAB_VENVS, by default the directory of `make_env.py`."""
-    home = Path(os.environ.get("SIMLAB_VENVS") or shop_root() / ".cache" / "venvs")
+    home = Path(os.environ.get("SIMLAB_VENVS") or checkout_root() / ".cache" / "venvs")
     return home / environment / "bin" / "python"
 
 

@@ -48,7 +48,7 @@ class Arm:
 
     @property
     def recorded(self) -> dict[str, Json]:
-        """What decides the numbers of its runs, as the manifest records it."""
+        """Fields that decide the numbers of its runs, as the manifest records them."""
         names = ("changes", "initial_policies", "steps", "x_factor", "x_from")
         return {name: getattr(self, name) for name in names}
 
@@ -95,7 +95,7 @@ def _describe_noise(recipe: Recipe) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class Design:
-    """What an experiment runs to test its claims.
+    """Runs with which an experiment tests its claims.
 
     Args:
         base: the config that every run shares.

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from simlab.core.catalog import lookup
 from simlab.core.experiment import Experiment
-from simlab.core.paths import open_shop
+from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
 from simlab.studies.records import Claim
 
 
 def load_claims() -> Mapping[str, Claim]:
     """Return all claims by id, paper by paper."""
-    open_shop()
+    add_checkout_to_path()
     return import_module("experiments.papers").CLAIMS
 
 
@@ -34,7 +34,7 @@ def load_experiment(name: str) -> Experiment:
 
 
 def _catalog() -> Mapping[str, str]:
-    open_shop()
+    add_checkout_to_path()
     return import_module("experiments").EXPERIMENTS
 
 

@@ -1,4 +1,4 @@
-"""What an experiment will run and decide, before any compute: arms, claims, criteria, power, cost."""
+"""Preview of an experiment before any compute: arms, claims, criteria, power, cost."""
 
 from dataclasses import asdict
 from pathlib import Path

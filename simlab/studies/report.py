@@ -16,7 +16,7 @@ from typing import get_args
 
 from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
-from simlab.core.paths import open_shop
+from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
 from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, stored
 from simlab.studies.loading import load_papers
@@ -89,7 +89,7 @@ def page(
 
 def drawn(folder: Path | None = None) -> list[Drawn]:
     """Return the figures of the catalog that have a PNG file in `folder`."""
-    root = open_shop()
+    root = add_checkout_to_path()
     folder = folder or root / "figures" / "out"
     return [
         Drawn(name, source.experiment, source.caption, path, source.paper)

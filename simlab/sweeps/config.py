@@ -37,7 +37,7 @@ COMPUTING = [
 
 OWN_FIELDS: dict[str, Plain] = {"steps": 100, "seed": 0, "warm_start": None}
 DEFAULTS: dict[str, Plain] = {"engines": "f32/f32", "objective": "grpo", **OWN_FIELDS}
-"""What a run has when its config names none, besides the defaults of `Recipe`."""
+"""Values that a run has if its config omits them, besides the defaults of `Recipe`."""
 _RECIPE_FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
 _HINTS = typing.get_type_hints(Recipe, include_extras=True)
 FIELDS = (*_RECIPE_FIELDS, *OWN_FIELDS)

@@ -1,4 +1,4 @@
-"""How long a sweep takes, before anything is compiled: from timings of earlier sweeps, or estimated.
+"""Forecast of the time of a sweep before compilation: from timings of earlier sweeps, or estimated.
 
 Timings are kept next to the compiled functions, a file per static signature and version of the code.
 """

@@ -19,7 +19,7 @@ from simlab.core.pytree import REGISTERED, register_class
 
 MAIN = "__main__"
 SOURCE = ".source"
-"""How the columns of sources end."""
+"""Endings of the names of the columns of sources."""
 _CARRIED: dict[str, Any] = {}
 """Records without a module file, by their source."""
 _DESCRIBED: dict[int, tuple[Any, dict[str, str]]] = {}

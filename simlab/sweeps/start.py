@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from simlab.core.catalog import shorten
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
 from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
@@ -104,8 +104,8 @@ def _like(model: TransformerConfig) -> Params:
 
 def _find(name: str) -> Path:
     """Return the file of that path, name, or content."""
-    shelf = shop_root() / "experiments" / "warm_starts"
-    for path in (Path(name), shelf / name, shelf / f"{name}.npz", shop_root() / name):
+    shelf = checkout_root() / "experiments" / "warm_starts"
+    for path in (Path(name), shelf / name, shelf / f"{name}.npz", checkout_root() / name):
         if len(path.name) < LONGEST_NAME and path.is_file():
             return path.resolve()
     kept = sorted(shelf.glob("*.npz"))

@@ -1,7 +1,7 @@
 """The result cache: runs on disk by content hash, written atomically, each by one process at a time.
 
 A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` and `store/KEY.json`, which is
-written last and marks a finished run. From `unfinished/KEY.npz` a run goes on that was stopped; it may
+written last and marks a finished run. A stopped run resumes from `unfinished/KEY.npz`; it may
 be deleted at any time. The tables beside `store/` are the last sweep's view; see `tables.py`.
 """
 

@@ -1,4 +1,4 @@
-"""What is measured at every step; what is too dear for that is in `diagnostics.py`."""
+"""Metrics of every step; `diagnostics.py` has those that are too expensive for that."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -26,7 +26,7 @@ STEP_METRICS = (
     "rms_log_rho_by_pi_train",
 )
 
-# The other numbers of a step, and what they are.
+# The other numbers of a step and their descriptions.
 STEP_NUMBERS: dict[str, str] = {
     "reward": "Mean reward of the rollout, hence of the sampler's policy.",
     "response_length": "Mean number of tokens of a response, the end token included.",

@@ -116,7 +116,7 @@ def test_a_figure_refuses_the_results_of_another_experiment(tmp_path):
 
 def test_figures_names_the_smoke_run_that_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("simlab.core.paths.shop_root", lambda: tmp_path)
+    monkeypatch.setattr("simlab.core.paths.checkout_root", lambda: tmp_path)
     folder = tmp_path / "runs" / "formats-smoke"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
@@ -73,7 +73,7 @@ def test_watching_nothing_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted((shop_root() / "examples").glob("*.toml")), ids=lambda path: path.stem
+    "path", sorted((checkout_root() / "examples").glob("*.toml")), ids=lambda path: path.stem
 )
 def test_examples_can_be_planned(path):
     described = read_file(path)

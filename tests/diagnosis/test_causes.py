@@ -44,7 +44,7 @@ IDS = {
 
 
 @pytest.fixture(scope="module")
-def honest():
+def faultless():
     return generate_log("no_fault", 0, 5, noise=0.05, sequences=128)
 
 
@@ -60,8 +60,8 @@ def test_catalog_has_every_cause():
     assert all(sign in WORDS and sign in names for cause in CAUSES.values() for sign in cause.signs)
 
 
-def test_causes_are_probabilities_best_first(honest):
-    causes, _ = rank_causes(honest)
+def test_causes_are_probabilities_best_first(faultless):
+    causes, _ = rank_causes(faultless)
     probabilities = [cause.probability for cause in causes]
     assert {cause.cause for cause in causes} == IDS
     assert probabilities == sorted(probabilities, reverse=True)
@@ -90,32 +90,32 @@ def _shifted(log):
         ("frozen_old", lambda log: replace(log, logp=log.logp_train, update=np.ones_like(log.step))),
     ],
 )
-def test_exact_faults_are_named(honest, cause, change):
-    assert _best(change(honest)) == cause
+def test_exact_faults_are_named(faultless, cause, change):
+    assert _best(change(faultless)) == cause
 
 
-def test_log_with_few_tokens_is_unknown(honest):
-    causes, signatures = rank_causes(honest.select_sequences(np.arange(128) < 2))
+def test_log_with_few_tokens_is_unknown(faultless):
+    causes, signatures = rank_causes(faultless.select_sequences(np.arange(128) < 2))
     assert (causes[0].cause, causes[0].probability, signatures) == ("unknown", 1.0, {})
 
 
-def test_log_unlike_all_others_is_unknown(honest):
+def test_log_unlike_all_others_is_unknown(faultless):
     rng = np.random.default_rng(0)
-    noise = -rng.exponential(1.0, len(honest.logp_train)).astype(np.float32)
-    strange = replace(honest, logp_train=noise[::-1].copy(), logp_infer=noise, logp=None)
+    noise = -rng.exponential(1.0, len(faultless.logp_train)).astype(np.float32)
+    strange = replace(faultless, logp_train=noise[::-1].copy(), logp_infer=noise, logp=None)
     assert _best(strange) == "unknown"
 
 
-def test_signatures_ignore_order_of_columns_that_are_missing(honest):
-    bare = replace(honest, ids=None, logp=None, version=None, experts_train=None, group=None)
-    with_all, without = measure_signatures(honest), measure_signatures(bare)
+def test_signatures_ignore_order_of_columns_that_are_missing(faultless):
+    bare = replace(faultless, ids=None, logp=None, version=None, experts_train=None, group=None)
+    with_all, without = measure_signatures(faultless), measure_signatures(bare)
     assert with_all.keys() == without.keys()
     assert without["level"] == with_all["level"]
     assert np.isnan(without["id_offset"])
 
 
-def test_evidence_shows_percentages(honest):
-    line = describe_signs(("outliers",), measure_signatures(honest))[0]
+def test_evidence_shows_percentages(faultless):
+    line = describe_signs(("outliers",), measure_signatures(faultless))[0]
     assert line.count("%") == 3
 
 

@@ -234,9 +234,9 @@ def test_curve_reader_survives_any_text(text, name):
 
 
 def test_comparison_names_what_changed(tmp_path):
-    honest = generate_log("no_fault", 0, 0, noise=0.05)
-    paths = [write_log(log, tmp_path / f"{n}.parquet") for n, log in enumerate((honest, honest))]
-    cold = replace(honest, logp_infer=np.minimum(honest.logp_infer / 0.5, 0))
+    faultless = generate_log("no_fault", 0, 0, noise=0.05)
+    paths = [write_log(log, tmp_path / f"{n}.parquet") for n, log in enumerate((faultless, faultless))]
+    cold = replace(faultless, logp_infer=np.minimum(faultless.logp_infer / 0.5, 0))
     paths.append(write_log(cold, tmp_path / "2.parquet"))
 
     def compared(first, second):

@@ -122,7 +122,7 @@ def moved(params, steps):
 def test_diagnosis_tells_vllm_faults_apart(params, trainer):
     with Processed(interpreter("vllm")) as engine:
         engine.sync_weights(CONFIG, params)
-        honest = diagnose_log(_log(engine, trainer, [params] * 4)).answers
+        faultless = diagnose_log(_log(engine, trainer, [params] * 4)).answers
         hot = diagnose_log(_log(engine, trainer, [params] * 2, temperature=0.7)).answers
         engine.top_p = 0.8
         cut = diagnose_log(_log(engine, trainer, [params] * 2)).answers
@@ -132,7 +132,7 @@ def test_diagnosis_tells_vllm_faults_apart(params, trainer):
     stale = diagnose_log(replace(stuck, version=np.zeros_like(stuck.step))).answers
     stuck = diagnose_log(stuck).answers
     for name, found in {
-        "no_fault": honest,
+        "no_fault": faultless,
         "T = 0.7": hot,
         "top-p 0.8": cut,
         "stale": stale,
@@ -140,9 +140,9 @@ def test_diagnosis_tells_vllm_faults_apart(params, trainer):
     }.items():
         _print_answers(name, found)
     assert not any(
-        answer.has_fault for name, answer in honest.items() if name in ("weight_sync", "processing")
+        answer.has_fault for name, answer in faultless.items() if name in ("weight_sync", "processing")
     )
-    assert honest["weight_sync"].verdict.startswith("number formats")
+    assert faultless["weight_sync"].verdict.startswith("number formats")
     measured = float(hot["processing"].verdict.split("about ")[1].split(" ")[0])
     assert abs(measured - 0.7) < 0.05, hot["processing"]
     assert "top-p" in cut["processing"].verdict
@@ -151,5 +151,5 @@ def test_diagnosis_tells_vllm_faults_apart(params, trainer):
     # Without versions the policies of a stuck engine look stale as well: named first, below one half.
     assert "broken weight sync" in stuck["weight_sync"].verdict
     assert not stuck["weight_sync"].verdict.startswith("another cause")
-    for found in (honest, stale, stuck):
+    for found in (faultless, stale, stuck):
         assert not found["processing"].has_fault

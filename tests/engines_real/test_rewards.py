@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simlab.checkpoints.param_tree import shapes_of
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
 from simlab.models import MODELS
 from simlab.objectives import named
@@ -108,7 +108,7 @@ def test_a_policy_of_the_lab_learns_from_reasoning_gym():
         group_size=8,
         minibatches=1,
     )
-    weights = shop_root() / "experiments" / "warm_starts" / "add-tiny-dense-0.npz"
+    weights = checkout_root() / "experiments" / "warm_starts" / "add-tiny-dense-0.npz"
     state = initial_state(recipe, load_tree(weights, shapes_of(recipe.model)), jax.random.key(0))
     trajectory, _ = real_rollout(JaxEngine("f32"), recipe, state)
     own = TASKS["add"]().check(np.concatenate([trajectory.prompts, trajectory.responses], axis=1))

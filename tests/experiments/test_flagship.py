@@ -12,7 +12,7 @@ import pytest
 
 from experiments import regimes
 from experiments.studies import flagship
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.engines.catalog import find_pair
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
@@ -27,7 +27,7 @@ TINY = TransformerConfig(
 
 
 def test_the_demo_is_the_regime_of_the_other_experiments():
-    base = read_file(shop_root() / "examples" / "flagship.toml").base
+    base = read_file(checkout_root() / "examples" / "flagship.toml").base
     own = {name: base[name] for name in ("warm_start", "steps")}
     assert own["warm_start"] in regimes.WARM_STARTS
     same = {"objective": "grpo"}

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from simlab.metrics import METRICS
 from simlab.objectives import TokenBatch
 
-# Every batch of this room's tests has this shape, so that the program is compiled once.
+# Every batch in the tests of this package has this shape, so that the program is compiled once.
 SHAPE = (4, 5)
 
 

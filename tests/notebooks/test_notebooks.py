@@ -25,11 +25,11 @@ def _imports(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_imports_only_what_the_wheel_ships(path):
-    opened = re.search(r"^open_shop\(\)", path.read_text(), re.MULTILINE)
+    opened = re.search(r"^add_checkout_to_path\(\)", path.read_text(), re.MULTILINE)
     opened_at = path.read_text()[: opened.start()].count("\n") + 1 if opened else float("inf")
     for line, package, is_guarded in _imports(path):
         assert package not in CHECKOUT_ONLY or is_guarded, f"line {line} imports {package}"
-        assert package not in BUNDLED or line > opened_at, f"line {line}: open_shop() must come first"
+        assert package not in BUNDLED or line > opened_at, f"line {line}: first add_checkout_to_path()"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -28,7 +28,7 @@ def rows():
 
 @pytest.fixture
 def shop(monkeypatch, tmp_path):
-    """Puts experiments with given findings into the shop; returns the folder of their results."""
+    """Replace the experiments by some with the given evidence; return the folder of their results."""
 
     def fill(**findings):
         found = {}

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from experiments.measurements.softmax import real
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.core.streams import stream
 from simlab.engines import ENGINES, Engine
 from simlab.models.config import MODELS, TransformerConfig
@@ -82,7 +82,7 @@ def _score(
 def _parameters(model: str, seed: int, steps: int) -> tuple[Params, str]:
     """Load a warm start, or make one in `steps` updates where there is none."""
     name, config = f"add-{model}-{seed}.npz", MODELS[model]
-    path = shop_root() / "experiments" / "warm_starts" / name
+    path = checkout_root() / "experiments" / "warm_starts" / name
     if path.is_file():
         return load_tree(path, init_params(jax.random.key(0), config)), name
     train = jax.jit(warm_start, static_argnums=(0, 1))

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.paths import shop_root
+from simlab.core.paths import checkout_root
 from simlab.engines import matmul
 from simlab.engines.tensor_core import TENSOR_CORES
 
-FILE = shop_root() / "tests" / "engines" / "goldens" / "tensor_cores.npz"
+FILE = checkout_root() / "tests" / "engines" / "goldens" / "tensor_cores.npz"
 
 
 def compare() -> list[dict]:
