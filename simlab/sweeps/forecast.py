@@ -25,6 +25,8 @@ COMPILE_SECONDS = 40.0
 SECONDS_PER_COST = 6e-10
 # A kept program is traced or read again in about this part of the time that it took to compile.
 LOAD_FRACTION = 0.3
+NEAR = 4.0
+"""Largest ratio of the costs of two programs whose timings predict each other."""
 START_SECONDS = 5.0
 """Seconds until a worker process has imported JAX."""
 
@@ -62,12 +64,18 @@ def timing_of(group: CompileGroup, width: int) -> Timing:
     if known:
         return {"compile": known.get("load", LOAD_FRACTION * known["compile"]), "step": known["step"]}
     others = [_read(path) for path in _folder().glob(f"*-{width}.json")] if programs_folder() else []
-    costs = [timing["step"] / timing["cost"] for timing in others if timing]
-    compiling = [timing["compile"] for timing in others if timing]
+    near = [timing for timing in others if timing and is_near(timing["cost"], group.cost)]
+    costs = [timing["step"] / timing["cost"] for timing in near]
+    compiling = [timing["compile"] for timing in near]
     return {
         "compile": statistics.median(compiling) if compiling else COMPILE_SECONDS,
         "step": group.cost * (statistics.median(costs) if costs else SECONDS_PER_COST * width / 4),
     }
+
+
+def is_near(cost: float, other: float) -> bool:
+    """Return whether timings of one cost predict those of another; a step of a small model is overhead."""
+    return max(cost, other) <= NEAR * min(cost, other)
 
 
 class Stopwatch:

@@ -82,6 +82,9 @@ def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
     timing = forecast.timing_of(other, 4)
     assert timing["compile"] == pytest.approx(50.0)
     assert timing["step"] == pytest.approx(3.0 * other.cost / group.cost)
+    # A step of much more or less work says nothing: small ones are mostly overhead.
+    far = plan_of({"prompts": [64]}).groups[0]
+    assert forecast.timing_of(far, 4)["step"] == pytest.approx(far.cost * forecast.SECONDS_PER_COST)
 
 
 def test_errors_name_the_point():
