@@ -23,7 +23,7 @@ ROLLOUTS = 4
 TRAINING: dict[str, Any] = {
     "steps": 4000,
     "batch": 16,
-    "mistakes": 0.02,
+    "demo_error_rate": 0.02,
     "optimizer": {"learning_rate": 8e-3},
 }
 """Half of the seeds learn nothing at this rate, nine of ten with an MoE. At a quarter of it most learn, but

@@ -62,7 +62,7 @@ def _results(rewards, rms=None, steps=STEPS):
             rows.append(
                 pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
             )
-    runs = pd.DataFrame(runs).assign(status="finished", steps_made=steps)
+    runs = pd.DataFrame(runs).assign(status="finished", steps_completed=steps)
     return m.Tables({"runs": runs, "chunks": summarize_chunks(pd.concat(rows))})
 
 
