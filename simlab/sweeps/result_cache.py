@@ -169,7 +169,7 @@ def _whole(path: Path) -> Iterator[Path]:
 
 
 VIEW = "0" * 15
-SECONDS = "seconds.jsonl"
+SECONDS = ".seconds.jsonl"
 TABLES = ("steps", "vectors")
 
 

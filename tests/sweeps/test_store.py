@@ -59,7 +59,7 @@ def test_computing_seconds_count_all_sweeps_and_skip_a_cut_line(tmp_path):
     store.runs.mkdir()
     store.add_seconds(KEYS[:2], 6.0)
     store.add_seconds(KEYS[2:], 5.0)
-    with open(store.runs / "seconds.jsonl", "a") as file:
+    with open(store.runs / ".seconds.jsonl", "a") as file:
         file.write('{"runs": [')
     assert store.computing_seconds([KEYS[0], *KEYS[2:]]) == 8.0
 
