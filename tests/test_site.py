@@ -93,6 +93,9 @@ def test_notebook_page_shows_outputs_without_terminal_codes(tmp_path):
     assert "![Output of the cell above](nb-1-1.png)" in text
     assert (tmp_path / "nb-1-1.png").read_bytes() == b"hi"
     assert "<Figure>" not in text
+    assert "colab" not in text
+    shared = page(nbformat.v4.new_notebook(cells=cells), "nb", tmp_path, "full", "lab/simlab")
+    assert "https://colab.research.google.com/github/lab/simlab/blob/gh-pages/notebooks/nb.ipynb" in shared
 
 
 def test_navigation_names_every_page_of_docs():

@@ -36,8 +36,8 @@ EXTRA = {
 FORMULA = re.compile(r"(?<![\\$`\w])\$(?! )([^$`\n]+?)(?<! )\$(?![\w$])")
 
 
-def assemble(mode: str) -> None:
-    """Write all sources of the site."""
+def assemble(mode: str, repository: str = "") -> None:
+    """Write all sources of the site; see `notebook_pages` for the arguments."""
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     pages = {path: path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
@@ -47,7 +47,7 @@ def assemble(mode: str) -> None:
     places = pages | pictures | scripts | {ROOT / "notebooks": "notebooks/index.md"}
     for path, place in (pictures | scripts).items():
         _write(place, path.read_bytes())
-    notebook_pages(ROOT / "notebooks", SOURCES / "notebooks", mode)
+    notebook_pages(ROOT / "notebooks", SOURCES / "notebooks", mode, repository)
     for folder, made in (("claims", claim_pages(write_board())), ("reference", reference_pages())):
         for name, text in made.items():
             _write(f"{folder}/{name}", text.encode())
@@ -95,7 +95,9 @@ def main() -> None:
     """Assemble, build and check the site."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--notebooks", choices=("full", "smoke", "none"), default="smoke")
-    assemble(parser.parse_args().notebooks)
+    parser.add_argument("--repository", default="", help="OWNER/NAME on GitHub, for buttons to Colab")
+    chosen = parser.parse_args()
+    assemble(chosen.notebooks, chosen.repository)
     config = BUILD / "zensical.toml"
     config.write_text(configuration(), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(config)]
