@@ -13,9 +13,9 @@
 # %% [markdown]
 # # A first sweep
 #
-# Reinforcement learning uses two engines: one samples, one computes gradients. Here a small policy learns to
-# sort digits. Its inference engine computes in FP8. The grid has two engines, two objectives (with and without
-# an IS correction) and two seeds: eight runs, one call.
+# Reinforcement learning uses two engines: one samples, one computes gradients. Here a small policy learns
+# to sort digits. Its inference engine computes in FP8. The grid has two engines, two objectives (with and
+# without an IS correction) and two seeds: eight runs, one call.
 
 # %%
 import os
@@ -51,8 +51,8 @@ except ValueError as error:
 # %% [markdown]
 # ## The grid, and what it costs
 #
-# All engines below have one static signature, and so do the objectives. One compiled function therefore serves
-# all runs. The planner prints this, and the expected time, before the sweep starts.
+# All engines below have one static signature, and so do the objectives. One compiled function therefore
+# serves all runs. The planner prints this, and the expected time, before the sweep starts.
 
 # %%
 over = {

@@ -75,8 +75,8 @@ plt.show()
 # %% [markdown]
 # ## 2. The objective that training optimizes
 #
-# *hacking* Eq. 10 writes the change of the objective as the sum over tokens of Cov(X_t, 1/rho_t). But complete
-# sequences are sampled, so all pairs (t, s) contribute. The printed sum is 1/T of the exact value.
+# *hacking* Eq. 10 writes the change of the objective as the sum over tokens of Cov(X_t, 1/rho_t). But
+# complete sequences are sampled, so all pairs (t, s) contribute. The printed sum is 1/T of the exact value.
 
 # %%
 from simlab.theory.hacking import objective_gap
@@ -143,9 +143,9 @@ axis.legend(fontsize=7)
 plt.show()
 
 # %% [markdown]
-# `grpo` cancels for ratios from 0.8 to 1.2 and not outside; `grpo_fix` cancels everywhere; `gspo` nowhere. The
-# stop-gradient alone (`dfpo_none`) does not change this; the transforms of DFPO restore cancellation. With
-# *unequal lengths* they do not, because each sample is divided by its own length after balancing:
+# `grpo` cancels for ratios from 0.8 to 1.2 and not outside; `grpo_fix` cancels everywhere; `gspo` nowhere.
+# The stop-gradient alone (`dfpo_none`) does not change this; the transforms of DFPO restore cancellation.
+# With *unequal lengths* they do not, because each sample is divided by its own length after balancing:
 
 # %%
 from simlab.theory.cancellation import length_counterexample

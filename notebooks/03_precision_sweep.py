@@ -93,5 +93,5 @@ for rounding in ("nearest_even", "toward_zero"):
 
 # %% [markdown]
 # Complete engines are swept in the same way: `over={"engines": ["f32/bf16", "f32/fp8-e4m3", ...]}`. Engines
-# with different static signatures (another accumulator, another granularity of scaling) need separate compiled
-# functions; the planner counts them.
+# with different static signatures (another accumulator, another granularity of scaling) need separate
+# compiled functions; the planner counts them.

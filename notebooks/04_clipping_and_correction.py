@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Clipping and correction
 #
-# Two ratios appear in one loss. The PPO ratio $r = \pi_\theta / \pi_{\theta_{old}}$ measures how far the policy
-# moved since the rollout, both in the training engine. A *clip* bounds it. The IS ratio
-# $\rho = \pi_{train} / \pi_{infer}$ measures how much the two engines differ at the same weights. A *correction*
+# Two ratios appear in one loss. The PPO ratio $r = \pi_\theta / \pi_{\theta_{old}}$ measures how far the
+# policy moved since the rollout, both in the training engine. A *clip* bounds it. The IS ratio $\rho =
+# \pi_{train} / \pi_{infer}$ measures how much the two engines differ at the same weights. A *correction*
 # weights tokens by it. The two are easily confused and change the gradient in different ways.
 #
 # The contribution of a token to the gradient is one number, its token coefficient: the derivative of the
@@ -59,10 +59,10 @@ def coefficients(objective, log_r=0.0, log_rho=0.0, **numbers):
 # %% [markdown]
 # ## What a clip does
 #
-# GRPO stops a token only if its ratio moved far *in the direction of its advantage*: a more probable token of a
-# correct answer, a less probable token of a wrong answer. A token that moved the other way keeps its weight,
-# however large. The coefficients of a token that both answers share then no longer cancel. The sign-free clip
-# (*cancel* Eq. 80) stops both.
+# GRPO stops a token only if its ratio moved far *in the direction of its advantage*: a more probable token
+# of a correct answer, a less probable token of a wrong answer. A token that moved the other way keeps its
+# weight, however large. The coefficients of a token that both answers share then no longer cancel. The
+# sign-free clip (*cancel* Eq. 80) stops both.
 
 # %%
 log_r = np.linspace(-0.7, 0.7, TOKENS)

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Autopsy of a collapse
 #
-# A policy is trained by reinforcement learning; its inference engine rounds to coarse FP8. Reward rises, stays
-# level, and falls. Three questions: which metric changed first, which tokens are affected, and which rounding
-# site is the cause?
+# A policy is trained by reinforcement learning; its inference engine rounds to coarse FP8. Reward rises,
+# stays level, and falls. Three questions: which metric changed first, which tokens are affected, and which
+# rounding site is the cause?
 
 # %%
 import os
@@ -33,8 +33,9 @@ SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
 # %% [markdown]
 # ## The run
 #
-# The runs of the flagship are shipped with the package. We take the run without correction whose reward fell
-# most, and its control: the run whose inference engine computes in BF16, with the same initial policy and seed.
+# The runs of the flagship are shipped with the package. We take the run without correction whose reward
+# fell most, and its control: the run whose inference engine computes in BF16, with the same initial policy
+# and seed.
 
 # %%
 results = Results(committed_results("flagship"))
@@ -59,8 +60,8 @@ plt.show()
 #
 # ## Which metric changed first
 #
-# A change point is the step that best splits a curve into two levels. The p-value is the probability of such a
-# split in a curve without a change. Curves that span decades are analyzed on a logarithmic scale.
+# A change point is the step that best splits a curve into two levels. The p-value is the probability of
+# such a split in a curve without a change. Curves that span decades are analyzed on a logarithmic scale.
 
 
 # %%

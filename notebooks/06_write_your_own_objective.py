@@ -17,9 +17,9 @@
 #
 # $$A \times u(r, A) \times \text{correction}(\rho) \times \text{distortion}$$
 #
-# summed or averaged over the tokens that no mask dropped. $r = \pi_\theta / \pi_{\theta_{old}}$ is the PPO ratio,
-# $\rho = \pi_{train} / \pi_{infer}$ the IS ratio. The gradient depends on the objective only through its
-# derivative with respect to the log-probabilities, one number per token: the *token coefficient*.
+# summed or averaged over the tokens that no mask dropped. $r = \pi_\theta / \pi_{\theta_{old}}$ is the PPO
+# ratio, $\rho = \pi_{train} / \pi_{infer}$ the IS ratio. The gradient depends on the objective only through
+# its derivative with respect to the log-probabilities, one number per token: the *token coefficient*.
 
 # %%
 import os

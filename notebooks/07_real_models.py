@@ -14,8 +14,8 @@
 # # Real models
 #
 # A policy of the lab is a Qwen3-MoE checkpoint that vLLM serves. Here we train a small one and save it. One
-# engine samples and another scores. Then we find the emulated engine that best predicts the measured mismatch.
-# With `SIMLAB_SMOKE=1` both engines are the lab's own. Otherwise build two environments once:
+# engine samples and another scores. Then we find the emulated engine that best predicts the measured
+# mismatch. With `SIMLAB_SMOKE=1` both engines are the lab's own. Otherwise build two environments once:
 #
 #     python scripts/make_env.py hf
 #     python scripts/make_env.py vllm
@@ -48,8 +48,9 @@ SAMPLER, SCORER = ("bf16", "f32") if SMOKE else ("vllm:bfloat16", "transformers:
 # %% [markdown]
 # ## Train and save
 #
-# vLLM on a CPU needs heads of width 32 and experts whose widths are multiples of 32; this is the smallest such
-# model. On the command line: `simlab warm-start add tiny-moe --steps 600 --out policy.npz`, `simlab checkpoint save`.
+# vLLM on a CPU needs heads of width 32 and experts whose widths are multiples of 32; this is the smallest
+# such model. On the command line: `simlab warm-start add tiny-moe --steps 600 --out policy.npz`, `simlab
+# checkpoint save`.
 
 # %%
 task = TASKS["add"]()
@@ -60,7 +61,8 @@ checkpoint = save_checkpoint(OUT / "policy", config, params)
 sorted(path.name for path in checkpoint.iterdir())
 
 # %% [markdown]
-# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, tokenizer included.
+# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, tokenizer
+# included.
 
 # %%
 config, params = load_checkpoint(checkpoint)
@@ -96,10 +98,9 @@ results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
 #
 # ## Calibrate
 #
-# Which engine of the catalog gives the same distribution of log rho in every bin of probability? Distance 0 is
-# a perfect prediction; distance 1 is as bad as predicting no mismatch. On the command line, with the figure
-# below:
-# `simlab calibrate runs/real_models/probe runs/real_models/policy --sampler vllm:bfloat16
+# Which engine of the catalog gives the same distribution of log rho in every bin of probability? Distance 0
+# is a perfect prediction; distance 1 is as bad as predicting no mismatch. On the command line, with the
+# figure below: `simlab calibrate runs/real_models/probe runs/real_models/policy --sampler vllm:bfloat16
 # --scorer transformers:float32 --engine vllm-bf16 --engine bf16 --out runs/calibration`.
 
 # %%
@@ -128,5 +129,5 @@ axes.set(xlabel="measured log rho", ylabel=f"predicted by {fits[0].emulation}")
 plt.show()
 
 # %% [markdown]
-# A poor fit is also a result: its note names what the emulation does not model. `simlab run real_pairs` repeats
-# this for vLLM in five formats (among them W8A8), for llama.cpp, and for a pretrained model.
+# A poor fit is also a result: its note names what the emulation does not model. `simlab run real_pairs`
+# repeats this for vLLM in five formats (among them W8A8), for llama.cpp, and for a pretrained model.

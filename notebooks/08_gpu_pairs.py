@@ -107,9 +107,9 @@ for gpu in sorted(gpus, key=lambda gpu: np.abs(scores[gpu] - received).mean()):
 # %% [markdown]
 # ## Format or accumulator?
 #
-# A BF16 trainer and an FP8 rollout on an H100 differ in format and in accumulator. How much mismatch does each
-# cause? We exchange them in both orders and average the changes: the exact Shapley values, which sum to the
-# total.
+# A BF16 trainer and an FP8 rollout on an H100 differ in format and in accumulator. How much mismatch does
+# each cause? We exchange them in both orders and average the changes: the exact Shapley values, which sum
+# to the total.
 
 # %%
 names = ("format", "accumulator")
@@ -124,9 +124,9 @@ print("left over:", value[frozenset(names)] - sum(shares.values()))
 # %% [markdown]
 # ## How many bits are enough?
 #
-# The bits of the accumulator are data, so one compiled function sweeps them. With fewer bits than the hardware
-# has, the accumulator dominates the error. With more bits, the error of the format hides that of the
-# accumulator.
+# The bits of the accumulator are data, so one compiled function sweeps them. With fewer bits than the
+# hardware has, the accumulator dominates the error. With more bits, the error of the format hides that of
+# the accumulator.
 
 # %%
 bits = [5, 13, 25] if SMOKE else [5, 6, 7, 8, 9, 11, 13, 16, 20, 25]
