@@ -68,8 +68,8 @@ def describe_setting(results: Results, experiment: str, arms: Sequence[str] | No
         return ""
     policies, seeds = runs.groupby("arm")["initial_policy"].nunique(), runs["seed"].nunique()
     n = f"n = {_range(policies)} initial policies" + (f" x {seeds} seeds" if seeds > 1 else "")
-    task = f"Task {_listed(runs['task'])}, {_listed(runs['model'])}, {_listed(runs['steps'])} steps"
-    return f"{task}; noise: {_listed(_noise(runs), ' / ')}; {n}"
+    task = f"Task {_join(runs['task'])}, {_join(runs['model'])}, {_join(runs['steps'])} steps"
+    return f"{task}; noise: {_join(_noise(runs), ' / ')}; {n}"
 
 
 def _noise(runs: Any) -> Any:
@@ -85,7 +85,7 @@ def _noise(runs: Any) -> Any:
     return sorted(words, key=lambda word: -words.count(word))
 
 
-def _listed(values: Any, between: str = ", ") -> str:
+def _join(values: Any, between: str = ", ") -> str:
     names = list(dict.fromkeys(map(str, values)))
     return between.join(names) if len(names) <= LONGEST_LIST else f"{len(names)} levels"
 

@@ -33,6 +33,7 @@ EXTRA = {
     "experiments/LOG.md": "log.md",
 }
 """Pages from files outside docs/."""
+LIST = re.compile(r"^((?![ ]*(?:[-*|>#]|\d+\.) )(?! ).*\S.*)\n(?=(?:- |1\. ))", re.MULTILINE)
 FORMULA = re.compile(r"(?<![\\$`\w])\$(?! )([^$`\n]+?)(?<! )\$(?![\w$])")
 
 
@@ -54,7 +55,8 @@ def assemble(mode: str, repository: str = "") -> None:
     for path, place in pages.items():
         _write(place, rewrite_links(path.read_text(encoding="utf-8"), path, place, places).encode())
     for path in SOURCES.rglob("*.md"):
-        path.write_text(outside_code(path.read_text(encoding="utf-8"), with_formulas), encoding="utf-8")
+        text = outside_code(path.read_text(encoding="utf-8"), with_formulas)
+        path.write_text(outside_code(text, with_spaced_lists), encoding="utf-8")
 
 
 def write_board() -> Board:
@@ -68,6 +70,11 @@ def with_formulas(text: str) -> str:
     return FORMULA.sub(lambda found: convert(found[1]), text)
 
 
+def with_spaced_lists(text: str) -> str:
+    """Return Markdown with a blank line before each list: without one the site shows it as running text."""
+    return LIST.sub(r"\1\n\n", text)
+
+
 def _write(place: str, content: bytes) -> None:
     path = SOURCES / place
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +84,9 @@ def _write(place: str, content: bytes) -> None:
 def configuration() -> str:
     """Return zensical.toml: docs/site.toml with folders and the list of claims and symptoms filled in."""
     text = (ROOT / "docs" / "site.toml").read_text(encoding="utf-8")
+    claims = [path.name for path in (SOURCES / "claims").glob("*.md") if path.stem != "index"]
     found = {
-        "claims": sorted(path.name for path in (SOURCES / "claims").glob("*.md") if path.stem != "index"),
+        "claims": sorted(claims, key=lambda name: (re.sub(r"\d+", "", name), int(re.sub(r"\D", "", name)))),
         "notebooks": sorted(path.name for path in (SOURCES / "notebooks").glob("[0-9]*.md")),
         "reference": sorted(path.name for path in (SOURCES / "reference").glob("simlab*.md")),
         "symptoms": sorted(path.name for path in (SOURCES / "symptoms").glob("*.md")),
