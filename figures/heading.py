@@ -28,10 +28,10 @@ SETTINGS = {
     "flagship": "Task {sweep[common][task][name]}, {sweep[common][model][name]}; "
     "FP8 range, 2 mantissa bits, truncated at every site; n = 8 initial policies x {n} seeds",
     "flagship_sweep": "Task add, tiny-llama; FP8 range, 2 mantissa bits, truncated; n = {n} seeds",
-    "adder_drift": "Task {base[task][name]}, {base[model][num_hidden_layers]}-layer {base[model][name]}, "
+    "accumulator_drift": "Task {base[task][name]}, {base[model][num_hidden_layers]}-layer {base[model][name]}, "
     "{base[steps]} on-policy steps; noise: engines in the legend; n = {n} initial policies",
     "length_growth": "Task {task}, {steps} steps, engines {engines}: no mismatch; n = {n} seeds",
-    "which_card": "SmolLM2-135M and policies trained on add ({steps} steps); no injected noise; "
+    "gpu_pairs": "SmolLM2-135M and policies trained on add ({steps} steps); no injected noise; "
     "{prompts} prompts, {positions} positions; n = {n} seeds",
     "attribution_ladder": "Task add, engines {engines}; "
     "n = {prompts} prompts x {samples} samples, one initial policy per model",

@@ -44,7 +44,7 @@ FORMULAS: dict[str, dict[str, str]] = {
         "grpo_fix": r"\mathrm{clip}(r, 1 - \epsilon, 1 + \epsilon) A",
         "luspo": r"\min(s A, \, \mathrm{clip}(s, 1 - \epsilon_l, 1 + \epsilon_h) A), \quad " + SEQUENCE,
     },
-    "SUFFIXES": {
+    "OBJECTIVE_MODIFIERS": {
         "tis": r"w = \min(\rho, C)",
         "mis": r"w = \rho \, [\rho \le C]",
         "seq_tis": r"w = \min\left(\prod_t \rho_t, C\right)",
