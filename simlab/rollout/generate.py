@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxtyping import Int
 
 from simlab.core.arrays import AnyArray
-from simlab.core.streams import stream
+from simlab.core.streams import draw_array, stream
 from simlab.engines import Engine, softmax
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeated
@@ -45,8 +45,7 @@ def generate(
     caches = empty_cache(config, count, prompt_length + length)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, count, group_size)
-    # Random numbers of a flat shape have the same bits and compile in half the time.
-    uniforms = jax.random.uniform(stream(key, "tokens"), (length * count * group_size,)).reshape(length, -1)
+    uniforms = draw_array(jax.random.uniform, stream(key, "tokens"), (length, count * group_size))
 
     def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
         noise_key = jax.random.fold_in(stream(key, "logit noise"), position)

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, UInt32
 from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import SEED
+from simlab.core.streams import draw_array
 
 KINDS = ("fresh", "fixed")
 DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
@@ -51,8 +52,7 @@ def perturbed(
     if noise is None:
         return logits
     if noise.kind == "fresh":
-        # Of a flat shape: the same bits, but faster to compile.
-        normal = jax.random.normal(key, (logits.size,), jnp.float32).reshape(logits.shape)
+        normal = draw_array(jax.random.normal, key, logits.shape, jnp.float32)
     else:
         first = jax.random.key(noise.seed)
         normal = jax.vmap(
