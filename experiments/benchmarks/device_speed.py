@@ -29,9 +29,8 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe
-from simlab.training.step import rollout, score
+from simlab.training.step import learn, rollout, score
 
 STAGES = ("rollout", "score", "updates", "step")
 STEPS = 10
@@ -93,17 +92,19 @@ def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[s
     options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()
     compiled = partial(jax.jit, compiler_options=options)
     sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
-    step = compiled(jax.vmap(partial(scan_steps, steps=STEPS)), donate_argnums=1)
+    update = compiled(jax.vmap(learn), donate_argnums=1)
     trajectory = jax.block_until_ready(sample(recipe, state))
     jax.block_until_ready(read(recipe, state.params, trajectory))
-    step = step.lower(recipe, state).compile()
+    update = update.lower(recipe, state, trajectory).compile()
     spent = time.perf_counter() - start
     params = jax.tree.map(jnp.copy, state.params)  # the step donates the state
     second = jax.tree.map(jnp.copy, state)
     kept = [state]
 
     def step_on() -> None:
-        state, _ = step(recipe, kept.pop())
+        state = kept.pop()
+        for _ in range(STEPS):
+            state, _ = update(recipe, state, sample(recipe, state))
         kept.append(jax.block_until_ready(state))
 
     budget = 0.01 if smoke else 1.0

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import COUNT, HUGE, Range
-from simlab.engines.engine import EnginePair
+from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
@@ -87,6 +87,22 @@ class Recipe:
             raise ValueError(f"{estimator} in the objective; set gamma and lam of the critic instead")
         if isinstance(estimator, Gae) != (self.critic is not None) and estimator is not None:
             raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
+
+
+@pytree(kw_only=True)
+class SamplingRecipe:
+    """What a rollout reads of a recipe; runs whose recipes differ elsewhere share its compiled function.
+
+    `vocabulary`: whether the trajectory has the log-probabilities of all tokens.
+    """
+
+    engine: Engine
+    sampling: SamplingParams
+    task: Task = static()
+    model: TransformerConfig = static()
+    prompts_per_step: int = static()
+    group_size: int = static()
+    vocabulary: bool = static()
 
 
 @pytree
