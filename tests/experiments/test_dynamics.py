@@ -34,7 +34,9 @@ from experiments.studies.runs import (
     pool_bins,
     run_specs,
     summarize_chunks,
+    with_provenance,
 )  # fmt: skip
+from simlab.core.manifest import processor_family
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
@@ -271,3 +273,11 @@ def test_attributes_of_the_stored_runs_are_those_of_the_arms():
     for name, row in runs.iterrows():
         attributes = ARMS[str(name)].attributes(BASE)
         assert {key: row[key] for key in attributes} == attributes
+
+
+def test_runs_record_processor_family_and_policy():
+    runs = pd.DataFrame({"run": ["a", "b"]})
+    stored = pd.DataFrame({"run": ["b", "a"], "warm_start": ["sha256:12", None]})
+    described = with_provenance(runs, stored)
+    assert described["policy_sha256"].tolist() == ["", "12"]
+    assert set(described["processor_family"]) == {processor_family()}
