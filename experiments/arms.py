@@ -25,6 +25,7 @@ FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
+DPPO = "DPPO"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 
 
@@ -223,6 +224,7 @@ CHAIN_ARMS = {
     CISPO: Arm(_objective("cispo")),
     GSPO: Arm(_objective("gspo", **CHAIN_CLIP)),
     GSPO_TIS: Arm(_objective("gspo+tis", **CHAIN_CLIP)),
+    DPPO: Arm(_objective("dppo_tv")),
     # hacking
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),

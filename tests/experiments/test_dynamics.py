@@ -11,7 +11,7 @@ from experiments.arms import (
     ARMS,
     BF16,
     CHAIN_POLICIES,
-    GSPO,
+    EXACT,
     LEVELS,
     MOE_POLICIES,
     NONE,
@@ -195,17 +195,13 @@ def test_trials_about_other_arms():
     assert f"{LEVELS['batch']} minus {acrl.TIS5}" in moved.text
 
 
-def test_a_leaderboard_ranks_the_remedies_of_its_model():
-    rewards = {chain_arm(NONE): 0.2, chain_arm(GSPO): 0.1, chain_arm(TIS): 0.5}
-    rows = DENSE.ranking(_results(rewards | {moe_arm(TIS): 1.0}))
-    assert [(name, round(found.effect, 3)) for name, found in rows] == [
-        (chain_arm(TIS), 0.3),
-        (chain_arm(GSPO), -0.1),
-    ]
-    (finding,) = DENSE.collect_evidence(_results(rewards))
-    assert (finding.verdict, round(finding.effect, 3)) == ("reproduced", 0.3)
-    (finding,) = DENSE.collect_evidence(_results(dict.fromkeys(rewards, 0.2)))
-    assert finding.verdict == "no effect"
+def test_leaderboard_compares_exact_engine_with_tis():
+    rewards = {chain_arm(NONE): 0.2, chain_arm(BF16): 0.8, chain_arm(EXACT): 0.75, chain_arm(TIS): 0.3}
+    results = _results(rewards | {moe_arm(TIS): 1.0})
+    (evidence,) = DENSE.collect_evidence(results)
+    assert evidence.effect == pytest.approx(0.75)
+    assert [row.arm for row in DENSE.recovered(results)] == [chain_arm(EXACT), chain_arm(TIS)]
+    assert DENSE.collect_evidence(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5})) == []
 
 
 def test_what_other_levels_say_stands_in_the_note():
