@@ -8,6 +8,8 @@ no remedy is run beside the untreated arm, so that the two are not mistaken for 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pandas as pd
+
 from experiments.arms import (
     ALL_ARMS,
     BF16,
@@ -29,7 +31,17 @@ from experiments.arms import (
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
 from experiments.studies.policy_blocks import SEED, run_blocks
-from experiments.studies.recovery import LOOKS, LOSS, MARGIN, Recovery, recovered_shares, registered_hash
+from experiments.studies.recovery import (
+    LOOKS,
+    LOSS,
+    MARGIN,
+    Recovery,
+    alpha_of,
+    compare_pairs,
+    final_rewards,
+    recovered_shares,
+    registered_hash,
+)
 from experiments.studies.resume import check_arms
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -77,7 +89,20 @@ class Contest:
         named = {self.named(arm): MINUTES.get(arm, DEFAULT_MINUTES) for arm in (*REFERENCES, *self.remedies)}
         minutes = {arm: self.slowness * value for arm, value in named.items()}
         run.configure(rule=RULE)
-        run_blocks(run, smoke if run.smoke else self.arms, minutes)
+        tables = run_blocks(run, smoke if run.smoke else self.arms, minutes)
+        finals = final_rewards(m.Views(tables), smoke if run.smoke else self.arms)
+        run.table("final_rewards", finals.rename_axis("initial_policy").reset_index())
+        run.table("pairs", compare_pairs(finals, alpha_of(len(finals))))
+        run.table("recovery", self._recovery_table(tables))
+
+    def _recovery_table(self, tables: m.Tables) -> pd.DataFrame:
+        rows = [
+            {"arm": row.arm, "share": row.share.effect, "ci_low": row.share.low, "ci_high": row.share.high}
+            | {"p": row.p, "verdict": row.verdict, "policies": row.share.units}
+            for row in self.recovered(tables)
+        ]
+        columns = ["arm", "share", "ci_low", "ci_high", "p", "verdict", "policies"]
+        return pd.DataFrame(rows, columns=columns)
 
     def recovered(self, results: Results | m.Tables) -> list[Recovery]:
         """Return the share of the loss that each arm recovers, the largest first."""

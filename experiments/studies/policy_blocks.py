@@ -45,8 +45,8 @@ HELD_OUT_POINTS = 4
 """Times per run, evenly spaced, the last one at its end."""
 
 
-def run_blocks(run: Run, arms: Sequence[str], minutes: Mapping[str, float]) -> None:
-    """Run `arms` block by block and write the tables; Ctrl-C ends with the last complete block.
+def run_blocks(run: Run, arms: Sequence[str], minutes: Mapping[str, float]) -> Tables:
+    """Run `arms` block by block, write and return the tables; Ctrl-C ends with the last complete block.
 
     Args:
         run: the execution of the experiment.
@@ -81,6 +81,7 @@ def run_blocks(run: Run, arms: Sequence[str], minutes: Mapping[str, float]) -> N
     run.seeds([SEED])
     for name, table in tables.tables.items():
         run.table(name, table)
+    return tables
 
 
 def split_blocks(policies: int) -> list[slice]:

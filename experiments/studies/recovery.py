@@ -3,14 +3,16 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from simlab.studies.estimands import REWARD, Estimand, View, Views
 from simlab.studies.sequential import stopping_levels
-from simlab.studies.statistics import Interval
+from simlab.studies.statistics import Interval, holm
 
 MARGIN = 0.2
 LOSS = 0.1
@@ -84,6 +86,28 @@ def recovered_shares(
         if share is not None:
             rows.append(_judge(arm, gain, loss, share, alpha))
     return rows
+
+
+def final_rewards(views: Views, arms: Sequence[str]) -> pd.DataFrame:
+    """Return the final reward of each arm (column) by initial policy (row), of the policies that all have."""
+    return pd.DataFrame({arm: _by_policy(views, arm) for arm in arms}).dropna().sort_index()
+
+
+def compare_pairs(finals: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """Return every pair of arms with its mean difference, Holm-adjusted p-value and significance.
+
+    The p-value of a pair is the larger one of the paired t-test and the exact sign-flip test, two-sided.
+    """
+    rows = []
+    for arm, other in combinations(finals.columns, 2):
+        difference = (finals[arm] - finals[other]).to_numpy(float)
+        flips = 2 * min(sign_flip_p(difference), sign_flip_p(-difference))
+        test: Any = stats.ttest_1samp(difference, 0.0)
+        p = min(max(flips, float(test.pvalue)), 1.0) if np.ptp(difference) > 0 else 1.0
+        rows.append({"arm": arm, "other": other, "difference": difference.mean(), "p": p})
+    table = pd.DataFrame(rows, columns=["arm", "other", "difference", "p"])
+    table["adjusted_p"] = holm(table["p"]) if len(table) else []
+    return table.assign(significant=table["adjusted_p"] <= alpha)
 
 
 def alpha_of(policies: int) -> float:

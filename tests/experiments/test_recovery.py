@@ -10,6 +10,7 @@ from experiments.studies.policy_blocks import split_blocks
 from experiments.studies.recovery import (
     FINAL_REWARD,
     alpha_of,
+    compare_pairs,
     fieller_interval,
     recovered_shares,
     registered_hash,
@@ -83,6 +84,12 @@ def test_fieller_interval_covers_as_often_as_it_says():
 def test_fieller_interval_is_unbounded_without_a_loss():
     below = np.array([-1.0, 1.0, 0.5, -0.6])
     assert fieller_interval(np.ones(4), below, 0.95) is None
+
+
+def test_compare_pairs_finds_only_the_pair_that_differs():
+    finals = pd.DataFrame({"a": _jitter(0.8), "b": _jitter(0.8, seed=1), "c": _jitter(0.3, seed=2)})
+    found = compare_pairs(finals, 0.05).set_index(["arm", "other"])["significant"].to_dict()
+    assert found == {("a", "b"): False, ("a", "c"): True, ("b", "c"): True}
 
 
 def test_split_blocks_keeps_a_short_last_block():
