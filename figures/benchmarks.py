@@ -18,8 +18,8 @@ PARTS = {"rollout": COLORS[0], "score": COLORS[2], "updates": COLORS[1]}
 TRACED = {"static": COLORS[0], "traced": COLORS[4]}
 VARIANTS = TRACED | {"static, weights quantized": COLORS[2]}
 AXES = {
-    "runs": "runs, in batches of one width",
-    "width": "runs per batch",
+    "runs": "runs, in batches of one size",
+    "runs_per_batch": "runs per batch",
     "length": "response length (tokens)",
     "steps": "training steps",
 }
@@ -149,12 +149,12 @@ def draw_sweep_cost(results: Results) -> Figure:
 
 def draw_device(results: Results) -> Figure:
     """Draw run-steps per second against the runs per batch, and the fraction of the roofline by stage."""
-    rows = results.table("widths").query("status == 'measured'")
+    rows = results.table("batch_sizes").query("status == 'measured'")
     figure, (speed, fraction) = new_figure(PAGE, 2.4, ncols=2)
     step = rows.query("stage == 'step'")
-    speed.plot(step["width"], step["run_steps_per_s"], marker=MARKERS[0], color=COLORS[0])
+    speed.plot(step["runs_per_batch"], step["run_steps_per_s"], marker=MARKERS[0], color=COLORS[0])
     speed.set_ylabel("throughput (run-steps per second)")
-    rates, widths = np.asarray(step["run_steps_per_s"]), np.asarray(step["width"])
+    rates, sizes = np.asarray(step["run_steps_per_s"]), np.asarray(step["runs_per_batch"])
     if rates.max() > WIDE * rates.min():
         speed.set_yscale("log")
         plain_log(speed.yaxis)
@@ -162,11 +162,11 @@ def draw_device(results: Results) -> Figure:
         speed.set_ylim(0, 1.1 * rates.max())
     for stage, color, marker in zip(STAGES, COLORS, MARKERS, strict=False):
         part = rows.query("stage == @stage")
-        fraction.plot(part["width"], part["of_roofline"], marker=marker, color=color, label=stage)
+        fraction.plot(part["runs_per_batch"], part["of_roofline"], marker=marker, color=color, label=stage)
     fraction.set(ylabel="fraction of the roofline", ylim=(0, None))
     figure.legend(loc="outside upper right", ncols=len(STAGES))
     for panel in (speed, fraction):
         panel.set(xscale="log", xlabel="runs per batch")
-        panel.set_xticks(widths, [f"{width:g}" for width in widths])
+        panel.set_xticks(sizes, [f"{size:g}" for size in sizes])
         panel.minorticks_off()
     return figure

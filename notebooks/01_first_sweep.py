@@ -36,8 +36,8 @@ OUT = tempfile.mkdtemp() if SMOKE else "runs/first_sweep"
 base = {
     "task": {"name": "sort", "difficulty": 2 if SMOKE else 3, "train_size": 64, "held_out_size": 16},
     "model": {"name": "tiny-dense", "num_hidden_layers": 1} if SMOKE else "tiny-dense",
-    "warm_start": None if SMOKE else {"steps": 150, "mistakes": 0.1},
-    "prompts": 2 if SMOKE else 4,
+    "warm_start": None if SMOKE else {"steps": 150, "demo_error_rate": 0.1},
+    "prompts_per_step": 2 if SMOKE else 4,
     "group_size": 2 if SMOKE else 8,
     "minibatches": 1 if SMOKE else 2,
     "steps": 4 if SMOKE else 60,
@@ -60,7 +60,7 @@ over = {
     "objective": ["grpo", "grpo+tis"],
     "seed": [0, 1],
 }
-result = simlab.sweep(base, over, OUT, width=2, workers=0 if SMOKE else None)
+result = simlab.sweep(base, over, OUT, runs_per_batch=2, workers=0 if SMOKE else None)
 result
 
 # %% [markdown]
@@ -85,7 +85,7 @@ result.curves(("reward", "std_rho"), by="arm")
 # and a run's bytes do not depend on which runs it was computed beside.
 
 # %%
-wider = simlab.sweep(base, over | {"seed": [0, 1, 2]}, OUT, width=2, workers=0 if SMOKE else None)
+wider = simlab.sweep(base, over | {"seed": [0, 1, 2]}, OUT, runs_per_batch=2, workers=0 if SMOKE else None)
 assert wider.manifest["config"]["computed"] == 4
 assert set(result.runs()["run"]) < set(wider.runs()["run"])
 

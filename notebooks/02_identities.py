@@ -82,7 +82,7 @@ from simlab.theory.hacking import objective_gap
 
 for length in (1, 2, 3, 5):
     space = enumerate_sequences(3, length)
-    pair = noisy_pair(space, random_logits(space, 0), dose=0.003)
+    pair = noisy_pair(space, random_logits(space, 0), noise_std=0.003)
     values = np.random.default_rng(1).normal(size=(len(space.tokens), 1))
     gap = objective_gap(pair, np.repeat(values / length, length, axis=1))
     print(
@@ -96,12 +96,12 @@ for length in (1, 2, 3, 5):
 # leave sequences out of loss and baseline, ACRL's weights see the discrepancy of the whole group:
 
 # %%
-from simlab.theory.correction_moments import dose_for, qualities
+from simlab.theory.correction_moments import qualities, scale_to_std_rho
 from simlab.theory.expectation import random_rewards
 
 space = enumerate_sequences(3, 4 if SMOKE else 8)
 table = random_logits(space, 0)
-pair = dose_for(0.3, lambda dose: noisy_pair(space, table, dose))
+pair = scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, table, noise_std))
 found = qualities(pair, random_rewards(space, 0), size=16)
 names = sorted(found, key=lambda name: -found[name].bias)
 figure, axes = plt.subplots(ncols=2, figsize=(7, 4), sharey=True, layout="constrained")

@@ -44,7 +44,7 @@ base = {
     "task": {"name": "sort", "difficulty": 2 if SMOKE else 4, "train_size": 64, "held_out_size": 16},
     "model": {"name": "tiny-dense", "num_hidden_layers": 1} if SMOKE else "tiny-dense",
     "optimizer": {"learning_rate": 0},
-    "prompts": 2 if SMOKE else 8,
+    "prompts_per_step": 2 if SMOKE else 8,
     "group_size": 2 if SMOKE else 16,
     "minibatches": 1,
     "steps": 2 if SMOKE else 10,
@@ -64,7 +64,7 @@ result = simlab.sweep(
     base,
     arms * simlab.grid({"seed": [0] if SMOKE else [0, 1, 2]}),
     OUT,
-    width=4,
+    runs_per_batch=4,
     workers=0 if SMOKE else None,
 )
 result

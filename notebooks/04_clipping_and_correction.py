@@ -33,7 +33,7 @@ from simlab.models import enumerate_sequences
 from simlab.objectives import TokenBatch, token_coefficients
 from simlab.theory import noisy_pair, random_logits
 from simlab.theory.budget import budget
-from simlab.theory.correction_moments import CORRECTIONS, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, qualities, scale_to_std_rho
 from simlab.theory.expectation import random_rewards
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
@@ -135,7 +135,7 @@ budget(0.1, 70)
 # %%
 space = enumerate_sequences(3, 2 if SMOKE else 5)
 logits = random_logits(space, 0)
-pair = dose_for(0.3, lambda dose: noisy_pair(space, logits, dose, 0))
+pair = scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std, 0))
 names = ("none", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "sequence IS")
 chosen = {name: CORRECTIONS[name] for name in names}
 print(f"{'':14s}{'bias':>8s}{'spread':>8s}{'error':>8s}")

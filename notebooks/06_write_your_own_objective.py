@@ -34,8 +34,8 @@ import numpy as np
 import simlab
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import (
+    OBJECTIVE_MODIFIERS,
     OBJECTIVES,
-    SUFFIXES,
     TokenBatch,
     objective_value,
     override_names,
@@ -151,7 +151,7 @@ else:
 # A correction for the mismatch, and a sweep over the width in one compiled program.
 
 # %%
-corrected = replace(parabola, correction=SUFFIXES["tis"].stage)
+corrected = replace(parabola, correction=OBJECTIVE_MODIFIERS["tis"].stage)
 widths = jnp.asarray([0.05, 0.1, 0.2, 0.4])
 values = jax.jit(jax.vmap(lambda width: objective_value(corrected, batch, width=width)))(widths)
 for width, value in zip(widths, values, strict=True):
@@ -172,14 +172,14 @@ result = simlab.sweep(
         "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
         "model": "tiny-dense",
         "infer_mantissa_bits": 3,
-        "prompts": 2,
+        "prompts_per_step": 2,
         "group_size": 4,
         "minibatches": 1,
         "steps": 2 if SMOKE else 60,
     },
     {"objective": [corrected, "grpo+tis"], "seed": [0, 1]},
     OUT,
-    width=2,
+    runs_per_batch=2,
     workers=0 if SMOKE else None,
 )
 frame = result.frame()

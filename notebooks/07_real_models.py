@@ -37,7 +37,7 @@ from simlab.engines import ENGINES
 from simlab.models import MODELS, TransformerConfig
 from simlab.serving.calibration import calibrate, get_catalog_emulations, predict_log_rho, read_measured_pair
 from simlab.serving.engine_probe import Probe
-from simlab.serving.protocol import SamplingParams
+from simlab.serving.protocol import SamplingRequest
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.warm_start import WarmStart, warm_start
 
@@ -74,7 +74,7 @@ config, params = load_checkpoint(checkpoint)
 
 # %%
 prompts = task.prompt_set("held_out")[: 8 if SMOKE else 128]
-sampling = SamplingParams(
+sampling = SamplingRequest(
     max_tokens=task.response_length, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
 )
 

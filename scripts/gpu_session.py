@@ -28,7 +28,7 @@ from simlab.sweeps.result import SweepResult
 
 SEED = 0
 RUNS_PER_BATCH, BENCH_SECONDS = 64, 480.0
-WIDTHS = (1, 4, 16, 64, 256, 1024)
+BATCH_SIZES = (1, 4, 16, 64, 256, 1024)
 LONG_STEPS = 4000
 OBJECTIVES = {
     "no correction": {"name": "grpo"},
@@ -55,7 +55,7 @@ class Session:
             points,
             self.out / "cache",
             name=name,
-            width=RUNS_PER_BATCH,
+            runs_per_batch=RUNS_PER_BATCH,
             workers=self.workers,
             yes=True,
             checkpoint_seconds=20.0,
@@ -89,8 +89,8 @@ def long_arms(session: Session) -> None:
         kinds = (chain_arm,) if run.smoke else (chain_arm, moe_arm)
         wanted = [place for named in kinds for place in long_places(named, LONG_STEPS, run.smoke)]
         done = session.run_places(wanted, run.name)
-        runs: Any = done.runs()[["run", "seed", "status", "steps_made", "steps"]]
-        runs = runs.rename(columns={"steps_made": "steps_completed"})
+        runs: Any = done.runs()[["run", "seed", "status", "steps_completed", "steps"]]
+        runs = runs.rename(columns={"steps_completed": "steps_completed"})
         runs["arm"], runs["initial_policy"] = [p.arm for p in wanted], [p.initial_policy for p in wanted]
         run.seeds([SEED])
         run.configure(base=BASE, arms={place.arm: dict(place.changes) for place in wanted})
@@ -104,27 +104,29 @@ def long_arms(session: Session) -> None:
 
 
 def bench(session: Session) -> None:
-    """Measure run-steps per second by width, up to 1024 runs."""
-    _measure_widths(WIDTHS, session.out / "bench_device", session.smoke)
+    """Measure run-steps per second by batch size, up to 1024 runs."""
+    _measure_batch_sizes(BATCH_SIZES, session.out / "bench_device", session.smoke)
 
 
 def compile_bench(session: Session) -> None:
-    """Compile the programs of `bench` into the persistent cache, one process per width."""
+    """Compile the programs of `bench` into the persistent cache, one process per batch size."""
     command = [sys.executable, __file__, "one_width", "--out", str(session.out)]
     command += ["--smoke"] if session.smoke else []
-    environments = [{**os.environ, "BENCH_WIDTH": str(width)} for width in WIDTHS]
+    environments = [{**os.environ, "BENCH_RUNS_PER_BATCH": str(size)} for size in BATCH_SIZES]
     processes = [subprocess.Popen(command, env=environment) for environment in environments]
     print([process.wait() for process in processes])
 
 
 def one_width(session: Session) -> None:
-    """Compile the programs of the width `$BENCH_WIDTH`; timings beside other processes are void."""
-    width = int(os.environ["BENCH_WIDTH"])
-    _measure_widths((width,), session.out / f"compile-{width}", session.smoke)
+    """Compile the programs of the batch size `$BENCH_RUNS_PER_BATCH`; its timings are void."""
+    runs_per_batch = int(os.environ["BENCH_RUNS_PER_BATCH"])
+    _measure_batch_sizes((runs_per_batch,), session.out / f"compile-{runs_per_batch}", session.smoke)
 
 
-def _measure_widths(widths: Sequence[int], out: Path, smoke: bool) -> None:
-    measured = partial(device_speed.measure, widths=(2,) if smoke else widths, limit_seconds=BENCH_SECONDS)
+def _measure_batch_sizes(batch_sizes: Sequence[int], out: Path, smoke: bool) -> None:
+    measured = partial(
+        device_speed.measure, batch_sizes=(2,) if smoke else batch_sizes, limit_seconds=BENCH_SECONDS
+    )
     execute(replace(device_speed.EXPERIMENT, run=measured), out, smoke)
 
 

@@ -94,7 +94,7 @@ def _narrow(program: str) -> list[str]:
 @pytest.mark.parametrize(
     "recipe",
     [
-        small_recipe("f32/fp8-e4m3", model=MOE, extra_terms={"entropy": 0.1, "kl": 0.1}, staleness=1),
+        small_recipe("f32/fp8-e4m3", model=MOE, entropy_coeff=0.1, kl_loss_coef=0.1, staleness=1),
         small_recipe("f32/f32", "ppo", critic=Critic()),
     ],
     ids=["experts, KL and stale rollouts", "a critic"],

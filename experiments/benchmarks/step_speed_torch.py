@@ -65,7 +65,7 @@ class TruncatedFp8:
         return torch.where(x.abs() < 2.0**-6, torch.trunc(x * 1024) / 1024, normal), scale
 
 
-class Twin:
+class TorchReference:
     """A policy and its training step; sizes are those of `model`, numbers those of the flagship."""
 
     def __init__(self, model: TransformerConfig, params: dict[str, Any], response_length: int, engine: Any):

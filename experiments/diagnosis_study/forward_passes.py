@@ -18,8 +18,8 @@ from simlab.engines import find_engine
 from simlab.models import MODELS, TransformerConfig, logits
 from simlab.models.kv_cache import empty_cache
 from simlab.rollout.generate import generate
-from simlab.rollout.sampler import Sampler
-from simlab.sweeps.start import first_params, model_of_start, read_start
+from simlab.rollout.sampling import SamplingParams
+from simlab.sweeps.start import load_initial_params, model_of_start, read_start
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 
 CONTEXTS = 5000
@@ -63,7 +63,7 @@ def make_pool(name: str, seed: int, contexts: int = CONTEXTS) -> Pool:
     """Sample contexts of the stored policy `name` and run every engine and every faulty forward pass."""
     task = TASKS["chain" if name.startswith("chain") else "add"]()
     config = _config(name)
-    params = first_params(read_start(name, config), task, config, 0, Path())
+    params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
     found = _generated(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
@@ -107,7 +107,7 @@ def _generated(params: Any, config: TransformerConfig, task: Any, prompts: Any, 
             params,
             config,
             find_engine("f32"),
-            Sampler(),
+            SamplingParams(),
             key,
             prompts,
             lambda tokens: jnp.zeros(len(tokens)),

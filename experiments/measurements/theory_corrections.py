@@ -21,8 +21,8 @@ from simlab.theory.correction_moments import (
     CORRECTIONS,
     Correction,
     best_mse,
-    dose_for,
     qualities,
+    scale_to_std_rho,
 )
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.recent_corrections import FAMILIES, RECENT, masked_fractions, sharpened_pair, token_kl
@@ -39,7 +39,7 @@ def pair(length: int, rho_std: float, seed: int, memory: int | None = None) -> P
     """A policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
     space = enumerate_sequences(VOCABULARY, length, memory=memory)
     logits = random_logits(space, seed)
-    return dose_for(rho_std, lambda level: noisy_pair(space, logits, level, seed))
+    return scale_to_std_rho(rho_std, lambda level: noisy_pair(space, logits, level, seed))
 
 
 def moments(

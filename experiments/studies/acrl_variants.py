@@ -15,11 +15,11 @@ from experiments.studies.repeated_runs import curves, load_policies, policy_fold
 from experiments.studies.runs import CHUNK, Frames, run_specs, with_attributes
 from simlab.core.experiment import Run
 from simlab.core.pytree import Scalar, pytree
-from simlab.objectives import TokenBatch, named
+from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
-from simlab.sweeps.program import Lane, stacked
+from simlab.sweeps.program import BatchedRun, stack_members
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState
@@ -90,8 +90,10 @@ def run_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
     for name in run.track(names, "variants"):
         variant = IMPLEMENTATIONS[name]
         seeds = [spec.changes["seed"] for spec in wanted]
-        members = [Lane(_changed(recipe, variant), params, s) for params, s in zip(first, seeds, strict=True)]
-        parts = _trained(*stacked(members, len(members)), variant, count)
+        members = [
+            BatchedRun(_changed(recipe, variant), params, s) for params, s in zip(first, seeds, strict=True)
+        ]
+        parts = _trained(*stack_members(members, len(members)), variant, count)
         keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
         steps.append(curves(keys, parts, 0))
         runs += [run_row(key, name, spec, count) for key, spec in zip(keys, wanted, strict=True)]
@@ -99,7 +101,7 @@ def run_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
 
 
 def _changed(recipe: Recipe, variant: Variant) -> Recipe:
-    grpo_objective = replace(named("grpo"), source="")
+    grpo_objective = replace(get_objective("grpo"), source="")
     if variant.advantage is not None:
         return replace(recipe, objective=replace(grpo_objective, advantage=variant.advantage))
     correction = Distance(np.int32(variant.which), 1.0)  # its X is measured before the first step

@@ -10,7 +10,7 @@ from experiments.arms import NEAREST
 from experiments.regimes import BASE
 from simlab.engines import find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.objectives.objective import with_overrides
 from simlab.sweeps import recipe_of, run_config
 from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
@@ -18,7 +18,7 @@ from simlab.training.evaluation import evaluate
 from simlab.training.step import learn, score
 
 Diagnostic = Callable[[DiagnosticContext], Mapping[str, Array]]
-DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
+DISTORTED = with_overrides(get_objective("gspo_bias"), "gspo_bias", distortion_delta=2.0)
 FP8 = recipe_of(run_config(BASE, {**NEAREST.engines(), "objective": "grpo"})).engines.infer
 HELD_OUT = 16  # prompts, each with a group of responses
 

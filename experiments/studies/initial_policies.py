@@ -31,7 +31,7 @@ HELD_OUT = 64  # prompts, each with a group of 16 responses
 TRAINING: dict[str, Any] = {
     "steps": 4000,
     "batch": 16,
-    "mistakes": 0.02,
+    "demo_error_rate": 0.02,
     "lr_warmup_steps": 2000,
     "optimizer": {"learning_rate": 8e-3},
 }

@@ -111,7 +111,7 @@ class Contest:
         rows = recovered_shares(views, others, self.named(NONE), self.named(BF16), len(self.remedies))
         return sorted(rows, key=lambda row: -row.share.effect)
 
-    def collect_evidence(self, results: Results) -> list[Evidence]:
+    def collect_evidence(self, results: Results | m.Tables) -> list[Evidence]:
         """Return the evidence on V6: what an engine without mismatch recovers beyond token TIS."""
         views = m.Views(results)
         none, control = self.named(NONE), self.named(BF16)

@@ -23,7 +23,7 @@ from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
-from simlab.sweeps.start import first_params
+from simlab.sweeps.start import load_initial_params
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.fork import fork
 from simlab.training.loop import Chunk, train
@@ -124,7 +124,8 @@ def load_policies(wanted: Sequence[RunSpec], folder: Path) -> tuple[Recipe, list
     configs = [run_config(BASE, spec.changes) for spec in wanted]
     recipe = recipe_of(configs[0])
     return recipe, [
-        first_params(config.warm_start, recipe.task, recipe.model, config.seed, folder) for config in configs
+        load_initial_params(config.warm_start, recipe.task, recipe.model, config.seed, folder)
+        for config in configs
     ]
 
 

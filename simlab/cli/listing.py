@@ -10,7 +10,7 @@ from simlab.core.plugins import import_module
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List what the catalogs hold: formats, engines, pairs, doses, objectives, tasks, models, ...",
+    help="List what the catalogs hold: formats, engines, pairs, noise kinds, objectives, tasks, models, ...",
     epilog="Example: `simlab list formats --json`",
 )
 
@@ -71,15 +71,15 @@ def figures(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list objectives --json`")
 def objectives(json: Json = False) -> None:
     """Objectives and suffixes: where they come from, what can be overridden, and the defaults."""
-    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_defaults
+    from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_defaults
 
-    plain = override_defaults(named("reinforce"))
+    plain = override_defaults(get_objective("reinforce"))
     rows = [
         {"name": name, "source": objective.source, "overrides": override_defaults(objective)}
         for name, objective in OBJECTIVES.items()
     ]
-    for name, suffix in SUFFIXES.items():
-        added = override_defaults(named(f"reinforce+{name}"))
+    for name, suffix in OBJECTIVE_MODIFIERS.items():
+        added = override_defaults(get_objective(f"reinforce+{name}"))
         own = {key: value for key, value in added.items() if key not in plain}
         rows.append({"name": f"+{name}", "source": suffix.source, "overrides": own})
     show(rows, json, "Objectives, and the suffixes that compose on any of them (grpo+tis)")
@@ -95,8 +95,8 @@ def engines(json: Json = False) -> None:
     rows = [
         {
             "name": name,
-            "counterpart": card.counterpart,
-            "leaves_out": card.leaves_out,
+            "reference_system": card.reference_system,
+            "not_modeled": card.not_modeled,
             "backward": card.engine.projection.backward,
             "default": name in default,
         }
@@ -178,12 +178,16 @@ def schedules(json: Json = False) -> None:
     show(rows, json, "Schedules")
 
 
-@app.command(epilog="Example: `simlab list doses`")
-def doses(json: Json = False) -> None:
-    """Doses: mismatch of a chosen size, put onto the inference engine of a pair."""
-    from simlab.engines.dose import DOSES
+@app.command(epilog="Example: `simlab list noise-kinds`")
+def noise_kinds(json: Json = False) -> None:
+    """List kinds of rounding noise that can be injected into the inference engine of a pair."""
+    from simlab.engines.noise_levels import NOISE_KINDS
 
-    show([{"name": name, "about": _first_line(dose)} for name, dose in DOSES.items()], json, "Doses")
+    show(
+        [{"name": name, "about": _first_line(kind)} for name, kind in NOISE_KINDS.items()],
+        json,
+        "Noise kinds",
+    )
 
 
 @app.command(epilog="Example: `simlab list sites --json`")

@@ -16,7 +16,7 @@ from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import Problem, printable
 
 STATE_FILE = "trainer_state.json"
-SUFFIXES = (".csv", ".json", ".jsonl")
+OBJECTIVE_MODIFIERS = (".csv", ".json", ".jsonl")
 MAX_BYTES = 2**28
 SOURCE = "curve-level: averages per step"
 

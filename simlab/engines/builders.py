@@ -194,7 +194,7 @@ def on_card(architecture: str, projection: Linear | None = None) -> Engine:
 
 
 def fp8_on(architecture: str, activations: str = "fp8-per-token", weights: str = "fp8-per-channel") -> Linear:
-    """Projections in E4M3 with the FP8 adder of an architecture."""
+    """Projections in E4M3 with the FP8 accumulator of an architecture."""
     x, w = (Site.of("e4m3fn", scaling=scaling) for scaling in (activations, weights))
     return Linear(x, w, BF16, TENSOR_CORES[architecture]["e4m3fn"])
 
@@ -206,6 +206,6 @@ def mxfp8_on(architecture: str) -> Linear:
 
 
 def nvfp4_on_blackwell() -> Linear:
-    """Return projections in NVFP4 with the adder of tcgen05."""
+    """Return projections in NVFP4 with the accumulator of tcgen05."""
     product = quantized("e2m1", "nvfp4", along_k("nvfp4")).projection
     return replace(product, accumulator=NVFP4TensorCore(np.int32(35), np.int32(23)))

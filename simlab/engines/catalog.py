@@ -42,8 +42,8 @@ class EngineCard:
     """An engine, the real one it stands for, and what it leaves out of it."""
 
     engine: Engine
-    counterpart: str
-    leaves_out: str
+    reference_system: str
+    not_modeled: str
 
 
 _CARD_GAPS = (
@@ -79,7 +79,7 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     "fp8-e4m3": EngineCard(
         quantized("e4m3fn", "fp8-per-token", "fp8-per-channel"),
         "vLLM with quantization=fp8: dynamic per-token activations, per-channel weights, BF16 elsewhere",
-        "the FP8 tensor core's 13-bit adder: sums are float32",
+        "the FP8 tensor core's 13-bit accumulator: sums are float32",
     ),
     "fp8-e4m3-truncated": EngineCard(
         quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero"),
@@ -88,7 +88,7 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     ),
     "fp8-s4-truncated": EngineCard(
         quantized(FP8_S4, "fp8-per-token", "fp8-per-channel", "toward_zero"),
-        "none: E4M3 with one more mantissa bit, truncated; the middle dose between BF16 and truncated FP8",
+        "none: E4M3 with one more mantissa bit, truncated; between BF16 and truncated FP8",
         "any hardware",
     ),
     "fp8-e4m3-truncated-all": EngineCard(
@@ -99,13 +99,13 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     ),
     "fp8-s2-truncated-all": EngineCard(
         everywhere(quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
-        "none: the same with one mantissa bit less; the flagship's dose",
+        "none: the same with one mantissa bit less; the flagship's noise level",
         "any hardware",
     ),
     "fp8-block128": EngineCard(
         quantized("e4m3fn", "deepseek-1x128", "deepseek-128x128"),
         "DeepSeek-V3 recipe (vLLM block FP8, DeepGEMM): activations 1 x 128, weights 128 x 128",
-        "the 13-bit adder inside a block of 128",
+        "the 13-bit accumulator inside a block of 128",
     ),
     "mxfp8": EngineCard(
         quantized("e4m3fn", "mxfp8", along_k("mxfp8")),

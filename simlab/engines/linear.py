@@ -11,8 +11,8 @@ from jax import Array, lax
 from simlab.engines.accumulate import blocks_of, float32_dot
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Linear
+from simlab.engines.materialize_once import materialize_once
 from simlab.engines.matmul import check_operands
-from simlab.engines.once import once
 from simlab.engines.site import FLOAT32_SITE, Site, site_key, store
 from simlab.engines.tensor_core import NVFP4TensorCore
 from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
@@ -70,7 +70,7 @@ def linear(
         rows = original.reshape(-1, original.shape[-1])
         result = product_with_backward(rows, w.original, _as_rows(x), quantized, sites)
     result = result.reshape(*x.elements.shape[:-1], quantized.elements.shape[1])
-    return once(store(result, sites.output, site_key(key, "output")), sites.output)
+    return materialize_once(store(result, sites.output, site_key(key, "output")), sites.output)
 
 
 def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldWeights:
@@ -86,7 +86,7 @@ def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantize
     """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
     if site.format is None:
         return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
-    return quantize_with_scale(once(x, site), site.format, **site.options(), key=key)
+    return quantize_with_scale(materialize_once(x, site), site.format, **site.options(), key=key)
 
 
 @jax.custom_jvp

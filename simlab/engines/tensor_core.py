@@ -1,12 +1,12 @@
 """Tensor cores to the bit: products aligned to their largest exponent, truncated, added without error.
 
 An operand becomes a float32 significand, of magnitude below 2, and an exponent. The product of two
-significands is exact in float32; in units of the last bit that the adder keeps it converts to int32, toward
-zero, and the sums of such integers are exact in any order. So a product costs about a dozen vector
+significands is exact in float32; in units of the last bit that the accumulator keeps it converts to int32,
+toward zero, and the sums of such integers are exact in any order. So a product costs about a dozen vector
 instructions, and nothing is larger than the result.
 
 All is plain XLA, a loop over blocks: Pallas compiles nothing for a CPU, and a kernel for each kind of device
-would be as many models of one adder. What it costs is the result `bench_tensor_cores`.
+would be as many models of one accumulator. What it costs is the result `bench_tensor_cores`.
 """
 
 from functools import reduce
@@ -39,7 +39,7 @@ class Split(NamedTuple):
 
 @pytree
 class TensorCore:
-    """The adder of one tensor core for operands of one format; the running sum passes it with every block.
+    """Accumulator of one tensor core for operands of one format; every block adds to the running sum.
 
     A step adds `block` products to the running sum. The exponent of a product is the sum of those of its
     operands, where a subnormal has `min_exponent`, that of its format, and a zero -126; the running sum has
@@ -135,7 +135,7 @@ class MXTensorCore:
 
 @pytree
 class NVFP4TensorCore:
-    """Blackwell's adder for E2M1 under E4M3 scales: four groups of 16 products and the running sum per step.
+    """Blackwell's accumulator for E2M1 under E4M3 scales: four groups of 16 products per step.
 
     The products of a group are added without error. Their sum, times both scales, counts with the exponent of
     the scales alone, each at least -6. With m the largest exponent of the groups and of the running sum, all
@@ -296,11 +296,11 @@ TENSOR_CORES: dict[str, dict[str, TensorCore]] = {
     "hopper": _cores(16, 25, 23, "fp16 bf16") | _cores(32, 13, 13, "e4m3fn e5m2"),
     "blackwell": _cores(16, 25, 23, "fp16 bf16") | _cores(32, 25, 23, "e4m3fn e5m2"),
 }
-"""Architecture -> format of the operands -> adder; Volta mma, Ampere and Ada mma.sync, wgmma, tcgen05."""
+"""Architecture -> operand format -> accumulator; Volta mma, Ampere and Ada mma.sync, wgmma, tcgen05."""
 
 
 def find_tensor_core(architecture: str, fmt: str | Format | None) -> TensorCore:
-    """Return the adder of an architecture for operands of a format, a name of `FORMATS` or its record.
+    """Return the accumulator of an architecture for operands of a format, a name of `FORMATS` or its record.
 
     Raises `ValueError` for an unknown architecture, and for a format that it does not have, or none.
     """

@@ -4,7 +4,7 @@ coefficient."""
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepared
-from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named, with_suffixes
+from simlab.objectives.catalog import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
@@ -26,15 +26,15 @@ __all__ = [
     "AGGREGATIONS",
     "EXTRA_TERMS",
     "OBJECTIVES",
-    "SUFFIXES",
+    "OBJECTIVE_MODIFIERS",
     "Objective",
     "RolloutTerms",
     "TokenBatch",
     "columns_needed",
     "critic_penalty",
     "entropy_bonus",
+    "get_objective",
     "kl_penalty",
-    "named",
     "objective_value",
     "on_sampler_support",
     "override_defaults",

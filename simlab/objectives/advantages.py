@@ -120,13 +120,13 @@ def _whiten(x: Array, mask: Array) -> Array:
 class Gae:
     """Generalized advantage estimation from `batch.values`, whitened over the tokens; [B, T].
 
-    The reward stands at the last token of a sequence; `discount` and `trace` are the gamma and lambda of GAE.
+    The reward stands at the last token of a sequence; `gamma` and `lam` are those of GAE.
 
     Source: verl core_algos.compute_gae_advantage_return.
     """
 
-    discount: Scalar = 1.0
-    trace: Scalar = 1.0
+    gamma: Scalar = 1.0
+    lam: Scalar = 1.0
     needs: ClassVar[tuple[str, ...]] = ("values",)
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
@@ -147,8 +147,8 @@ class Gae:
         def step(carry: tuple[Array, Array], token: tuple[Array, Array, Array]) -> tuple:
             next_value, next_advantage = carry
             reward, value, real = token
-            error = reward + self.discount * next_value - value
-            advantage = error + self.discount * self.trace * next_advantage
+            error = reward + self.gamma * next_value - value
+            advantage = error + self.gamma * self.lam * next_advantage
             carry = (jnp.where(real, value, next_value), jnp.where(real, advantage, next_advantage))
             return carry, carry[1]
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from simlab.objectives.batch import Array, TokenBatch, prepared
-from simlab.objectives.catalog import named
+from simlab.objectives.catalog import get_objective
 from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
 
 
 def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
     """A preset by name ("grpo", "grpo+tis"), or an objective as it is, with overrides applied."""
     if isinstance(objective, str):
-        return with_overrides(named(objective), objective, **overrides)
+        return with_overrides(get_objective(objective), objective, **overrides)
     return with_overrides(objective, **overrides)
 
 

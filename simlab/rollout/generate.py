@@ -15,7 +15,7 @@ from simlab.models.kv_cache import empty_cache, repeated
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, token_logps
 from simlab.rollout.noise import context_digest, extended_digest, perturbed
-from simlab.rollout.sampler import Sampler, draw_token, processed_logits
+from simlab.rollout.sampling import SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
 
 
@@ -23,7 +23,7 @@ def generate(
     params: Params,
     config: TransformerConfig,
     engine: Engine,
-    sampler: Sampler,
+    sampling: SamplingParams,
     key: Array,
     prompts: Int[AnyArray, "N P"],
     check: Callable[[Array], Array],
@@ -50,10 +50,10 @@ def generate(
 
     def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
         noise_key = jax.random.fold_in(stream(key, "logit noise"), position)
-        logits = perturbed(read_logits(weights, engine, hidden)[:, 0], sampler.noise, noise_key, digest)
-        allowed = processed_logits(logits, sampler, position, end)
+        logits = perturbed(read_logits(weights, engine, hidden)[:, 0], sampling.noise, noise_key, digest)
+        allowed = processed_logits(logits, sampling, position, end)
         token = draw_token(uniform, softmax(allowed, engine))
-        reported = token_logps(allowed if sampler.processed else logits, engine)
+        reported = token_logps(allowed if sampling.processed else logits, engine)
         logp = jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
         return token, logp, reported if vocabulary else None
 

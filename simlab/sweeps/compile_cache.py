@@ -9,7 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 VARIABLE = "SIMLAB_CACHE"
 
 
-def one_order() -> dict[str, bool] | None:
+def fixed_order_options() -> dict[str, bool] | None:
     """Return the compiler's options with which the bits of a run do not depend on the number of cores.
 
     One thread adds in one order; other threads are for other runs.
@@ -26,17 +26,17 @@ def cache_folder() -> Path | None:
     return Path(base) / "simlab"
 
 
-def keep_programs() -> Path | None:
+def enable_compile_cache() -> Path | None:
     """Let JAX keep compiled programs in the cache folder, unless the user has chosen another; return it."""
     folder = cache_folder()
-    if folder is not None and programs_folder() is None:
+    if folder is not None and compile_cache_folder() is None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
         # JAX looks for the folder once, at its first compilation, which may have been before this.
         compilation_cache.reset_cache()
-    return programs_folder()
+    return compile_cache_folder()
 
 
-def programs_folder() -> Path | None:
+def compile_cache_folder() -> Path | None:
     """Return the folder that JAX keeps programs in, None if it does not."""
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
     return None if folder is None else Path(folder)

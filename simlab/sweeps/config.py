@@ -175,15 +175,15 @@ def recipe_of(config: RunConfig) -> Recipe:
     return config.recipe
 
 
-def run_key(config: RunConfig, width: int, program: str = "") -> str:
+def run_key(config: RunConfig, runs_per_batch: int, program: str = "") -> str:
     """Return the content hash of a run: 20 hexadecimal digits.
 
-    Of the canonical config (a warm start by its content, not its path), of the width of the slices that it
-    is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence of
-    bytes on one kind of device.
+    Of the canonical config (a warm start by its content, not its path), of the size of the run batches that
+    it is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence
+    of bytes on one kind of device.
     """
     content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
-    text = json.dumps([code_digest(), width, program, content], sort_keys=True)
+    text = json.dumps([code_digest(), runs_per_batch, program, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 

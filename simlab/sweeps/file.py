@@ -1,7 +1,7 @@
 """A sweep described in a TOML file.
 
     name = "first_sweep"            # also the default folder, runs/first_sweep
-    width = 4                       # optional
+    runs_per_batch = 4              # optional
 
     [base]                          # a run in plain values, see RunConfig
     engines = "f32/bf16"
@@ -40,7 +40,7 @@ from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
-PARTS = ("name", "width", "base", "arms", "sampled", "over")
+PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Described:
     """What a file asks for."""
 
     name: str
-    width: int | None
+    runs_per_batch: int | None
     base: Mapping[str, Json]
     grid: Grid
 
@@ -72,7 +72,7 @@ def read_file(path: Path) -> Described:
     if "sampled" in parts:
         points = points * _sampled(parts["sampled"])
     points = points * grid(_dotted(parts.get("over", {})))
-    return Described(parts.get("name", path.stem), parts.get("width"), parts["base"], points)
+    return Described(parts.get("name", path.stem), parts.get("runs_per_batch"), parts["base"], points)
 
 
 def _sampled(part: Mapping[str, Json]) -> Grid:

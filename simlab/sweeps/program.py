@@ -1,4 +1,4 @@
-"""The compiled program of a slice: `width` runs side by side, a chunk of steps per call."""
+"""The compiled function of a run batch: `runs_per_batch` runs side by side, a chunk of steps per call."""
 
 import time
 from collections.abc import Hashable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.models.parameters import Params
-from simlab.sweeps.compile_cache import one_order, programs_folder
+from simlab.sweeps.compile_cache import compile_cache_folder, fixed_order_options
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
@@ -29,12 +29,12 @@ def swept_recipe(config: RunConfig) -> Recipe:
 
 
 def program_name(recipe: Recipe) -> str:
-    """Return what shapes a run's program beyond its config: the menus that its objective was picked from."""
+    """Return what shapes a run's compiled function beyond its config: the branches of its objective."""
     return PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
 
 
 def static_signature(recipe: Recipe, steps: int) -> Hashable:
-    """Return what runs of a slice have in common: structure of the recipe, types of its numbers, steps."""
+    """Return what runs of a batch have in common: structure of the recipe, types of its numbers, steps."""
     leaves, tree = jax.tree.flatten(recipe)
     return tree, tuple(_dtype(leaf) for leaf in leaves), steps
 
@@ -45,8 +45,8 @@ def chunk_length(steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """One run of a slice: its recipe, first parameters and seed, and how far it has come."""
+class BatchedRun:
+    """One run of a batch: its recipe, first parameters and seed, and how far it has come."""
 
     recipe: Recipe
     params: Params
@@ -54,8 +54,8 @@ class Lane:
     progress: Progress | None = None
 
     @property
-    def made(self) -> int:
-        """Return how many steps it has made."""
+    def steps_completed(self) -> int:
+        """Return the number of steps completed."""
         return 0 if self.progress is None else len(next(iter(self.progress.metrics.values())))
 
 
@@ -76,15 +76,17 @@ class Program:
 _PROGRAMS: dict[Hashable, Program] = {}
 
 
-def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
+def compile_chunk(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
     """Return the program for arguments of these structures and shapes, compiled at most once."""
     leaves, tree = jax.tree.flatten(arguments)
     chunk = chunk_length(steps)
     name = (tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), chunk)
     if name not in _PROGRAMS:
         start = time.perf_counter()
-        traced = load_or_export(partial(_leaves_of_chunk, chunk), arguments, str(chunk), programs_folder())
-        run = jax.jit(traced.call, donate_argnums=1, compiler_options=one_order())
+        traced = load_or_export(
+            partial(_leaves_of_chunk, chunk), arguments, str(chunk), compile_cache_folder()
+        )
+        run = jax.jit(traced.call, donate_argnums=1, compiler_options=fixed_order_options())
         parts = [jax.tree.leaves(argument) for argument in arguments]
         _PROGRAMS[name] = Program(run.lower(*parts).compile(), time.perf_counter() - start)
     return _PROGRAMS[name]
@@ -95,21 +97,21 @@ def _leaves_of_chunk(chunk: int, recipe: Recipe, state: TrainState) -> tuple[lis
     return jax.tree.leaves(after), metrics
 
 
-def stacked(lanes: Sequence[Lane], width: int) -> tuple[Recipe, TrainState]:
+def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[Recipe, TrainState]:
     """Return recipes and states side by side.
 
-    Every number has an axis of its own lane, whether or not it varies, so that neighbors never change the
-    program. Empty lanes repeat the first run and are thrown away.
+    Every number has an axis of its own member, whether or not it varies, so that neighbors never change the
+    program. Empty members repeat the first run and are thrown away.
     """
-    padded = [*lanes, *[lanes[0]] * (width - len(lanes))]
-    return _stack([lane.recipe for lane in padded]), _stack([_state(lane) for lane in padded])
+    padded = [*members, *[members[0]] * (runs_per_batch - len(members))]
+    return _stack([member.recipe for member in padded]), _stack([_state(member) for member in padded])
 
 
-def _state(lane: Lane) -> TrainState:
-    first = partial(initial_state, lane.recipe, lane.params, jax.random.key(lane.seed))
-    if lane.progress is None:
+def _state(member: BatchedRun) -> TrainState:
+    first = partial(initial_state, member.recipe, member.params, jax.random.key(member.seed))
+    if member.progress is None:
         return first()
-    return restore(lane.progress.state, jax.eval_shape(first), "a checkpoint")
+    return restore(member.progress.state, jax.eval_shape(first), "a checkpoint")
 
 
 def _stack(trees: list[PyTree]) -> PyTree:
@@ -119,7 +121,7 @@ def _stack(trees: list[PyTree]) -> PyTree:
 def _stack_leaves(*leaves: PyTree) -> jax.Array:
     if jax.dtypes.issubdtype(_dtype(leaves[0]), jax.dtypes.prng_key):
         return jnp.stack(leaves)
-    # On the host: an operation per leaf on the device costs more than the slice itself.
+    # On the host: an operation per leaf on the device costs more than the batch itself.
     return jnp.asarray(np.stack([np.asarray(leaf, _dtype(leaf)) for leaf in leaves]))
 
 

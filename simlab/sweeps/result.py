@@ -11,12 +11,12 @@ from simlab.core.manifest import Manifest
 from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
 from simlab.sweeps.own_records import SOURCE
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_made")
+OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
 ALWAYS = ("objective",)
 """Columns of the config that `frame` shows although they do not vary."""
 
@@ -123,7 +123,7 @@ class SweepResult:
 
     def _table(self, name: str) -> pd.DataFrame:
         if name not in self._tables:
-            store = Store(self.folder)
+            store = ResultCache(self.folder)
             self._tables[name] = pd.concat(
                 [store.table(key, name) for key in self._runs["run"]], ignore_index=True
             )

@@ -15,7 +15,7 @@ from jax import Array, lax
 from jaxtyping import PyTree
 
 from simlab.core.pytree import Flag, Integer, pytree, static_names
-from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
+from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVE_MODIFIERS, OBJECTIVES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.objective import transformed_weights
 
@@ -51,17 +51,21 @@ def _branches(field: str) -> dict[str, Any]:
     else:
         found = [getattr(objective, field, None) for objective in OBJECTIVES.values()]
         found = [stage for stage in found if stage != ()]
-        found += [suffix.stage for suffix in SUFFIXES.values() if suffix.field == field]
+        found += [suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field]
     offered = [stage for stage in found if set(getattr(stage, "needs", ())) <= set(AVAILABLE)]
     return {kind(stage): stage for stage in reversed(offered)}
 
 
 BRANCHES: dict[str, dict[str, PyTree]] = {field: _branches(field) for field in SWITCHED}
 REJECTIONS: dict[str, PyTree] = {
-    kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
+    kind(suffix.stage): suffix.stage
+    for suffix in OBJECTIVE_MODIFIERS.values()
+    if suffix.field == "rejections"
 }
 REGULARIZERS: dict[str, PyTree] = {
-    kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
+    kind(suffix.stage): suffix.stage
+    for suffix in OBJECTIVE_MODIFIERS.values()
+    if suffix.field == "regularizers"
 }
 PROGRAM = repr(
     [(field, list(branches)) for field, branches in BRANCHES.items()] + [list(REJECTIONS), list(REGULARIZERS)]

@@ -259,8 +259,8 @@ def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
     return float(target @ solved / (target @ target))
 
 
-def dose_for(target_std: float, make: Callable[[float], PolicyPair]) -> PolicyPair:
-    """The pair of the family `make(dose)` whose std of rho is `target_std`, by bisection.
+def scale_to_std_rho(target_std: float, make: Callable[[float], PolicyPair]) -> PolicyPair:
+    """The pair of the family `make(noise_std)` whose std of rho is `target_std`, by bisection.
 
     Source: hacking Eq. 5.
     """

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective, TokenBatch, named, token_coefficients
+from simlab.objectives import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    Objective,
+    TokenBatch,
+    get_objective,
+    token_coefficients,
+)
 from simlab.objectives.corrections import (
     Masked,
     Truncated,
@@ -20,12 +27,14 @@ from simlab.objectives.rejection import Veto
 from simlab.theory.correction_moments import ACRL_LEVEL, CLIP, sequence_discrepancy
 from simlab.theory.expectation import PolicyPair, expect
 
-PLAIN = replace(named("reinforce"), advantage=ADVANTAGES["rloo"])
+PLAIN = replace(get_objective("reinforce"), advantage=ADVANTAGES["rloo"])
 """A log pi summed over tokens, with RLOO advantages: the coefficient is the advantage over G."""
 
 
 def _suffixed(name: str) -> Objective:
-    return replace(named(name), advantage=PLAIN.advantage, aggregation=AGGREGATIONS["seq-mean-token-sum"])
+    return replace(
+        get_objective(name), advantage=PLAIN.advantage, aggregation=AGGREGATIONS["seq-mean-token-sum"]
+    )
 
 
 COUNTERPARTS: dict[str, tuple[str, Objective]] = {

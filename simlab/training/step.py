@@ -44,12 +44,12 @@ def train_step(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
 def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
     """Sample responses to training prompts with the inference engine at theta_rollout, and reward them."""
     key = jax.random.fold_in(stream(state.key, "rollout"), state.step)
-    prompts = recipe.task.prompts(stream(key, "prompts"), recipe.prompts)
+    prompts = recipe.task.prompts(stream(key, "prompts"), recipe.prompts_per_step)
     return generate(
         rollout_params(state.past_params, state.params, state.step),
         recipe.model,
         recipe.engines.infer,
-        recipe.sampler,
+        recipe.sampling,
         key,
         prompts,
         recipe.task.check,
@@ -206,8 +206,8 @@ def policy_gradient(
 ) -> tuple[Params, Metrics]:
     """Return the gradient of the loss on one minibatch, its norm and the fractions of clipped tokens.
 
-    The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the extra terms.
-    An objective that reads the vocabulary also has a coefficient for each of its tokens.
+    The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the entropy and
+    KL terms. An objective that reads the vocabulary also has a coefficient for each of its tokens.
     """
 
     def loss(params: Params) -> tuple[Array, Metrics]:
@@ -222,10 +222,10 @@ def policy_gradient(
         if every is not None:
             # A token that the policy excludes has the log-probability minus infinity.
             total += jnp.sum(of_every * jnp.where(of_every == 0, 0.0, every))
-        if "entropy" in recipe.extra_terms:
-            total += recipe.extra_terms["entropy"] * entropy_bonus(entropy, batch.mask)
-        if "kl" in recipe.extra_terms:
-            total += recipe.extra_terms["kl"] * kl_penalty(replace(batch, logp=logp))
+        if recipe.entropy_coeff is not None:
+            total += recipe.entropy_coeff * entropy_bonus(entropy, batch.mask)
+        if recipe.kl_loss_coef is not None:
+            total += recipe.kl_loss_coef * kl_penalty(replace(batch, logp=logp))
         return -total, clip_fractions(coefficients, batch, terms)
 
     grads, fractions = jax.grad(loss, has_aux=True)(params)

@@ -1,4 +1,4 @@
-"""`simlab bench`: errors of widths; the smoke test of its experiment covers the measurement."""
+"""`simlab bench`: errors of batch sizes; the smoke test of its experiment covers the measurement."""
 
 import pytest
 from typer.testing import CliRunner
@@ -8,11 +8,13 @@ from experiments.benchmarks.step_floor import Product
 from simlab.cli import app
 
 
-@pytest.mark.parametrize("widths", ["0", "1,x", "", "1e9", "-4"])
-def test_bench_rejects_invalid_widths(widths, tmp_path):
-    result = CliRunner().invoke(app, ["bench", f"--widths={widths}", "--out", str(tmp_path / "out")])
+@pytest.mark.parametrize("batch_sizes", ["0", "1,x", "", "1e9", "-4"])
+def test_bench_rejects_invalid_batch_sizes(batch_sizes, tmp_path):
+    result = CliRunner().invoke(
+        app, ["bench", f"--batch-sizes={batch_sizes}", "--out", str(tmp_path / "out")]
+    )
     assert result.exit_code == 2
-    assert f"such as 1,4,16, got {widths!r}." in result.stderr.replace("\n", " ")
+    assert f"such as 1,4,16, got {batch_sizes!r}." in result.stderr.replace("\n", " ")
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 

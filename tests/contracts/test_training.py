@@ -44,7 +44,7 @@ MAY_BE_NAN = {name for name in METRICS if "_by_" in name} | {"pcc"}
 
 
 def recipe_of(pair="f32/f32", **changes) -> Recipe:
-    sizes = {"model": MODEL, "prompts": 2, "group_size": 2, "minibatches": 1}
+    sizes = {"model": MODEL, "prompts_per_step": 2, "group_size": 2, "minibatches": 1}
     return small_recipe(pair, optimizer=AdamW(learning_rate=1e-2), **(sizes | changes))
 
 
@@ -79,7 +79,7 @@ def check_traced(recipe: Recipe) -> dict:
 
 
 def check_rollout(recipe: Recipe, sampled: Trajectory) -> None:
-    rows = recipe.prompts * recipe.group_size
+    rows = recipe.prompts_per_step * recipe.group_size
     assert sampled.responses.shape == (rows, recipe.task.response_length)
     assert sampled.mask[:, 0].all()
     assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD_TOKEN_ID).all()
@@ -155,7 +155,7 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
         schedule=SCHEDULES[schedule](),
         # With experts there is more that could differ.
         model=MODELS[model] if model else MOE if exact else MODEL,
-        extra_terms={"entropy": 0.1},
+        entropy_coeff=0.1,
     )
     recipe = replace(recipe, engines=stack([ENGINE_PAIRS[name] for name in names]))
     mapped = replace(jax.tree.map(lambda _: None, recipe), engines=0)
@@ -262,7 +262,7 @@ def test_diagnostics_trace_every_name_when_model_is_moe():
 
 def test_every_number_of_a_step_is_described():
     described = set(STEP_METRICS) | set(STEP_NUMBERS)
-    plain = check_traced(recipe_of(extra_terms={"kl": 0.1, "entropy": 0.1}))
+    plain = check_traced(recipe_of(kl_loss_coef=0.1, entropy_coeff=0.1))
     routed = check_traced(recipe_of(model=replace(MODEL, num_experts=4)))
     aged = check_traced(recipe_of(staleness=2, old_log_probs="rollout"))
     assert set(plain) | set(routed) | set(aged) <= described

@@ -129,7 +129,7 @@ def floor(name, arrays, label):
 
 def test_noise_has_mean_one_and_its_standard_deviation(made):
     noise = made[0]["noise"]
-    assert_within_interval(noise.mean(), *normal_interval(noise.size, 1, 0.2, 1e-9), false_alarm=1e-9)
+    assert_within_interval(noise.mean(), *normal_interval(noise.size, 1, 0.2, 1e-9), alpha=1e-9)
     # The standard deviation of a standard deviation is about s / sqrt(2 n).
     assert abs(noise.std() - 0.2) < 6 * 0.2 / np.sqrt(2 * noise.size)
 

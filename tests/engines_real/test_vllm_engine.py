@@ -11,7 +11,7 @@ import pytest
 
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, SamplingParams
+from simlab.serving.protocol import EngineError, SamplingRequest
 from simlab.serving.real_training import real_rollout
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engines
 
 TASK = TASKS["add"]()
 PROMPTS = TASK.prompt_set()[:32]
-SAMPLING = SamplingParams(max_tokens=12, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
+SAMPLING = SamplingRequest(max_tokens=12, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
 # Log-probs up to 10 after some 600 roundings in a row, of 2^-24 each; see `bound` of the checkpoints.
 ROUNDING = 2 * 8 * np.sqrt(600) * 2.0**-24 * 10
 MOE = MODELS["tiny-moe"]

@@ -64,7 +64,7 @@ def _results(rewards, rms=None, steps=STEPS):
             rows.append(
                 pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
             )
-    runs = pd.DataFrame(runs).assign(status="finished", steps_made=steps)
+    runs = pd.DataFrame(runs).assign(status="finished", steps_completed=steps)
     return m.Tables({"runs": runs, "chunks": summarize_chunks(pd.concat(rows))})
 
 
@@ -172,7 +172,8 @@ def test_policies_on_chains_are_those_that_have_learned(screened, file, policies
     assert rows["passed_screen"].tolist() == (reward >= MIN_REWARD).tolist()
     passed = rows[rows["passed_screen"]]["seed"].tolist()
     assert list(policies.values()) == [f"{file}-{seed}" for seed in passed]
-    assert rows["seed"].tolist() == list(range(rows["seed"].min(), passed[-1] + 1))
+    seeds = rows["seed"].tolist()
+    assert seeds == list(range(seeds[0], passed[-1] + 1))
 
 
 def test_every_arm_is_a_run_and_no_two_are_the_same():

@@ -130,13 +130,11 @@ def test_theory_predicts_the_spread_of_rounded_float64_softmax():
     share, _ = theory.gaussian_shares(1.5)
     # Finite vocabulary: the largest of 2048 logits is near 5, so the tilted law lacks its tail (1% of the
     # std); first order leaves out terms of relative size 0.005.
-    low, high = normal_interval(
-        len(square), float(theory.spread(7, share)) ** 2, square.std(), false_alarm=1e-6
-    )
-    assert_within_interval(square.mean(), low * 0.97, high * 1.01, false_alarm=1e-6)
+    low, high = normal_interval(len(square), float(theory.spread(7, share)) ** 2, square.std(), alpha=1e-6)
+    assert_within_interval(square.mean(), low * 0.97, high * 1.01, alpha=1e-6)
     exact = np.sum(p * theory.token_variance(z, p, 7), -1)
-    low, high = normal_interval(len(square), 0.0, (square - exact).std(), false_alarm=1e-6)
-    assert_within_interval((square - exact).mean(), low, high, false_alarm=1e-6)
+    low, high = normal_interval(len(square), 0.0, (square - exact).std(), alpha=1e-6)
+    assert_within_interval((square - exact).mean(), low, high, alpha=1e-6)
     pair = theory.empirical_shares(z, p)
     assert theory.spread(7, *pair) == pytest.approx(np.sqrt(exact.mean()), rel=1e-6)
 
@@ -158,7 +156,7 @@ def test_prediction_interval_covers():
     for _ in range(1000):
         low, high = statistics.prediction_interval(generator.normal(size=8), 5, 0.05)
         covered += low <= generator.normal(size=5).mean() <= high
-    assert_within_interval(covered, *binomial_interval(1000, 0.95, 1e-6), false_alarm=1e-6)
+    assert_within_interval(covered, *binomial_interval(1000, 0.95, 1e-6), alpha=1e-6)
 
 
 def test_the_rule_accepts_the_papers_own_numbers_and_rejects_a_wider_spread():

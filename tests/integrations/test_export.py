@@ -53,15 +53,15 @@ def test_rates_keep_their_ratio():
 )
 def test_every_objective_is_mapped_or_refused_by_name(name):
     changes = {"objective": name} | ({"critic": {}} if name == "ppo" else {})
-    refused = {
+    rejected = {
         "ppo": "critic",
         "sapo+opsm": "opsm",
         "grpo+rollout_kl": "rollout_kl",
         "m2po": "objective 'm2po'",
         "ipo+tis": "anchor 'rollout' with a correction",
     }
-    if name in refused:
-        with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{refused[name]}"):
+    if name in rejected:
+        with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{rejected[name]}"):
             _run(**changes)
     else:
         run = _run(**changes)
@@ -90,7 +90,7 @@ def test_anchored_losses_read_token_weights(name):
         ({"engines": "f32/fp8-s2-truncated-all"}, "infer 'fp8-s2-truncated-all'"),
         ({"engines": "fp8-e4m3-exact/fp8-e4m3-exact"}, "train 'fp8-e4m3-exact'"),
         ({"staleness": 2}, "staleness 2"),
-        ({"sampler.min_length": 3}, "sampler.min_length 3"),
+        ({"sampling.min_length": 3}, "sampling.min_length 3"),
         ({"schedule": {"name": "halving", "period": 10}}, "schedule 'halving'"),
         ({"schedule": "length-triggered"}, "schedule 'length-triggered' under megatron"),
         ({"optimizer.eps": 1e-5}, "optimizer.eps"),
@@ -172,9 +172,9 @@ def test_a_yaml_of_verl_gives_the_nearest_run_and_what_differs():
     table = config.as_dict()
     assert table["objective"]["name"] == "gspo+tis+geo_mask"
     assert table["engines"] == {"name": "bf16/fp8-e4m3", "replay": "R3"}
-    assert (table["prompts"], table["group_size"], table["minibatches"]) == (8, 16, 4)
-    assert table["sampler"]["top_p"] == 0.9
-    assert table["sampler"]["processed"]
+    assert (table["prompts_per_step"], table["group_size"], table["minibatches"]) == (8, 16, 4)
+    assert table["sampling"]["top_p"] == 0.9
+    assert table["sampling"]["processed"]
     assert table["optimizer"]["learning_rate"] == 1.25e-4
     assert any("calculate_sum_pi_squared" in difference for difference in found.differences)
     assert all(f"#   {difference}" in text for difference in found.differences)

@@ -119,7 +119,7 @@ OBJECTIVE_OF = {
 ESTIMATOR_OF = {
     **{name: ADVANTAGES[name] for name in ("grpo", "grpo_no_std", "rloo", "whitened", "gae", "gpg")},
     **{name: ADVANTAGES[name] for name in ("otb", "otb_full_tail")},
-    "gae_discounted": Gae(discount=0.97, trace=0.9),
+    "gae_discounted": Gae(gamma=0.97, lam=0.9),
     "remax": ADVANTAGES["reward"],
 }
 # Presets with their suffix, beside the records above that say the same in full.

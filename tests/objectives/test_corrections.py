@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import SUFFIXES, prepared, resolve, rollout_terms
+from simlab.objectives import OBJECTIVE_MODIFIERS, prepared, resolve, rollout_terms
 from simlab.objectives.corrections import Acrl, Truncated, geometric_log_rho
 from tests.objectives.batches import batch_of, random_batch
 
@@ -116,7 +116,7 @@ def test_acrl_with_no_discrepancy_at_all():
 def test_corrections_touch_neither_baseline_nor_denominator():
     batch = random_batch(6, mismatch=2.0)
     plain = rollout_terms(resolve("grpo"), prepared(batch))
-    for name, suffix in SUFFIXES.items():
+    for name, suffix in OBJECTIVE_MODIFIERS.items():
         if suffix.field == "correction":
             corrected = rollout_terms(resolve(f"grpo+{name}"), prepared(batch))
             np.testing.assert_array_equal(corrected.advantages, plain.advantages)

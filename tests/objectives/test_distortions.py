@@ -31,11 +31,11 @@ def test_noise_is_drawn_from_the_key_and_has_its_width():
     batch = prepared(batch_of(np.zeros((64, 100)), np.zeros(64), key=key))
     draws = np.asarray(GaussianNoise(0.2)(batch))
     np.testing.assert_array_equal(draws, GaussianNoise(0.2)(batch))
-    low, high = normal_interval(draws.size, 1.0, 0.2, false_alarm=1e-9)
-    assert_within_interval(draws.mean(), low, high, false_alarm=1e-9)
+    low, high = normal_interval(draws.size, 1.0, 0.2, alpha=1e-9)
+    assert_within_interval(draws.mean(), low, high, alpha=1e-9)
     # The squared deviations have mean 0.04 and standard deviation sqrt(2) 0.04.
-    low, high = normal_interval(draws.size, 0.04, 0.04 * np.sqrt(2), false_alarm=1e-9)
-    assert_within_interval(((draws - 1) ** 2).mean(), low, high, false_alarm=1e-9)
+    low, high = normal_interval(draws.size, 0.04, 0.04 * np.sqrt(2), alpha=1e-9)
+    assert_within_interval(((draws - 1) ** 2).mean(), low, high, alpha=1e-9)
 
 
 def test_noise_without_a_key_is_refused():

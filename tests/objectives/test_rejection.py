@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import named, prepared, resolve, rollout_terms
+from simlab.objectives import get_objective, prepared, resolve, rollout_terms
 from simlab.objectives import rejection as levels
 from simlab.objectives.rejection import DivergenceCap, OffPolicySequenceMask, RatioBand, Veto, k2, k3
 from tests.objectives.batches import batch_of, coefficients_of, value_of
@@ -117,6 +117,6 @@ def test_empty_responses_are_not_rejected_ones():
 
 def test_opsm_never_changes_a_baseline():
     batch = batch_of([[0.0], [-0.5]], [1, 0], 2)
-    terms = rollout_terms(named("grpo+opsm"), prepared(batch))
+    terms = rollout_terms(get_objective("grpo+opsm"), prepared(batch))
     np.testing.assert_allclose(np.asarray(terms.advantages)[:, 0], [np.sqrt(0.5), -np.sqrt(0.5)], rtol=1e-5)
     assert coefficients_of("grpo+opsm", batch)[1, 0] == 0

@@ -8,7 +8,7 @@ import pytest
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models import TransformerConfig, init_params, logits
-from simlab.rollout import Sampler, generate
+from simlab.rollout import SamplingParams, generate
 from simlab.rollout.noise import LogitNoise, context_digest, extended_digest, perturbed
 from tests.tolerances import assert_exact, assert_within_interval, normal_interval
 
@@ -29,10 +29,10 @@ def test_the_noise_is_standard_normal_times_the_scale(kind):
     noise = np.asarray(add(LOGITS, LogitNoise(0.5, kind), KEYS[0], DIGEST) - LOGITS) / 0.5
     n = noise.size
     # The variance of a squared standard normal is 2; both numbers may fail once in 10^9 draws.
-    assert_within_interval(noise.mean(), *normal_interval(n, 0.0, 1.0, 1e-9), false_alarm=1e-9)
-    assert_within_interval((noise**2).mean(), *normal_interval(n, 1.0, 2**0.5, 1e-9), false_alarm=1e-9)
+    assert_within_interval(noise.mean(), *normal_interval(n, 0.0, 1.0, 1e-9), alpha=1e-9)
+    assert_within_interval((noise**2).mean(), *normal_interval(n, 1.0, 2**0.5, 1e-9), alpha=1e-9)
     between = np.mean(noise[1:] * noise[:-1])
-    assert_within_interval(between, *normal_interval(n - 32, 0.0, 1.0, 1e-9), false_alarm=1e-9)
+    assert_within_interval(between, *normal_interval(n - 32, 0.0, 1.0, 1e-9), alpha=1e-9)
 
 
 def test_fresh_noise_depends_on_the_draw_and_fixed_noise_on_the_context():
@@ -83,7 +83,7 @@ def test_the_sampler_reports_the_noisy_distribution_that_it_draws_from(kind):
             params,
             config,
             Engine(),
-            Sampler(noise=noise),
+            SamplingParams(noise=noise),
             key,
             prompts,
             lambda tokens: jnp.zeros(tokens.shape[0]),

@@ -114,7 +114,7 @@ def test_the_printed_beta_is_caught(monkeypatch):
 
 def test_the_printed_gap_is_right_for_one_token_and_wrong_for_three():
     for length, right in ((1, True), (3, False)):
-        pair = hacking_checks.pair(length, dose=0.01)
+        pair = hacking_checks.pair(length, noise_std=0.01)
         values = np.random.default_rng(0).normal(size=(len(pair.space.tokens), 1)) / length
         gap = hacking.objective_gap(pair, np.repeat(values, length, 1))
         assert (abs(gap.printed / gap.exact - 1) < 1e-9) == right

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
-from simlab.objectives import OBJECTIVES, SUFFIXES, TokenBatch, token_coefficients
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, TokenBatch, token_coefficients
 from simlab.theory import correction_moments as corrections
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
 from simlab.theory.checks import vexact_checks as vexact
@@ -46,7 +46,7 @@ ANCHORED = {"dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po"}
 
 
 def test_every_suffix_and_every_correction_is_covered():
-    assert set(SUFFIXES) == set(COUNTERPARTS) & set(SUFFIXES) | UNCOVERED
+    assert set(OBJECTIVE_MODIFIERS) == set(COUNTERPARTS) & set(OBJECTIVE_MODIFIERS) | UNCOVERED
     # The square root of the sequence weight is ours.
     covered = {correction for correction, _ in COUNTERPARTS.values()}
     assert covered == {*corrections.CORRECTIONS, *RECENT} - {"sequence IS^1/2"}
@@ -119,7 +119,7 @@ def test_rloo_target_is_the_policy_gradient():
 def test_trade_off_at_equal_mismatch():
     space = enumerate_sequences(3, 6)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
-    pair = corrections.dose_for(0.3, lambda dose: noisy_pair(space, logits, dose))
+    pair = corrections.scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std))
     assert pair.rho_std == pytest.approx(0.3, rel=1e-9)
     found = corrections.qualities(pair, rewards, 16)
     assert found["sequence IS"].bias < 1e-12
@@ -131,7 +131,7 @@ def test_trade_off_at_equal_mismatch():
 def test_recent_corrections_at_equal_mismatch():
     space = enumerate_sequences(3, 4)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
-    pair = corrections.dose_for(0.3, lambda dose: noisy_pair(space, logits, dose))
+    pair = corrections.scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std))
     found = corrections.qualities(
         pair, rewards, 8, corrections=RECENT | {"token IS": corrections.tempered("token", 1.0)}
     )

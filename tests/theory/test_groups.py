@@ -86,11 +86,13 @@ def test_group_gap_to_first_order(name, kind):
     rewards = np.resize(REWARDS[kind][[0, 1, 2]], 27)
     u = np.random.default_rng(3).normal(size=27)
     errors = []
-    for dose in (0.02, 0.01):
-        gap = group_gap(noisy_pair(space, random_logits(space, 0), dose), u, rewards, ADVANTAGES[name], 4)
+    for noise_std in (0.02, 0.01):
+        gap = group_gap(
+            noisy_pair(space, random_logits(space, 0), noise_std), u, rewards, ADVANTAGES[name], 4
+        )
         errors.append(abs(gap["exact"] - gap["double_sum"] - gap["cross_samples"]))
         assert gap["printed"] == pytest.approx(gap["double_sum"] / 3, rel=1e-10)
-    # Second order: half the dose, a quarter of the error.
+    # Second order: half the noise_std, a quarter of the error.
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
 
 

@@ -12,9 +12,9 @@ from simlab.theory.expectation import noisy_pair, random_logits, relative
 from tests.theory.strategies import pairs
 
 
-def standard_pair(length, dose, vocabulary=3):
+def standard_pair(length, noise_std, vocabulary=3):
     space = enumerate_sequences(vocabulary, length)
-    return noisy_pair(space, random_logits(space, 0), dose)
+    return noisy_pair(space, random_logits(space, 0), noise_std)
 
 
 @given(pairs())
@@ -94,8 +94,8 @@ def test_phi_of_the_loss_is_the_gradient_of_the_clipped_loss():
 
 def test_gradient_of_the_double_sum_converges():
     errors = []
-    for dose in (0.02, 0.01, 0.005):
-        pair = standard_pair(4, dose)
+    for noise_std in (0.02, 0.01, 0.005):
+        pair = standard_pair(4, noise_std)
         c = np.random.default_rng(1).normal(size=pair.space.tokens.shape)
         gap = hacking.objective_gap_gradient(pair, c)
         errors.append(relative(gap.exact - gap.double_sum, gap.exact))

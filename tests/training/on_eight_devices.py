@@ -108,7 +108,7 @@ def test_a_step_is_that_of_one_device_but_for_the_order_of_sums():
     for name in ("response_length", "router_flips"):
         assert_exact(metrics[name], expected[name])
     np.testing.assert_allclose(metrics["reward"], expected["reward"], rtol=16 * 2.0**-24)
-    sequences = recipe.prompts * recipe.group_size
+    sequences = recipe.prompts_per_step * recipe.group_size
     tokens = sequences * recipe.task.response_length
     np.testing.assert_allclose(metrics["entropy"], expected["entropy"], atol=allowed(np.log(32), tokens))
     moved = 0

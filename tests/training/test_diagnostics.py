@@ -85,7 +85,7 @@ def test_the_sampler_is_that_of_the_next_step_and_the_trainer_another(measured, 
 
 def test_noise_and_signal_make_up_the_whole_gradient(measured, subject):
     # The objective is a mean over sequences, so the mean of the groups' gradients is the batch's.
-    whole = measured["gradient_signal"] + measured["gradient_noise"] / RECIPE.prompts
+    whole = measured["gradient_signal"] + measured["gradient_noise"] / RECIPE.prompts_per_step
     np.testing.assert_allclose(whole, subject["gradient_norm"] ** 2, rtol=1e-3)
     assert measured["gradient_noise"] > 0
     expected = measured["gradient_noise"] / measured["gradient_signal"]

@@ -16,7 +16,7 @@ from simlab.engines import ENGINES, Engine
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
-from simlab.rollout import Sampler, Trajectory, generate
+from simlab.rollout import SamplingParams, Trajectory, generate
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.theory.engine_pairs import WIDTH, engine_rows
 from simlab.training.checkpoints import load_tree
@@ -61,7 +61,7 @@ def _sample(params: Params, config: TransformerConfig, prompts: int, key: Array)
         params,
         config,
         ENGINES["f32"],
-        Sampler(),
+        SamplingParams(),
         stream(key, "which card"),
         TASK.prompts(stream(key, "which card prompts"), prompts, "held_out"),
         TASK.check,

@@ -29,7 +29,7 @@ def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
         raise ValueError(f"{path}: {error}") from error
     if "base" not in table:
         name = table.pop("name", path.stem)
-        return name, run_config({key: value for key, value in table.items() if key != "width"})
+        return name, run_config({key: value for key, value in table.items() if key != "runs_per_batch"})
     described = read_file(path)
     points: dict[str, Point] = {}
     for point in described.grid.points:

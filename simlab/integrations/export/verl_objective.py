@@ -80,7 +80,7 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     base = name.split("+")[0]
     mode = LOSS_MODES.get(base)
     if mode is None:
-        draft.refused.append(f"objective {base!r} (verl has no estimator for it)")
+        draft.rejected.append(f"objective {base!r} (verl has no estimator for it)")
         return
     draft.overrides |= {f"{ACTOR}.loss_agg_mode": _key(AGGREGATIONS, objective.aggregation)}
     _estimator(draft, objective)
@@ -91,7 +91,7 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
         mode = _around_rollout(draft, objective, base)
     _rejections(draft, objective)
     if objective.regularizers:
-        draft.refused.append("objective suffix 'rollout_kl' (verl's losses do not see the rollout)")
+        draft.rejected.append("objective modifier 'rollout_kl' (verl's losses do not see the rollout)")
     _distortion(draft, objective.distortion)
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
@@ -109,7 +109,7 @@ def _estimator(draft: "Draft", objective: Objective) -> None:
     if estimator in ESTIMATORS:
         draft.overrides |= ESTIMATORS[estimator]
     else:
-        draft.refused.append(f"objective.advantage {estimator or 'of your own'!r}")
+        draft.rejected.append(f"objective.advantage {estimator or 'of your own'!r}")
     if objective.group_filter:
         draft.overrides["algorithm.filter_groups.enable"] = True
         draft.notes.append("groups of equal rewards are sampled again (filter_groups), not dropped")
@@ -156,13 +156,13 @@ def _surrogate(draft: "Draft", surrogate: Any) -> None:
         if hasattr(surrogate, name):
             draft.environment[f"{PREFIX}{name.upper()}"] = f"{getattr(surrogate, name):g}"
     if getattr(surrogate, "divergence_top_k", None) is not None:
-        draft.refused.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
+        draft.rejected.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
 
 
 def _around_rollout(draft: "Draft", objective: Objective, base: str) -> str:
     """Write the token weights that tell the rollout's log-probabilities; return the plug-in's loss mode."""
     if objective.correction is not None:
-        draft.refused.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
+        draft.rejected.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
     draft.overrides[f"{CORRECTION}.rollout_is"] = "token"
     draft.overrides[f"{CORRECTION}.rollout_is_threshold"] = NO_DUAL_CLIP
     return AROUND_ROLLOUT[base]
@@ -174,7 +174,7 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
         return mode
     if isinstance(correction, Acrl):
         if mode not in WITH_ACRL:
-            draft.refused.append(f"objective suffix 'acrl' on loss mode {mode!r} (grpo and gspo have it)")
+            draft.rejected.append(f"objective modifier 'acrl' on loss mode {mode!r} (grpo and gspo have it)")
             return mode
         draft.overrides[f"{CORRECTION}.rollout_is"] = f"acrl_{correction.acrl_level}"
         draft.environment[f"{PREFIX}ACRL_GAMMA"] = f"{correction.acrl_gamma:g}"
@@ -183,11 +183,11 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
             draft.environment[f"{PREFIX}ACRL_REFERENCE"] = f"{correction.acrl_reference:g}"
         return WITH_ACRL[mode]
     if not isinstance(correction, Truncated | Masked) or correction.log_rho not in LEVELS:
-        draft.refused.append(f"objective.correction {type(correction).__name__}")
+        draft.rejected.append(f"objective.correction {type(correction).__name__}")
         return mode
     low, high = as_bounds(correction.correction_clip)
     if isinstance(correction, Truncated) and low:
-        draft.refused.append(
+        draft.rejected.append(
             f"objective.correction_clip ({low:g}, {high:g}) of a truncation (an upper bound)"
         )
     draft.overrides[f"{CORRECTION}.rollout_is"] = LEVELS[correction.log_rho]
@@ -201,10 +201,12 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
 def _off_policy_mask(draft: "Draft", delta: Any, mode: str) -> str:
     """Write OPSM; return the loss mode, which it changes."""
     if mode not in WITH_OPSM:
-        draft.refused.append(f"objective suffix 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
+        draft.rejected.append(f"objective modifier 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
         return mode
     draft.environment[f"{PREFIX}OPSM_DELTA"] = f"{delta:g}"
-    draft.notes.append("objective suffix 'opsm': dropped sequences stay in verl's denominators, as in slime")
+    draft.notes.append(
+        "objective modifier 'opsm': dropped sequences stay in verl's denominators, as in slime"
+    )
     return WITH_OPSM[mode]
 
 
@@ -221,7 +223,7 @@ def _rejections(draft: "Draft", objective: Objective) -> None:
             names.append(f"{level}_{getattr(rejection.divergence, '__name__', '')}")
             thresholds.append(f"{rejection.rejection_bounds:g}")
         else:
-            draft.refused.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
+            draft.rejected.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
     if names:
         draft.overrides[f"{CORRECTION}.rollout_rs"] = ",".join(names)
         draft.overrides[f"{CORRECTION}.rollout_rs_threshold"] = ",".join(thresholds)

@@ -8,7 +8,7 @@ from simlab.engines.site import Site
 from simlab.formats.scale_rules import divide
 
 
-def once(x: Array, site: Site) -> Array:
+def materialize_once(x: Array, site: Site) -> Array:
     """Return x, which is rounded at `site` or about to be, in a form that a compiler computes once.
 
     A compiler that fuses computes a chain of cheap steps again for each of its readers, and a rounding is

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlab.rollout import GREEDY, Sampler, draw_token, processed_logits
+from simlab.rollout import GREEDY, SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import response_mask
 from tests.tolerances import assert_exact, assert_within_interval, binomial_interval
 
@@ -22,12 +22,12 @@ def allowed(sampler, logits=LOGITS, position=9):
 
 
 def test_without_filters_only_the_temperature_acts():
-    assert_exact(process(LOGITS, Sampler(temperature=2.0), 0, END), LOGITS / 2)
+    assert_exact(process(LOGITS, SamplingParams(temperature=2.0), 0, END), LOGITS / 2)
 
 
 @pytest.mark.parametrize(("k", "tokens"), [(1, [1]), (2, [1, 3]), (3, [1, 3, 5]), (6, [0, 1, 2, 3, 4, 5])])
 def test_top_k_ranks_the_lower_index_first(k, tokens):
-    assert allowed(Sampler(top_k=k)) == tokens
+    assert allowed(SamplingParams(top_k=k)) == tokens
 
 
 def test_top_p_keeps_the_fewest_that_reach_it():
@@ -35,20 +35,20 @@ def test_top_p_keeps_the_fewest_that_reach_it():
     order = [1, 3, 5, 0, 4, 2]
     for count in range(1, 6):
         just_enough = probs[:count].sum() - 1e-4
-        assert allowed(Sampler(top_p=just_enough)) == sorted(order[:count])
-    assert allowed(Sampler(top_p=1e-9)) == [1]
+        assert allowed(SamplingParams(top_p=just_enough)) == sorted(order[:count])
+    assert allowed(SamplingParams(top_p=1e-9)) == [1]
 
 
 def test_top_p_counts_after_top_k():
     # Of the two tokens that top-k leaves, each has probability one half.
-    assert allowed(Sampler(top_k=2, top_p=0.4)) == [1]
-    assert allowed(Sampler(top_k=2, top_p=0.6)) == [1, 3]
+    assert allowed(SamplingParams(top_k=2, top_p=0.4)) == [1]
+    assert allowed(SamplingParams(top_k=2, top_p=0.6)) == [1, 3]
 
 
 def test_no_end_before_the_minimum_length():
-    sampler = Sampler(min_length=3)
+    sampler = SamplingParams(min_length=3)
     assert [END in allowed(sampler, position=p) for p in (0, 2, 3, 4)] == [False, False, True, True]
-    assert allowed(Sampler(top_k=1, min_length=3), position=0) == [3]
+    assert allowed(SamplingParams(top_k=1, min_length=3), position=0) == [3]
 
 
 def test_greedy_takes_the_largest():
@@ -74,7 +74,7 @@ def test_tokens_come_as_often_as_they_should():
     counts = np.bincount(draw_token(uniforms, jnp.tile(probs, (20_000, 1))), minlength=6)
     for count, p in zip(counts, probs, strict=True):
         # Six tokens at 1e-7 each.
-        assert_within_interval(count, *binomial_interval(20_000, float(p), 1e-7), false_alarm=6e-7)
+        assert_within_interval(count, *binomial_interval(20_000, float(p), 1e-7), alpha=6e-7)
 
 
 def test_mask_ends_with_the_end():

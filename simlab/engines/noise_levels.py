@@ -1,7 +1,7 @@
-"""Doses: mismatch of a chosen size, put back into an engine pair that agrees exactly.
+"""Rounding noise of a chosen level, injected into an engine pair that agrees exactly.
 
-Each dose maps an engine and a number of mantissa bits to an engine; fewer bits are more mismatch. The bits
-may be traced, so a dose is one compiled program. Give it to the inference side alone: `dosed`.
+Each noise kind maps an engine and a number of mantissa bits to an engine; fewer bits are more mismatch. The
+bits may be traced, so all levels share one compiled function. `with_noise` changes the inference engine only.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ def truncated_fp8(engine: Engine, bits: Integer) -> Engine:
 
     Source: acrl Sec. 5, Tab. 2; vexact V3.
     """
-    fmt = replace(FP8_S4, mantissa_bits=_checked(bits, tuple(range(2, 22))))
-    x, w = (_truncating(fmt, SCALINGS[name]) for name in ("fp8-per-token", "fp8-per-channel"))
+    fmt = replace(FP8_S4, mantissa_bits=_check_bits(bits, tuple(range(2, 22))))
+    x, w = (_truncate_operand(fmt, SCALINGS[name]) for name in ("fp8-per-token", "fp8-per-channel"))
     return replace(engine, projection=replace(engine.projection, activations=x, weights=w))
 
 
@@ -41,7 +41,7 @@ def truncated(engine: Engine, bits: Integer) -> Engine:
 
     Source: acrl Tab. 2; vexact V3.
     """
-    site = _truncating(_wide(_checked(bits, tuple(range(22)))), None)
+    site = _truncate_operand(_wide(_check_bits(bits, tuple(range(22)))), None)
     return replace(engine, projection=replace(engine.projection, activations=site, weights=site))
 
 
@@ -51,27 +51,31 @@ def rounded_sums(engine: Engine, bits: Integer) -> Engine:
     The order within is fixed, so an engine that adds in order (`bf16-ordered`) is itself at 23 bits.
 
     Source: vexact V3; NVIDIA cuBLAS split-K in BF16.
-    Deviation: sums of all products are rounded alike, real kernels choose by shape.
+    Deviation: sums of all products are rounded equally, real kernels choose by shape.
     """
-    fmt = _wide(_checked(bits, (*range(22), 23)))
+    fmt = _wide(_check_bits(bits, (*range(22), 23)))
     site = Site(fmt, ROUNDINGS["nearest_even"], OVERFLOWS["format"])
-    return _adding(engine, PartialSums(site, block=16, inside="ordered"))
+    return _round_sums(engine, PartialSums(site, block=16, inside="ordered"))
 
 
-DOSES: dict[str, Callable[[Engine, Integer], Engine]] = {
+NOISE_KINDS: dict[str, Callable[[Engine, Integer], Engine]] = {
     "truncated-fp8": truncated_fp8,
     "truncated": truncated,
     "rounded-sums": rounded_sums,
 }
 
 
-def dosed(pair: EnginePair | str, dose: str, bits: Integer) -> EnginePair:
-    """Return the pair with a dose of `DOSES` on its inference side; raises `ValueError` for unknown names."""
+def with_noise(pair: EnginePair | str, kind: str, bits: Integer) -> EnginePair:
+    """Return the pair with noise of `NOISE_KINDS` in its inference engine.
+
+    Raises:
+        ValueError: The name is unknown.
+    """
     pair = find_pair(pair)
-    return replace(pair, infer=lookup(DOSES, dose, "dose")(pair.infer, bits))
+    return replace(pair, infer=lookup(NOISE_KINDS, kind, "noise kind")(pair.infer, bits))
 
 
-def _truncating(fmt: Format, scaling) -> Site:
+def _truncate_operand(fmt: Format, scaling) -> Site:
     return Site(fmt, ROUNDINGS["toward_zero"], OVERFLOWS["saturate"], scaling)
 
 
@@ -81,7 +85,7 @@ def _wide(bits: Integer) -> Format:
     return replace(FORMATS["fp32"], mantissa_bits=bits, max_finite=largest, min_finite=-largest)
 
 
-def _adding(engine: Engine, accumulator: Accumulator) -> Engine:
+def _round_sums(engine: Engine, accumulator: Accumulator) -> Engine:
     attention = replace(engine.attention, score_accumulator=accumulator, value_accumulator=accumulator)
     products = {
         name: replace(getattr(engine, name), accumulator=accumulator)
@@ -90,10 +94,10 @@ def _adding(engine: Engine, accumulator: Accumulator) -> Engine:
     return replace(engine, attention=attention, **products)
 
 
-def _checked(bits: Integer, allowed: tuple[int, ...]) -> Integer:
+def _check_bits(bits: Integer, allowed: tuple[int, ...]) -> Integer:
     """Return int32 bits; what is traced or stacked passes unseen."""
     if isinstance(bits, jax.Array):
         return bits.astype(jnp.int32)
     if bits not in allowed:
-        raise ValueError(f"bad dose of {bits!r} bits; allowed: {', '.join(map(str, allowed))}")
+        raise ValueError(f"bad noise level of {bits!r} bits; allowed: {', '.join(map(str, allowed))}")
     return np.int32(bits)

@@ -1,4 +1,4 @@
-"""Doses: what they change, and the doses at which nothing changes."""
+"""Injected rounding noise: what it changes, and the levels at which nothing changes."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simlab.engines import ENGINES, find_pair, linear
-from simlab.engines.dose import DOSES, dosed, rounded_sums, truncated, truncated_fp8
+from simlab.engines.noise_levels import NOISE_KINDS, rounded_sums, truncated, truncated_fp8, with_noise
 from tests.tolerances import assert_exact
 
 rng = np.random.default_rng(0)
@@ -18,8 +18,8 @@ BF16_X, BF16_W = (x.astype(jnp.bfloat16).astype(jnp.float32) for x in (X, W))
 
 project = jax.jit(lambda x, w, engine: linear(x, w, engine))
 by_bits = {
-    name: jax.jit(lambda x, w, bits, dose=dose: linear(x, w, dose(ENGINES["f32"], bits)))
-    for name, dose in DOSES.items()
+    name: jax.jit(lambda x, w, bits, inject=inject: linear(x, w, inject(ENGINES["f32"], bits)))
+    for name, inject in NOISE_KINDS.items()
 }
 
 
@@ -28,7 +28,7 @@ def error(name, bits):
     return np.sqrt(np.mean((by_bits[name](X, W, jnp.int32(bits)) - exact) ** 2))
 
 
-@pytest.mark.parametrize("name", DOSES)
+@pytest.mark.parametrize("name", NOISE_KINDS)
 def test_more_bits_are_less_mismatch(name):
     errors = [error(name, bits) for bits in (3, 5, 7, 9)]
     # Two bits are a factor of four, give or take the luck of 32 sums.
@@ -36,9 +36,9 @@ def test_more_bits_are_less_mismatch(name):
         assert 2 < coarse / fine < 8
 
 
-@pytest.mark.parametrize("name", DOSES)
+@pytest.mark.parametrize("name", NOISE_KINDS)
 def test_a_traced_dose_is_that_of_a_plain_number(name):
-    plain = DOSES[name](ENGINES["f32"], 4)
+    plain = NOISE_KINDS[name](ENGINES["f32"], 4)
     assert_exact(by_bits[name](X, W, jnp.int32(4)), project(X, W, plain))
 
 
@@ -67,7 +67,7 @@ def test_sums_are_rounded_everywhere_and_operands_nowhere_else():
 
 def test_a_dose_goes_to_the_inference_side():
     pair = find_pair("bf16-ordered/bf16-ordered")
-    given = dosed(pair, "truncated", 3)
+    given = with_noise(pair, "truncated", 3)
     assert given.train is pair.train
     assert given.infer.projection.weights.format.mantissa_bits == 3
     assert given.infer.lm_head is pair.infer.lm_head
@@ -76,12 +76,12 @@ def test_a_dose_goes_to_the_inference_side():
 @pytest.mark.parametrize(
     ("name", "bits", "words"),
     [
-        ("truncated-fp8", 1, "bad dose of 1 bits; allowed: 2, 3"),
-        ("truncated", 22, "bad dose of 22 bits"),
+        ("truncated-fp8", 1, "bad noise level of 1 bits; allowed: 2, 3"),
+        ("truncated", 22, "bad noise level of 22 bits"),
         ("rounded-sums", 22, "allowed: 0.*21, 23"),
-        ("noise", 1, "unknown dose 'noise'; allowed: truncated-fp8, truncated, rounded-sums"),
+        ("noise", 1, "unknown noise kind 'noise'; allowed: truncated-fp8, truncated, rounded-sums"),
     ],
 )
 def test_bad_doses_are_refused(name, bits, words):
     with pytest.raises(ValueError, match=words):
-        dosed("f32/f32", name, bits)
+        with_noise("f32/f32", name, bits)

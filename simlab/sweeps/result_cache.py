@@ -24,7 +24,7 @@ from simlab.sweeps.tables import RunTables
 from simlab.training.checkpoints import Progress, load_progress, save_progress
 
 
-class Store:
+class ResultCache:
     """The finished runs in a folder, and the locks of the processes that compute others."""
 
     def __init__(self, folder: Path):

@@ -1,10 +1,16 @@
-"""The arithmetic of the experiment on cards: exact shares, intervals, decisions."""
+"""The arithmetic of the experiment on GPUs: exact shares, intervals, decisions."""
 
 import numpy as np
 import pytest
 
 from experiments.measurements.gpu_pairs import verdicts
-from experiments.measurements.gpu_pairs.factors import FACTORS, between, shapley, subsets, with_adder_bits
+from experiments.measurements.gpu_pairs.factors import (
+    FACTORS,
+    between,
+    shapley,
+    subsets,
+    with_accumulator_bits,
+)
 from experiments.measurements.gpu_pairs.measures import interval, mismatch, squares
 from simlab.engines import ENGINES, static_signature
 
@@ -36,11 +42,11 @@ def test_shapley_of_two_is_the_average_of_both_orders():
 
 def test_engines_between_two_cards_end_at_them():
     assert len(subsets(FACTORS)) == 8
-    fp8 = between(frozenset({"format", "adder"})).projection.accumulator
+    fp8 = between(frozenset({"format", "accumulator"})).projection.accumulator
     assert fp8 == ENGINES["h100-fp8"].projection.accumulator
     assert between(frozenset()).projection.accumulator == ENGINES["h100-bf16"].projection.accumulator
-    assert with_adder_bits(25).projection.accumulator == ENGINES["b200-fp8"].projection.accumulator
-    assert static_signature(with_adder_bits(7)) == static_signature(ENGINES["h100-fp8"])
+    assert with_accumulator_bits(25).projection.accumulator == ENGINES["b200-fp8"].projection.accumulator
+    assert static_signature(with_accumulator_bits(7)) == static_signature(ENGINES["h100-fp8"])
 
 
 def test_mismatch_reads_only_tokens_that_count():
@@ -75,8 +81,8 @@ def test_verdicts_follow_their_rules():
     tables = {
         "vectors": [{"equal": 3, "outputs": 3}, {"equal": 1, "outputs": 2}],
         "shares": [
-            {"policy": "p", "seed": 0, "factor": "adder", "share": 0.05, "low": 0.02, "high": 0.08},
-            {"policy": "q", "seed": 0, "factor": "adder", "share": 0.0, "low": -0.005, "high": 0.005},
+            {"policy": "p", "seed": 0, "factor": "accumulator", "share": 0.05, "low": 0.02, "high": 0.08},
+            {"policy": "q", "seed": 0, "factor": "accumulator", "share": 0.0, "low": -0.005, "high": 0.005},
         ],
         "pairs": [pair | {"train": "h100-bf16", "infer": "h100-fp8"}, near],
         "orders": [pair | {"order": "split", "rms_high": 0.005, "rms_low": 0.0}, pair | {"order": "other"}],

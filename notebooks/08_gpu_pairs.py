@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # Which card sampled this?
+# # Which GPU sampled this?
 #
-# Two cards that multiply the same numbers do not get the same sum. A tensor core takes a block of products,
+# Two GPUs that multiply the same numbers do not get the same sum. A tensor core takes a block of products,
 # aligns them to the largest, cuts off what is too small, and adds. How many products, and where it cuts, is
 # different on every card. simlab adds as they do, to the bit. A product of 128 terms, on three of them:
 
@@ -27,7 +27,7 @@ from simlab.core.paths import add_checkout_to_path
 
 add_checkout_to_path()  # makes `experiments` importable, also where only the wheel is installed
 
-from experiments.measurements.gpu_pairs.factors import between, shapley, with_adder_bits
+from experiments.measurements.gpu_pairs.factors import between, shapley, with_accumulator_bits
 from experiments.measurements.softmax import real
 from simlab.engines import ENGINES, matmul
 from simlab.engines.kernel_order import Promoted
@@ -46,28 +46,28 @@ def draw(terms):
 
 
 a, b, exact = draw(128)
-for card in ("ada", "hopper", "blackwell"):
-    print(f"{card:10s} {float(matmul(a, b, accumulator=card, format='e4m3fn')[0, 0])!r}")
+for gpu in ("ada", "hopper", "blackwell"):
+    print(f"{gpu:10s} {float(matmul(a, b, accumulator=gpu, format='e4m3fn')[0, 0])!r}")
 print(f"{'exact':10s} {exact[0, 0]!r}")
 
 # %% [markdown]
 # ## What thirteen bits cost
 #
 # In FP8, Ada and Hopper keep 13 bits while they add, Blackwell 25. The error grows with the length of the
-# sum, unless the kernel takes partial sums out of the adder every 128 products, as DeepGEMM does.
+# sum, unless the kernel takes partial sums out of the accumulator every 128 products, as DeepGEMM does.
 
 # %%
-adders = {
+accumulators = {
     "H100": TENSOR_CORES["hopper"]["e4m3fn"],
     "H100, promoted every 128": Promoted(TENSOR_CORES["hopper"]["e4m3fn"]),
     "B200": TENSOR_CORES["blackwell"]["e4m3fn"],
 }
 lengths = [64, 256] if SMOKE else [64, 128, 256, 512, 1024, 2048, 4096]
-error = {name: [] for name in adders}
+error = {name: [] for name in accumulators}
 for terms in lengths:
     a, b, exact = draw(terms)
-    for name, adder in adders.items():
-        wrong = np.asarray(matmul(a, b, accumulator=adder), float) - exact
+    for name, accumulator in accumulators.items():
+        wrong = np.asarray(matmul(a, b, accumulator=accumulator), float) - exact
         error[name].append(np.sqrt(np.mean(wrong**2) / np.mean(exact**2)))
 figure, axis = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
 for name, line in error.items():
@@ -77,10 +77,10 @@ axis.legend(frameon=False, fontsize="small")
 plt.show()
 
 # %% [markdown]
-# ## Guess the card
+# ## Guess the GPU
 #
-# Somebody sends log-probabilities of sampled tokens, from weights that we have, and does not say which card
-# they came from. Score the tokens under every card: the one that sampled agrees to the bit. (The policy:
+# Somebody sends log-probabilities of sampled tokens, from weights that we have, and does not say which GPU
+# they came from. Score the tokens under every GPU: the one that sampled agrees to the bit. (The policy:
 # next-token logits of SmolLM2, behind one quantized product and a head.)
 
 # %%
@@ -95,24 +95,25 @@ def score(engine):
     return np.take_along_axis(np.log(engine_rows(logits, engine)), tokens, 1)
 
 
-cards = ["h100-bf16", "h100-fp8", "b200-fp8"]
+gpus = ["h100-bf16", "h100-fp8", "b200-fp8"]
 if not SMOKE:
-    cards += ["a100-bf16", "ada-fp8", "h100-fp8-deepgemm", "b200-mxfp8", "b200-nvfp4"]
-scores = {card: score(ENGINES[card]) for card in cards}
+    gpus += ["a100-bf16", "ada-fp8", "h100-fp8-deepgemm", "b200-mxfp8", "b200-nvfp4"]
+scores = {gpu: score(ENGINES[gpu]) for gpu in gpus}
 received = scores["h100-fp8"]
-for card in sorted(cards, key=lambda card: np.abs(scores[card] - received).mean()):
-    rms = np.sqrt(np.mean((scores[card] - received) ** 2))
-    print(f"{card:18s} RMS log rho {rms:.1e}, equal tokens {np.mean(scores[card] == received):.0%}")
+for gpu in sorted(gpus, key=lambda gpu: np.abs(scores[gpu] - received).mean()):
+    rms = np.sqrt(np.mean((scores[gpu] - received) ** 2))
+    print(f"{gpu:18s} RMS log rho {rms:.1e}, equal tokens {np.mean(scores[gpu] == received):.0%}")
 
 # %% [markdown]
-# ## Format, adder or order?
+# ## Format, accumulator or order?
 #
-# Between a BF16 trainer and an FP8 rollout on an H100 the format changes, and the adder. What is each worth?
-# Exchange them in both orders and take the average step: the exact Shapley value, which sums to the whole.
+# Between a BF16 trainer and an FP8 rollout on an H100 the format changes, and the accumulator. What is each
+# worth? Exchange them in both orders and take the average step: the exact Shapley value, which sums to the
+# whole.
 
 # %%
-names = ("format", "adder")
-sets = [frozenset(), frozenset({"format"}), frozenset({"adder"}), frozenset(names)]
+names = ("format", "accumulator")
+sets = [frozenset(), frozenset({"format"}), frozenset({"accumulator"}), frozenset(names)]
 under = {changed: score(between(changed)) for changed in sets}
 value = {changed: np.mean((under[changed] - under[frozenset()]) ** 2) for changed in sets}
 shares = shapley(value.__getitem__, names)
@@ -123,17 +124,17 @@ print("left over:", value[frozenset(names)] - sum(shares.values()))
 # %% [markdown]
 # ## How many bits are enough?
 #
-# The bits of the adder are data, so one compiled program sweeps them. Fewer than the hardware has, and the
-# adder takes over; more would not be seen behind the format.
+# The bits of the accumulator are data, so one compiled program sweeps them. Fewer than the hardware has, and
+# the accumulator takes over; more would not be seen behind the format.
 
 # %%
 bits = [5, 13, 25] if SMOKE else [5, 6, 7, 8, 9, 11, 13, 16, 20, 25]
-swept = {count: score(with_adder_bits(count)) for count in bits}
+swept = {count: score(with_accumulator_bits(count)) for count in bits}
 figure, axis = plt.subplots(figsize=(4.5, 2.8), layout="constrained")
 for name, reference in (("to a BF16 trainer", scores["h100-bf16"]), ("to 25 bits", scores["b200-fp8"])):
     distance = [np.sqrt(np.mean((swept[count] - reference) ** 2)) for count in bits]
     axis.semilogy(bits, np.where(np.array(distance) > 0, distance, np.nan), "o-", label=name)
 axis.axvline(13, color="gray", linewidth=0.8)
-axis.set(xlabel="fraction bits of the FP8 adder", ylabel="RMS log rho", title="H100: 13, B200: 25")
+axis.set(xlabel="fraction bits of the FP8 accumulator", ylabel="RMS log rho", title="H100: 13, B200: 25")
 axis.legend(frameon=False, fontsize="small")
 plt.show()

@@ -1,11 +1,11 @@
-"""The adder alone: BF16 on both sides, everything else equal to the bit, thousands of steps on-policy."""
+"""The accumulator alone: BF16 in both engines, everything else bitwise identical, long on-policy runs."""
 
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from experiments.papers.tensor_cores import CARDS, CONTROLS, NARROWED, NOISY, PLAIN, SAME, T5
+from experiments.papers.tensor_cores import CONTROLS, GPUS, NARROWED, NOISY, PLAIN, SAME, T5
 from experiments.regimes import BASE, CONTROL
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
@@ -17,7 +17,7 @@ from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 
 CHUNK = 20
-WIDTH = 6
+RUNS_PER_BATCH = 6
 NARROW = 13
 # A last bit of a log-probability: the float32 sums of the softmax are not promised to know no batch.
 ROUND_OFF = 1e-6
@@ -33,7 +33,7 @@ def _narrowed() -> dict[str, Any]:
 
 ARMS: dict[str, Any] = {
     SAME: "h100-bf16/h100-bf16",
-    CARDS: "a100-bf16/h100-bf16",
+    GPUS: "a100-bf16/h100-bf16",
     NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrowed()},
     PLAIN: CONTROL,
     NOISY: BASE["engines"],
@@ -52,7 +52,7 @@ DRIFT_BASE: dict[str, Any] = {
         "num_hidden_layers": 1,
     },
     "task": {"name": "add", "difficulty": 1, "scratch": 4, "train_size": 80, "held_out_size": 20},
-    "prompts": 4,
+    "prompts_per_step": 4,
     "group_size": 8,
     "minibatches": 1,
     "steps": 4000,
@@ -63,16 +63,18 @@ SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
 
 
 def run(run: Run) -> None:
-    arms, seeds = ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(WIDTH)))
-    width = SMOKE_RUNS_PER_BATCH if run.smoke else WIDTH
-    run.configure(arms=arms, base=DRIFT_BASE, width=width, chunk=CHUNK)
+    arms, seeds = (
+        ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(RUNS_PER_BATCH)))
+    )
+    runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else RUNS_PER_BATCH
+    run.configure(arms=arms, base=DRIFT_BASE, runs_per_batch=runs_per_batch, chunk=CHUNK)
     places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in seeds))
-    result = sweep(DRIFT_BASE, places, run.out / "sweep", name=run.name, width=width, yes=True)
+    result = sweep(
+        DRIFT_BASE, places, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True
+    )
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     made: Any = result.runs()
-    runs = made[["run", "arm", "seed", "status", "steps", "steps_made"]].rename(
-        columns={"steps_made": "steps_completed"}
-    )
+    runs = made[["run", "arm", "seed", "status", "steps", "steps_completed"]]
     table: Any = chunks(result.steps())
     _check_control(run, result.frame([]).query("arm == @SAME")["rms_log_rho"])
     run.table("runs", runs.assign(initial_policy=[f"start {seed}" for seed in runs["seed"]]))
@@ -88,7 +90,7 @@ def _check_control(run: Run, mismatch: Any) -> None:
 
 def place(arm: str, seed: int, smoke: bool = False) -> Point:
     """Return a run: the arm's engines, from the warm start of that seed."""
-    start = {"seed": seed, "steps": 1000, "mistakes": 0.15, "final": 1.0}
+    start = {"seed": seed, "steps": 1000, "demo_error_rate": 0.15, "min_lr_ratio": 1.0}
     changes = {"engines": ARMS[arm], "seed": seed, "warm_start": start}
     return Point({**changes, **(SMOKE if smoke else {})}, arm)
 
@@ -99,17 +101,17 @@ def chunks(steps: pd.DataFrame) -> pd.DataFrame:
     return by[list(COLUMNS)].mean().reset_index()
 
 
-TRIAL = T5.trial("adder_drift")
-CONTROL_TRIALS = {arm: TRIAL.with_arms({CARDS: arm}) for arm in CONTROLS}
+TRIAL = T5.trial("accumulator_drift")
+CONTROL_TRIALS = {arm: TRIAL.with_arms({GPUS: arm}) for arm in CONTROLS}
 RULE = (
-    "Six runs per arm from six initial policies, paired, 95% intervals over policies. The adder makes a run "
-    "drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
+    "Six runs per arm from six initial policies, paired, 95% intervals over policies. The accumulator makes "
+    "a run drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
     f"{TRIAL.text} The same for {' and '.join(CONTROL_TRIALS)}, which decide nothing."
 )
 
 
 def judge(results: Results) -> list[Evidence]:
-    """T5 from the pair of real cards; what the other arms say stands in the note."""
+    """T5 from the pair of real GPUs; what the other arms say stands in the note."""
     controls = {arm: collect_evidence(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
     notes = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in controls.items() if other]
     return [
@@ -119,12 +121,12 @@ def judge(results: Results) -> list[Evidence]:
 
 
 EXPERIMENT = Experiment(
-    name="adder_drift",
-    question="Does the adder level_of, at BF16 on both sides, make a run drift over thousands of steps?",
+    name="accumulator_drift",
+    question="Does the accumulator alone, at BF16 on both sides, make a run drift over thousands of steps?",
     decision_rule=RULE,
     run=run,
     minutes=25.0,
     claims=(T5.id,),
-    figures=("adder_drift",),
+    figures=("accumulator_drift",),
     collect_evidence=judge,
 )

@@ -14,7 +14,7 @@ from simlab.rollout.noise import LogitNoise
 
 
 @pytree
-class Sampler:
+class SamplingParams:
     """Temperature, then top-k, then top-p, as in vLLM. Numbers are data; None leaves a filter out.
 
     Before `min_length` tokens the end token cannot be drawn. `processed` reports log-probabilities after all
@@ -31,32 +31,32 @@ class Sampler:
     processed: bool = static(default=False)
 
 
-GREEDY = Sampler(top_k=1)
+GREEDY = SamplingParams(top_k=1)
 
 
 def processed_logits(
-    logits: Float[AnyArray, "*B V"], sampler: Sampler, position: Array | int, end: int
+    logits: Float[AnyArray, "*B V"], sampling: SamplingParams, position: Array | int, end: int
 ) -> Float[Array, "*B V"]:
     """Return what is drawn from: logits [..., V] over the temperature, -inf where a filter forbids a token.
 
     `position` is the number of tokens that the response already has. Of equal logits the one with the lowest
     index ranks first. Top-p keeps the fewest tokens whose probabilities sum to at least `top_p`.
     """
-    too_early = (jnp.arange(logits.shape[-1]) == end) & (position < sampler.min_length)
+    too_early = (jnp.arange(logits.shape[-1]) == end) & (position < sampling.min_length)
     logits = jnp.where(_leading(too_early, logits), -jnp.inf, logits)
-    logits = logits / jnp.asarray(sampler.temperature, jnp.float32)
-    if sampler.top_k is None and sampler.top_p is None:
+    logits = logits / jnp.asarray(sampling.temperature, jnp.float32)
+    if sampling.top_k is None and sampling.top_p is None:
         return logits
     order = jnp.argsort(logits, axis=-1, descending=True, stable=True)
     rank = jnp.argsort(order, axis=-1, stable=True)
     keep = jnp.ones(logits.shape, bool)
-    if sampler.top_k is not None:
-        keep = rank < sampler.top_k
-    if sampler.top_p is not None:
+    if sampling.top_k is not None:
+        keep = rank < sampling.top_k
+    if sampling.top_p is not None:
         probs = jax.nn.softmax(jnp.where(keep, logits, -jnp.inf), axis=-1)
         ranked = jnp.take_along_axis(probs, order, axis=-1)
         before = jnp.cumsum(ranked, axis=-1) - ranked
-        keep = keep & (jnp.take_along_axis(before, rank, axis=-1) < sampler.top_p)
+        keep = keep & (jnp.take_along_axis(before, rank, axis=-1) < sampling.top_p)
     return jnp.where(keep, logits, -jnp.inf)
 
 
