@@ -51,8 +51,11 @@ from simlab.studies.design import Design
 
 E4M3 = NEAREST_BITS[3]
 REFERENCES = (NONE, BF16, E4M3)
-REMEDIES = (FP16, EXACT, halving_arm(NONE), TIS, SEQ_MIS, GSPO, DPPO)
+REMEDIES = (EXACT, TIS, halving_arm(NONE), FP16)
+LATER = (GSPO, SEQ_MIS, DPPO)
+"""Remedies of a later extension, with a family of its own."""
 RULE = (
+    f"Remedies: {', '.join(REMEDIES)}. "
     "Estimand: mean held-out reward under the training and the inference engine at steps 150 and 200. Share "
     "of the loss recovered by a remedy = (remedy - no correction) / (BF16 control - no correction), ratio of "
     "means over initial policies, Fieller interval; supported if the interval at the Bonferroni level over "
@@ -125,7 +128,7 @@ class Contest:
 
 
 DENSE = Contest(chain_arm, REMEDIES)
-MOE = Contest(moe_arm, (*REMEDIES, ROUTER, R2, R3), slowness=3.0)
+MOE = Contest(moe_arm, (*REMEDIES, *LATER, ROUTER, R2, R3), slowness=3.0)
 
 
 def _experiment(name: str, question: str, contest: Contest) -> Experiment:
