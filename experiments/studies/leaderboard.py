@@ -51,8 +51,8 @@ from simlab.studies.design import Design
 
 E4M3 = NEAREST_BITS[3]
 REFERENCES = (NONE, BF16, E4M3)
-REMEDIES = (EXACT, TIS, halving_arm(NONE), FP16)
-LATER = (GSPO, SEQ_MIS, DPPO)
+REMEDIES = (TIS, EXACT, halving_arm(NONE))
+LATER = (FP16, GSPO, SEQ_MIS, DPPO)
 """Remedies of a later extension, with a family of its own."""
 RULE = (
     f"Remedies: {', '.join(REMEDIES)}. "
