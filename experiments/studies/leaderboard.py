@@ -101,10 +101,10 @@ class Contest:
     def _recovery_table(self, tables: m.Tables) -> pd.DataFrame:
         rows = [
             {"arm": row.arm, "share": row.share.effect, "ci_low": row.share.low, "ci_high": row.share.high}
-            | {"p": row.p, "verdict": row.verdict, "policies": row.share.units}
+            | {"level": row.level, "p": row.p, "verdict": row.verdict, "policies": row.share.units}
             for row in self.recovered(tables)
         ]
-        columns = ["arm", "share", "ci_low", "ci_high", "p", "verdict", "policies"]
+        columns = ["arm", "share", "ci_low", "ci_high", "level", "p", "verdict", "policies"]
         return pd.DataFrame(rows, columns=columns)
 
     def recovered(self, results: Results | m.Tables) -> list[Recovery]:
@@ -121,10 +121,13 @@ class Contest:
         compared = (self.named(EXACT), self.named(TIS))
         if not {none, control, *compared} <= set(views.arms):
             return []
-        (row,) = recovered_shares(views, [compared[0]], none, control, 1, minus=compared[1])
+        rows = recovered_shares(views, [compared[0]], none, control, 1, minus=compared[1])
         note = ", ".join(f"{each.arm} {each.share.effect:+.2f}" for each in self.recovered(results))
         unit = f"share of the loss recovered: {compared[0]} minus {compared[1]}"
-        return [Evidence.of(V6.id, row.claim_verdict, row.share, unit=unit, rule=RULE, note=note)]
+        return [
+            Evidence.of(V6.id, row.claim_verdict, row.share, unit=unit, rule=RULE, note=note, level=row.level)
+            for row in rows
+        ]
 
 
 DENSE = Contest(chain_arm, REMEDIES)

@@ -30,11 +30,13 @@ SIDES = ("held_out_infer", "held_out_train")
 class Recovery:
     """The share of the loss that an arm recovers; `p` of the sign-flip test of the margin.
 
-    `verdict` is that of the criterion; `interval` is at the level of the family.
+    `verdict` is that of the criterion. The interval has the `level` of look and family; where that one is
+    unbounded it has the level of the premise and the verdict is inconclusive.
     """
 
     arm: str
     share: Interval
+    level: float
     p: float
     verdict: str
 
@@ -83,8 +85,11 @@ def recovered_shares(
     for arm in arms:
         gain = wide[arm] - wide[minus or none]
         share = fieller_interval(gain, loss, 1 - alpha)
-        if share is not None:
-            rows.append(_judge(arm, gain, loss, share, alpha))
+        shown = share or fieller_interval(gain, loss, PREMISE_LEVEL)
+        if shown is not None:
+            p, verdict = _judge(gain, loss, share, alpha)
+            level = PREMISE_LEVEL if share is None else 1 - alpha
+            rows.append(Recovery(arm, shown, level, p, verdict))
     return rows
 
 
@@ -115,17 +120,16 @@ def alpha_of(policies: int) -> float:
     return ALPHAS[max(sum(policies >= look for look in LOOKS) - 1, 0)]
 
 
-def _judge(arm: str, gain: np.ndarray, loss: np.ndarray, share: Interval, alpha: float) -> Recovery:
+def _judge(gain: np.ndarray, loss: np.ndarray, share: Interval | None, alpha: float) -> tuple[float, str]:
+    """Return the p-value of the margin and the verdict of a criterion."""
     above, below = sign_flip_p(gain - MARGIN * loss), sign_flip_p(-gain - MARGIN * loss)
+    if share is None:
+        return above, "inconclusive"
     if share.low > MARGIN and above <= alpha / 2:
-        verdict = "supported"
-    elif share.high < -MARGIN and below <= alpha / 2:
-        verdict = "contradicted"
-    elif share.low >= -MARGIN and share.high <= MARGIN:
-        verdict = "negligible"
-    else:
-        verdict = "inconclusive"
-    return Recovery(arm, share, above, verdict)
+        return above, "supported"
+    if share.high < -MARGIN and below <= alpha / 2:
+        return above, "contradicted"
+    return above, "negligible" if share.low >= -MARGIN and share.high <= MARGIN else "inconclusive"
 
 
 def fieller_interval(above: np.ndarray, below: np.ndarray, level: float) -> Interval | None:
