@@ -30,13 +30,12 @@ from experiments.arms import (
 )  # fmt: skip
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
-from experiments.studies.policy_blocks import SEED, run_blocks
+from experiments.studies.policy_blocks import SEED, Schedule, run_blocks
 from experiments.studies.recovery import (
     LOOKS,
     LOSS,
     MARGIN,
     Recovery,
-    alpha_of,
     compare_pairs,
     final_rewards,
     recovered_shares,
@@ -64,13 +63,13 @@ RULE = (
     f"-{MARGIN:g}; negligible if inside. Primary criterion of V6: zero mismatch minus token TIS, share "
     f"beyond {MARGIN:g}, at the level of the look. Premise: BF16 control minus no correction above {LOSS:g} "
     "at 95%, else premise absent. Looks after 8 (futility only), 16 and 24 initial policies at "
-    "O'Brien-Fleming levels; blocks of "
-    "8 initial policies, all arms of a block before the next. Margin: a fifth of the loss is the least that "
+    "O'Brien-Fleming levels; blocks of 8 initial policies, the arms of the primary criterion before the "
+    "others. Margin: a fifth of the loss is the least that "
     "decides which remedy to use."
 )
-MINUTES = {NONE: 2.5, BF16: 2.5, E4M3: 2.5, FP16: 6.0, EXACT: 5.0}
-DEFAULT_MINUTES = 2.5
-"""Core-minutes of eight runs of an arm of dense models."""
+MINUTES = {FP16: 8.0, EXACT: 6.0}
+DEFAULT_MINUTES = 4.5
+"""Core-minutes of eight runs of an arm of dense models, on a core whose neighbor is busy."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +81,27 @@ class Contest:
     slowness: float = 1.0
 
     @property
+    def schedule(self) -> Schedule:
+        """The arms of the primary criterion in two blocks, the others in the same, then the third block."""
+        first = tuple(map(self.named, (NONE, BF16, TIS, EXACT)))
+        others = tuple(arm for arm in self.arms if arm not in first)
+        return [(0, first), (1, first), (0, others), (1, others), (2, first), (2, others)]
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """The arms in the order in which a block runs them."""
         return tuple(map(self.named, (*REFERENCES, *self.remedies)))
 
     def run(self, run: Run) -> None:
-        """Run the blocks; in smoke mode four arms."""
-        smoke = tuple(map(self.named, (NONE, BF16, TIS, EXACT)))
+        """Run the schedule; in smoke mode its first entry."""
         named = {self.named(arm): MINUTES.get(arm, DEFAULT_MINUTES) for arm in (*REFERENCES, *self.remedies)}
         minutes = {arm: self.slowness * value for arm, value in named.items()}
         run.configure(rule=RULE)
-        tables = run_blocks(run, smoke if run.smoke else self.arms, minutes)
-        finals = final_rewards(m.Views(tables), smoke if run.smoke else self.arms)
+        tables = run_blocks(run, self.schedule[:1] if run.smoke else self.schedule, minutes)
+        views = m.Views(tables)
+        finals = final_rewards(views, [arm for arm in self.arms if arm in views.arms])
         run.table("final_rewards", finals.rename_axis("initial_policy").reset_index())
-        run.table("pairs", compare_pairs(finals, alpha_of(len(finals))))
+        run.table("pairs", compare_pairs(finals))
         run.table("recovery", self._recovery_table(tables))
 
     def _recovery_table(self, tables: m.Tables) -> pd.DataFrame:
@@ -108,9 +114,9 @@ class Contest:
         return pd.DataFrame(rows, columns=columns)
 
     def recovered(self, results: Results | m.Tables) -> list[Recovery]:
-        """Return the share of the loss that each arm recovers, the largest first."""
+        """Return the share of the loss that each remedy recovers, the largest first."""
         views = m.Views(results)
-        others = [arm for arm in self.arms if arm in views.arms and arm not in map(self.named, (NONE, BF16))]
+        others = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
         rows = recovered_shares(views, others, self.named(NONE), self.named(BF16), len(self.remedies))
         return sorted(rows, key=lambda row: -row.share.effect)
 

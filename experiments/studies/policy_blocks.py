@@ -1,6 +1,6 @@
-"""Run all arms from one block of initial policies before the next block begins.
+"""Run arms from blocks of initial policies, all arms that are compared before the next block.
 
-Whoever stops an experiment early then has a balanced result: every arm has the same initial policies. A
+Whoever stops an experiment early then has a balanced result: compared arms have the same initial policies. A
 finished pair of arm and block is kept as tables, so that an interrupted experiment resumes from there.
 """
 
@@ -45,36 +45,41 @@ HELD_OUT_POINTS = 4
 """Times per run, evenly spaced, the last one at its end."""
 
 
-def run_blocks(run: Run, arms: Sequence[str], minutes: Mapping[str, float]) -> Tables:
-    """Run `arms` block by block, write and return the tables; Ctrl-C ends with the last complete block.
+Schedule = Sequence[tuple[int, Sequence[str]]]
+"""Numbers of blocks and the arms that are run from each, in this order."""
+
+
+def run_blocks(run: Run, schedule: Schedule, minutes: Mapping[str, float]) -> Tables:
+    """Run the parts of a schedule, write and return the tables; Ctrl-C keeps the complete entries.
 
     Args:
         run: the execution of the experiment.
-        arms: names in `ARMS` with the same initial policies.
+        schedule: blocks and arms; the arms of an entry are compared, so an entry is kept or left out.
         minutes: expected core-minutes of a block of an arm, by arm; shown with the plan.
     """
+    arms = list(dict.fromkeys(arm for _, names in schedule for arm in names))
     wanted = {arm: run_specs(arm, SEED, run.smoke) for arm in arms}
-    blocks = split_blocks(len(next(iter(wanted.values()))))
-    report_plan(run, arms, blocks, minutes)
-    tables, done = Tables({}), 0
-    for block in blocks:
-        parts: list[Tables] = []
+    blocks = split_blocks(len(wanted[arms[0]]))
+    report_plan(run, schedule, minutes)
+    tables, done = Tables({}), []
+    for number, names in schedule:
         try:
-            for arm in arms:
-                parts.append(make_part(run, arm, wanted[arm][block]))
+            parts = [make_part(run, arm, wanted[arm][blocks[number]]) for arm in names]
         except KeyboardInterrupt:
-            run.report(f"interrupted in block {done + 1} of {len(blocks)}: the tables hold complete blocks")
+            run.report(
+                f"interrupted in entry {len(done) + 1} of {len(schedule)}: the tables hold those before"
+            )
             break
         for part in parts:
             tables = merge_tables(tables, part)
-        done += 1
+        done.append([number, list(names)])
     if not done:
         raise KeyboardInterrupt
     run.configure(
         base=BASE,
         chunk=CHUNK,
-        blocks=done,
-        planned_blocks=len(blocks),
+        completed=done,
+        planned=[[number, list(names)] for number, names in schedule],
         policies_per_block=BLOCK,
         arms={arm: ARMS[arm].recorded for arm in arms},
     )
@@ -89,16 +94,13 @@ def split_blocks(policies: int) -> list[slice]:
     return [slice(first, min(first + BLOCK, policies)) for first in range(0, policies, BLOCK)]
 
 
-def report_plan(run: Run, arms: Sequence[str], blocks: Sequence[slice], minutes: Mapping[str, float]) -> None:
-    """Print arms, initial policies, steps and core-minutes before anything is computed."""
-    per_block = sum(minutes.get(arm, 0.0) for arm in arms)
-    run.report(
-        f"{len(arms)} arms x {blocks[-1].stop} initial policies x {ARMS[arms[0]].steps} steps, "
-        f"{len(blocks)} blocks of {BLOCK}; {per_block:.0f} core-minutes per block, "
-        f"{per_block * len(blocks):.0f} in all"
-    )
-    for arm in arms:
-        run.report(f"  {arm}: {minutes.get(arm, 0.0):.1f} core-minutes per block")
+def report_plan(run: Run, schedule: Schedule, minutes: Mapping[str, float]) -> None:
+    """Print blocks, arms and core-minutes before anything is computed."""
+    total = sum(minutes.get(arm, 0.0) for _, arms in schedule for arm in arms)
+    run.report(f"{len(schedule)} entries, blocks of {BLOCK} policies, {total:.0f} core-minutes in all")
+    for number, arms in schedule:
+        cost = sum(minutes.get(arm, 0.0) for arm in arms)
+        run.report(f"  block {number + 1}, {cost:.0f} core-minutes: {', '.join(arms)}")
 
 
 def make_part(run: Run, arm: str, wanted: Sequence[RunSpec]) -> Tables:

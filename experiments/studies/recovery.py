@@ -75,15 +75,14 @@ def recovered_shares(
     Returns:
         One row per arm with a bounded interval; none if the control has not lost more than `LOSS`.
     """
-    finals = {arm: _by_policy(views, arm) for arm in {*arms, none, control, *([minus] if minus else [])}}
-    policies = sorted(set.intersection(*(set(values) for values in finals.values())))
-    wide = {arm: np.array([values[policy] for policy in policies]) for arm, values in finals.items()}
-    loss = wide[control] - wide[none]
-    if len(policies) < 3 or mean_interval(loss, PREMISE_LEVEL).low <= LOSS:
-        return []
-    rows, alpha = [], alpha_of(len(policies)) / family
+    rows = []
     for arm in arms:
-        gain = wide[arm] - wide[minus or none]
+        table = final_rewards(views, list(dict.fromkeys((arm, none, control, minus or none)))).dropna()
+        finals, count = {name: table[name].to_numpy(float) for name in table}, len(table)
+        loss = finals[control] - finals[none]
+        if count < 3 or mean_interval(loss, PREMISE_LEVEL).low <= LOSS:
+            continue
+        gain, alpha = finals[arm] - finals[minus or none], alpha_of(count) / family
         share = fieller_interval(gain, loss, 1 - alpha)
         shown = share or fieller_interval(gain, loss, PREMISE_LEVEL)
         if shown is not None:
@@ -94,25 +93,27 @@ def recovered_shares(
 
 
 def final_rewards(views: Views, arms: Sequence[str]) -> pd.DataFrame:
-    """Return the final reward of each arm (column) by initial policy (row), of the policies that all have."""
-    return pd.DataFrame({arm: _by_policy(views, arm) for arm in arms}).dropna().sort_index()
+    """Return the final reward of each arm (column) by initial policy (row); NaN where it was not run."""
+    return pd.DataFrame({arm: _by_policy(views, arm) for arm in arms}).sort_index()
 
 
-def compare_pairs(finals: pd.DataFrame, alpha: float) -> pd.DataFrame:
+def compare_pairs(finals: pd.DataFrame) -> pd.DataFrame:
     """Return every pair of arms with its mean difference, Holm-adjusted p-value and significance.
 
-    The p-value of a pair is the larger one of the paired t-test and the exact sign-flip test, two-sided.
+    The p-value of a pair is the larger one of the paired t-test and the exact sign-flip test, two-sided,
+    over the initial policies that both arms have; the level is that of the look which they have reached.
     """
     rows = []
     for arm, other in combinations(finals.columns, 2):
-        difference = (finals[arm] - finals[other]).to_numpy(float)
+        difference = (finals[arm] - finals[other]).dropna().to_numpy(float)
         flips = 2 * min(sign_flip_p(difference), sign_flip_p(-difference))
         test: Any = stats.ttest_1samp(difference, 0.0)
         p = min(max(flips, float(test.pvalue)), 1.0) if np.ptp(difference) > 0 else 1.0
-        rows.append({"arm": arm, "other": other, "difference": difference.mean(), "p": p})
-    table = pd.DataFrame(rows, columns=["arm", "other", "difference", "p"])
+        row = {"arm": arm, "other": other, "difference": difference.mean(), "policies": len(difference)}
+        rows.append(row | {"p": p, "alpha": alpha_of(len(difference))})
+    table = pd.DataFrame(rows, columns=["arm", "other", "difference", "policies", "p", "alpha"])
     table["adjusted_p"] = holm(table["p"]) if len(table) else []
-    return table.assign(significant=table["adjusted_p"] <= alpha)
+    return table.assign(significant=table["adjusted_p"] <= table["alpha"])
 
 
 def alpha_of(policies: int) -> float:

@@ -88,8 +88,16 @@ def test_fieller_interval_is_unbounded_without_a_loss():
 
 def test_compare_pairs_finds_only_the_pair_that_differs():
     finals = pd.DataFrame({"a": _jitter(0.8), "b": _jitter(0.8, seed=1), "c": _jitter(0.3, seed=2)})
-    found = compare_pairs(finals, 0.05).set_index(["arm", "other"])["significant"].to_dict()
+    found = compare_pairs(finals).set_index(["arm", "other"])["significant"].to_dict()
     assert found == {("a", "b"): False, ("a", "c"): True, ("b", "c"): True}
+
+
+def test_recovered_shares_use_the_policies_that_an_arm_has():
+    views = _views(
+        none=_jitter(0.2), control=_jitter(0.8, seed=1), good=_jitter(0.6, 8, 2), useless=_jitter(0.2)
+    )
+    rows = recovered_shares(views, [GOOD, USELESS], NONE, CONTROL, 3)
+    assert [row.share.units for row in rows] == [8, 24]
 
 
 def test_split_blocks_keeps_a_short_last_block():
