@@ -58,8 +58,8 @@ test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"
 
 NOTEBOOKS ?= smoke
-docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=full runs them at full size
-	$(BIN)/python -m scripts.site.build --notebooks $(NOTEBOOKS)
+docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=full: full size; REPOSITORY=owner/name: Colab
+	$(BIN)/python -m scripts.site.build --notebooks $(NOTEBOOKS) --repository "$(REPOSITORY)"
 
 release: $(VENV)/.docs  ## build wheel and sdist in dist/, check them, run the wheel outside the checkout
 	$(BIN)/python scripts/release_check.py

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
+from figures.heading import add_heading, describe_setting
 from figures.kinds import Curves, Custom, Forest, Kind, Panel
 from figures.series import best, fall, final, steps_to_gain
 from simlab.core.results import Results
@@ -33,8 +34,11 @@ class FigureSpec:
         return f"{self.title}. {self.kind.encoding}".rstrip(" .")
 
     def draw(self, results: Results) -> Figure:
-        """Draw the figure from the results of its experiment."""
-        return self.kind.draw(results)
+        """Draw the figure from the results of its experiment, under a title and its setting."""
+        figure = self.kind.draw(results)
+        title = f"{self.paper}: {self.title}" if self.paper else self.title
+        add_heading(figure, title, describe_setting(results, self.experiment, self.kind.arms))
+        return figure
 
 
 REWARD = Panel("reward", "reward", limits=(0, None))
@@ -151,7 +155,7 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(CORRECTED, DYNAMICS), "hacking Fig. 2"),
     "hacking_fig3": FigureSpec(HACKING,
         "Fraction of uncertain tokens that share their probability with another token, by engine",
-        Custom(mismatch.draw_shared_values, POLICIES), "hacking Fig. 3"),
+        Custom(mismatch.draw_shared_values, POLICIES, (NONE,)), "hacking Fig. 3"),
     "hacking_fig4": FigureSpec(HACKING,
         "Reward, entropy and RMS log rho under token clips of two strengths and sequence clips",
         Curves(CLIPS, DYNAMICS), "hacking Fig. 4"),
@@ -161,7 +165,7 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(("chain: GSPO, delta 2", GSPO), (MONITOR,), table="diagnostics"), "hacking Fig. 6"),
     "hacking_fig7": FigureSpec(HACKING,
         "RMS log rho by token probability, and drift of the mean IS ratio, without correction",
-        Custom(mismatch.draw_by_probability, POLICIES), "hacking Fig. 7"),
+        Custom(mismatch.draw_by_probability, POLICIES, (NONE,)), "hacking Fig. 7"),
     "hacking_fig8": FigureSpec(HACKING, "Runs forked halfway with one link of the feedback loop removed",
         Curves(FORKS, (REWARD, MISMATCH, NORM)), "hacking Fig. 8"),
     "hacking_fig9": FigureSpec(HACKING, "Correlation of pi_train and pi_infer, and the largest IS ratio",
@@ -176,7 +180,8 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(softmax.draw_levels,
             "Height: tokens per bin; dark: range over seeds; levels: distinct values."), "hacking Fig. 13"),
     "hacking_fig14": FigureSpec(HACKING, "Change points of five metrics in every run without correction",
-        Custom(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; ticks: mean."), "hacking Fig. 14"),
+        Custom(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; ticks: mean.", (NONE,)),
+        "hacking Fig. 14"),
     "hacking_fig15": FigureSpec(HACKING,
         "Sequence log ratio, std of rho and gradient norm with and without TIS",
         Curves(CORRECTED, EXTENDED), "hacking Fig. 15"),
@@ -226,7 +231,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Fraction of runs whose reward stays above 0.8 of its best, by kind and level of noise",
         Custom(mismatch.draw_survival, "Numbers in parentheses: runs.")),
     "acrl_fig6": FigureSpec(ACRL_RUNS, "Mean IS ratio by token probability under FP8 rollouts",
-        Custom(mismatch.draw_ratio_by_probability, POLICIES), "acrl Fig. 6"),
+        Custom(mismatch.draw_ratio_by_probability, POLICIES, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
     "acrl_fig8": FigureSpec(ACRL_RUNS, "Entropy under ACRL and two other corrections",
         Curves((ACRL, *RIVALS[1:3], BF16), (ENTROPY,)), "acrl Fig. 8"),
     "acrl_fig9": FigureSpec(ACRL_RUNS, "Discrepancy under FP8, round to nearest",
@@ -304,7 +309,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Throughput of rounding against the memory limit and other libraries",
         Custom(benchmarks.draw_quantize, "Dashed: in-place x + 1.")),
     "step_speed": FigureSpec("bench_step",
-        "Time of a training step, its matrix products level_of, and other implementations",
+        "Time of a training step, of its matrix products alone, and of other implementations",
         Custom(benchmarks.draw_step)),
     "sweep_cost": FigureSpec("bench_sweep",
         "Cost of a sweep against runs, runs per batch, response length and steps",

@@ -20,10 +20,11 @@ FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}
 
 @dataclass(frozen=True)
 class Custom:
-    """A figure that no other kind draws: a function, and how to read it."""
+    """A figure that no other kind draws: a function, how to read it, and the arms it shows (None: all)."""
 
     draw: Callable[[Results], Figure]
     encoding: str = ""
+    arms: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Forest:
     height: float
     row_labels: Sequence[str] = ()
     encoding = "Final: last quarter. Dots: initial policies; ticks: mean; bars: 95% CI; right: means of arms."
+
+    @property
+    def arms(self) -> Sequence[str]:
+        """The arms and their references."""
+        return [*self.pairs, *self.pairs.values()]
 
     def draw(self, results: Results) -> Figure:
         """Draw the panels side by side, the first arm on top."""

@@ -24,7 +24,7 @@ def draw_recovery(results: Results) -> Figure:
     figure, (rewards, shares, pairs) = new_figure(
         PAGE, 0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1)
     )
-    figure.suptitle(_write_title(results, len(finals)), x=0.01, ha="left", fontsize=8, fontweight="bold")
+    figure.suptitle(_write_finding(results), x=0.01, ha="left", fontsize=8, fontweight="bold")
     labels = read_labels(results)
     names = [f"{labels.get(arm, arm)} ({finals[arm].count()})" for arm in order]
     for row, arm in enumerate(order):
@@ -40,22 +40,16 @@ def draw_recovery(results: Results) -> Figure:
     return figure
 
 
-def _write_title(results: Results, policies: int) -> str:
-    """Return finding, number of initial policies, claim with its verdict, and regime."""
+def _write_finding(results: Results) -> str:
+    """Return the finding and the claim with its verdict."""
     rows: Any = results.table("recovery")
     labels = read_labels(results)
     certain = [labels.get(arm, arm) for arm in rows[rows["verdict"] == "supported"]["arm"]]
     verb = "recovers" if len(certain) < 2 else "recover"
     finding = f"{' and '.join(certain) or 'No remedy certainly'} {verb} over {MARGIN:.0%} of the loss"
-    runs: Any = results.table("runs")
-    worst = runs.loc[runs["noise_level"].replace(0, np.inf).idxmin()]
     evidence = load_experiment("leaderboard").collect_evidence
     verdicts = [f"{each.claim} {each.verdict}" for each in evidence(results)] if evidence else []
-    return (
-        f"{finding} (n = {policies} initial policies; {', '.join(verdicts) or 'V6 not decided'})\n"
-        f"regime: {worst['infer_engine']} with {worst['noise_level']:g} mantissa bits, {worst['task']}, "
-        f"{int(runs['steps'].max())} steps"
-    )
+    return f"{finding} ({', '.join(verdicts) or 'V6 not decided'})"
 
 
 def _draw_shares(axis: Any, results: Results, order: list[str]) -> None:

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Which GPU sampled this?
 #
-# Two GPUs that multiply the same numbers do not get the same sum. A tensor core takes a block of products,
-# aligns them to the largest, cuts off what is too small, and adds. How many products, and where it cuts, is
-# different on every card. simlab adds as they do, to the bit. A product of 128 terms, on three of them:
+# Two GPUs that multiply the same numbers do not get the same sum. A tensor core aligns a block of products to
+# the largest one, truncates the lowest bits, and adds. The block size and the number of bits differ between
+# GPUs. simlab emulates these sums bit-exactly. A dot product of 128 terms on three GPUs:
 
 # %%
 import os
@@ -51,10 +51,10 @@ for gpu in ("ada", "hopper", "blackwell"):
 print(f"{'exact':10s} {exact[0, 0]!r}")
 
 # %% [markdown]
-# ## What thirteen bits cost
+# ## The error of a 13-bit accumulator
 #
-# In FP8, Ada and Hopper keep 13 bits while they add, Blackwell 25. The error grows with the length of the
-# sum, unless the kernel takes partial sums out of the accumulator every 128 products, as DeepGEMM does.
+# In FP8, Ada and Hopper keep 13 bits in their accumulators, Blackwell 25. The error grows with the length of
+# the sum, unless the kernel moves partial sums to float32 every 128 products, as DeepGEMM does.
 
 # %%
 accumulators = {
@@ -77,17 +77,17 @@ axis.legend(frameon=False, fontsize="small")
 plt.show()
 
 # %% [markdown]
-# ## Guess the GPU
+# ## Identify the GPU
 #
-# Somebody sends log-probabilities of sampled tokens, from weights that we have, and does not say which GPU
-# they came from. Score the tokens under every GPU: the one that sampled agrees to the bit. (The policy:
-# next-token logits of SmolLM2, behind one quantized product and a head.)
+# We receive log-probabilities of sampled tokens. We have the weights, but do not know the GPU. We score the
+# tokens under every emulated GPU: only the one that sampled them agrees bit-exactly. (The policy has
+# next-token logits of SmolLM2 behind one quantized product and a head.)
 
 # %%
 logits = np.asarray(real.load(10 if SMOKE else 100).logits[:, -128:], float)
 logits -= logits.max(-1, keepdims=True)
-law = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-tokens = np.array([rng.choice(128, size=32, p=row) for row in law])
+probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+tokens = np.array([rng.choice(128, size=32, p=row) for row in probabilities])
 
 
 def score(engine):
@@ -105,11 +105,11 @@ for gpu in sorted(gpus, key=lambda gpu: np.abs(scores[gpu] - received).mean()):
     print(f"{gpu:18s} RMS log rho {rms:.1e}, equal tokens {np.mean(scores[gpu] == received):.0%}")
 
 # %% [markdown]
-# ## Format, accumulator or order?
+# ## Format or accumulator?
 #
-# Between a BF16 trainer and an FP8 rollout on an H100 the format changes, and the accumulator. What is each
-# worth? Exchange them in both orders and take the average step: the exact Shapley value, which sums to the
-# whole.
+# A BF16 trainer and an FP8 rollout on an H100 differ in format and in accumulator. How much mismatch does
+# each cause? We exchange them in both orders and average the changes: the exact Shapley values, which sum
+# to the total.
 
 # %%
 names = ("format", "accumulator")
@@ -124,8 +124,9 @@ print("left over:", value[frozenset(names)] - sum(shares.values()))
 # %% [markdown]
 # ## How many bits are enough?
 #
-# The bits of the accumulator are data, so one compiled program sweeps them. Fewer than the hardware has, and
-# the accumulator takes over; more would not be seen behind the format.
+# The bits of the accumulator are data, so one compiled function sweeps them. With fewer bits than the
+# hardware has, the accumulator dominates the error. With more bits, the error of the format hides that of
+# the accumulator.
 
 # %%
 bits = [5, 13, 25] if SMOKE else [5, 6, 7, 8, 9, 11, 13, 16, 20, 25]

@@ -228,11 +228,11 @@ def _first_line(unit: Callable) -> str:
 
 
 def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
-    """A row from the docstring: its first line, and its lines `Unit:` and `Source:`."""
+    """A row from the docstring: its first line, and its lines `Unit:` and `Reference:`."""
     text = metric.__doc__ or ""
 
     def line(label: str) -> str:
-        found = re.search(rf"^ *{label}: (.+?)\.?$", text, re.MULTILINE)
+        found = re.search(rf"^ *(?:{label}): (.+?)\.?$", text, re.MULTILINE)
         return found.group(1) if found else ""
 
     return {
@@ -241,5 +241,5 @@ def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[s
         "measured": measured,
         "about": _first_line(metric),
         "unit": line("Unit"),
-        "source": line("Source"),
+        "source": line("Reference|Source"),
     }

@@ -15,7 +15,8 @@ from simlab.engines.materialize_once import materialize_once
 from simlab.engines.matmul import check_operands
 from simlab.engines.site import FLOAT32_SITE, Site, site_key, store
 from simlab.engines.tensor_core import NVFP4TensorCore
-from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
+from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale
+from simlab.formats.gradients import elements_through
 from simlab.formats.rounding import round_to_format
 from simlab.formats.scale_rules import divide, multiply
 
@@ -55,9 +56,11 @@ def linear(
     Source: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
-    original = x
+    original, site = x, sites.activations
     if not isinstance(x, Quantized):
-        x = quantize_operand(x, sites.activations, site_key(key, "x"))
+        # Not through `quantize_operand`: docs/architecture.md counts the calls.
+        spec = None if site.format is None else site.spec(site_key(key, "x"))
+        x = unquantized(x) if spec is None else elements_through(materialize_once(x, site), spec)
     if not isinstance(w, Quantized | WithOriginal):
         w = quantize_weights(w, sites, site_key(key, "w"))
     quantized = w.quantized if isinstance(w, WithOriginal) else w
@@ -85,8 +88,13 @@ def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldW
 def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
     """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
     if site.format is None:
-        return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
-    return quantize_with_scale(materialize_once(x, site), site.format, **site.options(), key=key)
+        return unquantized(x)
+    return elements_through(materialize_once(x, site), site.spec(key))
+
+
+def unquantized(x: Array) -> Quantized:
+    """Return float32 x as the operand of a site that rounds nothing."""
+    return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
 
 
 @jax.custom_jvp

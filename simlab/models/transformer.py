@@ -16,8 +16,6 @@ from jaxtyping import Float, Int, PyTree
 from simlab.core.arrays import AnyArray
 from simlab.engines import (
     Engine,
-    HeldWeights,
-    Linear,
     add_residual,
     attend,
     combine_experts,
@@ -118,7 +116,7 @@ def _prepare_layer(layer: Params, engine: Engine) -> Weights:
         elif weight.ndim == 1:
             prepared[name] = store(weight, engine.elementwise)
         elif weight.ndim == 3:
-            prepared[name] = jax.vmap(lambda w: quantize_weights(w, experts))(weight)
+            prepared[name] = jax.vmap(quantize_weights, (0, None))(weight, experts)
         else:
             prepared[name] = quantize_weights(weight, engine.projection)
     return prepared
@@ -235,8 +233,10 @@ def _mlp(
 ) -> tuple[Array, None, States]:
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
-    states = _swiglu(layer["gate_up"], layer["down"], engine, (engine.projection, engine.reduced), x)
-    return states["down"], None, states
+    both = linear(x, layer["gate_up"], engine.projection)
+    activated, gated = _gated(both, engine)
+    result = linear(gated, layer["down"], engine.reduced)
+    return result, None, {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 
 def _experts(
@@ -250,25 +250,20 @@ def _experts(
     if replayed is not None:
         used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
-    products = engine.experts or engine.projection, engine.experts or engine.reduced
-    outputs = jax.vmap(
-        lambda gate_up, down: _swiglu(gate_up, down, engine, products, x)["down"], out_axes=-2
-    )(layer["gate_up"], layer["down"])
+    first, last = engine.experts or engine.projection, engine.experts or engine.reduced
+    both = jax.vmap(linear, (None, 0, None))(x, layer["gate_up"], first)
+    gated = _gated(both, engine)[1]
+    outputs = jax.vmap(linear, (0, 0, None), out_axes=-2)(gated, layer["down"], last)
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
     combined = combine_experts(outputs, shares, engine)
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _swiglu(
-    gate_up: HeldWeights, down: HeldWeights, engine: Engine, products: tuple[Linear, Linear], x: Array
-) -> States:
-    """Return every step of SwiGLU of x [B, T, D]; `down` is the result."""
-    both = linear(x, gate_up, products[0])
+def _gated(both: Array, engine: Engine) -> tuple[Array, Array]:
+    """Return silu of the gate, and that times the other half, of `both` [..., 2 I]."""
     gate, up = jnp.split(both, 2, axis=-1)
     activated = store(jax.nn.silu(gate), engine.elementwise)
-    gated = store(activated * up, engine.elementwise)
-    result = linear(gated, down, products[1])
-    return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
+    return activated, store(activated * up, engine.elementwise)
 
 
 def read_logits(weights: Weights, engine: Engine, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:

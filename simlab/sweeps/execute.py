@@ -103,6 +103,7 @@ def _compute(
                 save_checkpoints(runs, members, cache)
         write_members(runs, members, cache)
     finally:
+        cache.add_seconds(keys, time.perf_counter() - began)
         cache.release(keys)
     report({"event": "batch", "runs": keys, "seconds": time.perf_counter() - began})
 

@@ -168,6 +168,7 @@ def _work(
                 part = running.pop(reference)
                 for chunk in live:
                     report(chunk_event(part.keys, chunk))
+                cache.add_seconds(part.keys, seconds)
                 report({"event": "segment", "runs": part.keys, "seconds": seconds})
                 if is_unfinished(members, part.steps):
                     save_checkpoints(part.runs, members, cache)

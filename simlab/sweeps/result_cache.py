@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -89,6 +89,21 @@ class ResultCache:
             console.print(f"{error}; the run begins anew", highlight=False, markup=False)
             return None
 
+    def add_seconds(self, keys: Sequence[str], seconds: float) -> None:
+        """Note the computing time that runs took together; a full disk loses the note."""
+        line = json.dumps({"runs": list(keys), "seconds": round(seconds, 3)}) + "\n"
+        with contextlib.suppress(OSError), open(self.runs / SECONDS, "a") as file:
+            file.write(line)
+
+    def computing_seconds(self, keys: Iterable[str]) -> float:
+        """Return the noted computing time of runs, whichever sweeps computed them."""
+        path, wanted, total = self.runs / SECONDS, set(keys), 0.0
+        for line in path.read_text().splitlines() if path.is_file() else ():
+            with contextlib.suppress(ValueError):  # a line that a kill cut
+                noted = json.loads(line)
+                total += noted["seconds"] * len(wanted & set(noted["runs"])) / len(noted["runs"])
+        return total
+
     def remove_stale(self) -> None:
         """Remove what was kept of runs that are finished: a kill may have come between."""
         for path in self.unfinished.glob("*.npz"):
@@ -154,6 +169,7 @@ def _whole(path: Path) -> Iterator[Path]:
 
 
 VIEW = "0" * 15
+SECONDS = ".seconds.jsonl"
 TABLES = ("steps", "vectors")
 
 

@@ -85,6 +85,7 @@ def sweep(
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
         timings |= compute(plan, cache, lambda minutes: _agreed(minutes, yes), watch, checkpoint_seconds)
+    timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
     return _write_view(cache, plan, name, timings)
 

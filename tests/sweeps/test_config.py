@@ -171,7 +171,7 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
         ({"prompts_per_step": 7}, r"minibatches 4 does not divide 7 prompts per step"),
         ({"warm_start": "nothing"}, r"warm_start: no file 'nothing'; there are: "),
         ({"sampling.top_p": 2}, r"sampling.top_p must be above 0 and at most 1, got 2.0"),
-        ({"kl_loss_coeff": 1}, r"unknown field 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
+        ({"kl_loss_coeff": 1}, r"unknown field of the run 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
         ({"engines.infer.residual": "e9m9"}, r"engines.infer.residual: unknown format 'e9m9'"),
     ],
 )

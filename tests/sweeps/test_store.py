@@ -53,6 +53,17 @@ def test_finished_run_is_not_acquired(tmp_path):
     assert store.missing(KEYS) == KEYS
 
 
+def test_computing_seconds_count_all_sweeps_and_skip_a_cut_line(tmp_path):
+    store = ResultCache(tmp_path)
+    assert store.computing_seconds(KEYS) == 0.0
+    store.runs.mkdir()
+    store.add_seconds(KEYS[:2], 6.0)
+    store.add_seconds(KEYS[2:], 5.0)
+    with open(store.runs / ".seconds.jsonl", "a") as file:
+        file.write('{"runs": [')
+    assert store.computing_seconds([KEYS[0], *KEYS[2:]]) == 8.0
+
+
 def test_tables_of_a_run(tmp_path):
     tables = run_tables("k", {"seed": 0}, metrics())
     assert tables.record["status"] == "finished"
