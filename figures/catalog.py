@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
-from figures import benchmarks, format_error, gpu_pairs, mismatch, real_engines, softmax, theory
+from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
 from figures.heading import add_heading, describe_setting
 from figures.kinds import Curves, Custom, Forest, Kind, Panel
 from figures.series import best, fall, final, steps_to_gain
@@ -289,8 +289,9 @@ FIGURES: dict[str, FigureSpec] = {
         "Shapley shares of rounding sites in the mismatch, and RMS log rho site by site",
         Custom(mismatch.draw_attribution, "Marks: exact shares; bars: 95% CI; hollow: the site alone.")),
     "leaderboard": FigureSpec("leaderboard",
-        "All remedies at one noise level: final reward minus no correction, same initial policy",
-        Custom(mismatch.draw_leaderboard, RANKED)),
+        "Held-out reward by remedy, share of the loss that each recovers, and pairs that differ (V6)",
+        Custom(leaderboards.draw_recovery,
+            "Dots: initial policies; bars: Fieller interval at the level of the look and the family.")),
     "leaderboard_experts": FigureSpec("leaderboard_experts",
         "Remedies for MoE, of routing too: final reward minus no correction, same initial policy",
         Custom(mismatch.draw_leaderboard, RANKED)),

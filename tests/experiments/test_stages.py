@@ -215,7 +215,7 @@ def test_of_a_run_that_is_there_twice_the_earlier_stays():
     ] * 2
 
 
-def _described(folder, arm="chain: no correction", initial_policy="chain 6", **config):
+def _described(folder, arm="chain: no correction", initial_policy="chain 100", **config):
     """A stored result with one run."""
 
     def run(run):
