@@ -135,7 +135,7 @@ FIGURES: dict[str, FigureSpec] = {
     "all_corrections": FigureSpec("group_corrections",
         "Exact bias, spread and MSE of every correction, sorted by MSE",
         Custom(theory.draw_all_corrections,
-            "Sequences of four binary tokens, groups of four, RLOO. Marks: mean over 8 policies; bold: of 2026.")),
+            "Four binary tokens, groups of four, RLOO. Marks: mean over 8 policies; bold: of 2026.")),
     "theory_survival": FigureSpec("theory_survival",
         "Exact survival bias: mean IS ratio by token probability",
         Custom(theory.draw_survival_bias, "Filled: bins of pi_train; open: bins of pi_infer.")),
