@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from simlab.models.tabular import enumerate_sequences
-from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective, TokenBatch, named, vocabulary_coefficients
+from simlab.objectives import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    Objective,
+    TokenBatch,
+    get_objective,
+    vocabulary_coefficients,
+)
 from simlab.theory.counterparts import enumerated_moments
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_moments import fixed, group_gradient_moments
@@ -20,7 +27,9 @@ SIZE = 3
 
 def objective(name: str) -> Objective:
     """RLOO advantages, summed over tokens, divided by the number of sequences."""
-    return replace(named(name), advantage=ADVANTAGES["rloo"], aggregation=AGGREGATIONS["seq-mean-token-sum"])
+    return replace(
+        get_objective(name), advantage=ADVANTAGES["rloo"], aggregation=AGGREGATIONS["seq-mean-token-sum"]
+    )
 
 
 @pytest.fixture(scope="module")
