@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.papers.recent import DROPPED_MARGIN, N1
 from experiments.papers.vexact import ERROR_MARGIN, V4, V6
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -135,7 +136,10 @@ AFTER = "Rule written after the tables."
 
 
 def collect_evidence(results: Results) -> list[Evidence]:
-    """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`."""
+    """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`.
+
+    N1 by what IcePop drops as the gap widens.
+    """
     table: Any = results.table("moments")
     table = table[(table["length"] == JUDGED["length"]) & (table["rho_std"] == JUDGED["rho_std"])]
     bias, error = (
@@ -163,7 +167,32 @@ def collect_evidence(results: Results) -> list[Evidence]:
             rule=V6.trial("theory_corrections").rule,
             note=f"{AFTER} One gradient, not a run. Mean squared error: {ranked}",
         ),
+        _dropped_by_icepop(results),
     ]
+
+
+def _dropped_by_icepop(results: Results) -> Evidence:
+    """Return the change of the fraction dropped between the ends of the family "both", over policies."""
+    table: Any = results.table("masked")
+    changes = {
+        (rule, family): _change_over_gap(rows) for (rule, family), rows in table.groupby(["rule", "family"])
+    }
+    effect = paired_effect(changes["IcePop", "both"], 0.0, changes["IcePop", "both"].index)
+    listed = "; ".join(f"{rule}, {family} {change.mean():+.3f}" for (rule, family), change in changes.items())
+    return Evidence.of(
+        N1.id,
+        decide(effect, expected="negative", margin=DROPPED_MARGIN),
+        effect,
+        unit="fraction of tokens dropped at the largest KL minus that at the smallest",
+        rule=N1.trial("theory_corrections").rule,
+        note=f"{AFTER} One token of 64, exact sums. Change by rule and family: {listed}",
+    )
+
+
+def _change_over_gap(rows: Any) -> Any:
+    """Return, per policy, the fraction dropped at its largest KL minus that at its smallest."""
+    ordered = rows.sort_values("gap").groupby("seed").masked
+    return ordered.last() - ordered.first()
 
 
 EXPERIMENT = Experiment(
@@ -175,7 +204,7 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=3.0,
-    claims=(V4.id, V6.id),
+    claims=(V4.id, V6.id, N1.id),
     kind="identity",
     collect_evidence=collect_evidence,
     figures=("theory_corrections", "recent_corrections"),

@@ -8,6 +8,7 @@ from simlab.core.catalog import lookup
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float32Sum, PartialSums
 from simlab.engines.engine import Attention, Engine, Linear, Norm, Softmax
 from simlab.engines.kernel_order import LastTileFirst
+from simlab.engines.length_splits import LengthSplits
 from simlab.engines.site import Site
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore
 from simlab.formats import SCALINGS, Format, Scaling
@@ -104,6 +105,12 @@ def weight_only(fmt: str, scaling: str) -> Linear:
     return Linear(BF16, Site.of(fmt, scaling=along_k(scaling)), BF16, dequantized=BF16)
 
 
+def int4_products(group: str, activations: str) -> Linear:
+    """Return products of INT4 weights in groups and activations in INT8 per token, or in INT4 groups."""
+    fmt = "int8" if activations == "int8-per-token" else "int4"
+    return Linear(Site.of(fmt, scaling=activations), Site.of("int4", scaling=along_k(group)), BF16)
+
+
 def four_over_six() -> Linear:
     """Return projections in NVFP4 whose block scales follow four over six."""
     return quantized("e2m1", "nvfp4-four-over-six", along_k("nvfp4-four-over-six")).projection
@@ -141,6 +148,23 @@ def tensor_parallel(ranks: int) -> Engine:
     base = server(BF16, Float32Sum())
     partial = PartialSums(Site.of("bf16", overflow="format"), order="split-k", splits=ranks)
     return replace(base, row_parallel=replace(base.projection, accumulator=partial))
+
+
+def expert_parallel(ranks: int) -> Engine:
+    """BF16 server whose experts are divided among `ranks` devices, their sums added in BF16 by rank."""
+    return replace(server(BF16, Float32Sum()), expert_ranks=ranks)
+
+
+def split_over_keys(splits: int) -> Engine:
+    """BF16 server that adds values over `splits` ranges of keys, whose sizes follow the length."""
+    base = server(BF16, Float32Sum())
+    return replace(base, attention=replace(base.attention, value_accumulator=LengthSplits(splits)))
+
+
+def cache_behind(engine: Engine, positions: int) -> Engine:
+    """Return `engine` with the cache of the first `positions` tokens held in BF16."""
+    attention = replace(engine.attention, early_cache=BF16, cache_from=positions)
+    return replace(engine, attention=attention)
 
 
 # Largest magnitude of keys and values that the calibrated caches hold; `calibrated_cache` measures it.

@@ -12,13 +12,16 @@ from simlab.engines.builders import (
     ORDERED,
     SPLIT_K,
     along_k,
+    cache_behind,
     calibrated_fp8,
     calibrated_nvfp4,
     everywhere,
+    expert_parallel,
     four_over_six,
     fp8_block_training,
     fp8_exact,
     fp8_on,
+    int4_products,
     mxfp4,
     mxfp8_on,
     nvfp4_on_blackwell,
@@ -26,6 +29,7 @@ from simlab.engines.builders import (
     projecting,
     quantized,
     server,
+    split_over_keys,
     tensor_parallel,
     trainer,
     unified_fp8,
@@ -153,6 +157,31 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "Kimi-K2-Thinking and miles/slime INT4 QAT: INT4 experts in groups of 32, the rest BF16",
         "as int4-g128; dense models have no experts",
     ),
+    "int4-g128-experts": EngineCard(
+        projecting(weight_only("int4", "int4-g128"), experts_only=True),
+        "int4-g128 in experts alone, the rest BF16",
+        "as int4-g128; dense models have no experts",
+    ),
+    "int4-g128-w4a8": EngineCard(
+        projecting(int4_products("int4-g128", "int8-per-token")),
+        "vLLM compressed-tensors W4A8: INT4 weights in groups of 128, dynamic INT8 activations per token",
+        "int32 sums within a group (float32 ones here, exact); the second level of scales of QServe",
+    ),
+    "int4-g32-w4a8": EngineCard(
+        projecting(int4_products("int4-g32", "int8-per-token")),
+        "the same in groups of 32",
+        "as int4-g128-w4a8",
+    ),
+    "int4-g128-w4a4": EngineCard(
+        projecting(int4_products("int4-g128", "int4-g128")),
+        "Atom (arXiv 2310.19102): INT4 weights and activations in groups of 128",
+        "outlier channels in INT8, reordering; clipping of scales",
+    ),
+    "int4-g32-w4a4": EngineCard(
+        projecting(int4_products("int4-g32", "int4-g32")),
+        "the same in groups of 32",
+        "as int4-g128-w4a4",
+    ),
     "nvfp4-w4a16": EngineCard(
         projecting(weight_only("e2m1", "nvfp4-four-over-six")),
         "NeMo-RL and vLLM NVFP4 W4A16 (Marlin): weights by four over six, BF16 activations",
@@ -235,10 +264,34 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         f"vllm-bf16-tp{ranks}": EngineCard(
             tensor_parallel(ranks),
             f"vLLM in BF16 with tensor_parallel_size={ranks}: BF16 all-reduce after o and down",
-            "tree and ring orders of NCCL (rank by rank here); split-K within a rank; expert parallelism",
+            "tree and ring orders of NCCL (rank by rank here); split-K within a rank",
         )
         for ranks in (1, 2, 4, 8)
     },
+    **{
+        f"vllm-bf16-ep{ranks}": EngineCard(
+            expert_parallel(ranks),
+            f"vLLM in BF16 with enable_expert_parallel on {ranks} devices: each adds its own experts, then "
+            "BF16 sums by device; one device is vllm-bf16-tp1",
+            "tree and ring orders of NCCL and DeepEP (rank by rank here); dense models have no experts",
+        )
+        for ranks in (2, 4, 8)
+    },
+    "vllm-bf16-split-kv8": EngineCard(
+        split_over_keys(8),
+        "SGLang and vLLM triton_decode_attention (NUM_KV_SPLITS = 8): ranges of keys grow with the length",
+        "the largest score of each range (that of all here); splits of FlashAttention and FlashInfer",
+    ),
+    "bf16-fp8kv-split-kv8": EngineCard(
+        with_cache(split_over_keys(8), Site.of("e4m3fn")),
+        "the same kernel with kv_cache_dtype=fp8 at the default scale of 1",
+        "as vllm-bf16-split-kv8 and bf16-fp8kv",
+    ),
+    "bf16-fp8kv-from-4": EngineCard(
+        cache_behind(with_cache(server(BF16, SPLIT_K), Site.of("e4m3fn")), 4),
+        "bf16-fp8kv that keeps the first 4 tokens, the attention sinks, in BF16 (KVQuant, arXiv 2401.18079)",
+        "as bf16-fp8kv",
+    ),
     "bf16-fp32head": EngineCard(
         replace(trainer(BF16), lm_head=Linear(BF16, BF16, Site()), token_softmax=Softmax()),
         "bf16 with the lm_head in float32 (MiniMax-M1 Sec. 3.2): BF16 inputs and weights, float32 logits",
@@ -346,6 +399,10 @@ _PAIR_NAMES = (
     "jet-rl/jet-rl",
     "fp8-block128-high-precision/fp8-block128",
     "vllm-bf16-tp1/vllm-bf16-tp4",
+    "vllm-bf16-tp1/vllm-bf16-ep4",
+    "bf16/int4-g128-w4a8",
+    "bf16/vllm-bf16-split-kv8",
+    "int4-g128/int4-g128",
     "bf16-fp32router/vllm-bf16",
     "bf16-fp32router/bf16-fp32router",
     "fp16/fp16",

@@ -203,7 +203,8 @@ def _self_attention(
         queries = rms_norm(queries, layer["q_norm"], engine, epsilon=config.rms_norm_eps)
         keys = rms_norm(keys, layer["k_norm"], engine, epsilon=config.rms_norm_eps)
     queries, keys = (rotate(x, reading.cos, reading.sin, engine) for x in (queries, keys))
-    keys, values = store_cache(keys, engine), store_cache(values, engine)
+    at = reading.start + jnp.arange(x.shape[1])[None, :, None]
+    keys, values = store_cache(keys, engine, positions=at), store_cache(values, engine, positions=at)
     cache = extended(cache, keys, values, reading.start)
     mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
     o = linear(mixed, layer["o"], engine.reduced)
@@ -255,7 +256,8 @@ def _experts(
     gated = _gated(both, engine)[1]
     outputs = jax.vmap(linear, (0, 0, None), out_axes=-2)(gated, layer["down"], last)
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
-    combined = combine_experts(outputs, shares, engine)
+    ranks = used * engine.expert_ranks // config.num_experts
+    combined = combine_experts(outputs, shares, engine, ranks=ranks)
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 

@@ -19,7 +19,7 @@ from simlab.objectives.objective import (
 )
 from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.switch import switch_coefficients
-from simlab.objectives.vocabulary_terms import on_sampler_support
+from simlab.objectives.vocabulary_terms import on_sampler_support, with_top_k_report
 
 __all__ = [
     "ADVANTAGES",
@@ -49,4 +49,5 @@ __all__ = [
     "with_loglinear_proximal",
     "with_overrides",
     "with_suffixes",
+    "with_top_k_report",
 ]

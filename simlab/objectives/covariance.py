@@ -71,7 +71,8 @@ class ClipCov(Surrogate):
         candidates = batch.mask & ~clipped & (cov > self.cov_low) & (cov < self.cov_high)
         count = count_of(self.cov_ratio, batch.mask)
         if batch.key is None:
-            return jnp.where(candidates, 0, weights) * _nan_if(jnp.sum(candidates) > count)
+            # A dropped token keeps a zero that NaN turns into NaN, also in the gradient.
+            return jnp.where(candidates, 0 * weights, weights) * _nan_if(jnp.sum(candidates) > count)
         lots = draw_array(jax.random.uniform, stream(batch.key, "objectives.clip_cov"), batch.mask.shape)
         return jnp.where(candidates & (rank_ascending(lots, candidates) < count), 0, weights)
 

@@ -237,9 +237,16 @@ def _check_objective(recipe: Recipe) -> None:
 @cache
 def _check_structure(structure: Any, group_size: int, has_critic: bool) -> None:
     rows, shape = 2 * group_size, (2 * group_size, 2)
-    names = ("logp", "logp_train", "logp_infer", *(("values",) if has_critic else ()))
+    names = ("logp", "logp_train", "logp_infer", "sum_squared_probabilities")
+    names = (*names, *(("values",) if has_critic else ()))
     arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in names}
+    # A training run fills the columns of the vocabulary that an objective reads.
     arrays |= {
+        name: jax.ShapeDtypeStruct((*shape, 3), "float32")
+        for name in ("logp_vocabulary", "logp_infer_vocabulary")
+    }
+    arrays |= {
+        "tokens": jax.ShapeDtypeStruct(shape, "int32"),
         "rewards": jax.ShapeDtypeStruct((rows,), "float32"),
         "mask": jax.ShapeDtypeStruct(shape, "bool"),
     }

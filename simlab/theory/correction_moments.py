@@ -221,19 +221,22 @@ def qualities(
     """
     same = PolicyPair(pair.space, pair.train, pair.train)
     target, _ = group_gradient_moments(same, none(same), rewards, rule, size)
-    scale = float(np.linalg.norm(target))
-    found = {}
-    for name, correction in corrections.items():
-        mean, variance = group_gradient_moments(pair, correction(pair), rewards, rule, size)
-        norm = float(np.linalg.norm(mean))
-        cosine = np.vdot(mean, target) / (norm * scale) if norm > 0 else 0.0
-        found[name] = Quality(
-            bias=float(np.linalg.norm(mean - target)) / scale,
-            std=float(np.sqrt(max(variance, 0.0))) / scale,
-            angle=float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))),
-            norm=norm / scale,
-        )
-    return found
+    return {
+        name: quality_of(*group_gradient_moments(pair, correction(pair), rewards, rule, size), target)
+        for name, correction in corrections.items()
+    }
+
+
+def quality_of(mean: np.ndarray, variance: float, target: np.ndarray) -> Quality:
+    """Return the moments of a gradient relative to the norm of `target`, of the same shape as `mean`."""
+    scale, norm = float(np.linalg.norm(target)), float(np.linalg.norm(mean))
+    cosine = np.vdot(mean, target) / (norm * scale) if norm > 0 else 0.0
+    return Quality(
+        bias=float(np.linalg.norm(mean - target)) / scale,
+        std=float(np.sqrt(max(variance, 0.0))) / scale,
+        angle=float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))),
+        norm=norm / scale,
+    )
 
 
 def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:

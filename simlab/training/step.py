@@ -187,11 +187,13 @@ def _update_policy(
 ) -> tuple[Params, PyTree, Metrics]:
     """Return parameters and opt_state after one update per minibatch, and the metrics of each."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
+    draws = jax.random.fold_in(stream(state.key, "objective"), state.step)
 
     def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Metrics]:
         params, opt_state = carry
-        number, rows = part
-        grads, metrics = policy_gradient(recipe, params, *rows)
+        number, (trajectory, batch, terms) = part
+        batch = replace(batch, key=jax.random.fold_in(draws, number))
+        grads, metrics = policy_gradient(recipe, params, trajectory, batch, terms)
         grads = stored(grads, recipe.gradient_site, jax.random.fold_in(key, number))
         return recipe.optimizer.update(grads, opt_state, params, factor), metrics
 

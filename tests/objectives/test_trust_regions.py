@@ -61,6 +61,9 @@ def test_clip_cov_draws_as_many_as_the_ratio_allows():
 def test_clip_cov_without_a_key_is_nan_when_it_must_choose():
     batch = far_batch(7)
     assert np.isnan(value_of("clip_cov", batch, cov_low=0.0))
+    assert np.isnan(coefficients_of("clip_cov", batch, cov_low=0.0)).any(where=batch.mask)
+    every = np.asarray(coefficients_of("clip_cov", batch, cov_low=-99.0, cov_high=99.0))
+    assert np.isnan(every).any(where=np.asarray(batch.mask))
     assert np.isfinite(value_of("clip_cov", batch, cov_low=0.0, cov_ratio=1.0))
     with pytest.raises(ValueError, match="key must be a random key, got None"):
         token_coefficients("clip_cov", batch, cov_low=0.0)

@@ -16,6 +16,7 @@ from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
 from simlab.tasks import TASKS
 from simlab.training.schedules import SCHEDULES
+from simlab.training.step import reads_vocabulary
 from tests.sweeps.small import BASE
 
 FLAGSHIP = {
@@ -183,6 +184,19 @@ def test_bad_value_names_field_value_and_allowed(changes, message):
 def test_run_config_rejects_stages_that_do_not_fit():
     with pytest.raises(ValueError, match="objective: a group transform needs"):
         run_config(FLAGSHIP, {"objective": "dfpo_min", "objective.advantage": "gae", "critic": {}})
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "ipo+score_centering",
+        {"name": "gpg+score_centering", "top_k": 2},
+        {"name": "dppo_tv", "divergence_top_k": 2},
+        {"name": "gpg", "advantage": "otb_full_tail"},
+    ],
+)
+def test_run_config_allows_objectives_of_the_vocabulary(objective):
+    assert reads_vocabulary(recipe_of(run_config({**BASE, "objective": objective})))
 
 
 def test_run_config_names_a_missing_field():

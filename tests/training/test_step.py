@@ -15,7 +15,7 @@ from simlab.objectives import TokenBatch, objective_value, prepared, resolve, ro
 from simlab.training.critic import Critic
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
-from simlab.training.step import learn, policy_gradient, rollout, score, score_rollout, stored
+from simlab.training.step import learn, policy_gradient, rollout, score, score_rollout, stored, train_step
 from simlab.training.step import token_batch as token_batch_of
 from tests.tolerances import assert_exact
 from tests.training.recipes import (
@@ -364,6 +364,16 @@ def test_objectives_over_the_vocabulary_get_their_columns(name):
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-4
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_clip_cov_draws_in_every_minibatch():
+    """More candidates than draws: without a key the gradient would be NaN."""
+    recipe = replace(
+        small_recipe(COARSE), objective=resolve("clip_cov", advantage="reward", cov_low=-9.0, cov_high=9.0)
+    )
+    after, metrics = jax.jit(partial(train_step, recipe), compiler_options=QUICK)(small_state(recipe))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.params))
+    assert metrics["grad_norm"] > 0
 
 
 def test_other_objectives_carry_no_column_of_the_vocabulary(trajectory):

@@ -7,13 +7,20 @@ from simlab.core.json_value import Json
 from simlab.integrations.export.verl_yaml import full_key
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
-from simlab.objectives.corrections import Acrl, Masked, Truncated, as_bounds
+from simlab.objectives.corrections import Acrl, KpopWeights, Masked, Truncated, Vaco, as_bounds
 from simlab.objectives.corrections import geometric_log_rho as geometric
 from simlab.objectives.corrections import sequence_log_rho as sequence
 from simlab.objectives.corrections import token_log_rho as token
 from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
-from simlab.objectives.divergences import old_logp
-from simlab.objectives.rejection import DivergenceCap, RatioBand
+from simlab.objectives.divergences import old_logp, rollout_logp
+from simlab.objectives.rejection import (
+    DivergenceCap,
+    KpopMask,
+    ProbabilityDifference,
+    RatioBand,
+    SecondMomentMask,
+)
+from simlab.objectives.rejection import token as each_token
 
 if TYPE_CHECKING:
     from simlab.integrations.export.verl_run import Draft
@@ -40,6 +47,7 @@ LOSS_MODES = {
     "kpop": "simlab_kpop",
     "drpo": "simlab_drpo",
     "vespo": "simlab_vespo",
+    "m2po": "simlab_m2po",
     "grpo_fix": "simlab_grpo_fix",
     "grpo_fix_weight": "simlab_grpo_fix_weight",
     "gspo_bias": "simlab_gspo_bias",
@@ -53,9 +61,15 @@ LOSS_MODES = {
     "dfpo_scale": "simlab_dfpo_scale",
 }
 # Losses of the plug-in that read the rollout from verl's token weights, which then weigh nothing.
-AROUND_ROLLOUT = {name: f"simlab_{name}" for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")}
+AROUND_ROLLOUT = {
+    name: f"simlab_{name}" for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po")
+}
+WITH_ROLLOUT_KL = {
+    mode: f"{mode}_rollout_kl" for mode in (*AROUND_ROLLOUT.values(), "simlab_grpo", "simlab_gspo")
+}
 WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
 WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
+WITH_VACO = {"vanilla": "simlab_grpo_vaco", "gspo": "simlab_gspo_vaco"}
 ESTIMATORS: dict[str, dict[str, Json]] = {
     "grpo": {"algorithm.adv_estimator": "grpo"},
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
@@ -63,6 +77,10 @@ ESTIMATORS: dict[str, dict[str, Json]] = {
     "reward": {"algorithm.adv_estimator": "simlab_reward"},
     "gpg": {"algorithm.adv_estimator": "gpg"},
     "otb": {
+        "algorithm.adv_estimator": "optimal_token_baseline",
+        f"{ACTOR}.calculate_sum_pi_squared": True,
+    },
+    "otb_full_tail": {
         "algorithm.adv_estimator": "optimal_token_baseline",
         f"{ACTOR}.calculate_sum_pi_squared": True,
     },
@@ -85,13 +103,17 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     draft.overrides |= {f"{ACTOR}.loss_agg_mode": _key(AGGREGATIONS, objective.aggregation)}
     _estimator(draft, objective)
     _surrogate(draft, objective.surrogate)
-    if getattr(objective.surrogate, "anchor", old_logp) is old_logp:
+    anchor = getattr(objective.surrogate, "anchor", rollout_logp if base == "m2po" else old_logp)
+    if anchor is not old_logp:
+        mode = AROUND_ROLLOUT[base]
+        _around_rollout(draft, objective)
+    elif not objective.regularizers:
         mode = _correction(draft, objective.correction, mode)
-    else:
-        mode = _around_rollout(draft, objective, base)
+    for regularizer in objective.regularizers:
+        mode = _rollout_kl(draft, objective, mode, regularizer)
     _rejections(draft, objective)
-    if objective.regularizers:
-        draft.rejected.append("objective modifier 'rollout_kl' (verl's losses do not see the rollout)")
+    if objective.centering is not None:
+        draft.rejected.append("objective modifier 'score_centering' (verl's losses see one token of V)")
     _distortion(draft, objective.distortion)
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
@@ -108,6 +130,8 @@ def _estimator(draft: "Draft", objective: Objective) -> None:
     estimator = next((name for name, entry in ADVANTAGES.items() if entry == objective.advantage), "")
     if estimator in ESTIMATORS:
         draft.overrides |= ESTIMATORS[estimator]
+        if estimator == "otb_full_tail":
+            draft.environment[f"{PREFIX}OTB_ZERO_TAIL"] = "0"
     else:
         draft.rejected.append(f"objective.advantage {estimator or 'of your own'!r}")
     if objective.group_filter:
@@ -142,6 +166,7 @@ SETTINGS = (
     "vespo_lambda_positive",
     "vespo_k_negative",
     "vespo_lambda_negative",
+    "m2_threshold",
 )
 
 
@@ -159,13 +184,29 @@ def _surrogate(draft: "Draft", surrogate: Any) -> None:
         draft.rejected.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
 
 
-def _around_rollout(draft: "Draft", objective: Objective, base: str) -> str:
-    """Write the token weights that tell the rollout's log-probabilities; return the plug-in's loss mode."""
+def _around_rollout(draft: "Draft", objective: Objective) -> None:
+    """Write the token weights rho, from which the plug-in's losses know the rollout's log-probabilities."""
     if objective.correction is not None:
         draft.rejected.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
+    _token_weights(draft)
+
+
+def _token_weights(draft: "Draft") -> None:
     draft.overrides[f"{CORRECTION}.rollout_is"] = "token"
     draft.overrides[f"{CORRECTION}.rollout_is_threshold"] = NO_DUAL_CLIP
-    return AROUND_ROLLOUT[base]
+
+
+def _rollout_kl(draft: "Draft", objective: Objective, mode: str, term: Any) -> str:
+    """Write the rollout KL; return the loss mode that has it."""
+    mode = {"vanilla": "simlab_grpo", "gspo": "simlab_gspo"}.get(mode, mode)
+    if mode not in WITH_ROLLOUT_KL or getattr(objective.surrogate, "anchor", None) is old_logp:
+        draft.rejected.append(
+            f"objective modifier 'rollout_kl' on loss mode {mode!r} (grpo, gspo and anchor 'rollout' have it)"
+        )
+        return mode
+    _around_rollout(draft, objective)
+    draft.environment[f"{PREFIX}ROLLOUT_KL_COEFFICIENT"] = f"{term.rollout_kl_coefficient:g}"
+    return WITH_ROLLOUT_KL[mode]
 
 
 def _correction(draft: "Draft", correction: Any, mode: str) -> str:
@@ -182,6 +223,18 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
         if correction.acrl_reference is not None:
             draft.environment[f"{PREFIX}ACRL_REFERENCE"] = f"{correction.acrl_reference:g}"
         return WITH_ACRL[mode]
+    if isinstance(correction, KpopWeights):
+        draft.overrides[f"{CORRECTION}.rollout_is"] = "kpop"
+        draft.environment[f"{PREFIX}KPOP_BOUND"] = f"{correction.kpop_bound:g}"
+        return mode
+    if isinstance(correction, Vaco):
+        if mode not in WITH_VACO:
+            draft.rejected.append(f"objective modifier 'vaco' on loss mode {mode!r} (grpo and gspo have it)")
+            return mode
+        _token_weights(draft)
+        draft.environment[f"{PREFIX}VACO_BOUND"] = f"{correction.vaco_bound:g}"
+        draft.environment[f"{PREFIX}VACO_CLIP"] = f"{correction.correction_clip:g}"
+        return WITH_VACO[mode]
     if not isinstance(correction, Truncated | Masked) or correction.log_rho not in LEVELS:
         draft.rejected.append(f"objective.correction {type(correction).__name__}")
         return mode
@@ -210,6 +263,10 @@ def _off_policy_mask(draft: "Draft", delta: Any, mode: str) -> str:
     return WITH_OPSM[mode]
 
 
+# Masks that verl lacks, as values of rollout_rs.
+PLUGIN_MASKS = frozenset(("kpop_mask", "m2_mask", "prob_diff"))
+
+
 def _rejections(draft: "Draft", objective: Objective) -> None:
     names, thresholds = [], []
     for rejection in objective.rejections:
@@ -222,6 +279,16 @@ def _rejections(draft: "Draft", objective: Objective) -> None:
         elif isinstance(rejection, DivergenceCap):
             names.append(f"{level}_{getattr(rejection.divergence, '__name__', '')}")
             thresholds.append(f"{rejection.rejection_bounds:g}")
+        elif isinstance(rejection, KpopMask):
+            names.append("kpop_mask")
+            thresholds.append(f"{rejection.kpop_bound:g}")
+        elif isinstance(rejection, SecondMomentMask):
+            names.append("m2_mask")
+            thresholds.append(f"{rejection.m2_threshold:g}")
+        elif isinstance(rejection, ProbabilityDifference) and rejection.level is each_token:
+            names.append("prob_diff")
+            low, high = rejection.prob_diff_bounds
+            thresholds.append(f"{low:g}_{high:g}")
         else:
             draft.rejected.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
     if names:

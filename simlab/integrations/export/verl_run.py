@@ -7,7 +7,7 @@ from typing import Any
 from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
 from simlab.integrations.export.machine import COMMON, FSDP, MEGATRON
-from simlab.integrations.export.verl_objective import map_objective
+from simlab.integrations.export.verl_objective import PLUGIN_MASKS, map_objective
 from simlab.integrations.verl.settings import PREFIX
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.training.optimizer import AdamW
@@ -85,11 +85,16 @@ def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
     _rest(draft, config, recipe)
     if draft.rejected:
         raise ValueError("cannot be exported to verl: " + "; ".join(draft.rejected))
-    if any("simlab_" in str(value) for value in draft.overrides.values()) or draft.environment:
+    if draft.environment or any(map(_names_plugin, draft.overrides.values())):
         draft.notes.append(
             "needs the plug-in: pip install '.[verl]' from the lab's checkout, in verl's environment"
         )
     return VerlRun(backend, draft.overrides, draft.environment, tuple(draft.notes))
+
+
+def _names_plugin(value: Json) -> bool:
+    """Return whether a setting is a loss, an estimator or a mask that verl lacks."""
+    return "simlab_" in str(value) or not PLUGIN_MASKS.isdisjoint(str(value).split(","))
 
 
 def _engines(draft: Draft, named: Any, recipe: Recipe) -> None:
