@@ -70,11 +70,11 @@ class Contest:
         compared = (NONE, TIS, GSPO) if run.smoke else (NONE, BF16, *self.remedies)
         arms = tuple(map(self.named, compared))
 
-        def undecided(tables: m.Tables) -> Sequence[str]:
+        def list_undecided(tables: m.Tables) -> Sequence[str]:
             first = self.ranked(m.Views(tables).until(SEEDS[0]))
             return arms if _verdict(first) == "inconclusive" else ()
 
-        run_stages(run, arms, undecided, run_arms, one_part_per_arm)
+        run_stages(run, arms, list_undecided, run_arms, one_part_per_arm)
 
     def ranking(self, results: Results | m.Tables) -> Ranking:
         """Return the remedies with their reward minus no correction, the best first, at the last stage."""
