@@ -44,11 +44,11 @@ def _write_finding(results: Results) -> str:
     """Return the finding and the claim with its verdict."""
     rows: Any = results.table("recovery")
     labels = read_labels(results)
-    certain = [labels.get(arm, arm) for arm in rows[rows["verdict"] == "supported"]["arm"]]
+    certain = [str(labels.get(arm, arm)) for arm in rows[rows["verdict"] == "supported"]["arm"]]
     verb = "recovers" if len(certain) < 2 else "recover"
     finding = f"{' and '.join(certain) or 'No remedy certainly'} {verb} over {MARGIN:.0%} of the loss"
-    evidence = load_experiment("leaderboard").collect_evidence
-    verdicts = [f"{each.claim} {each.verdict}" for each in evidence(results)] if evidence else []
+    collect: Any = load_experiment("leaderboard").collect_evidence
+    verdicts = [f"{each.claim} {each.verdict}" for each in collect(results)]
     return f"{finding} ({', '.join(verdicts) or 'V6 not decided'})"
 
 

@@ -89,12 +89,12 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
         "step": (train_step, (state,)),
     }
     return [
-        Case(name, stage, _compiled(function, recipe, name, *rest))
+        Case(name, stage, _compile(function, recipe, name, *rest))
         for stage, (function, rest) in stages.items()
     ]
 
 
-def _compiled(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
+def _compile(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
     if VARIANTS[variant][1] == "arguments":
         program, arguments = jax.jit(function), (recipe, *rest)
     else:

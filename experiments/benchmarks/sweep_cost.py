@@ -136,7 +136,7 @@ def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first start", "second start")):
             command = [sys.executable, "-c", START, json.dumps(base), f"{folder}/{number}", "1"]
-            rows.append({"start": which, "seconds": _timed(command, folder)[0]})
+            rows.append({"start": which, "seconds": _time_command(command, folder)[0]})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
     return rows
@@ -156,14 +156,14 @@ def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[d
             for number in range(2):  # the first time compiles
                 given = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
                 given["out"] = f"{folder}/{count}-{number}"
-                _, output = _timed([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
+                _, output = _time_command([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
             rows.append({"processes": count, "seconds": float(output.split()[-1])})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
     return rows
 
 
-def _timed(command: list[str], cache: str) -> tuple[float, str]:
+def _time_command(command: list[str], cache: str) -> tuple[float, str]:
     start = time.perf_counter()
     environment = os.environ | {"SIMLAB_CACHE": cache}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

@@ -66,7 +66,7 @@ def make_pool(name: str, seed: int, contexts: int = CONTEXTS) -> Pool:
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
-    found = _generated(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
+    found = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
     tokens = np.concatenate([prompts, np.asarray(found.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(found.mask)
 
@@ -101,7 +101,7 @@ def _config(name: str) -> TransformerConfig:
     return replace(MODELS[model["name"]], **fields)
 
 
-def _generated(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
+def _generate_responses(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
     def run(params: Any, prompts: Any, key: Any) -> Any:
         return generate(
             params,

@@ -64,7 +64,7 @@ def under_fp8(context: DiagnosticContext) -> dict[str, Array]:
     return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
 
 
-def held_out(context: DiagnosticContext) -> dict[str, Array]:
+def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     """`held_out_fp8`, `held_out_bf16`: reward on held-out prompts by inference engine.
 
     Source: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; the policy knows one task.
@@ -109,5 +109,5 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "frequent energy": frequent_energy,
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],
-    "held out": held_out,
+    "held out": evaluate_held_out,
 }

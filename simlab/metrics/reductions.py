@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Shaped
 
 from simlab.core.arrays import AnyArray
 from simlab.objectives import TokenBatch
-from simlab.objectives.batch import masked_sum, prepared
+from simlab.objectives.batch import masked_sum, prepare_batch
 
 Array = jax.Array
 Rest = ParamSpec("Rest")
@@ -27,7 +27,7 @@ def on_tokens(
 
     @wraps(metric)
     def measured(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
-        return metric(prepared(batch), *args, **kwargs)
+        return metric(prepare_batch(batch), *args, **kwargs)
 
     return measured
 

@@ -27,7 +27,7 @@ def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cac
     return (Cache(keys, keys.swapaxes(1, 2)),) * config.num_hidden_layers
 
 
-def extended(
+def extend_cache(
     cache: Cache, keys: Float[Array, "B T H D"], values: Float[Array, "B T H D"], start: Array | int
 ) -> Cache:
     """Write keys and values [B, T, key heads, head_dim] at positions start to start + T - 1."""
@@ -40,7 +40,7 @@ def extended(
     )
 
 
-def repeated(caches: tuple[Cache, ...], batch: int, times: int) -> tuple[Cache, ...]:
+def repeat_caches(caches: tuple[Cache, ...], batch: int, times: int) -> tuple[Cache, ...]:
     """Return caches in which each of the `batch` sequences stands `times` times in a row."""
 
     def repeat(x: Array) -> Array:

@@ -30,7 +30,7 @@ from simlab.engines import (
     store_cache,
 )
 from simlab.models.config import TransformerConfig
-from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
+from simlab.models.kv_cache import Cache, empty_cache, extend_cache, repeat_caches
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
@@ -205,7 +205,7 @@ def _self_attention(
     queries, keys = (rotate(x, reading.cos, reading.sin, engine) for x in (queries, keys))
     at = reading.start + jnp.arange(x.shape[1])[None, :, None]
     keys, values = store_cache(keys, engine, positions=at), store_cache(values, engine, positions=at)
-    cache = extended(cache, keys, values, reading.start)
+    cache = extend_cache(cache, keys, values, reading.start)
     mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
     o = linear(mixed, layer["o"], engine.reduced)
     states = {"qkv": projected, "queries": queries, "keys": keys, "values": values}
@@ -341,7 +341,7 @@ def _read_shared(
     )
     caches = empty_cache(config, count, tokens.shape[1])
     read, caches, chosen, _ = extend(weights, config, engine, caches, prompts[::group_size], 0, first)
-    caches = repeated(caches, count, group_size)
+    caches = repeat_caches(caches, count, group_size)
     hidden, _, experts, _ = extend(weights, config, engine, caches, rest, length, later)
     hidden = jnp.concatenate([jnp.repeat(read[:, -1:], group_size, axis=0), hidden], axis=1)
     if chosen is None or experts is None:

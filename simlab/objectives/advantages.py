@@ -97,7 +97,7 @@ def gpg(batch: TokenBatch, survivors: Array) -> Array:
     return grpo_no_std(batch, survivors) * (count / jnp.maximum(nonzero, 1))
 
 
-def whitened(batch: TokenBatch, survivors: Array) -> Array:
+def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
 
     Source: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
@@ -164,7 +164,7 @@ ADVANTAGES: dict[str, Estimator] = {
     "grpo": grpo,
     "grpo_no_std": grpo_no_std,
     "rloo": rloo,
-    "whitened": whitened,
+    "whitened": whiten_rewards,
     "gae": gae,
     "gpg": gpg,
     "otb": OptimalTokenBaseline(),

@@ -126,7 +126,7 @@ def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
     """Spearman's correlation of two curves over the chunks of a run."""
     return Estimand(
         f"rank correlation over the run of {quantity}",
-        lambda view: _ranked(view.curve(one), view.curve(other)),
+        lambda view: _rank_runs(view.curve(one), view.curve(other)),
     )
 
 
@@ -171,7 +171,7 @@ def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
     """Spearman's correlation of two diagnostics."""
 
     def of(view: View) -> float:
-        return _ranked(view.diagnostic(one), view.diagnostic(other))
+        return _rank_runs(view.diagnostic(one), view.diagnostic(other))
 
     return Estimand(f"rank correlation over the run of {quantity}", of)
 
@@ -242,7 +242,7 @@ def _mean(rows: Frame, metric: str) -> float:
     return float(np.asarray(rows[metric], float).mean()) if metric in rows and len(rows) else np.nan
 
 
-def _ranked(one: np.ndarray, other: np.ndarray) -> float:
+def _rank_runs(one: np.ndarray, other: np.ndarray) -> float:
     if len(one) != len(other):
         return np.nan
     return float(pd.Series(one).corr(pd.Series(other), method="spearman"))

@@ -20,7 +20,7 @@ from simlab.objectives import (
     columns_needed,
     entropy_bonus,
     kl_penalty,
-    prepared,
+    prepare_batch,
     rollout_terms,
     value_from_terms,
 )
@@ -155,7 +155,7 @@ def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores:
     values = None
     if state.critic is not None:
         values = token_values(state.critic.params, recipe.model, recipe.engines.train, replayed)
-    return prepared(
+    return prepare_batch(
         TokenBatch(
             logp=scores.logp,
             logp_train=replayed.logp_infer if recipe.old_log_probs == "rollout" else scores.logp,
@@ -194,7 +194,7 @@ def _update_policy(
         number, (trajectory, batch, terms) = part
         batch = replace(batch, key=jax.random.fold_in(draws, number))
         grads, metrics = policy_gradient(recipe, params, trajectory, batch, terms)
-        grads = stored(grads, recipe.gradient_site, jax.random.fold_in(key, number))
+        grads = round_gradient(grads, recipe.gradient_site, jax.random.fold_in(key, number))
         return recipe.optimizer.update(grads, opt_state, params, factor), metrics
 
     numbered = jnp.arange(recipe.minibatches), parts
@@ -202,7 +202,7 @@ def _update_policy(
     return params, opt_state, metrics
 
 
-def stored(grads: Params, site: Site, key: Array) -> Params:
+def round_gradient(grads: Params, site: Site, key: Array) -> Params:
     """Round every leaf of a gradient as `site` says; each has its own stream of random bits."""
     if site.format is None:
         return grads

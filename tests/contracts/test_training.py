@@ -135,7 +135,7 @@ def _combinations() -> list:
 COMBINATIONS = _combinations()
 
 
-def test_every_task_schedule_and_preset_is_among_the_combinations():
+def test_combinations_cover_tasks_schedules_and_presets():
     _, tasks, schedules, models = zip(*(case.values for case in COMBINATIONS), strict=True)
     presets = {name for name in MODELS if not name.startswith("small")}
     assert (set(tasks), set(schedules), set(models)) == (set(TASKS), set(SCHEDULES), {None, *presets})
@@ -225,7 +225,7 @@ def test_every_replay_makes_a_step_that_can_be_scanned(replay):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_schedule_stays_between_zero_and_one_and_repeats_itself(name):
+def test_schedules_stay_in_unit_interval_and_repeat(name):
     schedule = SCHEDULES[name]()
     rng = np.random.default_rng(0)
     # Metrics that surge in the middle, for schedules that react.

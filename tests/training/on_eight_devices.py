@@ -80,7 +80,7 @@ CASES = {"moe": (MOE, ORDER_FREE, (1, 2, 2, 2), 4), "fp8": (DENSE, EXACT_FP8, (1
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sums_without_an_order_have_the_bits_of_one_device_for_a_part_of_its_work(name):
+def test_unordered_sums_equal_one_device_on_its_part(name):
     config, engine, shape, part = CASES[name]
     params, mesh = init_params(jax.random.key(0), config), make_mesh(*shape)
     expected, alone = ask(config, engine, params, TOKENS)

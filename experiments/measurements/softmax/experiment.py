@@ -69,7 +69,7 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
             for index, seed in enumerate(
                 run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
             ):
-                pairs = sampler(seed, _wanted(size, per_vector, index))
+                pairs = sampler(seed, _choose_settings(size, per_vector, index))
                 label = {"per_vector": per_vector, "seed": seed}
                 for (placement, name), pair in pairs.items():
                     rows["ratios"].append(
@@ -89,7 +89,7 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
     return frames | {"fit": printed.fit(bf16), "kl_fit": printed.fit_kl(frames["kl"])}
 
 
-def _wanted(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
+def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
     """Which settings are drawn: the paper's for every seed, the others for the first few."""
 
     def wanted(placement: str, name: str) -> bool:
