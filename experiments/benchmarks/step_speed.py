@@ -137,11 +137,11 @@ class Peer:
             return self.reference.score(self.module.Float32, *self.sampled[:2])
 
     def _on_threads(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        def timed() -> None:
+        def run_once() -> None:
             self.torch.set_num_threads(self.threads)
             call()
 
-        return timed
+        return run_once
 
     def agreement(self, params: Params) -> list[dict]:
         """Compare log-probabilities of both engines and the gradient of the loss at theta_old with ours."""

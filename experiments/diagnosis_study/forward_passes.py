@@ -203,12 +203,12 @@ def _dropout(params: Any, config: TransformerConfig, tokens: Any, rate: float, s
     """Score with dropout on the output of every block, as a trainer left in training mode does."""
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
 
-    def dropped(stored: Any, update: Any, engine: Any) -> Any:
+    def drop_units(stored: Any, update: Any, engine: Any) -> Any:
         kept = jax.random.bernoulli(next(keys), 1 - rate, update.shape)
         return plain(stored, jnp.where(kept, update / (1 - rate), 0), engine)
 
     # The lab's models have no dropout; this adds it where Hugging Face's have it.
-    with mock.patch.object(transformer, "add_residual", dropped):
+    with mock.patch.object(transformer, "add_residual", drop_units):
         return logits(params, config, jnp.asarray(tokens), "f32")
 
 

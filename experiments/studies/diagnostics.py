@@ -84,14 +84,17 @@ def clusters(context: DiagnosticContext) -> dict[str, Array]:
     batch = context.batch
     uncertain = batch.mask & (batch.logp_infer < jnp.log(0.9))
 
-    def shared(logp: Array) -> Array:
+    def count_shared(logp: Array) -> Array:
         values = jnp.sort(jnp.where(uncertain, logp, jnp.nan).reshape(-1))  # NaN goes to the end
         equal = values[1:] == values[:-1]
         none = jnp.zeros(1, bool)
         either = jnp.concatenate([equal, none]) | jnp.concatenate([none, equal])
         return jnp.sum(either) / jnp.maximum(jnp.sum(uncertain), 1)
 
-    return {"shared_values": shared(batch.logp_infer), "shared_values_train": shared(batch.logp_train)}
+    return {
+        "shared_values": count_shared(batch.logp_infer),
+        "shared_values_train": count_shared(batch.logp_train),
+    }
 
 
 def frequent_energy(context: DiagnosticContext) -> dict[str, Array]:

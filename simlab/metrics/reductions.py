@@ -26,10 +26,10 @@ def on_tokens(
     """Let `metric` see a checked batch, bool mask and zeros at padded positions, whatever stood there."""
 
     @wraps(metric)
-    def measured(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
+    def measure(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
         return metric(prepare_batch(batch), *args, **kwargs)
 
-    return measured
+    return measure
 
 
 def as_mask(mask: Shaped[AnyArray, "..."]) -> Bool[Array, "..."]:

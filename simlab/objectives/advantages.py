@@ -131,11 +131,11 @@ class Gae:
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
         """Advantages [B, T]."""
-        raw = self.unwhitened(batch)
+        raw = self.compute_unwhitened(batch)
         tokens = batch.mask & survivors[:, None]
         return jnp.where(tokens, _whiten(raw, tokens), 0)
 
-    def unwhitened(self, batch: TokenBatch) -> Array:
+    def compute_unwhitened(self, batch: TokenBatch) -> Array:
         """The recursion before whitening [B, T]; plus `values` it is the critic's target."""
         assert batch.values is not None
         return jax.vmap(self._sequence)(batch.rewards, jax.lax.stop_gradient(batch.values), batch.mask)

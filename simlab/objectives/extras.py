@@ -85,7 +85,7 @@ def critic_penalty(
     batch = prepare_batch(batch)
     assert batch.values is not None
     old = jax.lax.stop_gradient(batch.values)
-    returns = jax.lax.stop_gradient(gae.unwhitened(batch) + old)
+    returns = jax.lax.stop_gradient(gae.compute_unwhitened(batch) + old)
     values = jnp.where(batch.mask, values, 0)
     clipped = clamp(values, old - value_clip, old + value_clip)
     error = jnp.maximum((values - returns) ** 2, (clipped - returns) ** 2)

@@ -118,7 +118,7 @@ def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Ar
     if correction is None or not isinstance(estimator, OptimalTokenBaseline):
         return estimator(batch, survivors)
     # The weights of a correction that reads advantages are those of a token without one.
-    return estimator.weighted(batch, survivors, correction(batch, jnp.zeros(batch.mask.shape, jnp.float32)))
+    return estimator.weigh(batch, survivors, correction(batch, jnp.zeros(batch.mask.shape, jnp.float32)))
 
 
 def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:

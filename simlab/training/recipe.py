@@ -131,16 +131,16 @@ class TrainState:
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
     """Return the state before the first step from `params`, in arrays of its own: the loop donates them."""
 
-    def copied(tree: PyTree) -> PyTree:
+    def copy(tree: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, tree)
 
     return TrainState(
-        params=copied(params),
+        params=copy(params),
         opt_state=recipe.optimizer.init(params),
         step=jnp.zeros((), jnp.int32),
-        key=copied(key),
-        reference=copied(params) if recipe.kl_loss_coef is not None else None,
-        schedule_state=copied(recipe.schedule.init()),
+        key=copy(key),
+        reference=copy(params) if recipe.kl_loss_coef is not None else None,
+        schedule_state=copy(recipe.schedule.init()),
         critic=None if recipe.critic is None else recipe.critic.init(params),
         past_params=init_past_params(params, recipe.staleness),
     )

@@ -77,7 +77,7 @@ def test_draw_inverts_the_running_sum(vocabulary):
 
 
 def test_skipped_settings_leave_others_unchanged():
-    sampler = tables.Sampler(per_vector=10, tokens=2500)
+    sampler = tables.PairSampler(per_vector=10, tokens=2500)
     one = sampler(7, lambda placement, name: (placement, name) == ("logits-probs", "bf16"))
     two = sampler(7, lambda placement, name: placement in ("logits-probs", "logits") and name == "bf16")
     assert set(one) == {("logits-probs", "bf16")}

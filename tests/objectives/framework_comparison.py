@@ -184,7 +184,7 @@ def estimator_error(estimator: Callable, batch: TokenBatch, advantages: np.ndarr
     if estimator is whiten_rewards or isinstance(estimator, Gae):
         raw = np.broadcast_to(rewards[:, None], mask.shape)
         if isinstance(estimator, Gae):
-            raw = np.asarray(estimator.unwhitened(batch))
+            raw = np.asarray(estimator.compute_unwhitened(batch))
         return mask.sum() * EPS * (np.abs(raw[mask]).max() / raw[mask].std()) * (1 + np.abs(advantages))
     if isinstance(estimator, OptimalTokenBaseline):
         # A mean of rewards whose positive weights are sums of 1 - 2 q + sum q^2 >= (1 - q)^2.

@@ -64,14 +64,14 @@ def test_gae_by_hand():
     )
     # Errors: 10 - 4 = 6; 0 + 0.5 * 4 - 2 = 0; 0 + 0.5 * 2 - 1 = 0. Advantages: 6, 0 + 0.25 * 6, 0 + 0.25 *
     # 1.5.
-    np.testing.assert_array_equal(Gae(0.5, 0.5).unwhitened(batch), [[0.375, 1.5, 6, 0]])
+    np.testing.assert_array_equal(Gae(0.5, 0.5).compute_unwhitened(batch), [[0.375, 1.5, 6, 0]])
 
 
 def test_gae_steps_over_gaps_in_the_mask():
     values = jnp.asarray([[1.0, 99, 4]])
     batch = prepare_batch(batch_of(np.zeros((1, 3)), [10], mask=[[1, 0, 1]], values=values))
     # As without the gap: errors 6 and 0.5 * 4 - 1 = 1; advantages 6 and 1 + 0.25 * 6.
-    np.testing.assert_array_equal(Gae(0.5, 0.5).unwhitened(batch), [[2.5, 0, 6]])
+    np.testing.assert_array_equal(Gae(0.5, 0.5).compute_unwhitened(batch), [[2.5, 0, 6]])
 
 
 def test_gae_is_whitened_advantage_when_gamma_and_lam_are_one():
@@ -79,7 +79,7 @@ def test_gae_is_whitened_advantage_when_gamma_and_lam_are_one():
     batch = prepare_batch(
         batch_of(np.zeros((2, 3)), [1, 2], mask=[[1, 1, 1], [1, 1, 0]], values=jnp.asarray(values))
     )
-    np.testing.assert_array_equal(gae.unwhitened(batch), [[1, 0, -1], [-1, -2, 0]])
+    np.testing.assert_array_equal(gae.compute_unwhitened(batch), [[1, 0, -1], [-1, -2, 0]])
     x = np.array([1, 0, -1, -1, -2])
     expected = (x - x.mean()) / np.sqrt(x.var(ddof=1) + 1e-8)
     actual = np.asarray(gae(batch, jnp.ones(2, bool)))
