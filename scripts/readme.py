@@ -54,7 +54,7 @@ def figure_catalog() -> Mapping[str, Any]:
 
 def remaining_bias(correction: str) -> str:
     """Return the mean share of the uncorrected gradient bias that `correction` leaves, in percent."""
-    moments = load_load_stored("theory_corrections").table("moments")
+    moments = load_stored("theory_corrections").table("moments")
     chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
     bias = chosen.pivot(index="seed", columns="correction", values="bias")
     return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
@@ -63,9 +63,9 @@ def remaining_bias(correction: str) -> str:
 def findings() -> str:
     """Return the findings of the first screen, a bullet each."""
     token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
-    fits = load_load_stored("softmax").table("fit")
+    fits = load_stored("softmax").table("fit")
     columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
-    agreement = load_load_stored("real_rl").table("agreement")["agrees"]
+    agreement = load_stored("real_rl").table("agreement")["agrees"]
     lines = (
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
         f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
