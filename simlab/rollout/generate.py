@@ -13,7 +13,7 @@ from simlab.engines import Engine, softmax
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import Params
-from simlab.models.transformer import extend, prepare, read_logits, token_logps
+from simlab.models.transformer import extend, prepare, read_logits, stack_layers, token_logps
 from simlab.rollout.noise import context_digest, extend_digest, perturb_logits
 from simlab.rollout.sampling import SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
@@ -40,9 +40,9 @@ def generate(
     After `end`, tokens are `pad` and their log-probabilities zero. With `vocabulary` the trajectory has the
     log-probabilities of all tokens, too.
     """
-    weights = prepare(params, config, engine)
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
+    weights, caches = stack_layers(prepare(params, config, engine), caches, config)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeat_caches(caches, count, group_size)
     uniforms = draw_array(jax.random.uniform, stream(key, "tokens"), (length, count * group_size))

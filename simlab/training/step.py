@@ -230,7 +230,7 @@ def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
     return {f"{name}_{where}": METRICS[name](seen) for name in ("std_rho", "rms_log_rho")}
 
 
-def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
+def score(recipe: Recipe, params: Params, trajectory: Trajectory, scan_layers: bool = True) -> Scores:
     """Score a trajectory of whole groups with the training engine, replaying the experts that it carries."""
     return response_logps(
         params,
@@ -241,6 +241,7 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
         trajectory.routed_experts,
         group_size=recipe.group_size,
         vocabulary=reads_vocabulary(recipe),
+        scan_layers=scan_layers,
     )
 
 
@@ -254,7 +255,7 @@ def policy_gradient(
     """
 
     def loss(params: Params) -> tuple[Array, Metrics]:
-        logp, entropy, _, every = score(recipe, params, trajectory)
+        logp, entropy, _, every = score(recipe, params, trajectory, scan_layers=False)
         logp = jnp.where(batch.mask, logp, 0.0)
 
         def value(logp: Array, every: Array | None) -> Array:

@@ -260,3 +260,26 @@ def test_sizes_of_the_presets():
     assert MODELS["small-moe"].num_hidden_layers >= 4
     assert MODELS["small-moe"].num_experts == 16
     assert all(config.head_dim == 32 and config.moe_intermediate_size % 32 == 0 for config in MODELS.values())
+
+
+@pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "moe"])
+def test_response_logps_scan_over_layers_as_they_unroll(model):
+    config = replace(model, num_hidden_layers=4)
+    params = init_params(jax.random.key(2), config)
+    prompts = jnp.repeat(jax.random.randint(jax.random.key(3), (2, PROMPT), 0, config.vocab_size), 2, axis=0)
+    responses = jax.random.randint(jax.random.key(4), (4, LENGTH), 0, config.vocab_size)
+
+    @partial(jax.jit, static_argnames="scan_layers")
+    def scores(params, scan_layers):
+        found = response_logps(
+            params, config, Engine(), prompts, responses, group_size=2, scan_layers=scan_layers
+        )
+        return found.logp, found.routed_experts
+
+    (unrolled, chosen), (scanned, also) = (scores(params, scan_layers=scan) for scan in (False, True))
+    # Sums of at most 32 terms, in an order that the compiler chooses for each.
+    np.testing.assert_allclose(scanned, unrolled, rtol=1e-5)
+    if chosen is not None:
+        np.testing.assert_array_equal(also, chosen)
+    program = scores.lower(params, scan_layers=True).as_text()
+    assert program.count("stablehlo.dot_general") < scores.lower(params, False).as_text().count("dot_general")
