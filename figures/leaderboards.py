@@ -24,13 +24,13 @@ def draw_recovery(results: Results) -> Figure:
     figure, (rewards, shares, pairs) = new_figure(
         PAGE, 0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1)
     )
-    figure.suptitle(_write_finding(results), x=0.01, ha="left", fontsize=8, fontweight="bold")
+    figure.supxlabel(_write_finding(results), x=0.01, ha="left", fontsize=8, fontweight="bold")
     labels = read_labels(results)
     names = [f"{labels.get(arm, arm)} ({finals[arm].count()})" for arm in order]
     for row, arm in enumerate(order):
         rewards.plot(finals[arm], [row] * len(finals), "o", color=COLORS[0], ms=3, alpha=0.6, mew=0)
         rewards.plot([finals[arm].mean()], [row], "|", color=COLORS[1], ms=10, mew=2)
-    rewards.set(xlabel="held-out reward, both engines\n(dots: initial policies, their number in brackets)")
+    rewards.set(xlabel="held-out reward, both engines\n(in brackets: initial policies)")
     rewards.set_title("Final reward")
     _draw_shares(shares, results, order)
     _draw_pairs(pairs, results, order)
