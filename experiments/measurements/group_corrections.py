@@ -9,7 +9,7 @@ from functools import cache
 
 from simlab.core.experiment import Experiment, Run
 from simlab.models.tabular import enumerate_sequences
-from simlab.theory.correction_moments import CORRECTIONS, Quality, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, Quality, scale_to_std_rho, qualities
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_rules import group_rule_qualities
 from simlab.theory.recent_corrections import RECENT
@@ -25,7 +25,7 @@ def pair(rho_std: float, seed: int) -> PolicyPair:
     """Return a policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
     space = enumerate_sequences(VOCABULARY, LENGTH)
     logits = random_logits(space, seed)
-    return dose_for(rho_std, lambda level: noisy_pair(space, logits, level, seed))
+    return scale_to_std_rho(rho_std, lambda level: noisy_pair(space, logits, level, seed))
 
 
 def rows_of(rho_std: float, seed: int) -> list[dict]:
