@@ -9,7 +9,7 @@ from functools import cache
 
 from simlab.core.experiment import Experiment, Run
 from simlab.models.tabular import enumerate_sequences
-from simlab.theory.correction_moments import CORRECTIONS, Quality, scale_to_std_rho, qualities
+from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities, scale_to_std_rho
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_rules import group_rule_qualities
 from simlab.theory.recent_corrections import RECENT
