@@ -154,7 +154,9 @@ def vocabulary_cost() -> str:
         "|---:|---|---:|---:|---:|",
     ]
     for row in table.itertuples():
-        cells = f"{row.column_bytes} | {row.temporary_bytes / 1e6:.1f} | {1e3 * row.seconds:.2g}"
+        cells = (
+            f"{row.column_bytes} | {row.temporary_bytes / 1e6:.1f} | {float(f'{1e3 * row.seconds:.2g}'):g}"
+        )
         rows.append(f"| {row.vocabulary} | {row.objective} | {cells} |")
     return "\n" + "\n".join(rows) + "\n"
 

@@ -61,8 +61,8 @@ CLAIMS = (
             secondary(m.REWARD, minus(IDENTICAL, NONE), "positive", 0.02, because=TWO_ANSWERS),
             secondary(m.FALL, minus(IDENTICAL, BF16), "zero", 0.05, because=FIVE_ANSWERS),
             note="Both engines are the noisy engine with exact sums; training passes its rounding "
-            "straight through. With float32 sums the same engine twice still differs: std rho up to .002 "
-            "(`leaderboard`).")),
+            "straight through: one low precision on both sides, as in Jet-RL and QaRL. With float32 sums the "
+            "same engine twice still differs: std rho up to .002 (`leaderboard`).")),
     dynamics("V2", "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
         "review",
         trial("vexact_dynamics",

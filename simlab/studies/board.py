@@ -17,6 +17,8 @@ from simlab.studies.statistics import Interval, holm, p_value
 
 UNTESTED = "not yet tested"
 WORDS = (*VERDICTS, UNTESTED)
+# The five papers come first; claims from other sources follow.
+NUM_PAPERS = 5
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,10 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def summary(rows: Sequence[Row]) -> str:
     """Return the counts as the README shows them: a Markdown table, papers by verdict."""
     lines = ["| | " + " | ".join(WORDS) + " |", "|---|" + "---:|" * len(WORDS)]
-    *papers, ours = load_papers()
-    groups = {**{paper: [paper] for paper in papers}, "the five papers": papers, ours: [ours]}
+    names = list(load_papers())
+    papers, ours = names[:NUM_PAPERS], names[NUM_PAPERS:]
+    groups = {paper: [paper] for paper in papers}
+    groups |= {"the five papers": papers} | {name: [name] for name in ours}
     for label, members in groups.items():
         numbers = counts([row for row in rows if row.paper in members])
         lines.append(f"| {label} | " + " | ".join(map(str, numbers.values())) + " |")
