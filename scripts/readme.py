@@ -87,9 +87,10 @@ def example() -> str:
     ratio, loss = coarse["rms_log_rho"] / fine["rms_log_rho"], fine["reward"] - coarse["reward"]
     return (
         f"\n```text\n{means.round(3)}\n```\n\n"
-        "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa bit "
-        f"less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is {loss:.2f} lower "
-        "(one initial policy, two seeds: an illustration; another CPU or JAX gives slightly other numbers).\n"
+        "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
+        f"bit less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
+        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX gives "
+        "slightly other numbers).\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The example of the README: one policy under two inference precisions. An illustration; it decides nothing."""
+"""The example of the README: one policy under two inference precisions. It decides nothing."""
 
 from typing import Any
 
