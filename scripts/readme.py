@@ -80,6 +80,20 @@ def findings() -> str:
     return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
 
 
+def example() -> str:
+    """Return what the example prints, and what it shows."""
+    means = load_stored("readme_example").table("means").set_index("engines")
+    fine, coarse = means.iloc[0], means.iloc[1]
+    ratio, loss = coarse["rms_log_rho"] / fine["rms_log_rho"], fine["reward"] - coarse["reward"]
+    return (
+        f"\n```text\n{means.round(3)}\n```\n\n"
+        "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
+        f"bit less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
+        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX gives "
+        "slightly other numbers).\n"
+    )
+
+
 def claims() -> str:
     """Return every claim as a row of a table."""
     head = "| id | verdict | statement | estimate | interval | experiment |\n|---|---|---|---:|---|---|"
@@ -177,6 +191,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
     "correction_errors": correction_errors,
+    "example": example,
     "findings": findings,
     "modifier_names": modifier_names,
     "objective_names": objective_names,
