@@ -179,7 +179,7 @@ def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
     table = load_stored("group_corrections").table("moments")
     level = table["rho_std"].max()
-    mean = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
+    mean: Any = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
     head = f"| correction (std of rho {level:g}) | bias | std of one group | MSE, 64 groups |"
     rows = [head, "|---|---:|---:|---:|"]
     for name, row in mean.sort_values("mse_64").iterrows():
