@@ -162,7 +162,7 @@ def modifier_names() -> str:
 
 def vocabulary_cost() -> str:
     """Return what the column of all log-probabilities costs, from `bench_vocabulary`."""
-    table = load_stored("bench_vocabulary").table("columns")
+    table: Any = load_stored("bench_vocabulary").table("columns")
     rows = [
         "| V | objective | bytes per token and engine | temporary memory, MB | time, ms |",
         "|---:|---|---:|---:|---:|",
