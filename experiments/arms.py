@@ -25,6 +25,7 @@ FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
+DPPO = "DPPO"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 
 
@@ -40,11 +41,15 @@ _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
 TEMPLATE_POLICIES = _train_policies("template", **_SHORT)
 SPELLING_POLICIES = _train_policies("two_spellings", **_SHORT)
 RECURRENCE_POLICIES = _train_policies("recurrence", **_SHORT, demo_error_rate=0.02)
-CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in (6, 7, 10, 11, 12, 13, 16, 19)}
+CHAIN_SEEDS = (
+    *(100, 101, 103, 104, 106, 107, 108, 109, 110, 111, 112, 113),
+    *(114, 116, 117, 118, 119, 123, 124, 125, 126, 127, 129, 132),
+)
+CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in CHAIN_SEEDS}
 """Files in `experiments/warm_starts` that `initial_policies` trained and screened."""
 MOE_POLICIES = {
     label: f"chain-moe-{seed}"
-    for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=True)
+    for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=False)
 }
 """Files of `initial_moe_policies`, each under the label of the dense policy that it is paired with."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
@@ -229,6 +234,7 @@ CHAIN_ARMS = {
     CISPO: Arm(_objective("cispo")),
     GSPO: Arm(_objective("gspo", **CHAIN_CLIP)),
     GSPO_TIS: Arm(_objective("gspo+tis", **CHAIN_CLIP)),
+    DPPO: Arm(_objective("dppo_tv")),
     # hacking
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
-from figures import benchmarks, format_error, gpu_pairs, mismatch, real_engines, softmax, theory
+from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
 from figures.heading import add_heading, describe_setting
-from figures.kinds import Curves, Custom, Forest, Kind, Panel
+from figures.kinds import Bars, Curves, Custom, Forest, Kind, Panel
 from figures.series import best, fall, final, steps_to_gain
 from simlab.core.results import Results
 
@@ -293,8 +293,9 @@ FIGURES: dict[str, FigureSpec] = {
         "Shapley shares of rounding sites in the mismatch, and RMS log rho site by site",
         Custom(mismatch.draw_attribution, "Marks: exact shares; bars: 95% CI; hollow: the site alone.")),
     "leaderboard": FigureSpec("leaderboard",
-        "All remedies at one noise level: final reward minus no correction, same initial policy",
-        Custom(mismatch.draw_leaderboard, RANKED)),
+        "Held-out reward by remedy, share of the loss that each recovers, and pairs that differ (V6)",
+        Custom(leaderboards.draw_recovery,
+            "Dots: initial policies; bars: Fieller interval at the level of the look and the family.")),
     "leaderboard_experts": FigureSpec("leaderboard_experts",
         "Remedies for MoE, of routing too: final reward minus no correction, same initial policy",
         Custom(mismatch.draw_leaderboard, RANKED)),
@@ -309,11 +310,11 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(real_engines.draw_rl,
             "Line: vLLM, mean of 10 steps; band: range over seeds of the emulated engine.")),
     "quantize_throughput": FigureSpec("bench_quantize",
-        "Throughput of rounding against the memory limit and other libraries",
-        Custom(benchmarks.draw_quantize, "Dashed: in-place x + 1.")),
+        "Throughput of rounding; x + 1 in place (add_one, donated) is the limit of memory",
+        Bars("throughput", "gel_per_s", ("method", "format", "variant"), "billion float32 numbers/s")),
     "step_speed": FigureSpec("bench_step",
-        "Time of a training step, of its matrix products alone, and of other implementations",
-        Custom(benchmarks.draw_step)),
+        "Time of a training step, of its matrix products alone (floor), and of other implementations",
+        Bars("stages", "ms", ("implementation",), "time (ms)", "stage", log=False)),
     "sweep_cost": FigureSpec("bench_sweep",
         "Cost of a sweep against runs, runs per batch, response length and steps",
         Custom(benchmarks.draw_sweep_cost, "Dots: measured; lines: fitted power.")),
@@ -322,8 +323,8 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(benchmarks.draw_device)),
     "tensor_core_throughput": FigureSpec("bench_tensor_cores",
         "Time of emulated tensor cores relative to a float32 product",
-        Custom(benchmarks.draw_tensor_cores, "Dashed: the limit of the experiment.")),
+        Bars("throughput", "ratio", ("name",), "time (float32 products)", "variant", "shape")),
     "linear_throughput": FigureSpec("bench_linear", "Time of emulated products relative to a float32 product",
-        Custom(benchmarks.draw_linear, "Dashed: equal time.")),
+        Bars("linear", "ratio", ("name",), "time (float32 products)", "variant", "kind", "shape")),
 }
 # fmt: on

@@ -138,7 +138,7 @@ figure, axis = plt.subplots(figsize=(5, 3))
 for (name, clip), style in zip(settings.items(), ("-", "--", "-.", ":", "-", "--"), strict=True):
     total, size = objective_leftover(name, group_batch(log_ratio, rewards), **clip)
     axis.plot(np.exp(shared), total / np.where(size > 0, size, 1), style, label=name)
-axis.set(xlabel="policy ratio of the shared token", ylabel="what is left / sum of sizes")
+axis.set(xlabel="PPO ratio of the shared token", ylabel="sum / sum of absolute values")
 axis.legend(fontsize=7)
 plt.show()
 

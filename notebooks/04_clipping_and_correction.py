@@ -73,7 +73,7 @@ for axis, objective in zip(axes, ("grpo", "grpo_fix"), strict=True):
     ):
         # The two presets weigh tokens by different means; what matters is where they stop.
         axis.plot(np.exp(log_r), row / np.abs(row).max(), style, label=label)
-    axis.set(xlabel="policy ratio r", title=objective)
+    axis.set(xlabel="PPO ratio r", title=objective)
 axes[0].set(ylabel="coefficient")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
 plt.show()
@@ -102,8 +102,8 @@ for name, (objective, numbers) in looks.items():
     weights = np.abs(coefficients(objective, 0.0, log_rho, **numbers)) / plain
     for axis, row in zip(axes, weights, strict=True):
         axis.plot(rho, row, label=name)
-for axis, title in zip(axes, ("right answer", "wrong answer"), strict=True):
-    axis.set(xscale="log", xlabel="mismatch ratio rho", title=title)
+for axis, title in zip(axes, ("correct answer", "wrong answer"), strict=True):
+    axis.set(xscale="log", xlabel="IS ratio rho", title=title)
 axes[0].set(ylabel="weight of the token")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
 plt.show()

@@ -15,18 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.arms import ARMS, BF16, CHAIN_CLIP, NEAREST_BITS, NONE, chain_arm, moe_arm
+from experiments.arms import BF16, CHAIN_CLIP, NEAREST_BITS, chain_arm, moe_arm
 from experiments.benchmarks import device_speed
 from experiments.measurements import local_gpu
 from experiments.regimes import BASE
 from experiments.studies import leaderboard
-from experiments.studies.runs import RunSpec, build_tables, first_discrepancies, run_specs, with_reference
+from experiments.studies.runs import RunSpec, build_tables, run_specs
 from simlab.core.experiment import Experiment, Run, execute
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.result import SweepResult
 
-SEEDS = (0, 1)
+SEED = 0
 RUNS_PER_BATCH, BENCH_SECONDS = 64, 480.0
 BATCH_SIZES = (1, 4, 16, 64, 256, 1024)
 LONG_STEPS = 4000
@@ -63,33 +63,9 @@ class Session:
 
 
 def leaderboards(session: Session) -> None:
-    """Run every arm of both leaderboards, then write each experiment's tables from the result cache."""
-    arms = [
-        contest.named(arm)
-        for contest in (leaderboard.DENSE, leaderboard.MOE)
-        for arm in (NONE, BF16, *contest.remedies)
-    ]
-    arms = arms[:1] if session.smoke else arms
-    plain = [arm for arm in arms if ARMS[arm].x_factor is None]
-    referred = [arm for arm in arms if arm not in plain]
-    wanted = [place for arm in plain for seed in SEEDS for place in run_specs(arm, seed, session.smoke)]
-    session.run_places(wanted, "leaderboards")
-    for seed in SEEDS:
-        sources = [place for arm in referred for place in run_specs(ARMS[arm].x_from, seed, session.smoke)]
-        if not sources:
-            continue
-        done = session.run_places(sources, "references")
-        runs: Any = done.runs().assign(
-            arm=[p.arm for p in sources], start=[p.initial_policy for p in sources]
-        )
-        first = first_discrepancies(runs, done.steps())
-        later = [
-            with_reference(place, first) for arm in referred for place in run_specs(arm, seed, session.smoke)
-        ]
-        session.run_places(later, "referred")
-    if not session.smoke:
-        for experiment in (leaderboard.EXPERIMENT, leaderboard.MOE_EXPERIMENT):
-            execute(experiment, session.out / experiment.name)
+    """Run both leaderboards; finished blocks of an arm are kept in the cache of the session."""
+    for experiment in (leaderboard.EXPERIMENT, leaderboard.MOE_EXPERIMENT):
+        execute(experiment, session.out / experiment.name, session.smoke)
 
 
 def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[RunSpec]:
@@ -101,7 +77,7 @@ def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[Ru
             changes={**place.changes, "objective": objective} | ({} if smoke else {"steps": steps}),
         )
         for engine in (NEAREST_BITS[3], BF16)[: 1 if smoke else None]
-        for place in run_specs(named(engine), SEEDS[0], smoke)
+        for place in run_specs(named(engine), SEED, smoke)
         for title, objective in OBJECTIVES.items()
     ]
 
@@ -116,7 +92,7 @@ def long_arms(session: Session) -> None:
         runs: Any = done.runs()[["run", "seed", "status", "steps_completed", "steps"]]
         runs = runs.rename(columns={"steps_completed": "steps_completed"})
         runs["arm"], runs["initial_policy"] = [p.arm for p in wanted], [p.initial_policy for p in wanted]
-        run.seeds(SEEDS[:1])
+        run.seeds([SEED])
         run.configure(base=BASE, arms={place.arm: dict(place.changes) for place in wanted})
         tables = build_tables({"runs": runs, "steps": done.steps(), "vectors": done.vectors()})
         for name in tables.table_names:

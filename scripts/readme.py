@@ -36,7 +36,7 @@ PLACEMENT = "logits-probs"
 """The rounding placement that fits *hacking* Tab. 2."""
 
 
-def stored(experiment: str) -> Results:
+def load_stored(experiment: str) -> Results:
     """Return the stored results of `experiment`."""
     return Results(committed_results(experiment))
 
@@ -54,7 +54,7 @@ def figure_catalog() -> Mapping[str, Any]:
 
 def remaining_bias(correction: str) -> str:
     """Return the mean share of the uncorrected gradient bias that `correction` leaves, in percent."""
-    moments = stored("theory_corrections").table("moments")
+    moments = load_stored("theory_corrections").table("moments")
     chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
     bias = chosen.pivot(index="seed", columns="correction", values="bias")
     return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
@@ -63,9 +63,9 @@ def remaining_bias(correction: str) -> str:
 def findings() -> str:
     """Return the findings of the first screen, a bullet each."""
     token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
-    fits = stored("softmax").table("fit")
+    fits = load_stored("softmax").table("fit")
     columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
-    agreement = stored("real_rl").table("agreement")["agrees"]
+    agreement = load_stored("real_rl").table("agreement")["agrees"]
     lines = (
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
         f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
@@ -100,7 +100,9 @@ def remade() -> str:
         figures.setdefault(row.experiment, []).append(f"`{name}`")
     lines = ["| made again by | minutes, two cores | stored runs | figures |", "|---|---:|---:|---|"]
     for experiment, names in figures.items():
-        runs = stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
+        runs = (
+            load_stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
+        )
         minutes = load_experiment(experiment).minutes
         lines.append(f"| `simlab run {experiment}` | {minutes:g} | {runs} | {', '.join(names)} |")
     return "\n" + "\n".join(lines) + "\n"
@@ -146,7 +148,7 @@ def modifier_names() -> str:
 
 def vocabulary_cost() -> str:
     """Return what the column of all log-probabilities costs, from `bench_vocabulary`."""
-    table = stored("bench_vocabulary").table("columns")
+    table = load_stored("bench_vocabulary").table("columns")
     rows = [
         "| V | objective | bytes per token and engine | temporary memory, MB | time, ms |",
         "|---:|---|---:|---:|---:|",
@@ -161,7 +163,7 @@ def vocabulary_cost() -> str:
 
 def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
-    table = stored("group_corrections").table("moments")
+    table = load_stored("group_corrections").table("moments")
     level = table["rho_std"].max()
     mean = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
     head = f"| correction (std of rho {level:g}) | bias | std of one group | MSE, 64 groups |"

@@ -114,7 +114,7 @@ def test_no_probe_multiplies_in_tf32():
     assert not _narrow(program)
 
 
-def test_a_rollout_is_one_program_with_one_loop_whatever_its_length():
+def test_rollout_has_one_loop_at_any_length():
     short, long = (_step(rollout, small_recipe(task=replace(TASK, difficulty=n))) for n in (4, 9))
     assert TASK.response_length != replace(TASK, difficulty=9).response_length
     # Decoding is in the loop: a longer response changes its bounds and adds no operation.

@@ -123,7 +123,7 @@ def test_navigation_names_every_page_of_docs():
     assert pages <= set(re.findall(r'"(\w+\.md)"', (ROOT / "docs" / "site.toml").read_text()))
 
 
-def test_configuration_lists_generated_pages_and_drops_empty_folders(tmp_path, monkeypatch):
+def test_site_config_lists_pages_and_drops_empty_folders(tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.site.build.SOURCES", tmp_path)
     (tmp_path / "claims").mkdir()
     for name in ("H1.md", "H10.md", "H2.md"):

@@ -29,9 +29,8 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe
-from simlab.training.step import rollout, score
+from simlab.training.step import learn, rollout, score
 
 STAGES = ("rollout", "score", "updates", "step")
 STEPS = 10
@@ -49,11 +48,11 @@ class Ceilings:
 
     def seconds(self, products: Counter[Product], runs: int) -> float:
         """Return the least time of these products for so many runs: each by the nearer ceiling."""
-        each = {p: max(p.flops / self.operations, moved(p) / self.bytes) for p in products}
+        each = {p: max(p.flops / self.operations, count_bytes(p) / self.bytes) for p in products}
         return runs * sum(count * each[product] for product, count in products.items())
 
 
-def moved(product: Product) -> int:
+def count_bytes(product: Product) -> int:
     """Bytes of the operands and the result of a float32 product."""
     batch, rows, terms, columns = product
     return 4 * batch * (rows * terms + terms * columns + rows * columns)
@@ -93,17 +92,19 @@ def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[s
     options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()
     compiled = partial(jax.jit, compiler_options=options)
     sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
-    step = compiled(jax.vmap(partial(scan_steps, steps=STEPS)), donate_argnums=1)
+    update = compiled(jax.vmap(learn), donate_argnums=1)
     trajectory = jax.block_until_ready(sample(recipe, state))
     jax.block_until_ready(read(recipe, state.params, trajectory))
-    step = step.lower(recipe, state).compile()
+    update = update.lower(recipe, state, trajectory).compile()
     spent = time.perf_counter() - start
     params = jax.tree.map(jnp.copy, state.params)  # the step donates the state
     second = jax.tree.map(jnp.copy, state)
     kept = [state]
 
     def step_on() -> None:
-        state, _ = step(recipe, kept.pop())
+        state = kept.pop()
+        for _ in range(STEPS):
+            state, _ = update(recipe, state, sample(recipe, state))
         kept.append(jax.block_until_ready(state))
 
     budget = 0.01 if smoke else 1.0
@@ -126,7 +127,7 @@ def rows_of(
     rows = []
     for stage in STAGES:
         operations = runs_per_batch * sum(p.flops * count for p, count in products[stage].items())
-        traffic = runs_per_batch * sum(moved(p) * count for p, count in products[stage].items())
+        traffic = runs_per_batch * sum(count_bytes(p) * count for p, count in products[stage].items())
         taken = seconds[stage]
         rows.append(
             {
@@ -147,7 +148,7 @@ def rows_of(
     return rows
 
 
-def stopped(runs_per_batch: int, why: str) -> dict[str, Any]:
+def row_without_times(runs_per_batch: int, why: str) -> dict[str, Any]:
     """Return the row of a runs_per_batch that was not measured."""
     numbers = ("ms", "run_steps_per_s", "tokens_per_s", "operations", "bytes")
     shares = ("of_product_rate", "of_copy_rate", "of_roofline", "compile_s")
@@ -174,15 +175,15 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
     run.table("ceilings", [{"quantity": name, "value": value} for name, value in quantities.items()])
     rows: list[dict[str, Any]] = []
     for runs_per_batch in run.track(batch_sizes, "batch_sizes"):
-        if rows and time.perf_counter() - began + _expected(rows, runs_per_batch) > limit_seconds:
-            rows.append(stopped(runs_per_batch, NO_TIME))
+        if rows and time.perf_counter() - began + _expect_seconds(rows, runs_per_batch) > limit_seconds:
+            rows.append(row_without_times(runs_per_batch, NO_TIME))
             break
         try:
             seconds, compile_seconds = stage_seconds(config, runs_per_batch, run.smoke)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            rows.append(stopped(runs_per_batch, NO_MEMORY))
+            rows.append(row_without_times(runs_per_batch, NO_MEMORY))
             break
         rows += rows_of(swept_recipe(config), runs_per_batch, seconds, compile_seconds, limit)
     run.table("batch_sizes", rows)
@@ -191,7 +192,7 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
     run.table("verdicts", judge(rows, quantizer))
 
 
-def _expected(rows: list[dict[str, Any]], runs_per_batch: int) -> float:
+def _expect_seconds(rows: list[dict[str, Any]], runs_per_batch: int) -> float:
     """Return the expected seconds of a batch size: the last compile time, calls scaled by the size."""
     last = rows[-1]
     return last["compile_s"] + 16 * (STEPS + 2) * 1e-3 * last["ms"] * runs_per_batch / last["runs_per_batch"]

@@ -89,12 +89,12 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
         "step": (train_step, (state,)),
     }
     return [
-        Case(name, stage, _compiled(function, recipe, name, *rest))
+        Case(name, stage, _compile(function, recipe, name, *rest))
         for stage, (function, rest) in stages.items()
     ]
 
 
-def _compiled(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
+def _compile(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
     if VARIANTS[variant][1] == "arguments":
         program, arguments = jax.jit(function), (recipe, *rest)
     else:
@@ -137,11 +137,11 @@ class Peer:
             return self.reference.score(self.module.Float32, *self.sampled[:2])
 
     def _on_threads(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        def timed() -> None:
+        def run_once() -> None:
             self.torch.set_num_threads(self.threads)
             call()
 
-        return timed
+        return run_once
 
     def agreement(self, params: Params) -> list[dict]:
         """Compare log-probabilities of both engines and the gradient of the loss at theta_old with ours."""

@@ -18,10 +18,11 @@ import jax
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
+from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import advance_members, build_member
 from simlab.sweeps.plan import PlannedRun
-from simlab.sweeps.program import chunk_length, compile_chunk, stack_members
+from simlab.sweeps.program import chunk_length, hold_engines, stack_members
 from simlab.sweeps.result_cache import ResultCache
 
 BASE: dict[str, Any] = {
@@ -103,7 +104,7 @@ def cost(base: dict[str, Any], runs_per_batch: int, axis: str, value: int) -> di
     )
     config = run_config(base, changes)
     member = build_member(PlannedRun("", config, ""), ResultCache(Path()))
-    compile_seconds = compile_chunk(stack_members([member], runs_per_batch), config.steps).seconds
+    compile_seconds = compile_batch(*stack_members(hold_engines([member]), runs_per_batch)).seconds
     seconds = min(_seconds(member, runs_per_batch, config.steps, runs) for _ in range(3))
     return {
         "compile_s": compile_seconds,
@@ -135,7 +136,7 @@ def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first start", "second start")):
             command = [sys.executable, "-c", START, json.dumps(base), f"{folder}/{number}", "1"]
-            rows.append({"start": which, "seconds": _timed(command, folder)[0]})
+            rows.append({"start": which, "seconds": _time_command(command, folder)[0]})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
     return rows
@@ -155,14 +156,14 @@ def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[d
             for number in range(2):  # the first time compiles
                 given = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
                 given["out"] = f"{folder}/{count}-{number}"
-                _, output = _timed([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
+                _, output = _time_command([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
             rows.append({"processes": count, "seconds": float(output.split()[-1])})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
     return rows
 
 
-def _timed(command: list[str], cache: str) -> tuple[float, str]:
+def _time_command(command: list[str], cache: str) -> tuple[float, str]:
     start = time.perf_counter()
     environment = os.environ | {"SIMLAB_CACHE": cache}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

@@ -342,11 +342,11 @@ def _offset(draft: Draft) -> None:
     draft.logp_infer = draft.logp_infer - _uniform(draft, 0.3, 3.0)
 
 
-def _permuted(draft: Draft) -> None:
+def _permute(draft: Draft) -> None:
     draft.logp_infer = draft.rng.permutation(draft.logp_infer)
 
 
-def _rounded(draft: Draft) -> None:
+def _round(draft: Draft) -> None:
     draft.logp_infer = np.round(draft.logp_infer, 1)
 
 
@@ -360,11 +360,11 @@ def _sequence_mean(draft: Draft) -> None:
     draft.logp_infer = (sums / draft.lengths)[draft.sequence]
 
 
-def _squared(draft: Draft) -> None:
+def _square(draft: Draft) -> None:
     draft.logp_infer = -np.square(draft.logp_infer)
 
 
-def _reversed(draft: Draft) -> None:
+def _reverse(draft: Draft) -> None:
     starts = (np.cumsum(draft.lengths) - draft.lengths)[draft.sequence]
     draft.logp_infer = draft.logp_infer[starts + draft.from_end]
 
@@ -410,12 +410,12 @@ FAULTS: dict[str, Fault] = {
     "double ratio": Fault("double_ratio", score=_double_ratio),
     "wrong page": Fault("confident_disagreement", _wrong_page),
     "offset": Fault("unknown", score=_offset),
-    "permuted": Fault("unknown", score=_permuted),
-    "rounded": Fault("unknown", score=_rounded),
+    "permuted": Fault("unknown", score=_permute),
+    "rounded": Fault("unknown", score=_round),
     "entropy": Fault("unknown", score=_entropy),
     "sequence mean": Fault("unknown", score=_sequence_mean, held_out=True),
-    "squared": Fault("unknown", score=_squared, held_out=True),
-    "reversed": Fault("unknown", score=_reversed, held_out=True),
+    "squared": Fault("unknown", score=_square, held_out=True),
+    "reversed": Fault("unknown", score=_reverse, held_out=True),
 }
 """Every variant by name."""
 

@@ -66,7 +66,7 @@ def make_pool(name: str, seed: int, contexts: int = CONTEXTS) -> Pool:
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
-    found = _generated(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
+    found = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
     tokens = np.concatenate([prompts, np.asarray(found.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(found.mask)
 
@@ -101,7 +101,7 @@ def _config(name: str) -> TransformerConfig:
     return replace(MODELS[model["name"]], **fields)
 
 
-def _generated(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
+def _generate_responses(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
     def run(params: Any, prompts: Any, key: Any) -> Any:
         return generate(
             params,
@@ -203,12 +203,12 @@ def _dropout(params: Any, config: TransformerConfig, tokens: Any, rate: float, s
     """Score with dropout on the output of every block, as a trainer left in training mode does."""
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
 
-    def dropped(stored: Any, update: Any, engine: Any) -> Any:
+    def drop_units(stored: Any, update: Any, engine: Any) -> Any:
         kept = jax.random.bernoulli(next(keys), 1 - rate, update.shape)
         return plain(stored, jnp.where(kept, update / (1 - rate), 0), engine)
 
     # The lab's models have no dropout; this adds it where Hugging Face's have it.
-    with mock.patch.object(transformer, "add_residual", dropped):
+    with mock.patch.object(transformer, "add_residual", drop_units):
         return logits(params, config, jnp.asarray(tokens), "f32")
 
 

@@ -11,7 +11,7 @@ from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
-from simlab.studies.attribution import between, differing, grouped, shapley, subsets
+from simlab.studies.attribution import between, differing, group_sites, shapley, subsets
 from simlab.studies.explain import ExplainTarget
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import load_initial_params
@@ -59,7 +59,7 @@ def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict
     leaves with it. `rungs`: the mismatch after the group and all before it, in the order of `GROUPS`.
     """
     train, infer = policy.pair.train, policy.pair.infer
-    groups = grouped(differing(train, infer, policy.model))
+    groups = group_sites(differing(train, infer, policy.model))
     base, mask = policy.score(train), np.asarray(policy.sampled.mask)
     log_rho = {
         chosen: base - policy.score(between(train, infer, [s for group in chosen for s in groups[group]]))

@@ -65,7 +65,7 @@ def moments(
     ]
 
 
-def masked(seed: int) -> list[dict]:
+def measure_masked(seed: int) -> list[dict]:
     """Fraction of tokens that each trust region drops, in three ways to drift apart; one token of 64."""
     space = enumerate_sequences(64, 1)
     rows = []
@@ -121,7 +121,7 @@ def run(run: Run) -> None:
     with run.phase("recent"):
         some = [case for case in cases if case[0] <= LONGEST_RECENT]
         run.table("recent", [row for case in run.track(some, "recent") for row in moments(*case, RECENT)])
-        run.table("masked", [row for seed in range(2 if run.smoke else 32) for row in masked(seed)])
+        run.table("masked", [row for seed in range(2 if run.smoke else 32) for row in measure_masked(seed)])
     with run.phase("oracle"):
         small = [case for case in cases if case[0] <= 4]
         run.table("oracle", [oracle(*case) for case in run.track(small, "oracle bound")])

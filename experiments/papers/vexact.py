@@ -91,7 +91,7 @@ CLAIMS = (
                 because="moments equal those of the objectives' own coefficients over all groups of three "
                 "within 3e-6 (ACRL, whose discrepancy is put on 32 steps: 3e-4)",
                 slow=True),
-            exact("lr Eq. 4", "sequence weights are unbiased, token weights are not", checks.unbiased,
+            exact("lr Eq. 4", "sequence weights are unbiased, token weights are not", checks.check_unbiased,
                 because="bias of sequence IS below 1e-10 at every noise level; T = 6",
                 slow=True),
             exact("lr Eq. 5, 6, 11", "which correction has the least mean squared error", checks.ranking,

@@ -24,7 +24,7 @@ ROUND_OFF = 1e-6
 COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
 
 
-def _narrowed() -> dict[str, Any]:
+def _narrow_accumulator() -> dict[str, Any]:
     core = {"fraction_bits": NARROW, "result_bits": NARROW}
     product = {"accumulator": core}
     attention = {"score_accumulator": core, "value_accumulator": {"inner": core}}
@@ -34,7 +34,7 @@ def _narrowed() -> dict[str, Any]:
 ARMS: dict[str, Any] = {
     SAME: "h100-bf16/h100-bf16",
     GPUS: "a100-bf16/h100-bf16",
-    NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrowed()},
+    NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrow_accumulator()},
     PLAIN: CONTROL,
     NOISY: BASE["engines"],
 }

@@ -44,14 +44,14 @@ def run(run: Run) -> None:
     if run.smoke:
         base = {**described.base, **SMOKE, "steps": CHUNK}
         return record(run, base, Grid(described.grid.points[::4]), described.runs_per_batch)
-    policies = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in screened(run)]})
+    policies = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in screen_policies(run)]})
     record(
         run, {**described.base, "steps": STEPS}, described.grid * policies, RUNS_PER_BATCH, "warm_start.seed"
     )
     return None
 
 
-def screened(run: Run) -> list[int]:
+def screen_policies(run: Run) -> list[int]:
     """Return the seeds of the initial policies that pass; write the table `initial_policies` of all."""
     rows: list[dict[str, Any]] = []
     frozen = {**BASE, "objective": "grpo", "optimizer": {"learning_rate": 0.0}, "steps": SCREEN_STEPS}

@@ -18,6 +18,7 @@ from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.runs import Frames, RunSpec, run_arms, run_specs, with_attributes
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
+from simlab.core.manifest import processor_family
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import recipe_of, run_config
@@ -181,4 +182,6 @@ def run_row(key: str, arm: str, spec: RunSpec, completed: int) -> dict[str, Any]
         "initial_policy": spec.initial_policy,
         "steps": spec.changes["steps"],
         "steps_completed": completed,
+        "processor_family": processor_family(),
+        "policy_sha256": (run_config(BASE, spec.changes).warm_start or {}).get("sha256", ""),
     }

@@ -10,12 +10,14 @@ import pandas as pd
 from experiments.arms import ALL_ARMS, ARMS, RUNS_PER_BATCH
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
+from simlab.core.manifest import processor_family
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.studies import change_point
 from simlab.studies.estimands import Frame, Tables
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import default_runs_per_batch
+from simlab.sweeps.start import PREFIX
 
 CHUNK = 10
 CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
@@ -121,8 +123,25 @@ def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_attributes(runs)
+    runs = with_provenance(with_attributes(runs), result.stored_runs())
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
+
+
+def with_provenance(runs: Frame, stored: Frame) -> Frame:
+    """Return the table `runs` with `processor_family` and `policy_sha256` of each run.
+
+    Args:
+        runs: one row per run.
+        stored: the runs as the sweep keeps them, whose column `warm_start` names a file by its content.
+
+    Returns:
+        `runs` with two columns; `policy_sha256` is empty where the policy was trained and not read.
+    """
+    starts = stored["warm_start"] if "warm_start" in stored else [""] * len(stored)
+    keys = dict(zip(stored["run"], starts, strict=True))
+    named = [str(keys[run]) for run in runs["run"]]
+    hashes = [name.removeprefix(PREFIX) if name.startswith(PREFIX) else "" for name in named]
+    return runs.assign(processor_family=processor_family(), policy_sha256=hashes)
 
 
 def with_attributes(runs: Frame) -> Frame:

@@ -128,9 +128,9 @@ def metrics(json: Json = False) -> None:
         {"name": name, "reads": "run", "measured": "every step", "about": about, "unit": "", "source": ""}
         for name, about in STEP_NUMBERS.items()
     ]
-    rows += [_described(name, found, "run", "between chunks") for name, found in DIAGNOSTICS.items()]
+    rows += [_describe(name, found, "run", "between chunks") for name, found in DIAGNOSTICS.items()]
     rows += [
-        _described(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
+        _describe(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
         for name, found in METRICS.items()
     ]
     for reads, catalog in (
@@ -138,7 +138,7 @@ def metrics(json: Json = False) -> None:
         ("weights", WEIGHT_METRICS),
         ("curves of a run", CURVE_METRICS),
     ):
-        rows += [_described(name, found, reads, "on demand") for name, found in catalog.items()]
+        rows += [_describe(name, found, reads, "on demand") for name, found in catalog.items()]
     show(rows, json, "Metrics and diagnostics; without a unit: a pure number")
 
 
@@ -227,7 +227,7 @@ def _first_line(unit: Callable) -> str:
     return (unit.__doc__ or "").split("\n", 1)[0]
 
 
-def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
+def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
     """A row from the docstring: its first line, and its lines `Unit:` and `Reference:`."""
     text = metric.__doc__ or ""
 

@@ -55,11 +55,11 @@ def attend(
     # Scores are stored before they are masked: few formats have an infinity.
     scores = store(scores, sites.softmax.logits, site_key(key, "scores"))
     scores = jnp.where(mask, scores, -jnp.inf)
-    result = _weighted(scores, values, sites, site_key(key, "softmax"))
+    result = _weigh_values(scores, values, sites, site_key(key, "softmax"))
     return store(result, sites.output, site_key(key, "output"))
 
 
-def _weighted(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:
+def _weigh_values(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:
     steps = replace(sites.softmax, logits=Site())
     if sites.normalize == "before":
         return product(softmax(scores, steps, key), values, sites.value_accumulator)

@@ -106,8 +106,8 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
     """
     if isinstance(sites.accumulator, NVFP4TensorCore):
         return _nvfp4_product(x, w, sites)
-    rows = _scaled(x, sites.activations.scaling, along=1)
-    columns = _scaled(w, _weight_scaling(sites), along=0)
+    rows = _take_remaining_scale(x, sites.activations.scaling, along=1)
+    columns = _take_remaining_scale(w, _weight_scaling(sites), along=0)
     block = _common_block(rows.block, columns.block)
     if block is None:
         sums = sites.accumulator.dot(rows.elements, columns.elements)
@@ -166,11 +166,11 @@ def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) ->
     to_x = replace(sites, activations=sites.cotangent)
     to_w = replace(sites, weights=replace(sites.cotangent, scaling=sites.weights.scaling))
 
-    def multiplied(left: Array, right: Array, sites: Linear) -> Array:
+    def multiply(left: Array, right: Array, sites: Linear) -> Array:
         operands = quantize_operand(left, sites.activations), quantize_operand(right, sites.weights)
         return scaled_product(*operands, sites)
 
-    return multiplied(cotangent, w.T, to_x), multiplied(x.T, cotangent, to_w)
+    return multiply(cotangent, w.T, to_x), multiply(x.T, cotangent, to_w)
 
 
 def _weight_scaling(sites: Linear) -> Scaling | None:
@@ -210,7 +210,7 @@ class _Scaled(NamedTuple):
     block: int | None
 
 
-def _scaled(side: Quantized, scaling: Scaling | None, along: int) -> _Scaled:
+def _take_remaining_scale(side: Quantized, scaling: Scaling | None, along: int) -> _Scaled:
     """Say what of the scale is left to apply after the sum over axis `along`."""
     if scaling is None or scaling.granularity == "none":
         return _Scaled(side.elements, None, None)

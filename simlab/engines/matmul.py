@@ -39,7 +39,7 @@ def matmul(
         format = lookup(FORMATS, format, "format")
     check_operands(a, b)
     if isinstance(accumulator, str):
-        accumulator = _named(accumulator, format)
+        accumulator = _resolve_accumulator(accumulator, format)
     if isinstance(accumulator, ExactSum) and format is not None:
         accumulator = replace(accumulator, slices=slices_for(format))
     if isinstance(accumulator, TensorCore) and format is not None:
@@ -48,7 +48,7 @@ def matmul(
     return product(rows, b, accumulator).reshape(*a.shape[:-1], b.shape[-1])
 
 
-def _named(name: str, fmt: Format | None) -> Accumulator:
+def _resolve_accumulator(name: str, fmt: Format | None) -> Accumulator:
     lookup(ACCUMULATORS | TENSOR_CORES, name, "accumulator")
     return find_tensor_core(name, fmt) if name in TENSOR_CORES else ACCUMULATORS[name]
 

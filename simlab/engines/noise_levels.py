@@ -21,7 +21,7 @@ from simlab.engines.site import Site
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, SCALINGS, Format
 
 
-def truncated_fp8(engine: Engine, bits: Integer) -> Engine:
+def truncate_fp8_operands(engine: Engine, bits: Integer) -> Engine:
     """Truncate the operands of projections and experts to `bits`, 2 to 21, scaled as FP8.
 
     Activations are scaled per token and weights per channel to the range of E4M3, whose numbers these are but
@@ -34,7 +34,7 @@ def truncated_fp8(engine: Engine, bits: Integer) -> Engine:
     return replace(engine, projection=replace(engine.projection, activations=x, weights=w))
 
 
-def truncated(engine: Engine, bits: Integer) -> Engine:
+def truncate_operands(engine: Engine, bits: Integer) -> Engine:
     """Truncate the operands of projections and experts to `bits`, 0 to 21, where they are, without a scale.
 
     The range stays that of float32. An engine that stores BF16 operands is itself at 7 bits.
@@ -45,7 +45,7 @@ def truncated(engine: Engine, bits: Integer) -> Engine:
     return replace(engine, projection=replace(engine.projection, activations=site, weights=site))
 
 
-def rounded_sums(engine: Engine, bits: Integer) -> Engine:
+def round_sums(engine: Engine, bits: Integer) -> Engine:
     """Round every product's running sum to `bits`, 0 to 21 or 23, after each 16 terms; 23 is float32.
 
     The order within is fixed, so an engine that adds in order (`bf16-ordered`) is itself at 23 bits.
@@ -55,13 +55,13 @@ def rounded_sums(engine: Engine, bits: Integer) -> Engine:
     """
     fmt = _wide(_check_bits(bits, (*range(22), 23)))
     site = Site(fmt, ROUNDINGS["nearest_even"], OVERFLOWS["format"])
-    return _round_sums(engine, PartialSums(site, block=16, inside="ordered"))
+    return _set_accumulator(engine, PartialSums(site, block=16, inside="ordered"))
 
 
 NOISE_KINDS: dict[str, Callable[[Engine, Integer], Engine]] = {
-    "truncated-fp8": truncated_fp8,
-    "truncated": truncated,
-    "rounded-sums": rounded_sums,
+    "truncated-fp8": truncate_fp8_operands,
+    "truncated": truncate_operands,
+    "rounded-sums": round_sums,
 }
 
 
@@ -85,7 +85,7 @@ def _wide(bits: Integer) -> Format:
     return replace(FORMATS["fp32"], mantissa_bits=bits, max_finite=largest, min_finite=-largest)
 
 
-def _round_sums(engine: Engine, accumulator: Accumulator) -> Engine:
+def _set_accumulator(engine: Engine, accumulator: Accumulator) -> Engine:
     attention = replace(engine.attention, score_accumulator=accumulator, value_accumulator=accumulator)
     products = {
         name: replace(getattr(engine, name), accumulator=accumulator)

@@ -80,7 +80,7 @@ class TensorCore:
             for first in range(0, self.together, self.block):
                 block = slice(first, first + self.block)
                 total = self._add_block(total, rows[block], columns[block])
-            return _bits(_joined(total)), None
+            return _bits(_join_parts(total)), None
 
         zeros = jnp.zeros((rows.exponent.shape[2], columns.exponent.shape[2]), jnp.int32)
         return _float(lax.scan(step, zeros, (rows, columns))[0])
@@ -102,7 +102,7 @@ class TensorCore:
         terms.append(in_units(*total))
         # Finite terms are too small to overflow: their float32 sum is infinite or NaN where a term is.
         special = reduce(jnp.add, terms)
-        summed = _truncated(_exact_sum(terms), largest - self.fraction_bits, self.result_bits)
+        summed = _truncate_sum(_exact_sum(terms), largest - self.fraction_bits, self.result_bits)
         return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
 
 
@@ -164,7 +164,7 @@ class NVFP4TensorCore:
             )
             exponents = rows.exponent[:, :, None] + columns.exponent[:, None, :]
             total = self._add_groups(_split(_float(bits), MIN_EXPONENT), Split(sums, exponents))
-            return _bits(_joined(total)), None
+            return _bits(_join_parts(total)), None
 
         zeros = jnp.zeros((a.shape[0], b.shape[1]), jnp.int32)
         return _float(lax.scan(step, zeros, (_fp4_groups(a.T), _fp4_groups(b)))[0])
@@ -179,7 +179,7 @@ class NVFP4TensorCore:
         high = (units * jnp.float32(2.0**-20)).astype(jnp.int32)
         low = (units - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
         negative, high, low = _magnitude(jnp.sum(high, axis=0), jnp.sum(low, axis=0), 20)
-        # 31 bits of the magnitude are enough, see `_truncated`.
+        # 31 bits of the magnitude are enough, see `_truncate_sum`.
         drop = jnp.maximum(21 - lax.clz(high), 0)
         magnitude = (high << (20 - drop)) | (low >> drop)
         summed = _cut(negative, magnitude, largest - self.fraction_bits + drop, self.result_bits)
@@ -207,7 +207,7 @@ def _exact_sum(terms: list[Array]) -> tuple[Array, Array]:
     return high, low
 
 
-def _truncated(total: tuple[Array, Array], unit: Array, bits: Integer) -> Split:
+def _truncate_sum(total: tuple[Array, Array], unit: Array, bits: Integer) -> Split:
     """Truncate (high, low) times 2^unit toward zero to so many fraction bits, from -126 to infinity."""
     negative, high, low = _magnitude(*total, 16)
     # 31 bits of the magnitude are enough: cutting more off later is the same as cutting all at once.
@@ -255,7 +255,7 @@ def _split(x: Array, min_exponent: Integer) -> Split:
     return Split(jnp.where(special, x, jnp.where(bits < 0, -magnitude, magnitude)), exponent)
 
 
-def _joined(x: Split) -> Array:
+def _join_parts(x: Split) -> Array:
     """Return float32 significand * 2^exponent, for exponents from -126 to 127."""
     bits = _bits(x.significand)
     subnormal = (jnp.abs(x.significand) * jnp.float32(2.0**FRACTION_BITS)).astype(jnp.int32) | (bits & SIGN)

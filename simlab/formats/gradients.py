@@ -85,11 +85,11 @@ def quantize_elements(x: Array, spec: QuantizeSpec) -> Quantized:
 def quantize_through(gradient: str, x: Array, spec: QuantizeSpec, cotangent_format: Format | None) -> Array:
     """Quantize float32 x; the cotangent of x is that of the result (see `quantize`)."""
     del gradient, cotangent_format
-    return _dequantized(x, spec)
+    return _dequantize(x, spec)
 
 
 @jax.jit
-def _dequantized(x: Array, spec: QuantizeSpec) -> Array:
+def _dequantize(x: Array, spec: QuantizeSpec) -> Array:
     if spec.scaling is None:
         return rounded(x, spec.fmt, spec.rounding, spec.saturate, spec.key)
     elements, scale, _ = quantize_elements(x, spec)
@@ -98,7 +98,7 @@ def _dequantized(x: Array, spec: QuantizeSpec) -> Array:
 
 def _quantize_forward(gradient: str, x: Array, spec: QuantizeSpec, cotangent_format: Format | None):
     inside = _inside(x, spec) if gradient == "clipped" else None
-    return _dequantized(x, spec), (inside, cotangent_format)
+    return _dequantize(x, spec), (inside, cotangent_format)
 
 
 def _quantize_backward(gradient: str, residuals: Any, cotangent: Array):

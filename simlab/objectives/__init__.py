@@ -3,7 +3,7 @@ coefficient."""
 
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
-from simlab.objectives.batch import TokenBatch, prepared
+from simlab.objectives.batch import TokenBatch, prepare_batch
 from simlab.objectives.catalog import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
@@ -39,7 +39,7 @@ __all__ = [
     "on_sampler_support",
     "override_defaults",
     "override_names",
-    "prepared",
+    "prepare_batch",
     "resolve",
     "rollout_terms",
     "switch_coefficients",

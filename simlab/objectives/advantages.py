@@ -97,7 +97,7 @@ def gpg(batch: TokenBatch, survivors: Array) -> Array:
     return grpo_no_std(batch, survivors) * (count / jnp.maximum(nonzero, 1))
 
 
-def whitened(batch: TokenBatch, survivors: Array) -> Array:
+def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
 
     Source: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
@@ -131,11 +131,11 @@ class Gae:
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
         """Advantages [B, T]."""
-        raw = self.unwhitened(batch)
+        raw = self.compute_unwhitened(batch)
         tokens = batch.mask & survivors[:, None]
         return jnp.where(tokens, _whiten(raw, tokens), 0)
 
-    def unwhitened(self, batch: TokenBatch) -> Array:
+    def compute_unwhitened(self, batch: TokenBatch) -> Array:
         """The recursion before whitening [B, T]; plus `values` it is the critic's target."""
         assert batch.values is not None
         return jax.vmap(self._sequence)(batch.rewards, jax.lax.stop_gradient(batch.values), batch.mask)
@@ -164,7 +164,7 @@ ADVANTAGES: dict[str, Estimator] = {
     "grpo": grpo,
     "grpo_no_std": grpo_no_std,
     "rloo": rloo,
-    "whitened": whitened,
+    "whitened": whiten_rewards,
     "gae": gae,
     "gpg": gpg,
     "otb": OptimalTokenBaseline(),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from simlab.objectives.batch import Array, TokenBatch, prepared
+from simlab.objectives.batch import Array, TokenBatch, prepare_batch
 from simlab.objectives.catalog import get_objective
 from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
 
@@ -26,7 +26,7 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
     that does not fit.
     """
     resolved = resolve(objective, **overrides)
-    batch = prepared(batch)
+    batch = prepare_batch(batch)
     return value_from_terms(resolved, batch, rollout_terms(resolved, batch))
 
 

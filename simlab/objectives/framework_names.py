@@ -8,8 +8,8 @@ public sources, `tests/objectives/public_sources.py`), formula (`tests/objective
 PRESETS: dict[str, tuple[str, str]] = {
     "dppo_tv": (
         "verl: `loss_mode=dppo_tv`, bounds from `clip_ratio_low/high` (0.2), cap `clip_ratio_c` (3 in "
-        "effect), anchor old. SkyRL: `dppo`, anchor rollout, no cap. Stable-RL: cap 10. prime-rl: default 2026-04 to "
-        "2026-08",
+        "effect), anchor old. SkyRL: `dppo`, anchor rollout, no cap. Stable-RL: cap 10. prime-rl: default "
+        "2026-04 to 2026-08",
         "verl, prime-rl, formula",
     ),
     "dppo_kl": (

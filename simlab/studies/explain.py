@@ -18,7 +18,7 @@ from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
 from simlab.rollout import SamplingParams, Trajectory, generate
-from simlab.studies.attribution import between, differing, grouped, shapley, subsets
+from simlab.studies.attribution import between, differing, group_sites, shapley, subsets
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, Task
 from simlab.tasks.vocabulary import decode
 
@@ -91,7 +91,7 @@ def explain(subject: ExplainTarget, track: Track, top: int = 8) -> dict[str, lis
         raise ValueError(
             "the two engines of the pair are the same at every site: there is nothing to explain"
         )
-    groups = grouped(sites)
+    groups = group_sites(sites)
     base = subject.score(train)
     known: dict[frozenset[str], np.ndarray] = {}
 
@@ -238,7 +238,9 @@ def _weights(
     ]
     rows = []
     for name, number in track(places, "weights", len(places)):
-        held = _with_one(subject.params, name, number, lambda matrix, name=name: _held(matrix, name, engine))
+        held = _with_one(
+            subject.params, name, number, lambda matrix, name=name: _round_matrix(matrix, name, engine)
+        )
         moved = base - subject.score(subject.pair.train, held)
         if moved.any():
             rows.append(
@@ -259,7 +261,7 @@ def _with_one(params: Params, name: str, number: int | None, change: Callable[[A
     return {**params, "layers": type(params["layers"])(layers)}
 
 
-def _held(matrix: Array, name: str, engine: Engine) -> Array:
+def _round_matrix(matrix: Array, name: str, engine: Engine) -> Array:
     """Return a matrix (or one per expert) rounded to the site of its product."""
     products = {"router": engine.router, "lm_head": engine.lm_head}
     site = engine.elementwise if name == "embedding" else products.get(name, engine.projection).weights
@@ -282,7 +284,7 @@ def _autopsy(subject: ExplainTarget, worst: tuple[int, int]) -> list[Row]:
     )
     rows = [
         {
-            "place": name + _flipped(experts.get(name), others.get(name)),
+            "place": name + _count_flips(experts.get(name), others.get(name)),
             "train": float(np.linalg.norm(expected)),
             "infer": float(np.linalg.norm(infer[name])),
             "relative_error": _relative_error(infer[name], expected),
@@ -311,7 +313,7 @@ def _relative_error(value: np.ndarray, expected: np.ndarray) -> float:
     return float(apart / size) if size else float(np.inf if apart else 0.0)
 
 
-def _flipped(experts: list[int] | None, others: list[int] | None) -> str:
+def _count_flips(experts: list[int] | None, others: list[int] | None) -> str:
     return "" if experts == others else f", experts {experts} in training, {others} in inference"
 
 

@@ -17,6 +17,15 @@ def fixed_order_options() -> dict[str, bool] | None:
     return {"xla_cpu_multi_thread_eigen": False} if jax.default_backend() == "cpu" else None
 
 
+_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def use_all_cores() -> None:
+    """Let this thread run on all cores that the process had when it started: a worker computes on one."""
+    if _CORES:
+        os.sched_setaffinity(0, _CORES)
+
+
 def cache_folder() -> Path | None:
     """Return `$SIMLAB_CACHE`, or `simlab` in the user's cache folder; None if the variable is empty."""
     named = os.environ.get(VARIABLE)

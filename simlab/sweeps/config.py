@@ -98,20 +98,20 @@ def run_config(
     # The whole before its parts: `objective` first, then `objective.clip_low`.
     for dotted in sorted(changes, key=lambda name: name.count(".")):
         if dotted not in ALIASES:
-            table = _changed(table, dotted.split("."), changes[dotted])
+            table = _change_field(table, dotted.split("."), changes[dotted])
     short |= {name: changes[name] for name in ALIASES if name in changes}
     for name in ALIASES:
         for dotted, value in ALIASES[name](table, short[name]).items() if name in short else ():
             if dotted not in changes:
-                table = _changed(table, dotted.split("."), value)
+                table = _change_field(table, dotted.split("."), value)
     for name in table:
         _check_known(name)
     if "model" not in table and table.get("warm_start") is not None:
         table["model"] = model_of_start(table["warm_start"])
-    missing = [name for name in _required() if name not in table]
+    missing = [name for name in _list_required() if name not in table]
     if missing:
         raise ValueError(f"{missing[0]} must be given, for example {missing[0]} = {EXAMPLES[missing[0]]!r}.")
-    return _checked(table)
+    return _check_table(table)
 
 
 def _plain_value(name: str, value: Any) -> Plain:
@@ -123,11 +123,11 @@ def _plain_value(name: str, value: Any) -> Plain:
 EXAMPLES = {"task": "add", "model": "tiny-dense"}
 
 
-def _required() -> list[str]:
+def _list_required() -> list[str]:
     return [name for name, field in _RECIPE_FIELDS.items() if default_of(field) is dataclasses.MISSING]
 
 
-def _checked(table: Mapping[str, Plain]) -> RunConfig:
+def _check_table(table: Mapping[str, Plain]) -> RunConfig:
     found = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
     recipe = Recipe(**found.record)
     _check_objective(recipe)
@@ -211,7 +211,7 @@ def _flat(table: Mapping[str, Plain], above: str = "") -> Iterator[tuple[str, Pl
             yield here, value
 
 
-def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
+def _change_field(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
     head, *rest = path
     if not rest:
         return {**table, head: value}
@@ -219,7 +219,7 @@ def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[
     inner = {"name": inner} if isinstance(inner, str) else inner or {}
     if not isinstance(inner, Mapping):
         raise ValueError(f"{'.'.join(path)}: {head} is {shorten(inner)}, which has no fields")
-    return {**table, head: _changed(inner, rest, value)}
+    return {**table, head: _change_field(inner, rest, value)}
 
 
 def _check_objective(recipe: Recipe) -> None:

@@ -3,14 +3,16 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from simlab.core.json_value import Json
+from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import columns
 from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (
     BatchedRun,
     chunk_length,
-    compile_chunk,
+    hold_engines,
     stack_members,
     swept_recipe,
 )
@@ -52,7 +54,7 @@ def _work_on(
     """Compute what can be acquired of a group; return whether there was anything."""
     worked = False
     while acquired := _acquire(group, cache, runs_per_batch):
-        _compute(acquired, group.steps, runs_per_batch, cache, report, every)
+        _compute(acquired, group, runs_per_batch, cache, report, every)
         worked = True
     return worked
 
@@ -85,16 +87,18 @@ def _acquire(group: CompileGroup, cache: ResultCache, runs_per_batch: int) -> li
 
 def _compute(
     runs: Sequence[PlannedRun],
-    steps: int,
+    group: CompileGroup,
     runs_per_batch: int,
     cache: ResultCache,
     report: Report,
     every: float,
 ) -> None:
     """Compute one acquired batch, write its runs and release them."""
-    began, keys = time.perf_counter(), [run.key for run in runs]
+    began, keys, steps = time.perf_counter(), [run.key for run in runs], group.steps
     try:
         members = start_members(runs, cache, report)
+        if group.has_constant_engines(runs_per_batch):
+            members = hold_engines(members)
         while is_unfinished(members, steps):
             members = advance_members(
                 members, runs_per_batch, steps, every, lambda live: report(chunk_event(keys, live))
@@ -161,8 +165,8 @@ def advance_members(
 
     recipe, state = stack_members(members, runs_per_batch)
     left = -(-(steps - min(first)) // chunk) * chunk
-    program = compile_chunk((recipe, state), steps)
-    state, metrics = train(recipe, state, left, [watch], chunk=chunk, axes=BATCH_AXES, advance=program.run)
+    advance = partial(compile_batch(recipe, state).advance, chunk)
+    state, metrics = train(recipe, state, left, [watch], chunk=chunk, axes=BATCH_AXES, advance=advance)
     arrays, after = named_arrays(state), []
     for i, (member, part) in enumerate(zip(members, parts(metrics, first), strict=True)):
         before = {} if member.progress is None else dict(member.progress.metrics)

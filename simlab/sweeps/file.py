@@ -68,21 +68,21 @@ def read_file(path: Path) -> Described:
         raise ValueError(f"{path}: the table [base] is missing")
     points = as_grid(None)
     if "arms" in parts:
-        points = points * listed({name: _dotted(changes) for name, changes in parts["arms"].items()})
+        points = points * listed({name: _flatten_keys(changes) for name, changes in parts["arms"].items()})
     if "sampled" in parts:
-        points = points * _sampled(parts["sampled"])
-    points = points * grid(_dotted(parts.get("over", {})))
+        points = points * _read_sampled(parts["sampled"])
+    points = points * grid(_flatten_keys(parts.get("over", {})))
     return Described(parts.get("name", path.stem), parts.get("runs_per_batch"), parts["base"], points)
 
 
-def _sampled(part: Mapping[str, Json]) -> Grid:
+def _read_sampled(part: Mapping[str, Json]) -> Grid:
     absent = {"count", "seed", "fields"} - set(part)
     if absent:
         raise ValueError(f"[sampled] needs {', '.join(sorted(absent))}")
     return sampled(part["count"], part["seed"], part["fields"])
 
 
-def _dotted(table: Mapping[str, Json]) -> dict[str, Json]:
+def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
     """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
 
     A table with a `name` is a value: an entry of a catalog with changes.
@@ -90,7 +90,7 @@ def _dotted(table: Mapping[str, Json]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and "name" not in value:
-            found |= {f"{name}.{inner}": v for inner, v in _dotted(value).items()}
+            found |= {f"{name}.{inner}": v for inner, v in _flatten_keys(value).items()}
         else:
             found[name] = value
     return found

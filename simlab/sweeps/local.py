@@ -23,7 +23,7 @@ from simlab.core.progress import console
 from simlab.sweeps.execute import Report, train_warm_starts, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
-from simlab.sweeps.own_records import carried
+from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan
 from simlab.sweeps.result_cache import ResultCache
 
@@ -95,7 +95,7 @@ def write_job(plan: Plan, folder: Path, count: int, checkpoint_seconds: float) -
         "runs": [{"run": run.key, "arm": run.arm, "config": run.config.as_dict()} for run in plan.runs],
         # Where the worker finds the modules of own records, and those that stand in no module.
         "sys_path": [os.path.abspath(entry) for entry in sys.path],
-        "records": carried(run.config.table for run in plan.runs),
+        "records": collect_records(run.config.table for run in plan.runs),
     }
     path = folder / LIVE_FOLDER / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
     return write_atomically(path, lambda file: file.write(json.dumps(job).encode()))
@@ -104,7 +104,7 @@ def write_job(plan: Plan, folder: Path, count: int, checkpoint_seconds: float) -
 def _work_in_processes(
     plan: Plan, cache: ResultCache, job: Path, count: int, show: Callable[[], None]
 ) -> None:
-    with _started(cache.folder, job, count) as processes:
+    with _start_workers(cache.folder, job, count) as processes:
         wanted = [run.key for group in plan.groups for run in group.runs]
         # A worker that still loads its program when all is computed is not waited for.
         while cache.missing(wanted) and any(process.poll() is None for process in processes):
@@ -117,7 +117,7 @@ def _work_in_processes(
 
 
 @contextlib.contextmanager
-def _started(folder: Path, job: Path, count: int) -> Iterator[list[subprocess.Popen]]:
+def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subprocess.Popen]]:
     """Start the workers, each on a core or device of its own; they end with this process, however it ends."""
     backend = jax.default_backend()
     processes = []

@@ -1,6 +1,5 @@
-"""The compiled function of a run batch: `runs_per_batch` runs side by side, a chunk of steps per call."""
+"""A run batch: `runs_per_batch` runs side by side, a chunk of steps per call."""
 
-import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from simlab.core.constant import hold_constant
 from simlab.models.parameters import Params
-from simlab.sweeps.compile_cache import compile_cache_folder, fixed_order_options
 from simlab.sweeps.config import RunConfig, recipe_of
-from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
 from simlab.training.checkpoints import Progress, restore
-from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 LONGEST_CHUNK = 10
@@ -59,44 +56,6 @@ class BatchedRun:
         return 0 if self.progress is None else len(next(iter(self.progress.metrics.values())))
 
 
-@dataclass
-class Program:
-    """A compiled chunk, from leaves to leaves, and what it cost to get it."""
-
-    compiled: jax.stages.Compiled
-    seconds: float
-
-    def run(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Advance stacked runs by a chunk; the state given is used up."""
-        leaves, tree = jax.tree.flatten(state)
-        after, metrics = self.compiled(jax.tree.leaves(recipe), leaves)
-        return tree.unflatten(after), metrics
-
-
-_PROGRAMS: dict[Hashable, Program] = {}
-
-
-def compile_chunk(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
-    """Return the program for arguments of these structures and shapes, compiled at most once."""
-    leaves, tree = jax.tree.flatten(arguments)
-    chunk = chunk_length(steps)
-    name = (tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), chunk)
-    if name not in _PROGRAMS:
-        start = time.perf_counter()
-        traced = load_or_export(
-            partial(_leaves_of_chunk, chunk), arguments, str(chunk), compile_cache_folder()
-        )
-        run = jax.jit(traced.call, donate_argnums=1, compiler_options=fixed_order_options())
-        parts = [jax.tree.leaves(argument) for argument in arguments]
-        _PROGRAMS[name] = Program(run.lower(*parts).compile(), time.perf_counter() - start)
-    return _PROGRAMS[name]
-
-
-def _leaves_of_chunk(chunk: int, recipe: Recipe, state: TrainState) -> tuple[list[jax.Array], dict]:
-    after, metrics = jax.vmap(partial(scan_steps, steps=chunk))(recipe, state)
-    return jax.tree.leaves(after), metrics
-
-
 def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[Recipe, TrainState]:
     """Return recipes and states side by side.
 
@@ -105,6 +64,19 @@ def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[R
     """
     padded = [*members, *[members[0]] * (runs_per_batch - len(members))]
     return _stack([member.recipe for member in padded]), _stack([_state(member) for member in padded])
+
+
+def hold_engines(members: Sequence[BatchedRun]) -> list[BatchedRun]:
+    """Return members whose engine pair is part of the program, or `members` if their pairs differ.
+
+    Rounding to known formats takes half of the time, and the results have the same bits.
+    """
+    pairs = [hold_constant(member.recipe.engines) for member in members]
+    if any(pair != pairs[0] for pair in pairs):
+        return list(members)
+    pair = members[0].recipe.engines
+    held = replace(pair, train=hold_constant(pair.train), infer=hold_constant(pair.infer))
+    return [replace(member, recipe=replace(member.recipe, engines=held)) for member in members]
 
 
 def _state(member: BatchedRun) -> TrainState:

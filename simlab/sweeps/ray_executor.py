@@ -31,7 +31,7 @@ from simlab.sweeps.execute import (
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.local import StoppedError, recording, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
-from simlab.sweeps.own_records import carried
+from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan, PlannedRun
 from simlab.sweeps.program import BatchedRun
 from simlab.sweeps.result_cache import ResultCache
@@ -63,9 +63,9 @@ def compute(
     Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
     fails.
     """
-    if carried(run.config.table for run in plan.runs):
+    if collect_records(run.config.table for run in plan.runs):
         raise ClusterError("executor ray needs own records in module files, named as 'mymodule:name'")
-    ray = _connected(address)
+    ray = _connect(address)
     began = time.perf_counter()
     try:
         places = int(ray.cluster_resources().get(_place(), 1))
@@ -86,7 +86,7 @@ def compute(
     return {"runs": time.perf_counter() - began}
 
 
-def _connected(address: str | None) -> Any:
+def _connect(address: str | None) -> Any:
     try:
         ray = import_module("ray")
     except ImportError as error:
@@ -144,7 +144,7 @@ def _work(
     ray: Any, plan: Plan, cache: ResultCache, report: Report, show: Callable[[], None], every: float
 ) -> None:
     """Submit every batch that nobody else computes, segment by segment, and write it when it is whole."""
-    submit = _task(ray, _computed)
+    submit = _task(ray, _compute_batch)
     running: dict[Any, _Batch] = {}
 
     def go_on(part: _Batch, members: Sequence[BatchedRun]) -> None:
@@ -201,7 +201,7 @@ def _check_code(digest: str) -> None:
         )
 
 
-def _computed(
+def _compute_batch(
     digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
 ) -> tuple[list[BatchedRun], list[dict[str, Any]], float]:
     """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""

@@ -78,13 +78,13 @@ class SweepResult:
         and all columns that vary.
         Raises `ValueError` for a column that no run has, listing the columns.
         """
-        return self._joined(self.steps(), columns)
+        return self._join_runs(self.steps(), columns)
 
     def vector_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return `vectors` with columns of the config, as `frame` does."""
-        return self._joined(self.vectors(), columns)
+        return self._join_runs(self.vectors(), columns)
 
-    def _joined(self, table: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
+    def _join_runs(self, table: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
         chosen = self._chosen(columns)
         frame = table.merge(chosen, on="run", sort=False)
         frame.attrs = dict(chosen.attrs)

@@ -84,7 +84,9 @@ def sweep(
     cache.remove_stale()
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
-        timings |= compute(plan, cache, lambda minutes: _agreed(minutes, yes), watch, checkpoint_seconds)
+        timings |= compute(
+            plan, cache, lambda minutes: _ask_to_start(minutes, yes), watch, checkpoint_seconds
+        )
     timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
     return _write_view(cache, plan, name, timings)
@@ -101,7 +103,7 @@ def prepare(
     return make_plan(runs, cache.missing(run.key for run in runs), runs_per_batch), cache
 
 
-def _agreed(minutes: float, yes: bool) -> bool:
+def _ask_to_start(minutes: float, yes: bool) -> bool:
     """Print the expected time; ask on a terminal whether to start if that is long."""
     console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):

@@ -172,7 +172,7 @@ class SwitchSurrogate:
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return u [B, T]."""
 
-        def transformed(transform: Any, weights: Array) -> Array:
+        def transform(transform: Any, weights: Array) -> Array:
             if transform is None:
                 return weights
             # The config was checked: surrogate and transform fit.
@@ -181,7 +181,7 @@ class SwitchSurrogate:
             return transformed_weights(stages, weights, batch, advantages)
 
         weights = self.objective._switch("surrogate", lambda stage: stage(batch, advantages))
-        return self.objective._switch("transform", transformed, weights)
+        return self.objective._switch("transform", transform, weights)
 
     def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return what to subtract from the advantage times u [B, T]."""

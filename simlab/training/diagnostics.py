@@ -104,13 +104,13 @@ def trainer_reward(context: DiagnosticContext) -> Metrics:
     }
 
 
-def held_out(context: DiagnosticContext) -> Metrics:
+def evaluate_held_out(context: DiagnosticContext) -> Metrics:
     """`held_out_avg_at_k`, `held_out_pass_at_1`, `held_out_pass_at_k` under the inference engine."""
     measured = evaluate(context.recipe, context.params, context.recipe.engines.infer, context.key)
     return {f"held_out_{name}": value for name, value in measured.items()}
 
 
-def held_out_trainer(context: DiagnosticContext) -> Metrics:
+def evaluate_held_out_trainer(context: DiagnosticContext) -> Metrics:
     """The same as `held_out_trainer_...` under the training engine, prompt by prompt comparable.
 
     Source: acrl Tab. 12, 13.
@@ -239,8 +239,8 @@ def kl_to_base(context: DiagnosticContext) -> Metrics:
 
 DIAGNOSTICS: dict[str, Diagnostic] = {
     "trainer_reward": trainer_reward,
-    "held_out": held_out,
-    "held_out_trainer": held_out_trainer,
+    "held_out": evaluate_held_out,
+    "held_out_trainer": evaluate_held_out_trainer,
     "noise_scale": noise_scale,
     "energy": energy,
     "curvature": curvature,

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import COUNT, HUGE, Range
-from simlab.engines.engine import EnginePair
+from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
@@ -89,6 +89,22 @@ class Recipe:
             raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
 
 
+@pytree(kw_only=True)
+class SamplingRecipe:
+    """What a rollout reads of a recipe; runs whose recipes differ elsewhere share its compiled function.
+
+    `vocabulary`: whether the trajectory has the log-probabilities of all tokens.
+    """
+
+    engine: Engine
+    sampling: SamplingParams
+    task: Task = static()
+    model: TransformerConfig = static()
+    prompts_per_step: int = static()
+    group_size: int = static()
+    vocabulary: bool = static()
+
+
 @pytree
 class TrainState:
     """State of one run between two steps. A part that the recipe does not need is None.
@@ -115,16 +131,16 @@ class TrainState:
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
     """Return the state before the first step from `params`, in arrays of its own: the loop donates them."""
 
-    def copied(tree: PyTree) -> PyTree:
+    def copy(tree: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, tree)
 
     return TrainState(
-        params=copied(params),
+        params=copy(params),
         opt_state=recipe.optimizer.init(params),
         step=jnp.zeros((), jnp.int32),
-        key=copied(key),
-        reference=copied(params) if recipe.kl_loss_coef is not None else None,
-        schedule_state=copied(recipe.schedule.init()),
+        key=copy(key),
+        reference=copy(params) if recipe.kl_loss_coef is not None else None,
+        schedule_state=copy(recipe.schedule.init()),
         critic=None if recipe.critic is None else recipe.critic.init(params),
         past_params=init_past_params(params, recipe.staleness),
     )

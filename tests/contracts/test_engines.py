@@ -94,7 +94,7 @@ SHARED = [names for names in GROUPS.values() if len(names) > 1]
     "names",
     [pytest.param(names, id="+".join(names), marks=() if "fp8-e4m3" in names else SLOW) for names in SHARED],
 )
-def test_engines_of_one_signature_are_one_program_and_vmap_is_the_loop(names):
+def test_engines_of_one_signature_share_function_under_vmap(names):
     one = jax.jit(lambda x, w, engine: forward(x, w, engine))
     engines = [ENGINES[name] for name in names]
     together = jax.jit(jax.vmap(forward, (None, None, 0)))(X, W, stack(engines))

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from simlab.engines import ENGINES, find_pair, linear
-from simlab.engines.noise_levels import NOISE_KINDS, rounded_sums, truncated, truncated_fp8, with_noise
+from simlab.engines.noise_levels import (
+    NOISE_KINDS,
+    round_sums,
+    truncate_fp8_operands,
+    truncate_operands,
+    with_noise,
+)
 from tests.tolerances import assert_exact
 
 rng = np.random.default_rng(0)
@@ -43,7 +49,7 @@ def test_a_traced_dose_is_that_of_a_plain_number(name):
 
 
 def test_four_truncated_bits_are_the_flagship_engine():
-    made, named = truncated_fp8(ENGINES["fp8-e4m3"], 4), ENGINES["fp8-s4-truncated"]
+    made, named = truncate_fp8_operands(ENGINES["fp8-e4m3"], 4), ENGINES["fp8-s4-truncated"]
     assert jax.tree.structure(made) == jax.tree.structure(named)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(named), strict=True):
         assert_exact(np.asarray(a), np.asarray(b))
@@ -51,13 +57,13 @@ def test_four_truncated_bits_are_the_flagship_engine():
 
 def test_the_doses_at_which_nothing_changes():
     bf16, ordered = ENGINES["bf16"], ENGINES["bf16-ordered"]
-    assert_exact(project(BF16_X, BF16_W, truncated(bf16, 7)), project(BF16_X, BF16_W, bf16))
-    assert_exact(project(X, W, rounded_sums(ordered, 23)), project(X, W, ordered))
-    assert bool(jnp.any(project(BF16_X, BF16_W, truncated(bf16, 6)) != project(BF16_X, BF16_W, bf16)))
+    assert_exact(project(BF16_X, BF16_W, truncate_operands(bf16, 7)), project(BF16_X, BF16_W, bf16))
+    assert_exact(project(X, W, round_sums(ordered, 23)), project(X, W, ordered))
+    assert bool(jnp.any(project(BF16_X, BF16_W, truncate_operands(bf16, 6)) != project(BF16_X, BF16_W, bf16)))
 
 
 def test_sums_are_rounded_everywhere_and_operands_nowhere_else():
-    engine = rounded_sums(ENGINES["bf16"], 5)
+    engine = round_sums(ENGINES["bf16"], 5)
     for product in (engine.projection, engine.router, engine.lm_head):
         assert product.accumulator.partial.format.mantissa_bits == 5
     assert engine.attention.score_accumulator == engine.attention.value_accumulator

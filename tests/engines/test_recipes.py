@@ -61,14 +61,14 @@ def test_backward_passes_share_the_forward_pass_of_their_server():
     assert_exact(linear(X, W, unrounded("jet-rl")), np.asarray(expected))
 
 
-def test_high_precision_gradients_are_those_of_the_operands_before_quantization():
+def test_high_precision_gradients_use_unquantized_operands():
     to_x, to_w = gradients(unrounded("fp8-block128-high-precision"))
     assert_product(to_x, G, W.T)
     assert_product(to_w, X.T, G)
 
 
 @pytest.mark.parametrize("name", ["fp8-block128-quantized", "jet-rl"])
-def test_quantized_gradients_are_products_of_operands_quantized_again(name):
+def test_quantized_gradients_requantize_operands(name):
     to_x, to_w = gradients(unrounded(name))
     fmt = FORMATS["e4m3fn"]
     rows, tiles = SCALINGS["deepseek-1x128"], SCALINGS["deepseek-128x128"]

@@ -328,7 +328,7 @@ def test_fp4_groups_equal_the_oracle_with_scales_apart(scales, bits):
     assert_exact(spoiled[0], np.array(expected, np.float32)[0])
 
 
-def test_the_nvfp4_engine_gives_the_adder_the_scales_of_blocks_alone():
+def test_nvfp4_engine_passes_block_scales_to_accumulator():
     """Against the oracle with all scales apart; the scales of the tensors multiply what comes out."""
     rng = np.random.default_rng(14)
     x, w = (

@@ -99,7 +99,7 @@ def wait_for(condition, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-def test_a_node_dies_then_the_driver_and_the_bytes_are_those_of_a_local_sweep(python, cluster, tmp_path):
+def test_ray_sweep_equals_local_when_node_and_driver_die(python, cluster, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "out"
     finish(start(python, cluster, whole, workers=0))
     second = cluster.add()

@@ -218,7 +218,7 @@ def test_verls_own_engine_and_trainers_are_patched(patched):
     assert (second["logp_train"], second["version"]) == ([-3.0], 4)
 
 
-def test_the_dump_has_the_log_probs_of_the_update_as_each_minibatch_saw_them(patched):
+def test_dump_has_log_probs_of_each_minibatch(patched):
     """Four minibatches, shuffled, in micro-batches of verl's choice, two epochs: the first pass counts."""
     found, folder = patched
     (file,) = (folder / "agreeing").iterdir()
@@ -250,7 +250,7 @@ def test_updates_count_from_theta_old(patched):
     assert {row["update"] for row in rows} == {8, 9, 10, 11}
 
 
-def test_where_old_log_probs_are_a_copy_of_the_rollouts_the_update_has_those_of_the_trainer(patched):
+def test_dump_has_training_log_probs_in_bypass_mode(patched):
     whole = _rows(patched[1] / "agreeing" / "step_000007.jsonl")
     bypassed = _rows(patched[1] / "dump" / "step_000007.jsonl")
     assert len(bypassed) == len(whole) / 4

@@ -215,7 +215,7 @@ def test_of_a_run_that_is_there_twice_the_earlier_stays():
     ] * 2
 
 
-def _described(folder, arm="chain: no correction", initial_policy="chain 6", **config):
+def _described(folder, arm="chain: no correction", initial_policy="chain 100", **config):
     """A stored result with one run."""
 
     def run(run):
@@ -246,7 +246,7 @@ def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
         check_arms(_described(tmp_path / "other", **changed))
 
 
-def test_policies_that_another_processor_taught_are_not_gone_on_from(tmp_path, monkeypatch):
+def test_resume_rejects_policies_trained_on_another_cpu(tmp_path, monkeypatch):
     kept = _described(tmp_path / "kept")
     taught = _described(tmp_path / "taught", "length: BF16", "recurrence 4")
     check_arms(taught)

@@ -10,7 +10,7 @@ import pytest
 
 from figures.catalog import FIGURES, REWARD
 from figures.heading import SETTINGS, describe_setting
-from figures.kinds import Curves, arm_styles
+from figures.kinds import Bars, Curves, arm_styles
 from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
 from figures.style import RC, render
 from simlab.core.manifest import MANIFEST_NAME
@@ -19,6 +19,7 @@ from simlab.core.results import Results
 from simlab.studies.estimands import Tables
 
 STARTS = ("a", "b", "c")
+BAR_ROWS = [("a", "static", 1), ("a", "traced", 1), ("b", "static", 1), ("b", "static", 2)]
 
 
 def _made(rows, **columns) -> Any:
@@ -100,6 +101,15 @@ def test_estimates_of_one_run_match_hand_counts():
     found = {name: estimate(results)["one", "a"] for name, estimate in values.items()}
     # The last quarter is steps 90 to 110; 5 chunks of 0.1 end at step 70; 3 of 5 reach 0.05 at step 50.
     assert found == pytest.approx({"final": 0.02, "best": 0.1, "fall": -0.08, "gain": 60.0})
+
+
+def test_bars_draw_one_bar_per_value_from_the_top():
+    rows = [{"name": n, "variant": v, "size": s, "ratio": 1.0 + i} for i, (n, v, s) in enumerate(BAR_ROWS)]
+    results: Any = Tables({"speeds": pd.DataFrame(rows)})
+    figure = Bars("speeds", "ratio", ("name",), "time", "variant", first="size").draw(results)
+    (axis,) = figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "a"]
+    assert sorted(text.get_text() for text in axis.texts) == [" 1", " 2", " 3"]
 
 
 def test_heading_names_task_noise_and_n_of_shown_arms():

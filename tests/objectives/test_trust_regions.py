@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import TokenBatch, prepared, resolve, rollout_terms, token_coefficients
+from simlab.objectives import TokenBatch, prepare_batch, resolve, rollout_terms, token_coefficients
 from tests.objectives.batches import coefficients_of, random_batch, value_of
 
 
@@ -39,7 +39,7 @@ def test_value_of_rollout_kl_is_the_mean_square_of_the_log_ratio():
 
 def test_rollout_kl_is_a_token_mean_of_what_rejections_leave():
     batch = far_batch(2)
-    terms = rollout_terms(resolve("grpo+kpop_mask"), prepared(batch))
+    terms = rollout_terms(resolve("grpo+kpop_mask"), prepare_batch(batch))
     kept = np.asarray(terms.mask)
     lost = value_of("grpo+kpop_mask", batch)
     lost = lost - value_of("grpo+kpop_mask+rollout_kl", batch, rollout_kl_coefficient=1.0)

@@ -85,7 +85,7 @@ def test_exact_centering_is_the_published_coefficient(excluded):
     np.testing.assert_allclose(capped, a * (sampled * f - mu * f), rtol=1e-5, atol=1e-8)
 
 
-def test_exact_centering_of_a_mask_has_zero_mean_under_the_sampler():
+def test_exact_centering_of_mask_has_zero_mean():
     batch = vocabulary_batch(2)
     overrides = {"divergence_low": 0.02, "divergence_high": 0.02}
     policy, sampler = vocabulary_of(batch)
@@ -139,7 +139,7 @@ def test_example_of_two_tokens_and_a_tail():
     np.testing.assert_allclose(found[0, 0] * 2, [-0.1, 0.1, 1.0], atol=1e-6)
 
 
-def test_without_centering_only_the_sampled_token_has_a_coefficient():
+def test_only_sampled_token_has_coefficient_uncentered():
     batch = vocabulary_batch(4)
     found = np.asarray(vocabulary_coefficients("dppo_tv", batch))
     *_, sampled = parts(batch)

@@ -99,7 +99,7 @@ def test_processed_logps_are_of_what_was_drawn_from(params):
     assert_exact(trajectory.logp_infer, jnp.zeros_like(trajectory.logp_infer))
 
 
-def test_the_same_key_gives_the_same_responses_and_another_others(params, trajectory):
+def test_responses_depend_on_key(params, trajectory):
     again = sample(params, Engine(), SamplingParams(), jax.random.key(1))
     other = sample(params, Engine(), SamplingParams(), jax.random.key(2))
     assert_exact(again.responses, trajectory.responses)

@@ -12,7 +12,7 @@ from simlab.engines import ENGINE_PAIRS, ENGINES, Engine, EnginePair, Site
 from simlab.engines.engine import Linear
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
-from simlab.studies.attribution import between, differing, grouped, shapley
+from simlab.studies.attribution import between, differing, group_sites, shapley
 from simlab.studies.explain import ExplainTarget, explain
 from simlab.tasks import TASKS
 
@@ -55,7 +55,7 @@ def test_all_differing_sites_lead_from_one_engine_to_the_other(name):
     sites = differing(train, infer)
     assert differing(between(train, infer, sites), infer) == []
     assert differing(between(train, infer, []), train) == []
-    assert sorted(site for members in grouped(sites).values() for site in members) == sorted(sites)
+    assert sorted(site for members in group_sites(sites).values() for site in members) == sorted(sites)
     for site in sites:
         assert differing(train, between(train, infer, [site])) == [site]
     if train is not infer and sites:

@@ -12,7 +12,7 @@ from simlab.engines import find_pair
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.sweeps import recipe_of, run_config, run_key, sweep
 from simlab.sweeps.file import read_file
-from simlab.sweeps.own_records import carried, describe_own, receive
+from simlab.sweeps.own_records import collect_records, describe_own, receive
 from simlab.sweeps.plan import expand
 from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective
 from simlab.tasks import TASKS
@@ -197,7 +197,7 @@ def test_inline_record_is_known_by_its_code():
 def test_carried_record_is_received():
     record = local_objective(5.0)
     config = objective_of(record)
-    texts = carried([config.table])
+    texts = collect_records([config.table])
     assert list(texts) == [config.table["objective"]["source"]]
     receive(texts)
     assert fingerprint(recipe_of(run_config(config)).objective) == config.table["objective"]["source"]

@@ -103,7 +103,7 @@ def test_a_wrong_sign_or_factor_changes_the_verdict(monkeypatch, module, check, 
 def test_the_printed_beta_is_caught(monkeypatch):
     def with_printed_beta(preset, weights, advantages):
         if preset != "dfpo_rebalance":
-            return cancellation.transformed(preset, weights, advantages)
+            return cancellation.transform_weights(preset, weights, advantages)
         return np.stack(
             [cancellation.rebalance_as_printed(*g) for g in zip(weights, advantages, strict=True)]
         )
@@ -112,7 +112,7 @@ def test_the_printed_beta_is_caught(monkeypatch):
     assert row_of(cancel, "projections")["verdict"] != "holds"
 
 
-def test_the_printed_gap_is_right_for_one_token_and_wrong_for_three():
+def test_printed_gap_is_right_for_one_token_not_three():
     for length, right in ((1, True), (3, False)):
         pair = hacking_checks.pair(length, noise_std=0.01)
         values = np.random.default_rng(0).normal(size=(len(pair.space.tokens), 1)) / length

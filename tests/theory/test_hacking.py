@@ -42,7 +42,7 @@ def test_mean_of_inverse_rho_given_a_prefix_is_one(pair):
 
 
 @pytest.mark.parametrize("length", [2, 3, 5])
-def test_printed_form_is_one_over_length_and_the_double_sum_is_right(length):
+def test_printed_form_is_one_over_length_of_double_sum(length):
     pair = standard_pair(length, 0.002)
     values = np.random.default_rng(1).normal(size=(len(pair.space.tokens), 1))
     gap = hacking.objective_gap(pair, np.repeat(values / length, length, 1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simlab.engines import Engine
-from simlab.objectives import TokenBatch, prepared
+from simlab.objectives import TokenBatch, prepare_batch
 from simlab.training.critic import Critic, token_values
 from simlab.training.optimizer import AdamW
 from simlab.training.step import learn, rollout
@@ -33,10 +33,10 @@ def test_gae_is_the_loop_and_its_numbers_are_data():
     rewards = rng.standard_normal(4).astype(np.float32)
     mask = np.arange(7) < np.array(lengths)[:, None]
     zeros = jnp.zeros((4, 7))
-    batch = prepared(TokenBatch(zeros, zeros, zeros, rewards, mask, 2, values=jnp.asarray(values)))
+    batch = prepare_batch(TokenBatch(zeros, zeros, zeros, rewards, mask, 2, values=jnp.asarray(values)))
     numbers = np.array([(1.0, 1.0), (0.9, 0.95), (0.5, 0.0)], np.float32)
     critics = jax.vmap(lambda n: Critic(gamma=n[0], lam=n[1]))(jnp.asarray(numbers))
-    found = jax.jit(jax.vmap(lambda critic: critic.gae.unwhitened(batch)))(critics)
+    found = jax.jit(jax.vmap(lambda critic: critic.gae.compute_unwhitened(batch)))(critics)
     for advantages, (gamma, lam) in zip(found, numbers, strict=True):
         expected = [gae_by_loop(*row, gamma, lam) for row in zip(rewards, values, lengths, strict=True)]
         # Seven steps of three float32 operations on numbers of order one.

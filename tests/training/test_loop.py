@@ -108,7 +108,7 @@ def test_fork_without_a_change_gives_the_same_run(whole):
     assert_same_tree(train(RECIPE, fork(half, RECIPE), 2, chunk=2), (after, metrics))
 
 
-def test_a_fork_with_another_learning_rate_begins_with_the_same_rollout(whole):
+def test_fork_keeps_rollout_when_learning_rate_changes(whole):
     half, after, metrics = whole
     faster = replace(RECIPE, optimizer=AdamW(learning_rate=1e-2))
     other, measured = train(faster, fork(half, faster), 2, chunk=2)

@@ -11,11 +11,19 @@ import pytest
 from simlab.engines import Site, store
 from simlab.engines.engine import REPLAYS
 from simlab.metrics.pressure import clipped_tokens
-from simlab.objectives import TokenBatch, objective_value, prepared, resolve, rollout_terms
+from simlab.objectives import TokenBatch, objective_value, prepare_batch, resolve, rollout_terms
 from simlab.training.critic import Critic
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
-from simlab.training.step import learn, policy_gradient, rollout, score, score_rollout, stored, train_step
+from simlab.training.step import (
+    learn,
+    policy_gradient,
+    rollout,
+    round_gradient,
+    score,
+    score_rollout,
+    train_step,
+)
 from simlab.training.step import token_batch as token_batch_of
 from tests.tolerances import assert_exact
 from tests.training.recipes import (
@@ -57,7 +65,7 @@ def learned(recipe, state, trajectory):
 
 def token_batch(recipe, params, trajectory):
     logp = scored(recipe, params, trajectory).logp
-    return prepared(
+    return prepare_batch(
         TokenBatch(
             logp=logp,
             logp_train=logp,
@@ -198,14 +206,14 @@ def old_rollout(asynchronous):
     return roll(recipe, state)
 
 
-def test_the_rollout_is_sampled_with_the_parameters_of_a_step_ago(asynchronous, old_rollout):
+def test_rollout_uses_past_parameters_when_stale(asynchronous, old_rollout):
     recipe, state, past = asynchronous
     assert_same_tree(roll(recipe, replace(state, params=past)), old_rollout)
     now = replace(state, past_params=jax.tree.map(lambda w: w[None], state.params))
     assert differ(roll(recipe, now).logp_infer, old_rollout.logp_infer)
 
 
-def test_forced_copying_hides_the_mismatch_and_leaves_it_in_the_gradient(asynchronous, old_rollout):
+def test_bypass_mode_hides_mismatch_but_not_in_gradient(asynchronous, old_rollout):
     recipe, state, past = asynchronous
     exact_gradient = replace(recipe, gradient_site=Site.of("fp32"))
     after, metrics = learned_from(exact_gradient, state, old_rollout)
@@ -243,7 +251,7 @@ def test_the_gradient_is_rounded_before_the_optimizer(asynchronous, old_rollout)
 def test_every_leaf_and_minibatch_has_its_own_random_bits():
     halfway = jnp.full((64,), 1 + 2.0**-8)
     site, keys = Site.of("bf16", "stochastic"), jax.random.split(jax.random.key(0), 2)
-    first, again = (stored({"a": halfway, "b": halfway}, site, key) for key in keys)
+    first, again = (round_gradient({"a": halfway, "b": halfway}, site, key) for key in keys)
     assert differ(first["a"], first["b"])
     assert differ(first["a"], again["a"])
     assert set(np.unique(first["a"])) == {1, 1 + 2.0**-7}
@@ -272,7 +280,7 @@ def test_replaying_ones_own_experts_changes_no_bit(routed):
 
 
 @pytest.mark.parametrize("replay", REPLAYS)
-def test_r3_scores_with_the_experts_of_the_rollout_and_r2_updates_with_those_of_scoring(routed, replay):
+def test_r3_replays_rollout_experts_and_r2_those_of_scoring(routed, replay):
     recipe, state, sampled, chosen = routed
     recipe = replace(recipe, engines=replace(recipe.engines, replay=replay))
     scores, replayed = jax.jit(score_rollout, compiler_options=QUICK)(recipe, state.params, sampled)

@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.measurements.gpu_pairs import factors, vectors, verdicts
 from experiments.measurements.gpu_pairs.measures import RESAMPLES, interval, mismatch, squares
-from experiments.measurements.gpu_pairs.policies import Policy, smollm2, trained
+from experiments.measurements.gpu_pairs.policies import Policy, smollm2, train_policy
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.engines import ENGINES
@@ -56,7 +56,7 @@ def run(run: Run) -> None:
             if model == "smollm2":
                 policy = smollm2(size.positions, size.tokens, seed)
             else:
-                policy = trained(model, seed, size.prompts, size.steps)
+                policy = train_policy(model, seed, size.prompts, size.steps)
             for name, rows in measure(run, policy, size).items():
                 tables.setdefault(name, []).extend({"policy": model, "seed": seed} | row for row in rows)
         sources[f"{model} {seed}"] = policy.source

@@ -41,7 +41,7 @@ class Policy:
     score: Callable[[Engine], np.ndarray]
 
 
-def trained(model: str, seed: int, prompts: int, steps: int) -> Policy:
+def train_policy(model: str, seed: int, prompts: int, steps: int) -> Policy:
     """Return a policy of the lab with responses that it samples in float32, grouped by prompt."""
     config = MODELS[model]
     params, source = _parameters(model, seed, steps)

@@ -194,10 +194,10 @@ def _engines(flat: Flat) -> tuple[Any, list[str]]:
 def _schedule(flat: Flat) -> dict[str, Json]:
     settings = variables(flat)
     total = get(flat, "trainer.total_training_steps") or 0
-    warmup = get(flat, "actor.optim.lr_warmup_steps")
-    if warmup <= 0:
-        warmup = int(get(flat, "actor.optim.lr_warmup_steps_ratio") * total)
-    more = {"lr_warmup_steps": warmup} if warmup else {}
+    warmup_steps = get(flat, "actor.optim.lr_warmup_steps")
+    if warmup_steps <= 0:
+        warmup_steps = int(get(flat, "actor.optim.lr_warmup_steps_ratio") * total)
+    more = {"lr_warmup_steps": warmup_steps} if warmup_steps else {}
     if "schedule" in settings:
         skipped = "mismatch_early" if settings["schedule"] == "length-triggered" else "early"
         numbers = {

@@ -268,8 +268,7 @@ def overrides_of(run: VerlRun, name: str, environment: dict[str, str]) -> list[s
     """Return all overrides in Hydra's grammar; Ray wants its variables as text."""
     table = {**run.overrides, "trainer.experiment_name": name}
     variables = [
-        f"+ray_kwargs.ray_init.runtime_env.env_vars.{key}={_quoted(text)}"
-        for key, text in environment.items()
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.{key}={_quote(text)}" for key, text in environment.items()
     ]
     return [f"{key}={_text(value)}" for key, value in table.items()] + variables
 
@@ -284,9 +283,9 @@ def _text(value: Any) -> str:
     if isinstance(value, str) and not value.startswith("${"):
         # Without quotes 0.5_5 would be the number 0.55.
         plain = value[:1].isalpha() and value.replace("_", "").replace("-", "").isalnum()
-        return value if plain else _quoted(value)
+        return value if plain else _quote(value)
     return str(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

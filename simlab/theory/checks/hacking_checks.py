@@ -6,7 +6,7 @@ import numpy as np
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative, softmax
-from simlab.theory.groups import group_gap, leave_one_out, normalized
+from simlab.theory.groups import group_gap, leave_one_out, normalize_rewards
 from simlab.theory.hacking import (
     clip_weights,
     mean_inverse_rho_given_prefix,
@@ -193,7 +193,7 @@ def objective_gap_groups() -> Residual:
     scores = sequence_scores(found.space, found.train)
     shares, errors = [], []
     for size in (2, 4, 16, 64):
-        gap = group_gap(found, scores, rewards, normalized, size)
+        gap = group_gap(found, scores, rewards, normalize_rewards, size)
         first_order = gap["double_sum"] + gap["cross_samples"]
         errors.append(relative(gap["exact"] - first_order, first_order))
         shares.append(relative(gap["cross_samples"], first_order))

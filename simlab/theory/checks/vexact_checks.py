@@ -28,7 +28,9 @@ NOISE_OF_MASKS = {
 
 
 @cache
-def measured(length: int, rho_std: float, seed: int) -> tuple[PolicyPair, np.ndarray, dict[str, Quality]]:
+def measure_corrections(
+    length: int, rho_std: float, seed: int
+) -> tuple[PolicyPair, np.ndarray, dict[str, Quality]]:
     """Pair, rewards and the quality of each correction, V = 3, at a std of rho of `rho_std`."""
     space = enumerate_sequences(3, length)
     logits, rewards = random_logits(space, seed), random_rewards(space, seed)
@@ -38,7 +40,7 @@ def measured(length: int, rho_std: float, seed: int) -> tuple[PolicyPair, np.nda
 
 def mean_bias(correction: str, length: int, rho_std: float) -> float:
     """Relative bias averaged over seeds."""
-    return float(np.mean([measured(length, rho_std, seed)[2][correction].bias for seed in SEEDS]))
+    return float(np.mean([measure_corrections(length, rho_std, seed)[2][correction].bias for seed in SEEDS]))
 
 
 def small_case(name: str) -> PolicyPair:
@@ -64,7 +66,7 @@ def every_correction() -> Residual:
     """All corrections of the lab at one mismatch, and what the exact moments are checked against."""
     residual = {name: counterpart_residual(name) for name in COUNTERPARTS}
     approximate = residual.pop("acrl")
-    found = [measured(6, 0.1, seed)[2] for seed in SEEDS]
+    found = [measure_corrections(6, 0.1, seed)[2] for seed in SEEDS]
     listed = ", ".join(
         f"{name} {np.mean([row[name].bias for row in found]):.3f} / "
         f"{np.mean([row[name].std for row in found]):.2f}"
@@ -79,7 +81,9 @@ def every_correction() -> Residual:
 
 def effective_objective() -> Residual:
     """Bias, norm and angle of the uncorrected gradient against noise_std."""
-    rows = [[measured(4, noise_std, seed)[2]["none"] for seed in SEEDS] for noise_std in NOISE_STDS]
+    rows = [
+        [measure_corrections(4, noise_std, seed)[2]["none"] for seed in SEEDS] for noise_std in NOISE_STDS
+    ]
     bias = [float(np.mean([q.bias for q in row])) for row in rows]
     angle = [float(np.mean([q.angle for q in row])) for row in rows]
     norm = [float(np.mean([q.norm for q in row])) for row in rows]
@@ -91,10 +95,12 @@ def effective_objective() -> Residual:
     return Residual(abs(slope - 1), 0.8 < slope < 1.2, f"bias at std rho {listed}; exponent {slope:.2f}")
 
 
-def unbiased() -> Residual:
+def check_unbiased() -> Residual:
     """Sequence importance weights have no bias; token weights keep most of it, the more so with length."""
     residual = max(
-        measured(6, noise_std, seed)[2]["sequence IS"].bias for noise_std in NOISE_STDS for seed in SEEDS
+        measure_corrections(6, noise_std, seed)[2]["sequence IS"].bias
+        for noise_std in NOISE_STDS
+        for seed in SEEDS
     )
     kept = [mean_bias("token IS", length, 0.1) / mean_bias("none", length, 0.1) for length in (1, 2, 4, 6)]
     listed = ", ".join(f"{share:.2f}" for share in kept)
@@ -110,14 +116,19 @@ def ranking() -> Residual:
     best, distances = [], []
     for length in (2, 6):
         for noise_std in NOISE_STDS:
-            rows = [measured(length, noise_std, seed)[2] for seed in SEEDS]
+            rows = [measure_corrections(length, noise_std, seed)[2] for seed in SEEDS]
             errors = {name: float(np.mean([row[name].mse(64) for row in rows])) for name in rows[0]}
             name = min(errors, key=lambda key: errors[key])
             best.append(f"T={length} {noise_std:g}: {name}")
             if length == 2:
-                bounds = [best_mse(*measured(length, noise_std, seed)[:2], 64 * GROUP) for seed in SEEDS]
+                bounds = [
+                    best_mse(*measure_corrections(length, noise_std, seed)[:2], 64 * GROUP) for seed in SEEDS
+                ]
                 distances.append(errors[name] / float(np.mean(bounds)))
-    worst_is = measured(6, 1.0, 0)[2]["sequence IS"].std / measured(6, 0.03, 0)[2]["sequence IS"].std
+    worst_is = (
+        measure_corrections(6, 1.0, 0)[2]["sequence IS"].std
+        / measure_corrections(6, 0.03, 0)[2]["sequence IS"].std
+    )
     return Residual(
         0.0,
         min(distances) > 0.9,
