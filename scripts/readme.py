@@ -84,9 +84,10 @@ def example() -> str:
     """Return what the example prints, and what it shows."""
     means = load_stored("readme_example").table("means").set_index("engines")
     fine, coarse = means.iloc[0], means.iloc[1]
+    shown = "\n".join(line.rstrip() for line in str(means.round(3)).splitlines())
     ratio, loss = coarse["rms_log_rho"] / fine["rms_log_rho"], fine["reward"] - coarse["reward"]
     return (
-        f"\n```text\n{means.round(3)}\n```\n\n"
+        f"\n```text\n{shown}\n```\n\n"
         "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
         f"bit less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
         f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX gives "
