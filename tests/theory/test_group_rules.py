@@ -18,7 +18,7 @@ from simlab.objectives import (
 )
 from simlab.theory.counterparts import enumerated_moments
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
-from simlab.theory.group_moments import fixed, group_gradient_moments
+from simlab.theory.group_moments import fix_weights, group_gradient_moments
 from simlab.theory.group_rules import GROUP_RULES, all_groups, group_rule_qualities, rloo
 from simlab.theory.groups import leave_one_out
 
@@ -99,7 +99,7 @@ def test_equal_engines_leave_rloo_alone(case):
     same = PolicyPair(pair.space, pair.train, pair.train)
     members = all_groups(len(rewards), SIZE)
     mean, variance = group_gradient_moments(
-        same, fixed(np.ones(pair.space.tokens.shape)), rewards, leave_one_out, SIZE
+        same, fix_weights(np.ones(pair.space.tokens.shape)), rewards, leave_one_out, SIZE
     )
     for name in ("M2PO", "M2 mask"):
         found = moments(same, GROUP_RULES[name](same, rewards, members), members)
