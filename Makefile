@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 # Without initial_policies and initial_moe_policies: policies from seeds differ between CPUs.
-RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship length_growth gpu_pairs \
+RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship length_growth gpu_pairs readme_example \
 	accumulator_drift attribution_ladder diagnosis_roc \
 	moe_dynamics acrl_variants length_dynamics spelling_dynamics hacking_dynamics lr_dynamics vexact_dynamics \
 	acrl_dynamics cancel_dynamics leaderboard leaderboard_experts \

@@ -23,6 +23,7 @@ EXPERIMENTS: dict[str, str] = {
     "initial_moe_policies": "experiments.studies.initial_policies:MOE_EXPERIMENT",
     "flagship": "experiments.studies.flagship",
     "flagship_sweep": "experiments.studies.flagship_sweep",
+    "readme_example": "experiments.studies.readme_example",
     "attribution_ladder": "experiments.measurements.attribution_ladder",
     "gpu_pairs": "experiments.measurements.gpu_pairs.experiment",
     "real_card": "experiments.measurements.local_gpu",

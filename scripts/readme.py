@@ -80,6 +80,20 @@ def findings() -> str:
     return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
 
 
+def example() -> str:
+    """Return what the example prints, and what it shows."""
+    means = load_stored("readme_example").table("means").set_index("engines")
+    fine, coarse = means.iloc[0], means.iloc[1]
+    ratio, loss = coarse["rms_log_rho"] / fine["rms_log_rho"], fine["reward"] - coarse["reward"]
+    return (
+        f"\n```text\n{means.round(3)}\n```\n\n"
+        "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
+        f"bit less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
+        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX gives "
+        "slightly other numbers).\n"
+    )
+
+
 def claims() -> str:
     """Return every claim as a row of a table."""
     head = "| id | verdict | statement | estimate | interval | experiment |\n|---|---|---|---:|---|---|"
@@ -148,7 +162,7 @@ def modifier_names() -> str:
 
 def vocabulary_cost() -> str:
     """Return what the column of all log-probabilities costs, from `bench_vocabulary`."""
-    table = load_stored("bench_vocabulary").table("columns")
+    table: Any = load_stored("bench_vocabulary").table("columns")
     rows = [
         "| V | objective | bytes per token and engine | temporary memory, MB | time, ms |",
         "|---:|---|---:|---:|---:|",
@@ -165,7 +179,7 @@ def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
     table = load_stored("group_corrections").table("moments")
     level = table["rho_std"].max()
-    mean = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
+    mean: Any = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
     head = f"| correction (std of rho {level:g}) | bias | std of one group | MSE, 64 groups |"
     rows = [head, "|---|---:|---:|---:|"]
     for name, row in mean.sort_values("mse_64").iterrows():
@@ -177,6 +191,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
     "correction_errors": correction_errors,
+    "example": example,
     "findings": findings,
     "modifier_names": modifier_names,
     "objective_names": objective_names,

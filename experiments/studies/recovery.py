@@ -48,7 +48,7 @@ class Recovery:
 
 
 def _final_reward(view: View) -> float:
-    rows = view.diagnosed(late=True)
+    rows = view.mean_diagnostics(late=True)
     if not len(rows) or any(side not in rows for side in SIDES):
         return REWARD(view)
     return float(rows[list(SIDES)].to_numpy(float).mean())

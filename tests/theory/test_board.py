@@ -87,8 +87,8 @@ def tighter(bound):
         (hacking_checks, "spread_against_bits", "predicted_rho_std", lambda spread: spread * 1.2),
         (hacking_checks, "clipping_gap", "reweighting_gap", lambda both: (both[0], -both[1])),
         (acrl, "entropy_of_update", "entropy_change", lambda change: -change),
-        (cancel, "clipped", "clip_leftover", lambda sums: {**sums, "gradient": -sums["gradient"]}),
-        (cancel, "coupled", "pair_leftover", lambda both: (both[0], -both[1])),
+        (cancel, "check_clipped", "clip_leftover", lambda sums: {**sums, "gradient": -sums["gradient"]}),
+        (cancel, "check_coupled", "pair_leftover", lambda both: (both[0], -both[1])),
         (cancel, "kl_drift", "kl_after_step", lambda both: (both[0], 2 * both[1])),
         (lr, "drift_of_states", "occupancy_drift", lambda found: [tighter(bound) for bound in found]),
         (lr, "linear_bound", "worst_case", lambda both: (both[0], tighter(both[1]))),
@@ -108,7 +108,7 @@ def test_the_printed_beta_is_caught(monkeypatch):
             [cancellation.rebalance_as_printed(*g) for g in zip(weights, advantages, strict=True)]
         )
 
-    monkeypatch.setattr(cancel, "transformed", with_printed_beta)
+    monkeypatch.setattr(cancel, "transform_weights", with_printed_beta)
     assert row_of(cancel, "projections")["verdict"] != "holds"
 
 
