@@ -23,6 +23,8 @@ SETTINGS = {
     "rounded as named; {tokens:,} sampled tokens per seed; n = 2 to 50 seeds",
     "theory": "Exact sums without sampling error; n = {rows} checks",
     "theory_corrections": "Exact sums over vocabulary {vocabulary}, groups of {group_size}; n = {n} seeds",
+    "group_corrections": "Exact sums over vocabulary {vocabulary}, {length} tokens, groups of {group_size}; "
+    "n = {n} seeds",
     "theory_survival": "Softmax of Gaussian logits (std {logit_std}, vocabulary {vocabulary:,}); "
     "rounded logits, or noise of std {noise_std}; n = {rows} distributions",
     "flagship": "Task {sweep[common][task][name]}, {sweep[common][model][name]}; "

@@ -11,6 +11,7 @@ from simlab.engines import (
     ENGINES,
     Linear,
     Site,
+    add_residual,
     calibrated_cache,
     combine_experts,
     linear,
@@ -213,6 +214,23 @@ def test_a_cache_can_be_fp8_from_a_position_on():
     assert (gap[4:] > 0).all()
     with pytest.raises(ValueError, match="cache_from must be a position"):
         replace(engine.attention, cache_from=-1)
+
+
+@pytest.mark.parametrize("side", ["bf16", "vllm-bf16"])
+def test_fp32_head_and_residual_leave_their_sums_unrounded(side):
+    bf16 = np.vectorize(lambda v: round_ref(float(v), FORMATS["bf16"], "nearest_even"), otypes=[np.float32])
+    x, w = bf16(X), bf16(W)
+    head, plain = ENGINES[f"{side}-fp32head"], ENGINES[side]
+    logits = np.asarray(linear(X, W, head.lm_head))
+    assert_product(logits, x, w)
+    assert (logits != bf16(logits)).any()
+    assert_exact(linear(X, W, replace(plain.lm_head, accumulator=head.lm_head.accumulator)), bf16(logits))
+    assert (head.projection, head.residual) == (plain.projection, plain.residual)
+    stream, update = np.asarray(X[:, :24]), np.asarray(G)
+    stored, _ = add_residual(jnp.asarray(stream), jnp.asarray(update), ENGINES[f"{side}-fp32residual"])
+    assert_exact(stored, stream + update)
+    stored, _ = add_residual(jnp.asarray(stream), jnp.asarray(update), plain)
+    assert_exact(stored, bf16(stream + update))
 
 
 SIZES = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)

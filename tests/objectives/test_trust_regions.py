@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from simlab.objectives import TokenBatch, prepare_batch, resolve, rollout_terms, token_coefficients
+from simlab.objectives.rejection import ProbabilityDifference, seq_mean, seq_sum
 from tests.objectives.batches import coefficients_of, random_batch, value_of
+from tests.tolerances import assert_exact
 
 
 def far_batch(seed: int) -> TokenBatch:
@@ -28,6 +30,23 @@ def test_both_kept_and_dropped_tokens_occur(name):
     batch = far_batch(0)
     dropped = np.asarray(coefficients_of(name, batch))[np.asarray(batch.mask)] == 0
     assert 0 < dropped.sum() < dropped.size
+
+
+def test_luspo_is_gspo_summed_over_tokens():
+    batch = random_batch(3)
+    gspo = {"aggregation": "seq-mean-token-sum", "clip_low": 2e-3, "clip_high": 2.5e-3}
+    assert_exact(coefficients_of("luspo", batch), np.asarray(coefficients_of("gspo", batch, **gspo)))
+
+
+@pytest.mark.parametrize("level", [seq_mean, seq_sum])
+def test_probability_difference_can_decide_for_a_sequence(level):
+    batch = prepare_batch(far_batch(4))
+    mask = np.asarray(batch.mask)
+    gap = np.where(mask, np.exp(np.float64(batch.logp_train)) - np.exp(np.float64(batch.logp_infer)), 0)
+    per_row = gap.sum(1) / (mask.sum(1) if level is seq_mean else 1)
+    kept = np.asarray(ProbabilityDifference((-0.2, 0.1), level)(batch))
+    assert 0 < ((per_row >= -0.2) & (per_row <= 0.1)).sum() < len(mask)
+    assert (kept == ((per_row >= -0.2) & (per_row <= 0.1))[:, None]).all()
 
 
 def test_value_of_rollout_kl_is_the_mean_square_of_the_log_ratio():
