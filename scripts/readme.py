@@ -178,7 +178,7 @@ def vocabulary_cost() -> str:
 
 def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
-    table = load_stored("group_corrections").table("moments")
+    table: Any = load_stored("group_corrections").table("moments")
     level = table["rho_std"].max()
     mean: Any = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
     head = f"| correction (std of rho {level:g}) | bias | std of one group | MSE, 64 groups |"

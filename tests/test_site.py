@@ -82,7 +82,7 @@ def test_formulas_become_mathml(text, is_formula):
     assert ("<math" in with_formulas(text)) == is_formula
 
 
-def test_formulas_of_the_reference_name_what_exists_and_are_drawn():
+def test_reference_formulas_exist_and_are_drawn():
     from simlab import metrics, objectives
 
     pages = reference_pages()

@@ -108,12 +108,12 @@ class Contest:
         rows = [
             {"arm": row.arm, "share": row.share.effect, "ci_low": row.share.low, "ci_high": row.share.high}
             | {"level": row.level, "p": row.p, "verdict": row.verdict, "policies": row.share.units}
-            for row in self.recovered(tables)
+            for row in self.list_recovered(tables)
         ]
         columns = ["arm", "share", "ci_low", "ci_high", "level", "p", "verdict", "policies"]
         return pd.DataFrame(rows, columns=columns)
 
-    def recovered(self, results: Results | m.Tables) -> list[Recovery]:
+    def list_recovered(self, results: Results | m.Tables) -> list[Recovery]:
         """Return the share of the loss that each remedy recovers, the largest first."""
         views = m.Views(results)
         others = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
@@ -128,7 +128,7 @@ class Contest:
         if not {none, control, *compared} <= set(views.arms):
             return []
         rows = recovered_shares(views, [compared[0]], none, control, 1, minus=compared[1])
-        note = ", ".join(f"{each.arm} {each.share.effect:+.2f}" for each in self.recovered(results))
+        note = ", ".join(f"{each.arm} {each.share.effect:+.2f}" for each in self.list_recovered(results))
         unit = f"share of the loss recovered: {compared[0]} minus {compared[1]}"
         return [
             Evidence.of(V6.id, row.claim_verdict, row.share, unit=unit, rule=RULE, note=note, level=row.level)

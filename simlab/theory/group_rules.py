@@ -57,7 +57,7 @@ def m2po(threshold: float = 0.04) -> GroupRule:
         outward = real & (advantages * log_w > 0)
         stays = smallest_with_mean(log_w**2, outward, threshold, strict=False)
         weights = advantages * np.exp(log_w) * (stays | ~outward) * real
-        return _weighed(pair, members, weights) / members.shape[1]
+        return _weigh(pair, members, weights) / members.shape[1]
 
     return gradients
 
@@ -73,7 +73,7 @@ def m2_mask(threshold: float = 0.04) -> GroupRule:
         kept = smallest_with_mean(squares, real, threshold, strict=True)
         present = np.asarray(kept.any(2))
         advantages = rloo(rewards[members], present)[..., None]
-        return _weighed(pair, members, advantages * kept) / present.sum(1)[:, None]
+        return _weigh(pair, members, advantages * kept) / present.sum(1)[:, None]
 
     return gradients
 
@@ -93,7 +93,7 @@ def smallest_with_mean(squares: np.ndarray, chosen: np.ndarray, bound: float, *,
     return chosen & (ranks < np.maximum(count, int(strict))).reshape(squares.shape)
 
 
-def centered(coefficient: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> GroupRule:
+def center(coefficient: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> GroupRule:
     """Score centering over the vocabulary of a loss with this coefficient of A, a function of (p, mu).
 
     Reference: score centering arXiv 2609.20807.
@@ -132,7 +132,7 @@ def ipo_coefficient(p: np.ndarray, mu: np.ndarray) -> np.ndarray:
     return np.where(np.abs(p - mu) <= 0.3, p / mu, 0.0)
 
 
-def _weighed(pair: PolicyPair, members: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _weigh(pair: PolicyPair, members: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the sum of weights [N, G, T] times the scores of the members' tokens, [N, K V]."""
     scores, total = token_scores(pair), np.zeros((len(members), pair.train.size))
     for i, t in np.ndindex(*weights.shape[1:]):
@@ -143,8 +143,8 @@ def _weighed(pair: PolicyPair, members: np.ndarray, weights: np.ndarray) -> np.n
 GROUP_RULES: dict[str, GroupRule] = {
     "M2PO": m2po(),
     "M2 mask": m2_mask(),
-    "score centering": centered(likelihood_coefficient),
-    "IPO, centered": centered(ipo_coefficient),
+    "score centering": center(likelihood_coefficient),
+    "IPO, centered": center(ipo_coefficient),
 }
 """Rules of 2026 with their default numbers."""
 

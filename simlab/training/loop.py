@@ -145,15 +145,17 @@ def compile_steps(steps: int, axes: PyTree = None) -> Advance:
 def _compile_step(leaves: tuple[int | None, ...], tree: PyTree) -> tuple[Callable, Callable]:
     axes = jax.tree.unflatten(tree, leaves)
 
-    def sampled(recipe: Recipe, state: TrainState) -> Trajectory:
+    def sample_rollout(recipe: Recipe, state: TrainState) -> Trajectory:
         return swap_time(rollout(recipe, state))
 
-    def learned(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
+    def learn_step(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
         return learn(recipe, state, swap_time(trajectory))
 
     if axes is None:
-        return jax.jit(sampled), jax.jit(learned, donate_argnums=1)
-    return jax.jit(jax.vmap(sampled, axes)), jax.jit(jax.vmap(learned, (*axes, 0)), donate_argnums=1)
+        return jax.jit(sample_rollout), jax.jit(learn_step, donate_argnums=1)
+    return jax.jit(jax.vmap(sample_rollout, axes)), jax.jit(
+        jax.vmap(learn_step, (*axes, 0)), donate_argnums=1
+    )
 
 
 def learn_from(rollout: Callable[[Recipe, TrainState], tuple[Trajectory, Metrics]]) -> Advance:

@@ -134,12 +134,12 @@ def compile_sharded(
     """
 
     def on_mesh(function: Callable) -> Callable:
-        def sharded(recipe: Recipe, *rest: PyTree) -> PyTree:
+        def shard(recipe: Recipe, *rest: PyTree) -> PyTree:
             pair = recipe.engines
             pair = replace(pair, train=by_sequence(pair.train, mesh), infer=by_sequence(pair.infer, mesh))
             return function(replace(recipe, engines=pair), *rest)
 
-        return sharded
+        return shard
 
     where = shardings(state, mesh)
     sample = jax.jit(on_mesh(rollout), in_shardings=(None, where), compiler_options=compiler_options)

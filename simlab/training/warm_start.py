@@ -47,8 +47,8 @@ def warm_start(
     if how.train_size is not None:
         task = replace(task, train_size=how.train_size)
     params = init_params(stream(key, "init"), model)
-    warmup = how.steps // 20 if how.lr_warmup_steps is None else how.lr_warmup_steps
-    schedule = Cosine(steps=how.steps, min_lr_ratio=how.min_lr_ratio, lr_warmup_steps=warmup)
+    warmup_steps = how.steps // 20 if how.lr_warmup_steps is None else how.lr_warmup_steps
+    schedule = Cosine(steps=how.steps, min_lr_ratio=how.min_lr_ratio, lr_warmup_steps=warmup_steps)
 
     def step(carry: tuple[Params, PyTree], number: Array) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry

@@ -202,7 +202,7 @@ def test_leaderboard_compares_exact_engine_with_tis():
     results = _results(rewards | {moe_arm(TIS): 1.0})
     (evidence,) = DENSE.collect_evidence(results)
     assert evidence.effect == pytest.approx(0.75)
-    assert [row.arm for row in DENSE.recovered(results)] == [chain_arm(EXACT), chain_arm(TIS)]
+    assert [row.arm for row in DENSE.list_recovered(results)] == [chain_arm(EXACT), chain_arm(TIS)]
     assert DENSE.collect_evidence(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5})) == []
 
 

@@ -114,7 +114,7 @@ def test_registered_hash_changes_with_the_rule():
     assert registered_hash("margin 0.2") != registered_hash("margin 0.3")
 
 
-def test_recovered_share_is_inconclusive_where_its_interval_is_unbounded():
+def test_recovered_share_is_inconclusive_when_unbounded():
     none, control = _jitter(0.2, 8), 0.8 - 0.3 * np.array([0, 0, 0, 1.9, 0, 0, 1.9, 0])
     (row,) = recovered_shares(
         _views(none=none, control=control, good=_jitter(0.6, 8, 2)), [GOOD], NONE, CONTROL, 7

@@ -228,7 +228,7 @@ def test_top_k_dppo_drops_by_the_divergence_over_k_tokens(top_k):
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
-def test_a_report_of_k_tokens_gives_the_coefficients_of_the_column(top_k):
+def test_report_of_k_tokens_gives_column_coefficients(top_k):
     batch = vocabulary_batch(10)
     logp, ids = jax.lax.top_k(vocabulary_of(batch)[1], top_k)
     reported = with_top_k_report(replace(batch, logp_infer_vocabulary=None), ids, logp, VOCABULARY)
