@@ -85,7 +85,8 @@ class Contest:
         """The arms of the primary criterion in two blocks, the others in the same, then the third block."""
         first = tuple(map(self.named, (NONE, BF16, TIS, EXACT)))
         others = tuple(arm for arm in self.arms if arm not in first)
-        return [(0, first), (1, first), (0, others), (1, others), (2, first), (2, others)]
+        later = [(block, (arm,)) for block in (0, 1) for arm in others]
+        return [(0, first), later[0], (1, first), *later[1:], (2, first), (2, others)]
 
     @property
     def arms(self) -> tuple[str, ...]:
