@@ -70,7 +70,7 @@ def describe_signs(names: tuple[str, ...], signatures: Mapping[str, float]) -> t
     lines = []
     for name in names:
         value = signatures.get(name, np.nan)
-        if not np.isfinite(value):
+        if not np.isfinite(value) or name not in places:
             continue
         low, high = model.honest_low[places[name]], model.honest_high[places[name]]
         inside = low <= row[places[name]] <= high
