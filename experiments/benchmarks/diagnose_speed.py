@@ -17,7 +17,6 @@ from simlab.core.experiment import Experiment, Run
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.log_writer import write_log
-from simlab.integrations.live_diagnosis import LiveDiagnosis
 
 LIMIT = 10.0
 STEPS, SEQUENCES, LONGEST = 40, 64, 521
@@ -68,31 +67,8 @@ def timed(folder: Path) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def time_live(copies: int, calls: int) -> list[dict[str, float]]:
-    """Return the CPU seconds of a live diagnosis of a padded batch, of a part of it and of all tokens."""
-    log = generate_log("no_fault", 0, 0, noise=0.5, sequences=SEQUENCES, length=LONGEST, steps=1)
-    mask = np.arange(log.lengths.max()) < log.lengths[:, None]
-    columns = [np.asarray(values) for values in (log.logp_train, log.logp_infer, log.ids)]
-    padded = [np.zeros(mask.shape, values.dtype) for values in columns]
-    for table, values in zip(padded, columns, strict=True):
-        table[mask] = values
-    train, infer, ids, mask = (np.tile(table, (copies, 1)) for table in (*padded, mask))
-    tokens = int(mask.sum())
-    rows = []
-    for limit in (LiveDiagnosis().max_tokens, 10**9):
-        live, seconds = LiveDiagnosis(max_tokens=limit), []
-        for step in range(calls + 1):
-            start = time.process_time()
-            live.observe(step, train, infer, mask, ids)
-            seconds.append(time.process_time() - start)
-        cost = float(np.median(seconds[1:]))
-        row = {"batch_tokens": tokens, "read_tokens": min(limit, tokens), "cpu_seconds": cost}
-        rows.append(row | {"step_seconds_at_1_percent": 100 * cost})
-    return rows
-
-
 def run(run: Run) -> None:
-    """Write the tables `diagnose` and `live`: the median of the calls, per format and per limit."""
+    """Write the table `diagnose`: the median of the calls, per format."""
     steps, calls = (2, 1) if run.smoke else (STEPS, 3)
     run.seeds(range(steps))
     run.configure(steps=steps, sequences=SEQUENCES, longest=LONGEST, calls=calls, limit=LIMIT)
@@ -109,14 +85,6 @@ def run(run: Run) -> None:
             f"{name}: {tokens:,} tokens in {wall:.1f} s, {cpu:.1f} s of CPU (at most {LIMIT:g} wanted)"
         )
     run.table("diagnose", rows)
-    with run.phase("live"):
-        live = time_live(1 if run.smoke else STEPS, calls)
-    run.table("live", live)
-    for row in live:
-        run.report(
-            f"live, {row['read_tokens']:,} of {row['batch_tokens']:,} tokens: {row['cpu_seconds']:.2f} s of "
-            f"CPU, 1% of a step of {row['step_seconds_at_1_percent']:.0f} s"
-        )
 
 
 EXPERIMENT = Experiment(

@@ -22,8 +22,9 @@ WHAT_TO_LOG = (
     "to answer the other questions"
 )
 LIMITS = {"level": 0.8, "growth": 2.5}
-BF16, FP8 = 0.05, 0.4
-"""Largest mean abs(log rho) that counts as BF16 noise (0.01 measured) and as FP8 noise (0.27 measured)."""
+BF16, EIGHT_BITS = 0.07, 0.5
+"""Largest RMS or mean abs(log rho) of real engines (`simlab run real_pairs`), nats: 0.03 to 0.067 of BF16,
+0.1 to 0.47 of W8A8 and FP8 caches."""
 MAX_CONFIDENCE = 0.65
 
 
@@ -103,8 +104,8 @@ def answer_from_curves(
     if score >= 1:
         verdict = "too large or growing: a broken sync, or growth through training itself"
     else:
-        size = "BF16 noise" if level <= BF16 else "FP8 noise" if level <= FP8 else "more than FP8 noise"
-        verdict = f"number formats: the size of {size}"
+        size = "BF16" if level <= BF16 else "8-bit" if level <= EIGHT_BITS else "more than 8-bit"
+        verdict = f"number formats: the size of {size} noise"
     found["weight_sync"] = Answer(
         questions["weight_sync"],
         verdict,

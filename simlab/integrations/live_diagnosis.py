@@ -43,7 +43,7 @@ class LiveDiagnosis:
     - `stop_on`: causes that stop the run; empty: none.
     - `stop_probability`, `patience`: probability, and consecutive diagnoses that reach it.
     - `max_tokens`: tokens of a diagnosis. Of a larger batch, consecutive sequences are read, others at each
-      diagnosis. `simlab run bench_diagnose` measures the cost.
+      diagnosis. `simlab run bench_live` measures the cost.
     """
 
     every: int = 1
