@@ -37,6 +37,7 @@ EXPERIMENTS: dict[str, str] = {
     "bench_step": "experiments.benchmarks.step_speed",
     "bench_sweep": "experiments.benchmarks.sweep_cost",
     "bench_diagnose": "experiments.benchmarks.diagnose_speed",
+    "bench_live": "experiments.benchmarks.live_speed",
     "bench_tensor_cores": "experiments.benchmarks.products:TENSOR_CORES_EXPERIMENT",
     "bench_device": "experiments.benchmarks.device_speed",
     "bench_vocabulary": "experiments.benchmarks.vocabulary_columns",

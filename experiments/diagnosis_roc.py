@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,13 @@ import pandas as pd
 
 from experiments.diagnosis_study.faults import FAULTS, UNSEEN_IN_RHO, simulate_log
 from experiments.diagnosis_study.fitting import calibrate, fit_classifier, save_classifier
-from experiments.diagnosis_study.forward_passes import HELD_OUT_ENGINES, Pool, make_pool
+from experiments.diagnosis_study.forward_passes import (
+    CONTEXTS,
+    HELD_OUT_ENGINES,
+    INFER_ENGINES,
+    Pool,
+    make_pool,
+)
 from experiments.diagnosis_study.real_logs import real_logs
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -25,31 +29,26 @@ Frame = Any
 """A table of pandas, whose stubs give unions for every selection."""
 
 POLICIES: dict[str, dict[str, str]] = {
-    "add": {
-        "add-sharp-0": "fit",
-        "add-sharp-2": "fit",
-        "add-sharp-3": "calibrate",
-        "add-tiny-llama-2": "test",
-    },
-    "chain": {"chain-6": "fit", "chain-10": "fit", "chain-13": "calibrate", "chain-12": "test"},
+    "add": {"add-sharp-0": "fit", "add-sharp-2": "fit", "add-sharp-3": "calibrate", "add-sharp-5": "test"},
+    "chain": {"chain-6": "fit", "chain-10": "fit", "chain-13": "calibrate", "chain-16": "test"},
     "experts": {
         "chain-moe-10": "fit",
         "chain-moe-48": "fit",
         "chain-moe-44": "calibrate",
-        "chain-moe-5": "test",
+        "chain-moe-17": "test",
     },
 }
-"""Split of each stored policy; those of one shape share their compiled functions, and a process."""
+"""Split of each stored policy; those of one shape share their compiled functions."""
 SIZES: dict[str, tuple[tuple[float, float], ...]] = {
     "fit": ((0.0, 0.35), (0.5, 0.85)),
     "calibrate": ((0.0, 0.35), (0.5, 0.85)),
     "test": ((0.35, 0.5), (0.85, 1.0)),
 }
 """Sizes of the faults, 0 to 1 on the scale of the variant; those of the test are not in the fit."""
-LOGS = {"fit": 9, "calibrate": 4, "test": 4}
+LOGS = {"fit": 4, "calibrate": 2, "test": 2}
 """Logs per variant and policy; logs without a fault are `FAULTLESS` times as many."""
-FAULTLESS = 4
-SYNTHETIC = {"fit": 14, "calibrate": 4}
+FAULTLESS = 6
+SYNTHETIC = {"fit": 4, "calibrate": 2}
 """Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
 SYNTHETIC_CAUSES = {
     "no_fault": "rounding",
@@ -66,9 +65,9 @@ SYNTHETIC_CAUSES = {
 VISIBLE, REALISTIC = 1.15, 1.5
 """RMS log rho over that without the fault: least in the fit, and least of a fault of realistic size."""
 CONFIDENT = 0.6
-NUISANCE = ("entropy", "confident")
-"""Signatures of the policy, not of the mismatch; not fitted."""
-FOLDS = 3
+NUISANCE = ("entropy", "confident", "level_all", "level_median")
+"""Signatures of the policy or of the absolute size; not fitted."""
+FOLDS = 1
 
 
 def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
@@ -108,10 +107,10 @@ def simulate_synthetic(logs: int, seed: int) -> Frame:
 
 
 def simulate_group(group: str, counts: dict[str, int], seed: int, contexts: int) -> dict[str, Frame]:
-    """Return the logs of a group of policies by split; runs in a process of its own."""
+    """Return the logs of a group of policies by split."""
     found: dict[str, list[Frame]] = {split: [] for split in counts}
     for number, (policy, split) in enumerate(POLICIES[group].items()):
-        pool = make_pool(policy, 0, contexts)
+        pool = make_pool(policy, 0, HELD_OUT_ENGINES if split == "test" else INFER_ENGINES, contexts)
         found[split].append(simulate(pool, split, counts[split], seed + number))
     return {split: pd.concat(tables) for split, tables in found.items()}
 
@@ -262,13 +261,11 @@ def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, Frame]:
     """Return the logs of all policies by split."""
     groups = ["add"] if run.smoke else list(POLICIES)
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
-    contexts = 400 if run.smoke else 5000
-    with ProcessPoolExecutor(len(groups), get_context("spawn")) as workers:
-        tasks = [
-            workers.submit(simulate_group, group, counts, seed, contexts)
-            for group, seed in zip(groups, seeds, strict=True)
-        ]
-        parts = [task.result() for task in run.track(tasks, "groups of policies")]
+    contexts = 100 if run.smoke else CONTEXTS
+    parts = [
+        simulate_group(group, counts, seed, contexts)
+        for group, seed in run.track(list(zip(groups, seeds, strict=True)), "groups of policies")
+    ]
     for number, (split, logs) in enumerate(SYNTHETIC.items()):
         parts.append({split: simulate_synthetic(1 if run.smoke else logs, 5000 + 1000 * number)})
     return {

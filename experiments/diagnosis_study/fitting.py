@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from simlab.diagnosis.classifier import LIMIT, UNKNOWN, Classifier
+from simlab.diagnosis.classifier import LIMIT, UNKNOWN, Classifier, shrink_probability
 
 TREES, LEAVES, RATE = 60, 8, 0.14
 FAR_QUANTILE, FAR_FACTOR, FAR_WIDTH = 0.995, 2.0, 0.3
 """`unknown` has probability one half at `FAR_FACTOR` times this quantile of the distance of held-out logs."""
 RIDGE = 0.1
+CONFIDENT, MAX_WRONG = 0.6, 0.025
+"""Fraction of held-out logs, half of the target, with this probability on a wrong cause."""
 
 
 def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifier:
@@ -93,7 +95,7 @@ def _honest_range(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray) -> Classifier:
-    """Return the model with temperature and open-set distance.
+    """Return the model with temperature, open-set distance and shrinkage towards `unknown`.
 
     Args:
         model: Fitted with temperature 1.
@@ -110,10 +112,27 @@ def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndar
         return float(np.mean(normal - scaled[np.arange(len(place)), place]))
 
     best: Any = minimize_scalar(loss, bounds=(-1.5, 2.0), method="bounded")
+    temperature = float(np.exp(best.x))
     limit = FAR_FACTOR * np.quantile(model.measure_distance(usual), FAR_QUANTILE)
-    return Classifier(
-        **(vars(model) | {"temperature": np.array(np.exp(best.x)), "far": np.array([limit, FAR_WIDTH])})
-    )
+    fitted = {
+        "temperature": np.array(temperature),
+        "far": np.array([limit, FAR_WIDTH]),
+        "shrink": _fit_shrinkage(model, scores / temperature, place),
+    }
+    return Classifier(**(vars(model) | fitted))
+
+
+def _fit_shrinkage(model: Classifier, scores: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return the least shrinkage [2] that leaves `MAX_WRONG` of the known causes confidently wrong."""
+    probs = np.exp(scores - scores.max(1, keepdims=True))
+    probs /= probs.sum(1, keepdims=True)
+    is_known = model.causes[place] != UNKNOWN
+    named, top = probs.argmax(1)[is_known], probs.max(1)[is_known]
+    wrong = (named != place[is_known]) & (model.causes[named] != UNKNOWN)
+    shrink = np.array([1.0, 0.0])
+    while np.mean(wrong & (shrink_probability(top, shrink) >= CONFIDENT)) > MAX_WRONG and shrink[1] > -6:
+        shrink[1] -= 0.1
+    return shrink
 
 
 def save_classifier(model: Classifier, path: Path) -> str:

@@ -1,12 +1,14 @@
-"""Forward passes of a lab policy under real engines and with faults inside: logits per context.
+"""Forward passes of a lab policy under emulated engines and with faults inside: logits per context.
 
-A pool holds one set of contexts of one policy, and the logits of each engine and of each faulty forward pass
-at exactly these contexts. Logs are then assembled in NumPy, which is cheap.
+A pool holds one set of contexts of one policy, and logits and hidden states of each engine and of each faulty
+forward pass at exactly these contexts. Logs are then assembled in NumPy, which is cheap.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -22,11 +24,11 @@ from simlab.rollout.sampling import SamplingParams
 from simlab.sweeps.start import load_initial_params, model_of_start, read_start
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 
-CONTEXTS = 5000
+CONTEXTS = 800
 """Maximum number of contexts of a pool."""
-TRAIN_ENGINES = ("f32", "bf16", "bf16-fp32head")
-INFER_ENGINES = ("f32", "bf16", "vllm-bf16", "fp8-e4m3", "bf16-fp8kv", "nvfp4")
-HELD_OUT_ENGINES = ("mxfp8", "int8-w8a8", "fp16")
+TRAIN_ENGINES = ("f32", "bf16")
+INFER_ENGINES = ("f32", "bf16", "vllm-bf16", "fp8-e4m3", "nvfp4")
+HELD_OUT_ENGINES = ("vllm-bf16-tp2", "int4-g32")
 """Inference engines that the fit never sees."""
 UPDATES = 6
 UPDATE_SIZE = 1.5e-3
@@ -34,32 +36,48 @@ ROPE_FACTORS = (1.3, 2.0, 4.0, 8.0)
 GAPS = (1, 4, 16)
 
 
+class Pass(NamedTuple):
+    """Logits [N, V] and last hidden states [N, D] of one forward pass."""
+
+    logits: np.ndarray
+    hidden: np.ndarray
+
+
+Pick = Callable[[Any], Pass]
+
+
 @dataclass
 class Pool:
-    """Logits [N, V] at the same N contexts, and where each context is in its sequence.
+    """Forward passes at the same N contexts, and where each context is in its sequence.
 
     - `engines`: by engine, of the policy itself.
     - `faults`: by fault, float32 engine; `reference` is the float32 engine without a fault.
-    - `hidden` [N, D]: last hidden states; `head` [V, D].
     - `sequence`, `index`: place of each context; `experts` [N, layers x top_k] or None.
+    - `flipped` [N]: contexts whose experts the fault `routing` changes, or None.
     """
 
     name: str
-    engines: dict[str, np.ndarray]
-    faults: dict[str, np.ndarray]
-    hidden: np.ndarray
+    engines: dict[str, Pass]
+    faults: dict[str, Pass]
     sequence: np.ndarray
     index: np.ndarray
     experts: np.ndarray | None
     flipped: np.ndarray | None
 
     @property
-    def reference(self) -> np.ndarray:
-        """Logits [N, V] of the float32 engine."""
+    def reference(self) -> Pass:
+        """The float32 engine."""
         return self.engines["f32"]
 
+    @property
+    def coarsest(self) -> Pass:
+        """The engine whose logits differ most from those of `reference`."""
+        return max(self.engines.values(), key=lambda found: np.std(found.logits - self.reference.logits))
 
-def make_pool(name: str, seed: int, contexts: int = CONTEXTS) -> Pool:
+
+def make_pool(
+    name: str, seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES, contexts: int = CONTEXTS
+) -> Pool:
     """Sample contexts of the stored policy `name` and run every engine and every faulty forward pass."""
     task = TASKS["chain" if name.startswith("chain") else "add"]()
     config = _config(name)
@@ -70,27 +88,25 @@ def make_pool(name: str, seed: int, contexts: int = CONTEXTS) -> Pool:
     tokens = np.concatenate([prompts, np.asarray(found.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(found.mask)
 
-    def pick(values: Any) -> np.ndarray:
-        return np.asarray(values)[:, first - 1 : -1][mask].astype(np.float32)
+    def pick(values: Any, begin: int = first) -> Pass:
+        return Pass(*(np.asarray(part)[:, begin - 1 : -1][mask].astype(np.float32) for part in values))
 
-    scored = jax.jit(logits, static_argnums=(1, 3))
-    engines = {
-        engine: pick(scored(params, config, tokens, engine))
-        for engine in dict.fromkeys((*TRAIN_ENGINES, *INFER_ENGINES, *HELD_OUT_ENGINES))
-    }
-    forward = _forward(params, config, tokens)
+    names = dict.fromkeys((*TRAIN_ENGINES, *infer_engines))
+    engines = {engine: pick(_read(params, config, tokens, engine)) for engine in names}
     faults = _weight_faults(params, config, tokens, first, mask, rng, pick)
     faults |= _context_faults(params, config, tokens, first, rng, pick)
     faults |= {f"dropout {rate}": pick(_dropout(params, config, tokens, rate, seed)) for rate in (0.05, 0.1)}
+    faults["dropout in the last layer"] = pick(_dropout(params, config, tokens, 0.15, seed, True))
     experts = flipped = None
-    if forward.routed_experts is not None:
-        chosen = np.asarray(forward.routed_experts)
-        faults["routing"], moved = _other_experts(params, config, tokens, chosen, rng, pick)
+    if config.num_experts:
+        chosen = np.asarray(_forward(params, config, tokens).routed_experts)
+        other, moved = _other_experts(config, tokens, chosen, rng)
+        faults["routing"] = pick(_read(params, config, tokens, "f32", jnp.asarray(other)))
+        faults |= _expert_faults(params, config, tokens, rng, pick)
         experts = chosen[:, first - 1 : -1][mask].reshape(int(mask.sum()), -1).astype(np.int16)
         flipped = moved[:, first - 1 : -1][mask]
     sequence, index = np.nonzero(mask)
-    hidden = np.asarray(forward.hidden)[:, first - 1 : -1][mask]
-    return Pool(name, engines, faults, hidden, sequence, index, experts, flipped)
+    return Pool(name, engines, faults, sequence, index, experts, flipped)
 
 
 def _config(name: str) -> TransformerConfig:
@@ -120,10 +136,29 @@ def _generate_responses(params: Any, config: TransformerConfig, task: Any, promp
     return jax.jit(run)(params, prompts, key)
 
 
+@partial(jax.jit, static_argnums=1)
 def _forward(params: Any, config: TransformerConfig, tokens: Any) -> Any:
     engine = find_engine("f32")
     weights = transformer.prepare(params, config, engine)
     return transformer.extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
+
+
+def _read_eagerly(
+    params: Any, config: TransformerConfig, tokens: Any, engine: str, experts: Any = None
+) -> tuple[Any, Any]:
+    """Return logits [B, T, V] and last hidden states [B, T, D], with the experts given or chosen."""
+    found = find_engine(engine)
+    weights = transformer.prepare(params, config, found)
+    caches = empty_cache(config, *tokens.shape)
+    hidden = transformer.extend(weights, config, found, caches, tokens, 0, experts).hidden
+    return transformer.read_logits(weights, found, hidden), hidden
+
+
+_read = jax.jit(_read_eagerly, static_argnums=(1, 3))
+
+
+def _noisy(leaf: Any, rng: Any, size: float) -> Any:
+    return leaf + size * leaf.std() * rng.normal(size=leaf.shape).astype(np.float32)
 
 
 def _weight_faults(
@@ -133,26 +168,64 @@ def _weight_faults(
     first: int,
     mask: np.ndarray,
     rng: Any,
-    pick: Any,
-) -> dict[str, np.ndarray]:
-    """Return old weights (1 to `UPDATES` updates back) and one layer that never arrived."""
-    scored = jax.jit(logits, static_argnums=(1, 3))
-
+    pick: Pick,
+) -> dict[str, Pass]:
+    """Return old weights (1 to `UPDATES` updates back) and tensors that never arrived."""
     found, old = {}, params
     for age in range(1, UPDATES + 1):
         # Adam's first steps move every weight by about the learning rate, in the direction of the gradient.
         advantages = rng.normal(size=(len(tokens), 1)).astype(np.float32)
         step = _gradient(old, config, tokens, first, advantages * mask)
         old = jax.tree.map(lambda weight, slope: weight - UPDATE_SIZE * jnp.sign(slope), old, step)
-        found[f"old {age}"] = pick(scored(old, config, tokens, "f32"))
-    late = dict(params) | {"layers": (old["layers"][0], *params["layers"][1:])}
-    found["layer old"] = pick(scored(late, config, tokens, "f32"))
-    noisy = jax.tree.map(
-        lambda weight: weight + 0.3 * weight.std() * rng.normal(size=weight.shape).astype(np.float32),
-        params["layers"][-1],
-    )
-    lost = dict(params) | {"layers": (*params["layers"][:-1], noisy)}
-    found["layer corrupt"] = pick(scored(lost, config, tokens, "f32"))
+        found[f"old {age}"] = pick(_read(old, config, tokens, "f32"))
+    layers = params["layers"]
+    late_rows = (rng.random(config.vocab_size) < 0.3)[:, None]
+    changed = {
+        "layer old": {"layers": (old["layers"][0], *layers[1:])},
+        "layer corrupt": {
+            "layers": (*layers[:-1], jax.tree.map(lambda leaf: _noisy(leaf, rng, 0.3), layers[-1]))
+        },
+        "embedding rows": {
+            "embedding": jnp.where(late_rows, _noisy(params["embedding"], rng, 0.3), params["embedding"])
+        },
+        "norms old": {"layers": jax.tree.map(lambda leaf: leaf * _gain(leaf, rng), layers)},
+        "layers swapped": {"layers": (*layers[:-2], layers[-1], layers[-2])},
+    }
+    for name, leaves in changed.items():
+        found[name] = pick(_read(dict(params) | leaves, config, tokens, "f32"))
+    return found
+
+
+def _gain(leaf: Any, rng: Any) -> Any:
+    """Return other gains for a norm's scale [D], 1 for matrices."""
+    return np.exp(0.2 * rng.normal(size=leaf.shape)).astype(np.float32) if leaf.ndim == 1 else 1.0
+
+
+def _expert_faults(
+    params: Any, config: TransformerConfig, tokens: Any, rng: Any, pick: Pick
+) -> dict[str, Pass]:
+    """Return experts in another order behind the same router, experts of noise, and a late expert shard."""
+    found = {}
+
+    def change(layer: Any, edit: Callable[[Any], Any]) -> Any:
+        return {
+            name: edit(leaf) if name != "router" and leaf.ndim == 3 else leaf for name, leaf in layer.items()
+        }
+
+    order = rng.permutation(config.num_experts)
+    late = (np.arange(config.num_experts) < config.num_experts // 4)[:, None, None]
+    layers = params["layers"]
+    edits: dict[str, Callable[[Any], Any]] = {
+        "experts permuted": lambda leaf: leaf[order],
+        "experts noisy": lambda leaf: _noisy(leaf, rng, 0.3),
+        "experts scrambled": lambda leaf: leaf[..., rng.permutation(leaf.shape[-1])],
+        "expert shard old": lambda leaf: jnp.where(late, _noisy(leaf, rng, 0.5), leaf),
+    }
+    for name, edit in edits.items():
+        some = {"layers": (*layers[:-1], change(layers[-1], edit))}
+        found[name] = pick(_read(dict(params) | some, config, tokens, "f32"))
+    everywhere = {"layers": tuple(change(layer, edits["experts permuted"]) for layer in layers)}
+    found["all experts permuted"] = pick(_read(dict(params) | everywhere, config, tokens, "f32"))
     return found
 
 
@@ -166,64 +239,67 @@ _gradient = jax.jit(jax.grad(_objective), static_argnums=(1, 3))
 
 def _context_faults(
     params: Any, config: TransformerConfig, tokens: Any, first: int, rng: Any, pick: Any
-) -> dict[str, np.ndarray]:
+) -> dict[str, Pass]:
     """Return forward passes with other positions, another prompt, or one other token in the response."""
-    scored = jax.jit(logits, static_argnums=(1, 3))
     found = {}
     for factor in ROPE_FACTORS:
         other = replace(config, rope_theta=config.rope_theta / factor**2)
-        found[f"rope {factor}"] = pick(scored(params, other, tokens, "f32"))
+        found[f"rope {factor}"] = pick(_read(params, other, tokens, "f32"))
     for gap in GAPS:
         found[f"gap {gap}"] = pick(_with_gap(params, config, tokens, first, gap))
     prompt = tokens.copy()
     prompt[:, 0] = PAD_TOKEN_ID
-    found["prompt start"] = pick(scored(params, config, prompt, "f32"))
+    found["prompt start"] = pick(_read(params, config, prompt, "f32"))
     prompt = tokens.copy()
     prompt[:, first - 1] = rng.integers(2, 30, len(tokens))
-    found["prompt end"] = pick(scored(params, config, prompt, "f32"))
+    found["prompt end"] = pick(_read(params, config, prompt, "f32"))
+    found["no first token"] = pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
     other = tokens.copy()
     place = first + rng.integers(0, max(1, tokens.shape[1] - first - 2), len(tokens))
     other[np.arange(len(tokens)), place] = rng.integers(2, 30, len(tokens))
-    found["other token"] = pick(scored(params, config, other, "f32"))
+    found["other token"] = pick(_read(params, config, other, "f32"))
     return found
 
 
-def _with_gap(params: Any, config: TransformerConfig, tokens: Any, first: int, gap: int) -> Any:
+@partial(jax.jit, static_argnums=(1, 3))
+def _with_gap(params: Any, config: TransformerConfig, tokens: Any, first: int, gap: Any) -> Any:
     """Read the response `gap` positions too late; the empty cache slots between are visible."""
     engine = find_engine("f32")
     weights = transformer.prepare(params, config, engine)
-    caches = empty_cache(config, len(tokens), tokens.shape[1] + gap)
+    caches = empty_cache(config, len(tokens), tokens.shape[1] + max(GAPS))
     prompt = transformer.extend(weights, config, engine, caches, tokens[:, :first], 0)
     rest = transformer.extend(weights, config, engine, prompt.caches, tokens[:, first:], first + gap)
     hidden = jnp.concatenate([prompt.hidden, rest.hidden], axis=1)
-    return transformer.read_logits(weights, engine, hidden)
+    return transformer.read_logits(weights, engine, hidden), hidden
 
 
-def _dropout(params: Any, config: TransformerConfig, tokens: Any, rate: float, seed: int) -> Any:
-    """Score with dropout on the output of every block, as a trainer left in training mode does."""
+@partial(jax.jit, static_argnums=(1, 5))
+def _dropout(
+    params: Any, config: TransformerConfig, tokens: Any, rate: Any, seed: Any, last: bool = False
+) -> Any:
+    """Score with dropout on the output of every block, or of the last layer's, as in training mode."""
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
+    calls = iter(range(64))
 
     def drop_units(stored: Any, update: Any, engine: Any) -> Any:
+        if last and next(calls) < 2 * (config.num_hidden_layers - 1):
+            return plain(stored, update, engine)
         kept = jax.random.bernoulli(next(keys), 1 - rate, update.shape)
         return plain(stored, jnp.where(kept, update / (1 - rate), 0), engine)
 
-    # The lab's models have no dropout; this adds it where Hugging Face's have it.
+    # The lab's models have no dropout; this adds it, while tracing, where Hugging Face's have it.
     with mock.patch.object(transformer, "add_residual", drop_units):
-        return logits(params, config, jnp.asarray(tokens), "f32")
+        return _read_eagerly(params, config, tokens, "f32")
 
 
 def _other_experts(
-    params: Any, config: TransformerConfig, tokens: Any, chosen: np.ndarray, rng: Any, pick: Any
+    config: TransformerConfig, tokens: Any, chosen: np.ndarray, rng: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Route 6% of the tokens to another second expert in one layer; return logits and the moved tokens."""
+    """Return experts with another second expert in one layer for 6% of the tokens, and the moved tokens."""
     moved = rng.random(tokens.shape) < 0.06
     layer = rng.integers(0, config.num_hidden_layers, tokens.shape)
     other, rows = chosen.copy(), np.nonzero(moved)
     taken = chosen[(*rows, layer[rows])]
     free = np.array([next(e for e in rng.permutation(config.num_experts) if e not in row) for row in taken])
     other[(*rows, layer[rows], np.full(len(free), -1))] = free
-    engine = find_engine("f32")
-    weights = transformer.prepare(params, config, engine)
-    caches = empty_cache(config, *tokens.shape)
-    hidden = transformer.extend(weights, config, engine, caches, tokens, 0, jnp.asarray(other)).hidden
-    return pick(transformer.read_logits(weights, engine, hidden)), moved
+    return other, moved

@@ -1,22 +1,63 @@
 """Logs of real size from the contexts of a pool: sampler, loader and trainer, each with its faults.
 
-A response chains contexts of the pool; a table maps each of the lab's 32 tokens to thousands of ids. The
-token is drawn from the logits of the inference engine, as a sampler does, and both engines score it.
+A response is a sequence of the pool, or chains contexts to thousands of tokens. A wide head splits each of
+the lab's 32 tokens into up to 64, and a table maps these to up to 100,000 ids. The token is drawn from the
+logits of the inference engine, as a sampler does, and both engines score it.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pool
+from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pass, Pool
 from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.tasks import EOS_TOKEN_ID
 
 LENGTHS = (30, 10_000)
-TOKENS = (500, 30_000)
-BUCKETS = (1, 3200)
+TOKENS = (250, 12_000)
+VOCABULARY = 100_000
+LAB_VOCABULARY = 32
+SPLITS = (1, 1, 4, 16, 64)
+LOGITS = 2_000_000
+"""Number of logits of an engine that a log may hold in memory."""
 GROUP = 8
+NATURAL, BARE, SCALED, COARSE = 0.4, 0.35, 0.6, 0.5
+"""Fractions of logs: of unchained responses, without optional columns, of other noise, of BF16 logits."""
+
+
+@dataclass(frozen=True)
+class WideHead:
+    """A head that splits each of the lab's tokens: logit + hidden x `rows` + `prior`, times `sharpness`.
+
+    - `rows` [D, V x splits], `prior` [splits]: less probable splits are rarer, as in a real vocabulary.
+    """
+
+    rows: np.ndarray
+    prior: np.ndarray
+    sharpness: float
+
+    def read(self, found: Pass, context: np.ndarray) -> np.ndarray:
+        """Return logits [N, V x splits] at contexts [N]."""
+        splits = len(self.prior)
+        logits = found.logits[context]
+        if splits > 1:
+            logits = np.repeat(logits, splits, axis=1) + np.tile(self.prior, logits.shape[1])
+            logits += found.hidden[context] @ self.rows
+            end = EOS_TOKEN_ID * splits
+            logits[:, end + 1 : end + splits] = -40
+        return logits * self.sharpness
+
+
+def make_head(rng: np.random.Generator, pool: Pool, splits: int) -> WideHead:
+    """Return a head with `splits` tokens for each of the lab's."""
+    width = pool.reference.hidden.shape[1]
+    scale = rng.uniform(0.5, 2.0) / (np.sqrt(width) * pool.reference.hidden.std())
+    rows = scale * rng.normal(size=(width, LAB_VOCABULARY * splits))
+    prior = -rng.uniform(0.5, 1.5) * np.log(1 + np.arange(splits))
+    sharpness = float(rng.uniform(0.6, 1.8))
+    return WideHead(rows.astype(np.float32), prior.astype(np.float32), sharpness)
 
 
 @dataclass
@@ -31,9 +72,10 @@ class Draft:
     buckets: int
     lengths: np.ndarray
     step: np.ndarray
+    head: WideHead
     train: np.ndarray
     infer: np.ndarray
-    sharpness: float
+    bare: bool
     token: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     logp_train: np.ndarray = field(default_factory=lambda: np.zeros(0))
     logp_infer: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -47,13 +89,31 @@ class Draft:
     @property
     def index(self) -> np.ndarray:
         """Index of each token in its response, [N]."""
-        starts = np.cumsum(self.lengths) - self.lengths
-        return np.arange(len(self.context)) - np.repeat(starts, self.lengths)
+        return _arange(self.lengths)
 
     @property
     def from_end(self) -> np.ndarray:
         """Tokens that follow each token in its response, [N]."""
         return self.lengths[self.sequence] - 1 - self.index
+
+    @property
+    def width(self) -> int:
+        """Number of logits per token."""
+        return self.train.shape[1]
+
+    @property
+    def end(self) -> int:
+        """Index of the end token among the logits."""
+        return EOS_TOKEN_ID * len(self.head.prior)
+
+    @property
+    def hidden(self) -> np.ndarray:
+        """Hidden states of the tokens' contexts, [N, D]."""
+        return self.pool.reference.hidden[self.context]
+
+    def read(self, found: Pass, context: np.ndarray | None = None) -> np.ndarray:
+        """Return the logits [N, V] of a forward pass, at the tokens' contexts or at others."""
+        return self.head.read(found, self.context if context is None else context)
 
     def change(self, fault: str, nats: float | None = None) -> np.ndarray:
         """Return what the faulty forward pass adds to the logits of these tokens, [N, V].
@@ -62,29 +122,88 @@ class Draft:
             fault: Name of the forward pass.
             nats: RMS change of the sampled token's log-probability to scale it to, at most 1.5-fold.
         """
-        pool = self.pool
-        change = (pool.faults[fault][self.context] - pool.reference[self.context]) * self.sharpness
+        change = self.read(self.pool.faults[fault]) - self.read(self.pool.reference)
         if nats is None:
             return change
         rows = slice(0, 4000)
         probs, part = np.exp(log_softmax(self.infer[rows])), change[rows]
         variance = np.sum(probs * part**2, 1) - np.sum(probs * part, 1) ** 2
-        return change * min(1.5, nats / (np.sqrt(max(0.0, float(variance.mean()))) + 1e-9))
+        change *= min(1.5, nats / (np.sqrt(max(0.0, float(variance.mean()))) + 1e-9))
+        return change
+
+    def candidate_ids(self) -> np.ndarray:
+        """Return the ids that the logits belong to, [N, V], in a vocabulary of V x `buckets`."""
+        return self.bucket[:, None] * self.width + np.arange(self.width)
 
     def ids(self, tokens: np.ndarray) -> np.ndarray:
-        """Return ids of the lab's tokens [N] in a vocabulary of 32 x `buckets`; the end token has one id."""
-        return np.where(tokens == EOS_TOKEN_ID, EOS_TOKEN_ID, self.bucket * 32 + tokens)
+        """Return ids of tokens [N]; the end token has one id."""
+        return np.where(tokens == self.end, self.end, self.bucket * self.width + tokens)
 
 
 def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tuple[str, str]) -> Draft:
     """Choose contexts, lengths, vocabulary and sharpness; take the logits of a train and an infer engine."""
+    context, lengths = _natural_contexts(pool, rng) if rng.random() < NATURAL else _chain(pool, rng)
+    total, count = len(context), len(lengths)
+    allowed = [splits for splits in SPLITS if total * LAB_VOCABULARY * splits <= LOGITS]
+    splits = int(rng.choice(allowed))
+    buckets = round(np.exp(rng.uniform(0, np.log(VOCABULARY / (LAB_VOCABULARY * splits)))))
+    ranks = np.minimum(rng.pareto(1.0, total) * 2, buckets - 1).astype(np.int64)
+    head = make_head(rng, pool, splits)
+    steps = min(count, int(rng.choice([1, 1, 4, 6, 8, 16])))
+    draft = Draft(
+        pool=pool,
+        rng=rng,
+        size=size,
+        context=context,
+        bucket=ranks,
+        buckets=buckets,
+        lengths=lengths,
+        step=np.sort(np.arange(count) * steps // count),
+        head=head,
+        train=np.zeros((0, LAB_VOCABULARY * splits)),
+        infer=np.zeros(0),
+        bare=bool(rng.random() < BARE),
+    )
+    _run_engines(draft, engines)
+    return draft
+
+
+def _run_engines(draft: Draft, engines: tuple[str, str]) -> None:
+    """Set both engines' logits: with noise of another size, uneven over the tokens, or on BF16 logits."""
+    rng, reference = draft.rng, draft.read(draft.pool.reference)
+    gain = np.ones((len(draft.context), 1), np.float32)
+    if rng.random() < SCALED:
+        drift = rng.normal(0, 0.25) * (draft.index / draft.lengths.max() - 0.5)
+        rows = np.abs(rng.normal(0, 0.15)) * rng.normal(size=len(draft.lengths))[draft.sequence]
+        gain = np.exp(rng.uniform(np.log(0.3), np.log(4)) + drift + rows).astype(np.float32)[:, None]
+    coarse, offset = rng.random() < COARSE, np.float32(rng.uniform(0, 24))
+    found = []
+    for name in engines:
+        logits = reference + gain * (draft.read(draft.pool.engines[name]) - reference)
+        if coarse and "bf16" in name and "fp32head" not in name:
+            logits = (logits + offset).astype(ml_dtypes.bfloat16).astype(np.float32) - offset
+        found.append(logits)
+    draft.train, draft.infer = found
+
+
+def _natural_contexts(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return contexts and lengths of complete responses of the pool."""
+    begins = np.flatnonzero(pool.index == 0)
+    lengths = np.diff(np.append(begins, len(pool.index)))
+    budget = float(np.exp(rng.uniform(*np.log(TOKENS))))
+    count = max(8, int(budget / lengths.mean() / GROUP) * GROUP)
+    chosen = rng.integers(0, len(begins), count)
+    return np.repeat(begins[chosen], lengths[chosen]) + _arange(lengths[chosen]), lengths[chosen]
+
+
+def _chain(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return contexts and lengths of long responses: contexts follow each other as they do in the pool."""
     longest = float(np.exp(rng.uniform(*np.log(LENGTHS))))
     budget = float(np.exp(rng.uniform(*np.log(TOKENS))))
     least = int(rng.choice([8, 16, 24, 64]))
     count = max(least, int(budget / longest / GROUP) * GROUP)
     longest = max(LENGTHS[0], min(longest, 2 * budget / count))
     lengths = np.maximum(8, (longest * rng.uniform(rng.uniform(0.3, 0.9), 1.1, count)).astype(np.int64))
-    # Contexts follow each other as they do in the pool, from the begin of a sequence to the end of one.
     begins = np.flatnonzero(pool.index == 0)
     begin, count_contexts = rng.choice(begins, count), len(pool.index)
     ends = np.append(begins[1:], count_contexts) - 1
@@ -94,26 +213,7 @@ def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tupl
     # Only the last token of a response is an end token.
     inner = np.arange(len(context)) != np.repeat(np.cumsum(lengths) - 1, lengths)
     kept = ~(inner & np.isin(context, ends))
-    lengths = np.bincount(np.repeat(np.arange(count), lengths)[kept], minlength=count)
-    context, total = context[kept], int(kept.sum())
-    buckets = round(np.exp(rng.uniform(*np.log(BUCKETS))))
-    ranks = np.minimum(rng.pareto(1.0, total) * 2, buckets - 1).astype(np.int64)
-    sharpness = float(rng.uniform(1.0, 1.8))
-    steps = int(rng.choice([1, 4, 8, 16]))
-    train, infer = (pool.engines[name][context] * sharpness for name in engines)
-    return Draft(
-        pool=pool,
-        rng=rng,
-        size=size,
-        context=context,
-        bucket=ranks,
-        buckets=buckets,
-        lengths=lengths,
-        step=np.sort(np.arange(count) * steps // count),
-        train=train,
-        infer=infer,
-        sharpness=sharpness,
-    )
+    return context[kept], np.bincount(np.repeat(np.arange(count), lengths)[kept], minlength=count)
 
 
 def _arange(lengths: np.ndarray) -> np.ndarray:
@@ -126,18 +226,26 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
+def pick_scores(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return the log-probabilities [N] of tokens [N] without a table of all of them."""
+    peak = logits.max(1)
+    total = np.log(np.exp(logits - peak[:, None]).sum(1, dtype=np.float64))
+    return logits[np.arange(len(tokens)), tokens] - peak - total
+
+
+def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Return standard Gumbel noise in float32."""
+    return -np.log(rng.standard_exponential(shape, np.float32) + np.float32(1e-30))
+
+
 def draw_tokens(draft: Draft) -> None:
     """Sample from the inference engine's logits; score in both. Responses end with the end token."""
-    noise = draft.rng.gumbel(size=draft.infer.shape)
-    draft.token = np.argmax(draft.infer + noise, axis=1)
-    draft.token[draft.from_end == 0] = np.where(
-        np.isfinite(draft.infer[draft.from_end == 0, EOS_TOKEN_ID]),
-        EOS_TOKEN_ID,
-        draft.token[draft.from_end == 0],
-    )
-    rows = np.arange(len(draft.token))
-    draft.logp_train = log_softmax(draft.train)[rows, draft.token]
-    draft.logp_infer = log_softmax(draft.infer)[rows, draft.token]
+    draft.token = np.argmax(draft.infer + gumbel(draft.rng, draft.infer.shape), axis=1)
+    last = draft.from_end == 0
+    is_possible = np.isfinite(draft.infer[last, draft.end])
+    draft.token[last] = np.where(is_possible, draft.end, draft.token[last])
+    draft.logp_train = pick_scores(draft.train, draft.token)
+    draft.logp_infer = pick_scores(draft.infer, draft.token)
 
 
 def finish_log(draft: Draft) -> TokenLog:
@@ -155,7 +263,8 @@ def finish_log(draft: Draft) -> TokenLog:
         optional |= _score_current(draft)
     if draft.pool.experts is not None and rng.random() < 0.5:
         optional |= _route(draft)
-    kept = {name: value for name, value in optional.items() if rng.random() < 0.8}
+    often = {"ids": 0.8} if draft.bare else dict.fromkeys(optional, 0.8)
+    kept = {name: value for name, value in optional.items() if rng.random() < often.get(name, 0.0)}
     kept |= draft.columns
     return TokenLog(
         lengths=draft.lengths,
@@ -171,8 +280,7 @@ def finish_log(draft: Draft) -> TokenLog:
 def current_scores(draft: Draft, before: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """Return `logp` after 0 or 1 updates and `update`: equal to `logp_train` before the first."""
     update = np.arange(len(draft.lengths)) % 2
-    rows = np.arange(len(draft.token))
-    after = log_softmax(draft.train - 0.3 * draft.change("old 1"))[rows, draft.token]
+    after = pick_scores(draft.train - 0.3 * draft.change("old 1"), draft.token)
     unchanged = draft.logp_train if before is None else before
     logp = np.where((update == 1)[draft.sequence], after, unchanged)
     return {"logp": np.clip(logp, LOWEST, 0).astype(np.float32), "update": update}

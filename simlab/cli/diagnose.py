@@ -11,7 +11,7 @@ from simlab.core.plugins import import_module
 
 EPILOG = (
     "Reads Parquet or JSON lines (verl, NeMo-RL, prime-rl; columns: docs/diagnosis.md), slime's and miles' "
-    "`.pt` dumps, TRL's `trainer_state.json`, and curves exported as CSV. "
+    "`.pt` dumps, TRL's `trainer_state.json`, TensorBoard's event files, trackio's databases, and CSV. "
     "Example: `simlab diagnose dumps/ --out runs/mine --figure`; compare: `simlab diagnose a/ b/`."
 )
 SHOWN = 5

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,7 @@ class Classifier:
     - `feature`, `threshold`, `left`, `right`, `value`: nodes; `left` is -1 at a leaf. `value` is float32.
     - `roots` [trees, K]: first node of each tree; `baseline` [K].
     - `temperature`: divides the scores; fitted on logs that the trees did not see.
+    - `shrink` [2]: slope and offset of the shrinkage of the best probability, see `shrink_probability`.
     - `center`, `scale` [F], `means` [K, F], `precision` [F, F]: open-set check; `far` [2]: squared distance
       at which `unknown` has probability one half, and the width of that logistic in log distance.
     - `honest_low`, `honest_high` [F]: 2% and 98% quantiles of logs without a fault.
@@ -47,6 +48,7 @@ class Classifier:
     far: np.ndarray
     honest_low: np.ndarray
     honest_high: np.ndarray
+    shrink: np.ndarray = field(default_factory=lambda: np.array([1.0, 0.0]))
 
     def score(self, rows: np.ndarray) -> np.ndarray:
         """Return the sum of the trees [R, K] for rows of signatures [R, F]."""
@@ -71,6 +73,11 @@ class Classifier:
         scores = self.score(rows) / self.temperature
         probs = np.exp(scores - scores.max(1, keepdims=True))
         probs /= probs.sum(1, keepdims=True)
+        top = probs.max(1, keepdims=True)
+        # At least half stays, so that the order of the causes mostly stays.
+        kept = np.clip(shrink_probability(top, self.shrink) / top, 0.55, 1.0)
+        probs *= kept
+        probs[:, self.causes == UNKNOWN] += 1 - kept
         limit, width = self.far
         strange = np.log(np.maximum(self.measure_distance(rows), 1e-9) / limit) / width
         far = 1 / (1 + np.exp(-np.clip(strange, -30, 30)))
@@ -79,11 +86,17 @@ class Classifier:
         return probs
 
 
+def shrink_probability(probability: np.ndarray, shrink: np.ndarray) -> np.ndarray:
+    """Return the logistic function of `shrink[0]` x logit(probability) + `shrink[1]`."""
+    inside = np.clip(probability, 1e-9, 1 - 1e-9)
+    return 1 / (1 + np.exp(-shrink[0] * np.log(inside / (1 - inside)) - shrink[1]))
+
+
 @cache
 def load_classifier() -> Classifier:
     """Return the classifier of the package."""
     with np.load(PATH, allow_pickle=False) as stored:
-        return Classifier(**{field.name: stored[field.name] for field in fields(Classifier)})
+        return Classifier(**{name: stored[name] for name in stored.files})
 
 
 def as_row(signatures: Mapping[str, float], names: np.ndarray) -> np.ndarray:

@@ -13,8 +13,9 @@ from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions
+from simlab.diagnosis.curve_files import find_curves
 from simlab.diagnosis.log import Problem, TokenLog
-from simlab.diagnosis.log_curves import SOURCE, WHAT_TO_LOG, answer_from_curves, find_curves, read_curves
+from simlab.diagnosis.log_curves import SOURCE, WHAT_TO_LOG, answer_from_curves, read_curves
 from simlab.diagnosis.log_metrics import measure
 from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.panels import measure_panels

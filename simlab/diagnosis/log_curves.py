@@ -1,88 +1,31 @@
-"""Read averages per step: TRL's `trainer_state.json`, and curves exported from W&B, TensorBoard or trackio.
+"""Answer from averages per step: TRL's `trainer_state.json`, and curves of W&B, TensorBoard or trackio.
 
 Averages over tokens cannot tell causes apart: the answer is by size and growth alone, and says so.
 """
 
-import csv
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
+from simlab.diagnosis.curve_files import read_entries
+from simlab.diagnosis.curve_names import CURVES, LEVELS, STEPS, find_curve
 from simlab.diagnosis.log import Problem, printable
 
-STATE_FILE = "trainer_state.json"
-OBJECTIVE_MODIFIERS = (".csv", ".json", ".jsonl")
 MAX_BYTES = 2**28
 SOURCE = "curve-level: averages per step"
 
-# The frameworks' names -> column. A level is a mean of abs(log rho), or comes from a k3 KL: sqrt(2 k3).
-CURVES: dict[str, str] = {
-    "sampling/sampling_logp_difference/mean": "mean_abs_log_rho",
-    "train/train_rollout_logprob_abs_diff": "mean_abs_log_rho",
-    "train_rollout_logprob_abs_diff": "mean_abs_log_rho",
-    "policy/rollout_train_logprobs_abs_diff_mean": "mean_abs_log_rho",
-    "train/token_mult_prob_error": "mean_exp_abs_log_rho",
-    "token_mult_prob_error": "mean_exp_abs_log_rho",
-    "rollout_corr/k3_kl": "k3_kl",
-    "train/gen_kl_error": "k3_kl",
-    "gen_kl_error": "k3_kl",
-    "mismatch_kl/all/mean": "k3_kl",
-    "train/train_rollout_kl": "k3_kl",
-    "sampling/sampling_logp_difference/max": "max_abs_log_rho",
-    "sampling/importance_sampling_ratio/mean": "mean_weight",
-    "sampling/importance_sampling_ratio/min": "min_weight",
-    "sampling/importance_sampling_ratio/max": "max_weight",
-    "rollout_corr/rollout_is_mean": "mean_weight",
-    "completions/mean_length": "response_length",
-    "response_length/mean": "response_length",
-    "reward": "reward",
-    "critic/score/mean": "reward",
-    "entropy": "entropy",
-    "actor/entropy": "entropy",
-}
-LEVELS = ("mean_abs_log_rho", "mean_exp_abs_log_rho", "k3_kl")
-STEPS = ("step", "Step", "_step", "global_step", "training/global_step", "train/global_step")
 WHAT_TO_LOG = (
     "averages only; write the log-probs of both engines and the token ids of a step to Parquet or JSON lines "
     "to answer the other questions"
 )
 LIMITS = {"level": 0.8, "growth": 2.5}
-BF16, FP8 = 0.05, 0.4
-"""Largest mean abs(log rho) that counts as BF16 noise (0.01 measured) and as FP8 noise (0.27 measured)."""
+BF16, EIGHT_BITS = 0.07, 0.5
+"""Largest RMS or mean abs(log rho) of real engines (`simlab run real_pairs`), nats: 0.03 to 0.067 of BF16,
+0.1 to 0.47 of W8A8 and FP8 caches."""
 MAX_CONFIDENCE = 0.65
-
-
-def find_curves(path: Path) -> list[Path]:
-    """Return the files with curves: the newest TRL state, or exported CSV files; [] without any."""
-    if path.is_file():
-        is_curve = path.name == STATE_FILE or path.suffix == ".csv" or _is_json_curve(path)
-        return [path] if is_curve else []
-    if not path.is_dir():
-        return []
-    # No links: a link could lead out of the directory.
-    states = [
-        file
-        for file in (path / STATE_FILE, *path.glob(f"checkpoint-*/{STATE_FILE}"))
-        if file.is_file() and not file.is_symlink() and (file.parent == path or not file.parent.is_symlink())
-    ]
-    if states:
-        return [max(states, key=lambda file: file.stat().st_mtime)]
-    if any(path.rglob("*.parquet")) or any(path.rglob("*.jsonl")) or any(path.rglob("*.pt")):
-        return []
-    return [file for file in sorted(path.glob("*.csv")) if file.is_file() and not file.is_symlink()]
-
-
-def _is_json_curve(path: Path) -> bool:
-    if path.suffix not in (".json", ".jsonl"):
-        return False
-    with open(path, "rb") as file:
-        start = file.read(2**16).decode(errors="replace")
-    return any(f'"{name}"' in start for name, column in CURVES.items() if column in LEVELS)
 
 
 def read_curves(files: Sequence[Path]) -> tuple[list[dict[str, float]], list[Problem]]:
@@ -97,7 +40,7 @@ def read_curves(files: Sequence[Path]) -> tuple[list[dict[str, float]], list[Pro
     for file in files:
         if file.stat().st_size > MAX_BYTES:
             raise ValueError(f"{file.name} must have at most {MAX_BYTES:,} bytes.")
-        for number, entry in enumerate(_read_entries(file, problems), start=1):
+        for number, entry in enumerate(read_entries(file, problems), start=1):
             if not isinstance(entry, Mapping):
                 problems.append(Problem(file.name, number, "not a log entry"))
                 continue
@@ -119,7 +62,7 @@ def _read_entry(
     entry: Mapping[str, Any], file: str, number: int, problems: list[Problem]
 ) -> dict[str, float] | None:
     """Return the known columns of an entry; None, with a problem, if a number is broken."""
-    columns = {_column_of(str(name)): value for name, value in entry.items()}
+    columns = {find_curve(str(name)): value for name, value in entry.items()}
     shown = {name: value for name, value in columns.items() if name and value not in (None, "")}
     if not any(name in shown for name in LEVELS):
         return None
@@ -136,74 +79,14 @@ def _read_entry(
     return row
 
 
-def _column_of(name: str) -> str | None:
-    """Return the column of a curve; W&B's export puts the run's name before ` - `."""
-    return CURVES.get(name) or CURVES.get(name.rsplit(" - ", 1)[-1])
-
-
 def _level(row: Mapping[str, float]) -> float:
     if "mean_abs_log_rho" in row:
         return row["mean_abs_log_rho"]
     if "k3_kl" in row:
         return float(np.sqrt(2 * max(0.0, row["k3_kl"])))
-    return float(np.log(max(1.0, row["mean_exp_abs_log_rho"]))) if "mean_exp_abs_log_rho" in row else np.nan
-
-
-def _read_entries(file: Path, problems: list[Problem]) -> Iterator[Any]:
-    if file.suffix == ".csv":
-        with open(file, newline="", errors="replace") as lines:
-            try:
-                reader = csv.DictReader(lines)
-                tag = _tag_of(file) if {"Step", "Value"} <= set(reader.fieldnames or ()) else None
-                for entry in reader:
-                    yield entry | {tag: entry["Value"]} if tag else entry
-            except csv.Error as error:
-                problems.append(Problem(file.name, None, f"not CSV ({error})"))
-        return
-    text = file.read_text(errors="replace")
-    if file.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                yield json.loads(line) if line.strip() else {}
-            except (ValueError, RecursionError) as error:
-                problems.append(Problem(file.name, number, f"not JSON ({str(error)[:100]})"))
-        return
-    yield from _read_history(file.name, text, problems)
-
-
-def _tag_of(file: Path) -> str | None:
-    """Return the curve of TensorBoard's CSV, which has its tag in the file name only."""
-    stem = re.sub(r"\W+", "_", file.stem)
-    return next((name for name in CURVES if stem.endswith(re.sub(r"\W+", "_", name))), None)
-
-
-def _read_history(name: str, text: str, problems: list[Problem]) -> list[Any]:
-    """Return the entries of a JSON list or of `log_history`; of a truncated file, the complete ones."""
-    try:
-        content = json.loads(text)
-        history = content if isinstance(content, list) else content["log_history"]
-    except json.JSONDecodeError as error:
-        entries = _parse_before_break(text)
-        problems.append(Problem(name, len(entries) + 1, f"the file is truncated ({error.msg})"))
-        return entries
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{name} must be the state of a TRL run, got {type(error).__name__}.") from error
-    if not isinstance(history, list):
-        raise ValueError(f"{name}: log_history must be a list.")
-    return history
-
-
-def _parse_before_break(text: str) -> list[Any]:
-    decoder, entries = json.JSONDecoder(), []
-    position = text.find("{", text.find('"log_history"')) if '"log_history"' in text else -1
-    while position >= 0:
-        try:
-            entry, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            break
-        entries.append(entry)
-        position = text.find("{", end)
-    return entries
+    if "mean_exp_abs_log_rho" in row:
+        return float(np.log(max(1.0, row["mean_exp_abs_log_rho"])))
+    return float(np.sqrt(2 * max(0.0, row["k1_kl"]))) if "k1_kl" in row else np.nan
 
 
 def answer_from_curves(
@@ -221,8 +104,8 @@ def answer_from_curves(
     if score >= 1:
         verdict = "too large or growing: a broken sync, or growth through training itself"
     else:
-        size = "BF16 noise" if level <= BF16 else "FP8 noise" if level <= FP8 else "more than FP8 noise"
-        verdict = f"number formats: the size of {size}"
+        size = "BF16" if level <= BF16 else "8-bit" if level <= EIGHT_BITS else "more than 8-bit"
+        verdict = f"number formats: the size of {size} noise"
     found["weight_sync"] = Answer(
         questions["weight_sync"],
         verdict,

@@ -23,6 +23,7 @@ from simlab.diagnosis.slime import read_slime
 
 MAX_LINE_BYTES = 2**27
 MAX_KEYS = 200
+PICKLES = (".pkl", ".pickle")
 REQUIRED = {name for name, spec in COLUMNS.items() if spec.required}
 TYPES = {"float": np.float32, "int": np.int64, "int16": np.int16, "text": object}
 Part = tuple[TokenLog | None, list[Problem]]
@@ -90,15 +91,21 @@ def _list_files(path: Path) -> list[Path]:
         ]
         files = [file for file in sorted(files) if not file.is_symlink() and file.is_file()]
         if not files:
-            raise FileNotFoundError(f"{path} must have a log: a file that ends in {', '.join(READERS)}.")
+            refused = next((name.name for name in sorted(path.rglob("*")) if name.suffix in PICKLES), None)
+            more = f" {refused}: a pickle can run code and is not read." if refused else ""
+            raise FileNotFoundError(
+                f"{path} must have a log: a file that ends in {', '.join(READERS)}.{more}"
+            )
         return files
     if not path.is_file():
         state = "is not a regular file" if path.exists() else "does not exist"
         raise FileNotFoundError(f"{path} {state}.")
-    if path.suffix in (".pkl", ".pickle"):
+    if path.suffix in PICKLES:
         raise ValueError(f"{path.name}: a pickle can run code and is not read. Write Parquet or JSON lines.")
     if path.suffix not in READERS:
-        raise ValueError(f"Log file must end in {', '.join(READERS)}, got {path.name}.")
+        raise ValueError(
+            f"Log file must end in {', '.join(READERS)} or be a file of curves, got {path.name}."
+        )
     return [path]
 
 

@@ -33,6 +33,7 @@ COLUMNS: dict[str, Column] = {
             "prev_logprobs",
             "trainer_logprobs",
             "prox_logp",
+            "action_log_probs",
         ),
     ),
     "logp_infer": Column(
@@ -55,7 +56,7 @@ COLUMNS: dict[str, Column] = {
         "tokens",
         "int",
         "nonzero at the tokens that are trained on",
-        aliases=("response_mask", "loss_mask", "token_loss_mask"),
+        aliases=("response_mask", "loss_mask", "token_loss_mask", "action_mask"),
     ),
     "ids": Column(
         "tokens", "int", "token ids of the response", aliases=("responses", "completion_ids", "token_ids")
@@ -124,9 +125,12 @@ def explain_missing(found: Iterable[str]) -> str:
             return reason
     columns = {find_column(name) for name in names}
     lacking = [
-        " or ".join((name, *spec.aliases))
+        f"{name} (or {', '.join(spec.aliases)})"
         for name, spec in COLUMNS.items()
         if spec.required and name not in columns
     ]
-    missing, shown = "; column ".join(lacking), ", ".join(names[:40]) or "none"
-    return f"column {missing} is missing. Columns found: {shown}. Use --rename FOUND=logp_train."
+    missing, shown = "; ".join(lacking), ", ".join(names[:40]) or "none"
+    first = next(
+        (name for name, spec in COLUMNS.items() if spec.required and name not in columns), "logp_train"
+    )
+    return f"Columns found: {shown}. Missing: {missing}. Use --rename FOUND={first}."

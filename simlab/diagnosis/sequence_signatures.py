@@ -7,6 +7,8 @@ from simlab.diagnosis.rank_tests import rms, spearman_z
 from simlab.diagnosis.routing import find_flips, fraction_from_flips
 
 STRIDES = range(2, 17)
+GROUPS = (2, 4, 8, 16)
+"""Numbers of responses per prompt."""
 MIN_ROWS = 8
 MIN_TOKENS = 4
 """Number of tokens below which a sequence has no level."""
@@ -41,6 +43,8 @@ def measure_rows(log: TokenLog, size: np.ndarray, sequence: np.ndarray) -> dict[
     within = rows - np.searchsorted(step, step) if (np.diff(step) >= 0).all() else rows
     per_step = max(1, int(np.bincount(np.unique(step, return_inverse=True)[1]).max()))
     strides = [_class_contrast(level, order % k) for k in STRIDES for order in (rows, within)]
+    # The responses of a prompt go to one worker: every k-th group of rows.
+    strides += [_class_contrast(level, rows // group % k) for group in GROUPS for k in (2, 4, 8, 16)]
     blocks = [_class_contrast(level, rows * k // (rows.max() + 1)) for k in STRIDES]
     blocks += [_class_contrast(level, np.minimum(within * k // per_step, k - 1)) for k in STRIDES]
     for name, tests in (("row_stride", strides), ("row_block", blocks)):
@@ -119,14 +123,25 @@ def measure_logged_columns(
 def _measure_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[str, float]:
     names, place = np.unique(log.step, return_inverse=True)
     if len(names) < 6:
-        return {"growth": np.nan, "step_jump": np.nan}
+        return {"growth": np.nan, "step_jump": np.nan, "step_fit": np.nan}
     token_step = place[sequence]
     level = np.bincount(token_step, np.minimum(np.abs(z), 10)) / np.maximum(np.bincount(token_step), 1)
     third, logs = len(level) // 3, np.log(level + 0.02)
     return {
         "growth": float(logs[-third:].mean() - logs[:third].mean()),
         "step_jump": float(np.abs(np.diff(logs)).max() / (np.median(np.abs(np.diff(logs))) + 0.05)),
+        "step_fit": _fit_steps(log, z, sequence, place),
     }
+
+
+def _fit_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray, step: np.ndarray) -> float:
+    """Return the fraction of the variance of the sequences' levels that their step explains."""
+    level = np.log(np.bincount(sequence, np.abs(z), len(step)) / np.maximum(log.lengths, 1) + 0.02)
+    counts = np.bincount(step)
+    means = np.bincount(step, level) / np.maximum(counts, 1)
+    chance = (len(counts) - 1) / max(1, len(level) - 1)
+    explained = float(np.var(means[step]) / max(np.var(level), 1e-9))
+    return (explained - chance) / max(1 - chance, 1e-3)
 
 
 def _measure_ages(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[str, float]:

@@ -84,6 +84,29 @@ def contrast(values: np.ndarray, chosen: np.ndarray) -> float:
     return float(effect * min(count, others) / (min(count, others) + 20))
 
 
+def _balance(x: np.ndarray) -> float:
+    """Return mean(rho - 1) over the k3 KL: near 0 if the tokens are samples of the reported log-probs."""
+    inside = np.clip(x, -5, 5)
+    excess = np.expm1(inside)
+    return float(np.clip(excess.mean() / (np.mean(excess - inside) + EPSILON), -3, 3))
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt(np.mean(a * a) * np.mean(b * b))
+    return float(np.mean(a * b) / scale) if scale > EPSILON else 0.0
+
+
+def _measure_neighbors(view: View) -> dict[str, float]:
+    """Measure whether neighbors in a sequence share the size or the sign of their mismatch."""
+    inside = view.sequence[1:] == view.sequence[:-1]
+    names = {"neighbor_size": np.minimum(view.size, 5), "neighbor_sign": np.clip(view.z, -5, 5)}
+    return {
+        name: _correlation(values[1:][inside], values[:-1][inside]) if inside.sum() >= 50 else np.nan
+        for name, values in names.items()
+    }
+
+
 def _measure_levels(view: View) -> dict[str, float]:
     x, infer = view.x, view.infer
     probs = np.exp(infer, dtype=np.float64)
@@ -105,6 +128,9 @@ def _measure_levels(view: View) -> dict[str, float]:
         "tail": np.log((high - low + EPSILON) / (q75 - q25 + EPSILON)),
         "mean_rho": float(rho.mean() / (rho.std() + 1e-6)),
         "mean_rho_excess": float(np.clip(rho.mean(), -1, 5)),
+        "rho_balance": _balance(x),
+        "tilt": _correlation(x, infer),
+        "kurtosis": float(np.log(np.mean(view.z**4) / (np.mean(view.z**2) ** 2 + EPSILON) + 1e-3)),
         "entropy": float(-infer.mean()),
         "confident": float(np.mean(probs > 0.9)),
     }
@@ -180,6 +206,8 @@ def _measure_index(view: View) -> dict[str, float]:
         "first_32": contrast(size, index < 32) if view.log.lengths.max() > 64 else np.nan,
         "last_token": contrast(size, last),
         "last_8": contrast(size, view.from_end < 8),
+        "before_last": contrast(size, (view.from_end > 0) & (view.from_end < 4)),
+        "last_is_0": float(np.mean(view.infer[last] == 0)),
         "first_token_sign": float(z[first].mean()),
         "last_token_sign": float(z[last].mean()),
         "second_half": contrast(size, 2 * index >= view.length),
@@ -189,12 +217,14 @@ def _measure_index(view: View) -> dict[str, float]:
         contrast(size, (index % block == 0) & (index > 0)) for block in BLOCKS if index.max() >= 2 * block
     ]
     found["index_block"] = max((value for value in blocks if np.isfinite(value)), default=np.nan)
+    chunks = [contrast(size, index // block % 2 == 1) for block in (8, *BLOCKS) if index.max() >= 2 * block]
+    found["index_alternate"] = max((abs(value) for value in chunks if np.isfinite(value)), default=np.nan)
     return found
 
 
 def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
     """Return the largest log ratio of the mean size after an index and before it, and the trend over bins."""
-    count = int(np.clip(len(index) // 300, 2, 24))
+    count = int(np.clip(len(index) // 100, 3, 24))
     edges = np.unique(np.quantile(index, np.linspace(0, 1, count + 1)[1:-1]))
     place = np.searchsorted(edges, index, side="right")
     tokens = np.bincount(place, minlength=len(edges) + 1)
@@ -274,6 +304,7 @@ def _halves_correlation(place: np.ndarray, half: np.ndarray, values: np.ndarray)
 
 PARTS: tuple[Callable[[View], dict[str, float]], ...] = (
     _measure_levels,
+    _measure_neighbors,
     _measure_outliers,
     _measure_scale,
     _measure_index,

@@ -42,14 +42,15 @@ class LiveDiagnosis:
 
     - `stop_on`: causes that stop the run; empty: none.
     - `stop_probability`, `patience`: probability, and consecutive diagnoses that reach it.
-    - `max_tokens`: tokens of a diagnosis; of a larger batch the first sequences are taken.
+    - `max_tokens`: tokens of a diagnosis. Of a larger batch, consecutive sequences are read, others at each
+      diagnosis. `simlab run bench_live` measures the cost.
     """
 
     every: int = 1
     stop_on: Sequence[str] = ()
     stop_probability: float = 0.9
     patience: int = 2
-    max_tokens: int = 1_000_000
+    max_tokens: int = 200_000
     last: list[RankedCause] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     strikes: int = 0
@@ -73,7 +74,8 @@ class LiveDiagnosis:
         if step % self.every:
             return {}
         start = time.perf_counter()
-        log = as_log(step, logp_train, logp_infer, mask, ids, logp, self.max_tokens)
+        rows = choose_rows(mask, self.max_tokens, step // self.every)
+        log = as_log(step, rows, logp_train, logp_infer, mask, ids, logp)
         self.last, signatures = rank_causes(log)
         best = self.last[0]
         self.metrics = {f"{PREFIX}probability/{cause.cause}": cause.probability for cause in self.last}
@@ -129,17 +131,28 @@ def _as_array(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
+def choose_rows(mask: Any, max_tokens: int, turn: int) -> slice:
+    """Return consecutive rows of a mask [B, T] with at most `max_tokens` tokens; other rows at each `turn`.
+
+    Consecutive, so that the order in which workers wrote the rows stays visible.
+    """
+    ends = np.cumsum((_as_array(mask) != 0).sum(1))
+    parts = max(1, -(-int(ends[-1]) // max_tokens))
+    first = turn % parts * len(ends) // parts
+    before = int(ends[first - 1]) if first else 0
+    last = int(np.searchsorted(ends, before + max_tokens, side="right"))
+    return slice(first, max(first + 1, last))
+
+
 def as_log(
-    step: int, logp_train: Any, logp_infer: Any, mask: Any, ids: Any, logp: Any, max_tokens: int
+    step: int, rows: slice, logp_train: Any, logp_infer: Any, mask: Any, ids: Any, logp: Any
 ) -> TokenLog:
-    """Return padded arrays [B, T] as a log without masked tokens."""
-    chosen = _as_array(mask) != 0
+    """Return `rows` of padded arrays [B, T] as a log without masked tokens."""
+    chosen = _as_array(mask[rows]) != 0
     lengths = chosen.sum(1)
-    rows = max(1, int(np.searchsorted(np.cumsum(lengths), max_tokens, side="right")))
-    chosen, lengths = chosen[:rows], lengths[:rows]
 
     def pick(values: Any) -> np.ndarray:
-        return _as_array(values)[:rows][chosen]
+        return _as_array(values[rows])[chosen]
 
     def scores(values: Any) -> np.ndarray:
         return np.clip(np.nan_to_num(pick(values), nan=LOWEST), LOWEST, 0).astype(np.float32)

@@ -194,7 +194,7 @@ def test_reader_rejects_what_is_not_a_log(tmp_path):
     with pytest.raises(ValueError, match=r"Log file must end in \.parquet"):
         read_log(tmp_path / "log.csv")
     pq.write_table(pa.table({"text": ["hello"]}), tmp_path / "text.parquet")
-    with pytest.raises(ValueError, match="column logp_train or old_log_probs"):
+    with pytest.raises(ValueError, match=r"Missing: logp_train \(or old_log_probs"):
         read_log(tmp_path / "text.parquet")
     pq.write_table(pa.table({"completion": ["a"], "advantage": [0.5]}), tmp_path / "completions_1.parquet")
     with pytest.raises(ValueError, match="TRL's completions have no log-probs"):

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.diagnosis import read_log
+from simlab.diagnosis.curve_files import find_curves
 from simlab.diagnosis.diagnosis import diagnose
 from simlab.diagnosis.injected_faults import generate_log
-from simlab.diagnosis.log_curves import find_curves, read_curves
+from simlab.diagnosis.log_curves import read_curves
 from simlab.diagnosis.log_writer import write_log
 from tests.diagnosis.torch_files import Tensor, torch_save
 from tests.tolerances import assert_exact
@@ -112,6 +113,28 @@ def test_unmasked_padding_is_reported_and_dropped(tmp_path):
     read = read_log(_write_lines(tmp_path / "padded.jsonl", rows))
     assert "dropped as padding" in str(read.problems[0])
     assert_exact(read.log.drop_masked().lengths, log.lengths)
+
+
+@pytest.mark.parametrize("rows_with_prompt", [8, 3])
+def test_zeros_before_the_response_are_never_silent(tmp_path, rows_with_prompt):
+    """Different prompt ids and no mask: dropped if nearly all rows begin with zeros, else kept and named."""
+    rows = []
+    for number in range(8):
+        prompt = [0.0] * 3 * (number < rows_with_prompt)
+        scores = [*prompt, -0.5, -0.6 - 0.1 * number]
+        ids = [*range(number, number + len(prompt)), 20, 21 + number]
+        rows.append({"logp_train": scores, "logp_infer": scores, "ids": ids})
+    read = read_log(_write_lines(tmp_path / "a.jsonl", rows))
+    assert len(read.problems) == 1
+    is_dropped = rows_with_prompt == 8
+    assert ("dropped" if is_dropped else "kept") in str(read.problems[0])
+    assert read.log.mask.sum() == (16 if is_dropped else 25)
+
+
+def test_directory_of_pickles_says_so(tmp_path):
+    (tmp_path / "batch.pkl").write_bytes(b"x")
+    with pytest.raises(FileNotFoundError, match=r"batch\.pkl: a pickle can run code"):
+        read_log(tmp_path)
 
 
 def test_one_advantage_per_sequence_is_broadcast(tmp_path):

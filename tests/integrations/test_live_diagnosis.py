@@ -10,7 +10,7 @@ import pytest
 
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.ranking import rank_causes
-from simlab.integrations.live_diagnosis import LiveDiagnosis, RunStoppedError
+from simlab.integrations.live_diagnosis import LiveDiagnosis, RunStoppedError, choose_rows
 
 
 def _padded(log):
@@ -43,6 +43,15 @@ def test_metrics_equal_the_diagnosis_of_the_log(log):
 
 def test_steps_between_diagnoses_cost_nothing():
     assert LiveDiagnosis(every=2).observe(3, None, None, None) == {}
+
+
+def test_large_batch_is_read_in_turns():
+    mask = np.ones((100, 10))
+    seen = [choose_rows(mask, 250, turn) for turn in range(5)]
+    assert seen[:4] == [slice(0, 25), slice(25, 50), slice(50, 75), slice(75, 100)]
+    assert seen[4] == seen[0]
+    assert choose_rows(mask, 5, 0) == slice(0, 1)
+    assert choose_rows(mask, 10**6, 3) == slice(0, 100)
 
 
 def test_run_stops_after_patience(log):

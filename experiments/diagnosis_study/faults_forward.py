@@ -1,0 +1,215 @@
+"""Faults of the forward pass: weights, workers, ages, positions, prompts, dropout, experts, cache."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from experiments.diagnosis_study.forward_passes import GAPS, ROPE_FACTORS
+from experiments.diagnosis_study.log_assembly import Draft, route_moved
+
+Change = Callable[[Draft], None]
+
+
+def uniform(draft: Draft, low: float, high: float) -> float:
+    """Return the size of the fault, 0 to 1, on a scale from `low` to `high`."""
+    return low + draft.size * (high - low)
+
+
+def scale_nats(draft: Draft, low: float = 0.03, high: float = 0.7) -> float:
+    """Return the size of the fault on a logarithmic scale, nats per token."""
+    return float(low * (high / low) ** draft.size)
+
+
+def old_weights(draft: Draft) -> None:
+    draft.infer = draft.infer + draft.change("old 4", scale_nats(draft))
+
+
+def frozen(draft: Draft) -> None:
+    """Keep the weights of the first step while the trainer moves on."""
+    steps = max(int(draft.rng.choice([6, 8, 12])), len(np.unique(draft.step)))
+    steps = min(steps, len(draft.lengths))
+    draft.step = np.arange(len(draft.lengths)) * steps // len(draft.lengths)
+    progress = (draft.step / draft.step.max())[draft.sequence][:, None]
+    draft.infer = draft.infer + progress * draft.change("old 5", 2 * scale_nats(draft))
+
+
+def layer(name: str) -> Change:
+    def change(draft: Draft) -> None:
+        draft.infer = draft.infer + draft.change(name, scale_nats(draft))
+
+    return change
+
+
+def head_rows(draft: Draft) -> None:
+    """Leave rows of the head or a shard of them at other values: a fixed offset per id."""
+    width, count = draft.hidden.shape[1], draft.width * draft.buckets
+    rng = draft.rng
+    if rng.random() < 0.5:
+        late = rng.random(count) < rng.choice([0.1, 0.25, 0.5])
+    else:
+        parts = int(rng.choice([2, 4, 8]))
+        late = np.arange(count) * parts // count == rng.integers(parts)
+    scale = scale_nats(draft, 0.15, 1.2)
+    direction = rng.normal(size=width) / np.sqrt(width)
+    row = scale * rng.normal(size=count) * late
+    along = draft.hidden @ direction / draft.hidden.std()
+    draft.infer = draft.infer + (row[draft.candidate_ids()] * (1 + 0.3 * along[:, None])).astype(np.float32)
+
+
+def worker_rows(draft: Draft, layout: str) -> np.ndarray:
+    """Return the rows [S] of one of 2 to 16 workers; sometimes log the workers."""
+    count, workers = len(draft.lengths), int(draft.rng.choice([2, 4, 8, 16]))
+    workers = min(workers, count // 3)
+    rows = np.arange(count)
+    if layout == "stride":
+        worker = rows % workers
+    elif layout == "groups":
+        # The responses of a prompt stay together.
+        worker = rows // int(draft.rng.choice([2, 4, 8])) % workers
+    else:
+        worker = rows * workers // count
+    if draft.rng.random() < 0.3:
+        draft.columns["worker"] = worker
+    return worker == worker[draft.rng.integers(count)]
+
+
+def one_worker(layout: str) -> Change:
+    def change(draft: Draft) -> None:
+        bad = worker_rows(draft, layout)
+        name = str(draft.rng.choice(["old 5", "layer old", "embedding rows", "norms old"]))
+        draft.infer = draft.infer + bad[draft.sequence][:, None] * draft.change(
+            name, scale_nats(draft, 0.05, 0.9)
+        )
+
+    return change
+
+
+def coarse_worker(draft: Draft) -> None:
+    """Run one worker in a coarser number format."""
+    bad = worker_rows(draft, str(draft.rng.choice(["stride", "block", "groups"])))[draft.sequence]
+    coarse = draft.read(draft.pool.coarsest) - draft.read(draft.pool.reference)
+    draft.infer = draft.infer + bad[:, None] * uniform(draft, 0.5, 1.5) * coarse
+
+
+def worker_head(draft: Draft) -> None:
+    """Leave rows of one worker's head at other values."""
+    bad = worker_rows(draft, "stride")[draft.sequence]
+    good = draft.infer
+    head_rows(draft)
+    draft.infer = np.where(bad[:, None], draft.infer, good)
+
+
+def two_ages(draft: Draft) -> None:
+    """Mix fresh sequences with some of one age."""
+    late = draft.rng.random(len(draft.lengths)) < draft.rng.choice([0.25, 0.5])
+    draft.infer = draft.infer + late[draft.sequence][:, None] * draft.change(
+        "old 6", scale_nats(draft, 0.05, 0.6)
+    )
+    draft.columns["version"] = draft.step - 6 * late
+
+
+def stale(with_version: bool, within: bool = False) -> Change:
+    def change(draft: Draft) -> None:
+        lag = draft.rng.integers(0, 5, len(draft.lengths))
+        age = lag[draft.sequence].astype(float)
+        if within:
+            # A partial rollout continues under newer weights.
+            age = age * (draft.index < draft.lengths[draft.sequence] * 0.5)
+        nats = scale_nats(draft, 0.03, 0.4)
+        moved = sum((age == k)[:, None] * draft.change(f"old {k}", k / 2 * nats) for k in range(1, 5))
+        draft.infer = draft.infer + moved
+        if with_version:
+            draft.columns["version"] = draft.step - lag
+
+    return change
+
+
+def jump(draft: Draft) -> None:
+    """Give other positions to the tokens after an index."""
+    gap = GAPS[min(len(GAPS) - 1, int(draft.size * len(GAPS)))]
+    place = draft.rng.uniform(0.15, 0.7) * draft.lengths.max()
+    draft.infer = draft.infer + (draft.index >= place)[:, None] * draft.change(
+        f"gap {gap}", scale_nats(draft)
+    )
+
+
+def grows(draft: Draft) -> None:
+    """Give other rotations whose error grows with the index, as a wrong rope scaling does."""
+    place = draft.index / draft.lengths.max()
+    level = np.clip((place * len(ROPE_FACTORS)).astype(int), 0, len(ROPE_FACTORS) - 1)
+    for number, factor in enumerate(ROPE_FACTORS):
+        nats = (number + 0.3) / 2 * scale_nats(draft)
+        draft.infer = draft.infer + (level == number)[:, None] * draft.change(f"rope {factor}", nats)
+
+
+def alternate(draft: Draft) -> None:
+    """Shift the positions in every second chunk of a chunked prefill."""
+    chunk = int(draft.rng.choice([8, 32, 128, 512]))
+    while chunk > 8 and chunk * 3 > draft.lengths.max():
+        chunk //= 4
+    odd = draft.index // chunk % 2 == 1
+    draft.infer = draft.infer + odd[:, None] * draft.change("gap 16", scale_nats(draft, 0.1, 1.0))
+
+
+def blocks(draft: Draft) -> None:
+    """Lose the context at the first token of each block of the cache."""
+    block = int(draft.rng.choice([16, 32, 64, 128, 256]))
+    while block > 16 and block * 3 > draft.lengths.max():
+        block //= 2
+    at = (draft.index % block < max(1, block // 32)) & (draft.index > 0)
+    gap = draft.change("gap 4", scale_nats(draft, 0.2, 2)) + draft.change(
+        "prompt end", scale_nats(draft, 0.2, 2)
+    )
+    draft.infer = draft.infer + at[:, None] * gap
+
+
+def prompt(name: str) -> Change:
+    def change(draft: Draft) -> None:
+        reach = draft.rng.choice([1, 4, 8, 16, 32])
+        near = np.exp(-draft.index / reach)[:, None]
+        draft.infer = draft.infer + near * draft.change(name, scale_nats(draft, 0.2, 2))
+
+    return change
+
+
+def dropout(name: str) -> Change:
+    def change(draft: Draft) -> None:
+        draft.train = draft.train + uniform(draft, 0.6, 1.2) * draft.change(name)
+
+    return change
+
+
+def experts(name: str) -> Change:
+    """Give tokens to experts that are not the router's, or are late: damage of full size."""
+
+    def change(draft: Draft) -> None:
+        draft.infer = draft.infer + uniform(draft, 0.4, 1.2) * draft.change(name)
+
+    return change
+
+
+def routing(draft: Draft) -> None:
+    draft.infer = draft.infer + uniform(draft, 0.7, 1.8) * draft.change("routing")
+    if draft.rng.random() < 0.5:
+        draft.columns |= route_moved(draft)
+
+
+def wrong_page(draft: Draft) -> None:
+    """Read cache pages of other sequences: confident answers to another context."""
+    run = int(draft.rng.choice([1, 4, 16, 64]))
+    rate = 10 ** uniform(draft, -2.5, -1.3)
+    count = len(draft.context)
+    starts = draft.rng.random(count) < rate / run
+    hit = np.convolve(starts, np.ones(run), "full")[:count] > 0
+    other = draft.rng.integers(0, len(draft.pool.index), count)
+    strange = draft.read(draft.pool.engines["bf16"], other)
+    draft.infer = np.where(hit[:, None], strange, draft.infer)
+
+
+def garbage(draft: Draft) -> None:
+    """Read cache slots that nobody wrote: the probabilities of other tokens."""
+    count = len(draft.context)
+    run, rate = int(draft.rng.choice([2, 8, 32])), 10 ** uniform(draft, -2.5, -1.3)
+    hit = np.convolve(draft.rng.random(count) < rate / run, np.ones(run), "full")[:count] > 0
+    order = draft.rng.permutation(draft.width)
+    draft.infer = np.where(hit[:, None], draft.infer[:, order], draft.infer)

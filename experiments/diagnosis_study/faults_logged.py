@@ -1,0 +1,248 @@
+"""Faults of the sampler, and of what the engine, the loader and the trainer log."""
+
+import numpy as np
+
+from experiments.diagnosis_study.faults_forward import Change, uniform
+from experiments.diagnosis_study.log_assembly import Draft, current_scores, log_softmax, pick_scores
+from simlab.diagnosis.log import LOWEST
+
+
+def temperature(draft: Draft) -> None:
+    cold = draft.rng.random() < 0.7
+    draft.infer = draft.infer / (uniform(draft, 0.93, 0.5) if cold else uniform(draft, 1.08, 1.6))
+
+
+def temperature_in_training(draft: Draft) -> None:
+    draft.train = draft.train / uniform(draft, 0.9, 0.6)
+
+
+def top_p(draft: Draft) -> None:
+    probs = np.exp(log_softmax(draft.infer))
+    order = np.argsort(-probs, axis=1)
+    ranked = np.take_along_axis(probs, order, 1)
+    kept = np.cumsum(ranked, 1) - ranked < uniform(draft, 0.98, 0.6)
+    inside = np.empty_like(kept)
+    np.put_along_axis(inside, order, kept, 1)
+    draft.infer = np.where(inside, draft.infer, -np.inf)
+
+
+def top_k(draft: Draft) -> None:
+    # Of 32 tokens as many as 20 to 100 of a real vocabulary.
+    k = max(2, round(uniform(draft, 6, 2) * (draft.width / 32) ** 0.7))
+    least = -np.sort(-draft.infer, axis=1)[:, [k - 1]]
+    draft.infer = np.where(draft.infer >= least, draft.infer, -np.inf)
+
+
+def min_p(draft: Draft) -> None:
+    probs = np.exp(log_softmax(draft.infer))
+    kept = probs >= uniform(draft, 0.03, 0.3) * probs.max(1, keepdims=True)
+    draft.infer = np.where(kept, draft.infer, -np.inf)
+
+
+def top_p_and_top_k(draft: Draft) -> None:
+    top_p(draft)
+    top_k(draft)
+
+
+def end_logit(in_training: bool) -> Change:
+    """Move the end token's logit in one engine: another end token, or a minimum length."""
+
+    def change(draft: Draft) -> None:
+        offset = -uniform(draft, 4.0, 16.0)
+        logits = (draft.train if in_training else draft.infer).copy()
+        logits[:, draft.end] += offset
+        if in_training:
+            draft.train = logits
+        else:
+            draft.infer = logits
+
+    return change
+
+
+def log_base(factor: float) -> Change:
+    def change(draft: Draft) -> None:
+        draft.logp_infer = draft.logp_infer * factor
+
+    return change
+
+
+def log_base_in_training(base: float) -> Change:
+    def change(draft: Draft) -> None:
+        draft.logp_train = draft.logp_train / np.log(base)
+
+    return change
+
+
+def token_shift(draft: Draft) -> None:
+    shift = int(draft.rng.choice([-1, 1, 1, -2, 2]))
+    index = draft.index
+    source = np.arange(len(index)) + np.clip(index + shift, 0, draft.lengths[draft.sequence] - 1) - index
+    if draft.rng.random() < 0.7:
+        draft.logp_infer = draft.logp_infer[source]
+    else:
+        draft.logp_train = draft.logp_train[source]
+
+
+def roll(draft: Draft) -> None:
+    """Shift the flat list of all sequences, over their borders."""
+    draft.logp_infer = np.roll(draft.logp_infer, int(draft.rng.choice([-1, 1])))
+
+
+def reported_temperature(draft: Draft) -> None:
+    """Sample at temperature 1 and report the log-probs of another."""
+    cold = draft.rng.random() < 0.5
+    temperature = uniform(draft, 0.93, 0.5) if cold else uniform(draft, 1.08, 1.6)
+    draft.logp_infer = pick_scores(draft.infer / temperature, draft.token)
+
+
+def stop_string(draft: Draft) -> None:
+    """Log 0 for the last tokens, which a stop string cut off."""
+    reach = int(draft.rng.choice([2, 3, 4]))
+    draft.logp_infer = np.where(draft.from_end < reach, 0.0, draft.logp_infer)
+
+
+def end_value(draft: Draft) -> None:
+    """Log another value for the end token: 0 for a stop string, or that of a forced stop."""
+    last = draft.from_end == 0
+    value = draft.rng.choice([0.0, -1e-4, -uniform(draft, 2.0, 12.0)])
+    draft.logp_infer = np.where(last, value, draft.logp_infer)
+
+
+def other_ids(draft: Draft) -> None:
+    """Score ids that the sampler did not draw: text was decoded and encoded again."""
+    rate = 10 ** uniform(draft, -2.5, -1.2)
+    replace_ids(draft, draft.rng.random(len(draft.token)) < rate)
+
+
+def other_words(draft: Draft) -> None:
+    """Replace words of 2 to 4 ids."""
+    count, word = len(draft.token), int(draft.rng.choice([2, 3, 4]))
+    starts = draft.rng.random(count) < 10 ** uniform(draft, -2.5, -1.2) / word
+    replace_ids(draft, np.convolve(starts, np.ones(word), "full")[:count] > 0)
+
+
+def replace_ids(draft: Draft, changed: np.ndarray) -> None:
+    rows = np.flatnonzero(changed)
+    scores = log_softmax(draft.train)
+    other = np.argmax(scores[rows] + draft.rng.gumbel(size=(len(rows), draft.width)) * 3, axis=1)
+    other = np.where(other == draft.token[rows], (other + 1) % draft.width, other)
+    draft.logp_train = draft.logp_train.copy()
+    draft.logp_train[rows] = scores[rows, other]
+    draft.token = draft.token.copy()
+    draft.token[rows] = other
+    # The next tokens read the other id as context.
+    reach = int(draft.rng.choice([1, 2, 3]))
+    after = np.convolve(changed, np.r_[0, np.ones(reach)], "full")[: len(changed)] > 0
+    after &= ~changed & (draft.index > 0)
+    near = np.flatnonzero(after)
+    moved = log_softmax(draft.train[near] + draft.change("other token")[near])
+    draft.logp_train[near] = moved[np.arange(len(near)), draft.token[near]]
+
+
+def slip(draft: Draft) -> None:
+    """Shift the trainer's list by one from a random token of some sequences on: one id became two."""
+    chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
+    place = (draft.rng.uniform(0, 0.8, len(draft.lengths)) * draft.lengths).astype(int)
+    late = (chosen[draft.sequence]) & (draft.index >= place[draft.sequence]) & (draft.from_end > 0)
+    source = np.arange(len(late)) + late
+    draft.logp_train = draft.logp_train[source]
+
+
+def identical(draft: Draft) -> None:
+    """Repeat the first response of a group in the others: one seed for all samples."""
+    source = np.arange(len(draft.lengths))
+    groups = draft.rng.random(len(source) // 8 + 1) < uniform(draft, 0.4, 1.0)
+    repeat_rows(draft, np.where(groups[source // 8], source // 8 * 8, source))
+
+
+def pairs(draft: Draft) -> None:
+    """Repeat each second response."""
+    source = np.arange(len(draft.lengths))
+    some = draft.rng.random(len(source) // 2 + 1) < uniform(draft, 0.4, 1.0)
+    repeat_rows(draft, np.where(some[source // 2], source // 2 * 2, source))
+
+
+def repeat_rows(draft: Draft, source: np.ndarray) -> None:
+    starts = np.cumsum(draft.lengths) - draft.lengths
+    lengths = draft.lengths[source]
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    tokens = np.repeat(starts[source], lengths) + within
+    for name in ("context", "bucket", "train", "infer", "token", "logp_train", "logp_infer"):
+        setattr(draft, name, getattr(draft, name)[tokens])
+    draft.lengths = lengths
+
+
+def frozen_old(by_version: bool) -> Change:
+    def change(draft: Draft) -> None:
+        draft.columns["logp"] = np.clip(draft.logp_train, LOWEST, 0).astype(np.float32)
+        if by_version:
+            draft.columns["version"] = draft.step - draft.rng.integers(1, 3, len(draft.step))
+        draft.columns["update"] = (
+            np.arange(len(draft.lengths)) % 2 * (1 if not by_version else 0) + by_version
+        )
+
+    return change
+
+
+def double_ratio(draft: Draft) -> None:
+    """Bypass mode with an IS weight: the old log-prob is the sampler's, and the weight repeats the ratio."""
+    current = draft.logp_train
+    draft.logp_train = draft.logp_infer
+    draft.columns["logp"] = np.clip(current, LOWEST, 0).astype(np.float32)
+    ratio = np.exp(np.clip(current - draft.logp_infer, -5, 5))
+    draft.columns["is_weight"] = np.minimum(ratio, 2.0).astype(np.float32)
+
+
+def micro_batch(draft: Draft) -> None:
+    """Score the update by kernels that sum in another order than those of the old log-probs."""
+    engines = draft.pool.engines
+    other = next(name for name in engines if name.startswith("vllm-bf16"))
+    apart = draft.read(engines[other]) - draft.read(engines["bf16"])
+    again = pick_scores(draft.train + uniform(draft, 0.3, 1.0) * apart, draft.token)
+    draft.columns |= current_scores(draft, again)
+
+
+def offset(draft: Draft) -> None:
+    draft.logp_infer = draft.logp_infer - uniform(draft, 0.3, 3.0)
+
+
+def permuted(draft: Draft) -> None:
+    draft.logp_infer = draft.rng.permutation(draft.logp_infer)
+
+
+def rounded(draft: Draft) -> None:
+    draft.logp_infer = np.round(draft.logp_infer, 1)
+
+
+def entropy(draft: Draft) -> None:
+    scores = log_softmax(draft.infer)
+    draft.logp_infer = np.sum(np.exp(scores) * np.where(np.isfinite(scores), scores, 0), axis=1)
+
+
+def sequence_mean(draft: Draft) -> None:
+    sums = np.bincount(draft.sequence, draft.logp_infer)
+    draft.logp_infer = (sums / draft.lengths)[draft.sequence]
+
+
+def squared(draft: Draft) -> None:
+    draft.logp_infer = -np.square(draft.logp_infer)
+
+
+def reverse(draft: Draft) -> None:
+    starts = (np.cumsum(draft.lengths) - draft.lengths)[draft.sequence]
+    draft.logp_infer = draft.logp_infer[starts + draft.from_end]
+
+
+def argmax(draft: Draft) -> None:
+    """Log the most probable token's log-prob instead of the sampled one's."""
+    draft.logp_infer = log_softmax(draft.infer).max(1)
+
+
+def clipped(draft: Draft) -> None:
+    draft.logp_infer = np.maximum(draft.logp_infer, -uniform(draft, 1.0, 0.1))
+
+
+def running_sum(draft: Draft) -> None:
+    total = np.cumsum(draft.logp_infer)
+    starts = (np.cumsum(draft.lengths) - draft.lengths)[draft.sequence]
+    draft.logp_infer = total - total[starts] + draft.logp_infer[starts]

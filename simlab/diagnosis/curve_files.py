@@ -1,0 +1,123 @@
+"""Find and open files of averages per step: TRL's state, CSV, JSON, TensorBoard's and trackio's files."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from simlab.diagnosis.curve_names import CURVES, has_level
+from simlab.diagnosis.event_file import MARK, read_event_file
+from simlab.diagnosis.log import Problem
+from simlab.diagnosis.trackio_file import SUFFIX, read_trackio_file
+
+STATE_FILE = "trainer_state.json"
+TOKEN_SUFFIXES = (".parquet", ".pt")
+
+
+def find_curves(path: Path) -> list[Path]:
+    """Return the files with curves, [] without any or next to token logs.
+
+    Of a directory: the newest TRL state, or the exported curves. Of several directories with event files,
+    which are several runs, only the newest.
+    """
+    if path.is_file():
+        return [path] if _is_curve(path) else []
+    if not path.is_dir():
+        return []
+    # No links: a link could lead out of the directory.
+    states = [
+        file
+        for file in (path / STATE_FILE, *path.glob(f"checkpoint-*/{STATE_FILE}"))
+        if file.is_file() and not file.is_symlink() and (file.parent == path or not file.parent.is_symlink())
+    ]
+    if states:
+        return [max(states, key=lambda file: file.stat().st_mtime)]
+    files = [
+        Path(folder, name) for folder, _, names in os.walk(path, followlinks=False) for name in sorted(names)
+    ]
+    files = [file for file in files if file.is_file() and not file.is_symlink()]
+    lines = [file for file in files if file.suffix == ".jsonl"]
+    if any(file.suffix in TOKEN_SUFFIXES for file in files) or not all(map(_is_curve, lines)):
+        return []
+    found = [file for file in files if file.suffix in (".csv", ".jsonl", SUFFIX)]
+    events = [file for file in files if MARK in file.name]
+    if events:
+        newest = max(events, key=lambda file: file.stat().st_mtime).parent
+        found += [file for file in events if file.parent == newest]
+    return found
+
+
+def _is_curve(path: Path) -> bool:
+    if path.name == STATE_FILE or path.suffix in (".csv", SUFFIX) or MARK in path.name:
+        return True
+    if path.suffix not in (".json", ".jsonl"):
+        return False
+    with open(path, "rb") as file:
+        return has_level(file.read(2**16).decode(errors="replace"))
+
+
+def read_entries(file: Path, problems: list[Problem]) -> Iterator[Any]:
+    """Yield the entries of a file, dicts if they are well-formed; add broken ones to `problems`."""
+    if MARK in file.name:
+        yield from read_event_file(file, problems)
+        return
+    if file.suffix == SUFFIX:
+        yield from read_trackio_file(file, problems)
+        return
+    if file.suffix == ".csv":
+        with open(file, newline="", errors="replace") as lines:
+            try:
+                reader = csv.DictReader(lines)
+                tag = _tag_of(file) if {"Step", "Value"} <= set(reader.fieldnames or ()) else None
+                for entry in reader:
+                    yield entry | {tag: entry["Value"]} if tag else entry
+            except csv.Error as error:
+                problems.append(Problem(file.name, None, f"not CSV ({error})"))
+        return
+    text = file.read_text(errors="replace")
+    if file.suffix == ".jsonl":
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                yield json.loads(line) if line.strip() else {}
+            except (ValueError, RecursionError) as error:
+                problems.append(Problem(file.name, number, f"not JSON ({str(error)[:100]})"))
+        return
+    yield from _read_history(file.name, text, problems)
+
+
+def _tag_of(file: Path) -> str | None:
+    """Return the curve of TensorBoard's CSV, which has its tag in the file name only."""
+    stem = re.sub(r"\W+", "_", file.stem)
+    return next((name for name in CURVES if stem.endswith(re.sub(r"\W+", "_", name))), None)
+
+
+def _read_history(name: str, text: str, problems: list[Problem]) -> list[Any]:
+    """Return the entries of a JSON list or of `log_history`; of a truncated file, the complete ones."""
+    try:
+        content = json.loads(text)
+        history = content if isinstance(content, list) else content["log_history"]
+    except json.JSONDecodeError as error:
+        entries = _parse_before_break(text)
+        problems.append(Problem(name, len(entries) + 1, f"the file is truncated ({error.msg})"))
+        return entries
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{name} must be the state of a TRL run, got {type(error).__name__}.") from error
+    if not isinstance(history, list):
+        raise ValueError(f"{name}: log_history must be a list.")
+    return history
+
+
+def _parse_before_break(text: str) -> list[Any]:
+    decoder, entries = json.JSONDecoder(), []
+    position = text.find("{", text.find('"log_history"')) if '"log_history"' in text else -1
+    while position >= 0:
+        try:
+            entry, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            break
+        entries.append(entry)
+        position = text.find("{", end)
+    return entries

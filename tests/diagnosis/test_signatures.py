@@ -1,0 +1,88 @@
+"""Signatures of faults at known places: rows, chunks, ends and steps; shrinkage of probabilities."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simlab.diagnosis.classifier import load_classifier, shrink_probability
+from simlab.diagnosis.injected_faults import generate_log
+from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.signatures import measure_signatures
+
+ROWS, LENGTH = 96, 40
+
+
+def _log(bad=None, **columns):
+    """Return a log with Gaussian noise of 0.02 nats, and of 0.4 nats at the tokens `bad` [ROWS, LENGTH]."""
+    rng = np.random.default_rng(0)
+    infer = -rng.exponential(1.0, (ROWS, LENGTH)) - 0.05
+    noise = np.full((ROWS, LENGTH), 0.02)
+    if bad is not None:
+        noise[np.broadcast_to(bad, noise.shape)] = 0.4
+    train = np.minimum(infer + noise * rng.normal(size=noise.shape), 0)
+    return TokenLog(
+        lengths=np.full(ROWS, LENGTH),
+        logp_train=train.ravel().astype(np.float32),
+        logp_infer=infer.ravel().astype(np.float32),
+        mask=np.ones(ROWS * LENGTH, bool),
+        step=np.zeros(ROWS, np.int64),
+        ids=rng.integers(0, 50, ROWS * LENGTH),
+        **columns,
+    )
+
+
+ROW, INDEX = np.arange(ROWS)[:, None], np.arange(LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("bad", "name"),
+    [
+        (ROW % 4 == 1, "row_stride"),
+        (ROW % 8 == 5, "row_stride"),
+        (ROW // 8 % 4 == 2, "row_stride"),
+        (ROW < 24, "row_block"),
+        (INDEX // 8 % 2 == 1, "index_alternate"),
+        ((INDEX >= LENGTH - 4) & (INDEX < LENGTH - 1), "before_last"),
+    ],
+    ids=["fourth", "eighth", "groups", "block", "chunks", "before-last"],
+)
+def test_signature_rises_at_its_fault(bad, name):
+    with_fault, without = measure_signatures(_log(bad)), measure_signatures(_log())
+    assert with_fault[name] > without[name] + 0.5
+
+
+def test_steps_explain_a_frozen_engine():
+    steps = np.arange(ROWS) * 8 // ROWS
+    frozen = replace(_log(ROW >= ROWS // 2), step=steps)
+    scattered = replace(_log(ROW % 2 == 1), step=steps)
+    assert measure_signatures(frozen)["step_fit"] > 0.8
+    assert abs(measure_signatures(scattered)["step_fit"]) < 0.2
+
+
+def test_balance_is_near_zero_for_samples_only():
+    """The mean of rho is 1 for samples of the reported log-probs, and not if one list is off by a factor."""
+    log = generate_log("no_fault", 0, 0, noise=0.5, sequences=128)
+    twice = replace(log, logp_infer=2 * log.logp_infer)
+    assert abs(measure_signatures(log)["rho_balance"]) < 0.5
+    assert measure_signatures(twice)["rho_balance"] > 1
+
+
+def test_neighbors_share_the_size_of_a_run():
+    rng = np.random.default_rng(1)
+    runs = np.repeat(rng.random((ROWS, LENGTH // 8)) < 0.3, 8, axis=1)
+    assert measure_signatures(_log(runs))["neighbor_size"] > 0.3
+    assert abs(measure_signatures(_log())["neighbor_size"]) < 0.1
+
+
+def test_shrinkage_moves_probability_to_unknown():
+    model = load_classifier()
+    row = np.array([[model.honest_low[place] for place in range(len(model.names))]])
+    plain = replace(model, shrink=np.array([1.0, 0.0])).predict(row)
+    shrunk = replace(model, shrink=np.array([1.0, -1.0])).predict(row)
+    best = plain.argmax(1)
+    unknown = model.causes == "unknown"
+    assert shrunk[0, best] < plain[0, best]
+    assert shrunk[0, unknown] > plain[0, unknown]
+    assert shrunk.sum() == pytest.approx(1)
+    assert shrink_probability(np.array(0.5), np.array([1.0, 0.0])) == 0.5
