@@ -18,7 +18,7 @@ from simlab.studies.loading import load_claims, load_papers
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"theory": "identity", "softmax": "measurement"}
-IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5}
+IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5, "N": 1}
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ CLAIMS = load_claims()
 
 def test_claim_is_defined_once():
     files = (ROOT / "experiments").rglob("*.py")
-    pattern = r'"([HLVACT]\d+)"'
+    pattern = r'"([HLVACTN]\d+)"'
     defined = [id for file in files for id in re.findall(pattern, file.read_text()) if id in CLAIMS]
     assert sorted(defined) == sorted(CLAIMS)
 
