@@ -41,7 +41,7 @@ def reference_pages() -> dict[str, str]:
 def _package(name: str, module: Any) -> str:
     parts = [f"# `{name}`", doc_text(module.__doc__)]
     if name in INTRODUCTIONS:
-        parts.append(f"${INTRODUCTIONS[name]}$")
+        parts.append(f'<div style="overflow-x: auto">${INTRODUCTIONS[name]}$</div>')
     parts += [_entry(each, getattr(module, each)) for each in module.__all__]
     return "\n\n".join(parts) + "\n"
 
@@ -87,7 +87,9 @@ def _catalog(catalog: Mapping[str, Any], formulas: Mapping[str, str]) -> str:
             # In a table a bar is the end of a cell.
             cells.insert(1, f"${formulas[key].replace('|', BAR)}$" if key in formulas else "")
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    table = "\n".join(rows)
+    # Formulas do not wrap: on a phone the table scrolls, not the page.
+    return f'<div style="overflow-x: auto" markdown>\n\n{table}\n\n</div>' if formulas else table
 
 
 def _summary(text: str | None) -> str:
