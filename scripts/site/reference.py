@@ -87,9 +87,7 @@ def _catalog(catalog: Mapping[str, Any], formulas: Mapping[str, str]) -> str:
             # In a table a bar is the end of a cell.
             cells.insert(1, f"${formulas[key].replace('|', BAR)}$" if key in formulas else "")
         rows.append(f"| {' | '.join(cells)} |")
-    table = "\n".join(rows)
-    # Formulas do not wrap: on a phone the table scrolls, not the page.
-    return f'<div style="overflow-x: auto" markdown>\n\n{table}\n\n</div>' if formulas else table
+    return "\n".join(rows)
 
 
 def _summary(text: str | None) -> str:
