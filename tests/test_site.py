@@ -76,7 +76,13 @@ def test_reference_has_every_public_name():
 
 @pytest.mark.parametrize(
     ("text", "is_formula"),
-    [("a $x^2$ b", True), ("`$x$`", False), ("costs $5 and $6", False), ("$ a $", False)],
+    [
+        ("a $x^2$ b", True),
+        ("a $x =\ny$ b", True),
+        ("`$x$`", False),
+        ("costs $5 and $6", False),
+        ("$ a $", False),
+    ],
 )
 def test_formulas_become_mathml(text, is_formula):
     assert ("<math" in with_formulas(text)) == is_formula
