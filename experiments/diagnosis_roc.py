@@ -15,6 +15,7 @@ from experiments.diagnosis_study.forward_passes import (
     CONTEXTS,
     HELD_OUT_ENGINES,
     INFER_ENGINES,
+    WEIGHT_ENGINES,
     Pool,
     make_pool,
 )
@@ -39,8 +40,9 @@ POLICIES: dict[str, dict[str, str]] = {
     },
 }
 """Split of each stored policy; those of one shape share their compiled functions."""
-TEST_SEED = 2
-"""Number of the set of test logs; set 1 was looked at before the shrinkage was changed."""
+TEST_SEED = 3
+"""Number of the set of test logs: set 1 was looked at before the shrinkage was changed, set 2 before logs
+without a fault got `WEIGHT_ENGINES`."""
 SIZES: dict[str, tuple[tuple[float, float], ...]] = {
     "fit": ((0.0, 0.35), (0.5, 0.85)),
     "calibrate": ((0.0, 0.35), (0.5, 0.85)),
@@ -50,6 +52,7 @@ SIZES: dict[str, tuple[tuple[float, float], ...]] = {
 LOGS = {"fit": 4, "calibrate": 2, "test": 2}
 """Logs per variant and policy; logs without a fault are `FAULTLESS` times as many."""
 FAULTLESS = 6
+WEIGHT_LOGS = 3
 SYNTHETIC = {"fit": 4, "calibrate": 2}
 """Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
 SYNTHETIC_CAUSES = {
@@ -72,10 +75,23 @@ NUISANCE = ("entropy", "confident", "level_all", "level_median")
 FOLDS = 1
 
 
-def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
-    """Return one row per simulated log of a policy: its description and its signatures."""
-    rows, held_out = [], HELD_OUT_ENGINES if split == "test" else ()
+def simulate(
+    pool: Pool, split: str, logs: int, seed: int, engines: tuple[str, ...] = (), only: str | None = None
+) -> Frame:
+    """Return one row per simulated log of a policy: its description and its signatures.
+
+    Args:
+        pool: Contexts and logits of the policy.
+        split: Key of `SIZES`.
+        logs: Logs per variant.
+        seed: Seed of the logs.
+        engines: Inference engines to choose from instead of `INFER_ENGINES`.
+        only: The only variant to simulate.
+    """
+    rows = []
     for number, (name, fault) in enumerate(FAULTS.items()):
+        if only not in (None, name):
+            continue
         is_hidden = fault.held_out and split != "test"
         if is_hidden or (fault.needs_experts and pool.experts is None):
             continue
@@ -84,7 +100,7 @@ def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
         for log in range(logs * more):
             rng = np.random.default_rng([seed, number, log])
             size = float(rng.uniform(*SIZES[split][log % 2]))
-            simulated, row = simulate_log(name, pool, rng, size, held_out)
+            simulated, row = simulate_log(name, pool, rng, size, engines)
             rows.append(row | {"held_out": fault.held_out} | measure_signatures(simulated))
     return pd.DataFrame(rows)
 
@@ -114,9 +130,9 @@ def simulate_group(group: str, counts: dict[str, int], seed: int, contexts: int)
     for number, (policy, split) in enumerate(POLICIES[group].items()):
         if split not in counts:
             continue
-        again = TEST_SEED if split == "test" else 0
-        pool = make_pool(policy, again, HELD_OUT_ENGINES if split == "test" else INFER_ENGINES, contexts)
-        found[split].append(simulate(pool, split, counts[split], seed + number + 100 * again))
+        again, engines = (TEST_SEED, HELD_OUT_ENGINES) if split == "test" else (0, ())
+        pool = make_pool(policy, again, engines or INFER_ENGINES, contexts)
+        found[split].append(simulate(pool, split, counts[split], seed + number + 100 * again, engines))
     return {split: pd.concat(tables) for split, tables in found.items()}
 
 
@@ -280,6 +296,19 @@ def simulate_splits(run: Run, counts: dict[str, int]) -> dict[str, Frame]:
     }
 
 
+def simulate_weight_engines(run: Run) -> dict[str, Frame]:
+    """Return logs without a fault of `WEIGHT_ENGINES` by split: fit and calibration."""
+    found: dict[str, list[Frame]] = {"fit": [], "calibrate": []}
+    groups = {"add": POLICIES["add"]} if run.smoke else POLICIES
+    for policy, split in (pair for group in groups.values() for pair in group.items()):
+        if split in found:
+            contexts = 100 if run.smoke else CONTEXTS
+            pool = make_pool(policy, 1, WEIGHT_ENGINES, contexts, with_faults=False)
+            logs = 1 if run.smoke else WEIGHT_LOGS
+            found[split].append(simulate(pool, split, logs, len(policy), WEIGHT_ENGINES, "no fault"))
+    return {split: pd.concat(tables) for split, tables in found.items()}
+
+
 def list_fitted() -> list[str]:
     """Return the policies of the fit and of the calibration."""
     return [name for group in POLICIES.values() for name, split in group.items() if split != "test"]
@@ -314,6 +343,11 @@ def run(run: Run) -> None:
             tables |= simulate_splits(run, {"test": counts["test"]})
             manifest = run.resume_from.manifest
             run.configure(fit_logs_commit=manifest["config"].get("fit_logs_commit", manifest["commit"]))
+        engines = run.resume_from.manifest["config"].get("weight_engines") if run.resume_from else None
+        if engines is None:
+            for split, table in simulate_weight_engines(run).items():
+                tables[split] = pd.concat([tables[split], table], ignore_index=True)
+        run.configure(weight_engines=WEIGHT_ENGINES)
     for split, table in tables.items():
         numbers = table.select_dtypes("float64").columns
         run.table(f"signatures_{split}", table.astype(dict.fromkeys(numbers, np.float32)))
