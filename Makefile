@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 # Without initial_policies and initial_moe_policies: policies from seeds differ between CPUs.
-RESULTS := formats softmax theory theory_survival theory_corrections flagship length_growth which_card \
-	adder_drift attribution_ladder diagnosis_roc \
+RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship length_growth gpu_pairs readme_example \
+	accumulator_drift attribution_ladder diagnosis_roc \
 	moe_dynamics acrl_variants length_dynamics spelling_dynamics hacking_dynamics lr_dynamics vexact_dynamics \
 	acrl_dynamics cancel_dynamics leaderboard leaderboard_experts \
 	bench_quantize bench_linear bench_step bench_sweep bench_tensor_cores bench_diagnose \
-	bench_device bench_ray fault_table long_run real_pairs real_rl
+	bench_device bench_ray bench_vocabulary fault_table long_run real_pairs real_rl
 
 .PHONY: help demo results test tests check test-slow docs release environments test-engines equations lock clean
 help:  ## show this list
@@ -58,8 +58,8 @@ test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"
 
 NOTEBOOKS ?= smoke
-docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=full runs them at full size
-	$(BIN)/python -m scripts.site.build --notebooks $(NOTEBOOKS)
+docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=full: full size; REPOSITORY=owner/name: Colab
+	$(BIN)/python -m scripts.site.build --notebooks $(NOTEBOOKS) --repository "$(REPOSITORY)"
 
 release: $(VENV)/.docs  ## build wheel and sdist in dist/, check them, run the wheel outside the checkout
 	$(BIN)/python scripts/release_check.py

@@ -18,7 +18,7 @@ import jax
 
 from simlab.engines import find_pair
 from simlab.models import MODELS, init_params
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.tasks.sequences import Sorting
 from simlab.training.loop import Chunk, train
 from simlab.training.mesh import bytes_per_device, compile_sharded, init_sharded, make_mesh
@@ -50,12 +50,12 @@ def main() -> None:
     mesh = make_mesh(asked.data, asked.fsdp, asked.expert, asked.tensor)
     recipe = Recipe(
         engines=find_pair(asked.pair),
-        objective=named("grpo"),
+        objective=get_objective("grpo"),
         task=Sorting(difficulty=3, train_size=64, held_out_size=8),
         model=replace(MODELS[asked.model], num_hidden_layers=asked.layers),
         # Nothing is rewarded yet: without it the first steps would have no gradient.
-        extra_terms={"entropy": 0.01},
-        prompts=4,
+        entropy_coeff=0.01,
+        prompts_per_step=4,
         group_size=4,
         minibatches=2,
     )

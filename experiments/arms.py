@@ -25,6 +25,7 @@ FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
+DPPO = "DPPO"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 
 
@@ -39,17 +40,21 @@ def _train_policies(task: str, **training: Any) -> dict[str, dict[str, Any]]:
 _SHORT: dict[str, Any] = {"steps": 500, "optimizer": {"learning_rate": 8e-3}}
 TEMPLATE_POLICIES = _train_policies("template", **_SHORT)
 SPELLING_POLICIES = _train_policies("two_spellings", **_SHORT)
-RECURRENCE_POLICIES = _train_policies("recurrence", **_SHORT, mistakes=0.02)
-CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in (6, 7, 10, 11, 12, 13, 16, 19)}
+RECURRENCE_POLICIES = _train_policies("recurrence", **_SHORT, demo_error_rate=0.02)
+CHAIN_SEEDS = (
+    *(100, 101, 103, 104, 106, 107, 108, 109, 110, 111, 112, 113),
+    *(114, 116, 117, 118, 119, 123, 124, 125, 126, 127, 129, 132),
+)
+CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in CHAIN_SEEDS}
 """Files in `experiments/warm_starts` that `initial_policies` trained and screened."""
 MOE_POLICIES = {
     label: f"chain-moe-{seed}"
-    for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=True)
+    for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=False)
 }
 """Files of `initial_moe_policies`, each under the label of the dense policy that it is paired with."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
-WARMUP = BASE["schedule"]["warmup"]
+WARMUP = BASE["schedule"]["lr_warmup_steps"]
 PERIOD = PILOT_STEPS // 4
 
 
@@ -58,7 +63,7 @@ def _objective(name: str, **numbers: Any) -> dict[str, Any]:
 
 
 def _schedule(name: str, **numbers: Any) -> dict[str, Any]:
-    return {"schedule": {"name": name, "warmup": WARMUP, **numbers}}
+    return {"schedule": {"name": name, "lr_warmup_steps": WARMUP, **numbers}}
 
 
 def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, base: str = "grpo", **changes: Any) -> Arm:
@@ -125,7 +130,13 @@ GROUPS = (2, 4, 8)
 def _cancel(task: str, policies: Mapping[str, Any], name: str, group: int = 16) -> Arm:
     objective = CANCEL[name]
     clip = {} if objective in ("grpo", "grpo_fix") else CLIP
-    changes = {"task": task, "model": "tiny-dense", "engines": EQUAL, "prompts": 4, "group_size": group}
+    changes = {
+        "task": task,
+        "model": "tiny-dense",
+        "engines": EQUAL,
+        "prompts_per_step": 4,
+        "group_size": group,
+    }
     # The default rate, not that at which mismatch breaks a run.
     changes |= {"optimizer": {}, "schedule": "constant"}
     label = name if group == 16 else f"{name}, G = {group}"
@@ -176,7 +187,7 @@ def halving_arm(name: str) -> str:
 
 
 def _on_chains(arm: Arm) -> Arm:
-    changes = {**TRUNCATED.engines(), **arm.changes, "task": "chain", "prompts": 4}
+    changes = {**TRUNCATED.engines(), **arm.changes, "task": "chain", "prompts_per_step": 4}
     return replace(
         arm, changes=changes, initial_policies=CHAIN_POLICIES, x_from=arm.x_from and chain_arm(arm.x_from)
     )
@@ -223,6 +234,7 @@ CHAIN_ARMS = {
     CISPO: Arm(_objective("cispo")),
     GSPO: Arm(_objective("gspo", **CHAIN_CLIP)),
     GSPO_TIS: Arm(_objective("gspo+tis", **CHAIN_CLIP)),
+    DPPO: Arm(_objective("dppo_tv")),
     # hacking
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),
@@ -249,7 +261,7 @@ CHAIN_ARMS = {
     },
     NEAREST_BITS[3]: Arm({**_objective("grpo"), **_narrow(NEAREST.inference_engine, 3, 3).engines()}),
     **{
-        name: Arm({**_objective("grpo"), "engines": EQUAL, "sampler.noise": {"kind": kind, "scale": scale}})
+        name: Arm({**_objective("grpo"), "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": scale}})
         for kind, names in NOISES.items()
         for scale, name in names.items()
     },

@@ -18,9 +18,9 @@ from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.models import MODELS
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.open_engine import find_python
-from simlab.serving.protocol import SamplingParams
+from simlab.serving.protocol import SamplingRequest
 from simlab.serving.vllm_engine import VllmEngine
-from simlab.sweeps.start import first_params, read_start
+from simlab.sweeps.start import load_initial_params, read_start
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 
@@ -48,7 +48,7 @@ class ProcessedVllm(VllmEngine):
 
 def read_policy(folder: Path) -> Any:
     """Return the parameters of the trained mixture."""
-    return first_params(read_start(POLICY, CONFIG), TASKS["add"](), CONFIG, 0, folder)
+    return load_initial_params(read_start(POLICY, CONFIG), TASKS["add"](), CONFIG, 0, folder)
 
 
 def make_log(
@@ -58,7 +58,7 @@ def make_log(
     trainer, rows, asked = JaxEngine("f32"), [], TASKS["add"]().prompt_set()[:prompts]
     for step, policy in enumerate(policies):
         trainer.sync_weights(CONFIG, policy)
-        sampling = SamplingParams(
+        sampling = SamplingRequest(
             max_tokens=LENGTH,
             eos_token_id=EOS_TOKEN_ID,
             pad_token_id=PAD_TOKEN_ID,

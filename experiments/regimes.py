@@ -2,8 +2,8 @@
 
 `BASE` is a run in plain values (see `simlab.sweeps.config.RunConfig`) without objective, seed, steps and
 warm start. `MEASURED` names, for each regime, the stored runs from which `initial_mismatch` reads its
-mismatch. `simlab warm-start add tiny-llama --mistakes 0.15 --final 1 --seed S --out add-sharp-S.npz` made the
-files of `WARM_STARTS`.
+mismatch. `simlab warm-start add tiny-llama --demo-error-rate 0.15 --min-lr-ratio 1 --seed S --out
+add-sharp-S.npz` made the files of `WARM_STARTS`.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from simlab.studies.estimands import Views
 STEPS = 400
 RUNS_PER_BATCH = 8
 WARM_STARTS = ("add-sharp-0", "add-sharp-2", "add-sharp-3", "add-sharp-5")
-TRAINED = {"mistakes": 0.15, "final": 1.0, "train_size": 4096}
+TRAINED = {"demo_error_rate": 0.15, "min_lr_ratio": 1.0, "train_size": 4096}
 """Supervised training of initial policies: demonstrations with errors leave much to learn."""
 SCREENED = (6, 8, 9, 10, 11, 13, 15, 16)
 """Seeds of the initial policies that passed the screen (table `initial_policies` of the flagship)."""
@@ -26,11 +26,11 @@ BASE: dict[str, Any] = {
     "engines": NOISY[-1],
     "task": "add",
     "model": "tiny-llama",
-    "prompts": 8,
+    "prompts_per_step": 8,
     "group_size": 16,
     "minibatches": 4,
     "optimizer": {"learning_rate": 7e-4, "beta2": 0.999},
-    "schedule": {"name": "constant", "warmup": 100},
+    "schedule": {"name": "constant", "lr_warmup_steps": 100},
 }
 
 MEASURED: dict[str, tuple[str, str]] = {

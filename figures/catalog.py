@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
-from figures import benchmarks, format_error, gpu_pairs, mismatch, real_engines, softmax, theory
-from figures.kinds import Curves, Custom, Forest, Kind, Panel
+from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
+from figures.heading import add_heading, describe_setting
+from figures.kinds import Bars, Curves, Custom, Forest, Kind, Panel
 from figures.series import best, fall, final, steps_to_gain
 from simlab.core.results import Results
 
@@ -33,8 +34,11 @@ class FigureSpec:
         return f"{self.title}. {self.kind.encoding}".rstrip(" .")
 
     def draw(self, results: Results) -> Figure:
-        """Draw the figure from the results of its experiment."""
-        return self.kind.draw(results)
+        """Draw the figure from the results of its experiment, under a title and its setting."""
+        figure = self.kind.draw(results)
+        title = f"{self.paper}: {self.title}" if self.paper else self.title
+        add_heading(figure, title, describe_setting(results, self.experiment, self.kind.arms))
+        return figure
 
 
 REWARD = Panel("reward", "reward", limits=(0, None))
@@ -128,6 +132,10 @@ FIGURES: dict[str, FigureSpec] = {
     "recent_corrections": FigureSpec("theory_corrections",
         "Exact bias, spread and MSE with the corrections of 2026, and the tokens that trust regions drop",
         Custom(theory.draw_recent_corrections)),
+    "all_corrections": FigureSpec("group_corrections",
+        "Exact bias, spread and MSE of every correction, sorted by MSE",
+        Custom(theory.draw_all_corrections,
+            "Four binary tokens, groups of four, RLOO. Marks: mean over 8 policies; bold: of 2026.")),
     "theory_survival": FigureSpec("theory_survival",
         "Exact survival bias: mean IS ratio by token probability",
         Custom(theory.draw_survival_bias, "Filled: bins of pi_train; open: bins of pi_infer.")),
@@ -136,12 +144,12 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(mismatch.draw_flagship, RUNS)),
     "flagship_sweep": FigureSpec("flagship_sweep", "The flagship in five minutes: four arms, two seeds",
         Custom(mismatch.draw_flagship, RUNS)),
-    "which_card": FigureSpec("which_card", "RMS log rho between the tensor cores of all pairs of GPUs",
+    "gpu_pairs": FigureSpec("gpu_pairs", "RMS log rho between the tensor cores of all pairs of GPUs",
         Custom(gpu_pairs.draw_matrix, "Colors and numbers: mean over seeds; 0: bitwise identical.")),
-    "which_card_shares": FigureSpec("which_card",
+    "gpu_pair_shares": FigureSpec("gpu_pairs",
         "Shapley shares of format, accumulator and summation order in the mismatch of two GPUs",
         Custom(gpu_pairs.draw_causes, "Bars: 95% CI.")),
-    "adder_drift": FigureSpec("adder_drift",
+    "accumulator_drift": FigureSpec("accumulator_drift",
         "Long on-policy runs whose engines differ only in their accumulators",
         Curves(None, (REWARD, replace(MISMATCH, log=True, limits=(1e-9, 1)), ENTROPY))),
     "length_growth": FigureSpec("length_growth",
@@ -151,7 +159,7 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(CORRECTED, DYNAMICS), "hacking Fig. 2"),
     "hacking_fig3": FigureSpec(HACKING,
         "Fraction of uncertain tokens that share their probability with another token, by engine",
-        Custom(mismatch.draw_shared_values, POLICIES), "hacking Fig. 3"),
+        Custom(mismatch.draw_shared_values, POLICIES, (NONE,)), "hacking Fig. 3"),
     "hacking_fig4": FigureSpec(HACKING,
         "Reward, entropy and RMS log rho under token clips of two strengths and sequence clips",
         Curves(CLIPS, DYNAMICS), "hacking Fig. 4"),
@@ -161,7 +169,7 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(("chain: GSPO, delta 2", GSPO), (MONITOR,), table="diagnostics"), "hacking Fig. 6"),
     "hacking_fig7": FigureSpec(HACKING,
         "RMS log rho by token probability, and drift of the mean IS ratio, without correction",
-        Custom(mismatch.draw_by_probability, POLICIES), "hacking Fig. 7"),
+        Custom(mismatch.draw_by_probability, POLICIES, (NONE,)), "hacking Fig. 7"),
     "hacking_fig8": FigureSpec(HACKING, "Runs forked halfway with one link of the feedback loop removed",
         Curves(FORKS, (REWARD, MISMATCH, NORM)), "hacking Fig. 8"),
     "hacking_fig9": FigureSpec(HACKING, "Correlation of pi_train and pi_infer, and the largest IS ratio",
@@ -176,7 +184,8 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(softmax.draw_levels,
             "Height: tokens per bin; dark: range over seeds; levels: distinct values."), "hacking Fig. 13"),
     "hacking_fig14": FigureSpec(HACKING, "Change points of five metrics in every run without correction",
-        Custom(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; ticks: mean."), "hacking Fig. 14"),
+        Custom(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; ticks: mean.", (NONE,)),
+        "hacking Fig. 14"),
     "hacking_fig15": FigureSpec(HACKING,
         "Sequence log ratio, std of rho and gradient norm with and without TIS",
         Curves(CORRECTED, EXTENDED), "hacking Fig. 15"),
@@ -226,7 +235,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Fraction of runs whose reward stays above 0.8 of its best, by kind and level of noise",
         Custom(mismatch.draw_survival, "Numbers in parentheses: runs.")),
     "acrl_fig6": FigureSpec(ACRL_RUNS, "Mean IS ratio by token probability under FP8 rollouts",
-        Custom(mismatch.draw_ratio_by_probability, POLICIES), "acrl Fig. 6"),
+        Custom(mismatch.draw_ratio_by_probability, POLICIES, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
     "acrl_fig8": FigureSpec(ACRL_RUNS, "Entropy under ACRL and two other corrections",
         Curves((ACRL, *RIVALS[1:3], BF16), (ENTROPY,)), "acrl Fig. 8"),
     "acrl_fig9": FigureSpec(ACRL_RUNS, "Discrepancy under FP8, round to nearest",
@@ -284,8 +293,9 @@ FIGURES: dict[str, FigureSpec] = {
         "Shapley shares of rounding sites in the mismatch, and RMS log rho site by site",
         Custom(mismatch.draw_attribution, "Marks: exact shares; bars: 95% CI; hollow: the site alone.")),
     "leaderboard": FigureSpec("leaderboard",
-        "All remedies at one noise level: final reward minus no correction, same initial policy",
-        Custom(mismatch.draw_leaderboard, RANKED)),
+        "Held-out reward by remedy, share of the loss that each recovers, and pairs that differ (V6)",
+        Custom(leaderboards.draw_recovery,
+            "Dots: initial policies; bars: Fieller interval at the level of the look and the family.")),
     "leaderboard_experts": FigureSpec("leaderboard_experts",
         "Remedies for MoE, of routing too: final reward minus no correction, same initial policy",
         Custom(mismatch.draw_leaderboard, RANKED)),
@@ -300,11 +310,11 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(real_engines.draw_rl,
             "Line: vLLM, mean of 10 steps; band: range over seeds of the emulated engine.")),
     "quantize_throughput": FigureSpec("bench_quantize",
-        "Throughput of rounding against the memory limit and other libraries",
-        Custom(benchmarks.draw_quantize, "Dashed: in-place x + 1.")),
+        "Throughput of rounding; x + 1 in place (add_one, donated) is the limit of memory",
+        Bars("throughput", "gel_per_s", ("method", "format", "variant"), "billion float32 numbers/s")),
     "step_speed": FigureSpec("bench_step",
-        "Time of a training step, its matrix products level_of, and other implementations",
-        Custom(benchmarks.draw_step)),
+        "Time of a training step, of its matrix products alone (floor), and of other implementations",
+        Bars("stages", "ms", ("implementation",), "time (ms)", "stage", log=False)),
     "sweep_cost": FigureSpec("bench_sweep",
         "Cost of a sweep against runs, runs per batch, response length and steps",
         Custom(benchmarks.draw_sweep_cost, "Dots: measured; lines: fitted power.")),
@@ -313,8 +323,8 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(benchmarks.draw_device)),
     "tensor_core_throughput": FigureSpec("bench_tensor_cores",
         "Time of emulated tensor cores relative to a float32 product",
-        Custom(benchmarks.draw_tensor_cores, "Dashed: the limit of the experiment.")),
+        Bars("throughput", "ratio", ("name",), "time (float32 products)", "variant", "shape")),
     "linear_throughput": FigureSpec("bench_linear", "Time of emulated products relative to a float32 product",
-        Custom(benchmarks.draw_linear, "Dashed: equal time.")),
+        Bars("linear", "ratio", ("name",), "time (float32 products)", "variant", "kind", "shape")),
 }
 # fmt: on

@@ -20,10 +20,11 @@ FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}
 
 @dataclass(frozen=True)
 class Custom:
-    """A figure that no other kind draws: a function, and how to read it."""
+    """A figure that no other kind draws: a function, how to read it, and the arms it shows (None: all)."""
 
     draw: Callable[[Results], Figure]
     encoding: str = ""
+    arms: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ class Forest:
     row_labels: Sequence[str] = ()
     encoding = "Final: last quarter. Dots: initial policies; ticks: mean; bars: 95% CI; right: means of arms."
 
+    @property
+    def arms(self) -> Sequence[str]:
+        """The arms and their references."""
+        return [*self.pairs, *self.pairs.values()]
+
     def draw(self, results: Results) -> Figure:
         """Draw the panels side by side, the first arm on top."""
         width = COLUMN if len(self.panels) == 1 else PAGE
@@ -108,7 +114,72 @@ class Forest:
         return figure
 
 
-Kind = Curves | Forest | Custom
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of a table, in the order of its rows from the top.
+
+    Args:
+        table: its name.
+        value: the column of the lengths; rows without one are left out.
+        names: the columns that name a bar.
+        label: of the axis.
+        color_by: the column whose values are bars of different colors under one name.
+        panel: the column whose values have a panel each.
+        first: a column; only rows with its first value are drawn.
+        log: whether the axis is logarithmic.
+    """
+
+    table: str
+    value: str
+    names: Sequence[str]
+    label: str
+    color_by: str = ""
+    panel: str = ""
+    first: str = ""
+    log: bool = True
+    arms = None
+    encoding = "Numbers: lengths of the bars."
+
+    def draw(self, results: Results) -> Figure:
+        """Draw the panels side by side, with one legend of the colors below."""
+        rows: Any = results.table(self.table).dropna(subset=[self.value])
+        if self.first:
+            rows = rows[rows[self.first] == rows[self.first].iloc[0]]
+        rows = rows.assign(bar=rows[list(self.names)].agg(", ".join, axis=1))
+        colors = list(dict.fromkeys(rows[self.color_by])) if self.color_by else [""]
+        panels = rows.groupby(self.panel, sort=False) if self.panel else [("", rows)]
+        count = max(part["bar"].nunique() for _, part in panels)
+        figure, axes = new_figure(
+            PAGE, 0.9 + count * (0.1 + 0.09 * len(colors)), ncols=len(panels), squeeze=False
+        )
+        for axis, (title, part) in zip(axes[0], panels, strict=True):
+            self._draw_panel(axis, part, colors)
+            axis.set_title(str(title))
+        if self.color_by:
+            handles = [axes[0][0].barh(0, 0, color=COLORS[i], label=name) for i, name in enumerate(colors)]
+            figure.legend(handles=handles, loc="outside lower center", ncols=len(colors))
+        return figure
+
+    def _draw_panel(self, axis: Any, rows: Any, colors: Sequence[str]) -> None:
+        names = list(dict.fromkeys(rows["bar"]))[::-1]
+        height = 0.8 / len(colors)
+        for row in rows.to_dict("records"):
+            number = colors.index(row[self.color_by]) if self.color_by else 0
+            y = names.index(row["bar"]) + height * ((len(colors) - 1) / 2 - number)
+            axis.barh(y, row[self.value], height=height, color=COLORS[number])
+            axis.text(row[self.value], y, f" {row[self.value]:.3g}", va="center", fontsize=5, color=MUTED)
+        first = axis.figure.axes[0]
+        is_repeated = axis is not first and names == [label.get_text() for label in first.get_yticklabels()]
+        axis.set_yticks(range(len(names)), [""] * len(names) if is_repeated else names, fontsize=6)
+        axis.set(xlabel=self.label, xscale="log" if self.log else "linear", ylim=(-0.6, len(names) - 0.4))
+        low, high = rows[self.value].min(), rows[self.value].max()
+        if self.log:
+            plain_log(axis.xaxis)
+        axis.set_xlim(low / 1.5 if self.log else 0, high * (2 if self.log else 1.2))
+        axis.grid(visible=False, axis="y")
+
+
+Kind = Curves | Forest | Bars | Custom
 """The kinds of figures; `encoding` explains lines, bands, dots and bars."""
 
 

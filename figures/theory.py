@@ -23,6 +23,13 @@ CORRECTIONS = dict(zip(_NAMES, _NAMES, strict=True)) | {
     "none": "no correction", "ACRL": "ACRL, Y = 2X", "veto": "veto, $\\rho$ < 0.5",
     "GMPO pooled TIS": "GMPO, pooled TIS", "sequence IS^1/2": "sequence IS, root",
 }  # fmt: skip
+OLD = {*CORRECTIONS, "ACRL per sequence", "geometric MIS"}
+# Families of `recent_corrections.FAMILIES` and what drives the engines apart in them.
+DRIFTS = {
+    "more noise": "Noise grows",
+    "sharper policy": "Policy sharpens",
+    "both": "Both",
+}
 LINES = {"token TIS": 6, "sequence MIS": 6, "sequence TIS": -11}  # where the name stands, in points
 LEVELS = (0.1, 0.3)
 GROUPS = 64
@@ -106,26 +113,43 @@ def draw_recent_corrections(results: Results) -> Figure:
     figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     axes[0, 1].set(xlabel="std of one group / |gradient|")
     axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
-    for axis, family in zip(axes[1], dict.fromkeys(masked.family), strict=True):
+    for axis, (family, title) in zip(axes[1], DRIFTS.items(), strict=True):
         _draw_masked(axis, masked[masked.family == family])
-        axis.set_title(family.capitalize())
+        axis.set_title(title)
     axes[1, 0].set_ylabel("fraction of tokens dropped")
-    axes[1, 0].legend(fontsize=6)
-    figure.axes[-1].set_ylabel("KL per token (nats, gray)")
+    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
 
 def _draw_masked(axis: Any, rows: Any) -> None:
-    """Draw the fraction dropped by each region, and the gap between the engines on the right axis."""
+    """Draw the fraction that each region drops over the gap between the engines."""
     level = "noise" if rows.scale.nunique() == 1 else "scale"
     mean = rows.groupby(["rule", level])[["gap", "masked"]].mean()
-    right = axis.twinx()
-    right.plot(mean.loc["IcePop"].index, mean.loc["IcePop"].gap, color=MUTED, linewidth=0.8)
-    right.set(yscale="log")
     for number, rule in enumerate(dict.fromkeys(rows.rule)):
-        axis.plot(mean.loc[rule].index, mean.loc[rule].masked, label=rule, **look(number))
-    axis.set(xscale="log", xlabel={"noise": "noise on the logits", "scale": "scale of the logits"}[level])
-    plain_log(axis.xaxis)
+        axis.plot(mean.loc[rule].gap, mean.loc[rule].masked, label=rule, **look(number))
+    axis.set(xscale="log", xlabel="KL per token (nats)", ylim=(-0.02, None))
+    if mean.gap.max() < 100 * mean.gap.min():
+        plain_log(axis.xaxis)
+
+
+def draw_all_corrections(results: Results) -> Figure:
+    """Draw bias, spread and MSE of every correction at one setting, the least error on top."""
+    table: Any = results.table("moments")
+    level = _nearest(table.rho_std, max(LEVELS))
+    error = table[table.rho_std == level].groupby("correction")[f"mse_{GROUPS}"].mean().sort_values()
+    names = {name: CORRECTIONS.get(name, name) for name in map(str, error.index)}
+    figure, axes = new_figure(PAGE, 5.6, ncols=3)
+    for axis, (column, title) in zip(axes, MOMENTS.items(), strict=True):
+        _draw_moment(axis, table, column, names)
+        axis.set_title(title)
+    axes[0].set_yticks(range(len(names)), list(names.values()), fontsize=6)
+    for name, label in zip(names, axes[0].get_yticklabels(), strict=True):
+        label.set_fontweight("normal" if name in OLD else "bold")
+    axes[0].set(xlabel="|mean - gradient| / |gradient|")
+    axes[1].set(xlabel="std of one group / |gradient|")
+    axes[2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure
 
 
 def _nearest(values: Any, target: float) -> float:

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # A first sweep
 #
-# Reinforcement learning with two engines: one samples, one computes gradients. Here a small policy learns to
-# sort digits while its sampler computes in FP8, with and without a correction for the mismatch, and with two
-# seeds each. That is a grid of eight runs, one call.
+# Reinforcement learning uses two engines: one samples, one computes gradients. Here a small policy learns
+# to sort digits. Its inference engine computes in FP8. The grid has two engines, two objectives (with and
+# without an IS correction) and two seeds: eight runs, one call.
 
 # %%
 import os
@@ -29,15 +29,15 @@ OUT = tempfile.mkdtemp() if SMOKE else "runs/first_sweep"
 # %% [markdown]
 # ## One run in plain values
 #
-# A run is names of catalogs (`simlab list engines`, `simlab list objectives`, ...) and numbers. What is not
-# said has a default; what is wrong is an error now, not in an hour.
+# A run is a set of names from catalogs (`simlab list engines`, `simlab list objectives`, ...) and numbers.
+# Every other field has a default. A wrong name or value raises an error before anything is computed.
 
 # %%
 base = {
     "task": {"name": "sort", "difficulty": 2 if SMOKE else 3, "train_size": 64, "held_out_size": 16},
     "model": {"name": "tiny-dense", "num_hidden_layers": 1} if SMOKE else "tiny-dense",
-    "warm_start": None if SMOKE else {"steps": 150, "mistakes": 0.1},
-    "prompts": 2 if SMOKE else 4,
+    "warm_start": None if SMOKE else {"steps": 150, "demo_error_rate": 0.1},
+    "prompts_per_step": 2 if SMOKE else 4,
     "group_size": 2 if SMOKE else 8,
     "minibatches": 1 if SMOKE else 2,
     "steps": 4 if SMOKE else 60,
@@ -51,8 +51,8 @@ except ValueError as error:
 # %% [markdown]
 # ## The grid, and what it costs
 #
-# All engines below have one static signature, and all objectives share one form, so this is a single compiled
-# program, mapped over the runs. The planner says so, and how long it will take, before it starts.
+# All engines below have one static signature, and so do the objectives. One compiled function therefore
+# serves all runs. The planner prints this, and the expected time, before the sweep starts.
 
 # %%
 over = {
@@ -60,7 +60,7 @@ over = {
     "objective": ["grpo", "grpo+tis"],
     "seed": [0, 1],
 }
-result = simlab.sweep(base, over, OUT, width=2, workers=0 if SMOKE else None)
+result = simlab.sweep(base, over, OUT, runs_per_batch=2, workers=0 if SMOKE else None)
 result
 
 # %% [markdown]
@@ -81,19 +81,19 @@ result.curves(("reward", "std_rho"), by="arm")
 # %% [markdown]
 # ## Again, and wider
 #
-# Runs are kept by the hash of their config. The same call computes nothing; a wider one only what is missing,
-# and a run's bytes do not depend on which runs it was computed beside.
+# Finished runs are cached by the hash of their config. The same call computes nothing. A wider grid computes
+# only the missing runs. The bytes of a run do not depend on the other runs of its batch.
 
 # %%
-wider = simlab.sweep(base, over | {"seed": [0, 1, 2]}, OUT, width=2, workers=0 if SMOKE else None)
+wider = simlab.sweep(base, over | {"seed": [0, 1, 2]}, OUT, runs_per_batch=2, workers=0 if SMOKE else None)
 assert wider.manifest["config"]["computed"] == 4
 assert set(result.runs()["run"]) < set(wider.runs()["run"])
 
 # %% [markdown]
 # ## How many seeds would be enough
 #
-# Two seeds are a pilot. Their spread says how many would show a difference of 0.05 in the final reward with
-# probability 0.8, at a false-alarm rate of 0.05.
+# Two seeds are a pilot. Their standard deviation gives the number of seeds that detects a difference of 0.05
+# in the final reward with power 0.8 at a significance level of 0.05.
 
 # %%
 final = frame[frame["step"] >= frame["step"].max() - 9].groupby(["objective", "run"])["reward"].mean()

@@ -13,12 +13,13 @@
 # %% [markdown]
 # # Identities: what must hold, and what does not
 #
-# Training runs are noisy; identities are not. Here a policy is a table of softmax rows, small enough
-# that *every* sequence it can produce is written down. Expectations are sums, gradients are exact,
-# everything is float64. Three questions:
+# Training runs are noisy; identities are not. Here a policy is a table of softmax rows, small enough to
+# enumerate *every* sequence that it can produce. Expectations are sums, gradients are exact, and all numbers
+# are float64. Three questions:
 #
-# 1. Why does the mismatch ratio rho look biased for rare tokens, and why does the sign depend on who sorts?
-# 2. What does sampling from the wrong engine add to the objective?
+# 1. Why does the IS ratio rho look biased for rare tokens, and why does the sign depend on the engine whose
+#    probabilities define "rare"?
+# 2. What does sampling from another engine add to the objective?
 # 3. When do the updates of a token that all samples share cancel?
 
 # %%
@@ -36,10 +37,10 @@ SMOKE = bool(os.environ.get("SIMLAB_SMOKE"))
 # %% [markdown]
 # ## 1. Survival bias
 #
-# The engine samples; rho = pi_train / pi_infer of the token that was sampled. Averaged over everything,
-# rho is exactly 1 (and 1/rho is at least 1: *hacking* Eq. 46). Averaged over a *bin of tokens*, the mean
-# of rho is the bin's mass under pi_train over its mass under pi_infer, so it depends on how the bin was
-# chosen.
+# The inference engine samples a token; rho = pi_train / pi_infer of that token. The mean of rho over all
+# tokens is exactly 1 (and that of 1/rho is at least 1: *hacking* Eq. 46). Over a *bin of tokens*, the mean
+# of rho is the bin's mass under pi_train divided by its mass under pi_infer. It therefore depends on how the
+# bin was chosen.
 
 # %%
 from simlab.theory.importance import inverse_rho_mean, mean_rho_in_bins, rho_mean, survival_bias
@@ -67,22 +68,22 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Same tokens, same engines, opposite signs. Sorted by pi_train, rare tokens have mean rho *below* 1, by
-# -s² (sum p² - p): a small effect. Sorted by pi_infer they are far *above* 1, because a token that is
-# rare for the engine is one that the engine's noise has pushed down. Gray: the prediction.
+# The tokens and the engines are the same; the signs are opposite. Binned by pi_train, rare tokens have a mean
+# rho *below* 1, by the small amount -s² (sum p² - p). Binned by pi_infer, their mean rho is far *above* 1:
+# the noise of the inference engine made these tokens rare. Gray: the prediction.
 
 # %% [markdown]
-# ## 2. The objective that is really optimized
+# ## 2. The objective that training optimizes
 #
-# *hacking* Eq. 10 writes the change of the objective as the sum over tokens of Cov(X_t, 1/rho_t). But a
-# sequence is sampled as a whole: all pairs (t, s) enter. The printed sum is 1/T of the truth.
+# *hacking* Eq. 10 writes the change of the objective as the sum over tokens of Cov(X_t, 1/rho_t). But
+# complete sequences are sampled, so all pairs (t, s) contribute. The printed sum is 1/T of the exact value.
 
 # %%
 from simlab.theory.hacking import objective_gap
 
 for length in (1, 2, 3, 5):
     space = enumerate_sequences(3, length)
-    pair = noisy_pair(space, random_logits(space, 0), dose=0.003)
+    pair = noisy_pair(space, random_logits(space, 0), noise_std=0.003)
     values = np.random.default_rng(1).normal(size=(len(space.tokens), 1))
     gap = objective_gap(pair, np.repeat(values / length, length, axis=1))
     print(
@@ -91,17 +92,17 @@ for length in (1, 2, 3, 5):
     )
 
 # %% [markdown]
-# That is also why token-level correction leaves most of the bias of long sequences in place, while
-# sequence-level correction removes it and pays in variance. Every correction of the lab, exactly; masks
-# leave sequences out of loss and baseline, ACRL's weights see the discrepancy of the whole group:
+# For the same reason token-level corrections keep most of the bias of long sequences. Sequence-level
+# corrections remove it and increase the variance. The table gives exact values for every correction. Masks
+# remove sequences from loss and baseline; the weights of ACRL depend on the discrepancy of the group:
 
 # %%
-from simlab.theory.correction_moments import dose_for, qualities
+from simlab.theory.correction_moments import qualities, scale_to_std_rho
 from simlab.theory.expectation import random_rewards
 
 space = enumerate_sequences(3, 4 if SMOKE else 8)
 table = random_logits(space, 0)
-pair = dose_for(0.3, lambda dose: noisy_pair(space, table, dose))
+pair = scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, table, noise_std))
 found = qualities(pair, random_rewards(space, 0), size=16)
 names = sorted(found, key=lambda name: -found[name].bias)
 figure, axes = plt.subplots(ncols=2, figsize=(7, 4), sharey=True, layout="constrained")
@@ -117,10 +118,10 @@ plt.show()
 # %% [markdown]
 # ## 3. Cancellation on a shared token
 #
-# All samples of a group begin with the same token. Their advantages sum to zero, so with weights per
-# token its updates cancel (*cancel* Eq. 9). Weights that depend on the whole sequence do not cancel (Eq.
-# 13), and neither does a clip that looks at the sign of the advantage (Eq. 75, 76). All three read off
-# the objectives themselves:
+# All samples of a group begin with the same token. Their advantages sum to zero, so the updates of this token
+# cancel if weights are per token (*cancel* Eq. 9). They do not cancel if a weight depends on the complete
+# sequence (Eq. 13), or if a clip depends on the sign of the advantage (Eq. 75, 76). The objectives themselves
+# show all three:
 
 # %%
 from simlab.theory.cancellation import group_batch, objective_leftover
@@ -137,14 +138,14 @@ figure, axis = plt.subplots(figsize=(5, 3))
 for (name, clip), style in zip(settings.items(), ("-", "--", "-.", ":", "-", "--"), strict=True):
     total, size = objective_leftover(name, group_batch(log_ratio, rewards), **clip)
     axis.plot(np.exp(shared), total / np.where(size > 0, size, 1), style, label=name)
-axis.set(xlabel="policy ratio of the shared token", ylabel="what is left / sum of sizes")
+axis.set(xlabel="PPO ratio of the shared token", ylabel="sum / sum of absolute values")
 axis.legend(fontsize=7)
 plt.show()
 
 # %% [markdown]
-# `grpo` cancels inside 0.8 .. 1.2 and not at all outside; `grpo_fix` everywhere; `gspo` nowhere, and its
-# stop-gradient alone (`dfpo_none`) changes nothing; the transforms of DFPO restore it. With *unequal
-# lengths* they do not, because each sample is divided by its own length after the weights were balanced:
+# `grpo` cancels for ratios from 0.8 to 1.2 and not outside; `grpo_fix` cancels everywhere; `gspo` nowhere.
+# The stop-gradient alone (`dfpo_none`) does not change this; the transforms of DFPO restore cancellation.
+# With *unequal lengths* they do not, because each sample is divided by its own length after balancing:
 
 # %%
 from simlab.theory.cancellation import length_counterexample
@@ -155,8 +156,8 @@ length_counterexample()
 # ## The three answers to 10 + 10
 #
 # The worked example of *cancel* Appendix A, on a table of nine words: "The answer is 25 .", "The answer
-# is 20 .", "10 + 10 = 20 .". The first is wrong. Sequence weights leave the template of the first two
-# moving, and the two right answers drift apart.
+# is 20 .", "10 + 10 = 20 .". The first is wrong. With sequence weights the template that the first two share
+# still moves, and the probabilities of the two correct answers drift apart.
 
 # %%
 from simlab.theory.drift import TOY, three_trajectories
@@ -166,9 +167,9 @@ for name, value in three_trajectories().items():
     print(f"{name:30}", np.round(value, 4))
 
 # %% [markdown]
-# ## The whole board
+# ## All identities
 #
-# `simlab theory` checks all of this and more in about a minute. Here are the rows of one paper.
+# `simlab theory` checks all of this and more in a few minutes. Here are the rows of one paper.
 
 # %%
 from simlab.studies.exact import compute_rows, exact_checks

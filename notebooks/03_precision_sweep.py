@@ -13,9 +13,10 @@
 # %% [markdown]
 # # Precision as an axis
 #
-# A number format is a record of numbers: mantissa bits, smallest exponent, largest value. So precision is
-# swept like a learning rate, without a new program for each format. Here the sampler rounds the residual
-# stream to ever fewer mantissa bits, in two ways of rounding, and we look at the mismatch that this makes.
+# A number format is a record of numbers: mantissa bits, smallest exponent, largest value. Precision can
+# therefore be swept like a learning rate, without compiling a function for each format. Here the inference
+# engine rounds the residual stream to fewer and fewer mantissa bits, in two rounding modes. We measure the
+# resulting mismatch.
 
 # %%
 import os
@@ -32,9 +33,9 @@ OUT = tempfile.mkdtemp() if SMOKE else "runs/precision_sweep"
 # %% [markdown]
 # ## Any number of any site
 #
-# `engines` names a pair, train/infer, and a dotted name reaches into it. The site `infer.residual` gets a
-# format by name, and then a mantissa of its own. The policy is frozen (learning rate 0): only the engines
-# differ, and the mean over steps is over fresh prompts of one policy.
+# `engines` names a pair train/infer; a dotted name sets a field of it. The site `infer.residual` gets a named
+# format, and then its own number of mantissa bits. The learning rate is 0, so the policy stays the same: only
+# the engines differ. The mean over steps is a mean over new prompts.
 
 # %%
 bits = [2, 7] if SMOKE else [1, 2, 3, 4, 5, 6, 7]
@@ -44,7 +45,7 @@ base = {
     "task": {"name": "sort", "difficulty": 2 if SMOKE else 4, "train_size": 64, "held_out_size": 16},
     "model": {"name": "tiny-dense", "num_hidden_layers": 1} if SMOKE else "tiny-dense",
     "optimizer": {"learning_rate": 0},
-    "prompts": 2 if SMOKE else 8,
+    "prompts_per_step": 2 if SMOKE else 8,
     "group_size": 2 if SMOKE else 16,
     "minibatches": 1,
     "steps": 2 if SMOKE else 10,
@@ -64,14 +65,14 @@ result = simlab.sweep(
     base,
     arms * simlab.grid({"seed": [0] if SMOKE else [0, 1, 2]}),
     OUT,
-    width=4,
+    runs_per_batch=4,
     workers=0 if SMOKE else None,
 )
 result
 
 # %% [markdown]
-# All of it is one program. The mismatch halves with every bit, and truncation costs about one bit more than
-# rounding to nearest.
+# One compiled function serves all runs. Each additional bit halves the mismatch. Truncation costs about one
+# bit compared with rounding to nearest.
 
 # %%
 frame = result.frame([])
@@ -91,6 +92,6 @@ for rounding in ("nearest_even", "toward_zero"):
     print(f"{rounding}: each bit multiplies the mismatch by {2**slope:.2f}")
 
 # %% [markdown]
-# A whole engine is swept in the same way: `over={"engines": ["f32/bf16", "f32/fp8-e4m3", ...]}`. Engines of
-# different static signature (another accumulator, another granularity of scaling) are programs of their own,
-# which the planner counts.
+# Complete engines are swept in the same way: `over={"engines": ["f32/bf16", "f32/fp8-e4m3", ...]}`. Engines
+# with different static signatures (another accumulator, another granularity of scaling) need separate
+# compiled functions; the planner counts them.

@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Clipping and correction
 #
-# Two ratios meet in one loss. $r = \pi_\theta / \pi_{\theta_{old}}$ says how far the policy has moved since
-# the rollout, both in the training engine: that is what a *clip* bounds. $\rho = \pi_{train} / \pi_{infer}$
-# says how far the two engines are apart at the same weights: that is what a *correction* weighs. They are
-# easily confused, and do different things to what a token teaches.
+# Two ratios appear in one loss. The PPO ratio $r = \pi_\theta / \pi_{\theta_{old}}$ measures how far the
+# policy moved since the rollout, both in the training engine. A *clip* bounds it. The IS ratio $\rho =
+# \pi_{train} / \pi_{infer}$ measures how much the two engines differ at the same weights. A *correction*
+# weights tokens by it. The two are easily confused and change the gradient in different ways.
 #
-# What a token teaches is one number, its coefficient: the derivative of the objective with respect to the
-# token's log-probability.
+# The contribution of a token to the gradient is one number, its token coefficient: the derivative of the
+# objective with respect to the token's log-probability.
 
 # %%
 import os
@@ -33,7 +33,7 @@ from simlab.models import enumerate_sequences
 from simlab.objectives import TokenBatch, token_coefficients
 from simlab.theory import noisy_pair, random_logits
 from simlab.theory.budget import budget
-from simlab.theory.correction_moments import CORRECTIONS, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, qualities, scale_to_std_rho
 from simlab.theory.expectation import random_rewards
 
 SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
@@ -59,10 +59,10 @@ def coefficients(objective, log_r=0.0, log_rho=0.0, **numbers):
 # %% [markdown]
 # ## What a clip does
 #
-# GRPO stops a token whose ratio has gone far enough *in the direction of its advantage*, and only then: a
-# likelier token of a right answer, a less likely one of a wrong answer. A token that went the other way keeps
-# its weight, however large. So on the two sides of one common token the coefficients do not cancel any
-# more. The sign-free clip (*cancel* Eq. 80) stops both alike.
+# GRPO stops a token only if its ratio moved far *in the direction of its advantage*: a more probable token
+# of a correct answer, a less probable token of a wrong answer. A token that moved the other way keeps its
+# weight, however large. The coefficients of a token that both answers share then no longer cancel. The
+# sign-free clip (*cancel* Eq. 80) stops both.
 
 # %%
 log_r = np.linspace(-0.7, 0.7, TOKENS)
@@ -73,7 +73,7 @@ for axis, objective in zip(axes, ("grpo", "grpo_fix"), strict=True):
     ):
         # The two presets weigh tokens by different means; what matters is where they stop.
         axis.plot(np.exp(log_r), row / np.abs(row).max(), style, label=label)
-    axis.set(xlabel="policy ratio r", title=objective)
+    axis.set(xlabel="PPO ratio r", title=objective)
 axes[0].set(ylabel="coefficient")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
 plt.show()
@@ -81,10 +81,10 @@ plt.show()
 # %% [markdown]
 # ## What a correction does
 #
-# Now r = 1 and the engines differ. Truncation (TIS) weighs a token by $\rho$ up to a bound, masking (MIS)
-# drops it beyond the bound. ACRL compares the discrepancy of the moment with a reference X: while the
-# engines are farther apart than that, its exponent turns against the advantage, so that tokens of *wrong*
-# answers that the trainer likes better are punished more, and those of right answers rewarded less.
+# Now r = 1 and the engines differ. Truncation (TIS) weights a token by $\rho$ up to a bound. Masking (MIS)
+# drops it beyond the bound. ACRL compares the current discrepancy with a reference X. While the discrepancy
+# exceeds X, the sign of its exponent depends on the advantage: tokens that are more probable in the training
+# engine get a larger weight in *wrong* answers and a smaller weight in correct ones.
 
 # %%
 log_rho = np.linspace(-2.5, 2.0, TOKENS)
@@ -102,17 +102,17 @@ for name, (objective, numbers) in looks.items():
     weights = np.abs(coefficients(objective, 0.0, log_rho, **numbers)) / plain
     for axis, row in zip(axes, weights, strict=True):
         axis.plot(rho, row, label=name)
-for axis, title in zip(axes, ("right answer", "wrong answer"), strict=True):
-    axis.set(xscale="log", xlabel="mismatch ratio rho", title=title)
+for axis, title in zip(axes, ("correct answer", "wrong answer"), strict=True):
+    axis.set(xscale="log", xlabel="IS ratio rho", title=title)
 axes[0].set(ylabel="weight of the token")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## Why not correct the whole sequence?
+# ## Why not correct complete sequences?
 #
-# Because the exact weight of a sequence is a product of T ratios. Its spread eats the samples: with a spread
-# of rho of s per token, $(1 + s^2)^{-T}$ of them is left.
+# The exact weight of a sequence is a product of T ratios, and its variance reduces the effective sample size.
+# If rho has a standard deviation of s per token, the fraction $(1 + s^2)^{-T}$ of the samples remains.
 
 # %%
 lengths = np.unique(np.geomspace(1, 8192, 12 if SMOKE else 40).astype(int))
@@ -120,22 +120,22 @@ figure, axis = plt.subplots(figsize=(4.5, 2.6), layout="constrained")
 for spread in (0.005, 0.02, 0.1, 0.5):
     axis.plot(lengths, [budget(spread, int(length)).ess for length in lengths], label=f"std rho {spread}")
 axis.axhline(0.5, color="gray", linewidth=0.8)
-axis.set(xscale="log", xlabel="tokens", ylabel="share of samples left")
+axis.set(xscale="log", xlabel="tokens", ylabel="fraction of samples left")
 figure.legend(loc="outside right upper", frameon=False, fontsize="small")
 plt.show()
 budget(0.1, 70)
 
 # %% [markdown]
-# ## What each of them costs
+# ## Bias and variance of each correction
 #
-# On a policy small enough to write down every answer, bias and spread of the corrected gradient are sums.
-# Here groups of 8 and a spread of rho of 0.3, in units of the true gradient; the last column is the squared
-# error of a mean over 64 groups.
+# For a policy small enough to enumerate every answer, bias and standard deviation of the corrected gradient
+# are exact sums. Here: groups of 8, standard deviation of rho 0.3, in units of the exact gradient. The last
+# column is the mean squared error of a mean over 64 groups.
 
 # %%
 space = enumerate_sequences(3, 2 if SMOKE else 5)
 logits = random_logits(space, 0)
-pair = dose_for(0.3, lambda dose: noisy_pair(space, logits, dose, 0))
+pair = scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std, 0))
 names = ("none", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "sequence IS")
 chosen = {name: CORRECTIONS[name] for name in names}
 print(f"{'':14s}{'bias':>8s}{'spread':>8s}{'error':>8s}")
@@ -145,9 +145,9 @@ for name, found in qualities(pair, random_rewards(space, 0), 8, corrections=chos
 # %% [markdown]
 # ## And in training
 #
-# One gradient is not a run. The stored leaderboard trained a policy 200 steps on responses of 65 tokens,
-# sampled by an engine in coarse, truncated FP8, from eight first policies per arm. Reward and mismatch over
-# the last quarter:
+# One gradient is not a run. The runs of the stored leaderboard train for 200 steps on responses of 65 tokens.
+# The inference engine truncates to the FP8 range with 2 to 3 mantissa bits. Each arm has eight initial
+# policies. Reward and mismatch over the last quarter:
 
 # %%
 results = Results(committed_results("leaderboard"))
@@ -163,7 +163,5 @@ arms = ["no correction", "token TIS", "token MIS", "sequence TIS", "sequence MIS
 by_label.loc[[*arms, "BF16 control"]].round(2)
 
 # %% [markdown]
-# Without a correction the run collapses. Token TIS keeps some of the reward, weights of whole sequences
-# hardly any; a clip on sequences (GSPO) keeps most of it, and a sampler that computes as the trainer does
-# keeps all. The errors of eight first policies are wide: `simlab claims` has the verdicts with
-# their intervals.
+# Without correction the mean reward ends far below that of the BF16 control. Eight initial policies give wide
+# intervals: `simlab claims` prints the verdicts with their confidence intervals.

@@ -13,8 +13,9 @@
 # %% [markdown]
 # # Autopsy of a collapse
 #
-# A policy is trained by reinforcement learning while an engine in coarse FP8 samples for it. The reward
-# rises, stands, and falls. Three questions: what went first, which tokens, and which part of the engine?
+# A policy is trained by reinforcement learning; its inference engine rounds to coarse FP8. Reward rises,
+# stays level, and falls. Three questions: which metric changed first, which tokens are affected, and which
+# rounding site is the cause?
 
 # %%
 import os
@@ -32,8 +33,9 @@ SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
 # %% [markdown]
 # ## The run
 #
-# The runs of the flagship are stored with the code. Of those without correction, the one that lost most; and,
-# from the same first policy with the same random numbers, the run whose sampler computes in BF16.
+# The runs of the flagship are shipped with the package. We take the run without correction whose reward
+# fell most, and its control: the run whose inference engine computes in BF16, with the same initial policy
+# and seed.
 
 # %%
 results = Results(committed_results("flagship"))
@@ -54,12 +56,12 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", 
 plt.show()
 
 # %% [markdown]
-# The control lives, so it is not the learning rate alone.
+# The control does not collapse, so the learning rate alone is not the cause.
 #
-# ## What went first
+# ## Which metric changed first
 #
-# A change point is the step that splits a curve into two levels best; the p-value says whether a curve
-# without a change would show as much. Curves that span decades are taken as logarithms.
+# A change point is the step that best splits a curve into two levels. The p-value is the probability of
+# such a split in a curve without a change. Curves that span decades are analyzed on a logarithmic scale.
 
 
 # %%
@@ -77,8 +79,8 @@ pd.DataFrame(
 # %% [markdown]
 # ## Which tokens
 #
-# Mean rho of the tokens by their probability under the trainer. Rare ones that were sampled are those
-# that the sampler overrates; more so, the longer the run.
+# Mean rho of the tokens by their probability in the training engine. The sampled rare tokens are those to
+# which the inference engine gives too much probability. The effect grows during the run.
 
 # %%
 bins = results.table("bins")
@@ -91,11 +93,12 @@ sums = mine[mine["tokens"] > 0].groupby(["part", "low", "high"])[["total", "toke
 (sums["total"] / sums["tokens"]).unstack("part").round(3)
 
 # %% [markdown]
-# ## Which part of the engine
+# ## Which rounding site
 #
-# The same tokens are scored with one part after another computed as the sampler does, in all combinations. A
-# part's Shapley value is the average of what it adds, whoever came before; the values sum to the whole. Here
-# of a first policy: the stored runs keep curves, not weights. `simlab explain` does it for a checkpoint.
+# We score the same tokens with every combination of rounding sites of the inference engine. The Shapley value
+# of a site is its mean contribution over all orders of adding sites; the values sum to the total. The policy
+# is an initial policy, because the stored runs keep curves, not weights. `simlab explain` does this for a
+# checkpoint.
 
 # %%
 add_checkout_to_path()  # makes `experiments` importable, also where only the wheel is installed

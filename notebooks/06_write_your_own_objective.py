@@ -17,9 +17,9 @@
 #
 # $$A \times u(r, A) \times \text{correction}(\rho) \times \text{distortion}$$
 #
-# summed or averaged over the tokens that no mask has dropped. $r = \pi_\theta / \pi_{\theta_{old}}$ is the
-# policy ratio, $\rho = \pi_{train} / \pi_{infer}$ the mismatch ratio. What a model learns from is the
-# derivative with respect to its log-probabilities, one number per token: the *token coefficient*.
+# summed or averaged over the tokens that no mask dropped. $r = \pi_\theta / \pi_{\theta_{old}}$ is the PPO
+# ratio, $\rho = \pi_{train} / \pi_{infer}$ the IS ratio. The gradient depends on the objective only through
+# its derivative with respect to the log-probabilities, one number per token: the *token coefficient*.
 
 # %%
 import os
@@ -34,8 +34,8 @@ import numpy as np
 import simlab
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import (
+    OBJECTIVE_MODIFIERS,
     OBJECTIVES,
-    SUFFIXES,
     TokenBatch,
     objective_value,
     override_names,
@@ -49,8 +49,9 @@ OUT = tempfile.mkdtemp() if SMOKE else "runs/own_objective"
 # %% [markdown]
 # ## Ten lines
 #
-# Instead of a clip, whose gradient is either there or not, a parabola: $u = r - \mathrm{sign}(A)\,(r-1)^2 /
-# 2w$. Its slope vanishes where GRPO's clip begins, and beyond it the token is pulled back.
+# A clip switches the gradient of a token on or off. We replace it by a parabola:
+# $u = r - \mathrm{sign}(A)\,(r-1)^2 / 2w$. Its slope is zero where GRPO's clip begins; beyond that point the
+# gradient moves the token back.
 
 
 # %%
@@ -68,8 +69,8 @@ class Parabola(Surrogate):
 parabola = replace(OBJECTIVES["grpo"], surrogate=Parabola())
 
 # %% [markdown]
-# That is all. Fields of the record are overrides by name, and may be traced; everything else is inherited
-# from GRPO and can be replaced in the same way.
+# The objective is complete. Fields of the record can be overridden by name and may be traced. Everything else
+# is inherited from GRPO and can be replaced in the same way.
 
 # %%
 print(override_names(parabola))
@@ -77,8 +78,8 @@ print(override_names(parabola))
 # %% [markdown]
 # ## Its coefficients
 #
-# Two answers to one prompt: the first right, the second wrong. The first token of both has moved up by 30%,
-# the second has not moved, the third has moved down by 30%.
+# Two answers to one prompt: the first is correct, the second is wrong. In both, the probability of the first
+# token rose by 30%, the second did not change, and the third fell by 30%.
 
 # %%
 ratios = jnp.asarray([[1.3, 1.0, 0.7]] * 2)
@@ -96,10 +97,10 @@ with np.printoptions(precision=3, suppress=True):
         print(f"{name:9s} {np.asarray(token_coefficients(objective, batch))}".replace("\n", "\n" + 10 * " "))
 
 # %% [markdown]
-# A column is a token that both answers share. Where it does not sum to zero, a token that says nothing about
-# which answer is right is pushed anyway (*cancel*, Eq. 75, 76): GRPO leaves the first and the third column
-# uncancelled, its sign-free repair none. The parabola leaves even more there: it depends on the sign of the
-# advantage as well.
+# A column is a token that both answers share. If a column does not sum to zero, training moves a token that
+# carries no information about the correct answer (*cancel*, Eq. 75, 76). GRPO leaves a remainder in the first
+# and third columns; the sign-free clip leaves none. The parabola leaves a larger remainder, because it also
+# depends on the sign of the advantage.
 
 # %%
 slopes = np.linspace(-0.7, 0.7, 201)
@@ -130,11 +131,11 @@ axes[1].legend(frameon=False, fontsize="small")
 plt.show()
 
 # %% [markdown]
-# ## Does it keep the contract?
+# ## Contract tests
 #
-# The suite that every preset passes runs on any objective: finite at the edges (empty responses, log ratios
-# of +-100, one survivor), nothing read from padding, groups exchangeable, nothing learnt from equal rewards,
-# and the same under `jit` and `vmap`.
+# The test suite of the presets accepts any objective. It checks finite values at the edges (empty responses,
+# log ratios of +-100, one survivor), independence of padding, exchangeable groups, zero gradient for equal
+# rewards, and equal results under `jit` and `vmap`.
 
 # %%
 try:
@@ -146,12 +147,12 @@ else:
         print("passed", check)
 
 # %% [markdown]
-# ## What comes for free
+# ## Corrections and sweeps
 #
-# A correction for the mismatch, and a sweep over the width in one compiled program.
+# The new objective accepts every IS correction, and its width can be swept in one compiled function.
 
 # %%
-corrected = replace(parabola, correction=SUFFIXES["tis"].stage)
+corrected = replace(parabola, correction=OBJECTIVE_MODIFIERS["tis"].stage)
 widths = jnp.asarray([0.05, 0.1, 0.2, 0.4])
 values = jax.jit(jax.vmap(lambda width: objective_value(corrected, batch, width=width)))(widths)
 for width, value in zip(widths, values, strict=True):
@@ -160,11 +161,10 @@ for width, value in zip(widths, values, strict=True):
 # %% [markdown]
 # ## In a sweep
 #
-# The record goes into a grid like the name of a built-in objective; so do tasks, engines, schedules and
-# formats. Runs go to worker processes, which get the code of this notebook. The key of a run contains that
-# code: after a change of `Parabola` the runs are computed anew, and old results never answer for it.
-#
-# In a module file, `mymodule.py`, the record has the name `"mymodule:parabola"`, also in a TOML file.
+# A grid takes the record like the name of a built-in objective. Tasks, engines, schedules and formats work in
+# the same way. Worker processes get the code of this notebook. The key of a run contains this code: if
+# `Parabola` changes, its runs are computed again. In a file `mymodule.py` the record has the name
+# `"mymodule:parabola"`, also in a TOML file.
 
 # %%
 result = simlab.sweep(
@@ -172,14 +172,14 @@ result = simlab.sweep(
         "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
         "model": "tiny-dense",
         "infer_mantissa_bits": 3,
-        "prompts": 2,
+        "prompts_per_step": 2,
         "group_size": 4,
         "minibatches": 1,
         "steps": 2 if SMOKE else 60,
     },
     {"objective": [corrected, "grpo+tis"], "seed": [0, 1]},
     OUT,
-    width=2,
+    runs_per_batch=2,
     workers=0 if SMOKE else None,
 )
 frame = result.frame()

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Real models
 #
-# A policy of the lab is a Qwen3-MoE checkpoint that vLLM serves. Here we teach a small one, save it, let one
-# engine sample and another score, and ask which emulated engine would have predicted what we measure. With
-# `SIMLAB_SMOKE=1` both engines are the lab's own; otherwise build two environments first, once:
+# A policy of the lab is a Qwen3-MoE checkpoint that vLLM serves. Here we train a small one and save it. One
+# engine samples and another scores. Then we find the emulated engine that best predicts the measured
+# mismatch. With `SIMLAB_SMOKE=1` both engines are the lab's own. Otherwise build two environments once:
 #
 #     python scripts/make_env.py hf
 #     python scripts/make_env.py vllm
 #
-# `docs/real_models.md` has the same as a sequence of commands, and how to train on real rollouts.
+# `docs/real_models.md` shows the same steps as commands, and how to train on real rollouts.
 
 # %%
 import os
@@ -37,7 +37,7 @@ from simlab.engines import ENGINES
 from simlab.models import MODELS, TransformerConfig
 from simlab.serving.calibration import calibrate, get_catalog_emulations, predict_log_rho, read_measured_pair
 from simlab.serving.engine_probe import Probe
-from simlab.serving.protocol import SamplingParams
+from simlab.serving.protocol import SamplingRequest
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.warm_start import WarmStart, warm_start
 
@@ -46,10 +46,11 @@ OUT = Path(tempfile.mkdtemp() if SMOKE else "runs/real_models")
 SAMPLER, SCORER = ("bf16", "f32") if SMOKE else ("vllm:bfloat16", "transformers:float32")
 
 # %% [markdown]
-# ## Teach and save
+# ## Train and save
 #
-# Heads of width 32 and experts whose widths are multiples of 32: the smallest that vLLM serves on a CPU. On
-# the command line: `simlab warm-start add tiny-moe --steps 600 --out policy.npz`, `simlab checkpoint save`.
+# vLLM on a CPU needs heads of width 32 and experts whose widths are multiples of 32; this is the smallest
+# such model. On the command line: `simlab warm-start add tiny-moe --steps 600 --out policy.npz`, `simlab
+# checkpoint save`.
 
 # %%
 task = TASKS["add"]()
@@ -60,7 +61,8 @@ checkpoint = save_checkpoint(OUT / "policy", config, params)
 sorted(path.name for path in checkpoint.iterdir())
 
 # %% [markdown]
-# It comes back bit for bit. `vllm serve runs/real_models/policy` would serve this folder, tokenizer included.
+# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, tokenizer
+# included.
 
 # %%
 config, params = load_checkpoint(checkpoint)
@@ -68,13 +70,13 @@ config, params = load_checkpoint(checkpoint)
 # %% [markdown]
 # ## Probe
 #
-# The sampling engine answers held-out prompts; the scoring engine and the sampling engine score the answers.
-# Every table is on disk after every pair. On the command line:
+# The sampling engine answers held-out prompts. Both engines score the answers. After each pair all tables are
+# on disk. On the command line:
 # `simlab probe runs/real_models/policy --task add --sample vllm:bfloat16 --score transformers:float32`.
 
 # %%
 prompts = task.prompt_set("held_out")[: 8 if SMOKE else 128]
-sampling = SamplingParams(
+sampling = SamplingRequest(
     max_tokens=task.response_length, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
 )
 
@@ -92,13 +94,13 @@ results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
 ]
 
 # %% [markdown]
-# The first row is decoding against prefill of one engine, the second is the mismatch.
+# The first row compares decoding with prefill in one engine. The second row is the mismatch.
 #
 # ## Calibrate
 #
-# Which engine of the catalog gives the same distribution of log rho, in every bin of probability? Distance 0
-# is perfect, 1 as bad as predicting no mismatch. On the command line, with the figure below:
-# `simlab calibrate runs/real_models/probe runs/real_models/policy --sampler vllm:bfloat16
+# Which engine of the catalog gives the same distribution of log rho in every bin of probability? Distance 0
+# is a perfect prediction; distance 1 is as bad as predicting no mismatch. On the command line, with the
+# figure below: `simlab calibrate runs/real_models/probe runs/real_models/policy --sampler vllm:bfloat16
 # --scorer transformers:float32 --engine vllm-bf16 --engine bf16 --out runs/calibration`.
 
 # %%
@@ -127,5 +129,5 @@ axes.set(xlabel="measured log rho", ylabel=f"predicted by {fits[0].emulation}")
 plt.show()
 
 # %% [markdown]
-# A poor fit is a result too: its note names what the emulation leaves out. `simlab run real_pairs` does this
-# for vLLM in five formats, W8A8 among them, llama.cpp, and a pretrained model.
+# A poor fit is also a result: its note names what the emulation does not model. `simlab run real_pairs`
+# repeats this for vLLM in five formats (among them W8A8), for llama.cpp, and for a pretrained model.

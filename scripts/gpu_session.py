@@ -15,20 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.arms import ARMS, BF16, CHAIN_CLIP, NEAREST_BITS, NONE, chain_arm, moe_arm
+from experiments.arms import BF16, CHAIN_CLIP, NEAREST_BITS, chain_arm, moe_arm
 from experiments.benchmarks import device_speed
 from experiments.measurements import local_gpu
 from experiments.regimes import BASE
 from experiments.studies import leaderboard
-from experiments.studies.runs import RunSpec, build_tables, first_discrepancies, run_specs, with_reference
+from experiments.studies.runs import RunSpec, build_tables, run_specs
 from simlab.core.experiment import Experiment, Run, execute
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.result import SweepResult
 
-SEEDS = (0, 1)
+SEED = 0
 RUNS_PER_BATCH, BENCH_SECONDS = 64, 480.0
-WIDTHS = (1, 4, 16, 64, 256, 1024)
+BATCH_SIZES = (1, 4, 16, 64, 256, 1024)
 LONG_STEPS = 4000
 OBJECTIVES = {
     "no correction": {"name": "grpo"},
@@ -55,7 +55,7 @@ class Session:
             points,
             self.out / "cache",
             name=name,
-            width=RUNS_PER_BATCH,
+            runs_per_batch=RUNS_PER_BATCH,
             workers=self.workers,
             yes=True,
             checkpoint_seconds=20.0,
@@ -63,33 +63,9 @@ class Session:
 
 
 def leaderboards(session: Session) -> None:
-    """Run every arm of both leaderboards, then write each experiment's tables from the result cache."""
-    arms = [
-        contest.named(arm)
-        for contest in (leaderboard.DENSE, leaderboard.MOE)
-        for arm in (NONE, BF16, *contest.remedies)
-    ]
-    arms = arms[:1] if session.smoke else arms
-    plain = [arm for arm in arms if ARMS[arm].x_factor is None]
-    referred = [arm for arm in arms if arm not in plain]
-    wanted = [place for arm in plain for seed in SEEDS for place in run_specs(arm, seed, session.smoke)]
-    session.run_places(wanted, "leaderboards")
-    for seed in SEEDS:
-        sources = [place for arm in referred for place in run_specs(ARMS[arm].x_from, seed, session.smoke)]
-        if not sources:
-            continue
-        done = session.run_places(sources, "references")
-        runs: Any = done.runs().assign(
-            arm=[p.arm for p in sources], start=[p.initial_policy for p in sources]
-        )
-        first = first_discrepancies(runs, done.steps())
-        later = [
-            with_reference(place, first) for arm in referred for place in run_specs(arm, seed, session.smoke)
-        ]
-        session.run_places(later, "referred")
-    if not session.smoke:
-        for experiment in (leaderboard.EXPERIMENT, leaderboard.MOE_EXPERIMENT):
-            execute(experiment, session.out / experiment.name)
+    """Run both leaderboards; finished blocks of an arm are kept in the cache of the session."""
+    for experiment in (leaderboard.EXPERIMENT, leaderboard.MOE_EXPERIMENT):
+        execute(experiment, session.out / experiment.name, session.smoke)
 
 
 def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[RunSpec]:
@@ -101,7 +77,7 @@ def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[Ru
             changes={**place.changes, "objective": objective} | ({} if smoke else {"steps": steps}),
         )
         for engine in (NEAREST_BITS[3], BF16)[: 1 if smoke else None]
-        for place in run_specs(named(engine), SEEDS[0], smoke)
+        for place in run_specs(named(engine), SEED, smoke)
         for title, objective in OBJECTIVES.items()
     ]
 
@@ -113,10 +89,10 @@ def long_arms(session: Session) -> None:
         kinds = (chain_arm,) if run.smoke else (chain_arm, moe_arm)
         wanted = [place for named in kinds for place in long_places(named, LONG_STEPS, run.smoke)]
         done = session.run_places(wanted, run.name)
-        runs: Any = done.runs()[["run", "seed", "status", "steps_made", "steps"]]
-        runs = runs.rename(columns={"steps_made": "steps_completed"})
+        runs: Any = done.runs()[["run", "seed", "status", "steps_completed", "steps"]]
+        runs = runs.rename(columns={"steps_completed": "steps_completed"})
         runs["arm"], runs["initial_policy"] = [p.arm for p in wanted], [p.initial_policy for p in wanted]
-        run.seeds(SEEDS[:1])
+        run.seeds([SEED])
         run.configure(base=BASE, arms={place.arm: dict(place.changes) for place in wanted})
         tables = build_tables({"runs": runs, "steps": done.steps(), "vectors": done.vectors()})
         for name in tables.table_names:
@@ -128,27 +104,29 @@ def long_arms(session: Session) -> None:
 
 
 def bench(session: Session) -> None:
-    """Measure run-steps per second by width, up to 1024 runs."""
-    _measure_widths(WIDTHS, session.out / "bench_device", session.smoke)
+    """Measure run-steps per second by batch size, up to 1024 runs."""
+    _measure_batch_sizes(BATCH_SIZES, session.out / "bench_device", session.smoke)
 
 
 def compile_bench(session: Session) -> None:
-    """Compile the programs of `bench` into the persistent cache, one process per width."""
+    """Compile the programs of `bench` into the persistent cache, one process per batch size."""
     command = [sys.executable, __file__, "one_width", "--out", str(session.out)]
     command += ["--smoke"] if session.smoke else []
-    environments = [{**os.environ, "BENCH_WIDTH": str(width)} for width in WIDTHS]
+    environments = [{**os.environ, "BENCH_RUNS_PER_BATCH": str(size)} for size in BATCH_SIZES]
     processes = [subprocess.Popen(command, env=environment) for environment in environments]
     print([process.wait() for process in processes])
 
 
 def one_width(session: Session) -> None:
-    """Compile the programs of the width `$BENCH_WIDTH`; timings beside other processes are void."""
-    width = int(os.environ["BENCH_WIDTH"])
-    _measure_widths((width,), session.out / f"compile-{width}", session.smoke)
+    """Compile the programs of the batch size `$BENCH_RUNS_PER_BATCH`; its timings are void."""
+    runs_per_batch = int(os.environ["BENCH_RUNS_PER_BATCH"])
+    _measure_batch_sizes((runs_per_batch,), session.out / f"compile-{runs_per_batch}", session.smoke)
 
 
-def _measure_widths(widths: Sequence[int], out: Path, smoke: bool) -> None:
-    measured = partial(device_speed.measure, widths=(2,) if smoke else widths, limit_seconds=BENCH_SECONDS)
+def _measure_batch_sizes(batch_sizes: Sequence[int], out: Path, smoke: bool) -> None:
+    measured = partial(
+        device_speed.measure, batch_sizes=(2,) if smoke else batch_sizes, limit_seconds=BENCH_SECONDS
+    )
     execute(replace(device_speed.EXPERIMENT, run=measured), out, smoke)
 
 

@@ -17,20 +17,26 @@ from simlab.core.paths import add_checkout_to_path, committed_results
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.formats import FORMATS
-from simlab.objectives import OBJECTIVES
+from simlab.objectives import (
+    OBJECTIVE_MODIFIERS,
+    OBJECTIVES,
+    framework_names,
+    get_objective,
+    override_defaults,
+)
 from simlab.studies.board import board, summary
 from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md", "docs/figures.md")
+PAGES = ("README.md", "docs/results.md", "docs/figures.md", "docs/objectives.md")
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 RHO_STD, LENGTH = 0.1, 8
 PLACEMENT = "logits-probs"
 """The rounding placement that fits *hacking* Tab. 2."""
 
 
-def stored(experiment: str) -> Results:
+def load_stored(experiment: str) -> Results:
     """Return the stored results of `experiment`."""
     return Results(committed_results(experiment))
 
@@ -48,7 +54,7 @@ def figure_catalog() -> Mapping[str, Any]:
 
 def remaining_bias(correction: str) -> str:
     """Return the mean share of the uncorrected gradient bias that `correction` leaves, in percent."""
-    moments = stored("theory_corrections").table("moments")
+    moments = load_stored("theory_corrections").table("moments")
     chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
     bias = chosen.pivot(index="seed", columns="correction", values="bias")
     return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
@@ -57,9 +63,9 @@ def remaining_bias(correction: str) -> str:
 def findings() -> str:
     """Return the findings of the first screen, a bullet each."""
     token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
-    fits = stored("softmax").table("fit")
+    fits = load_stored("softmax").table("fit")
     columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
-    agreement = stored("real_rl").table("agreement")["agrees"]
+    agreement = load_stored("real_rl").table("agreement")["agrees"]
     lines = (
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
         f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
@@ -72,6 +78,21 @@ def findings() -> str:
         "of the emulated runs (one vLLM run per arm).",
     )
     return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+def example() -> str:
+    """Return what the example prints, and what it shows."""
+    means = load_stored("readme_example").table("means").set_index("engines")
+    fine, coarse = means.iloc[0], means.iloc[1]
+    shown = "\n".join(line.rstrip() for line in str(means.round(3)).splitlines())
+    ratio, loss = coarse["rms_log_rho"] / fine["rms_log_rho"], fine["reward"] - coarse["reward"]
+    return (
+        f"\n```text\n{shown}\n```\n\n"
+        "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
+        f"bit less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
+        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX gives "
+        "slightly other numbers).\n"
+    )
 
 
 def claims() -> str:
@@ -94,22 +115,94 @@ def remade() -> str:
         figures.setdefault(row.experiment, []).append(f"`{name}`")
     lines = ["| made again by | minutes, two cores | stored runs | figures |", "|---|---:|---:|---|"]
     for experiment, names in figures.items():
-        runs = stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
+        runs = (
+            load_stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
+        )
         minutes = load_experiment(experiment).minutes
         lines.append(f"| `simlab run {experiment}` | {minutes:g} | {runs} | {', '.join(names)} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
+# Choices that all objectives have, as the presets of 2026 make them.
+USUAL = {"advantage": "grpo", "aggregation": "token-mean", "group_filter": False, "baseline": "survivors"}
+KINDS = {"correction": "correction", "rejections": "rejection", "regularizers": "term", "centering": "term"}
+
+
+def _defaults(name: str, without: Mapping[str, object]) -> str:
+    """Return the overrides of an objective that `without` lacks, with their defaults."""
+    found = override_defaults(get_objective(name)).items()
+    return ", ".join(f"`{key}` {_number(value)}" for key, value in found if without.get(key, "?") != value)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_number, value))
+    if value is None:
+        return "off"
+    return f"{value:g}" if isinstance(value, float) else f"`{value}`"
+
+
+def objective_names() -> str:
+    """Return what frameworks call the presets of 2026, with the defaults of the catalog."""
+    rows = ["| simlab | defaults | framework: name (default) | checked |", "|---|---|---|---|"]
+    for name, (frameworks, checked) in framework_names.PRESETS.items():
+        rows.append(f"| `{name}` | {_defaults(name, USUAL)} | {frameworks} | {checked} |")
+    return "\n" + "\n".join(rows) + "\n"
+
+
+def modifier_names() -> str:
+    """Return what frameworks call the modifiers of 2026, with the defaults of the catalog."""
+    plain = override_defaults(get_objective("reinforce")) | {"baseline": "survivors"}
+    rows = ["| simlab | kind | defaults | framework: name (default) | checked |", "|---|---|---|---|---|"]
+    for name, (frameworks, checked) in framework_names.MODIFIERS.items():
+        kind = KINDS[OBJECTIVE_MODIFIERS[name].field]
+        defaults = _defaults(f"reinforce+{name}", plain)
+        rows.append(f"| `+{name}` | {kind} | {defaults} | {frameworks} | {checked} |")
+    return "\n" + "\n".join(rows) + "\n"
+
+
+def vocabulary_cost() -> str:
+    """Return what the column of all log-probabilities costs, from `bench_vocabulary`."""
+    table: Any = load_stored("bench_vocabulary").table("columns")
+    rows = [
+        "| V | objective | bytes per token and engine | temporary memory, MB | time, ms |",
+        "|---:|---|---:|---:|---:|",
+    ]
+    for row in table.itertuples():
+        cells = (
+            f"{row.column_bytes} | {row.temporary_bytes / 1e6:.1f} | {float(f'{1e3 * row.seconds:.2g}'):g}"
+        )
+        rows.append(f"| {row.vocabulary} | {row.objective} | {cells} |")
+    return "\n" + "\n".join(rows) + "\n"
+
+
+def correction_errors() -> str:
+    """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
+    table: Any = load_stored("group_corrections").table("moments")
+    level = table["rho_std"].max()
+    mean: Any = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
+    head = f"| correction (std of rho {level:g}) | bias | std of one group | MSE, 64 groups |"
+    rows = [head, "|---|---:|---:|---:|"]
+    for name, row in mean.sort_values("mse_64").iterrows():
+        rows.append(f"| {name} | {row['bias']:.2f} | {row['std']:.2f} | {row['mse_64']:.3f} |")
+    return "\n" + "\n".join(rows) + "\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
+    "correction_errors": correction_errors,
+    "example": example,
     "findings": findings,
+    "modifier_names": modifier_names,
+    "objective_names": objective_names,
     "remade": remade,
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),
     "num_formats": lambda: str(len(FORMATS)),
     "num_objectives": lambda: str(len(OBJECTIVES)),
     "num_tasks": lambda: str(len(TASKS)),
+    "vocabulary_cost": vocabulary_cost,
 }
 
 

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LARGEST_MB = 40
 """Size of a wheel or sdist; PyPI takes 100 MB."""
 
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""XLA flags: these commands compile more than they compute."""
 SMOKE = (
     "--version",
     "list notebooks",
@@ -59,7 +61,7 @@ def smoke(wheel: Path, python: str) -> None:
         run([*pip, str(wheel), "-c", str(ROOT / "requirements" / "core.txt")], work)
         for command in SMOKE:
             print(f"simlab {command}", flush=True)
-            run([str(home / "bin" / "simlab"), *command.split()], work)
+            run([str(home / "bin" / "simlab"), *command.split()], work, XLA_FLAGS=QUICK)
         notebook = next((home / "lib").glob("*/site-packages/simlab/_bundle/notebooks/09_*.py"))
         run([str(home / "bin" / "python"), str(notebook)], work, SIMLAB_SMOKE="1", MPLBACKEND="agg")
 

@@ -170,7 +170,7 @@ def lab_advantages(scale_rewards: str, rewards: torch.Tensor) -> torch.Tensor:
     return centered.flatten()
 
 
-def computed(
+def compute_loss(
     variant: Variant, batch: dict[str, torch.Tensor], beta: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Return TRL's loss, the log-probs that it depends on, and the local variables of `_compute_loss`.
@@ -210,7 +210,7 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
 
     The last bounds what another order of summation may change.
     """
-    value, logp, seen = computed(variant, batch)
+    value, logp, seen = compute_loss(variant, batch)
     slope, gradient = torch.autograd.grad(value, [seen["per_token_loss"], logp])
     magnitude = (slope * seen["per_token_loss"]).abs().sum()
     return -value.detach().numpy(), -gradient.numpy(), magnitude.detach().numpy()
@@ -218,7 +218,7 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
 
 def corrected_kl(batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """Return minus the mean of the bias-corrected KL tokens, and its gradient in the log-probs."""
-    _, logp, seen = computed(Variant("bnpo"), batch, beta=1.0)
+    _, logp, seen = compute_loss(Variant("bnpo"), batch, beta=1.0)
     value = -(seen["per_token_kl"] * batch["mask"]).sum() / batch["mask"].sum()
     return value.detach().numpy(), torch.autograd.grad(value, logp)[0].numpy()
 

@@ -94,7 +94,7 @@ def _narrow(program: str) -> list[str]:
 @pytest.mark.parametrize(
     "recipe",
     [
-        small_recipe("f32/fp8-e4m3", model=MOE, extra_terms={"entropy": 0.1, "kl": 0.1}, staleness=1),
+        small_recipe("f32/fp8-e4m3", model=MOE, entropy_coeff=0.1, kl_loss_coef=0.1, staleness=1),
         small_recipe("f32/f32", "ppo", critic=Critic()),
     ],
     ids=["experts, KL and stale rollouts", "a critic"],
@@ -114,7 +114,7 @@ def test_no_probe_multiplies_in_tf32():
     assert not _narrow(program)
 
 
-def test_a_rollout_is_one_program_with_one_loop_whatever_its_length():
+def test_rollout_has_one_loop_at_any_length():
     short, long = (_step(rollout, small_recipe(task=replace(TASK, difficulty=n))) for n in (4, 9))
     assert TASK.response_length != replace(TASK, difficulty=9).response_length
     # Decoding is in the loop: a longer response changes its bounds and adds no operation.

@@ -1,9 +1,11 @@
 """The README and docs: generated parts are current, links lead somewhere, the README stays short."""
 
+import ast
 import re
 
 import pytest
 
+from experiments.studies.readme_example import BASE, LATE, OVER
 from scripts.readme import PAGES, ROOT, render
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -14,6 +16,15 @@ DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob
 def test_generated_parts_are_current(page):
     text = (ROOT / page).read_text()
     assert render(text) == text, "run python scripts/readme.py"
+
+
+def test_readme_shows_the_example_that_was_run():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code
+    (call,) = (node for node in ast.walk(ast.parse(code[1])) if ast.unparse(node).startswith("simlab.sweep("))
+    assert isinstance(call, ast.Call)
+    assert [ast.literal_eval(argument) for argument in call.args] == [BASE, OVER]
+    assert f"frame['step'] >= {LATE}" in ast.unparse(ast.parse(code[1]))
 
 
 def test_render_rejects_unknown_parts():

@@ -5,8 +5,9 @@ import re
 import nbformat
 import pytest
 
-from scripts.site.build import ROOT, configuration, with_formulas
+from scripts.site.build import ROOT, configuration, with_formulas, with_spaced_lists
 from scripts.site.claims import claim_pages
+from scripts.site.formulas import FORMULAS
 from scripts.site.links import broken_links, rewrite_links
 from scripts.site.notebooks import page
 from scripts.site.reference import doc_text, reference_pages
@@ -81,6 +82,25 @@ def test_formulas_become_mathml(text, is_formula):
     assert ("<math" in with_formulas(text)) == is_formula
 
 
+def test_reference_formulas_exist_and_are_drawn():
+    from simlab import metrics, objectives
+
+    pages = reference_pages()
+    for catalog, formulas in FORMULAS.items():
+        module = objectives if hasattr(objectives, catalog) else metrics
+        assert set(formulas) <= set(getattr(module, catalog))
+        for formula in formulas.values():
+            assert "<math" in with_formulas(f"| ${formula}$ |")
+    assert "`tis` | $w = \\min(\\rho, C)$ |" in pages["simlab.objectives.md"]
+    assert r"\vert \pi_{train}" in pages["simlab.metrics.md"]
+
+
+def test_lists_get_a_blank_line_before_them():
+    assert with_spaced_lists("Read:\n- a\n- b\n") == "Read:\n\n- a\n- b\n"
+    kept = "- a\n  more\n- b\n\n1. x\n2. y\n| t |\n"
+    assert with_spaced_lists(kept) == kept
+
+
 def test_notebook_page_shows_outputs_without_terminal_codes(tmp_path):
     output = nbformat.v4.new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m\n")
     picture = nbformat.v4.new_output("display_data", {"image/png": "aGk=", "text/plain": "<Figure>"})
@@ -93,6 +113,9 @@ def test_notebook_page_shows_outputs_without_terminal_codes(tmp_path):
     assert "![Output of the cell above](nb-1-1.png)" in text
     assert (tmp_path / "nb-1-1.png").read_bytes() == b"hi"
     assert "<Figure>" not in text
+    assert "colab" not in text
+    shared = page(nbformat.v4.new_notebook(cells=cells), "nb", tmp_path, "full", "lab/simlab")
+    assert "https://colab.research.google.com/github/lab/simlab/blob/gh-pages/notebooks/nb.ipynb" in shared
 
 
 def test_navigation_names_every_page_of_docs():
@@ -100,11 +123,12 @@ def test_navigation_names_every_page_of_docs():
     assert pages <= set(re.findall(r'"(\w+\.md)"', (ROOT / "docs" / "site.toml").read_text()))
 
 
-def test_configuration_lists_generated_pages_and_drops_empty_folders(tmp_path, monkeypatch):
+def test_site_config_lists_pages_and_drops_empty_folders(tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.site.build.SOURCES", tmp_path)
     (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "H1.md").touch()
+    for name in ("H1.md", "H10.md", "H2.md"):
+        (tmp_path / "claims" / name).touch()
     text = configuration()
-    assert '"claims/H1.md"' in text
+    assert '"claims/H1.md", "claims/H2.md", "claims/H10.md"' in text
     assert "symptoms" not in text
     assert "/*" not in text

@@ -51,18 +51,18 @@ def assert_ulp(actual, expected, k: int) -> None:
     assert (distance <= k).all(), f"up to {distance.max()} ulp apart, allowed {k}"
 
 
-def binomial_interval(n: int, p: float, false_alarm: float) -> tuple[float, float]:
-    """Bounds on a count of successes, left with probability <= `false_alarm` when `p` is true."""
-    low, high = stats.binom.ppf([false_alarm / 2, 1 - false_alarm / 2], n, p)
+def binomial_interval(n: int, p: float, alpha: float) -> tuple[float, float]:
+    """Bounds on a count of successes, left with probability <= `alpha` when `p` is true."""
+    low, high = stats.binom.ppf([alpha / 2, 1 - alpha / 2], n, p)
     return float(low), float(high)
 
 
-def normal_interval(n: int, mean: float, std: float, false_alarm: float) -> tuple[float, float]:
+def normal_interval(n: int, mean: float, std: float, alpha: float) -> tuple[float, float]:
     """Bounds on the average of `n` draws with the given mean and std, by the central limit theorem."""
-    half = stats.norm.isf(false_alarm / 2) * std / np.sqrt(n)
+    half = stats.norm.isf(alpha / 2) * std / np.sqrt(n)
     return mean - half, mean + half
 
 
-def assert_within_interval(value: float, low: float, high: float, false_alarm: float) -> None:
-    """`low <= value <= high`, an interval that a correct program leaves with probability `false_alarm`."""
-    assert low <= value <= high, f"{value} outside [{low}, {high}] (false-alarm rate {false_alarm})"
+def assert_within_interval(value: float, low: float, high: float, alpha: float) -> None:
+    """`low <= value <= high`, an interval that a correct program leaves with probability `alpha`."""
+    assert low <= value <= high, f"{value} outside [{low}, {high}] (false-alarm rate {alpha})"

@@ -8,9 +8,9 @@ from experiments.benchmarks.timing import compile_call, least_seconds
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.paths import checkout_root
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.start import first_params
+from simlab.sweeps.start import load_initial_params
 from simlab.training.recipe import initial_state
 from simlab.training.step import rollout, score_rollout, token_batch, train_step
 
@@ -22,7 +22,7 @@ def acrl_share(smoke: bool) -> list[dict[str, float]]:
     changes = {"warm_start": WARM_STARTS[0], "objective": "grpo+acrl"} | (SMOKE if smoke else {})
     config = run_config(BASE, changes)
     recipe = recipe_of(config)
-    params = first_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
+    params = load_initial_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
     state = initial_state(recipe, params, jax.random.key(0))
 
     @jax.jit
@@ -31,7 +31,7 @@ def acrl_share(smoke: bool) -> list[dict[str, float]]:
         return token_batch(recipe, state, replayed, scores)
 
     batch = score(state)
-    correction: Any = named("grpo+acrl").correction
+    correction: Any = get_objective("grpo+acrl").correction
     calls = {
         "weights_seconds": compile_call(lambda batch: correction(batch, batch.logp), batch),
         "step_seconds": compile_call(train_step, recipe, state),

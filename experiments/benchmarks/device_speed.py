@@ -19,19 +19,18 @@ import numpy as np
 from experiments.benchmarks import step_floor
 from experiments.benchmarks.quantize_speed import InPlace
 from experiments.benchmarks.step_floor import Product
-from experiments.benchmarks.sweep_cost import LONG, SLICES, SMALL, WIDTH, processes
+from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMALL, processes
 from experiments.benchmarks.timing import least_seconds
 from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
 from simlab.models.parameters import init_params
-from simlab.sweeps.compile_cache import keep_programs, one_order
+from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
 from simlab.sweeps.config import run_config
-from simlab.sweeps.program import Lane, stacked, swept_recipe
-from simlab.training.loop import scan_steps
+from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.recipe import Recipe
-from simlab.training.step import rollout, score
+from simlab.training.step import learn, rollout, score
 
 STAGES = ("rollout", "score", "updates", "step")
 STEPS = 10
@@ -49,18 +48,18 @@ class Ceilings:
 
     def seconds(self, products: Counter[Product], runs: int) -> float:
         """Return the least time of these products for so many runs: each by the nearer ceiling."""
-        each = {p: max(p.flops / self.operations, moved(p) / self.bytes) for p in products}
+        each = {p: max(p.flops / self.operations, count_bytes(p) / self.bytes) for p in products}
         return runs * sum(count * each[product] for product, count in products.items())
 
 
-def moved(product: Product) -> int:
+def count_bytes(product: Product) -> int:
     """Bytes of the operands and the result of a float32 product."""
     batch, rows, terms, columns = product
     return 4 * batch * (rows * terms + terms * columns + rows * columns)
 
 
-def default_widths() -> tuple[int, ...]:
-    """Return the widths to measure on this kind of device."""
+def default_batch_sizes() -> tuple[int, ...]:
+    """Return the batch_sizes to measure on this kind of device."""
     return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 4, 16, 64, 256, 1024)
 
 
@@ -79,31 +78,33 @@ def ceilings(smoke: bool) -> tuple[Ceilings, float]:
     return Ceilings(2 * side**3 / product, 8 * elements / copy), copy / quantizer
 
 
-def build_batch(config: Any, width: int) -> list[Lane]:
-    """Return the run of `config` under `width` seeds."""
+def build_batch(config: Any, runs_per_batch: int) -> list[BatchedRun]:
+    """Return the run of `config` under `runs_per_batch` seeds."""
     recipe = swept_recipe(config)
     params = init_params(jax.random.key(0), recipe.model)
-    return [Lane(recipe, params, seed) for seed in range(width)]
+    return [BatchedRun(recipe, params, seed) for seed in range(runs_per_batch)]
 
 
-def stage_seconds(config: Any, width: int, smoke: bool) -> tuple[dict[str, float], float]:
-    """Return seconds of each stage of one step of `width` runs side by side, and seconds to compile."""
+def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[str, float], float]:
+    """Return seconds of each stage of one step of a run batch, and seconds to compile."""
     start = time.perf_counter()
-    recipe, state = stacked(build_batch(config, width), width)
-    options = {"xla_backend_optimization_level": 0} if smoke else one_order()
+    recipe, state = stack_members(build_batch(config, runs_per_batch), runs_per_batch)
+    options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()
     compiled = partial(jax.jit, compiler_options=options)
     sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
-    step = compiled(jax.vmap(partial(scan_steps, steps=STEPS)), donate_argnums=1)
+    update = compiled(jax.vmap(learn), donate_argnums=1)
     trajectory = jax.block_until_ready(sample(recipe, state))
     jax.block_until_ready(read(recipe, state.params, trajectory))
-    step = step.lower(recipe, state).compile()
+    update = update.lower(recipe, state, trajectory).compile()
     spent = time.perf_counter() - start
     params = jax.tree.map(jnp.copy, state.params)  # the step donates the state
     second = jax.tree.map(jnp.copy, state)
     kept = [state]
 
     def step_on() -> None:
-        state, _ = step(recipe, kept.pop())
+        state = kept.pop()
+        for _ in range(STEPS):
+            state, _ = update(recipe, state, sample(recipe, state))
         kept.append(jax.block_until_ready(state))
 
     budget = 0.01 if smoke else 1.0
@@ -117,51 +118,53 @@ def stage_seconds(config: Any, width: int, smoke: bool) -> tuple[dict[str, float
 
 
 def rows_of(
-    recipe: Recipe, width: int, seconds: dict[str, float], compile_seconds: float, limit: Ceilings
+    recipe: Recipe, runs_per_batch: int, seconds: dict[str, float], compile_seconds: float, limit: Ceilings
 ) -> list[dict[str, Any]]:
-    """Return the rows of a width."""
+    """Return the rows of a runs_per_batch."""
     prompt_length = recipe.task.prompts(jax.random.key(0), 1).shape[1]
     products = step_floor.by_stage(recipe, prompt_length)
-    tokens = width * recipe.prompts * recipe.group_size * recipe.task.response_length
+    tokens = runs_per_batch * recipe.prompts_per_step * recipe.group_size * recipe.task.response_length
     rows = []
     for stage in STAGES:
-        operations = width * sum(p.flops * count for p, count in products[stage].items())
-        traffic = width * sum(moved(p) * count for p, count in products[stage].items())
+        operations = runs_per_batch * sum(p.flops * count for p, count in products[stage].items())
+        traffic = runs_per_batch * sum(count_bytes(p) * count for p, count in products[stage].items())
         taken = seconds[stage]
         rows.append(
             {
-                "width": width,
+                "runs_per_batch": runs_per_batch,
                 "stage": stage,
                 "status": MEASURED,
                 "ms": 1e3 * taken,
-                "run_steps_per_s": width / seconds["step"],
+                "run_steps_per_s": runs_per_batch / seconds["step"],
                 "tokens_per_s": tokens / taken,
                 "operations": float(operations),
                 "bytes": float(traffic),
                 "of_product_rate": operations / taken / limit.operations,
                 "of_copy_rate": traffic / taken / limit.bytes,
-                "of_roofline": limit.seconds(products[stage], width) / taken,
+                "of_roofline": limit.seconds(products[stage], runs_per_batch) / taken,
                 "compile_s": compile_seconds,
             }
         )
     return rows
 
 
-def stopped(width: int, why: str) -> dict[str, Any]:
-    """Return the row of a width that was not measured."""
+def row_without_times(runs_per_batch: int, why: str) -> dict[str, Any]:
+    """Return the row of a runs_per_batch that was not measured."""
     numbers = ("ms", "run_steps_per_s", "tokens_per_s", "operations", "bytes")
     shares = ("of_product_rate", "of_copy_rate", "of_roofline", "compile_s")
-    return {"width": width, "stage": "step", "status": why} | dict.fromkeys((*numbers, *shares), float("nan"))
+    return {"runs_per_batch": runs_per_batch, "stage": "step", "status": why} | dict.fromkeys(
+        (*numbers, *shares), float("nan")
+    )
 
 
-def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Measure increasing widths until memory or the time limit is exhausted."""
-    widths = sorted(widths or ((2,) if run.smoke else default_widths()))
-    if widths[0] < 1:
-        raise ValueError(f"width {widths[0]}; allowed: an integer >= 1")
-    keep_programs()
+def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
+    """Measure increasing batch_sizes until memory or the time limit is exhausted."""
+    batch_sizes = sorted(batch_sizes or ((2,) if run.smoke else default_batch_sizes()))
+    if batch_sizes[0] < 1:
+        raise ValueError(f"runs_per_batch {batch_sizes[0]}; allowed: an integer >= 1")
+    enable_compile_cache()
     config = run_config({**BASE, "objective": "grpo+tis", "steps": STEPS} | (SMALL if run.smoke else {}))
-    run.configure(config=config.as_dict(), widths=list(widths), limit_seconds=limit_seconds)
+    run.configure(config=config.as_dict(), batch_sizes=list(batch_sizes), limit_seconds=limit_seconds)
     began = time.perf_counter()
     limit, quantizer = ceilings(run.smoke)
     quantities = {
@@ -171,41 +174,41 @@ def measure(run: Run, widths: Sequence[int] | None = None, limit_seconds: float 
     }
     run.table("ceilings", [{"quantity": name, "value": value} for name, value in quantities.items()])
     rows: list[dict[str, Any]] = []
-    for width in run.track(widths, "widths"):
-        if rows and time.perf_counter() - began + _expected(rows, width) > limit_seconds:
-            rows.append(stopped(width, NO_TIME))
+    for runs_per_batch in run.track(batch_sizes, "batch_sizes"):
+        if rows and time.perf_counter() - began + _expect_seconds(rows, runs_per_batch) > limit_seconds:
+            rows.append(row_without_times(runs_per_batch, NO_TIME))
             break
         try:
-            seconds, compile_seconds = stage_seconds(config, width, run.smoke)
+            seconds, compile_seconds = stage_seconds(config, runs_per_batch, run.smoke)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            rows.append(stopped(width, NO_MEMORY))
+            rows.append(row_without_times(runs_per_batch, NO_MEMORY))
             break
-        rows += rows_of(swept_recipe(config), width, seconds, compile_seconds, limit)
-    run.table("widths", rows)
+        rows += rows_of(swept_recipe(config), runs_per_batch, seconds, compile_seconds, limit)
+    run.table("batch_sizes", rows)
     if jax.default_backend() == "cpu" and not run.smoke:
         run.table("processes", _processes())
     run.table("verdicts", judge(rows, quantizer))
 
 
-def _expected(rows: list[dict[str, Any]], width: int) -> float:
-    """Seconds that a width will take: compiled as long as the last one, each call longer by the width."""
+def _expect_seconds(rows: list[dict[str, Any]], runs_per_batch: int) -> float:
+    """Return the expected seconds of a batch size: the last compile time, calls scaled by the size."""
     last = rows[-1]
-    return last["compile_s"] + 16 * (STEPS + 2) * 1e-3 * last["ms"] * width / last["width"]
+    return last["compile_s"] + 16 * (STEPS + 2) * 1e-3 * last["ms"] * runs_per_batch / last["runs_per_batch"]
 
 
 def _processes() -> list[dict[str, Any]]:
     """Run-steps per second of a sweep in one pinned process, and in one per core."""
     base = {**BASE, "objective": "grpo+tis", "steps": LONG}
-    rows = processes(base, WIDTH, SLICES)
-    return [row | {"run_steps_per_s": WIDTH * SLICES * LONG / row["seconds"]} for row in rows]
+    rows = processes(base, RUNS_PER_BATCH, BATCHES)
+    return [row | {"run_steps_per_s": RUNS_PER_BATCH * BATCHES * LONG / row["seconds"]} for row in rows]
 
 
 def judge(rows: list[dict[str, Any]], quantizer: float) -> list[dict[str, Any]]:
     """Return the decision rules with the measured numbers."""
-    times = {(row["width"], row["stage"]): row["ms"] for row in rows if row["status"] == MEASURED}
-    widest = max(width for width, _ in times)
+    times = {(row["runs_per_batch"], row["stage"]): row["ms"] for row in rows if row["status"] == MEASURED}
+    widest = max(runs_per_batch for runs_per_batch, _ in times)
     shared = times[widest, "rollout"] / times[widest, "updates"]
     return [
         {"rule": "quantizer / copy", "value": quantizer, "bound": QUANTIZER, "holds": quantizer >= QUANTIZER},
@@ -216,7 +219,7 @@ def judge(rows: list[dict[str, Any]], quantizer: float) -> list[dict[str, Any]]:
 EXPERIMENT = Experiment(
     name="bench_device",
     question="How many flagship runs does this device make at once, and how near to its roofline?",
-    decision_rule=f"The quantizer reaches {QUANTIZER} of an in-place x + 1; the rollout of the widest slice "
+    decision_rule=f"The quantizer reaches {QUANTIZER} of an in-place x + 1; the rollout of the largest batch "
     f"takes at most {ROLLOUT:g} times its updates; on an accelerator 256 runs at once make at least 50 times "
     "the run-steps per second of `processes`, one per core, in a run on two CPU cores.",
     run=measure,

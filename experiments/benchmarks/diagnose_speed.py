@@ -54,7 +54,7 @@ def write_lines(folder: Path, steps: int) -> int:
 FORMATS: dict[str, Callable[[Path, int], int]] = {"parquet": write_parquet, "jsonl": write_lines}
 
 
-def timed(folder: Path) -> tuple[float, float]:
+def time_command(folder: Path) -> tuple[float, float]:
     """Seconds by the wall and of CPU, of the command in a process of its own with at most two cores."""
     cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     allowed = sorted(cores)[:2]
@@ -78,7 +78,7 @@ def run(run: Run) -> None:
             with run.phase(f"write {name}"):
                 tokens = FORMATS[name](Path(folder), steps)
             with run.phase(f"diagnose {name}"):
-                seconds = np.median([timed(Path(folder)) for _ in range(calls)], axis=0)
+                seconds = np.median([time_command(Path(folder)) for _ in range(calls)], axis=0)
         wall, cpu = map(float, seconds)
         rows.append({"format": name, "tokens": tokens, "wall_seconds": wall, "cpu_seconds": cpu})
         run.report(

@@ -20,9 +20,9 @@ from typing import Any
 
 from simlab.core.experiment import Experiment, Run
 from simlab.sweeps import sweep
-from simlab.sweeps.store import DamagedError
+from simlab.sweeps.result_cache import DamagedError
 
-WIDTH = 4
+RUNS_PER_BATCH = 4
 BASE: dict[str, Any] = {
     "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
     "objective": "grpo",
@@ -35,8 +35,8 @@ BASE: dict[str, Any] = {
         "num_attention_heads": 1,
     },
     "optimizer": {"learning_rate": 0.01},
-    "extra_terms": {"entropy": 0.1},
-    "prompts": 2,
+    "entropy_coeff": 0.1,
+    "prompts_per_step": 2,
     "group_size": 2,
     "minibatches": 1,
 }
@@ -100,7 +100,7 @@ class Bench:
 
     def __post_init__(self):
         """Run the undisturbed sweep in a process of its own and time it."""
-        lines = [f"width = {WIDTH}", "[base]", f"steps = {self.steps}"]
+        lines = [f"runs_per_batch = {RUNS_PER_BATCH}", "[base]", f"steps = {self.steps}"]
         lines += [f"{name} = {_toml(value)}" for name, value in BASE.items() if name != "objective"]
         over = {"objective": list(OBJECTIVES), "seed": list(range(self.seeds))}
         lines += ["[over]", *(f"{name} = {_toml(values)}" for name, values in over.items())]
@@ -133,7 +133,7 @@ class Bench:
     def run_again(self, out: Path) -> None:
         """Call the sweep again in this process, which has compiled it."""
         over = {"objective": list(OBJECTIVES), "seed": range(self.seeds)}
-        sweep(BASE | {"steps": self.steps}, over, out, width=WIDTH, workers=0, name="sweep")
+        sweep(BASE | {"steps": self.steps}, over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, name="sweep")
 
 
 def _toml(value: Any) -> str:
@@ -304,7 +304,7 @@ def inject_fault(fault: str, bench: Bench, tries: int) -> Count:
 
 def run(run: Run) -> None:
     tries = {fault: counts[run.smoke] for fault, counts in TRIES.items()}
-    run.configure(base=BASE, tries=tries, steps=STEPS[run.smoke], width=WIDTH)
+    run.configure(base=BASE, tries=tries, steps=STEPS[run.smoke], runs_per_batch=RUNS_PER_BATCH)
     run.seeds([0])
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), STEPS[run.smoke], SEEDS[run.smoke])

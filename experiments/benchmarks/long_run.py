@@ -13,7 +13,7 @@ import numpy as np
 from experiments.benchmarks.fault_table import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.models.parameters import init_params
-from simlab.sweeps.compile_cache import keep_programs
+from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.training.checkpoints import load_progress
 from simlab.training.loop import Checkpoint, Chunk, resume, train
@@ -38,7 +38,7 @@ def run(run: Run) -> None:
     (seed,) = run.seeds([0])
     config = run_config(BASE | {"steps": steps})
     run.configure(config=config.as_dict(), chunk=chunk, bound_mb=BOUND_MB)
-    keep_programs()
+    enable_compile_cache()
     recipe = recipe_of(config)
     params = init_params(jax.random.key(seed), recipe.model)
 

@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
 TENSOR_CORES_EXPERIMENT = Experiment(
     name="bench_tensor_cores",
     question="What do the sums of a tensor core cost, in float32 products of the same shape?",
-    decision_rule=f"Fast enough if every adder takes at most {CORE_LIMIT:.0f} float32 products at "
+    decision_rule=f"Fast enough if every accumulator takes at most {CORE_LIMIT:.0f} float32 products at "
     "512 x 64 x 256 (medians).",
     run=lambda run: measure_products(run, "throughput", tensor_core_cases, CORE_SHAPES, 15, CORE_LIMIT),
     minutes=4.0,

@@ -55,7 +55,7 @@ def own_methods(x: np.ndarray) -> list[Method]:
     target, e4m3, key = np.empty_like(x), FORMATS["e4m3fn"], jax.random.key(0)
     mode, rule = ROUNDINGS["nearest_even"], OVERFLOWS["saturate"]
 
-    def traced(v, fmt, rounding, overflow):
+    def quantize_traced(v, fmt, rounding, overflow):
         return quantize(v, fmt, rounding=rounding, overflow=overflow)
 
     def stochastic(v, key, fmt=e4m3):
@@ -81,7 +81,7 @@ def own_methods(x: np.ndarray) -> list[Method]:
         call = InPlace(lambda v, r=rounding: quantize(v, e4m3, rounding=r), x)
         rows.append((f"simlab {rounding}", "e4m3fn", STATIC, call))
     rows += [
-        ("simlab all traced", "e4m3fn", TRACED, InPlace(traced, x, e4m3, mode, rule)),
+        ("simlab all traced", "e4m3fn", TRACED, InPlace(quantize_traced, x, e4m3, mode, rule)),
         ("simlab stochastic", "e4m3fn", STATIC, InPlace(stochastic, x, key)),
         ("simlab stochastic", "e4m3fn", TRACED, InPlace(stochastic, x, key, e4m3)),
         ("jax astype", "e4m3fn", "donated", InPlace(cast, x)),

@@ -23,7 +23,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
 from simlab.serving.open_engine import find_interpreter
 
-WIDTH, SLICES, STEPS = 4, 4, 200
+RUNS_PER_BATCH, SLICES, STEPS = 4, 4, 200
 # The first sweep of each kind compiles, and keeps the program for the second.
 FIRST_STEPS = 20
 LEAST = 0.8
@@ -88,10 +88,10 @@ def seconds(python: Path, given: dict[str, Any], cache: Path) -> float:
 
 def run(run: Run) -> None:
     base = {**BASE, "objective": "grpo+tis", "steps": STEPS} | (SMALL if run.smoke else {})
-    count = WIDTH * (1 if run.smoke else SLICES)
+    count = RUNS_PER_BATCH * (1 if run.smoke else SLICES)
     cores = sorted(os.sched_getaffinity(0))
-    run.configure(base=base, width=WIDTH, runs=count, cores=len(cores))
-    given = {"base": base, "over": {"seed": list(run.seeds(range(count)))}, "width": WIDTH}
+    run.configure(base=base, runs_per_batch=RUNS_PER_BATCH, runs=count, cores=len(cores))
+    given = {"base": base, "over": {"seed": list(run.seeds(range(count)))}, "runs_per_batch": RUNS_PER_BATCH}
     python = Path(sys.executable) if run.smoke else python_of_ray()
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:

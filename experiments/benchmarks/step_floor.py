@@ -64,13 +64,15 @@ def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
     Attention is over as many keys as the caches hold.
     """
     config, length = recipe.model, recipe.task.response_length
-    sequences, keys = recipe.prompts * recipe.group_size, prompt_length + length
-    rollout = forward(config, recipe.prompts, prompt_length, keys) + head(config, recipe.prompts)
+    sequences, keys = recipe.prompts_per_step * recipe.group_size, prompt_length + length
+    rollout = forward(config, recipe.prompts_per_step, prompt_length, keys) + head(
+        config, recipe.prompts_per_step
+    )
     for _ in range(length - 1):
         rollout += forward(config, sequences, 1, keys) + head(config, sequences)
 
     def scoring(parts: int) -> Counter[Product]:
-        prompts = forward(config, recipe.prompts // parts, prompt_length, keys - 1)
+        prompts = forward(config, recipe.prompts_per_step // parts, prompt_length, keys - 1)
         responses = forward(config, sequences // parts, length - 1, keys - 1)
         return prompts + responses + head(config, sequences // parts * length)
 

@@ -24,7 +24,7 @@ from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.rollout import response_mask
 from simlab.tasks import EOS_TOKEN_ID, TASKS
 from simlab.tasks.vocabulary import CHARACTERS
@@ -68,10 +68,10 @@ def recipe_of(pair: str, smoke: bool) -> Recipe:
     small = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     return Recipe(
         engines=find_pair(pair),
-        objective=named("grpo"),
+        objective=get_objective("grpo"),
         task=TASKS["add"](),
         model=small if smoke else MODELS["tiny-dense"],
-        prompts=4 if smoke else 8,
+        prompts_per_step=4 if smoke else 8,
         group_size=2 if smoke else 16,
     )
 
@@ -89,12 +89,12 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
         "step": (train_step, (state,)),
     }
     return [
-        Case(name, stage, _compiled(function, recipe, name, *rest))
+        Case(name, stage, _compile(function, recipe, name, *rest))
         for stage, (function, rest) in stages.items()
     ]
 
 
-def _compiled(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
+def _compile(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
     if VARIANTS[variant][1] == "arguments":
         program, arguments = jax.jit(function), (recipe, *rest)
     else:
@@ -103,7 +103,7 @@ def _compiled(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> C
 
 
 class Peer:
-    """The PyTorch twin on some threads, compiled; raises `ImportError` where torch is missing."""
+    """The PyTorch reference on some threads, compiled; raises `ImportError` where torch is missing."""
 
     def __init__(self, threads: int, recipe: Recipe, params: Params):
         """Compile it and sample once."""
@@ -115,33 +115,33 @@ class Peer:
         self.threads, self.recipe = threads, recipe
         tree = jax.tree.map(np.asarray, params)
         length = recipe.task.response_length
-        self.twin = self.module.Twin(recipe.model, tree, length, self.module.TruncatedFp8)
-        prompts = recipe.task.prompts(jax.random.key(2), recipe.prompts)
+        self.reference = self.module.TorchReference(recipe.model, tree, length, self.module.TruncatedFp8)
+        prompts = recipe.task.prompts(jax.random.key(2), recipe.prompts_per_step)
         self.prompts = self.torch.tensor(np.asarray(prompts, np.int64))
-        self.sampled = self.twin.rollout(self.prompts, recipe.group_size)
+        self.sampled = self.reference.rollout(self.prompts, recipe.group_size)
         self.old = self._score()
 
     def cases(self) -> list[Case]:
         """Every stage, each on the threads of this peer."""
         sizes = self.recipe.group_size, self.recipe.minibatches
         calls = {
-            "rollout": lambda: self.twin.rollout(self.prompts, self.recipe.group_size),
+            "rollout": lambda: self.reference.rollout(self.prompts, self.recipe.group_size),
             "score": self._score,
-            "updates": lambda: self.twin.update(self.sampled, self.old, *sizes),
-            "step": lambda: self.twin.step(self.prompts, *sizes),
+            "updates": lambda: self.reference.update(self.sampled, self.old, *sizes),
+            "step": lambda: self.reference.step(self.prompts, *sizes),
         }
         return [Case(PEER.format(self.threads), stage, self._on_threads(f)) for stage, f in calls.items()]
 
     def _score(self) -> Any:
         with self.torch.no_grad():
-            return self.twin.score(self.module.Float32, *self.sampled[:2])
+            return self.reference.score(self.module.Float32, *self.sampled[:2])
 
     def _on_threads(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        def timed() -> None:
+        def run_once() -> None:
             self.torch.set_num_threads(self.threads)
             call()
 
-        return timed
+        return run_once
 
     def agreement(self, params: Params) -> list[dict]:
         """Compare log-probabilities of both engines and the gradient of the loss at theta_old with ours."""
@@ -156,7 +156,7 @@ class Peer:
         theirs = {}
         for side, engine in (("train", self.module.Float32), ("infer", self.module.TruncatedFp8)):
             with self.torch.no_grad():
-                theirs[side] = self.twin.response_logps(engine, *self.sampled[:2]).numpy()
+                theirs[side] = self.reference.response_logps(engine, *self.sampled[:2]).numpy()
         moved = _rms(ours["infer"] - ours["train"])
         gradients = self._gradient(advantages), _gradient(self.recipe, params, prompts, responses, advantages)
         apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(*gradients, strict=True)]
@@ -175,17 +175,17 @@ class Peer:
         ]
 
     def _gradient(self, advantages: np.ndarray) -> list[np.ndarray]:
-        for leaf in self.twin.leaves:
+        for leaf in self.reference.leaves:
             leaf.grad = None
         old = self.old.detach()
-        self.twin.loss(*self.sampled[:2], self.torch.tensor(advantages), old).backward()
-        return [leaf.grad.numpy() for leaf in self.twin.leaves]
+        self.reference.loss(*self.sampled[:2], self.torch.tensor(advantages), old).backward()
+        return [leaf.grad.numpy() for leaf in self.reference.leaves]
 
 
 def _gradient(
     recipe: Recipe, params: Params, prompts: Any, responses: Any, advantages: Any
 ) -> list[np.ndarray]:
-    """Gradient of GRPO's loss at ratio one, its leaves in the twin's order."""
+    """Gradient of GRPO's loss at ratio one, its leaves in the reference's order."""
     mask = response_mask(responses, EOS_TOKEN_ID).astype(jnp.float32)
 
     def loss(params: Params) -> jax.Array:
@@ -206,7 +206,7 @@ def _agreement(quantity: str, difference: Any, bound: float) -> dict:
 
 
 def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
-    """Return the twin on one thread and on all, and why there is none if so."""
+    """Return the reference on one thread and on all, and why there is none if so."""
     try:
         return [Peer(threads, recipe, params) for threads in sorted({1, os.cpu_count() or 1})], ""
     except ImportError as error:
@@ -231,7 +231,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
         settings = {
             "checkpoint": str(checkpoint),
             "texts": ["".join(CHARACTERS[token] for token in prompt) for prompt in prompts],
-            "prompts": recipe.prompts,
+            "prompts": recipe.prompts_per_step,
             "group_size": recipe.group_size,
             "minibatches": recipe.minibatches,
             "response_length": int(recipe.task.response_length),
@@ -336,7 +336,7 @@ def run(run: Run) -> None:
         run.report(f"{name}: {ratio:.2f} ({wanted} wanted)")
     wrong = [row["quantity"] for row in agreed if not row["difference"] <= row["bound"]]
     if wrong:
-        raise RuntimeError(f"the twin computes something else: {'; '.join(wrong)}")
+        raise RuntimeError(f"the reference computes something else: {'; '.join(wrong)}")
 
 
 EXPERIMENT = Experiment(

@@ -65,7 +65,7 @@ class TruncatedFp8:
         return torch.where(x.abs() < 2.0**-6, torch.trunc(x * 1024) / 1024, normal), scale
 
 
-class Twin:
+class TorchReference:
     """A policy and its training step; sizes are those of `model`, numbers those of the flagship."""
 
     def __init__(self, model: TransformerConfig, params: dict[str, Any], response_length: int, engine: Any):
@@ -92,7 +92,7 @@ class Twin:
     def rollout(self, prompts: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return prompts and responses, [B, P] and [B, T], and the rewards [B]."""
         with torch.no_grad():
-            weights = self._prepared(self.engine)
+            weights = self._prepare(self.engine)
             count, start = prompts.shape
             caches = self._empty_caches(count, start + self.length)
             hidden = self._extend(weights, self.engine, prompts, 0, caches)[:, -1]
@@ -134,7 +134,7 @@ class Twin:
 
     def response_logps(self, engine: Any, prompts: Tensor, responses: Tensor) -> Tensor:
         """Return log-probabilities [B, T] of responses under an engine."""
-        weights = self._prepared(engine)
+        weights = self._prepare(engine)
         tokens = torch.cat([prompts, responses[:, :-1]], 1)
         hidden = self._extend(weights, engine, tokens, 0, None)[:, prompts.shape[1] - 1 :]
         logits = engine.store(hidden @ weights["head"])
@@ -154,7 +154,7 @@ class Twin:
         token = (below <= uniform * below[:, -1:]).sum(-1)
         return token, logps.gather(-1, token[:, None])[:, 0]
 
-    def _prepared(self, engine: Any) -> Weights:
+    def _prepare(self, engine: Any) -> Weights:
         def layer(weights: Weights) -> Weights:
             return {k: (engine.prepare if w.ndim == 2 else engine.store)(w) for k, w in weights.items()}
 

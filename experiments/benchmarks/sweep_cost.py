@@ -1,4 +1,4 @@
-"""What a sweep costs: against runs, width, response length and steps; a second start; a second process.
+"""Cost of a sweep by runs, runs per batch, response length and steps; warm starts; processes.
 
 Times are of the steady state, compilation apart, each the fastest of a few. On an accelerator widths go to
 512.
@@ -18,18 +18,19 @@ import jax
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
+from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
-from simlab.sweeps.execute import lane_of, segment
+from simlab.sweeps.execute import advance_members, build_member
 from simlab.sweeps.plan import PlannedRun
-from simlab.sweeps.program import chunk_length, compiled, stacked
-from simlab.sweeps.store import Store
+from simlab.sweeps.program import chunk_length, hold_engines, stack_members
+from simlab.sweeps.result_cache import ResultCache
 
 BASE: dict[str, Any] = {
     "engines": "f32/fp8-e4m3",
     "objective": "grpo+tis",
     "task": {"name": "recurrence", "difficulty": 16},
     "model": "tiny-dense",
-    "prompts": 4,
+    "prompts_per_step": 4,
     "group_size": 8,
     "minibatches": 2,
     "steps": 10,
@@ -38,19 +39,19 @@ SMALL = {
     "engines": "f32/f32",
     "task": {"name": "recurrence", "difficulty": 4},
     "model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1},
-    "prompts": 2,
+    "prompts_per_step": 2,
     "group_size": 2,
     "minibatches": 1,
 }
-WIDTH = 4
+RUNS_PER_BATCH = 4
 # Enough of both that a second process gains more than its start costs.
-SLICES, LONG = 4, 200
+BATCHES, LONG = 4, 200
 
 # A process of its own, from its start to the end of its first step.
 START = """
 import json, sys
 from simlab.sweeps import sweep
-sweep(json.loads(sys.argv[1]), None, sys.argv[2], width=int(sys.argv[3]), workers=0)
+sweep(json.loads(sys.argv[1]), None, sys.argv[2], runs_per_batch=int(sys.argv[3]), workers=0)
 """
 SWEEP = """
 import json, sys
@@ -65,36 +66,46 @@ def run(run: Run) -> None:
     base = BASE | (SMALL if run.smoke else {})
     wide = jax.default_backend() != "cpu"
     axes: dict[str, tuple[int, ...]] = {
-        "width": (1, 2) if run.smoke else tuple(2**i for i in range(10)) if wide else (1, 2, 4, 8),
+        "runs_per_batch": (1, 2) if run.smoke else tuple(2**i for i in range(10)) if wide else (1, 2, 4, 8),
         "length": (2, 4) if run.smoke else (8, 16, 32, 64),
         "steps": (10, 20) if run.smoke else (10, 20, 40),
         "runs": (2, 4) if run.smoke else (4, 8, 16),
     }
-    width = 2 if run.smoke else WIDTH
-    run.configure(base=base, width=width, axes={name: list(values) for name, values in axes.items()})
+    runs_per_batch = 2 if run.smoke else RUNS_PER_BATCH
+    run.configure(
+        base=base, runs_per_batch=runs_per_batch, axes={name: list(values) for name, values in axes.items()}
+    )
     rows = []
     for axis, values in run.track(axes.items(), "axes"):
-        rows += [{"axis": axis, "value": value, **cost(base, width, axis, value)} for value in values]
+        rows += [
+            {"axis": axis, "value": value, **cost(base, runs_per_batch, axis, value)} for value in values
+        ]
     run.table("cost", rows)
     run.table("fits", [fit(axis, rows) for axis in axes])
     with run.phase("starts"):
         run.table("starts", time_starts(base | {"steps": 1}))
     with run.phase("processes"):
-        run.table("processes", processes(base | {"steps": 10 if run.smoke else LONG}, width, SLICES))
+        run.table(
+            "processes", processes(base | {"steps": 10 if run.smoke else LONG}, runs_per_batch, BATCHES)
+        )
 
 
-def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, float]:
+def cost(base: dict[str, Any], runs_per_batch: int, axis: str, value: int) -> dict[str, float]:
     """Seconds to compile, and of all runs; run-steps per second."""
     changes: dict[str, Any] = {}
     if axis == "length":
         changes = {"task.difficulty": value}
     elif axis == "steps":
         changes = {"steps": value}
-    width, runs = (value, value) if axis == "width" else (width, value if axis == "runs" else width)
+    runs_per_batch, runs = (
+        (value, value)
+        if axis == "runs_per_batch"
+        else (runs_per_batch, value if axis == "runs" else runs_per_batch)
+    )
     config = run_config(base, changes)
-    member = lane_of(PlannedRun("", config, ""), Store(Path()))
-    compile_seconds = compiled(stacked([member], width), config.steps).seconds
-    seconds = min(_seconds(member, width, config.steps, runs) for _ in range(3))
+    member = build_member(PlannedRun("", config, ""), ResultCache(Path()))
+    compile_seconds = compile_batch(*stack_members(hold_engines([member]), runs_per_batch)).seconds
+    seconds = min(_seconds(member, runs_per_batch, config.steps, runs) for _ in range(3))
     return {
         "compile_s": compile_seconds,
         "seconds": seconds,
@@ -103,10 +114,10 @@ def cost(base: dict[str, Any], width: int, axis: str, value: int) -> dict[str, f
     }
 
 
-def _seconds(member: Any, width: int, steps: int, runs: int) -> float:
+def _seconds(member: Any, runs_per_batch: int, steps: int, runs: int) -> float:
     start = time.perf_counter()
-    for _ in range(-(-runs // width)):
-        segment([member] * width, width, steps, math.inf, lambda _: None)
+    for _ in range(-(-runs // runs_per_batch)):
+        advance_members([member] * runs_per_batch, runs_per_batch, steps, math.inf, lambda _: None)
     return time.perf_counter() - start
 
 
@@ -125,34 +136,34 @@ def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first start", "second start")):
             command = [sys.executable, "-c", START, json.dumps(base), f"{folder}/{number}", "1"]
-            rows.append({"start": which, "seconds": _timed(command, folder)[0]})
+            rows.append({"start": which, "seconds": _time_command(command, folder)[0]})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
     return rows
 
 
-def processes(base: dict[str, Any], width: int, slices: int) -> list[dict[str, Any]]:
+def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[dict[str, Any]]:
     """Seconds of the same runs in one pinned process and in one per core, the first compilation apart.
 
     Processes share a program through the cache; each loads it by itself, which counts.
     """
-    over = {"seed": list(range(width * slices))}
+    over = {"seed": list(range(runs_per_batch * batches))}
     cores = len(os.sched_getaffinity(0))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for count in dict.fromkeys((1, cores)):
             output = ""
             for number in range(2):  # the first time compiles
-                given = {"base": base, "over": over, "width": width, "workers": count}
+                given = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
                 given["out"] = f"{folder}/{count}-{number}"
-                _, output = _timed([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
+                _, output = _time_command([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
             rows.append({"processes": count, "seconds": float(output.split()[-1])})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
     return rows
 
 
-def _timed(command: list[str], cache: str) -> tuple[float, str]:
+def _time_command(command: list[str], cache: str) -> tuple[float, str]:
     start = time.perf_counter()
     environment = os.environ | {"SIMLAB_CACHE": cache}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

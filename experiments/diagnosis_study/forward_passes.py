@@ -20,8 +20,8 @@ from simlab.engines import find_engine
 from simlab.models import MODELS, TransformerConfig, logits
 from simlab.models.kv_cache import empty_cache
 from simlab.rollout.generate import generate
-from simlab.rollout.sampler import Sampler
-from simlab.sweeps.start import first_params, model_of_start, read_start
+from simlab.rollout.sampling import SamplingParams
+from simlab.sweeps.start import load_initial_params, model_of_start, read_start
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 
 CONTEXTS = 800
@@ -91,10 +91,10 @@ def make_pool(
     """
     task = TASKS["chain" if name.startswith("chain") else "add"]()
     config = _config(name)
-    params = first_params(read_start(name, config), task, config, 0, Path())
+    params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
-    found = _generated(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
+    found = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
     tokens = np.concatenate([prompts, np.asarray(found.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(found.mask)
 
@@ -130,13 +130,13 @@ def _config(name: str) -> TransformerConfig:
     return replace(MODELS[model["name"]], **fields)
 
 
-def _generated(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
+def _generate_responses(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
     def run(params: Any, prompts: Any, key: Any) -> Any:
         return generate(
             params,
             config,
             find_engine("f32"),
-            Sampler(),
+            SamplingParams(),
             key,
             prompts,
             lambda tokens: jnp.zeros(len(tokens)),
@@ -303,14 +303,14 @@ def _dropout(
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
     calls = iter(range(64))
 
-    def dropped(stored: Any, update: Any, engine: Any) -> Any:
+    def drop_units(stored: Any, update: Any, engine: Any) -> Any:
         if last and next(calls) < 2 * (config.num_hidden_layers - 1):
             return plain(stored, update, engine)
         kept = jax.random.bernoulli(next(keys), 1 - rate, update.shape)
         return plain(stored, jnp.where(kept, update / (1 - rate), 0), engine)
 
     # The lab's models have no dropout; this adds it, while tracing, where Hugging Face's have it.
-    with mock.patch.object(transformer, "add_residual", dropped):
+    with mock.patch.object(transformer, "add_residual", drop_units):
         return _read_eagerly(params, config, tokens, "f32")
 
 

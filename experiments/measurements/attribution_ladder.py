@@ -11,10 +11,10 @@ from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
-from simlab.studies.attribution import between, differing, grouped, shapley, subsets
-from simlab.studies.explain import Subject
+from simlab.studies.attribution import between, differing, group_sites, shapley, subsets
+from simlab.studies.explain import ExplainTarget
 from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.start import first_params
+from simlab.sweeps.start import load_initial_params
 
 POLICIES: dict[str, dict[str, Any]] = {
     "flagship": {"warm_start": WARM_STARTS[0]},
@@ -44,22 +44,22 @@ def run(run: Run) -> None:
         run.table(table, rows)
 
 
-def subject(changes: Mapping[str, Any], prompts: int, seed: int) -> Subject:
+def subject(changes: Mapping[str, Any], prompts: int, seed: int) -> ExplainTarget:
     """Return a policy on held-out prompts under the engines of the regime."""
     config = run_config(BASE, {"objective": "grpo", **changes})
     recipe = recipe_of(config)
-    params = first_params(config.warm_start, recipe.task, recipe.model, seed, checkout_root())
-    return Subject(params, recipe.model, recipe.task, recipe.engines, prompts, SAMPLES, seed)
+    params = load_initial_params(config.warm_start, recipe.task, recipe.model, seed, checkout_root())
+    return ExplainTarget(params, recipe.model, recipe.task, recipe.engines, prompts, SAMPLES, seed)
 
 
-def ladder(policy: Subject, track: Callable[[Iterable], Iterable]) -> dict[str, list[dict[str, Any]]]:
+def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict[str, list[dict[str, Any]]]:
     """Score the same tokens under every engine between the two, one group of sites at a time exchanged.
 
     `shares`: of the mean squared log rho, by group: Shapley's with its interval over prompts, alone, and what
     leaves with it. `rungs`: the mismatch after the group and all before it, in the order of `GROUPS`.
     """
     train, infer = policy.pair.train, policy.pair.infer
-    groups = grouped(differing(train, infer, policy.model))
+    groups = group_sites(differing(train, infer, policy.model))
     base, mask = policy.score(train), np.asarray(policy.sampled.mask)
     log_rho = {
         chosen: base - policy.score(between(train, infer, [s for group in chosen for s in groups[group]]))
@@ -88,7 +88,7 @@ def ladder(policy: Subject, track: Callable[[Iterable], Iterable]) -> dict[str, 
     return {"size": [size], "shares": rows, "rungs": rungs}
 
 
-def _by_prompt(policy: Subject, values: np.ndarray) -> np.ndarray:
+def _by_prompt(policy: ExplainTarget, values: np.ndarray) -> np.ndarray:
     return values.reshape(policy.prompts, -1).sum(axis=1)
 
 

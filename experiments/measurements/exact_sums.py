@@ -12,7 +12,7 @@ from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
 from simlab.objectives import rollout_terms
 from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.start import first_params
+from simlab.sweeps.start import load_initial_params
 from simlab.training.optimizer import global_norm
 from simlab.training.recipe import initial_state
 from simlab.training.step import policy_gradient, rollout, score_rollout, token_batch
@@ -40,7 +40,7 @@ def compare(smoke: bool) -> list[dict[str, Any]]:
 def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float]:
     config = run_config(BASE, {"warm_start": start, "objective": "grpo"} | (SMOKE if smoke else {}))
     recipe = recipe_of(config)
-    params = first_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
+    params = load_initial_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
     state = initial_state(recipe, params, jax.random.key(0))
     one, other = (replace(recipe, engines=find_pair(f"{side}/{side}")) for side in (ordinary, exact))
     sampled = [jax.jit(rollout)(side, state) for side in (one, other)]

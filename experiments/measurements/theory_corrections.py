@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.papers.recent import DROPPED_MARGIN, N1
 from experiments.papers.vexact import ERROR_MARGIN, V4, V6
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -21,8 +22,8 @@ from simlab.theory.correction_moments import (
     CORRECTIONS,
     Correction,
     best_mse,
-    dose_for,
     qualities,
+    scale_to_std_rho,
 )
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.recent_corrections import FAMILIES, RECENT, masked_fractions, sharpened_pair, token_kl
@@ -39,7 +40,7 @@ def pair(length: int, rho_std: float, seed: int, memory: int | None = None) -> P
     """A policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
     space = enumerate_sequences(VOCABULARY, length, memory=memory)
     logits = random_logits(space, seed)
-    return dose_for(rho_std, lambda level: noisy_pair(space, logits, level, seed))
+    return scale_to_std_rho(rho_std, lambda level: noisy_pair(space, logits, level, seed))
 
 
 def moments(
@@ -64,7 +65,7 @@ def moments(
     ]
 
 
-def masked(seed: int) -> list[dict]:
+def measure_masked(seed: int) -> list[dict]:
     """Fraction of tokens that each trust region drops, in three ways to drift apart; one token of 64."""
     space = enumerate_sequences(64, 1)
     rows = []
@@ -120,7 +121,7 @@ def run(run: Run) -> None:
     with run.phase("recent"):
         some = [case for case in cases if case[0] <= LONGEST_RECENT]
         run.table("recent", [row for case in run.track(some, "recent") for row in moments(*case, RECENT)])
-        run.table("masked", [row for seed in range(2 if run.smoke else 32) for row in masked(seed)])
+        run.table("masked", [row for seed in range(2 if run.smoke else 32) for row in measure_masked(seed)])
     with run.phase("oracle"):
         small = [case for case in cases if case[0] <= 4]
         run.table("oracle", [oracle(*case) for case in run.track(small, "oracle bound")])
@@ -135,7 +136,10 @@ AFTER = "Rule written after the tables."
 
 
 def collect_evidence(results: Results) -> list[Evidence]:
-    """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`."""
+    """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`.
+
+    N1 by what IcePop drops as the gap widens.
+    """
     table: Any = results.table("moments")
     table = table[(table["length"] == JUDGED["length"]) & (table["rho_std"] == JUDGED["rho_std"])]
     bias, error = (
@@ -163,7 +167,32 @@ def collect_evidence(results: Results) -> list[Evidence]:
             rule=V6.trial("theory_corrections").rule,
             note=f"{AFTER} One gradient, not a run. Mean squared error: {ranked}",
         ),
+        _dropped_by_icepop(results),
     ]
+
+
+def _dropped_by_icepop(results: Results) -> Evidence:
+    """Return the change of the fraction dropped between the ends of the family "both", over policies."""
+    table: Any = results.table("masked")
+    changes = {
+        (rule, family): _change_over_gap(rows) for (rule, family), rows in table.groupby(["rule", "family"])
+    }
+    effect = paired_effect(changes["IcePop", "both"], 0.0, changes["IcePop", "both"].index)
+    listed = "; ".join(f"{rule}, {family} {change.mean():+.3f}" for (rule, family), change in changes.items())
+    return Evidence.of(
+        N1.id,
+        decide(effect, expected="negative", margin=DROPPED_MARGIN),
+        effect,
+        unit="fraction of tokens dropped at the largest KL minus that at the smallest",
+        rule=N1.trial("theory_corrections").rule,
+        note=f"{AFTER} One token of 64, exact sums. Change by rule and family: {listed}",
+    )
+
+
+def _change_over_gap(rows: Any) -> Any:
+    """Return, per policy, the fraction dropped at its largest KL minus that at its smallest."""
+    ordered = rows.sort_values("gap").groupby("seed").masked
+    return ordered.last() - ordered.first()
 
 
 EXPERIMENT = Experiment(
@@ -175,7 +204,7 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=3.0,
-    claims=(V4.id, V6.id),
+    claims=(V4.id, V6.id, N1.id),
     kind="identity",
     collect_evidence=collect_evidence,
     figures=("theory_corrections", "recent_corrections"),

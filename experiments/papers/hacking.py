@@ -28,7 +28,7 @@ from simlab.studies.records import (
     primary,
     secondary,
     slope,
-    stored,
+    stored_row,
 )
 from simlab.theory.checks import hacking_checks as checks
 
@@ -78,7 +78,8 @@ CLAIMS = (
         "A BF16 softmax over 2048 Gaussian logits spreads rho by 0.0048, between 0.9815 and 1.0189",
         "Tab. 2, Eq. 44-45",
         trial("softmax",
-            *tuple(stored(f"table_{column}", because=PRINTED) for column in ("std", "mean", "max", "min"))),
+            *tuple(stored_row(f"table_{column}", because=PRINTED)
+                for column in ("std", "mean", "max", "min"))),
         trial("theory",
             exact("ours, on hacking Tab. 2",
                 "variance of the log ratio of a token from ulps: the spread of rho halves with each "
@@ -89,13 +90,13 @@ CLAIMS = (
                 because="computed within 1e-4 of the table, predicted from ulps within 5%"))),
     measurement("H2", "BF16 probabilities fall onto few levels, the same for every seed", "Fig. 13",
         trial("softmax",
-            stored("levels", because="less than half of the distinct values in float32"),
-            stored("heights", because="heights within 5% over pairs of seeds"))),
+            stored_row("levels", because="less than half of the distinct values in float32"),
+            stored_row("heights", because="heights within 5% over pairs of seeds"))),
     identity("H3", "The mean of 1/rho under pi_infer is at least 1, with equality only for equal policies",
         "Eq. 46",
         trial("softmax",
-            stored("inverse", because="the smallest of all vectors is above 1"),
-            stored("inverse_sampled", because="the 95% interval over seeds is above 1")),
+            stored_row("inverse", because="the smallest of all vectors is above 1"),
+            stored_row("inverse_sampled", because="the 95% interval over seeds is above 1")),
         trial("theory",
             exact("hacking Eq. 46",
                 "E over pi_infer of 1/rho is at least 1, with equality only for equal policies",
@@ -214,7 +215,7 @@ CLAIMS = (
             "absolute correlation is positive by itself.")),
     dynamics("H18", "Probabilities of the inference engine cluster in the course of training",
         "Fig. 3b, App. C.1",
-        trial("softmax", stored("static_levels", because="opposite if random logits show clusters")),
+        trial("softmax", stored_row("static_levels", because="opposite if random logits show clusters")),
         trial("hacking_dynamics",
             primary(CLUSTERING, mean_of(NONE), "positive", 0.02, because="2% of the uncertain tokens"))),
     identity("H19", "Clipping adds E sum X (phi - 1) to the objective", "Eq. 13, 14",

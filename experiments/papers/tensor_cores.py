@@ -1,7 +1,7 @@
-"""Claims of our own about the adders of tensor cores.
+"""Claims of our own about the accumulators of tensor cores.
 
-Experiments: `which_card` compares emulated GPUs on fixed policies; `adder_drift` trains with the adder of
-one GPU against that of another.
+Experiments: `gpu_pairs` compares emulated GPUs on fixed policies; `accumulator_drift` trains with the
+accumulator of one GPU against that of another.
 """
 
 from math import log
@@ -12,13 +12,13 @@ from simlab.studies.records import manipulation, mean_of, minus, primary, second
 
 dynamics, measurement, _ = claim_makers("tensor cores")
 
-# Arms of adder_drift.
-SAME, CARDS, NARROWED = "H100 in both engines", "A100 and H100", "H100, 25 and 13 bits"
+# Arms of accumulator_drift.
+SAME, GPUS, NARROWED = "H100 in both engines", "A100 and H100", "H100, 25 and 13 bits"
 PLAIN, NOISY = "float32 and BF16", "the flagship's engines"
 CONTROLS = (NARROWED, PLAIN)
 """Arms whose verdicts stand in the note of T5."""
 
-# Margins of which_card, each with its reason.
+# Margins of gpu_pairs, each with its reason.
 ADDER_SHARE = 0.01
 """1% of the mean squared log rho."""
 MATTERS, NOTHING = 0.1, 0.01
@@ -26,28 +26,29 @@ MATTERS, NOTHING = 0.1, 0.01
 
 # fmt: off
 CLAIMS = (
-    measurement("T1", "Models of the adders reproduce every recorded output of real tensor cores to the bit",
+    measurement("T1", "Models of the accumulators reproduce every recorded tensor-core output bit for bit",
         "recorded vectors",
-        trial("which_card",
-            rule="the adders are right if every output of every recorded vector is equal to the bit")),
-    measurement("T2", "The narrow adder of an H100 has a part in its FP8 mismatch", "DeepSeek-V3 Sec. 3.3.2",
-        trial("which_card",
-            rule="the adder has a part in the FP8 mismatch of an H100 if the 95% interval of its Shapley "
-            f"share of the mean squared log rho lies above {ADDER_SHARE}, none if it lies within "
+        trial("gpu_pairs",
+            rule="the models are right if every output of every recorded vector is bitwise identical")),
+    measurement("T2", "The narrow accumulator of an H100 has a part in its FP8 mismatch",
+        "DeepSeek-V3 Sec. 3.3.2",
+        trial("gpu_pairs",
+            rule="the accumulator has a part in the FP8 mismatch of an H100 if the 95% interval of its "
+            f"Shapley share of the mean squared log rho lies above {ADDER_SHARE}, none if it lies within "
             f"+-{ADDER_SHARE}")),
     measurement("T3", "The order of the same products matters compared with the FP8 mismatch", "our question",
-        trial("which_card",
+        trial("gpu_pairs",
             rule="the order of the same products matters if its RMS log rho is, with its interval, above "
             f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it")),
-    measurement("T4", "Two cards that serve the same format differ", "our question",
-        trial("which_card",
-            rule="two cards of one format differ if RMS log rho of the pair is, with its interval, above "
+    measurement("T4", "Two GPUs that serve the same format differ", "our question",
+        trial("gpu_pairs",
+            rule="two GPUs of one format differ if RMS log rho of the pair is, with its interval, above "
             f"{MATTERS} of that of h100-bf16/h100-fp8, and do not if below {NOTHING} of it")),
-    dynamics("T5", "The adders of two cards alone, at BF16 on both sides, make an on-policy run drift",
+    dynamics("T5", "The accumulators of two GPUs alone, at BF16 on both sides, make an on-policy run drift",
         "our question, V2 at its purest",
-        trial("adder_drift",
-            primary(m.REWARD, minus(CARDS, SAME), "negative", 0.03, because=THREE_ANSWERS),
-            secondary(m.GROWTH, mean_of(CARDS), "positive", log(2), because="the mismatch doubles"),
+        trial("accumulator_drift",
+            primary(m.REWARD, minus(GPUS, SAME), "negative", 0.03, because=THREE_ANSWERS),
+            secondary(m.GROWTH, mean_of(GPUS), "positive", log(2), because="the mismatch doubles"),
             manipulation(m.REWARD, minus(NOISY, SAME), "negative", 0.03, because="three answers in 100"))),
 )
 # fmt: on

@@ -61,8 +61,8 @@ CLAIMS = (
             secondary(m.REWARD, minus(IDENTICAL, NONE), "positive", 0.02, because=TWO_ANSWERS),
             secondary(m.FALL, minus(IDENTICAL, BF16), "zero", 0.05, because=FIVE_ANSWERS),
             note="Both engines are the noisy engine with exact sums; training passes its rounding "
-            "straight through. With float32 sums the same engine twice still differs: std rho up to .002 "
-            "(`leaderboard`).")),
+            "straight through: one low precision on both sides, as in Jet-RL and QaRL. With float32 sums the "
+            "same engine twice still differs: std rho up to .002 (`leaderboard`).")),
     dynamics("V2", "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
         "review",
         trial("vexact_dynamics",
@@ -91,7 +91,7 @@ CLAIMS = (
                 because="moments equal those of the objectives' own coefficients over all groups of three "
                 "within 3e-6 (ACRL, whose discrepancy is put on 32 steps: 3e-4)",
                 slow=True),
-            exact("lr Eq. 4", "sequence weights are unbiased, token weights are not", checks.unbiased,
+            exact("lr Eq. 4", "sequence weights are unbiased, token weights are not", checks.check_unbiased,
                 because="bias of sequence IS below 1e-10 at every noise level; T = 6",
                 slow=True),
             exact("lr Eq. 5, 6, 11", "which correction has the least mean squared error", checks.ranking,

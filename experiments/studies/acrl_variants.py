@@ -15,11 +15,11 @@ from experiments.studies.repeated_runs import curves, load_policies, policy_fold
 from experiments.studies.runs import CHUNK, Frames, run_specs, with_attributes
 from simlab.core.experiment import Run
 from simlab.core.pytree import Scalar, pytree
-from simlab.objectives import TokenBatch, named
+from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
-from simlab.sweeps.program import Lane, stacked
+from simlab.sweeps.program import BatchedRun, stack_members
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState
@@ -57,7 +57,7 @@ class Distance:
         return jnp.minimum(jnp.exp(exponent), CLIP)
 
 
-def penalized(batch: TokenBatch, survivors: Array) -> Array:
+def penalize_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Return GRPO advantages of the reward minus the discrepancy, in units of the mean of the batch."""
     d = sequence_discrepancy(batch)
     share = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
@@ -77,7 +77,7 @@ IMPLEMENTATIONS: dict[str, Variant] = {
     SQUARED: Variant(1),
     KL: Variant(2),
     MOVING: Variant(0, follow=0.2),
-    PENALIZED: Variant(advantage=penalized),
+    PENALIZED: Variant(advantage=penalize_rewards),
 }
 
 
@@ -90,23 +90,26 @@ def run_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
     for name in run.track(names, "variants"):
         variant = IMPLEMENTATIONS[name]
         seeds = [spec.changes["seed"] for spec in wanted]
-        members = [Lane(_changed(recipe, variant), params, s) for params, s in zip(first, seeds, strict=True)]
-        parts = _trained(*stacked(members, len(members)), variant, count)
+        members = [
+            BatchedRun(_change_recipe(recipe, variant), params, s)
+            for params, s in zip(first, seeds, strict=True)
+        ]
+        parts = _train_variant(*stack_members(members, len(members)), variant, count)
         keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
         steps.append(curves(keys, parts, 0))
         runs += [run_row(key, name, spec, count) for key, spec in zip(keys, wanted, strict=True)]
     return {"runs": with_attributes(pd.DataFrame(runs)), "steps": pd.concat(steps, ignore_index=True)}
 
 
-def _changed(recipe: Recipe, variant: Variant) -> Recipe:
-    grpo_objective = replace(named("grpo"), source="")
+def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:
+    grpo_objective = replace(get_objective("grpo"), source="")
     if variant.advantage is not None:
         return replace(recipe, objective=replace(grpo_objective, advantage=variant.advantage))
     correction = Distance(np.int32(variant.which), 1.0)  # its X is measured before the first step
     return replace(recipe, objective=replace(grpo_objective, correction=correction))
 
 
-def _trained(recipe: Recipe, state: TrainState, variant: Variant, steps: int) -> list[dict[str, Any]]:
+def _train_variant(recipe: Recipe, state: TrainState, variant: Variant, steps: int) -> list[dict[str, Any]]:
     if variant.advantage is None:
         recipe = _with_reference(recipe, _first_distance(recipe, state))
     parts = []

@@ -10,7 +10,7 @@ from experiments.arms import NEAREST
 from experiments.regimes import BASE
 from simlab.engines import find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.objectives.objective import with_overrides
 from simlab.sweeps import recipe_of, run_config
 from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
@@ -18,7 +18,7 @@ from simlab.training.evaluation import evaluate
 from simlab.training.step import learn, score
 
 Diagnostic = Callable[[DiagnosticContext], Mapping[str, Array]]
-DISTORTED = with_overrides(named("gspo_bias"), "gspo_bias", distortion_delta=2.0)
+DISTORTED = with_overrides(get_objective("gspo_bias"), "gspo_bias", distortion_delta=2.0)
 FP8 = recipe_of(run_config(BASE, {**NEAREST.engines(), "objective": "grpo"})).engines.infer
 HELD_OUT = 16  # prompts, each with a group of responses
 
@@ -64,7 +64,7 @@ def under_fp8(context: DiagnosticContext) -> dict[str, Array]:
     return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
 
 
-def held_out(context: DiagnosticContext) -> dict[str, Array]:
+def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     """`held_out_fp8`, `held_out_bf16`: reward on held-out prompts by inference engine.
 
     Source: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; the policy knows one task.
@@ -84,14 +84,17 @@ def clusters(context: DiagnosticContext) -> dict[str, Array]:
     batch = context.batch
     uncertain = batch.mask & (batch.logp_infer < jnp.log(0.9))
 
-    def shared(logp: Array) -> Array:
+    def count_shared(logp: Array) -> Array:
         values = jnp.sort(jnp.where(uncertain, logp, jnp.nan).reshape(-1))  # NaN goes to the end
         equal = values[1:] == values[:-1]
         none = jnp.zeros(1, bool)
         either = jnp.concatenate([equal, none]) | jnp.concatenate([none, equal])
         return jnp.sum(either) / jnp.maximum(jnp.sum(uncertain), 1)
 
-    return {"shared_values": shared(batch.logp_infer), "shared_values_train": shared(batch.logp_train)}
+    return {
+        "shared_values": count_shared(batch.logp_infer),
+        "shared_values_train": count_shared(batch.logp_train),
+    }
 
 
 def frequent_energy(context: DiagnosticContext) -> dict[str, Array]:
@@ -109,5 +112,5 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "frequent energy": frequent_energy,
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],
-    "held out": held_out,
+    "held out": evaluate_held_out,
 }

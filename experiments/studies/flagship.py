@@ -43,22 +43,24 @@ def run(run: Run) -> None:
     described = read_file(checkout_root() / "examples" / "flagship.toml")
     if run.smoke:
         base = {**described.base, **SMOKE, "steps": CHUNK}
-        return record(run, base, Grid(described.grid.points[::4]), described.width)
-    policies = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in screened(run)]})
+        return record(run, base, Grid(described.grid.points[::4]), described.runs_per_batch)
+    policies = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in screen_policies(run)]})
     record(
         run, {**described.base, "steps": STEPS}, described.grid * policies, RUNS_PER_BATCH, "warm_start.seed"
     )
     return None
 
 
-def screened(run: Run) -> list[int]:
+def screen_policies(run: Run) -> list[int]:
     """Return the seeds of the initial policies that pass; write the table `initial_policies` of all."""
     rows: list[dict[str, Any]] = []
     frozen = {**BASE, "objective": "grpo", "optimizer": {"learning_rate": 0.0}, "steps": SCREEN_STEPS}
     while sum(row["passed_screen"] for row in rows) < POLICIES:
         seeds = range(FIRST_SEED + len(rows), FIRST_SEED + len(rows) + RUNS_PER_BATCH)
         points = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in seeds]})
-        result = sweep(frozen, points, run.out / "sweep", name="screen", width=RUNS_PER_BATCH, yes=True)
+        result = sweep(
+            frozen, points, run.out / "sweep", name="screen", runs_per_batch=RUNS_PER_BATCH, yes=True
+        )
         first: Any = result.frame(["warm_start.seed"]).groupby("warm_start.seed", as_index=False)
         for values in first[["reward", "rms_log_rho"]].mean().to_dict("records"):
             passed = values["reward"] >= MIN_REWARD and values["rms_log_rho"] >= MIN_MISMATCH

@@ -18,7 +18,7 @@ KEPT = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std
 SMOKE = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "warm_start": None,
-    "prompts": 4,
+    "prompts_per_step": 4,
     "group_size": 4,
     "steps": CHUNK,
 }
@@ -29,14 +29,14 @@ def run(run: Run) -> None:
     base, points = described.base, described.grid
     if run.smoke:
         base, points = {**base, **SMOKE}, Grid(points.points[::4])
-    record(run, base, points, described.width)
+    record(run, base, points, described.runs_per_batch)
 
 
 def record(
-    run: Run, base: Mapping[str, Any], points: Grid, width: int | None, start: str = "warm_start"
+    run: Run, base: Mapping[str, Any], points: Grid, runs_per_batch: int | None, start: str = "warm_start"
 ) -> None:
     """Sweep, and write the tables `steps` and `bins`; `start` is the column of the first policies."""
-    result = sweep(base, points, run.out / "sweep", name=run.name, width=width, yes=True)
+    result = sweep(base, points, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True)
     run.seeds(sorted(set(result.runs()["seed"])))
     run.configure(arms=list(dict.fromkeys(result.runs()["arm"])), sweep=result.manifest["config"])
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})

@@ -9,7 +9,7 @@ from experiments.papers.lr import L5
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.tasks import TASKS
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
@@ -32,7 +32,7 @@ class Size:
     model: TransformerConfig
 
 
-FULL = Size(WarmStart(steps=1000, mistakes=0.02), 400, 2, 32, MODELS["tiny-dense"])
+FULL = Size(WarmStart(steps=1000, demo_error_rate=0.02), 400, 2, 32, MODELS["tiny-dense"])
 SMOKE = Size(
     replace(FULL.supervised, steps=20),
     CHUNK,
@@ -49,7 +49,7 @@ def run(run: Run) -> None:
         task="recurrence",
         difficulty=size.difficulty,
         supervised_steps=size.supervised.steps,
-        mistakes=size.supervised.mistakes,
+        demo_error_rate=size.supervised.demo_error_rate,
         steps=size.steps,
         learning_rate=LEARNING_RATE,
         engines="f32/f32",
@@ -57,7 +57,7 @@ def run(run: Run) -> None:
     )
     recipe = Recipe(
         engines=find_pair("f32/f32"),
-        objective=named("grpo"),
+        objective=get_objective("grpo"),
         optimizer=AdamW(learning_rate=LEARNING_RATE),
         task=TASKS["recurrence"](difficulty=size.difficulty),
         model=size.model,

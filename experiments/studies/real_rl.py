@@ -1,9 +1,9 @@
 """RL with rollouts from vLLM, weights synced at every step, compared with the emulated run.
 
-The same recipe, warm start, prompts and learner; only the sampler differs: vLLM on a CPU in BF16 with keys
-and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the twin
-with several seeds, which say how far apart two runs of one thing are. A killed run goes on where it was
-saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
+The same recipe, warm start, prompts and recipe_of_arm; only the sampler differs: vLLM on a CPU in BF16 with
+keys and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the
+emulation with several seeds, which say how far apart two runs of one thing are. A killed run goes on where it
+was saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.serving.emulations import get_vllm_cpu_emulations
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.open_engine import find_interpreter
@@ -33,7 +33,7 @@ from simlab.training.checkpoints import load_tree
 from simlab.training.loop import Advance, Checkpoint, learn_from, resume, train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
-REAL, TWIN = "vllm:bfloat16+fp8", "bf16-fp8kv truncated"
+REAL, EMULATION = "vllm:bfloat16+fp8", "bf16-fp8kv truncated"
 ARMS = {
     "none": ("grpo", "none"),
     "TIS": ("grpo+tis", "none"),
@@ -48,13 +48,13 @@ WARM_START = Path(__file__).parents[1] / "warm_starts" / "add-tiny-moe-0.npz"
 
 
 def recipe(arm: str, smoke: bool) -> Recipe:
-    """GRPO on `add` with a float32 learner."""
+    """GRPO on `add` with a float32 recipe_of_arm."""
     objective, replay = ARMS[arm]
-    twin = ENGINES["bf16"] if smoke else get_vllm_cpu_emulations()[TWIN].engine
-    sizes: dict[str, Any] = {"prompts": 2, "group_size": 2, "minibatches": 1} if smoke else {}
+    emulation = ENGINES["bf16"] if smoke else get_vllm_cpu_emulations()[EMULATION].engine
+    sizes: dict[str, Any] = {"prompts_per_step": 2, "group_size": 2, "minibatches": 1} if smoke else {}
     return Recipe(
-        engines=EnginePair(ENGINES["f32"], twin, replay),
-        objective=named(objective),
+        engines=EnginePair(ENGINES["f32"], emulation, replay),
+        objective=get_objective(objective),
         task=TASKS["add"](),
         model=replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"],
         **sizes,
@@ -82,12 +82,12 @@ def sampling_engine(smoke: bool, stack: contextlib.ExitStack) -> RealEngine:
 
 def record(run: Run, arm: str, advance: Advance | None, sampler: str, seed: int) -> list[dict]:
     """Make the steps of one run, by default with the emulated sampler, and return their rows."""
-    learner, steps = recipe(arm, run.smoke), 2 if run.smoke else STEPS
+    recipe_of_arm, steps = recipe(arm, run.smoke), 2 if run.smoke else STEPS
     path = run.out / "states" / f"{sampler} {arm} {seed}.npz".replace(":", " ")
-    state, history = resume(path, first_state(learner, seed, run.smoke))
+    state, history = resume(path, first_state(recipe_of_arm, seed, run.smoke))
     with run.progress(f"{sampler} {arm} {seed}", steps) as progress:
         callbacks = [Checkpoint(path), progress]
-        _, metrics = train(learner, state, steps, callbacks, chunk=1, advance=advance, history=history)
+        _, metrics = train(recipe_of_arm, state, steps, callbacks, chunk=1, advance=advance, history=history)
     metrics.setdefault("sync_apart", np.full(steps, np.nan))
     metrics["router_flips"] = metrics["router_flips"].mean(axis=1)
     return [
@@ -101,7 +101,9 @@ def run(run: Run) -> None:
     """Write the tables `steps` and `agreement`."""
     arms, seeds = (("none",), SEEDS[:2]) if run.smoke else (tuple(ARMS), SEEDS)
     run.seeds(seeds)
-    run.configure(real=REAL, twin=TWIN, arms=arms, task="add", model="tiny-moe", warm_start=WARM_START.stem)
+    run.configure(
+        real=REAL, emulation=EMULATION, arms=arms, task="add", model="tiny-moe", warm_start=WARM_START.stem
+    )
     rows: list[dict] = []
     with contextlib.ExitStack() as stack:
         advance = learn_from(engine_rollout(sampling_engine(run.smoke, stack)))
@@ -110,9 +112,9 @@ def run(run: Run) -> None:
                 rows += record(run, arm, advance, REAL, seeds[0])
             run.table("steps", rows)
     for arm in arms:
-        with run.phase(f"{TWIN} {arm}"):
+        with run.phase(f"{EMULATION} {arm}"):
             for seed in seeds:
-                rows += record(run, arm, None, TWIN, seed)
+                rows += record(run, arm, None, EMULATION, seed)
         run.table("steps", rows)
     run.table("agreement", agreement(pd.DataFrame(rows)))
     shutil.rmtree(run.out / "states")
@@ -138,17 +140,17 @@ def numbers(steps: Any) -> dict[str, float]:
 def agreement(steps: Any) -> list[dict]:
     """Compare each number of vLLM with the 95% prediction interval of one more emulated run."""
     real = numbers(steps[steps["sampling_engine"] == REAL])
-    twins = [numbers(rows) for _, rows in steps[steps["sampling_engine"] == TWIN].groupby("seed")]
+    emulated = [numbers(rows) for _, rows in steps[steps["sampling_engine"] == EMULATION].groupby("seed")]
     rows = []
     for name, value in real.items():
-        theirs = np.asarray([twin[name] for twin in twins])
+        theirs = np.asarray([run[name] for run in emulated])
         half = student.ppf(0.975, len(theirs) - 1) * theirs.std(ddof=1) * np.sqrt(1 + 1 / len(theirs))
         low, high = float(theirs.mean() - half), float(theirs.mean() + half)
         rows.append(
             {
                 "number": name,
                 "real": value,
-                "twin": float(theirs.mean()),
+                "emulated": float(theirs.mean()),
                 "low": low,
                 "high": high,
                 "agrees": low <= value <= high,
@@ -159,11 +161,11 @@ def agreement(steps: Any) -> list[dict]:
 
 EXPERIMENT = Experiment(
     name="real_rl",
-    question="Do mismatch and reward under vLLM go as under its emulated twin, also with TIS, R2 and R3?",
+    question="Do mismatch and reward under vLLM go as under its emulated run, also with TIS, R2 and R3?",
     decision_rule=(
         "each number (growth and last quarter's level of log RMS log rho, last quarter's reward, and what "
         "TIS, R2 and R3 change in the last two) agrees if vLLM's run lies in the 95% prediction interval for "
-        "one more run of the twin, Student's over its seeds"
+        "one more run of the emulation, Student's over its seeds"
     ),
     run=run,
     minutes=27.0,

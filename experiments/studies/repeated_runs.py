@@ -18,11 +18,12 @@ from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.runs import Frames, RunSpec, run_arms, run_specs, with_attributes
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
+from simlab.core.manifest import processor_family
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
-from simlab.sweeps.start import first_params
+from simlab.sweeps.start import load_initial_params
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.fork import fork
 from simlab.training.loop import Chunk, train
@@ -123,7 +124,8 @@ def load_policies(wanted: Sequence[RunSpec], folder: Path) -> tuple[Recipe, list
     configs = [run_config(BASE, spec.changes) for spec in wanted]
     recipe = recipe_of(configs[0])
     return recipe, [
-        first_params(config.warm_start, recipe.task, recipe.model, config.seed, folder) for config in configs
+        load_initial_params(config.warm_start, recipe.task, recipe.model, config.seed, folder)
+        for config in configs
     ]
 
 
@@ -180,4 +182,6 @@ def run_row(key: str, arm: str, spec: RunSpec, completed: int) -> dict[str, Any]
         "initial_policy": spec.initial_policy,
         "steps": spec.changes["steps"],
         "steps_completed": completed,
+        "processor_family": processor_family(),
+        "policy_sha256": (run_config(BASE, spec.changes).warm_start or {}).get("sha256", ""),
     }

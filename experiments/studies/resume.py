@@ -36,7 +36,7 @@ def check_arms(result: Results) -> None:
     for name in ("base", "chunk"):
         if then.get(name) != _plain(now[name]):
             raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now[name]} now")
-    for arm, described in _described(then).items():
+    for arm, described in _describe_arms(then).items():
         if arm in ARMS and described != _plain(now["arms"][arm]):
             raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {now['arms'][arm]} now")
     runs = result.table("runs")
@@ -92,10 +92,10 @@ def merge_tables(one: Tables, other: Tables) -> Tables:
     return Tables({name: pd.concat(parts, ignore_index=True) for name, parts in both.items() if parts})
 
 
-def _described(config: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_arms(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the records of the arms of a result, those included that it resumed from."""
     before = config.get("resumed_from")
-    return (_described(before["config"]) if before else {}) | config.get("arms", {})
+    return (_describe_arms(before["config"]) if before else {}) | config.get("arms", {})
 
 
 def _plain(value: Any) -> Any:

@@ -10,12 +10,14 @@ import pandas as pd
 from experiments.arms import ALL_ARMS, ARMS, RUNS_PER_BATCH
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
+from simlab.core.manifest import processor_family
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.studies import change_point
 from simlab.studies.estimands import Frame, Tables
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
-from simlab.sweeps.plan import default_width
+from simlab.sweeps.plan import default_runs_per_batch
+from simlab.sweeps.start import PREFIX
 
 CHUNK = 10
 CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
@@ -27,7 +29,7 @@ SMOKE = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "task": "add",
     "warm_start": None,
-    "prompts": 4,
+    "prompts_per_step": 4,
     "group_size": 4,
     "steps": 2 * CHUNK,
 }
@@ -55,7 +57,7 @@ def run_arms(run: Run, names: Sequence[str], seed: int) -> Frames:
     described = {name: ARMS[name].recorded for name in chosen}
     run.configure(
         base=BASE,
-        width=RUNS_PER_BATCH,
+        runs_per_batch=RUNS_PER_BATCH,
         chunk=CHUNK,
         arms=run.config.get("arms", {}) | described,
         **{f"arms of seed {seed}": chosen},
@@ -109,18 +111,37 @@ def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
     """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
     points = Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted))
     # A GPU takes many runs at once for the price of a few.
-    width = SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_width())
-    result = sweep(BASE, points, run.out.parent / "cache", name=run.name, width=width, yes=True)
+    runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_runs_per_batch())
+    result = sweep(
+        BASE, points, run.out.parent / "cache", name=run.name, runs_per_batch=runs_per_batch, yes=True
+    )
     for phase, seconds in result.manifest["timings"].items():
         run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds
-    runs: Any = result.runs()[["run", "seed", "status", "steps_made", "steps"]]
-    runs = runs.rename(columns={"steps_made": "steps_completed"})
+    runs: Any = result.runs()[["run", "seed", "status", "steps_completed", "steps"]]
+    runs = runs.rename(columns={"steps_completed": "steps_completed"})
     if len(runs) != len(wanted):
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_attributes(runs)
+    runs = with_provenance(with_attributes(runs), result.stored_runs())
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
+
+
+def with_provenance(runs: Frame, stored: Frame) -> Frame:
+    """Return the table `runs` with `processor_family` and `policy_sha256` of each run.
+
+    Args:
+        runs: one row per run.
+        stored: the runs as the sweep keeps them, whose column `warm_start` names a file by its content.
+
+    Returns:
+        `runs` with two columns; `policy_sha256` is empty where the policy was trained and not read.
+    """
+    starts = stored["warm_start"] if "warm_start" in stored else [""] * len(stored)
+    keys = dict(zip(stored["run"], starts, strict=True))
+    named = [str(keys[run]) for run in runs["run"]]
+    hashes = [name.removeprefix(PREFIX) if name.startswith(PREFIX) else "" for name in named]
+    return runs.assign(processor_family=processor_family(), policy_sha256=hashes)
 
 
 def with_attributes(runs: Frame) -> Frame:

@@ -33,11 +33,12 @@ EXTRA = {
     "experiments/LOG.md": "log.md",
 }
 """Pages from files outside docs/."""
+LIST = re.compile(r"^((?![ ]*(?:[-*|>#]|\d+\.) )(?! ).*\S.*)\n(?=(?:- |1\. ))", re.MULTILINE)
 FORMULA = re.compile(r"(?<![\\$`\w])\$(?! )([^$`\n]+?)(?<! )\$(?![\w$])")
 
 
-def assemble(mode: str) -> None:
-    """Write all sources of the site."""
+def assemble(mode: str, repository: str = "") -> None:
+    """Write all sources of the site; see `notebook_pages` for the arguments."""
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     pages = {path: path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
@@ -47,14 +48,15 @@ def assemble(mode: str) -> None:
     places = pages | pictures | scripts | {ROOT / "notebooks": "notebooks/index.md"}
     for path, place in (pictures | scripts).items():
         _write(place, path.read_bytes())
-    notebook_pages(ROOT / "notebooks", SOURCES / "notebooks", mode)
+    notebook_pages(ROOT / "notebooks", SOURCES / "notebooks", mode, repository)
     for folder, made in (("claims", claim_pages(write_board())), ("reference", reference_pages())):
         for name, text in made.items():
             _write(f"{folder}/{name}", text.encode())
     for path, place in pages.items():
         _write(place, rewrite_links(path.read_text(encoding="utf-8"), path, place, places).encode())
     for path in SOURCES.rglob("*.md"):
-        path.write_text(outside_code(path.read_text(encoding="utf-8"), with_formulas), encoding="utf-8")
+        text = outside_code(path.read_text(encoding="utf-8"), with_formulas)
+        path.write_text(outside_code(text, with_spaced_lists), encoding="utf-8")
 
 
 def write_board() -> Board:
@@ -68,6 +70,11 @@ def with_formulas(text: str) -> str:
     return FORMULA.sub(lambda found: convert(found[1]), text)
 
 
+def with_spaced_lists(text: str) -> str:
+    """Return Markdown with a blank line before each list: without one the site shows it as running text."""
+    return LIST.sub(r"\1\n\n", text)
+
+
 def _write(place: str, content: bytes) -> None:
     path = SOURCES / place
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +84,9 @@ def _write(place: str, content: bytes) -> None:
 def configuration() -> str:
     """Return zensical.toml: docs/site.toml with folders and the list of claims and symptoms filled in."""
     text = (ROOT / "docs" / "site.toml").read_text(encoding="utf-8")
+    claims = [path.name for path in (SOURCES / "claims").glob("*.md") if path.stem != "index"]
     found = {
-        "claims": sorted(path.name for path in (SOURCES / "claims").glob("*.md") if path.stem != "index"),
+        "claims": sorted(claims, key=lambda name: (re.sub(r"\d+", "", name), int(re.sub(r"\D", "", name)))),
         "notebooks": sorted(path.name for path in (SOURCES / "notebooks").glob("[0-9]*.md")),
         "reference": sorted(path.name for path in (SOURCES / "reference").glob("simlab*.md")),
         "symptoms": sorted(path.name for path in (SOURCES / "symptoms").glob("*.md")),
@@ -95,7 +103,9 @@ def main() -> None:
     """Assemble, build and check the site."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--notebooks", choices=("full", "smoke", "none"), default="smoke")
-    assemble(parser.parse_args().notebooks)
+    parser.add_argument("--repository", default="", help="OWNER/NAME on GitHub, for buttons to Colab")
+    chosen = parser.parse_args()
+    assemble(chosen.notebooks, chosen.repository)
     config = BUILD / "zensical.toml"
     config.write_text(configuration(), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(config)]

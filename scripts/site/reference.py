@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from scripts.site.formulas import FORMULAS, INTRODUCTIONS
+
+BAR = r"\vert "
 PACKAGES = (
     "simlab",
     "simlab.formats",
@@ -37,13 +40,15 @@ def reference_pages() -> dict[str, str]:
 
 def _package(name: str, module: Any) -> str:
     parts = [f"# `{name}`", doc_text(module.__doc__)]
+    if name in INTRODUCTIONS:
+        parts.append(f"${INTRODUCTIONS[name]}$")
     parts += [_entry(each, getattr(module, each)) for each in module.__all__]
     return "\n\n".join(parts) + "\n"
 
 
 def _entry(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"## `{name}`\n\n{_catalog(value)}"
+        return f"## `{name}`\n\n{_catalog(value, FORMULAS.get(name, {}))}"
     if inspect.isclass(value) or inspect.isroutine(value):
         methods = _methods(value) if inspect.isclass(value) else []
         return "\n\n".join([f"## `{name}`", _signature(name, value), doc_text(value.__doc__), *methods])
@@ -70,15 +75,18 @@ def _signature(name: str, value: Any) -> str:
     return f"```python\n{name}{text}\n```" if len(text) < 1200 else ""
 
 
-def _catalog(catalog: Mapping[str, Any]) -> str:
-    rows = ["| name | about |", "|---|---|"]
+def _catalog(catalog: Mapping[str, Any], formulas: Mapping[str, str]) -> str:
+    rows = ["| name | formula | about |", "|---|---|---|"] if formulas else ["| name | about |", "|---|---|"]
     for key, value in catalog.items():
         described = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
         text = getattr(value, "source", "") or (
             described.__module__.startswith("simlab") and described.__doc__
         )
-        about = _summary(text or "")
-        rows.append(f"| `{key}` | {about.replace('|', chr(92) + '|')} |")
+        cells = [f"`{key}`", _summary(text or "").replace("|", "\\|")]
+        if formulas:
+            # In a table a bar is the end of a cell.
+            cells.insert(1, f"${formulas[key].replace('|', BAR)}$" if key in formulas else "")
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -8,11 +8,11 @@ import typer
 from simlab.cli.output import Json, one_clear_error, show
 
 EPILOG = (
-    "Example: `simlab bench --smoke`; on a GPU `simlab bench --widths 1,16,256,1024 --seconds 500 --json`. "
+    "Example: `simlab bench --smoke`; on a GPU `simlab bench --batch-sizes 1,16,256 --seconds 500 --json`. "
     "Then `simlab figures device_speed --results runs/bench_device`."
 )
 COLUMNS = (
-    "width",
+    "runs_per_batch",
     "status",
     "run_steps_per_s",
     "tokens_per_s",
@@ -23,14 +23,14 @@ COLUMNS = (
 
 
 def bench(
-    widths: Annotated[
+    batch_sizes: Annotated[
         str | None,
         typer.Option(
             help="Numbers of parallel runs, comma-separated; default 1 to 8 on a CPU, else to 1024."
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="Time limit in seconds; widths that exceed it are skipped.")
+        float, typer.Option(help="Time limit in seconds; batch sizes that exceed it are skipped.")
     ] = 420.0,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run a tiny version that takes seconds.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result directory; default runs/bench_device.")] = None,
@@ -52,9 +52,9 @@ def bench(
     with one_clear_error():
         chosen: Any = load_experiment("bench_device")
         folder = check_writable(out or default_out("bench_device", smoke))
-        measure = partial(chosen.run, widths=_parse_widths(widths), limit_seconds=seconds)
+        measure = partial(chosen.run, batch_sizes=_parse_batch_sizes(batch_sizes), limit_seconds=seconds)
     results = execute(replace(chosen, run=measure), folder, smoke)
-    steps = results.table("widths").query("stage == 'step'").loc[:, list(COLUMNS)].astype(object)
+    steps = results.table("batch_sizes").query("stage == 'step'").loc[:, list(COLUMNS)].astype(object)
     # JSON has no NaN.
     rows = steps.where(steps.notna(), None).to_dict("records")
     show(rows, json, f"Parallel flagship runs, {device()['kind']}")
@@ -64,11 +64,13 @@ def bench(
     typer.echo(f"results: {folder} ({', '.join(results.table_names)})", err=True)
 
 
-def _parse_widths(text: str | None) -> list[int] | None:
+def _parse_batch_sizes(text: str | None) -> list[int] | None:
     """Return the numbers of a text such as `1,4,16`."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 2**20 for part in parts):
-        raise ValueError(f"--widths must be comma-separated numbers of runs such as 1,4,16, got {text!r}.")
+        raise ValueError(
+            f"--batch-sizes must be comma-separated numbers of runs such as 1,4,16, got {text!r}."
+        )
     return [int(part) for part in parts]

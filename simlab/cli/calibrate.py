@@ -10,7 +10,7 @@ from simlab.core.plugins import import_module
 
 EPILOG = (
     "Example: `simlab calibrate runs/probe policy --sampler vllm:bfloat16 --scorer transformers:float32 "
-    "--engine bf16 --engine vllm-bf16 --dose truncated --out runs/calibration`"
+    "--engine bf16 --engine vllm-bf16 --noise-kind truncated --out runs/calibration`"
 )
 
 ENGINES_HELP = "Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8kv truncated`; repeatable."
@@ -22,8 +22,8 @@ def calibrate(
     sampler: Annotated[str, typer.Option(help="Measured sampling engine.")],
     scorer: Annotated[str, typer.Option(help="Measured scoring engine.")],
     engine: Annotated[list[str] | None, typer.Option(help=ENGINES_HELP)] = None,
-    dose: Annotated[
-        str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list doses`.")
+    noise_kind: Annotated[
+        str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list noise-kinds`.")
     ] = None,
     train: Annotated[str, typer.Option(help="Emulated scoring engine.")] = "f32",
     out: Annotated[
@@ -43,17 +43,19 @@ def calibrate(
     from simlab.core.catalog import lookup
     from simlab.core.results import Results
     from simlab.engines import ENGINES, find_engine
-    from simlab.engines.dose import DOSES
+    from simlab.engines.noise_levels import NOISE_KINDS
     from simlab.serving import calibration
     from simlab.serving.emulations import get_real_kernels
 
     with one_clear_error():
-        names = tuple(engine or ([] if dose else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"]))
+        names = tuple(
+            engine or ([] if noise_kind else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"])
+        )
         known = calibration.get_catalog_emulations(tuple(ENGINES)) | get_real_kernels()
         emulations = {name: lookup(known, name, "engine") for name in names}
-        if dose:
-            lookup(DOSES, dose, "dose")
-            emulations |= calibration.get_noisy_emulations(dose, range(4, 11))
+        if noise_kind:
+            lookup(NOISE_KINDS, noise_kind, "noise kind")
+            emulations |= calibration.get_noisy_emulations(noise_kind, range(4, 11))
         scoring = find_engine(train)
         probe = Results(results)
         prompts, responses, *measured = calibration.read_measured_pair(

@@ -78,7 +78,7 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
     """Run the experiment behind `claim`, and print its verdict before and now."""
     from simlab.core.experiment import execute
     from simlab.core.paths import default_out
-    from simlab.studies.board import board, decided, deciding
+    from simlab.studies.board import board, decide_claims, deciding
 
     experiment = deciding(claim, results)
     folder = out or default_out(experiment.name, smoke=False)
@@ -88,7 +88,7 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
     before = next(row for row in board(results).rows if row.id == claim)
     shown = ("verdict", "effect", "low", "high")
     rows = [{"when": "stored"} | {name: getattr(before, name) for name in shown}]
-    for each in decided(experiment, execute(experiment, folder)):
+    for each in decide_claims(experiment, execute(experiment, folder)):
         if each.claim == claim:
             rows.append({"when": "now"} | {name: getattr(each, name) for name in shown})
     show(rows, False, claim)

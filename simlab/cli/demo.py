@@ -41,7 +41,7 @@ def demo(
             {"infer_mantissa_bits": BITS, "seed": [0]},
             out,
             name="demo",
-            width=RUNS_PER_BATCH,
+            runs_per_batch=RUNS_PER_BATCH,
             workers=0,
             yes=True,
         )

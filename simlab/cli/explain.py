@@ -47,7 +47,7 @@ def explain(
     """
     from simlab.core.progress import track
     from simlab.engines import find_pair
-    from simlab.studies.explain import Subject
+    from simlab.studies.explain import ExplainTarget
     from simlab.studies.explain import explain as compute
 
     with one_clear_error():
@@ -55,7 +55,7 @@ def explain(
             _read_sweep(Path(run), arm) if Path(run).is_dir() else _use_warm_start(run, model, task, pair)
         )
         config, recipe, policy = _load_policy(values, params)
-        subject = Subject(
+        subject = ExplainTarget(
             policy,
             recipe.model,
             recipe.task,
@@ -107,7 +107,7 @@ def _load_policy(values: dict[str, Any], params: Path | None):
 
     from simlab.models.parameters import init_params
     from simlab.sweeps.config import recipe_of, run_config
-    from simlab.sweeps.start import first_params
+    from simlab.sweeps.start import load_initial_params
     from simlab.training.checkpoints import load_tree
 
     config = run_config({}, values)
@@ -116,5 +116,5 @@ def _load_policy(values: dict[str, Any], params: Path | None):
         like = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))
         return config, recipe, load_tree(params, like)
     with tempfile.TemporaryDirectory() as folder:
-        policy = first_params(config.warm_start, recipe.task, recipe.model, config.seed, Path(folder))
+        policy = load_initial_params(config.warm_start, recipe.task, recipe.model, config.seed, Path(folder))
     return config, recipe, policy

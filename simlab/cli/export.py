@@ -23,7 +23,7 @@ def verl(
     backend: Annotated[str, typer.Option(help="megatron or fsdp.")] = "megatron",
     dump: Annotated[str | None, typer.Option(help="Folder for token-level dumps, for `diagnose`.")] = None,
 ) -> None:
-    """Print a launch script for Qwen3-30B-A3B on DAPO-Math-17k; what verl lacks is refused by name."""
+    """Print a launch script for Qwen3-30B-A3B on DAPO-Math-17k; what verl lacks is rejected by name."""
     from simlab.integrations.export import verl_run, verl_script
     from simlab.integrations.export.source import read_run
 

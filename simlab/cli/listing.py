@@ -10,7 +10,7 @@ from simlab.core.plugins import import_module
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List what the catalogs hold: formats, engines, pairs, doses, objectives, tasks, models, ...",
+    help="List what the catalogs hold: formats, engines, pairs, noise kinds, objectives, tasks, models, ...",
     epilog="Example: `simlab list formats --json`",
 )
 
@@ -71,15 +71,15 @@ def figures(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list objectives --json`")
 def objectives(json: Json = False) -> None:
     """Objectives and suffixes: where they come from, what can be overridden, and the defaults."""
-    from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_defaults
+    from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_defaults
 
-    plain = override_defaults(named("reinforce"))
+    plain = override_defaults(get_objective("reinforce"))
     rows = [
         {"name": name, "source": objective.source, "overrides": override_defaults(objective)}
         for name, objective in OBJECTIVES.items()
     ]
-    for name, suffix in SUFFIXES.items():
-        added = override_defaults(named(f"reinforce+{name}"))
+    for name, suffix in OBJECTIVE_MODIFIERS.items():
+        added = override_defaults(get_objective(f"reinforce+{name}"))
         own = {key: value for key, value in added.items() if key not in plain}
         rows.append({"name": f"+{name}", "source": suffix.source, "overrides": own})
     show(rows, json, "Objectives, and the suffixes that compose on any of them (grpo+tis)")
@@ -95,8 +95,8 @@ def engines(json: Json = False) -> None:
     rows = [
         {
             "name": name,
-            "counterpart": card.counterpart,
-            "leaves_out": card.leaves_out,
+            "reference_system": card.reference_system,
+            "not_modeled": card.not_modeled,
             "backward": card.engine.projection.backward,
             "default": name in default,
         }
@@ -128,9 +128,9 @@ def metrics(json: Json = False) -> None:
         {"name": name, "reads": "run", "measured": "every step", "about": about, "unit": "", "source": ""}
         for name, about in STEP_NUMBERS.items()
     ]
-    rows += [_described(name, found, "run", "between chunks") for name, found in DIAGNOSTICS.items()]
+    rows += [_describe(name, found, "run", "between chunks") for name, found in DIAGNOSTICS.items()]
     rows += [
-        _described(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
+        _describe(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
         for name, found in METRICS.items()
     ]
     for reads, catalog in (
@@ -138,7 +138,7 @@ def metrics(json: Json = False) -> None:
         ("weights", WEIGHT_METRICS),
         ("curves of a run", CURVE_METRICS),
     ):
-        rows += [_described(name, found, reads, "on demand") for name, found in catalog.items()]
+        rows += [_describe(name, found, reads, "on demand") for name, found in catalog.items()]
     show(rows, json, "Metrics and diagnostics; without a unit: a pure number")
 
 
@@ -178,12 +178,16 @@ def schedules(json: Json = False) -> None:
     show(rows, json, "Schedules")
 
 
-@app.command(epilog="Example: `simlab list doses`")
-def doses(json: Json = False) -> None:
-    """Doses: mismatch of a chosen size, put onto the inference engine of a pair."""
-    from simlab.engines.dose import DOSES
+@app.command(epilog="Example: `simlab list noise-kinds`")
+def noise_kinds(json: Json = False) -> None:
+    """List kinds of rounding noise that can be injected into the inference engine of a pair."""
+    from simlab.engines.noise_levels import NOISE_KINDS
 
-    show([{"name": name, "about": _first_line(dose)} for name, dose in DOSES.items()], json, "Doses")
+    show(
+        [{"name": name, "about": _first_line(kind)} for name, kind in NOISE_KINDS.items()],
+        json,
+        "Noise kinds",
+    )
 
 
 @app.command(epilog="Example: `simlab list sites --json`")
@@ -223,12 +227,12 @@ def _first_line(unit: Callable) -> str:
     return (unit.__doc__ or "").split("\n", 1)[0]
 
 
-def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
-    """A row from the docstring: its first line, and its lines `Unit:` and `Source:`."""
+def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
+    """A row from the docstring: its first line, and its lines `Unit:` and `Reference:`."""
     text = metric.__doc__ or ""
 
     def line(label: str) -> str:
-        found = re.search(rf"^ *{label}: (.+?)\.?$", text, re.MULTILINE)
+        found = re.search(rf"^ *(?:{label}): (.+?)\.?$", text, re.MULTILINE)
         return found.group(1) if found else ""
 
     return {
@@ -237,5 +241,5 @@ def _described(name: str, metric: Callable, reads: str, measured: str) -> dict[s
         "measured": measured,
         "about": _first_line(metric),
         "unit": line("Unit"),
-        "source": line("Source"),
+        "source": line("Reference|Source"),
     }

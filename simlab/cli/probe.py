@@ -58,7 +58,7 @@ def probe(
     from simlab.core.experiment import Experiment, execute
     from simlab.serving.engine_probe import Probe
     from simlab.serving.probe_input import find_eos_token_id, read_prompts
-    from simlab.serving.protocol import EngineError, SamplingParams
+    from simlab.serving.protocol import EngineError, SamplingRequest
 
     with one_clear_error():
         try:
@@ -67,7 +67,7 @@ def probe(
         except EngineError as error:
             raise ValueError(error) from error
         eos = find_eos_token_id(checkpoint, config) if end is None else end
-        sampling = SamplingParams(
+        sampling = SamplingRequest(
             max_tokens=length, eos_token_id=eos, pad_token_id=eos, temperature=temperature, seed=seed
         )
 

@@ -58,8 +58,10 @@ def run(
             typer.confirm(f"Run {chosen.name}, {expected}?", abort=True)
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
     results = execute(chosen, folder, smoke, resumed)
-    seconds = results.manifest["timings"]["total"]
-    typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {seconds:.1f} s)")
+    timings = results.manifest["timings"]
+    computing = timings.get("sweep computing", 0.0)
+    cached = f"; computing the runs, cached ones too, took {computing / 60:.1f} min" if computing else ""
+    typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {timings['total']:.1f} s{cached})")
     if chosen.figures:
         typer.echo(f"figures: simlab figures {' '.join(chosen.figures)} --results {folder}")
 

@@ -22,7 +22,9 @@ def sweep(
         str | None,
         typer.Option(help="Ray head, host:6379, or local (default the head on this machine)."),
     ] = None,
-    width: Annotated[int | None, typer.Option(help="Runs per slice (default 4 on a CPU, else 64).")] = None,
+    runs_per_batch: Annotated[
+        int | None, typer.Option(help="Runs computed side by side (default 4 on a CPU, else 64).")
+    ] = None,
     checkpoint: Annotated[float, typer.Option(help="Seconds between checkpoints of a run.")] = 30.0,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and compute nothing.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")] = False,
@@ -30,8 +32,8 @@ def sweep(
 ) -> None:
     """Compute every run of a grid that the folder does not contain yet.
 
-    It prints how many programs, runs and steps there are and how long they take. It may be killed at any
-    moment and started again.
+    Prints the numbers of runs, compiled functions and steps and the expected time first. A killed sweep
+    resumes when the command is called again.
 
     A field is named by its path, `optimizer.learning_rate`, or by a short name: `learning_rate`, `clip_low`,
     `clip_high`, `infer_format`, `infer_mantissa_bits`, `infer_rounding`, `response_length`. Own records are
@@ -40,9 +42,9 @@ def sweep(
     from simlab.sweeps import sweep as compute
     from simlab.sweeps.file import read_file
     from simlab.sweeps.local import StoppedError, WorkerError
-    from simlab.sweeps.plan import default_width
+    from simlab.sweeps.plan import default_runs_per_batch
     from simlab.sweeps.ray_executor import ClusterError
-    from simlab.sweeps.store import DamagedError
+    from simlab.sweeps.result_cache import DamagedError
     from simlab.sweeps.sweep import prepare
 
     with one_clear_error():
@@ -50,8 +52,8 @@ def sweep(
             raise ValueError(f"--checkpoint {checkpoint}; allowed: 0 or more seconds")
         described = read_file(config)
         folder = out or Path("runs") / described.name
-        chosen = width or described.width
-        found, _ = prepare(described.base, described.grid, folder, chosen or default_width())
+        chosen = runs_per_batch or described.runs_per_batch
+        found, _ = prepare(described.base, described.grid, folder, chosen or default_runs_per_batch())
     if plan:
         typer.echo(f"{described.name}: {found.describe()}")
         return
@@ -61,7 +63,7 @@ def sweep(
             described.grid,
             folder,
             name=described.name,
-            width=chosen,
+            runs_per_batch=chosen,
             workers=workers,
             executor=executor,
             address=address,

@@ -15,9 +15,13 @@ def warm_start(
     model: Annotated[str, typer.Argument(help="Model preset.")],
     out: Annotated[Path, typer.Option(help="File for the parameters (.npz).")],
     steps: Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")] = 1200,
-    mistakes: Annotated[float, typer.Option(help="Probability that a demonstrated digit is wrong.")] = 0.05,
+    demo_error_rate: Annotated[
+        float, typer.Option(help="Probability that a demonstrated digit is wrong.")
+    ] = 0.05,
     learning_rate: Annotated[float, typer.Option(help="Of AdamW, behind a warm-up.")] = 4e-3,
-    final: Annotated[float, typer.Option(help="Final learning rate as a fraction of the initial one.")] = 0.1,
+    min_lr_ratio: Annotated[
+        float, typer.Option(help="Final learning rate as a fraction of the initial one.")
+    ] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of parameters and demonstrations.")] = 0,
 ) -> None:
     """Train a model on demonstrations of a task and write its parameters."""
@@ -34,7 +38,9 @@ def warm_start(
     with one_clear_error():
         chosen, config = lookup(TASKS, task, "task")(), lookup(MODELS, model, "model")
     optimizer = AdamW(learning_rate=learning_rate)
-    how = WarmStart(optimizer=optimizer, steps=steps, mistakes=mistakes, final=final)
+    how = WarmStart(
+        optimizer=optimizer, steps=steps, demo_error_rate=demo_error_rate, min_lr_ratio=min_lr_ratio
+    )
     params, losses = jax.jit(train, static_argnums=(0, 1))(chosen, config, how, jax.random.key(seed))
     save_tree(out, params)
     typer.echo(f"{out}: loss {float(losses[0]):.3f} to {float(losses[-20:].mean()):.3f} nats per token")

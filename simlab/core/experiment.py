@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +83,8 @@ class Experiment:
     `kind` is the kind of evidence: exact sums (`identity`), a computation without training
     (`measurement`), or runs (`dynamics`).
     `check_resume`, of an experiment that can resume, raises `ValueError` for a result that does not fit.
-    `design` is the `simlab.studies.design.Design` of a training experiment.
+    `design` is the `simlab.studies.design.Design` of a training experiment. `registered` holds the hashes of
+    the criteria of its claims (`simlab.studies.registration`), which the manifest records before the answer.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Experiment:
     check_resume: Callable[[Results], None] | None = None
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
     design: object | None = None
+    registered: Mapping[str, Json] = field(default_factory=dict)
 
 
 def execute(
@@ -110,6 +112,8 @@ def execute(
     (out / MANIFEST_NAME).unlink(missing_ok=True)
     run = Run(experiment.name, out, smoke, resume_from)
     run.configure(smoke=smoke)
+    if experiment.registered:
+        run.configure(registered=dict(experiment.registered))
     with run.phase("total"):
         experiment.run(run)
     write_manifest(out, build_manifest(run.name, run.config, run.recorded_seeds, run.timings, run.tables))

@@ -117,6 +117,17 @@ def processor(description: str | None = None) -> dict[str, str]:
     }
 
 
+def processor_family() -> str:
+    """Return what all arms of one initial policy must share: the GPU, or the processor without its stepping.
+
+    Two machines of one family compile and add alike, so their runs may be paired.
+    """
+    first = jax.devices()[0]
+    if first.platform != "cpu":
+        return first.device_kind
+    return processor()["processor"].partition(", stepping")[0]
+
+
 def _git(*arguments: str) -> str | None:
     """Return git's answer about the checkout that holds this package, None outside one."""
     command = ["git", "-C", str(PACKAGE_ROOT), *arguments]

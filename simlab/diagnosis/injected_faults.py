@@ -63,7 +63,7 @@ def _partial(synthetic: SyntheticLog) -> None:
     synthetic.infer = synthetic.infer + synthetic.size * late * synthetic.other_head()
 
 
-def _scrambled(synthetic: SyntheticLog) -> None:
+def _scramble_expert(synthetic: SyntheticLog) -> None:
     """Scramble one expert: in a tenth of the contexts a fraction `size` of the logits is random."""
     hit = synthetic.rng.random((len(synthetic.train), 1)) < 0.1
     synthetic.infer = np.where(
@@ -125,7 +125,7 @@ KINDS: dict[str, Kind] = {
     "no_fault": Kind(_no_fault, 0.0, 0.0),
     "frozen": Kind(_frozen, 0.2, 1.0),
     "partial": Kind(_partial, 0.3, 1.0),
-    "scrambled": Kind(_scrambled, 0.5, 1.0),
+    "scrambled": Kind(_scramble_expert, 0.5, 1.0),
     "temperature": Kind(_temperature, 0.6, 0.9),
     "top_p": Kind(_top_p, 0.7, 0.98),
     "top_k": Kind(_top_k, 2.0, 6.0),

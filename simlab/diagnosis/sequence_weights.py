@@ -8,7 +8,7 @@ from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget
-from simlab.theory.correction_moments import CORRECTIONS, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, qualities, scale_to_std_rho
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 
 VANISH = "will sequence-level IS vanish at this length?"
@@ -166,7 +166,7 @@ def gradient_errors(ess_loss: float, groups: int) -> dict[str, float]:
         def pair(noise: float, logits: np.ndarray = logits, seed: int = seed) -> PolicyPair:
             return noisy_pair(space, logits, noise, seed)
 
-        scaled = dose_for(float(np.sqrt(np.expm1(ess_loss / LENGTH))), pair)
+        scaled = scale_to_std_rho(float(np.sqrt(np.expm1(ess_loss / LENGTH))), pair)
         rewards = random_rewards(space, seed)
         for name, quality in qualities(scaled, rewards, GROUP, corrections=chosen).items():
             total[name] += quality.mse(groups) / POLICIES

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
@@ -16,13 +16,21 @@ from simlab.formats.scale_rules import divide, multiply
 
 
 def store_cache(
-    x: Float[AnyArray, "*B D"], engine: Engine | str, key: Array | None = None
+    x: Float[AnyArray, "*B D"],
+    engine: Engine | str,
+    key: Array | None = None,
+    positions: Int[AnyArray, "*#B"] | None = None,
 ) -> Float[Array, "*B D"]:
     """Round keys or values [..., D] to the engine's KV cache; returns float32 of the same shape.
 
-    Scoring must pass its keys and values through it too, or the two sides see different numbers.
+    Scoring must pass its keys and values through it too, or the two sides see different numbers. `positions`
+    (any shape that broadcasts to x without D) are read if the cache begins at a later position than zero.
     """
-    return store(x, find_engine(engine).attention.cache, key)
+    sites = find_engine(engine).attention
+    stored = store(x, sites.cache, key)
+    if not sites.cache_from or positions is None:
+        return stored
+    return jnp.where((positions < sites.cache_from)[..., None], store(x, sites.early_cache, key), stored)
 
 
 def attend(
@@ -47,11 +55,11 @@ def attend(
     # Scores are stored before they are masked: few formats have an infinity.
     scores = store(scores, sites.softmax.logits, site_key(key, "scores"))
     scores = jnp.where(mask, scores, -jnp.inf)
-    result = _weighted(scores, values, sites, site_key(key, "softmax"))
+    result = _weigh_values(scores, values, sites, site_key(key, "softmax"))
     return store(result, sites.output, site_key(key, "output"))
 
 
-def _weighted(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:
+def _weigh_values(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:
     steps = replace(sites.softmax, logits=Site())
     if sites.normalize == "before":
         return product(softmax(scores, steps, key), values, sites.value_accumulator)

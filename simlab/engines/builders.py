@@ -8,6 +8,7 @@ from simlab.core.catalog import lookup
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float32Sum, PartialSums
 from simlab.engines.engine import Attention, Engine, Linear, Norm, Softmax
 from simlab.engines.kernel_order import LastTileFirst
+from simlab.engines.length_splits import LengthSplits
 from simlab.engines.site import Site
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore
 from simlab.formats import SCALINGS, Format, Scaling
@@ -54,7 +55,7 @@ def server(stored: Site, accumulator: Accumulator) -> Engine:
     )
 
 
-def quantized(
+def quantize_operands(
     fmt: str | Format,
     activations: str | Scaling,
     weights: str | Scaling,
@@ -104,9 +105,15 @@ def weight_only(fmt: str, scaling: str) -> Linear:
     return Linear(BF16, Site.of(fmt, scaling=along_k(scaling)), BF16, dequantized=BF16)
 
 
+def int4_products(group: str, activations: str) -> Linear:
+    """Return products of INT4 weights in groups and activations in INT8 per token, or in INT4 groups."""
+    fmt = "int8" if activations == "int8-per-token" else "int4"
+    return Linear(Site.of(fmt, scaling=activations), Site.of("int4", scaling=along_k(group)), BF16)
+
+
 def four_over_six() -> Linear:
     """Return projections in NVFP4 whose block scales follow four over six."""
-    return quantized("e2m1", "nvfp4-four-over-six", along_k("nvfp4-four-over-six")).projection
+    return quantize_operands("e2m1", "nvfp4-four-over-six", along_k("nvfp4-four-over-six")).projection
 
 
 def projecting(product: Linear, *, experts_only: bool = False) -> Engine:
@@ -120,18 +127,18 @@ def mxfp4(*errors: str) -> Engine:
     x, w = SCALINGS["mxfp4"], along_k("mxfp4")
     if errors:
         x, w = (replace(scaling, errors=errors) for scaling in (x, w))
-    return quantized("e2m1", x, w)
+    return quantize_operands("e2m1", x, w)
 
 
 def fp8_block_training(backward: str, cotangent: Site) -> Engine:
     """BF16 trainer whose projections and experts are those of fp8-block128."""
-    product = quantized("e4m3fn", "deepseek-1x128", "deepseek-128x128").projection
+    product = quantize_operands("e4m3fn", "deepseek-1x128", "deepseek-128x128").projection
     return replace(trainer(BF16), projection=replace(product, backward=backward, cotangent=cotangent))
 
 
 def unified_fp8() -> Engine:
     """The forward pass of the server fp8-block128 with every product of the backward pass in FP8, too."""
-    engine = quantized("e4m3fn", "deepseek-1x128", "deepseek-128x128")
+    engine = quantize_operands("e4m3fn", "deepseek-1x128", "deepseek-128x128")
     cotangent = Site.of("e4m3fn", scaling="deepseek-1x128")
     return replace(engine, projection=replace(engine.projection, backward="quantized", cotangent=cotangent))
 
@@ -143,23 +150,40 @@ def tensor_parallel(ranks: int) -> Engine:
     return replace(base, row_parallel=replace(base.projection, accumulator=partial))
 
 
+def expert_parallel(ranks: int) -> Engine:
+    """BF16 server whose experts are divided among `ranks` devices, their sums added in BF16 by rank."""
+    return replace(server(BF16, Float32Sum()), expert_ranks=ranks)
+
+
+def split_over_keys(splits: int) -> Engine:
+    """BF16 server that adds values over `splits` ranges of keys, whose sizes follow the length."""
+    base = server(BF16, Float32Sum())
+    return replace(base, attention=replace(base.attention, value_accumulator=LengthSplits(splits)))
+
+
+def cache_behind(engine: Engine, positions: int) -> Engine:
+    """Return `engine` with the cache of the first `positions` tokens held in BF16."""
+    attention = replace(engine.attention, early_cache=BF16, cache_from=positions)
+    return replace(engine, attention=attention)
+
+
 # Largest magnitude of keys and values that the calibrated caches hold; `calibrated_cache` measures it.
 CALIBRATED_AMAX = 16.0
 
 
-def _calibrated(fmt: str, scaling: Scaling, amax: float, level: float) -> Site:
+def _calibrate_site(fmt: str, scaling: Scaling, amax: float, level: float) -> Site:
     given = np.float32(max(amax, 2.0**-100) / level)
     return Site.of(fmt, scaling=replace(scaling, given=given))
 
 
 def calibrated_fp8(amax: float = CALIBRATED_AMAX) -> Site:
     """Return an FP8 site whose one scale sends `amax` to the largest value."""
-    return _calibrated("e4m3fn", SCALINGS["per-tensor"], amax, 448.0)
+    return _calibrate_site("e4m3fn", SCALINGS["per-tensor"], amax, 448.0)
 
 
 def calibrated_nvfp4(amax: float = CALIBRATED_AMAX) -> Site:
     """Return an NVFP4 site whose upper scale is that of a tensor with this `amax`."""
-    return _calibrated("e2m1", SCALINGS["nvfp4"], amax, 448.0 * 6.0)
+    return _calibrate_site("e2m1", SCALINGS["nvfp4"], amax, 448.0 * 6.0)
 
 
 CALIBRATED_CACHES = {"fp8": calibrated_fp8, "nvfp4": calibrated_nvfp4}
@@ -181,7 +205,7 @@ def calibrated_cache(engine: Engine, cache: str, amax: float) -> Engine:
 
 def fp8_exact() -> Engine:
     """Return fp8-e4m3 with exact sums."""
-    fp8 = quantized("e4m3fn", "fp8-per-token", "fp8-per-channel")
+    fp8 = quantize_operands("e4m3fn", "fp8-per-token", "fp8-per-channel")
     exact = with_accumulators(fp8, EXACT, ORDERED)
     return replace(exact, projection=replace(exact.projection, accumulator=ExactSum(slices=2)))
 
@@ -194,7 +218,7 @@ def on_card(architecture: str, projection: Linear | None = None) -> Engine:
 
 
 def fp8_on(architecture: str, activations: str = "fp8-per-token", weights: str = "fp8-per-channel") -> Linear:
-    """Projections in E4M3 with the FP8 adder of an architecture."""
+    """Projections in E4M3 with the FP8 accumulator of an architecture."""
     x, w = (Site.of("e4m3fn", scaling=scaling) for scaling in (activations, weights))
     return Linear(x, w, BF16, TENSOR_CORES[architecture]["e4m3fn"])
 
@@ -206,6 +230,6 @@ def mxfp8_on(architecture: str) -> Linear:
 
 
 def nvfp4_on_blackwell() -> Linear:
-    """Return projections in NVFP4 with the adder of tcgen05."""
-    product = quantized("e2m1", "nvfp4", along_k("nvfp4")).projection
+    """Return projections in NVFP4 with the accumulator of tcgen05."""
+    product = quantize_operands("e2m1", "nvfp4", along_k("nvfp4")).projection
     return replace(product, accumulator=NVFP4TensorCore(np.int32(35), np.int32(23)))

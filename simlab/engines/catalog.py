@@ -12,20 +12,24 @@ from simlab.engines.builders import (
     ORDERED,
     SPLIT_K,
     along_k,
+    cache_behind,
     calibrated_fp8,
     calibrated_nvfp4,
     everywhere,
+    expert_parallel,
     four_over_six,
     fp8_block_training,
     fp8_exact,
     fp8_on,
+    int4_products,
     mxfp4,
     mxfp8_on,
     nvfp4_on_blackwell,
     on_card,
     projecting,
-    quantized,
+    quantize_operands,
     server,
+    split_over_keys,
     tensor_parallel,
     trainer,
     unified_fp8,
@@ -42,8 +46,8 @@ class EngineCard:
     """An engine, the real one it stands for, and what it leaves out of it."""
 
     engine: Engine
-    counterpart: str
-    leaves_out: str
+    reference_system: str
+    not_modeled: str
 
 
 _CARD_GAPS = (
@@ -77,48 +81,48 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "online softmax by tiles, choice of split by shape (four ranges of K always), CUDA graphs",
     ),
     "fp8-e4m3": EngineCard(
-        quantized("e4m3fn", "fp8-per-token", "fp8-per-channel"),
+        quantize_operands("e4m3fn", "fp8-per-token", "fp8-per-channel"),
         "vLLM with quantization=fp8: dynamic per-token activations, per-channel weights, BF16 elsewhere",
-        "the FP8 tensor core's 13-bit adder: sums are float32",
+        "the FP8 tensor core's 13-bit accumulator: sums are float32",
     ),
     "fp8-e4m3-truncated": EngineCard(
-        quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero"),
+        quantize_operands("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero"),
         "fp8-e4m3 with directed truncation, acrl Tab. 2",
         "as fp8-e4m3; no library rounds this way",
     ),
     "fp8-s4-truncated": EngineCard(
-        quantized(FP8_S4, "fp8-per-token", "fp8-per-channel", "toward_zero"),
-        "none: E4M3 with one more mantissa bit, truncated; the middle dose between BF16 and truncated FP8",
+        quantize_operands(FP8_S4, "fp8-per-token", "fp8-per-channel", "toward_zero"),
+        "none: E4M3 with one more mantissa bit, truncated; between BF16 and truncated FP8",
         "any hardware",
     ),
     "fp8-e4m3-truncated-all": EngineCard(
-        everywhere(quantized("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        everywhere(quantize_operands("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
         "fp8-e4m3-truncated with every product in FP8: lm_head, and queries, keys, values and probabilities "
         "of attention too",
         "as fp8-e4m3; no library rounds this way",
     ),
     "fp8-s2-truncated-all": EngineCard(
-        everywhere(quantized(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
-        "none: the same with one mantissa bit less; the flagship's dose",
+        everywhere(quantize_operands(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        "none: the same with one mantissa bit less; the flagship's noise level",
         "any hardware",
     ),
     "fp8-block128": EngineCard(
-        quantized("e4m3fn", "deepseek-1x128", "deepseek-128x128"),
+        quantize_operands("e4m3fn", "deepseek-1x128", "deepseek-128x128"),
         "DeepSeek-V3 recipe (vLLM block FP8, DeepGEMM): activations 1 x 128, weights 128 x 128",
-        "the 13-bit adder inside a block of 128",
+        "the 13-bit accumulator inside a block of 128",
     ),
     "mxfp8": EngineCard(
-        quantized("e4m3fn", "mxfp8", along_k("mxfp8")),
+        quantize_operands("e4m3fn", "mxfp8", along_k("mxfp8")),
         "MXFP8 E4M3 of OCP MX (Blackwell tensor cores, torchao), blocks of 32 on both sides, floor rule",
         "the order in which the tensor core adds",
     ),
     "nvfp4": EngineCard(
-        quantized("e2m1", "nvfp4", along_k("nvfp4")),
+        quantize_operands("e2m1", "nvfp4", along_k("nvfp4")),
         "NVFP4 W4A4 on Blackwell: blocks of 16 with E4M3 scales under one float32 scale",
         "calibrated activation scales (found per tensor here), random Hadamard transforms",
     ),
     "int8-w8a8": EngineCard(
-        quantized("int8", "int8-per-token", "int8-per-channel"),
+        quantize_operands("int8", "int8-per-token", "int8-per-channel"),
         "vLLM compressed-tensors W8A8: dynamic per-token activations, per-channel weights, symmetric",
         "int32 sums (float32 ones here, exact up to K = 1024), SmoothQuant",
     ),
@@ -152,6 +156,31 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         projecting(weight_only("int4", "int4-g32"), experts_only=True),
         "Kimi-K2-Thinking and miles/slime INT4 QAT: INT4 experts in groups of 32, the rest BF16",
         "as int4-g128; dense models have no experts",
+    ),
+    "int4-g128-experts": EngineCard(
+        projecting(weight_only("int4", "int4-g128"), experts_only=True),
+        "int4-g128 in experts alone, the rest BF16",
+        "as int4-g128; dense models have no experts",
+    ),
+    "int4-g128-w4a8": EngineCard(
+        projecting(int4_products("int4-g128", "int8-per-token")),
+        "vLLM compressed-tensors W4A8: INT4 weights in groups of 128, dynamic INT8 activations per token",
+        "int32 sums within a group (float32 ones here, exact); the second level of scales of QServe",
+    ),
+    "int4-g32-w4a8": EngineCard(
+        projecting(int4_products("int4-g32", "int8-per-token")),
+        "the same in groups of 32",
+        "as int4-g128-w4a8",
+    ),
+    "int4-g128-w4a4": EngineCard(
+        projecting(int4_products("int4-g128", "int4-g128")),
+        "Atom (arXiv 2310.19102): INT4 weights and activations in groups of 128",
+        "outlier channels in INT8, reordering; clipping of scales",
+    ),
+    "int4-g32-w4a4": EngineCard(
+        projecting(int4_products("int4-g32", "int4-g32")),
+        "the same in groups of 32",
+        "as int4-g128-w4a4",
     ),
     "nvfp4-w4a16": EngineCard(
         projecting(weight_only("e2m1", "nvfp4-four-over-six")),
@@ -235,10 +264,34 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         f"vllm-bf16-tp{ranks}": EngineCard(
             tensor_parallel(ranks),
             f"vLLM in BF16 with tensor_parallel_size={ranks}: BF16 all-reduce after o and down",
-            "tree and ring orders of NCCL (rank by rank here); split-K within a rank; expert parallelism",
+            "tree and ring orders of NCCL (rank by rank here); split-K within a rank",
         )
         for ranks in (1, 2, 4, 8)
     },
+    **{
+        f"vllm-bf16-ep{ranks}": EngineCard(
+            expert_parallel(ranks),
+            f"vLLM in BF16 with enable_expert_parallel on {ranks} devices: each adds its own experts, then "
+            "BF16 sums by device; one device is vllm-bf16-tp1",
+            "tree and ring orders of NCCL and DeepEP (rank by rank here); dense models have no experts",
+        )
+        for ranks in (2, 4, 8)
+    },
+    "vllm-bf16-split-kv8": EngineCard(
+        split_over_keys(8),
+        "SGLang and vLLM triton_decode_attention (NUM_KV_SPLITS = 8): ranges of keys grow with the length",
+        "the largest score of each range (that of all here); splits of FlashAttention and FlashInfer",
+    ),
+    "bf16-fp8kv-split-kv8": EngineCard(
+        with_cache(split_over_keys(8), Site.of("e4m3fn")),
+        "the same kernel with kv_cache_dtype=fp8 at the default scale of 1",
+        "as vllm-bf16-split-kv8 and bf16-fp8kv",
+    ),
+    "bf16-fp8kv-from-4": EngineCard(
+        cache_behind(with_cache(server(BF16, SPLIT_K), Site.of("e4m3fn")), 4),
+        "bf16-fp8kv that keeps the first 4 tokens, the attention sinks, in BF16 (KVQuant, arXiv 2401.18079)",
+        "as bf16-fp8kv",
+    ),
     "bf16-fp32head": EngineCard(
         replace(trainer(BF16), lm_head=Linear(BF16, BF16, Site()), token_softmax=Softmax()),
         "bf16 with the lm_head in float32 (MiniMax-M1 Sec. 3.2): BF16 inputs and weights, float32 logits",
@@ -346,6 +399,10 @@ _PAIR_NAMES = (
     "jet-rl/jet-rl",
     "fp8-block128-high-precision/fp8-block128",
     "vllm-bf16-tp1/vllm-bf16-tp4",
+    "vllm-bf16-tp1/vllm-bf16-ep4",
+    "bf16/int4-g128-w4a8",
+    "bf16/vllm-bf16-split-kv8",
+    "int4-g128/int4-g128",
     "bf16-fp32router/vllm-bf16",
     "bf16-fp32router/bf16-fp32router",
     "fp16/fp16",

@@ -64,7 +64,8 @@ class Softmax:
 class Attention:
     """Sites of attention. `softmax.logits` are the scores, `softmax.probs` the attention probabilities.
 
-    `cache` holds keys and values, in decoding as in scoring. `normalize` says when the softmax divides:
+    `cache` holds keys and values, in decoding as in scoring; those of the first `cache_from` positions are
+    held at `early_cache` instead. `normalize` says when the softmax divides:
     `before` the product with the values, or `after` it, as fused kernels do, which round the
     `softmax.exponentials` instead of the probabilities.
     """
@@ -75,10 +76,14 @@ class Attention:
     output: Site = FLOAT32_SITE
     score_accumulator: Accumulator = field(default_factory=Float32Sum)
     value_accumulator: Accumulator = field(default_factory=Float32Sum)
+    early_cache: Site = FLOAT32_SITE
     normalize: str = static(default="before")
+    cache_from: int = static(default=0)
 
     def __post_init__(self):
-        """Refuse an unknown order of division."""
+        """Refuse an unknown order of division, and a negative position."""
+        if self.cache_from < 0:
+            raise ValueError(f"cache_from must be a position >= 0, got {self.cache_from}.")
         if self.normalize not in NORMALIZE:
             raise ValueError(f"unknown normalize {self.normalize!r}; allowed: {', '.join(NORMALIZE)}")
 
@@ -109,6 +114,9 @@ class Engine:
     | logits as the sampler reads them, token probabilities | `token_softmax.logits`, `token_softmax.probs` |
     | embeddings, rotary embedding, SwiGLU, scaled expert outputs | `elementwise` |
 
+    With `expert_ranks` above one the experts are divided among that many ranks in order; each adds the
+    outputs of its own, then the ranks' sums are added (both at `elementwise`).
+
     Every matrix product has its own accumulator. All numbers are data: engines of one `static_signature`
     can be stacked (`simlab.formats.stack`) and mapped over by `jax.vmap`. Names live in the catalog.
     """
@@ -125,6 +133,7 @@ class Engine:
     norm: Norm = field(default_factory=Norm)
     residual: Site = FLOAT32_SITE
     elementwise: Site = FLOAT32_SITE
+    expert_ranks: int = static(default=1)
 
     @property
     def reduced(self) -> Linear:

@@ -15,7 +15,7 @@ from simlab.engines.accumulate import Accumulator, blocks_of
 
 @pytree
 class Promoted:
-    """Partial sums of `every` products, each begun at zero and added to a float32 sum outside the adder.
+    """Partial sums of `every` products, each begun at zero and added to a float32 sum.
 
     Source: DeepSeek-V3 Sec. 3.3.2 (every 128 products); CUTLASS sm90 without fast accumulation.
     """

@@ -11,11 +11,12 @@ from jax import Array, lax
 from simlab.engines.accumulate import blocks_of, float32_dot
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Linear
+from simlab.engines.materialize_once import materialize_once
 from simlab.engines.matmul import check_operands
-from simlab.engines.once import once
 from simlab.engines.site import FLOAT32_SITE, Site, site_key, store
 from simlab.engines.tensor_core import NVFP4TensorCore
-from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale, quantize_with_scale
+from simlab.formats import FORMATS, Quantized, Scaling, dequantize, expand_scale
+from simlab.formats.gradients import elements_through
 from simlab.formats.rounding import round_to_format
 from simlab.formats.scale_rules import divide, multiply
 
@@ -55,9 +56,11 @@ def linear(
     Source: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
-    original = x
+    original, site = x, sites.activations
     if not isinstance(x, Quantized):
-        x = quantize_operand(x, sites.activations, site_key(key, "x"))
+        # Not through `quantize_operand`: docs/architecture.md counts the calls.
+        spec = None if site.format is None else site.spec(site_key(key, "x"))
+        x = unquantized(x) if spec is None else elements_through(materialize_once(x, site), spec)
     if not isinstance(w, Quantized | WithOriginal):
         w = quantize_weights(w, sites, site_key(key, "w"))
     quantized = w.quantized if isinstance(w, WithOriginal) else w
@@ -70,7 +73,7 @@ def linear(
         rows = original.reshape(-1, original.shape[-1])
         result = product_with_backward(rows, w.original, _as_rows(x), quantized, sites)
     result = result.reshape(*x.elements.shape[:-1], quantized.elements.shape[1])
-    return once(store(result, sites.output, site_key(key, "output")), sites.output)
+    return materialize_once(store(result, sites.output, site_key(key, "output")), sites.output)
 
 
 def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldWeights:
@@ -85,8 +88,13 @@ def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldW
 def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
     """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
     if site.format is None:
-        return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
-    return quantize_with_scale(once(x, site), site.format, **site.options(), key=key)
+        return unquantized(x)
+    return elements_through(materialize_once(x, site), site.spec(key))
+
+
+def unquantized(x: Array) -> Quantized:
+    """Return float32 x as the operand of a site that rounds nothing."""
+    return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
 
 
 @jax.custom_jvp
@@ -98,8 +106,8 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
     """
     if isinstance(sites.accumulator, NVFP4TensorCore):
         return _nvfp4_product(x, w, sites)
-    rows = _scaled(x, sites.activations.scaling, along=1)
-    columns = _scaled(w, _weight_scaling(sites), along=0)
+    rows = _take_remaining_scale(x, sites.activations.scaling, along=1)
+    columns = _take_remaining_scale(w, _weight_scaling(sites), along=0)
     block = _common_block(rows.block, columns.block)
     if block is None:
         sums = sites.accumulator.dot(rows.elements, columns.elements)
@@ -158,11 +166,11 @@ def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) ->
     to_x = replace(sites, activations=sites.cotangent)
     to_w = replace(sites, weights=replace(sites.cotangent, scaling=sites.weights.scaling))
 
-    def multiplied(left: Array, right: Array, sites: Linear) -> Array:
+    def multiply(left: Array, right: Array, sites: Linear) -> Array:
         operands = quantize_operand(left, sites.activations), quantize_operand(right, sites.weights)
         return scaled_product(*operands, sites)
 
-    return multiplied(cotangent, w.T, to_x), multiplied(x.T, cotangent, to_w)
+    return multiply(cotangent, w.T, to_x), multiply(x.T, cotangent, to_w)
 
 
 def _weight_scaling(sites: Linear) -> Scaling | None:
@@ -202,7 +210,7 @@ class _Scaled(NamedTuple):
     block: int | None
 
 
-def _scaled(side: Quantized, scaling: Scaling | None, along: int) -> _Scaled:
+def _take_remaining_scale(side: Quantized, scaling: Scaling | None, along: int) -> _Scaled:
     """Say what of the scale is left to apply after the sum over axis `along`."""
     if scaling is None or scaling.granularity == "none":
         return _Scaled(side.elements, None, None)

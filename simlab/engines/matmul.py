@@ -29,8 +29,8 @@ def matmul(
     Returns float32 [..., M, N] (or [N]). Nothing is rounded before the products. `accumulator` is a name of
     `ACCUMULATORS`, an architecture of `TENSOR_CORES`, or a record; `format`, a name of `FORMATS` or a record
     of plain numbers, tells it the grid of the operands: `exact` takes as many slices as make every value of
-    it exact, an architecture takes the adder that it has for it. The gradient is that of the float32 product,
-    whatever the accumulator.
+    it exact, an architecture takes the accumulator that it has for it. The gradient is that of the float32
+    product, whatever the accumulator.
     Raises `ValueError` for unknown names, for a format that an architecture does not have, for operands of a
     tensor core that are off its grid (if they are no tracers), and for shapes that do not match; `TypeError`
     for other types.
@@ -39,7 +39,7 @@ def matmul(
         format = lookup(FORMATS, format, "format")
     check_operands(a, b)
     if isinstance(accumulator, str):
-        accumulator = _named(accumulator, format)
+        accumulator = _resolve_accumulator(accumulator, format)
     if isinstance(accumulator, ExactSum) and format is not None:
         accumulator = replace(accumulator, slices=slices_for(format))
     if isinstance(accumulator, TensorCore) and format is not None:
@@ -48,7 +48,7 @@ def matmul(
     return product(rows, b, accumulator).reshape(*a.shape[:-1], b.shape[-1])
 
 
-def _named(name: str, fmt: Format | None) -> Accumulator:
+def _resolve_accumulator(name: str, fmt: Format | None) -> Accumulator:
     lookup(ACCUMULATORS | TENSOR_CORES, name, "accumulator")
     return find_tensor_core(name, fmt) if name in TENSOR_CORES else ACCUMULATORS[name]
 

@@ -44,15 +44,29 @@ def combine_experts(
     weights: Float[AnyArray, "*B K"],
     engine: Engine | str,
     key: Array | None = None,
+    ranks: Int[AnyArray, "*B K"] | None = None,
 ) -> Float[Array, "*B D"]:
     """Add the outputs [..., top_k, D] of the chosen experts by their weights [..., top_k]; float32 [..., D].
 
     Each weighted output is stored as the engine's `elementwise` site says; they are added in order of choice
-    in float32 and stored again.
+    in float32 and stored again. With expert parallelism that is done on each rank, `ranks` [..., top_k] being
+    those of the experts, and the stored sums of the ranks are added in order, each result stored.
+
+    Reference: vLLM enable_expert_parallel; the all-reduce after the experts.
+    Deviation: ranks are added one by one; NCCL and DeepEP choose their own order.
     """
-    site = find_engine(engine).elementwise
+    record = find_engine(engine)
+    site = record.elementwise
     scaled = store(multiply(outputs, weights[..., None]), site, site_key(key, "scaled"))
-    return store(_sum_in_order(jnp.moveaxis(scaled, -2, -1)), site, site_key(key, "sum"))
+    if record.expert_ranks == 1 or ranks is None:
+        return store(_sum_in_order(jnp.moveaxis(scaled, -2, -1)), site, site_key(key, "sum"))
+    total = None
+    for rank in range(record.expert_ranks):
+        own = jnp.where((ranks == rank)[..., None], scaled, 0.0)
+        part = store(_sum_in_order(jnp.moveaxis(own, -2, -1)), site, site_key(key, f"rank {rank}"))
+        total = part if total is None else store(total + part, site, site_key(key, f"sum {rank}"))
+    assert total is not None
+    return total
 
 
 def _sum_in_order(x: Array) -> Array:

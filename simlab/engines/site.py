@@ -5,7 +5,6 @@ from typing import TypeVar
 
 import jax
 from jax import Array
-from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag, pytree
@@ -19,9 +18,9 @@ from simlab.formats import (
     Rounding,
     Scaling,
     StochasticRounding,
-    quantize,
 )
-from simlab.formats.rounding import prepare_format
+from simlab.formats.bit_constants import prepare_format
+from simlab.formats.gradients import QuantizeSpec, quantize_spec, quantize_through
 
 Record = TypeVar("Record")
 
@@ -59,9 +58,12 @@ class Site:
             lookup(SCALINGS, scaling, "scaling") if isinstance(scaling, str) else scaling,
         )
 
-    def options(self) -> dict[str, PyTree]:
-        """Return the arguments of `quantize` other than x, format and key."""
-        return {"rounding": self.rounding, "overflow": self.saturate, "scaling": self.scaling}
+    def spec(self, key: Array | None = None) -> QuantizeSpec:
+        """Return what the kernels of `simlab.formats` read of a site with a format."""
+        assert self.format is not None
+        assert self.rounding is not None
+        assert self.saturate is not None
+        return quantize_spec(self.format, self.rounding, self.saturate, self.scaling, key)
 
 
 FLOAT32_SITE = Site()
@@ -74,7 +76,7 @@ def store(x: Array, site: Site, key: Array | None = None) -> Array:
     """
     if site.format is None:
         return x
-    return quantize(x, site.format, **site.options(), key=key)
+    return quantize_through("identity", x, site.spec(key), None)
 
 
 def site_key(key: Array | None, name: str) -> Array | None:

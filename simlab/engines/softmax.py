@@ -10,7 +10,7 @@ from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Softmax
-from simlab.engines.once import once
+from simlab.engines.materialize_once import materialize_once
 from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import Site, site_key, store
 from simlab.formats import Format, Rounding, StochasticRounding
@@ -61,7 +61,7 @@ def exponentials_at(z: Array, sites: Softmax, key: Array | None = None) -> tuple
     largest = lax.stop_gradient(jnp.max(z, axis=-1, keepdims=True))
     shifted = store(z - largest, sites.shifted, site_key(key, "shifted"))
     exponentials = store(jnp.exp(shifted), sites.exponentials, site_key(key, "exponentials"))
-    return shifted, once(exponentials, sites.exponentials)
+    return shifted, materialize_once(exponentials, sites.exponentials)
 
 
 def total_at(exponentials: Array, sites: Softmax, key: Array | None = None) -> Array:

@@ -1,12 +1,12 @@
 """Tensor cores to the bit: products aligned to their largest exponent, truncated, added without error.
 
 An operand becomes a float32 significand, of magnitude below 2, and an exponent. The product of two
-significands is exact in float32; in units of the last bit that the adder keeps it converts to int32, toward
-zero, and the sums of such integers are exact in any order. So a product costs about a dozen vector
+significands is exact in float32; in units of the last bit that the accumulator keeps it converts to int32,
+toward zero, and the sums of such integers are exact in any order. So a product costs about a dozen vector
 instructions, and nothing is larger than the result.
 
 All is plain XLA, a loop over blocks: Pallas compiles nothing for a CPU, and a kernel for each kind of device
-would be as many models of one adder. What it costs is the result `bench_tensor_cores`.
+would be as many models of one accumulator. What it costs is the result `bench_tensor_cores`.
 """
 
 from functools import reduce
@@ -39,7 +39,7 @@ class Split(NamedTuple):
 
 @pytree
 class TensorCore:
-    """The adder of one tensor core for operands of one format; the running sum passes it with every block.
+    """Accumulator of one tensor core for operands of one format; every block adds to the running sum.
 
     A step adds `block` products to the running sum. The exponent of a product is the sum of those of its
     operands, where a subnormal has `min_exponent`, that of its format, and a zero -126; the running sum has
@@ -80,7 +80,7 @@ class TensorCore:
             for first in range(0, self.together, self.block):
                 block = slice(first, first + self.block)
                 total = self._add_block(total, rows[block], columns[block])
-            return _bits(_joined(total)), None
+            return _bits(_join_parts(total)), None
 
         zeros = jnp.zeros((rows.exponent.shape[2], columns.exponent.shape[2]), jnp.int32)
         return _float(lax.scan(step, zeros, (rows, columns))[0])
@@ -102,7 +102,7 @@ class TensorCore:
         terms.append(in_units(*total))
         # Finite terms are too small to overflow: their float32 sum is infinite or NaN where a term is.
         special = reduce(jnp.add, terms)
-        summed = _truncated(_exact_sum(terms), largest - self.fraction_bits, self.result_bits)
+        summed = _truncate_sum(_exact_sum(terms), largest - self.fraction_bits, self.result_bits)
         return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
 
 
@@ -135,7 +135,7 @@ class MXTensorCore:
 
 @pytree
 class NVFP4TensorCore:
-    """Blackwell's adder for E2M1 under E4M3 scales: four groups of 16 products and the running sum per step.
+    """Blackwell's accumulator for E2M1 under E4M3 scales: four groups of 16 products per step.
 
     The products of a group are added without error. Their sum, times both scales, counts with the exponent of
     the scales alone, each at least -6. With m the largest exponent of the groups and of the running sum, all
@@ -164,7 +164,7 @@ class NVFP4TensorCore:
             )
             exponents = rows.exponent[:, :, None] + columns.exponent[:, None, :]
             total = self._add_groups(_split(_float(bits), MIN_EXPONENT), Split(sums, exponents))
-            return _bits(_joined(total)), None
+            return _bits(_join_parts(total)), None
 
         zeros = jnp.zeros((a.shape[0], b.shape[1]), jnp.int32)
         return _float(lax.scan(step, zeros, (_fp4_groups(a.T), _fp4_groups(b)))[0])
@@ -179,7 +179,7 @@ class NVFP4TensorCore:
         high = (units * jnp.float32(2.0**-20)).astype(jnp.int32)
         low = (units - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
         negative, high, low = _magnitude(jnp.sum(high, axis=0), jnp.sum(low, axis=0), 20)
-        # 31 bits of the magnitude are enough, see `_truncated`.
+        # 31 bits of the magnitude are enough, see `_truncate_sum`.
         drop = jnp.maximum(21 - lax.clz(high), 0)
         magnitude = (high << (20 - drop)) | (low >> drop)
         summed = _cut(negative, magnitude, largest - self.fraction_bits + drop, self.result_bits)
@@ -207,7 +207,7 @@ def _exact_sum(terms: list[Array]) -> tuple[Array, Array]:
     return high, low
 
 
-def _truncated(total: tuple[Array, Array], unit: Array, bits: Integer) -> Split:
+def _truncate_sum(total: tuple[Array, Array], unit: Array, bits: Integer) -> Split:
     """Truncate (high, low) times 2^unit toward zero to so many fraction bits, from -126 to infinity."""
     negative, high, low = _magnitude(*total, 16)
     # 31 bits of the magnitude are enough: cutting more off later is the same as cutting all at once.
@@ -255,7 +255,7 @@ def _split(x: Array, min_exponent: Integer) -> Split:
     return Split(jnp.where(special, x, jnp.where(bits < 0, -magnitude, magnitude)), exponent)
 
 
-def _joined(x: Split) -> Array:
+def _join_parts(x: Split) -> Array:
     """Return float32 significand * 2^exponent, for exponents from -126 to 127."""
     bits = _bits(x.significand)
     subnormal = (jnp.abs(x.significand) * jnp.float32(2.0**FRACTION_BITS)).astype(jnp.int32) | (bits & SIGN)
@@ -296,11 +296,11 @@ TENSOR_CORES: dict[str, dict[str, TensorCore]] = {
     "hopper": _cores(16, 25, 23, "fp16 bf16") | _cores(32, 13, 13, "e4m3fn e5m2"),
     "blackwell": _cores(16, 25, 23, "fp16 bf16") | _cores(32, 25, 23, "e4m3fn e5m2"),
 }
-"""Architecture -> format of the operands -> adder; Volta mma, Ampere and Ada mma.sync, wgmma, tcgen05."""
+"""Architecture -> operand format -> accumulator; Volta mma, Ampere and Ada mma.sync, wgmma, tcgen05."""
 
 
 def find_tensor_core(architecture: str, fmt: str | Format | None) -> TensorCore:
-    """Return the adder of an architecture for operands of a format, a name of `FORMATS` or its record.
+    """Return the accumulator of an architecture for operands of a format, a name of `FORMATS` or its record.
 
     Raises `ValueError` for an unknown architecture, and for a format that it does not have, or none.
     """

@@ -3,6 +3,7 @@
 Nothing rounds the cotangent unless a format for it is given.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,15 +13,17 @@ import numpy as np
 from jax import Array
 
 from simlab.core.pytree import Flag
+from simlab.formats.bit_constants import is_on_host, prepare_format
 from simlab.formats.format import Format
-from simlab.formats.rounding import Rounding, StochasticRounding, round_to_format
+from simlab.formats.rounding import round_to_format, rounded
+from simlab.formats.rounding_modes import Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide, multiply
 from simlab.formats.scaling import ERRORS, Scaling, expand_scale, find_scale, find_tensor_scale, has_error
 
 GRADIENTS = ("identity", "clipped")
 
 
-class Recipe(NamedTuple):
+class QuantizeSpec(NamedTuple):
     """All that quantizes, as one tree of data; `scaling` None is no scale."""
 
     fmt: Format
@@ -28,6 +31,26 @@ class Recipe(NamedTuple):
     saturate: Flag
     scaling: Scaling | None
     key: Array | None
+
+
+def quantize_spec(
+    fmt: Format,
+    rounding: Rounding | StochasticRounding,
+    saturate: Flag,
+    scaling: Scaling | None,
+    key: Array | None = None,
+) -> QuantizeSpec:
+    """Return the spec of these records, its format prepared if its numbers are known.
+
+    Raises:
+        ValueError: If stochastic rounding has no key.
+    """
+    if isinstance(rounding, StochasticRounding) and key is None:
+        raise ValueError("stochastic rounding needs key=; allowed: a key such as jax.random.key(0)")
+    # Below, in functions with a gradient of their own, every number is traced.
+    if is_on_host(fmt, rounding, saturate):
+        fmt = prepare_format(fmt, rounding, saturate)
+    return QuantizeSpec(fmt, rounding, saturate, scaling, key)
 
 
 class Quantized(NamedTuple):
@@ -45,35 +68,37 @@ class Quantized(NamedTuple):
 
 
 @jax.jit
-def _quantized(x: Array, recipe: Recipe) -> Quantized:
-    scaling = recipe.scaling
-    upper = None if scaling is None else find_tensor_scale(x, recipe.fmt, scaling)
-    scale = jnp.ones((1,) * x.ndim, jnp.float32) if scaling is None else find_scale(x, recipe.fmt, scaling)
+def quantize_elements(x: Array, spec: QuantizeSpec) -> Quantized:
+    """Quantize float32 x and keep the scale apart; not differentiable, see `elements_through`."""
+    scaling, numbers = spec.scaling, (spec.fmt, spec.rounding, spec.saturate, spec.key)
+    if scaling is None:
+        return Quantized(rounded(x, *numbers), jnp.ones((1,) * x.ndim, jnp.float32))
+    upper, scale = find_tensor_scale(x, spec.fmt, scaling), find_scale(x, spec.fmt, scaling)
     ratio = _ratio(x, scale, scaling)
-    elements = round_to_format(ratio, recipe.fmt, recipe.rounding, recipe.saturate, recipe.key)
-    if scaling is not None and scaling.errors != ERRORS:
-        elements = jnp.where(has_error(ratio, elements, recipe.fmt, scaling.errors), elements, ratio)
+    elements = rounded(ratio, *numbers)
+    if scaling.errors != ERRORS:
+        elements = jnp.where(has_error(ratio, elements, spec.fmt, scaling.errors), elements, ratio)
     return Quantized(elements, scale, upper)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def quantize_through(gradient: str, x: Array, recipe: Recipe, cotangent_format: Format | None) -> Array:
+def quantize_through(gradient: str, x: Array, spec: QuantizeSpec, cotangent_format: Format | None) -> Array:
     """Quantize float32 x; the cotangent of x is that of the result (see `quantize`)."""
     del gradient, cotangent_format
-    return _dequantized(x, recipe)
+    return _dequantize(x, spec)
 
 
 @jax.jit
-def _dequantized(x: Array, recipe: Recipe) -> Array:
-    elements, scale, _ = _quantized(x, recipe)
-    if recipe.scaling is None:
-        return elements
-    return multiply(elements, expand_scale(scale, x.shape, recipe.scaling))
+def _dequantize(x: Array, spec: QuantizeSpec) -> Array:
+    if spec.scaling is None:
+        return rounded(x, spec.fmt, spec.rounding, spec.saturate, spec.key)
+    elements, scale, _ = quantize_elements(x, spec)
+    return multiply(elements, expand_scale(scale, x.shape, spec.scaling))
 
 
-def _quantize_forward(gradient: str, x: Array, recipe: Recipe, cotangent_format: Format | None):
-    inside = _inside(x, recipe) if gradient == "clipped" else None
-    return _dequantized(x, recipe), (inside, cotangent_format)
+def _quantize_forward(gradient: str, x: Array, spec: QuantizeSpec, cotangent_format: Format | None):
+    inside = _inside(x, spec) if gradient == "clipped" else None
+    return _dequantize(x, spec), (inside, cotangent_format)
 
 
 def _quantize_backward(gradient: str, residuals: Any, cotangent: Array):
@@ -89,19 +114,9 @@ def _quantize_backward(gradient: str, residuals: Any, cotangent: Array):
 quantize_through.defvjp(_quantize_forward, _quantize_backward)
 
 
-@jax.custom_vjp
-def elements_through(x: Array, recipe: Recipe) -> Quantized:
-    """Quantize float32 x and keep the scale apart.
-
-    The cotangent of x is that of the elements over the scale, so that elements times scale passes it on;
-    the scale is a constant to it.
-    """
-    return _quantized(x, recipe)
-
-
-def _elements_forward(x: Array, recipe: Recipe):
-    quantized = _quantized(x, recipe)
-    return quantized, (quantized.scale, recipe.scaling)
+def _elements_forward(x: Array, spec: QuantizeSpec):
+    quantized = quantize_elements(x, spec)
+    return quantized, (quantized.scale, spec.scaling)
 
 
 def _elements_backward(residuals: Any, cotangent: Quantized):
@@ -109,7 +124,14 @@ def _elements_backward(residuals: Any, cotangent: Quantized):
     return _ratio(cotangent.elements, scale, scaling), None
 
 
-elements_through.defvjp(_elements_forward, _elements_backward)
+_elements_with_gradient = jax.custom_vjp(quantize_elements)
+_elements_with_gradient.defvjp(_elements_forward, _elements_backward)
+elements_through: Callable[[Array, QuantizeSpec], Quantized] = _elements_with_gradient
+"""Quantize as `quantize_elements` does, with a straight-through gradient.
+
+The cotangent of x is that of the elements over the scale, so that elements times scale passes it on; the
+scale is a constant to it.
+"""
 
 
 def _ratio(x: Array, scale: Array, scaling: Scaling | None) -> Array:
@@ -117,8 +139,8 @@ def _ratio(x: Array, scale: Array, scaling: Scaling | None) -> Array:
 
 
 @jax.jit
-def _inside(x: Array, recipe: Recipe) -> Array:
+def _inside(x: Array, spec: QuantizeSpec) -> Array:
     """Where x over its scale is within the range of the format; NaN counts as inside."""
-    scaling = recipe.scaling
-    ratio = x if scaling is None else _ratio(x, find_scale(x, recipe.fmt, scaling), scaling)
-    return ~((ratio > recipe.fmt.max_finite) | (ratio < recipe.fmt.min_finite))
+    scaling = spec.scaling
+    ratio = x if scaling is None else _ratio(x, find_scale(x, spec.fmt, scaling), scaling)
+    return ~((ratio > spec.fmt.max_finite) | (ratio < spec.fmt.min_finite))

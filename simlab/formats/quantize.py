@@ -10,15 +10,15 @@ from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
-from simlab.formats.gradients import GRADIENTS, Quantized, Recipe, elements_through, quantize_through
-from simlab.formats.rounding import (
-    OVERFLOWS,
-    ROUNDINGS,
-    Rounding,
-    StochasticRounding,
-    is_on_host,
-    prepare_format,
+from simlab.formats.gradients import (
+    GRADIENTS,
+    Quantized,
+    QuantizeSpec,
+    elements_through,
+    quantize_spec,
+    quantize_through,
 )
+from simlab.formats.rounding_modes import OVERFLOWS, ROUNDINGS, Rounding, StochasticRounding
 from simlab.formats.scale_rules import multiply
 from simlab.formats.scaling import SCALINGS, Scaling, expand_scale
 
@@ -51,9 +51,9 @@ def quantize(
     """
     if gradient not in GRADIENTS:
         raise ValueError(f"unknown gradient {gradient!r}; allowed: {', '.join(GRADIENTS)}")
-    array, recipe = _prepare(x, fmt, rounding, overflow, scaling, key)
+    array, spec = _prepare(x, fmt, rounding, overflow, scaling, key)
     cotangent = None if cotangent_format is None else _format(cotangent_format)
-    return quantize_through(gradient, array, recipe, cotangent)
+    return quantize_through(gradient, array, spec, cotangent)
 
 
 def quantize_with_scale(
@@ -80,15 +80,15 @@ def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Ar
     return elements if scaling is None else multiply(elements, expand_scale(scale, elements.shape, scaling))
 
 
-def _prepare(x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: Any) -> tuple[Array, Recipe]:
+def _prepare(
+    x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: Any
+) -> tuple[Array, QuantizeSpec]:
     """Turn names into records and x into float32, or say what is wrong."""
     fmt, scaling = _format(fmt), _scaling(scaling)
     rounding = lookup(ROUNDINGS, rounding, "rounding") if isinstance(rounding, str) else rounding
     saturate = lookup(OVERFLOWS, overflow, "overflow rule") if isinstance(overflow, str) else overflow
     if not isinstance(rounding, Rounding | StochasticRounding):
         raise TypeError(f"rounding {rounding!r} is no Rounding; allowed names: {', '.join(ROUNDINGS)}")
-    if isinstance(rounding, StochasticRounding) and key is None:
-        raise ValueError("stochastic rounding needs key=; allowed: a key such as jax.random.key(0)")
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(
@@ -97,10 +97,7 @@ def _prepare(x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: 
         )
     if scaling is not None:
         scaling.scale_shape(x.shape)
-    # Below, in a function with a gradient of its own, every number is traced.
-    if is_on_host(fmt, rounding, saturate):
-        fmt = prepare_format(fmt, rounding, saturate)
-    return x.astype(jnp.float32), Recipe(fmt, rounding, saturate, scaling, key)
+    return x.astype(jnp.float32), quantize_spec(fmt, rounding, saturate, scaling, key)
 
 
 def _format(fmt: str | Format) -> Format:

@@ -27,7 +27,7 @@ def round_ref(
         return _beyond(negative, fmt, overflow, stops=False)
     magnitude = Fraction(float(abs(value)))
     if magnitude == 0:
-        return _signed(Fraction(0), negative, fmt)
+        return _restore_sign(Fraction(0), negative, fmt)
     if without_zero and magnitude < Fraction(float(fmt.min_finite)):
         return np.float32(fmt.min_finite)
 
@@ -39,7 +39,7 @@ def round_ref(
     if rounded > abs(Fraction(float(_limit(negative, fmt)))):
         stops = rounding == "toward_zero" or rounding == ("up" if negative else "down")
         return _beyond(negative, fmt, overflow, stops)
-    return _signed(rounded, negative, fmt)
+    return _restore_sign(rounded, negative, fmt)
 
 
 def _goes_away(
@@ -97,10 +97,10 @@ def _beyond(negative: bool, fmt: Format, overflow: str, stops: bool) -> np.float
 def _nan(negative: bool, fmt: Format, overflow: str) -> np.float32:
     if overflow == "saturate" or np.isnan(fmt.nan_value):
         return np.float32(np.nan)
-    return _signed(Fraction(0), bool(np.signbit(fmt.nan_value)) != negative, fmt)
+    return _restore_sign(Fraction(0), bool(np.signbit(fmt.nan_value)) != negative, fmt)
 
 
-def _signed(magnitude: Fraction, negative: bool, fmt: Format) -> np.float32:
+def _restore_sign(magnitude: Fraction, negative: bool, fmt: Format) -> np.float32:
     if magnitude == 0 and not fmt.negative_zero:
         return np.float32(0.0)
     return np.float32(-float(magnitude) if negative else float(magnitude))

@@ -112,7 +112,7 @@ class LiveDiagnosis:
         """
         score = trainer._generate_and_score_completions
 
-        def scored(*positional: Any, **named: Any) -> Any:
+        def score_and_diagnose(*positional: Any, **named: Any) -> Any:
             found = score(*positional, **named)
             names = ("old_per_token_logps", "sampling_per_token_logps", "completion_mask", "completion_ids")
             if all(found.get(name) is not None for name in names):
@@ -121,7 +121,7 @@ class LiveDiagnosis:
                     trainer._metrics["train"][name].append(value)
             return found
 
-        trainer._generate_and_score_completions = scored
+        trainer._generate_and_score_completions = score_and_diagnose
 
 
 def _as_array(values: Any) -> np.ndarray:

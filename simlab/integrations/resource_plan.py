@@ -155,7 +155,7 @@ def find_model(name: str) -> TransformerConfig:
 
 
 def parameter_counts(config: TransformerConfig) -> tuple[int, int]:
-    """Return the number of parameters, and of those that one token is multiplied with.
+    """Return the number of parameters, and of those that one token uses.
 
     The latter counts the chosen experts and, once, the head; the look-up of an embedding is no product.
     """
@@ -193,7 +193,7 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
         Item("train", "states", 16 * total / count, "byte", "(2 + 2 + 4 + 4 + 4) x parameters / devices"),
         Item("train", "gathered layers", gathered, "byte", "2 layers x 2 byte x parameters / layers"),
         Item("train", "layer inputs", kept, "byte", "2 x tokens x hidden x layers"),
-        Item("train", "one layer at work", layer, "byte", "2 x tokens x its intermediate numbers"),
+        Item("train", "activations of a layer", layer, "byte", "2 x tokens x its intermediate values"),
         Item("train", "logits", logits, "byte", "(4 + 4) x tokens x vocabulary"),
         Item(
             "train",
@@ -205,7 +205,7 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
         ),
         Item("sample", "weights", step.weight_bytes * total / count, "byte", "byte x parameters / devices"),
         Item("sample", "cache of a token", cache, "byte", "2 x layers x key heads x head_dim x byte"),
-        Item("sample", "sequences at once", at_once, "sequences", "(.9 memory - weights) x devices / cache"),
+        Item("sample", "concurrent", at_once, "sequences", "(.9 memory - weights) x devices / cache"),
     ]
 
 
@@ -240,7 +240,7 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
         "prefill": (prefill, "sequences x (2 active x prompt + attention) / speed", ESTIMATE),
         "decode": (
             decode,
-            f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s), all equally long",
+            f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s), equal lengths",
             AT_LEAST,
         ),
         "score": (forward / speed, "forward pass over all tokens", ESTIMATE),
@@ -252,9 +252,9 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
             AT_LEAST,
         ),
     }
-    lines = [Item("time", name, value, "second", *rest) for name, (value, *rest) in times.items()]
+    lines = [Item("time", name, value, "s", *rest) for name, (value, *rest) in times.items()]
     total_seconds = sum(line.value for line in lines)
-    return [*lines, Item("time", "step", total_seconds, "second", "sum, nothing overlaps", AT_LEAST)]
+    return [*lines, Item("time", "step", total_seconds, "s", "sum, without overlap", AT_LEAST)]
 
 
 def plan(model: str, devices: str, step: Step) -> list[Item]:
@@ -263,7 +263,7 @@ def plan(model: str, devices: str, step: Step) -> list[Item]:
     total, active = parameter_counts(config)
     return [
         Item("model", "parameters", total, "", "of all matrices and norms"),
-        Item("model", "active parameters", active, "", "that one token is multiplied with"),
+        Item("model", "active parameters", active, "", "used by one token"),
         *memory_items(config, count, device, step),
         *time_items(config, count, device, step),
     ]

@@ -9,12 +9,12 @@ from simlab.metrics import gradient_structure, mismatch, perplexity, pressure, p
 Metric = Callable[..., jax.Array]
 
 
-def _named(*functions: Metric) -> dict[str, Metric]:
+def _name_metrics(*functions: Metric) -> dict[str, Metric]:
     return {function.__name__: function for function in functions}
 
 
 # TokenBatch -> scalar, or [K] by probability bin.
-METRICS: dict[str, Metric] = _named(
+METRICS: dict[str, Metric] = _name_metrics(
     mismatch.std_rho,
     mismatch.mean_rho,
     mismatch.max_rho,
@@ -52,7 +52,7 @@ METRICS: dict[str, Metric] = _named(
 )
 
 # (objective, TokenBatch) -> scalar.
-OBJECTIVE_METRICS: dict[str, Metric] = _named(
+OBJECTIVE_METRICS: dict[str, Metric] = _name_metrics(
     pressure.clip_fraction,
     pressure.clip_fraction_positive,
     pressure.clip_fraction_negative,
@@ -64,7 +64,7 @@ OBJECTIVE_METRICS: dict[str, Metric] = _named(
 )
 
 # (weights [B, T], mask [B, T]) -> scalar.
-WEIGHT_METRICS: dict[str, Metric] = _named(
+WEIGHT_METRICS: dict[str, Metric] = _name_metrics(
     weights.weight_mean,
     weights.weight_std,
     weights.weight_max,
@@ -78,7 +78,9 @@ WEIGHT_METRICS: dict[str, Metric] = _named(
 )
 
 # Curves or histograms over the steps of a run -> scalar or curve.
-CURVE_METRICS: dict[str, Metric] = _named(gradient_structure.jitter2, probability_bins.controlled_rms_log_rho)
+CURVE_METRICS: dict[str, Metric] = _name_metrics(
+    gradient_structure.jitter2, probability_bins.controlled_rms_log_rho
+)
 
 # verl's name -> the name in one of the dicts above. verl's `rollout_is_*` are about the weights that it
 # applied (`Truncated`, `Masked`); with `rollout_is=sequence`, its max and min are `max_rho_sequence`,

@@ -160,12 +160,12 @@ def pcc(batch: TokenBatch) -> Float[Array, ""]:
     Source: hacking Fig. 3, 9; verl debug.metrics rollout_actor_probs_pearson_corr.
     """
 
-    def standardized(logp: Array) -> Array:
+    def standardize(logp: Array) -> Array:
         # Relative to the largest one first: the square of a tiny probability would underflow.
         p = jnp.exp(logp - maximum(logp, batch.mask))
         return (p - mean(p, batch.mask)) / std(p, batch.mask)
 
-    product = standardized(batch.logp_train) * standardized(batch.logp_infer)
+    product = standardize(batch.logp_train) * standardize(batch.logp_infer)
     return jnp.clip(mean(product, batch.mask), -1, 1)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from simlab.metrics.reductions import mean
-from simlab.objectives import Objective, TokenBatch, prepared, resolve, rollout_terms, token_coefficients
+from simlab.objectives import Objective, TokenBatch, prepare_batch, resolve, rollout_terms, token_coefficients
 from simlab.objectives.aggregation import token_sum
 from simlab.objectives.batch import by_group, masked_mean, masked_sum
 from simlab.objectives.ratios import token_ratio
@@ -41,7 +41,7 @@ def clipped_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array,
 
     Source: hacking Eq. 12.
     """
-    bare, batch = _bare(objective), prepared(batch)
+    bare, batch = _bare(objective), prepare_batch(batch)
     pushes = token_coefficients(bare, batch) != 0
     return batch.mask & (_advantages(bare, batch) != 0) & ~pushes
 
@@ -56,7 +56,7 @@ def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array,
     Source: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac.
     Deviation: includes what verl counts apart as pg_clipfrac_lower (dual clip).
     """
-    return _fraction(clipped_tokens(objective, batch), prepared(batch).mask)
+    return _fraction(clipped_tokens(objective, batch), prepare_batch(batch).mask)
 
 
 def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
@@ -64,7 +64,7 @@ def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Flo
 
     Source: TRL clip_ratio/high_mean.
     """
-    bare, ready = _bare(objective), prepared(batch)
+    bare, ready = _bare(objective), prepare_batch(batch)
     return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) > 0), ready.mask)
 
 
@@ -73,7 +73,7 @@ def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Flo
 
     Source: TRL clip_ratio/low_mean.
     """
-    bare, ready = _bare(objective), prepared(batch)
+    bare, ready = _bare(objective), prepare_batch(batch)
     return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) < 0), ready.mask)
 
 
@@ -85,7 +85,7 @@ def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, 
     Unit: advantage.
     Source: hacking Eq. 7, 13, 14, 26.
     """
-    bare, ready = _bare(objective), prepared(batch)
+    bare, ready = _bare(objective), prepare_batch(batch)
     weighted = token_ratio(ready) * _advantages(bare, ready)
     lost = jnp.where(clipped_tokens(bare, batch), -weighted, 0)
     per_sequence = masked_mean(lost, ready.mask, axis=1)
@@ -100,14 +100,14 @@ def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]
     Unit: advantage.
     Source: hacking Eq. 20, 23, Fig. 6.
     """
-    resolved, ready = resolve(objective), prepared(batch)
+    resolved, ready = resolve(objective), prepare_batch(batch)
     terms = rollout_terms(resolved, ready)
     return masked_sum(terms.advantages * (terms.distortion - 1), ready.mask)
 
 
 def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
     """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling is no rejection."""
-    resolved, ready = replace(resolve(objective), group_filter=False), prepared(batch)
+    resolved, ready = replace(resolve(objective), group_filter=False), prepare_batch(batch)
     terms = rollout_terms(resolved, ready)
     if resolved.staleness is None:
         return terms.mask
@@ -119,7 +119,7 @@ def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Fl
 
     Source: verl rollout_corr_helper rollout_rs_masked_fraction.
     """
-    return _fraction(~kept_tokens(objective, batch), prepared(batch).mask)
+    return _fraction(~kept_tokens(objective, batch), prepare_batch(batch).mask)
 
 
 def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
@@ -128,7 +128,7 @@ def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) ->
     Source: verl rollout_corr_helper rollout_rs_seq_masked_fraction.
     Deviation: of the sequences that have tokens; verl divides by all.
     """
-    mask = prepared(batch).mask
+    mask = prepare_batch(batch).mask
     return _fraction((mask & ~kept_tokens(objective, batch)).any(axis=1), mask.any(axis=1))
 
 
@@ -141,7 +141,7 @@ def asym(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     Unit: squared advantage.
     Source: cancel Eq. 23, 94.
     """
-    resolved, ready = resolve(objective), prepared(batch)
+    resolved, ready = resolve(objective), prepare_batch(batch)
     coefficients = token_coefficients(replace(resolved, aggregation=token_sum), batch)
     modulation = by_group(masked_mean(coefficients, ready.mask, axis=1), batch.group_size)
     real = by_group(ready.mask.any(axis=1), batch.group_size)

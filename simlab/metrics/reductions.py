@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Shaped
 
 from simlab.core.arrays import AnyArray
 from simlab.objectives import TokenBatch
-from simlab.objectives.batch import masked_sum, prepared
+from simlab.objectives.batch import masked_sum, prepare_batch
 
 Array = jax.Array
 Rest = ParamSpec("Rest")
@@ -26,10 +26,10 @@ def on_tokens(
     """Let `metric` see a checked batch, bool mask and zeros at padded positions, whatever stood there."""
 
     @wraps(metric)
-    def measured(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
-        return metric(prepared(batch), *args, **kwargs)
+    def measure(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
+        return metric(prepare_batch(batch), *args, **kwargs)
 
-    return measured
+    return measure
 
 
 def as_mask(mask: Shaped[AnyArray, "..."]) -> Bool[Array, "..."]:

@@ -21,13 +21,23 @@ class Cache:
     values: Float[Array, "BH S D"]
 
 
+Caches = tuple[Cache, ...] | Cache
+"""One cache per layer, or those of all layers stacked along a first axis."""
+
+
+def cache_length(caches: Caches) -> int:
+    """Return the number of positions S."""
+    first = caches if isinstance(caches, Cache) else caches[0]
+    return first.values.shape[-2]
+
+
 def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cache, ...]:
     """Return caches of all layers for `batch` sequences of up to `length` tokens."""
     keys = jnp.zeros((batch * config.num_key_value_heads, config.head_dim, length), jnp.float32)
     return (Cache(keys, keys.swapaxes(1, 2)),) * config.num_hidden_layers
 
 
-def extended(
+def extend_cache(
     cache: Cache, keys: Float[Array, "B T H D"], values: Float[Array, "B T H D"], start: Array | int
 ) -> Cache:
     """Write keys and values [B, T, key heads, head_dim] at positions start to start + T - 1."""
@@ -40,11 +50,11 @@ def extended(
     )
 
 
-def repeated(caches: tuple[Cache, ...], batch: int, times: int) -> tuple[Cache, ...]:
+def repeat_caches(caches: Caches, batch: int, times: int) -> Caches:
     """Return caches in which each of the `batch` sequences stands `times` times in a row."""
 
     def repeat(x: Array) -> Array:
         by_sequence = x.reshape(batch, -1, *x.shape[1:])
         return jnp.repeat(by_sequence, times, axis=0).reshape(-1, *x.shape[1:])
 
-    return jax.tree.map(repeat, caches)
+    return jax.tree.map(jax.vmap(repeat) if isinstance(caches, Cache) else repeat, caches)

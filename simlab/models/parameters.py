@@ -1,13 +1,11 @@
 """Parameters of a transformer: a tree of float32 master weights."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from simlab.core.streams import stream
+from simlab.core.streams import draw_array, stream
 from simlab.models.config import TransformerConfig
 
 Params = dict[str, PyTree]
@@ -59,9 +57,7 @@ def _init_layer(key: Array, config: TransformerConfig) -> Params:
 
 
 def _normal(key: Array, shape: tuple[int, ...], variance_of: int) -> Array:
-    # Of a flat shape: the same bits, but faster to compile.
-    flat = jax.random.normal(key, (math.prod(shape),), jnp.float32)
-    return flat.reshape(shape) / jnp.sqrt(jnp.float32(variance_of))
+    return draw_array(jax.random.normal, key, shape, jnp.float32) / jnp.sqrt(jnp.float32(variance_of))
 
 
 def parameter_count(params: Params) -> int:

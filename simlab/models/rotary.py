@@ -6,7 +6,7 @@ from jax import Array
 
 from simlab.engines import Engine, store
 from simlab.engines.accumulate import float32_dot
-from simlab.engines.once import once
+from simlab.engines.materialize_once import materialize_once
 
 
 def rotation_table(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +25,7 @@ def rotate(x: Array, cos: Array, sin: Array, engine: Engine) -> Array:
     cos, sin = (table.reshape(*across, table.shape[0], 1, table.shape[1]) for table in (cos, sin))
     # (-second, first) as a product with a signed permutation: exact in any order of summation, and x is
     # computed once for it, where a concatenation would have the compiler compute x again for each half.
-    x = once(x, engine.elementwise)
+    x = materialize_once(x, engine.elementwise)
     turned = float32_dot(x, jnp.asarray(_quarter_turn(x.shape[-1])))
     return store(
         store(x * cos, engine.elementwise) + store(turned * sin, engine.elementwise), engine.elementwise

@@ -5,19 +5,18 @@ all tokens with an empty cache; decoding is one call per token. So both are the 
 for bit under every engine whose sums do not depend on the shape of a batch.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float, Int, PyTree
 
 from simlab.core.arrays import AnyArray
 from simlab.engines import (
     Engine,
-    HeldWeights,
-    Linear,
     add_residual,
     attend,
     combine_experts,
@@ -32,12 +31,14 @@ from simlab.engines import (
     store_cache,
 )
 from simlab.models.config import TransformerConfig
-from simlab.models.kv_cache import Cache, empty_cache, extended, repeated
+from simlab.models.kv_cache import Cache, Caches, cache_length, empty_cache, extend_cache, repeat_caches
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
 Weights = dict[str, PyTree]
 
+
+SCANNED_LAYERS = 4
 
 States = dict[str, Array]
 """Values by the name of the place that computes them."""
@@ -74,7 +75,8 @@ class Positions(NamedTuple):
 class Intermediates(NamedTuple):
     """Outputs of the places of a forward pass [B, T, ...]; of experts, only what they return.
 
-    A compiled function that does not return them does not compute them.
+    A compiled function that does not return them does not compute them. A scan over layers has none of
+    `layers`.
     """
 
     embedding: Array
@@ -90,7 +92,7 @@ class Forward(NamedTuple):
     """
 
     hidden: Array
-    caches: tuple[Cache, ...]
+    caches: Caches
     routed_experts: Array | None
     intermediates: Intermediates
 
@@ -118,22 +120,38 @@ def _prepare_layer(layer: Params, engine: Engine) -> Weights:
         elif weight.ndim == 1:
             prepared[name] = store(weight, engine.elementwise)
         elif weight.ndim == 3:
-            prepared[name] = jax.vmap(lambda w: quantize_weights(w, experts))(weight)
+            prepared[name] = jax.vmap(quantize_weights, (0, None))(weight, experts)
         else:
             prepared[name] = quantize_weights(weight, engine.projection)
     return prepared
+
+
+def stack_layers(
+    weights: Weights, caches: tuple[Cache, ...], config: TransformerConfig
+) -> tuple[Weights, Caches]:
+    """Return weights and caches of a deep model stacked by layer, for `extend` to scan over.
+
+    It compiles one layer instead of all of them. Models of fewer than `SCANNED_LAYERS` stay as they are: for
+    them the scan costs more than it saves.
+    """
+    if config.num_hidden_layers < SCANNED_LAYERS:
+        return weights, caches
+    layers, stacked = (jax.tree.map(lambda *x: jnp.stack(x), *trees) for trees in (weights["layers"], caches))
+    return {**weights, "layers": layers}, stacked
 
 
 def extend(
     weights: Weights,
     config: TransformerConfig,
     engine: Engine,
-    caches: tuple[Cache, ...],
+    caches: Caches,
     tokens: Int[AnyArray, "B T"],
     start: Array | int,
     replayed: AnyArray | None = None,
 ) -> Forward:
     """Read `tokens` behind the positions that `caches` hold.
+
+    Layers are unrolled, or scanned over if weights and caches come from `stack_layers`.
 
     Args:
         weights: From `prepare`.
@@ -147,34 +165,39 @@ def extend(
     Returns:
         The hidden states, the extended caches, and what else a `Forward` holds.
     """
-    reading = _positions(config, caches[0].values.shape[1], start + jnp.arange(tokens.shape[1]), start)
+    length, steps = cache_length(caches), jnp.arange(tokens.shape[1])
+    reading = _positions(config, length, start + steps, start)
+    block = partial(_block, config, engine, reading)
     embedding = weights["embedding"][tokens]
-    stream, written, chosen, states = Stream(embedding, embedding), [], [], []
-    for number, (layer, cache) in enumerate(zip(weights["layers"], caches, strict=True)):
-        experts = None if replayed is None else replayed[:, :, number]
-        stream, cache, experts, inside = _block(layer, config, engine, cache, stream, reading, experts)
-        written.append(cache)
-        chosen.append(experts)
-        states.append(inside)
+    stream, experts = Stream(embedding, embedding), None
+    if isinstance(caches, Cache):
+        by_layer = None if replayed is None else jnp.moveaxis(replayed, 2, 0)
+        stream, (caches, chosen, _) = lax.scan(block, stream, (weights["layers"], caches, by_layer))
+        states = ()
+        if chosen is not None:
+            experts = jnp.moveaxis(chosen, 0, 2)
+    else:
+        made = []
+        for number, (layer, cache) in enumerate(zip(weights["layers"], caches, strict=True)):
+            of_layer = None if replayed is None else replayed[:, :, number]
+            stream, result = block(stream, (layer, cache, of_layer))
+            made.append(result)
+        caches, chosen, states = zip(*made, strict=True)
+        if config.num_experts:
+            experts = jnp.stack(chosen, axis=2)
     hidden = rms_norm(stream.read, weights["norm"], engine, epsilon=config.rms_norm_eps)
-    return Forward(
-        hidden,
-        tuple(written),
-        jnp.stack(chosen, axis=2) if config.num_experts else None,
-        Intermediates(embedding, tuple(states), hidden),
-    )
+    return Forward(hidden, caches, experts, Intermediates(embedding, states, hidden))
 
 
 def _block(
-    layer: Weights,
     config: TransformerConfig,
     engine: Engine,
-    cache: Cache,
-    stream: Stream,
     reading: Positions,
-    replayed: AnyArray | None,
-) -> tuple[Stream, Cache, Array | None, States]:
+    stream: Stream,
+    of_layer: tuple[Weights, Cache, AnyArray | None],
+) -> tuple[Stream, tuple[Cache, Array | None, States]]:
     """Norm, attention, residual; norm, MLP or experts, residual."""
+    layer, cache, replayed = of_layer
     x = rms_norm(stream.read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
     mixed, cache, attention = _self_attention(layer, config, engine, cache, x, reading)
     middle = Stream(*add_residual(stream.stored, mixed, engine))
@@ -183,7 +206,7 @@ def _block(
     update, chosen, mlp = feed_forward(layer, config, engine, y, replayed)
     after = Stream(*add_residual(middle.stored, update, engine))
     states = {"attention norm": x, **attention, "residual after attention": middle.stored}
-    return after, cache, chosen, states | {"mlp norm": y, **mlp, "residual after mlp": after.stored}
+    return after, (cache, chosen, states | {"mlp norm": y, **mlp, "residual after mlp": after.stored})
 
 
 def _positions(config: TransformerConfig, length: int, positions: Array, start: Array | int) -> Positions:
@@ -205,8 +228,9 @@ def _self_attention(
         queries = rms_norm(queries, layer["q_norm"], engine, epsilon=config.rms_norm_eps)
         keys = rms_norm(keys, layer["k_norm"], engine, epsilon=config.rms_norm_eps)
     queries, keys = (rotate(x, reading.cos, reading.sin, engine) for x in (queries, keys))
-    keys, values = store_cache(keys, engine), store_cache(values, engine)
-    cache = extended(cache, keys, values, reading.start)
+    at = reading.start + jnp.arange(x.shape[1])[None, :, None]
+    keys, values = store_cache(keys, engine, positions=at), store_cache(values, engine, positions=at)
+    cache = extend_cache(cache, keys, values, reading.start)
     mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
     o = linear(mixed, layer["o"], engine.reduced)
     states = {"qkv": projected, "queries": queries, "keys": keys, "values": values}
@@ -235,8 +259,10 @@ def _mlp(
 ) -> tuple[Array, None, States]:
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
-    states = _swiglu(layer["gate_up"], layer["down"], engine, (engine.projection, engine.reduced), x)
-    return states["down"], None, states
+    both = linear(x, layer["gate_up"], engine.projection)
+    activated, gated = _gated(both, engine)
+    result = linear(gated, layer["down"], engine.reduced)
+    return result, None, {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
 
 def _experts(
@@ -250,25 +276,21 @@ def _experts(
     if replayed is not None:
         used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
-    products = engine.experts or engine.projection, engine.experts or engine.reduced
-    outputs = jax.vmap(
-        lambda gate_up, down: _swiglu(gate_up, down, engine, products, x)["down"], out_axes=-2
-    )(layer["gate_up"], layer["down"])
+    first, last = engine.experts or engine.projection, engine.experts or engine.reduced
+    both = jax.vmap(linear, (None, 0, None))(x, layer["gate_up"], first)
+    gated = _gated(both, engine)[1]
+    outputs = jax.vmap(linear, (0, 0, None), out_axes=-2)(gated, layer["down"], last)
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
-    combined = combine_experts(outputs, shares, engine)
+    ranks = used * engine.expert_ranks // config.num_experts
+    combined = combine_experts(outputs, shares, engine, ranks=ranks)
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _swiglu(
-    gate_up: HeldWeights, down: HeldWeights, engine: Engine, products: tuple[Linear, Linear], x: Array
-) -> States:
-    """Return every step of SwiGLU of x [B, T, D]; `down` is the result."""
-    both = linear(x, gate_up, products[0])
+def _gated(both: Array, engine: Engine) -> tuple[Array, Array]:
+    """Return silu of the gate, and that times the other half, of `both` [..., 2 I]."""
     gate, up = jnp.split(both, 2, axis=-1)
     activated = store(jax.nn.silu(gate), engine.elementwise)
-    gated = store(activated * up, engine.elementwise)
-    result = linear(gated, down, products[1])
-    return {"gate and up": both, "activation": activated, "gated": gated, "down": result}
+    return activated, store(activated * up, engine.elementwise)
 
 
 def read_logits(weights: Weights, engine: Engine, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
@@ -306,14 +328,21 @@ def response_logps(
     *,
     group_size: int = 1,
     vocabulary: bool = False,
+    scan_layers: bool = False,
 ) -> Scores:
     """Score responses [B, T] to prompts [B, P], with the experts `replayed` if given.
 
     `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`. Every `group_size` rows have the same
     prompt, which is read once, as in a rollout. With `vocabulary` all log-probabilities are returned.
+    `scan_layers` is for scores of which no gradient is taken, see `stack_layers`.
     """
     weights = prepare(params, config, engine)
-    hidden, experts = _read_shared(weights, config, engine, prompts, responses[:, :-1], replayed, group_size)
+    count = len(prompts) // group_size if responses.shape[1] > 1 else len(prompts)
+    caches: Caches = empty_cache(config, count, prompts.shape[1] + responses.shape[1] - 1)
+    if scan_layers:
+        weights, caches = stack_layers(weights, caches, config)
+    rest = responses[:, :-1]
+    hidden, experts = _read_shared(weights, config, engine, caches, prompts, rest, replayed, group_size)
     logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
     logp = jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0]
@@ -324,6 +353,7 @@ def _read_shared(
     weights: Weights,
     config: TransformerConfig,
     engine: Engine,
+    caches: Caches,
     prompts: AnyArray,
     rest: AnyArray,
     replayed: AnyArray | None,
@@ -334,17 +364,15 @@ def _read_shared(
     They are [B, 1 + R, D]; the experts chosen, [B, P + R, L, top_k], are of all tokens.
     """
     count, length = len(prompts) // group_size, prompts.shape[1]
-    tokens = jnp.concatenate([prompts, rest], axis=1)
     if group_size == 1 or not rest.shape[1]:
-        caches = empty_cache(config, *tokens.shape)
+        tokens = jnp.concatenate([prompts, rest], axis=1)
         forward = extend(weights, config, engine, caches, tokens, 0, replayed)
         return forward.hidden[:, length - 1 :], forward.routed_experts
     first, later = (
         (None, None) if replayed is None else (replayed[::group_size, :length], replayed[:, length:])
     )
-    caches = empty_cache(config, count, tokens.shape[1])
     read, caches, chosen, _ = extend(weights, config, engine, caches, prompts[::group_size], 0, first)
-    caches = repeated(caches, count, group_size)
+    caches = repeat_caches(caches, count, group_size)
     hidden, _, experts, _ = extend(weights, config, engine, caches, rest, length, later)
     hidden = jnp.concatenate([jnp.repeat(read[:, -1:], group_size, axis=0), hidden], axis=1)
     if chosen is None or experts is None:

@@ -3,8 +3,8 @@ coefficient."""
 
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
-from simlab.objectives.batch import TokenBatch, prepared
-from simlab.objectives.catalog import OBJECTIVES, SUFFIXES, named, with_suffixes
+from simlab.objectives.batch import TokenBatch, prepare_batch
+from simlab.objectives.catalog import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
@@ -19,27 +19,27 @@ from simlab.objectives.objective import (
 )
 from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.switch import switch_coefficients
-from simlab.objectives.vocabulary_terms import on_sampler_support
+from simlab.objectives.vocabulary_terms import on_sampler_support, with_top_k_report
 
 __all__ = [
     "ADVANTAGES",
     "AGGREGATIONS",
     "EXTRA_TERMS",
     "OBJECTIVES",
-    "SUFFIXES",
+    "OBJECTIVE_MODIFIERS",
     "Objective",
     "RolloutTerms",
     "TokenBatch",
     "columns_needed",
     "critic_penalty",
     "entropy_bonus",
+    "get_objective",
     "kl_penalty",
-    "named",
     "objective_value",
     "on_sampler_support",
     "override_defaults",
     "override_names",
-    "prepared",
+    "prepare_batch",
     "resolve",
     "rollout_terms",
     "switch_coefficients",
@@ -49,4 +49,5 @@ __all__ = [
     "with_loglinear_proximal",
     "with_overrides",
     "with_suffixes",
+    "with_top_k_report",
 ]

@@ -97,7 +97,7 @@ def gpg(batch: TokenBatch, survivors: Array) -> Array:
     return grpo_no_std(batch, survivors) * (count / jnp.maximum(nonzero, 1))
 
 
-def whitened(batch: TokenBatch, survivors: Array) -> Array:
+def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
 
     Source: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
@@ -120,22 +120,22 @@ def _whiten(x: Array, mask: Array) -> Array:
 class Gae:
     """Generalized advantage estimation from `batch.values`, whitened over the tokens; [B, T].
 
-    The reward stands at the last token of a sequence; `discount` and `trace` are the gamma and lambda of GAE.
+    The reward stands at the last token of a sequence; `gamma` and `lam` are those of GAE.
 
     Source: verl core_algos.compute_gae_advantage_return.
     """
 
-    discount: Scalar = 1.0
-    trace: Scalar = 1.0
+    gamma: Scalar = 1.0
+    lam: Scalar = 1.0
     needs: ClassVar[tuple[str, ...]] = ("values",)
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
         """Advantages [B, T]."""
-        raw = self.unwhitened(batch)
+        raw = self.compute_unwhitened(batch)
         tokens = batch.mask & survivors[:, None]
         return jnp.where(tokens, _whiten(raw, tokens), 0)
 
-    def unwhitened(self, batch: TokenBatch) -> Array:
+    def compute_unwhitened(self, batch: TokenBatch) -> Array:
         """The recursion before whitening [B, T]; plus `values` it is the critic's target."""
         assert batch.values is not None
         return jax.vmap(self._sequence)(batch.rewards, jax.lax.stop_gradient(batch.values), batch.mask)
@@ -147,8 +147,8 @@ class Gae:
         def step(carry: tuple[Array, Array], token: tuple[Array, Array, Array]) -> tuple:
             next_value, next_advantage = carry
             reward, value, real = token
-            error = reward + self.discount * next_value - value
-            advantage = error + self.discount * self.trace * next_advantage
+            error = reward + self.gamma * next_value - value
+            advantage = error + self.gamma * self.lam * next_advantage
             carry = (jnp.where(real, value, next_value), jnp.where(real, advantage, next_advantage))
             return carry, carry[1]
 
@@ -164,7 +164,7 @@ ADVANTAGES: dict[str, Estimator] = {
     "grpo": grpo,
     "grpo_no_std": grpo_no_std,
     "rloo": rloo,
-    "whitened": whitened,
+    "whitened": whiten_rewards,
     "gae": gae,
     "gpg": gpg,
     "otb": OptimalTokenBaseline(),

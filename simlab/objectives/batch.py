@@ -50,7 +50,7 @@ class TokenBatch:
     logp_infer_vocabulary: Float[AnyArray, "B T V"] | None = None
 
 
-def prepared(batch: TokenBatch) -> TokenBatch:
+def prepare_batch(batch: TokenBatch) -> TokenBatch:
     """Return `batch` checked, in float32 and bool, with zeros at padded positions.
 
     Raises `ValueError` for shapes that do not fit together.

@@ -177,7 +177,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 @dataclass(frozen=True)
-class Suffix:
+class ObjectiveModifier:
     """A stage to add to a preset, and the field of `Objective` that it fills."""
 
     field: str
@@ -185,65 +185,69 @@ class Suffix:
     source: str
 
 
-SUFFIXES: dict[str, Suffix] = {
-    "tis": Suffix(
+OBJECTIVE_MODIFIERS: dict[str, ObjectiveModifier] = {
+    "tis": ObjectiveModifier(
         "correction",
         Truncated(token_log_rho, 2.0),
         source="lr Eq. 5, App. C; acrl Eq. 2; hacking Sec. 4.2",
     ),
-    "mis": Suffix("correction", Masked(token_log_rho, 2.0), source="lr Eq. 6, App. C"),
-    "seq_tis": Suffix("correction", Truncated(sequence_log_rho, 2.0), source="lr Eq. 5, App. C"),
-    "seq_mis": Suffix("correction", Masked(sequence_log_rho, 2.0), source="lr Eq. 6, App. C; acrl Eq. 3"),
-    "icepop": Suffix(
+    "mis": ObjectiveModifier("correction", Masked(token_log_rho, 2.0), source="lr Eq. 6, App. C"),
+    "seq_tis": ObjectiveModifier("correction", Truncated(sequence_log_rho, 2.0), source="lr Eq. 5, App. C"),
+    "seq_mis": ObjectiveModifier(
+        "correction", Masked(sequence_log_rho, 2.0), source="lr Eq. 6, App. C; acrl Eq. 3"
+    ),
+    "icepop": ObjectiveModifier(
         "correction",
         Masked(token_log_rho, (0.5, 5.0)),
         source="verl RolloutCorrectionConfig.decoupled_token_icepop",
     ),
-    "acrl": Suffix("correction", Acrl(0.65, 3.0, None, "group"), source="acrl Eq. 7-9, Sec. 5.1, Tab. 3"),
-    "geo_mask": Suffix(
+    "acrl": ObjectiveModifier(
+        "correction", Acrl(0.65, 3.0, None, "group"), source="acrl Eq. 7-9, Sec. 5.1, Tab. 3"
+    ),
+    "geo_mask": ObjectiveModifier(
         "rejections",
         RatioBand(seq_mean, (0.999, 1.001)),
         source="verl RolloutCorrectionConfig.decoupled_geo_rs",
     ),
-    "k3_mask": Suffix(
+    "k3_mask": ObjectiveModifier(
         "rejections",
         DivergenceCap(k3, seq_mean, 0.01),
         source="verl RolloutCorrectionConfig.decoupled_k3_rs",
     ),
-    "kpop": Suffix(
+    "kpop": ObjectiveModifier(
         "correction", KpopWeights(0.1), source="KPop, Ring blog of 2026-05-26; AReaL functional.py binary_kl"
     ),
-    "vaco": Suffix(
+    "vaco": ObjectiveModifier(
         "correction", Vaco(0.3, 2.0), source="VaCO arXiv 2603.01365; open-instruct rho_mask_tv_divergence"
     ),
-    "kpop_mask": Suffix(
+    "kpop_mask": ObjectiveModifier(
         "rejections", KpopMask(0.1), source="KPop, Ring blog of 2026-05-26; verl pull 6800 binary_kl"
     ),
-    "m2_mask": Suffix(
+    "m2_mask": ObjectiveModifier(
         "rejections", SecondMomentMask(0.04), source="M2PO arXiv 2510.01161; AReaL functional.py m2_threshold"
     ),
-    "prob_diff": Suffix(
+    "prob_diff": ObjectiveModifier(
         "rejections", ProbabilityDifference((-0.2, 0.2)), source="ROLL train_infer_corrections.py diff filter"
     ),
     # verl has no default for the bound.
-    "trm": Suffix(
+    "trm": ObjectiveModifier(
         "rejections",
         DivergenceCap(k2, seq_max, 0.05),
         source="Trust Region Masking arXiv 2512.23075; verl rollout_corr_helper seq_max_k2",
     ),
-    "rollout_kl": Suffix(
+    "rollout_kl": ObjectiveModifier(
         "regularizers", RolloutKl(1e-3), source="Kimi-K2.5 arXiv 2602.02276; prime-rl trainer/rl/loss.py"
     ),
-    "score_centering": Suffix(
+    "score_centering": ObjectiveModifier(
         "centering",
         ScoreCentering(),
         source="score centering arXiv 2609.20807; torchtitan rl/losses/score_centering.py",
     ),
-    "opsm": Suffix("staleness", OffPolicySequenceMask(1e-4), source="slime opsm_delta"),
+    "opsm": ObjectiveModifier("staleness", OffPolicySequenceMask(1e-4), source="slime opsm_delta"),
 }
 
 
-def named(name: str) -> Objective:
+def get_objective(name: str) -> Objective:
     """The objective called `name`: a preset, or a preset and suffixes joined by `+`.
 
     Raises `ValueError` for unknown names and for two suffixes that fill the same place.
@@ -255,7 +259,7 @@ def named(name: str) -> Objective:
 def with_suffixes(objective: Objective, suffixes: Sequence[str], name: str) -> Objective:
     """Return `objective` with the stages of `suffixes`; `name` is what errors call the result."""
     for suffix in suffixes:
-        added = lookup(SUFFIXES, suffix, kind="suffix")
+        added = lookup(OBJECTIVE_MODIFIERS, suffix, kind="suffix")
         stage, present = added.stage, getattr(objective, added.field)
         if isinstance(present, tuple):
             stage = (*present, stage)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from simlab.core.pytree import Scalar, pytree
-from simlab.core.streams import stream
+from simlab.core.streams import draw_array, stream
 from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, masked_mean
 from simlab.objectives.divergences import rank_ascending
 from simlab.objectives.ratios import SignAwareClip, Surrogate
@@ -71,8 +71,9 @@ class ClipCov(Surrogate):
         candidates = batch.mask & ~clipped & (cov > self.cov_low) & (cov < self.cov_high)
         count = count_of(self.cov_ratio, batch.mask)
         if batch.key is None:
-            return jnp.where(candidates, 0, weights) * _nan_if(jnp.sum(candidates) > count)
-        lots = jax.random.uniform(stream(batch.key, "objectives.clip_cov"), batch.mask.shape)
+            # A dropped token keeps a zero that NaN turns into NaN, also in the gradient.
+            return jnp.where(candidates, 0 * weights, weights) * _nan_if(jnp.sum(candidates) > count)
+        lots = draw_array(jax.random.uniform, stream(batch.key, "objectives.clip_cov"), batch.mask.shape)
         return jnp.where(candidates & (rank_ascending(lots, candidates) < count), 0, weights)
 
 

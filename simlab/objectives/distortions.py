@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree
-from simlab.core.streams import stream
+from simlab.core.streams import draw_array, stream
 from simlab.objectives.batch import Array, TokenBatch
 
 
@@ -42,5 +42,7 @@ class GaussianNoise:
     def __call__(self, batch: TokenBatch) -> Array:
         """Weights [B, T]."""
         assert batch.key is not None
-        noise = jax.random.normal(stream(batch.key, "objectives.distortion"), batch.mask.shape, jnp.float32)
+        noise = draw_array(
+            jax.random.normal, stream(batch.key, "objectives.distortion"), batch.mask.shape, jnp.float32
+        )
         return 1 + self.distortion_std * noise

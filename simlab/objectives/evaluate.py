@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from simlab.objectives.batch import Array, TokenBatch, prepared
-from simlab.objectives.catalog import named
+from simlab.objectives.batch import Array, TokenBatch, prepare_batch
+from simlab.objectives.catalog import get_objective
 from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
 
 
 def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
     """A preset by name ("grpo", "grpo+tis"), or an objective as it is, with overrides applied."""
     if isinstance(objective, str):
-        return with_overrides(named(objective), objective, **overrides)
+        return with_overrides(get_objective(objective), objective, **overrides)
     return with_overrides(objective, **overrides)
 
 
@@ -26,7 +26,7 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
     that does not fit.
     """
     resolved = resolve(objective, **overrides)
-    batch = prepared(batch)
+    batch = prepare_batch(batch)
     return value_from_terms(resolved, batch, rollout_terms(resolved, batch))
 
 

@@ -12,7 +12,7 @@ from simlab.core.catalog import lookup
 from simlab.core.pytree import Scalar
 from simlab.objectives.advantages import Gae
 from simlab.objectives.aggregation import Aggregation, token_mean
-from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, prepared
+from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, prepare_batch
 from simlab.objectives.ratios import token_ratio
 from simlab.objectives.rejection import k1, k2, k3
 
@@ -59,7 +59,7 @@ def kl_penalty(
         estimate = _safe_k3
     if batch.logp_reference is None:
         raise ValueError("kl_penalty needs TokenBatch.logp_reference, which is None")
-    batch = prepared(batch)
+    batch = prepare_batch(batch)
     assert batch.logp_reference is not None
     divergence = estimate(jax.lax.stop_gradient(batch.logp_reference) - batch.logp)
     if bias_corrected:
@@ -82,10 +82,10 @@ def critic_penalty(
     """
     if batch.values is None:
         raise ValueError("critic_penalty needs TokenBatch.values, which is None")
-    batch = prepared(batch)
+    batch = prepare_batch(batch)
     assert batch.values is not None
     old = jax.lax.stop_gradient(batch.values)
-    returns = jax.lax.stop_gradient(gae.unwhitened(batch) + old)
+    returns = jax.lax.stop_gradient(gae.compute_unwhitened(batch) + old)
     values = jnp.where(batch.mask, values, 0)
     clipped = clamp(values, old - value_clip, old + value_clip)
     error = jnp.maximum((values - returns) ** 2, (clipped - returns) ** 2)

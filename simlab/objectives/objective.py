@@ -118,7 +118,7 @@ def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Ar
     if correction is None or not isinstance(estimator, OptimalTokenBaseline):
         return estimator(batch, survivors)
     # The weights of a correction that reads advantages are those of a token without one.
-    return estimator.weighted(batch, survivors, correction(batch, jnp.zeros(batch.mask.shape, jnp.float32)))
+    return estimator.weigh(batch, survivors, correction(batch, jnp.zeros(batch.mask.shape, jnp.float32)))
 
 
 def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
@@ -194,7 +194,9 @@ def override_names(objective: Objective) -> tuple[str, ...]:
 
 def override_defaults(objective: Objective) -> dict[str, object]:
     """Return each name of `override_names` with its value in `objective`; choices by their names."""
-    return {name: _shown(name, _at(objective, paths[0])) for name, paths in sorted(_paths(objective).items())}
+    return {
+        name: _show_value(name, _at(objective, paths[0])) for name, paths in sorted(_paths(objective).items())
+    }
 
 
 def _at(node: Any, path: tuple) -> Any:
@@ -203,7 +205,7 @@ def _at(node: Any, path: tuple) -> Any:
     return node
 
 
-def _shown(name: str, value: Any) -> object:
+def _show_value(name: str, value: Any) -> object:
     if value == inf:
         return "inf"
     return next((key for key, choice in CHOICES.get(name, {}).items() if choice == value), value)
@@ -238,13 +240,13 @@ def with_overrides(
         if key in CHOICES and isinstance(value, str):
             choice = lookup(CHOICES[key], value, kind=key)
             value = value if key == "acrl_level" else choice
-        objective = _replaced(objective, paths[0], value)
+        objective = _replace_field(objective, paths[0], value)
     return objective
 
 
-def _replaced(node: Any, path: tuple, value: Any) -> Any:
+def _replace_field(node: Any, path: tuple, value: Any) -> Any:
     if not path:
         return value
     if isinstance(node, tuple):
-        return (*node[: path[0]], _replaced(node[path[0]], path[1:], value), *node[path[0] + 1 :])
-    return replace(node, **{path[0]: _replaced(getattr(node, path[0]), path[1:], value)})
+        return (*node[: path[0]], _replace_field(node[path[0]], path[1:], value), *node[path[0] + 1 :])
+    return replace(node, **{path[0]: _replace_field(getattr(node, path[0]), path[1:], value)})

@@ -153,17 +153,22 @@ class SecondMomentMask:
 class ProbabilityDifference:
     """Keep tokens whose pi_train - pi_infer lies within `prob_diff_bounds`.
 
-    Reference: ROLL train_infer_corrections.py, diff filter at token level.
+    With the level `seq_mean` or `seq_sum` it is the mean ("geometric" in ROLL) or sum ("sequence") of the
+    differences of a sequence that decides for all its tokens.
+
+    Reference: ROLL train_infer_corrections.py, diff filter.
     Deviation: ROLL also filters by the ratio unless `ratio_enabled` is off, and its worker path keeps the
-        token count.
+        token count. Its segments are not modeled.
     """
 
     prob_diff_bounds: tuple[Scalar, Scalar] = (-0.2, 0.2)
+    level: Level = static(default=token)
 
     def __call__(self, batch: TokenBatch) -> Array:
         """Kept tokens [B, T]."""
         low, high = self.prob_diff_bounds
         difference = probability(batch.logp_train) - probability(batch.logp_infer)
+        difference = self.level(difference, batch.mask)
         return (difference >= low) & (difference <= high)
 
 

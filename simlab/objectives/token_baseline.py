@@ -25,9 +25,9 @@ class OptimalTokenBaseline:
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
         """Advantages [B, T]."""
-        return self.weighted(batch, survivors, jnp.ones(batch.mask.shape, jnp.float32))
+        return self.weigh(batch, survivors, jnp.ones(batch.mask.shape, jnp.float32))
 
-    def weighted(self, batch: TokenBatch, survivors: Array, weights: Array) -> Array:
+    def weigh(self, batch: TokenBatch, survivors: Array, weights: Array) -> Array:
         """Advantages [B, T] under correction weights [B, T]."""
         assert batch.sum_squared_probabilities is not None
         tokens = batch.mask & survivors[:, None]

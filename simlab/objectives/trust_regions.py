@@ -87,7 +87,7 @@ class DppoTv(Dppo):
         if top_k is not None:
             gap = jnp.sign(gap) * top_k_tv(batch, top_k)
         keep = jnp.where(advantages > 0, gap <= self.divergence_high, gap >= -self.divergence_low)
-        return _truncated(batch, self.anchor, self.ratio_cap, keep)
+        return _truncate_ratio(batch, self.anchor, self.ratio_cap, keep)
 
 
 @pytree
@@ -118,10 +118,10 @@ class DppoKl(Dppo):
             kl = top_k_kl(batch, top_k)
         rising = (kl <= self.divergence_high) | (p <= a)
         falling = (kl <= self.divergence_low) | (p >= a)
-        return _truncated(batch, self.anchor, self.ratio_cap, jnp.where(advantages > 0, rising, falling))
+        return _truncate_ratio(batch, self.anchor, self.ratio_cap, jnp.where(advantages > 0, rising, falling))
 
 
-def _truncated(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: Array) -> Array:
+def _truncate_ratio(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: Array) -> Array:
     weights = jnp.minimum(anchored_ratio(batch, anchor), cap)
     return jax.lax.stop_gradient(jnp.where(keep, weights, 0)) * batch.logp
 

@@ -83,6 +83,31 @@ def _slope(surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Arr
     return jax.grad(total)(jax.lax.stop_gradient(logp))
 
 
+def with_top_k_report(batch: TokenBatch, ids: Array, logp: Array, vocabulary: int) -> TokenBatch:
+    """Return `batch` with `logp_infer_vocabulary` from an engine that reports its K most probable tokens.
+
+    Tokens that were neither reported nor sampled get minus infinity. `score_centering` with `top_k` = K and
+    DPPO with `divergence_top_k` = K then have the coefficients that the full column gives.
+
+    Args:
+        batch: with `tokens`.
+        ids: reported tokens, int [B, T, K].
+        logp: their log-probabilities [B, T, K].
+        vocabulary: number of tokens V.
+
+    Reference: vLLM SamplingParams.logprobs; torchtitan rl/losses/score_centering.py.
+    """
+    if batch.tokens is None:
+        raise ValueError("tokens must be an array, got None.")
+    column = jnp.full((*batch.logp.shape, vocabulary), -jnp.inf, jnp.float32)
+    column = jnp.put_along_axis(column, ids, jnp.asarray(logp, jnp.float32), axis=-1, inplace=False)
+    own = jnp.asarray(batch.logp_infer, jnp.float32)[..., None]
+    sampled = jnp.asarray(batch.tokens)[..., None]
+    return replace(
+        batch, logp_infer_vocabulary=jnp.put_along_axis(column, sampled, own, axis=-1, inplace=False)
+    )
+
+
 def on_sampler_support(batch: TokenBatch) -> TokenBatch:
     """Return `batch` with the current policy renormalized over the tokens that the sampler could draw.
 

@@ -1,12 +1,12 @@
 """Rollout: the sampler, generation with a KV cache, and the trajectory record."""
 
 from simlab.rollout.generate import generate
-from simlab.rollout.sampler import GREEDY, Sampler, draw_token, processed_logits
+from simlab.rollout.sampling import GREEDY, SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
 
 __all__ = [
     "GREEDY",
-    "Sampler",
+    "SamplingParams",
     "Trajectory",
     "draw_token",
     "generate",

@@ -8,14 +8,14 @@ from jax import Array, lax
 from jaxtyping import Int
 
 from simlab.core.arrays import AnyArray
-from simlab.core.streams import stream
+from simlab.core.streams import draw_array, stream
 from simlab.engines import Engine, softmax
 from simlab.models.config import TransformerConfig
-from simlab.models.kv_cache import empty_cache, repeated
+from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import Params
-from simlab.models.transformer import extend, prepare, read_logits, token_logps
-from simlab.rollout.noise import context_digest, extended_digest, perturbed
-from simlab.rollout.sampler import Sampler, draw_token, processed_logits
+from simlab.models.transformer import extend, prepare, read_logits, stack_layers, token_logps
+from simlab.rollout.noise import context_digest, extend_digest, perturb_logits
+from simlab.rollout.sampling import SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
 
 
@@ -23,7 +23,7 @@ def generate(
     params: Params,
     config: TransformerConfig,
     engine: Engine,
-    sampler: Sampler,
+    sampling: SamplingParams,
     key: Array,
     prompts: Int[AnyArray, "N P"],
     check: Callable[[Array], Array],
@@ -40,20 +40,19 @@ def generate(
     After `end`, tokens are `pad` and their log-probabilities zero. With `vocabulary` the trajectory has the
     log-probabilities of all tokens, too.
     """
-    weights = prepare(params, config, engine)
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
+    weights, caches = stack_layers(prepare(params, config, engine), caches, config)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
-    hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeated(caches, count, group_size)
-    # Random numbers of a flat shape have the same bits and compile in half the time.
-    uniforms = jax.random.uniform(stream(key, "tokens"), (length * count * group_size,)).reshape(length, -1)
+    hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeat_caches(caches, count, group_size)
+    uniforms = draw_array(jax.random.uniform, stream(key, "tokens"), (length, count * group_size))
 
     def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
         noise_key = jax.random.fold_in(stream(key, "logit noise"), position)
-        logits = perturbed(read_logits(weights, engine, hidden)[:, 0], sampler.noise, noise_key, digest)
-        allowed = processed_logits(logits, sampler, position, end)
+        logits = perturb_logits(read_logits(weights, engine, hidden)[:, 0], sampling.noise, noise_key, digest)
+        allowed = processed_logits(logits, sampling, position, end)
         token = draw_token(uniform, softmax(allowed, engine))
-        reported = token_logps(allowed if sampler.processed else logits, engine)
+        reported = token_logps(allowed if sampling.processed else logits, engine)
         logp = jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
         return token, logp, reported if vocabulary else None
 
@@ -62,7 +61,7 @@ def generate(
         position, uniform = inputs
         place = prompt_length + position - 1
         hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], place)
-        digest = extended_digest(digest, last)
+        digest = extend_digest(digest, last)
         token, logp, every = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)
         return (caches, token, ended | (token == end), digest), (token, logp, every, experts)
@@ -81,7 +80,7 @@ def generate(
         mask=mask,
         logp_infer=jnp.where(mask, logps, 0.0),
         rewards=check(jnp.concatenate([prompts, responses], axis=-1)),
-        routed_experts=None if read is None else _joined(jnp.repeat(read, group_size, axis=0), experts),
+        routed_experts=None if read is None else _join_experts(jnp.repeat(read, group_size, axis=0), experts),
         logp_infer_vocabulary=None if every is None else _from_first(every, later),
     )
 
@@ -91,6 +90,6 @@ def _from_first(first: Array, later: Array) -> Array:
     return jnp.swapaxes(jnp.concatenate([first[None], later]), 0, 1)
 
 
-def _joined(read: Array, decoded: Array) -> Array:
+def _join_experts(read: Array, decoded: Array) -> Array:
     """Join the experts of prompts [B, P, L, k] and of decoded tokens [T - 1, B, 1, L, k]."""
     return jnp.concatenate([read, jnp.swapaxes(decoded[:, :, 0], 0, 1)], axis=1)

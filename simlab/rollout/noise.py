@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, UInt32
 from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import SEED
+from simlab.core.streams import draw_array
 
 KINDS = ("fresh", "fixed")
 DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
@@ -41,7 +42,7 @@ class LogitNoise:
             raise ValueError(f"unknown kind {self.kind!r}; allowed: {', '.join(KINDS)}")
 
 
-def perturbed(
+def perturb_logits(
     logits: Float[AnyArray, "B V"], noise: LogitNoise | None, key: Array, digest: UInt32[Array, " B"]
 ) -> Float[Array, "B V"]:
     """Return float32 `logits` [B, V] with the noise on them; None leaves them alone.
@@ -51,8 +52,7 @@ def perturbed(
     if noise is None:
         return logits
     if noise.kind == "fresh":
-        # Of a flat shape: the same bits, but faster to compile.
-        normal = jax.random.normal(key, (logits.size,), jnp.float32).reshape(logits.shape)
+        normal = draw_array(jax.random.normal, key, logits.shape, jnp.float32)
     else:
         first = jax.random.key(noise.seed)
         normal = jax.vmap(
@@ -67,9 +67,9 @@ def context_digest(tokens: Int[AnyArray, "B S"]) -> UInt32[Array, " B"]:
     Source: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.
     """
     start = jnp.full(tokens.shape[:1], DIGEST_START, jnp.uint32)
-    return lax.scan(lambda digest, token: (extended_digest(digest, token), None), start, tokens.T)[0]
+    return lax.scan(lambda digest, token: (extend_digest(digest, token), None), start, tokens.T)[0]
 
 
-def extended_digest(digest: UInt32[Array, " B"], token: Int[Array, " B"]) -> UInt32[Array, " B"]:
+def extend_digest(digest: UInt32[Array, " B"], token: Int[Array, " B"]) -> UInt32[Array, " B"]:
     """Return the digest of contexts [B] with one more `token` [B] each."""
     return (digest ^ token.astype(jnp.uint32)) * jnp.uint32(DIGEST_PRIME)

@@ -15,7 +15,7 @@ import numpy as np
 
 from simlab.core.json_value import Json
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
-from simlab.engines.dose import DOSES
+from simlab.engines.noise_levels import NOISE_KINDS
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
@@ -36,13 +36,13 @@ class Emulation:
 
 def get_catalog_emulations(names: tuple[str, ...]) -> dict[str, Emulation]:
     """Return the emulations for engines of the catalog."""
-    return {name: Emulation(ENGINES[name], ENGINE_CARDS[name].leaves_out) for name in names}
+    return {name: Emulation(ENGINES[name], ENGINE_CARDS[name].not_modeled) for name in names}
 
 
 def get_noisy_emulations(kind: str, bits: range, base: str = "f32") -> dict[str, Emulation]:
-    """Return an engine with noise of `DOSES[kind]` at each number of mantissa bits; all compile once."""
+    """Return an engine with noise of `NOISE_KINDS[kind]` at each number of mantissa bits."""
     not_modeled = "everything but the products of projections and experts"
-    return {f"{kind} {k}": Emulation(DOSES[kind](ENGINES[base], k), not_modeled) for k in bits}
+    return {f"{kind} {k}": Emulation(NOISE_KINDS[kind](ENGINES[base], k), not_modeled) for k in bits}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ def get_vllm_cpu_emulations() -> dict[str, Emulation]:
     """
     card = ENGINE_CARDS["bf16-fp8kv"]
     attention = replace(card.engine.attention, cache=Site.of("e4m3fn", "toward_zero"))
-    return {"bf16-fp8kv truncated": Emulation(replace(card.engine, attention=attention), card.leaves_out)}
+    return {"bf16-fp8kv truncated": Emulation(replace(card.engine, attention=attention), card.not_modeled)}
 
 
 def _build_engine(weights: Site) -> Engine:

@@ -11,7 +11,7 @@ from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.open_engine import check_name, open_engine
 from simlab.serving.probe_report import Rows, build_divergence_rows, build_mismatch_rows
-from simlab.serving.protocol import EngineError, Samples, SamplingParams
+from simlab.serving.protocol import EngineError, Samples, SamplingRequest
 
 Weights = tuple[TransformerConfig, Params]
 DEPTHS = 8
@@ -34,7 +34,7 @@ class Probe:
         prompts: np.ndarray,
         sampling_engines: Sequence[str],
         scoring_engines: Sequence[str],
-        sampling: SamplingParams,
+        sampling: SamplingRequest,
     ) -> None:
         """Sample responses to `prompts` [N, P] and score them with the same and all scoring engines.
 

@@ -16,7 +16,7 @@ from simlab.serving.protocol import (
     EngineError,
     EngineScores,
     Samples,
-    SamplingParams,
+    SamplingRequest,
     assert_parity,
     build_samples,
     check_logps,
@@ -64,7 +64,7 @@ class HttpEngine:
         """Check the served weights against `params`; sends nothing."""
         return assert_parity(self, self.name, config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingParams) -> Samples:
+    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
         """Sample one response to each prompt, each with its own seed."""
 
         def respond(number: int) -> tuple[np.ndarray, np.ndarray]:

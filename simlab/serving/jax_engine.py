@@ -16,11 +16,11 @@ from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, response_logps
 from simlab.rollout.generate import generate
-from simlab.rollout.sampler import GREEDY, Sampler
+from simlab.rollout.sampling import GREEDY, SamplingParams
 from simlab.serving.protocol import (
     EngineScores,
     Samples,
-    SamplingParams,
+    SamplingRequest,
     assert_parity,
     build_samples,
     check_logps,
@@ -46,10 +46,10 @@ class JaxEngine:
         self._weights = config, params
         return assert_parity(self, f"simlab {self.name}", config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingParams) -> Samples:
+    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
         """Sample token by token with a KV cache."""
         config, params = self._get_weights()
-        sampler = Sampler(temperature=sampling.temperature) if sampling.temperature else GREEDY
+        sampler = SamplingParams(temperature=sampling.temperature) if sampling.temperature else GREEDY
         key = jax.random.key(sampling.seed)
         trajectory = _generate(params, config, self.engine, sampler, key, jnp.asarray(prompts), sampling)
         experts = None if trajectory.routed_experts is None else np.asarray(trajectory.routed_experts)
@@ -95,7 +95,7 @@ def _hidden(params, config, engine, tokens):
 
 
 @partial(jax.jit, static_argnums=(1, 6))
-def _generate(params, config, engine, sampler, key, prompts, sampling: SamplingParams):
+def _generate(params, config, engine, sampler, key, prompts, sampling: SamplingRequest):
     return generate(
         params,
         config,

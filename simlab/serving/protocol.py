@@ -21,7 +21,7 @@ class EngineError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingParams:
+class SamplingRequest:
     """Sample up to `max_tokens` tokens at `temperature` (0: greedy).
 
     A response ends with `eos_token_id`; later positions hold `pad_token_id`.
@@ -67,7 +67,7 @@ class RealEngine(Protocol):
         """Load weights; return the result of the parity check against `params`, nats."""
         ...
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingParams) -> Samples:
+    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
         """Sample one response to each prompt."""
         ...
 
@@ -81,7 +81,7 @@ def build_samples(
     tokens: ArrayLike,
     logps: ArrayLike,
     experts: np.ndarray | None,
-    sampling: SamplingParams,
+    sampling: SamplingRequest,
     count: int,
 ) -> Samples:
     """Return the answer of `engine` to `count` prompts, checked, and masked after the end token."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from simlab.core.streams import stream
 from simlab.rollout.trajectory import Trajectory
-from simlab.serving.protocol import EngineError, RealEngine, SamplingParams
+from simlab.serving.protocol import EngineError, RealEngine, SamplingRequest
 from simlab.serving.rewards import TextTask
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.recipe import Recipe, TrainState
@@ -27,7 +27,7 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     Prompts are those of `simlab.training.step.rollout` at this step. Raises `EngineError`, and `ValueError`
     for a recipe that the engine cannot follow: stale parameters, or filters of the sampler.
     """
-    sampler = recipe.sampler
+    sampler = recipe.sampling
     if (
         recipe.staleness
         or sampler.top_k is not None
@@ -38,13 +38,13 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     apart = engine.sync_weights(recipe.model, state.params)
     key = jax.random.fold_in(stream(state.key, "rollout"), state.step)
     prompts = jnp.repeat(
-        recipe.task.prompts(stream(key, "prompts"), recipe.prompts), recipe.group_size, axis=0
+        recipe.task.prompts(stream(key, "prompts"), recipe.prompts_per_step), recipe.group_size, axis=0
     )
     task = recipe.task
     end, pad = (
         (task.eos_token_id, task.pad_token_id) if isinstance(task, TextTask) else (EOS_TOKEN_ID, PAD_TOKEN_ID)
     )
-    sampling = SamplingParams(
+    sampling = SamplingRequest(
         max_tokens=task.response_length,
         eos_token_id=end,
         pad_token_id=pad,

@@ -15,7 +15,7 @@ from simlab.serving.protocol import (
     EngineError,
     EngineScores,
     Samples,
-    SamplingParams,
+    SamplingRequest,
     assert_parity,
     build_samples,
     check_logps,
@@ -89,7 +89,7 @@ class ServedEngine:
         self._loaded = True
         return assert_parity(self, self.name, config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingParams) -> Samples:
+    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
         """Sample token by token with a KV cache."""
         options = {
             "max_tokens": sampling.max_tokens,

@@ -48,7 +48,7 @@ def differing(train: Engine, infer: Engine, config: TransformerConfig | None = N
     ]
 
 
-def grouped(sites: Iterable[str]) -> dict[str, list[str]]:
+def group_sites(sites: Iterable[str]) -> dict[str, list[str]]:
     """Return `sites` by group, in the order of `GROUPS`, without the empty groups."""
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
     for site in sites:

@@ -17,6 +17,8 @@ from simlab.studies.statistics import Interval, holm, p_value
 
 UNTESTED = "not yet tested"
 WORDS = (*VERDICTS, UNTESTED)
+# The five papers come first; claims from other sources follow.
+NUM_PAPERS = 5
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ def board(folder: Path | None = None) -> Board:
     """
     found, problems = evidence(folder)
     kinds = _kinds()
-    rows = [_row(claim, _ordered(claim, found, kinds), kinds) for claim in load_claims().values()]
-    return Board(_adjusted(rows), problems)
+    rows = [_row(claim, _order_evidence(claim, found, kinds), kinds) for claim in load_claims().values()]
+    return Board(_adjust_p_values(rows), problems)
 
 
-def stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
+def list_stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
     """Return the experiments with a stored result, and its manifest, in the order of `EXPERIMENTS`."""
     return [(experiment, results.manifest) for experiment, results in _results(folder)]
 
@@ -84,13 +86,13 @@ def evidence(folder: Path | None = None) -> tuple[list[Evidence], list[str]]:
     found, problems = [], []
     for experiment, results in _results(folder):
         try:
-            found += decided(experiment, results)
+            found += decide_claims(experiment, results)
         except ValueError as error:
             problems.append(f"{error}; run it again: simlab run {experiment.name}")
     return found, problems
 
 
-def decided(experiment: Experiment, results: Results) -> list[Evidence]:
+def decide_claims(experiment: Experiment, results: Results) -> list[Evidence]:
     """Return the evidence of a finished run of `experiment`.
 
     Raises `ValueError` if it cannot read its tables or decides an unknown claim.
@@ -117,8 +119,10 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def summary(rows: Sequence[Row]) -> str:
     """Return the counts as the README shows them: a Markdown table, papers by verdict."""
     lines = ["| | " + " | ".join(WORDS) + " |", "|---|" + "---:|" * len(WORDS)]
-    *papers, ours = load_papers()
-    groups = {**{paper: [paper] for paper in papers}, "the five papers": papers, ours: [ours]}
+    names = list(load_papers())
+    papers, ours = names[:NUM_PAPERS], names[NUM_PAPERS:]
+    groups = {paper: [paper] for paper in papers}
+    groups |= {"the five papers": papers} | {name: [name] for name in ours}
     for label, members in groups.items():
         numbers = counts([row for row in rows if row.paper in members])
         lines.append(f"| {label} | " + " | ".join(map(str, numbers.values())) + " |")
@@ -132,7 +136,7 @@ def deciding(claim: str, folder: Path | None = None) -> Experiment:
     """
     experiments = load_experiments()
     entry = load_claims()[claim]
-    for each in _ordered(entry, evidence(folder)[0], _kinds()):
+    for each in _order_evidence(entry, evidence(folder)[0], _kinds()):
         return experiments[each.experiment]
     for experiment in experiments.values():
         if claim in experiment.claims:
@@ -154,7 +158,7 @@ def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
     return found
 
 
-def _ordered(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> list[Evidence]:
+def _order_evidence(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> list[Evidence]:
     """Return the evidence on a claim, the deciding piece first.
 
     Exact sums decide identities, all else measurements, runs dynamics. Inconclusive evidence yields to the
@@ -199,7 +203,7 @@ def _row(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> 
     )
 
 
-def _adjusted(rows: list[Row]) -> list[Row]:
+def _adjust_p_values(rows: list[Row]) -> list[Row]:
     """Correct the p-values of a paper's claims about dynamics for their number."""
     corrected = {row.id: row for row in rows}
     for paper in load_papers():

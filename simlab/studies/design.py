@@ -81,8 +81,8 @@ class Arm:
 
 
 def _describe_noise(recipe: Recipe) -> tuple[str, float]:
-    if recipe.sampler.noise is not None:
-        return f"{recipe.sampler.noise.kind} noise", float(recipe.sampler.noise.scale)
+    if recipe.sampling.noise is not None:
+        return f"{recipe.sampling.noise.kind} noise", float(recipe.sampling.noise.scale)
     infer, train = recipe.engines.infer.projection, recipe.engines.train.projection
     if repr(infer.activations) == repr(train.activations):
         return "none", 0.0
@@ -166,7 +166,7 @@ def criterion_power(
         return None
     std, alpha = float(by_policy.std(ddof=1)), ALPHA / family
     if criterion.direction != "zero":
-        power = power_of(num_policies, criterion.margin, std, paired=True, false_alarm=alpha)
+        power = power_of(num_policies, criterion.margin, std, paired=True, alpha=alpha)
         return CriterionPower(power, 2 * criterion.margin, std, num_policies, alpha)
     bound = stats.t.ppf(1 - alpha / 2, num_policies - 1)
     shift = criterion.margin * np.sqrt(num_policies) / std if std else np.inf

@@ -59,7 +59,7 @@ class View:
         start = min(LATE * self.steps, self.chunks["step"].max())
         return _mean(self.chunks[self.chunks["step"] >= start], metric)
 
-    def diagnosed(self, late: bool) -> Frame:
+    def mean_diagnostics(self, late: bool) -> Frame:
         """Return the diagnostics of the last quarter, or of the first."""
         step = self.diagnostics["step"] if len(self.diagnostics) else np.zeros(0)
         return self.diagnostics[step >= LATE * self.steps if late else step <= (1 - LATE) * self.steps]
@@ -68,7 +68,7 @@ class View:
         """Return the curve of a diagnostic; empty if not recorded."""
         return np.asarray(self.diagnostics.get(metric, []), float)
 
-    def binned(self, metric: str, low: float, high: float, late: bool) -> float:
+    def mean_of_bins(self, metric: str, low: float, high: float, late: bool) -> float:
         """Mean over the tokens with pi_train in [low, high) of the first tenth or the last quarter."""
         rows = self.bins[(self.bins["low"] >= low - 1e-6) & (self.bins["high"] <= high + 1e-6)]
         rows = rows[rows["step"] >= LATE * self.steps if late else rows["step"] < EARLY * self.steps]
@@ -126,7 +126,7 @@ def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
     """Spearman's correlation of two curves over the chunks of a run."""
     return Estimand(
         f"rank correlation over the run of {quantity}",
-        lambda view: _ranked(view.curve(one), view.curve(other)),
+        lambda view: _rank_runs(view.curve(one), view.curve(other)),
     )
 
 
@@ -154,7 +154,7 @@ def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
     return Estimand(
         f"{quantity}, last quarter",
-        lambda view: _mean(view.diagnosed(late=True), metric),
+        lambda view: _mean(view.mean_diagnostics(late=True), metric),
     )
 
 
@@ -162,7 +162,9 @@ def diagnostic_change(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter minus that over the first."""
 
     def of(view: View) -> float:
-        return _mean(view.diagnosed(late=True), metric) - _mean(view.diagnosed(late=False), metric)
+        return _mean(view.mean_diagnostics(late=True), metric) - _mean(
+            view.mean_diagnostics(late=False), metric
+        )
 
     return Estimand(f"change of {quantity}, last quarter minus first", of)
 
@@ -171,7 +173,7 @@ def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
     """Spearman's correlation of two diagnostics."""
 
     def of(view: View) -> float:
-        return _ranked(view.diagnostic(one), view.diagnostic(other))
+        return _rank_runs(view.diagnostic(one), view.diagnostic(other))
 
     return Estimand(f"rank correlation over the run of {quantity}", of)
 
@@ -218,18 +220,20 @@ ENTROPY = late("entropy", "entropy")
 ENTROPY_GROWTH = growth("entropy", "entropy")
 WIDEST = Estimand("largest std rho of any chunk", lambda view: float(view.curve("std_rho").max()))
 RARE_RHO = Estimand(
-    "mean rho - 1 at pi_train < 0.01, last quarter", lambda v: v.binned("mean_rho", 0, RARE, True) - 1
+    "mean rho - 1 at pi_train < 0.01, last quarter", lambda v: v.mean_of_bins("mean_rho", 0, RARE, True) - 1
 )
 RARE_DRIFT = Estimand(
     "change of mean rho at pi_train < 0.01",
-    lambda v: v.binned("mean_rho", 0, RARE, True) - v.binned("mean_rho", 0, RARE, False),
+    lambda v: v.mean_of_bins("mean_rho", 0, RARE, True) - v.mean_of_bins("mean_rho", 0, RARE, False),
 )
 RARE_SPREAD = Estimand(
     "log of RMS log rho at pi_train < 0.01 over that at > 0.5",
-    lambda v: np.log(v.binned("rms_log_rho", 0, RARE, True) / v.binned("rms_log_rho", COMMON, 1, True)),
+    lambda v: np.log(
+        v.mean_of_bins("rms_log_rho", 0, RARE, True) / v.mean_of_bins("rms_log_rho", COMMON, 1, True)
+    ),
 )
 COMMON_RHO = Estimand(
-    "mean rho - 1 at pi_train > 0.9, last quarter", lambda v: v.binned("mean_rho", 0.9, 1, True) - 1
+    "mean rho - 1 at pi_train > 0.9, last quarter", lambda v: v.mean_of_bins("mean_rho", 0.9, 1, True) - 1
 )
 FROM_X = Estimand(
     "|log d| against the first tenth, last quarter",
@@ -242,7 +246,7 @@ def _mean(rows: Frame, metric: str) -> float:
     return float(np.asarray(rows[metric], float).mean()) if metric in rows and len(rows) else np.nan
 
 
-def _ranked(one: np.ndarray, other: np.ndarray) -> float:
+def _rank_runs(one: np.ndarray, other: np.ndarray) -> float:
     if len(one) != len(other):
         return np.nan
     return float(pd.Series(one).corr(pd.Series(other), method="spearman"))

@@ -17,8 +17,8 @@ from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
-from simlab.rollout import Sampler, Trajectory, generate
-from simlab.studies.attribution import between, differing, grouped, shapley, subsets
+from simlab.rollout import SamplingParams, Trajectory, generate
+from simlab.studies.attribution import between, differing, group_sites, shapley, subsets
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, Task
 from simlab.tasks.vocabulary import decode
 
@@ -27,7 +27,7 @@ Track = Callable[[Iterable, str, int], Iterable]
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExplainTarget:
     """A policy with its engine pair, on the prompts of a task that it was not trained on."""
 
     params: Params
@@ -50,7 +50,7 @@ class Subject:
             params,
             self.model,
             engine,
-            Sampler(),
+            SamplingParams(),
             key,
             prompts,
             self.task.check,
@@ -78,7 +78,7 @@ class Subject:
         return np.where(taken.mask, np.asarray(scores.logp, float), 0.0)
 
 
-def explain(subject: Subject, track: Track, top: int = 8) -> dict[str, list[Row]]:
+def explain(subject: ExplainTarget, track: Track, top: int = 8) -> dict[str, list[Row]]:
     """Score what the inference engine sampled under engines between the two of the pair, and compare.
 
     Returns tables of rows, in the order in which they are worth reading: `size`, `tokens` (the `top` worst),
@@ -91,7 +91,7 @@ def explain(subject: Subject, track: Track, top: int = 8) -> dict[str, list[Row]
         raise ValueError(
             "the two engines of the pair are the same at every site: there is nothing to explain"
         )
-    groups = grouped(sites)
+    groups = group_sites(sites)
     base = subject.score(train)
     known: dict[frozenset[str], np.ndarray] = {}
 
@@ -130,7 +130,7 @@ def _share(log_rho: np.ndarray, whole: np.ndarray) -> float:
     return float((log_rho**2).sum() / (whole**2).sum())
 
 
-def _size(subject: Subject, base: np.ndarray, whole: np.ndarray) -> list[Row]:
+def _size(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) -> list[Row]:
     """The mismatch, and how far decoding is from scoring the same tokens with the same engine."""
     mask = np.asarray(subject.sampled.mask)
     decoded = np.where(mask, np.asarray(subject.sampled.logp_infer, float), 0.0)
@@ -145,7 +145,7 @@ def _size(subject: Subject, base: np.ndarray, whole: np.ndarray) -> list[Row]:
     ]
 
 
-def _tokens(subject: Subject, base: np.ndarray, whole: np.ndarray, top: int) -> list[Row]:
+def _tokens(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray, top: int) -> list[Row]:
     """The tokens with the largest |log rho|."""
     taken, rows = subject.sampled, []
     for flat in np.argsort(-np.abs(whole), axis=None)[:top]:
@@ -165,7 +165,7 @@ def _tokens(subject: Subject, base: np.ndarray, whole: np.ndarray, top: int) -> 
     return rows
 
 
-def _positions(subject: Subject, whole: np.ndarray) -> list[Row]:
+def _positions(subject: ExplainTarget, whole: np.ndarray) -> list[Row]:
     """Root mean square of log rho by position in the response."""
     mask = np.asarray(subject.sampled.mask)
     return [
@@ -180,7 +180,7 @@ def _positions(subject: Subject, whole: np.ndarray) -> list[Row]:
     ]
 
 
-def _probabilities(subject: Subject, base: np.ndarray, whole: np.ndarray) -> list[Row]:
+def _probabilities(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) -> list[Row]:
     """Mean rho and root mean square of log rho by pi_train."""
     mask, rows = np.asarray(subject.sampled.mask), []
     bins = np.searchsorted(PROBABILITY_EDGES[1:-1], np.exp(base), side="right")
@@ -225,7 +225,7 @@ def _site(site: str, log_rho: Callable, whole: np.ndarray, worst: tuple[int, int
 
 
 def _weights(
-    subject: Subject, base: np.ndarray, whole: np.ndarray, worst: tuple[int, int], track: Track
+    subject: ExplainTarget, base: np.ndarray, whole: np.ndarray, worst: tuple[int, int], track: Track
 ) -> list[Row]:
     """Each matrix alone as the inference engine holds it, everything else as in training."""
     engine = subject.pair.infer
@@ -238,7 +238,9 @@ def _weights(
     ]
     rows = []
     for name, number in track(places, "weights", len(places)):
-        held = _with_one(subject.params, name, number, lambda matrix, name=name: _held(matrix, name, engine))
+        held = _with_one(
+            subject.params, name, number, lambda matrix, name=name: _round_matrix(matrix, name, engine)
+        )
         moved = base - subject.score(subject.pair.train, held)
         if moved.any():
             rows.append(
@@ -259,14 +261,14 @@ def _with_one(params: Params, name: str, number: int | None, change: Callable[[A
     return {**params, "layers": type(params["layers"])(layers)}
 
 
-def _held(matrix: Array, name: str, engine: Engine) -> Array:
+def _round_matrix(matrix: Array, name: str, engine: Engine) -> Array:
     """Return a matrix (or one per expert) rounded to the site of its product."""
     products = {"router": engine.router, "lm_head": engine.lm_head}
     site = engine.elementwise if name == "embedding" else products.get(name, engine.projection).weights
     return jax.vmap(lambda w: store(w, site))(matrix) if matrix.ndim == 3 else store(matrix, site)
 
 
-def _autopsy(subject: Subject, worst: tuple[int, int]) -> list[Row]:
+def _autopsy(subject: ExplainTarget, worst: tuple[int, int]) -> list[Row]:
     """Follow the worst token through all sites under both engines, on the same tokens before it.
 
     Norms and relative error of what each site of each layer stores for the token (of an MoE with the experts,
@@ -282,7 +284,7 @@ def _autopsy(subject: Subject, worst: tuple[int, int]) -> list[Row]:
     )
     rows = [
         {
-            "place": name + _flipped(experts.get(name), others.get(name)),
+            "place": name + _count_flips(experts.get(name), others.get(name)),
             "train": float(np.linalg.norm(expected)),
             "infer": float(np.linalg.norm(infer[name])),
             "relative_error": _relative_error(infer[name], expected),
@@ -311,12 +313,12 @@ def _relative_error(value: np.ndarray, expected: np.ndarray) -> float:
     return float(apart / size) if size else float(np.inf if apart else 0.0)
 
 
-def _flipped(experts: list[int] | None, others: list[int] | None) -> str:
+def _count_flips(experts: list[int] | None, others: list[int] | None) -> str:
     return "" if experts == others else f", experts {experts} in training, {others} in inference"
 
 
 def _states(
-    subject: Subject, engine: Engine, tokens: Array
+    subject: ExplainTarget, engine: Engine, tokens: Array
 ) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     """What every place stores for the last of `tokens [1, T]`, and the experts chosen, by their place."""
     weights = prepare(subject.params, subject.model, engine)

@@ -19,7 +19,7 @@ def load_claims() -> Mapping[str, Claim]:
 
 
 def load_papers() -> tuple[str, ...]:
-    """Return the short names of the papers in their order; the last holds claims of our own."""
+    """Return the short names of the papers in their order, then those of other sources of claims."""
     return tuple(dict.fromkeys(claim.paper for claim in load_claims().values()))
 
 

@@ -29,7 +29,7 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
         `experiment`, `question`, `kind`, `core_minutes` (expected, of a full run), `design` (None without
         training), `arms`, `claims`.
     """
-    stored = _stored(experiment, folder)
+    stored = _load_stored(experiment, folder)
     design = experiment.design if isinstance(experiment.design, Design) else None
     views = Views(stored) if stored is not None and design is not None else None
     claims = load_claims()
@@ -47,7 +47,7 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
     }
 
 
-def _stored(experiment: Experiment, folder: Path | None) -> Results | None:
+def _load_stored(experiment: Experiment, folder: Path | None) -> Results | None:
     path = folder or committed_results(experiment.name)
     return Results(path) if (path / MANIFEST_NAME).is_file() else None
 

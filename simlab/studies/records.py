@@ -135,7 +135,7 @@ def exact(
     return Criterion(ExactCheck(text, reference, compute, slow), None, "zero", 0.0, because)
 
 
-def stored(id: str, *, because: str) -> Criterion:
+def stored_row(id: str, *, because: str) -> Criterion:
     """Return the criterion of a row that an experiment stores; `because` is its rule."""
     return Criterion(StoredRow(id), None, "zero", 0.0, because)
 

@@ -18,7 +18,7 @@ from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
 from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
-from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, stored
+from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, list_stored
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
 
@@ -46,9 +46,9 @@ def write_report(path: Path, results: Path | None = None, figures: Path | None =
         figures: PNG files of drawn figures; default those shipped with the code.
     """
     found = board(results)
-    experiments = [each for each in stored(results) if each[0].claims]
+    experiments = [each for each in list_stored(results) if each[0].claims]
     present = {experiment.name for experiment, _ in experiments}
-    shown = [figure for figure in drawn(figures) if figure.experiment in present]
+    shown = [figure for figure in list_drawn(figures) if figure.experiment in present]
     pictures = path.with_name(f"{path.stem}_files")
     pictures.mkdir(parents=True, exist_ok=True)
     for figure in shown:
@@ -87,7 +87,7 @@ def page(
     )
 
 
-def drawn(folder: Path | None = None) -> list[Drawn]:
+def list_drawn(folder: Path | None = None) -> list[Drawn]:
     """Return the figures of the catalog that have a PNG file in `folder`."""
     root = add_checkout_to_path()
     folder = folder or root / "figures" / "out"

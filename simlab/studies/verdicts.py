@@ -54,10 +54,12 @@ def judge(views: Views, trial: Trial, level: float = 0.95, where: str = "") -> E
     decided = [(c, i, decide(i, expected=c.direction, margin=c.margin)) for c, i in effects if i is not None]
     verdicts = [word for _, _, word in decided[: len(tests)]]
     verdict = combine(verdicts)
-    notes = [f"({n}) {word}: {_spelled(i)}" for n, (_, i, word) in enumerate(decided[: len(verdicts)], 1)]
+    notes = [
+        f"({n}) {word}: {_spell_interval(i)}" for n, (_, i, word) in enumerate(decided[: len(verdicts)], 1)
+    ]
     if premise is not None and decided[-1][2] != "reproduced":
         verdict = "inconclusive"
-        notes.append(f"its premise does not show: {premise.text} {_spelled(decided[-1][1])}")
+        notes.append(f"its premise does not show: {premise.text} {_spell_interval(decided[-1][1])}")
     which = verdicts.index(verdict) if verdict in verdicts else 0
     note = "; ".join(filter(None, [where, *notes, trial.note]))
     criterion, interval, _ = decided[which]
@@ -66,7 +68,7 @@ def judge(views: Views, trial: Trial, level: float = 0.95, where: str = "") -> E
     )
 
 
-def _spelled(interval: Interval) -> str:
+def _spell_interval(interval: Interval) -> str:
     return f"{interval.effect:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
 
 

@@ -9,12 +9,21 @@ from jax.experimental.compilation_cache import compilation_cache
 VARIABLE = "SIMLAB_CACHE"
 
 
-def one_order() -> dict[str, bool] | None:
+def fixed_order_options() -> dict[str, bool] | None:
     """Return the compiler's options with which the bits of a run do not depend on the number of cores.
 
     One thread adds in one order; other threads are for other runs.
     """
     return {"xla_cpu_multi_thread_eigen": False} if jax.default_backend() == "cpu" else None
+
+
+_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def use_all_cores() -> None:
+    """Let this thread run on all cores that the process had when it started: a worker computes on one."""
+    if _CORES:
+        os.sched_setaffinity(0, _CORES)
 
 
 def cache_folder() -> Path | None:
@@ -26,17 +35,17 @@ def cache_folder() -> Path | None:
     return Path(base) / "simlab"
 
 
-def keep_programs() -> Path | None:
+def enable_compile_cache() -> Path | None:
     """Let JAX keep compiled programs in the cache folder, unless the user has chosen another; return it."""
     folder = cache_folder()
-    if folder is not None and programs_folder() is None:
+    if folder is not None and compile_cache_folder() is None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
         # JAX looks for the folder once, at its first compilation, which may have been before this.
         compilation_cache.reset_cache()
-    return programs_folder()
+    return compile_cache_folder()
 
 
-def programs_folder() -> Path | None:
+def compile_cache_folder() -> Path | None:
     """Return the folder that JAX keeps programs in, None if it does not."""
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
     return None if folder is None else Path(folder)

@@ -98,20 +98,20 @@ def run_config(
     # The whole before its parts: `objective` first, then `objective.clip_low`.
     for dotted in sorted(changes, key=lambda name: name.count(".")):
         if dotted not in ALIASES:
-            table = _changed(table, dotted.split("."), changes[dotted])
+            table = _change_field(table, dotted.split("."), changes[dotted])
     short |= {name: changes[name] for name in ALIASES if name in changes}
     for name in ALIASES:
         for dotted, value in ALIASES[name](table, short[name]).items() if name in short else ():
             if dotted not in changes:
-                table = _changed(table, dotted.split("."), value)
+                table = _change_field(table, dotted.split("."), value)
     for name in table:
         _check_known(name)
     if "model" not in table and table.get("warm_start") is not None:
         table["model"] = model_of_start(table["warm_start"])
-    missing = [name for name in _required() if name not in table]
+    missing = [name for name in _list_required() if name not in table]
     if missing:
         raise ValueError(f"{missing[0]} must be given, for example {missing[0]} = {EXAMPLES[missing[0]]!r}.")
-    return _checked(table)
+    return _check_table(table)
 
 
 def _plain_value(name: str, value: Any) -> Plain:
@@ -123,11 +123,11 @@ def _plain_value(name: str, value: Any) -> Plain:
 EXAMPLES = {"task": "add", "model": "tiny-dense"}
 
 
-def _required() -> list[str]:
+def _list_required() -> list[str]:
     return [name for name, field in _RECIPE_FIELDS.items() if default_of(field) is dataclasses.MISSING]
 
 
-def _checked(table: Mapping[str, Plain]) -> RunConfig:
+def _check_table(table: Mapping[str, Plain]) -> RunConfig:
     found = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
     recipe = Recipe(**found.record)
     _check_objective(recipe)
@@ -175,15 +175,15 @@ def recipe_of(config: RunConfig) -> Recipe:
     return config.recipe
 
 
-def run_key(config: RunConfig, width: int, program: str = "") -> str:
+def run_key(config: RunConfig, runs_per_batch: int, program: str = "") -> str:
     """Return the content hash of a run: 20 hexadecimal digits.
 
-    Of the canonical config (a warm start by its content, not its path), of the width of the slices that it
-    is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence of
-    bytes on one kind of device.
+    Of the canonical config (a warm start by its content, not its path), of the size of the run batches that
+    it is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence
+    of bytes on one kind of device.
     """
     content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
-    text = json.dumps([code_digest(), width, program, content], sort_keys=True)
+    text = json.dumps([code_digest(), runs_per_batch, program, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -211,7 +211,7 @@ def _flat(table: Mapping[str, Plain], above: str = "") -> Iterator[tuple[str, Pl
             yield here, value
 
 
-def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
+def _change_field(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
     head, *rest = path
     if not rest:
         return {**table, head: value}
@@ -219,7 +219,7 @@ def _changed(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[
     inner = {"name": inner} if isinstance(inner, str) else inner or {}
     if not isinstance(inner, Mapping):
         raise ValueError(f"{'.'.join(path)}: {head} is {shorten(inner)}, which has no fields")
-    return {**table, head: _changed(inner, rest, value)}
+    return {**table, head: _change_field(inner, rest, value)}
 
 
 def _check_objective(recipe: Recipe) -> None:
@@ -237,9 +237,16 @@ def _check_objective(recipe: Recipe) -> None:
 @cache
 def _check_structure(structure: Any, group_size: int, has_critic: bool) -> None:
     rows, shape = 2 * group_size, (2 * group_size, 2)
-    names = ("logp", "logp_train", "logp_infer", *(("values",) if has_critic else ()))
+    names = ("logp", "logp_train", "logp_infer", "sum_squared_probabilities")
+    names = (*names, *(("values",) if has_critic else ()))
     arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in names}
+    # A training run fills the columns of the vocabulary that an objective reads.
     arrays |= {
+        name: jax.ShapeDtypeStruct((*shape, 3), "float32")
+        for name in ("logp_vocabulary", "logp_infer_vocabulary")
+    }
+    arrays |= {
+        "tokens": jax.ShapeDtypeStruct(shape, "int32"),
         "rewards": jax.ShapeDtypeStruct((rows,), "float32"),
         "mask": jax.ShapeDtypeStruct(shape, "bool"),
     }

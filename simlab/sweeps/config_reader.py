@@ -145,14 +145,14 @@ def _read_change(start: Any, hint: Any, value: Plain, path: str) -> Read:
     if not _is_change(start, value):
         return read(hint, value, path)
     with reading(path):
-        return _changed(start, value)
+        return _apply_changes(start, value)
 
 
 def _is_change(start: Any, value: Plain) -> bool:
     return isinstance(value, Mapping) and "name" not in value and dataclasses.is_dataclass(start)
 
 
-def _changed(record: Any, changes: Table) -> Read:
+def _apply_changes(record: Any, changes: Table) -> Read:
     """Return a record of a catalog with `changes`, and those of them that change something."""
     hints = typing.get_type_hints(type(record), include_extras=True)
     records, canonical = {}, {}
@@ -283,7 +283,7 @@ def _read_class(value: Plain, hint: Any) -> Read:
     if isinstance(value, base):
         value = plain(value) if type(value) in catalog.values() else describe_own(value)
     name, changes = _name_and_changes(value)
-    cls, own = _named(name, changes, lambda name, entry: entry(catalog, name, word))
+    cls, own = _look_up_entry(name, changes, lambda name, entry: entry(catalog, name, word))
     if isinstance(cls, type) and issubclass(cls, base):
         found = read_fields(cls, changes)
         return Read(cls(**found.record), {"name": name} | own | found.plain)
@@ -302,10 +302,10 @@ def _read_named(value: Plain, hint: Any) -> Read:
     if isinstance(value, ALTERNATIVES.get(kind, kind)):
         value = _catalog_name(value) or describe_own(value)
     name, changes = _name_and_changes(value)
-    record, own = _named(name, changes, resolve)
+    record, own = _look_up_entry(name, changes, resolve)
     if not isinstance(record, ALTERNATIVES.get(kind, kind)):
         raise ValueError(f"must be {word}, got {shorten(name)}, which is of type {type(record).__name__}.")
-    found = _overridden(record, name, changes) if kind is Objective else _changed(record, changes)
+    found = _overridden(record, name, changes) if kind is Objective else _apply_changes(record, changes)
     return Read(found.record, {"name": name} | own | found.plain)
 
 
@@ -317,7 +317,7 @@ def _catalog_name(record: Any) -> str | None:
     return next((name for catalog in CATALOGS for name, entry in catalog.items() if entry is record), None)
 
 
-def _named(
+def _look_up_entry(
     name: str, changes: dict[str, Plain], resolve: Callable[[str, Entry], Any]
 ) -> tuple[Any, dict[str, str]]:
     """Return the entry called `name`, and the source of what in it is not built in."""

@@ -1,21 +1,23 @@
-"""The work loop: acquire runs, compute a slice, write them; the same in this process and in a worker."""
+"""The work loop: acquire runs, compute a batch, write them; the same in this process and in a worker."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from simlab.core.json_value import Json
+from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import columns
 from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (
-    Lane,
+    BatchedRun,
     chunk_length,
-    compiled,
-    stacked,
+    hold_engines,
+    stack_members,
     swept_recipe,
 )
-from simlab.sweeps.start import first_params
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
+from simlab.sweeps.start import load_initial_params
 from simlab.sweeps.tables import diverged_at, run_tables
 from simlab.training.checkpoints import Arrays, Progress, named_arrays
 from simlab.training.loop import CHECKPOINT_SECONDS, Chunk, HostMetrics, join_metrics, train
@@ -23,14 +25,16 @@ from simlab.training.loop import CHECKPOINT_SECONDS, Chunk, HostMetrics, join_me
 LIVE = ("reward", "std_rho")
 """What is shown while a sweep runs: reward and mismatch."""
 
-LANES = (0, 0)
-"""The axes of recipe and state over the runs of a slice."""
+BATCH_AXES = (0, 0)
+"""The axes of recipe and state over the runs of a batch."""
 
 Report = Callable[[dict[str, Json]], None]
 POLL_SECONDS = 0.3
 
 
-def work(plan: Plan, store: Store, report: Report, first: int = 0, every: float = CHECKPOINT_SECONDS) -> None:
+def work(
+    plan: Plan, cache: ResultCache, report: Report, first: int = 0, every: float = CHECKPOINT_SECONDS
+) -> None:
     """Compute the missing runs of `plan` that nobody else computes, until none is missing.
 
     `report` gets an event after every chunk. Unfinished runs are kept every so many seconds, at the end of a
@@ -38,31 +42,33 @@ def work(plan: Plan, store: Store, report: Report, first: int = 0, every: float 
     """
     start = first % max(1, len(plan.groups))
     order = plan.groups[start:] + plan.groups[:start]
-    while left := [group for group in order if store.missing(run.key for run in group.runs)]:
-        if not any(_work_on(group, plan.width, store, report, every) for group in left):
+    while left := [group for group in order if cache.missing(run.key for run in group.runs)]:
+        if not any(_work_on(group, plan.runs_per_batch, cache, report, every) for group in left):
             # Others have acquired what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
 
 
-def _work_on(group: CompileGroup, width: int, store: Store, report: Report, every: float) -> bool:
+def _work_on(
+    group: CompileGroup, runs_per_batch: int, cache: ResultCache, report: Report, every: float
+) -> bool:
     """Compute what can be acquired of a group; return whether there was anything."""
     worked = False
-    while acquired := _acquire(group, store, width):
-        _compute(acquired, group.steps, width, store, report, every)
+    while acquired := _acquire(group, cache, runs_per_batch):
+        _compute(acquired, group, runs_per_batch, cache, report, every)
         worked = True
     return worked
 
 
-def lane_of(run: PlannedRun, store: Store) -> Lane:
-    """Return the run as a lane of a slice; trains its warm start if that is a recipe not yet followed."""
+def build_member(run: PlannedRun, cache: ResultCache) -> BatchedRun:
+    """Return the run as a member of a batch; trains its warm start if that is a recipe not yet followed."""
     recipe = swept_recipe(run.config)
-    params = first_params(
-        run.config.warm_start, recipe.task, recipe.model, run.config.seed, store.folder / "warm_starts"
+    params = load_initial_params(
+        run.config.warm_start, recipe.task, recipe.model, run.config.seed, cache.folder / "warm_starts"
     )
-    return Lane(recipe, params, run.config.seed)
+    return BatchedRun(recipe, params, run.config.seed)
 
 
-def train_warm_starts(plan: Plan, store: Store) -> None:
+def train_warm_starts(plan: Plan, cache: ResultCache) -> None:
     """Follow every recipe of a warm start once, before several processes would do it at the same time."""
     runs = [run for group in plan.groups for run in group.runs]
     recipes = {
@@ -71,29 +77,39 @@ def train_warm_starts(plan: Plan, store: Store) -> None:
         if (config := run.config).warm_start is not None and "sha256" not in config.warm_start
     }
     for run in recipes.values():
-        lane_of(run, store)
+        build_member(run, cache)
 
 
-def _acquire(group: CompileGroup, store: Store, width: int) -> list[PlannedRun]:
+def _acquire(group: CompileGroup, cache: ResultCache, runs_per_batch: int) -> list[PlannedRun]:
     by_key = {run.key: run for run in group.runs}
-    return [by_key[key] for key in store.acquire(store.missing(by_key), width)]
+    return [by_key[key] for key in cache.acquire(cache.missing(by_key), runs_per_batch)]
 
 
 def _compute(
-    runs: Sequence[PlannedRun], steps: int, width: int, store: Store, report: Report, every: float
+    runs: Sequence[PlannedRun],
+    group: CompileGroup,
+    runs_per_batch: int,
+    cache: ResultCache,
+    report: Report,
+    every: float,
 ) -> None:
-    """Compute one acquired slice, write its runs and release them."""
-    began, keys = time.perf_counter(), [run.key for run in runs]
+    """Compute one acquired batch, write its runs and release them."""
+    began, keys, steps = time.perf_counter(), [run.key for run in runs], group.steps
     try:
-        lanes = begun(runs, store, report)
-        while unfinished(lanes, steps):
-            lanes = segment(lanes, width, steps, every, lambda live: report(chunk_event(keys, live)))
-            if unfinished(lanes, steps):
-                keep_lanes(runs, lanes, store)
-        write_lanes(runs, lanes, store)
+        members = start_members(runs, cache, report)
+        if group.has_constant_engines(runs_per_batch):
+            members = hold_engines(members)
+        while is_unfinished(members, steps):
+            members = advance_members(
+                members, runs_per_batch, steps, every, lambda live: report(chunk_event(keys, live))
+            )
+            if is_unfinished(members, steps):
+                save_checkpoints(runs, members, cache)
+        write_members(runs, members, cache)
     finally:
-        store.release(keys)
-    report({"event": "slice", "runs": keys, "seconds": time.perf_counter() - began})
+        cache.add_seconds(keys, time.perf_counter() - began)
+        cache.release(keys)
+    report({"event": "batch", "runs": keys, "seconds": time.perf_counter() - began})
 
 
 def chunk_event(keys: Sequence[str], live: Mapping[str, Json]) -> dict[str, Json]:
@@ -101,30 +117,38 @@ def chunk_event(keys: Sequence[str], live: Mapping[str, Json]) -> dict[str, Json
     return {"event": "chunk", "runs": keys, **live}
 
 
-def begun(runs: Sequence[PlannedRun], store: Store, report: Report) -> list[Lane]:
-    """Return the runs as lanes, each as far as a sweep that was killed has brought it."""
-    lanes = [replace(lane_of(run, store), progress=store.progress(run.key)) for run in runs]
-    for run, lane in zip(runs, lanes, strict=True):
-        if lane.progress is not None:
-            report(chunk_event([run.key], _live([lane.made], [lane.progress.metrics])))
-    return lanes
+def start_members(runs: Sequence[PlannedRun], cache: ResultCache, report: Report) -> list[BatchedRun]:
+    """Return the runs as members, each as far as a sweep that was killed has brought it."""
+    members = [replace(build_member(run, cache), progress=cache.progress(run.key)) for run in runs]
+    for run, member in zip(runs, members, strict=True):
+        if member.progress is not None:
+            report(chunk_event([run.key], _live([member.steps_completed], [member.progress.metrics])))
+    return members
 
 
-def unfinished(lanes: Sequence[Lane], steps: int) -> bool:
-    """Return whether there is something left to compute of a slice."""
+def is_unfinished(members: Sequence[BatchedRun], steps: int) -> bool:
+    """Return whether there is something left to compute of a batch."""
     return not all(
-        lane.made >= steps or (lane.progress is not None and diverged_at(lane.progress.metrics) >= 0)
-        for lane in lanes
+        member.steps_completed >= steps
+        or (member.progress is not None and diverged_at(member.progress.metrics) >= 0)
+        for member in members
     )
 
 
-def segment(lanes: Sequence[Lane], width: int, steps: int, seconds: float, report: Report) -> list[Lane]:
-    """Return the lanes `seconds` later, at the end of a chunk, or when nothing is left to compute.
+def advance_members(
+    members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float, report: Report
+) -> list[BatchedRun]:
+    """Return the members `seconds` later, at the end of a chunk, or when nothing is left to compute.
 
-    `report` gets the steps of each lane, how many are made, and the `LIVE` metrics of each chunk. A lane that
-    had made more than others, or whose steps are not a multiple of the chunk, makes too many; they are cut.
+    `report` gets the steps of each member, how many are made, and the `LIVE` metrics of each chunk. A member
+    that had made more than others, or whose steps are not a multiple of the chunk, makes too many; they are
+    cut.
     """
-    end, chunk, first = time.monotonic() + seconds, chunk_length(steps), [lane.made for lane in lanes]
+    end, chunk, first = (
+        time.monotonic() + seconds,
+        chunk_length(steps),
+        [member.steps_completed for member in members],
+    )
 
     def parts(metrics: HostMetrics, made: Sequence[int]) -> list[HostMetrics]:
         return [
@@ -139,15 +163,15 @@ def segment(lanes: Sequence[Lane], width: int, steps: int, seconds: float, repor
         over = all(n == steps or diverged_at(part) >= 0 for n, part in zip(made, fresh, strict=True))
         return over or time.monotonic() >= end
 
-    recipe, state = stacked(lanes, width)
+    recipe, state = stack_members(members, runs_per_batch)
     left = -(-(steps - min(first)) // chunk) * chunk
-    program = compiled((recipe, state), steps)
-    state, metrics = train(recipe, state, left, [watch], chunk=chunk, axes=LANES, advance=program.run)
+    advance = partial(compile_batch(recipe, state).advance, chunk)
+    state, metrics = train(recipe, state, left, [watch], chunk=chunk, axes=BATCH_AXES, advance=advance)
     arrays, after = named_arrays(state), []
-    for i, (lane, part) in enumerate(zip(lanes, parts(metrics, first), strict=True)):
-        before = {} if lane.progress is None else dict(lane.progress.metrics)
+    for i, (member, part) in enumerate(zip(members, parts(metrics, first), strict=True)):
+        before = {} if member.progress is None else dict(member.progress.metrics)
         progress = Progress({place: a[i] for place, a in arrays.items()}, join_metrics([before, part]))
-        after.append(replace(lane, progress=progress))
+        after.append(replace(member, progress=progress))
     return after
 
 
@@ -157,15 +181,15 @@ def _live(made: Sequence[int], parts: Sequence[Arrays]) -> dict[str, Json]:
     }
 
 
-def keep_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) -> None:
-    """Keep the runs of a slice as far as they are."""
-    for run, lane in zip(runs, lanes, strict=True):
-        assert lane.progress is not None
-        store.save_checkpoint(run.key, lane.progress)
+def save_checkpoints(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache) -> None:
+    """Keep the runs of a batch as far as they are."""
+    for run, member in zip(runs, members, strict=True):
+        assert member.progress is not None
+        cache.save_checkpoint(run.key, member.progress)
 
 
-def write_lanes(runs: Sequence[PlannedRun], lanes: Sequence[Lane], store: Store) -> None:
-    """Write the runs of a slice."""
-    for run, lane in zip(runs, lanes, strict=True):
-        assert lane.progress is not None
-        store.write(run.key, run_tables(run.key, columns(run.config), lane.progress.metrics))
+def write_members(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache) -> None:
+    """Write the runs of a batch."""
+    for run, member in zip(runs, members, strict=True):
+        assert member.progress is not None
+        cache.write(run.key, run_tables(run.key, columns(run.config), member.progress.metrics))

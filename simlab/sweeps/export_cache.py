@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import optax
 from jax import export
+from jax.tree_util import PyTreeDef
 
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
@@ -39,7 +40,7 @@ def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path
 
         return export.export(jax.jit(of_leaves))(*leaves)
 
-    if folder is None or not all(map(_known_tree, trees)):
+    if folder is None or not all(map(_is_known_tree, trees)):
         return trace()
     path = folder / f"{_digest(leaves, trees, name)}.traced"
     try:
@@ -71,20 +72,22 @@ def _package() -> str:
     return digest.hexdigest()
 
 
-def _known_tree(tree: Any) -> bool:
+def _is_known_tree(tree: Any) -> bool:
     node = tree.node_data()
-    inside = node is None or (_known(node[0]) and _known(node[1]))
-    return inside and all(map(_known_tree, tree.children()))
+    inside = node is None or (_is_known(node[0]) and _is_known(node[1]))
+    return inside and all(map(_is_known_tree, tree.children()))
 
 
-def _known(value: Any) -> bool:
+def _is_known(value: Any) -> bool:
     """Return whether the package's digest and the value's text say all there is to say of a static value."""
     if isinstance(value, tuple | list):
-        return all(map(_known, value))
+        return all(map(_is_known, value))
+    if isinstance(value, PyTreeDef):
+        return _is_known_tree(value)
     kind = value if isinstance(value, type) or callable(value) else type(value)
     if getattr(kind, "__module__", type(kind).__module__).partition(".")[0] not in KNOWN:
         return False
     if getattr(value, "__closure__", None):
         return False
     inner = fields(value) if is_dataclass(value) and not isinstance(value, type) else ()
-    return all(_known(getattr(value, field.name)) for field in inner)
+    return all(_is_known(getattr(value, field.name)) for field in inner)

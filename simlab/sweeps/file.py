@@ -1,7 +1,7 @@
 """A sweep described in a TOML file.
 
     name = "first_sweep"            # also the default folder, runs/first_sweep
-    width = 4                       # optional
+    runs_per_batch = 4              # optional
 
     [base]                          # a run in plain values, see RunConfig
     engines = "f32/bf16"
@@ -40,7 +40,7 @@ from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
-PARTS = ("name", "width", "base", "arms", "sampled", "over")
+PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Described:
     """What a file asks for."""
 
     name: str
-    width: int | None
+    runs_per_batch: int | None
     base: Mapping[str, Json]
     grid: Grid
 
@@ -68,21 +68,21 @@ def read_file(path: Path) -> Described:
         raise ValueError(f"{path}: the table [base] is missing")
     points = as_grid(None)
     if "arms" in parts:
-        points = points * listed({name: _dotted(changes) for name, changes in parts["arms"].items()})
+        points = points * listed({name: _flatten_keys(changes) for name, changes in parts["arms"].items()})
     if "sampled" in parts:
-        points = points * _sampled(parts["sampled"])
-    points = points * grid(_dotted(parts.get("over", {})))
-    return Described(parts.get("name", path.stem), parts.get("width"), parts["base"], points)
+        points = points * _read_sampled(parts["sampled"])
+    points = points * grid(_flatten_keys(parts.get("over", {})))
+    return Described(parts.get("name", path.stem), parts.get("runs_per_batch"), parts["base"], points)
 
 
-def _sampled(part: Mapping[str, Json]) -> Grid:
+def _read_sampled(part: Mapping[str, Json]) -> Grid:
     absent = {"count", "seed", "fields"} - set(part)
     if absent:
         raise ValueError(f"[sampled] needs {', '.join(sorted(absent))}")
     return sampled(part["count"], part["seed"], part["fields"])
 
 
-def _dotted(table: Mapping[str, Json]) -> dict[str, Json]:
+def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
     """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
 
     A table with a `name` is a value: an entry of a catalog with changes.
@@ -90,7 +90,7 @@ def _dotted(table: Mapping[str, Json]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and "name" not in value:
-            found |= {f"{name}.{inner}": v for inner, v in _dotted(value).items()}
+            found |= {f"{name}.{inner}": v for inner, v in _flatten_keys(value).items()}
         else:
             found[name] = value
     return found

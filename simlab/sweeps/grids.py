@@ -50,7 +50,7 @@ def listed(points: Sequence[Changes] | Mapping[str, Json]) -> Grid:
     """Return the points that are written down.
 
     A list of changes; or a table of named arms, `{"TIS": {"objective": "grpo+tis"}}`; or columns of equal
-    length, `{"seed": [0, 1], "prompts": [8, 16]}`, read row by row.
+    length, `{"seed": [0, 1], "prompts_per_step": [8, 16]}`, read row by row.
     """
     if not isinstance(points, Mapping):
         return Grid(tuple(Point(dict(changes)) for changes in points))

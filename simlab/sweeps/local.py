@@ -23,9 +23,9 @@ from simlab.core.progress import console
 from simlab.sweeps.execute import Report, train_warm_starts, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
-from simlab.sweeps.own_records import carried
+from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
 
 POLL_SECONDS = 0.2
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -43,7 +43,7 @@ class WorkerError(RuntimeError):
 
 def compute(
     plan: Plan,
-    store: Store,
+    cache: ResultCache,
     agreed: Callable[[float], bool],
     watch: bool,
     checkpoint_seconds: float,
@@ -58,15 +58,15 @@ def compute(
     if not agreed(expected_minutes(plan, count)):
         raise StoppedError("stopped before anything was computed")
     began = time.perf_counter()
-    train_warm_starts(plan, store)
-    job = write_job(plan, store.folder, count, checkpoint_seconds)
+    train_warm_starts(plan, cache)
+    job = write_job(plan, cache.folder, count, checkpoint_seconds)
     try:
-        with showing(Monitor(store.folder, job), watch) as show:
+        with showing(Monitor(cache.folder, job), watch) as show:
             if count == 0:
                 with recording(job, 0, Stopwatch(plan), lambda _: show()) as report:
-                    work(plan, store, report, every=checkpoint_seconds)
+                    work(plan, cache, report, every=checkpoint_seconds)
             else:
-                _work_in_processes(plan, store, job, count, show)
+                _work_in_processes(plan, cache, job, count, show)
     finally:
         remove_job(job)
     return {"runs": time.perf_counter() - began}
@@ -78,8 +78,8 @@ def _processes(plan: Plan, workers: int | None) -> int:
     if workers is None:
         places = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
         workers = places.get(jax.default_backend(), 0)
-        slices = sum(group.slices(plan.width) for group in plan.groups)
-        workers = 0 if min(workers, slices) <= 1 else min(workers, slices)
+        batches = sum(group.count_batches(plan.runs_per_batch) for group in plan.groups)
+        workers = 0 if min(workers, batches) <= 1 else min(workers, batches)
     return workers
 
 
@@ -89,23 +89,25 @@ def write_job(plan: Plan, folder: Path, count: int, checkpoint_seconds: float) -
     job = {
         "pid": os.getpid(),
         "workers": count,
-        "width": plan.width,
+        "runs_per_batch": plan.runs_per_batch,
         "checkpoint_seconds": checkpoint_seconds,
         "missing": missing,
         "runs": [{"run": run.key, "arm": run.arm, "config": run.config.as_dict()} for run in plan.runs],
         # Where the worker finds the modules of own records, and those that stand in no module.
         "sys_path": [os.path.abspath(entry) for entry in sys.path],
-        "records": carried(run.config.table for run in plan.runs),
+        "records": collect_records(run.config.table for run in plan.runs),
     }
     path = folder / LIVE_FOLDER / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
     return write_atomically(path, lambda file: file.write(json.dumps(job).encode()))
 
 
-def _work_in_processes(plan: Plan, store: Store, job: Path, count: int, show: Callable[[], None]) -> None:
-    with _started(store.folder, job, count) as processes:
+def _work_in_processes(
+    plan: Plan, cache: ResultCache, job: Path, count: int, show: Callable[[], None]
+) -> None:
+    with _start_workers(cache.folder, job, count) as processes:
         wanted = [run.key for group in plan.groups for run in group.runs]
         # A worker that still loads its program when all is computed is not waited for.
-        while store.missing(wanted) and any(process.poll() is None for process in processes):
+        while cache.missing(wanted) and any(process.poll() is None for process in processes):
             _check(processes, job)
             show()
             time.sleep(POLL_SECONDS)
@@ -115,7 +117,7 @@ def _work_in_processes(plan: Plan, store: Store, job: Path, count: int, show: Ca
 
 
 @contextlib.contextmanager
-def _started(folder: Path, job: Path, count: int) -> Iterator[list[subprocess.Popen]]:
+def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subprocess.Popen]]:
     """Start the workers, each on a core or device of its own; they end with this process, however it ends."""
     backend = jax.default_backend()
     processes = []

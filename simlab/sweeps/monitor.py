@@ -16,7 +16,7 @@ from rich.text import Text
 
 from simlab.core.progress import console
 from simlab.sweeps.execute import LIVE
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
 
 LIVE_FOLDER = "live"
 REDRAW_SECONDS = 1.0
@@ -58,7 +58,7 @@ class Monitor:
         if job is None and not jobs:
             raise FileNotFoundError(f"no sweep is running in {folder}")
         self.job = job or jobs[-1]
-        self.store = Store(Path(folder))
+        self.store = ResultCache(Path(folder))
         described = json.loads(self.job.read_text())
         self.pid: int = described["pid"]
         self.arm_of = {row["run"]: row["arm"] for row in described["runs"]}
@@ -98,15 +98,15 @@ class Monitor:
                         self._append(event)
 
     def _append(self, event: dict[str, Any]) -> None:
-        for lane, key in enumerate(event["runs"]):
+        for member, key in enumerate(event["runs"]):
             if key in self._final:
                 continue
             curves = self._curves.setdefault(key, {})
             for name in LIVE:
                 if name in event:
-                    values = np.asarray(event[name][lane], float)
-                    # A slice that was begun again begins its curve again.
-                    before = curves.get(name, values[:0])[: event["step"][lane] - len(values)]
+                    values = np.asarray(event[name][member], float)
+                    # A batch that was begun again begins its curve again.
+                    before = curves.get(name, values[:0])[: event["step"][member] - len(values)]
                     curves[name] = np.concatenate([before, values])
 
 

@@ -83,7 +83,7 @@ def _places(record: Any) -> list[str]:
 def _carry(record: Any, name: str) -> dict[str, str]:
     try:
         source = fingerprint(record)
-        pickled(record)
+        pickle_record(record)
     except Exception as error:  # whatever pickling may raise
         raise ValueError(
             f"{name} cannot be carried to worker processes ({error}). Define it in a module file, and "
@@ -94,7 +94,7 @@ def _carry(record: Any, name: str) -> dict[str, str]:
     return _DESCRIBED[id(record)][1]
 
 
-def pickled(record: object) -> str:
+def pickle_record(record: object) -> str:
     """Return a record as text, with the code that no module file holds."""
     # A class that is rebuilt elsewhere does not run its decorators: it is registered where it is read.
     classes = [cls for cls in _classes_in(record) if cls in REGISTERED and is_own_code(cls.__module__)]
@@ -113,10 +113,10 @@ def _classes_in(record: Any) -> Iterable[type]:
             yield from _classes_in(part)
 
 
-def carried(tables: Iterable[object]) -> dict[str, str]:
+def collect_records(tables: Iterable[object]) -> dict[str, str]:
     """Return what another process needs for these configs: pickled records by source."""
     sources = {source for table in tables for source in _sources(table)}
-    return {source: pickled(_CARRIED[source]) for source in sorted(sources & _CARRIED.keys())}
+    return {source: pickle_record(_CARRIED[source]) for source in sorted(sources & _CARRIED.keys())}
 
 
 def _sources(table: Any) -> Iterable[str]:
@@ -127,7 +127,7 @@ def _sources(table: Any) -> Iterable[str]:
 
 
 def receive(records: Mapping[str, str]) -> None:
-    """Take up what `carried` returned in another process.
+    """Take up what `collect_records` returned in another process.
 
     Raises `ValueError` for a record whose code here, in an imported module, is another.
     """

@@ -13,16 +13,16 @@ MOST_SEEDS = 10_000
 
 @dataclass(frozen=True)
 class Power:
-    """An answer: `seeds` per arm see `effect` with probability `power` at level `false_alarm`.
+    """An answer: `seeds` per arm see `effect` with probability `power` at level `alpha`.
 
-    `spread` is the standard deviation that was assumed: of a run in its arm, or of a difference of pairs.
+    `std` is the standard deviation that was assumed: of a run in its arm, or of a difference of pairs.
     """
 
     seeds: int
     power: float
     effect: float
-    spread: float
-    false_alarm: float
+    std: float
+    alpha: float
     paired: bool
 
 
@@ -33,49 +33,47 @@ def seeds_needed(
     *,
     paired: bool = False,
     power: float = 0.8,
-    false_alarm: float = 0.05,
+    alpha: float = 0.05,
     confidence: float = 0.5,
 ) -> Power:
     """Return the fewest seeds per arm with which a two-sided t-test sees a difference `effect` of means.
 
     `pilot` and `other` hold one number per run (a final reward, say) of one arm each, `other` may be left
-    out; with `paired` they are runs of the same seeds, compared seed by seed. The spread of a small pilot is
+    out; with `paired` they are runs of the same seeds, compared seed by seed. The std of a small pilot is
     itself uncertain: `confidence` above 0.5 plans with an upper bound of it, 0.8 say for three or four runs.
-    Raises `ValueError` for pilots that cannot tell a spread, and effects that would need over 10,000 seeds.
+    Raises `ValueError` for pilots that cannot tell a std, and effects that would need over 10,000 seeds.
     """
-    if not effect > 0 or not 0 < power < 1 or not 0 < false_alarm < 1 or not 0.5 <= confidence < 1:
+    if not effect > 0 or not 0 < power < 1 or not 0 < alpha < 1 or not 0.5 <= confidence < 1:
         raise ValueError(
-            f"effect {effect}, power {power}, false_alarm {false_alarm}, confidence {confidence}; "
+            f"effect {effect}, power {power}, alpha {alpha}, confidence {confidence}; "
             "allowed: an effect above 0, probabilities between 0 and 1, confidence of at least 0.5"
         )
-    spread, freedom = _spread(pilot, other, paired)
+    std, freedom = _spread(pilot, other, paired)
     if confidence > 0.5:
-        spread *= float(np.sqrt(freedom / stats.chi2.ppf(1 - confidence, freedom)))
-    if power_of(MOST_SEEDS, effect, spread, paired=paired, false_alarm=false_alarm) < power:
-        raise ValueError(f"an effect of {effect} at a spread of {spread:g} needs over {MOST_SEEDS} seeds")
+        std *= float(np.sqrt(freedom / stats.chi2.ppf(1 - confidence, freedom)))
+    if power_of(MOST_SEEDS, effect, std, paired=paired, alpha=alpha) < power:
+        raise ValueError(f"an effect of {effect} at a std of {std:g} needs over {MOST_SEEDS} seeds")
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
-        enough = power_of(middle, effect, spread, paired=paired, false_alarm=false_alarm) >= power
+        enough = power_of(middle, effect, std, paired=paired, alpha=alpha) >= power
         low, high = (low, middle) if enough else (middle, high)
-    reached = power_of(high, effect, spread, paired=paired, false_alarm=false_alarm)
-    return Power(high, reached, effect, spread, false_alarm, paired)
+    reached = power_of(high, effect, std, paired=paired, alpha=alpha)
+    return Power(high, reached, effect, std, alpha, paired)
 
 
-def power_of(
-    seeds: int, effect: float, spread: float, *, paired: bool = False, false_alarm: float = 0.05
-) -> float:
+def power_of(seeds: int, effect: float, std: float, *, paired: bool = False, alpha: float = 0.05) -> float:
     """Return the probability that a two-sided t-test with `seeds` runs per arm sees `effect`.
 
-    `spread` is the standard deviation of a run, or with `paired` of a difference. Below two seeds it is 0.
+    `std` is the standard deviation of a run, or with `paired` of a difference. Below two seeds it is 0.
     """
     if seeds < 2:
         return 0.0
-    if spread == 0:
+    if std == 0:
         return 1.0
     freedom = seeds - 1 if paired else 2 * (seeds - 1)
-    shift = effect / spread * np.sqrt(seeds if paired else seeds / 2)
-    bound = stats.t.ppf(1 - false_alarm / 2, freedom)
+    shift = effect / std * np.sqrt(seeds if paired else seeds / 2)
+    bound = stats.t.ppf(1 - alpha / 2, freedom)
     found = stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift)
     # Far out in the tail the noncentral t is not computed; with that many seeds it is normal.
     return float(found if np.isfinite(found) else stats.norm.sf(bound - shift))

@@ -1,6 +1,5 @@
-"""The compiled program of a slice: `width` runs side by side, a chunk of steps per call."""
+"""A run batch: `runs_per_batch` runs side by side, a chunk of steps per call."""
 
-import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from simlab.core.constant import hold_constant
 from simlab.models.parameters import Params
-from simlab.sweeps.compile_cache import one_order, programs_folder
 from simlab.sweeps.config import RunConfig, recipe_of
-from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
 from simlab.training.checkpoints import Progress, restore
-from simlab.training.loop import scan_steps
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 LONGEST_CHUNK = 10
@@ -29,12 +26,12 @@ def swept_recipe(config: RunConfig) -> Recipe:
 
 
 def program_name(recipe: Recipe) -> str:
-    """Return what shapes a run's program beyond its config: the menus that its objective was picked from."""
+    """Return what shapes a run's compiled function beyond its config: the branches of its objective."""
     return PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
 
 
 def static_signature(recipe: Recipe, steps: int) -> Hashable:
-    """Return what runs of a slice have in common: structure of the recipe, types of its numbers, steps."""
+    """Return what runs of a batch have in common: structure of the recipe, types of its numbers, steps."""
     leaves, tree = jax.tree.flatten(recipe)
     return tree, tuple(_dtype(leaf) for leaf in leaves), steps
 
@@ -45,8 +42,8 @@ def chunk_length(steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """One run of a slice: its recipe, first parameters and seed, and how far it has come."""
+class BatchedRun:
+    """One run of a batch: its recipe, first parameters and seed, and how far it has come."""
 
     recipe: Recipe
     params: Params
@@ -54,62 +51,39 @@ class Lane:
     progress: Progress | None = None
 
     @property
-    def made(self) -> int:
-        """Return how many steps it has made."""
+    def steps_completed(self) -> int:
+        """Return the number of steps completed."""
         return 0 if self.progress is None else len(next(iter(self.progress.metrics.values())))
 
 
-@dataclass
-class Program:
-    """A compiled chunk, from leaves to leaves, and what it cost to get it."""
-
-    compiled: jax.stages.Compiled
-    seconds: float
-
-    def run(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Advance stacked runs by a chunk; the state given is used up."""
-        leaves, tree = jax.tree.flatten(state)
-        after, metrics = self.compiled(jax.tree.leaves(recipe), leaves)
-        return tree.unflatten(after), metrics
-
-
-_PROGRAMS: dict[Hashable, Program] = {}
-
-
-def compiled(arguments: tuple[Recipe, TrainState], steps: int) -> Program:
-    """Return the program for arguments of these structures and shapes, compiled at most once."""
-    leaves, tree = jax.tree.flatten(arguments)
-    chunk = chunk_length(steps)
-    name = (tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), chunk)
-    if name not in _PROGRAMS:
-        start = time.perf_counter()
-        traced = load_or_export(partial(_leaves_of_chunk, chunk), arguments, str(chunk), programs_folder())
-        run = jax.jit(traced.call, donate_argnums=1, compiler_options=one_order())
-        parts = [jax.tree.leaves(argument) for argument in arguments]
-        _PROGRAMS[name] = Program(run.lower(*parts).compile(), time.perf_counter() - start)
-    return _PROGRAMS[name]
-
-
-def _leaves_of_chunk(chunk: int, recipe: Recipe, state: TrainState) -> tuple[list[jax.Array], dict]:
-    after, metrics = jax.vmap(partial(scan_steps, steps=chunk))(recipe, state)
-    return jax.tree.leaves(after), metrics
-
-
-def stacked(lanes: Sequence[Lane], width: int) -> tuple[Recipe, TrainState]:
+def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[Recipe, TrainState]:
     """Return recipes and states side by side.
 
-    Every number has an axis of its own lane, whether or not it varies, so that neighbors never change the
-    program. Empty lanes repeat the first run and are thrown away.
+    Every number has an axis of its own member, whether or not it varies, so that neighbors never change the
+    program. Empty members repeat the first run and are thrown away.
     """
-    padded = [*lanes, *[lanes[0]] * (width - len(lanes))]
-    return _stack([lane.recipe for lane in padded]), _stack([_state(lane) for lane in padded])
+    padded = [*members, *[members[0]] * (runs_per_batch - len(members))]
+    return _stack([member.recipe for member in padded]), _stack([_state(member) for member in padded])
 
 
-def _state(lane: Lane) -> TrainState:
-    first = partial(initial_state, lane.recipe, lane.params, jax.random.key(lane.seed))
-    if lane.progress is None:
+def hold_engines(members: Sequence[BatchedRun]) -> list[BatchedRun]:
+    """Return members whose engine pair is part of the program, or `members` if their pairs differ.
+
+    Rounding to known formats takes half of the time, and the results have the same bits.
+    """
+    pairs = [hold_constant(member.recipe.engines) for member in members]
+    if any(pair != pairs[0] for pair in pairs):
+        return list(members)
+    pair = members[0].recipe.engines
+    held = replace(pair, train=hold_constant(pair.train), infer=hold_constant(pair.infer))
+    return [replace(member, recipe=replace(member.recipe, engines=held)) for member in members]
+
+
+def _state(member: BatchedRun) -> TrainState:
+    first = partial(initial_state, member.recipe, member.params, jax.random.key(member.seed))
+    if member.progress is None:
         return first()
-    return restore(lane.progress.state, jax.eval_shape(first), "a checkpoint")
+    return restore(member.progress.state, jax.eval_shape(first), "a checkpoint")
 
 
 def _stack(trees: list[PyTree]) -> PyTree:
@@ -119,7 +93,7 @@ def _stack(trees: list[PyTree]) -> PyTree:
 def _stack_leaves(*leaves: PyTree) -> jax.Array:
     if jax.dtypes.issubdtype(_dtype(leaves[0]), jax.dtypes.prng_key):
         return jnp.stack(leaves)
-    # On the host: an operation per leaf on the device costs more than the slice itself.
+    # On the host: an operation per leaf on the device costs more than the batch itself.
     return jnp.asarray(np.stack([np.asarray(leaf, _dtype(leaf)) for leaf in leaves]))
 
 

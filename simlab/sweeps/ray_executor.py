@@ -1,4 +1,4 @@
-"""The Ray executor: slices are tasks on a cluster, and their metrics return to the driver's result cache.
+"""The Ray executor: batches are tasks on a cluster, and their metrics return to the driver's result cache.
 
 Only the driver accesses the sweep's folder, so nodes need not share a disk. On one kind of device, a run has
 the same bytes as under the local executor.
@@ -16,25 +16,25 @@ import jax
 import numpy as np
 
 from simlab.core.plugins import import_module, is_installed
-from simlab.sweeps.compile_cache import keep_programs
+from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import code_digest
 from simlab.sweeps.execute import (
     Report,
-    begun,
+    advance_members,
     chunk_event,
-    keep_lanes,
-    segment,
+    is_unfinished,
+    save_checkpoints,
+    start_members,
     train_warm_starts,
-    unfinished,
-    write_lanes,
+    write_members,
 )
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.local import StoppedError, recording, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
-from simlab.sweeps.own_records import carried
+from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import Lane
-from simlab.sweeps.store import Store
+from simlab.sweeps.program import BatchedRun
+from simlab.sweeps.result_cache import ResultCache
 
 POLL_SECONDS = 0.5
 ACQUIRE_SECONDS = 1.0
@@ -47,7 +47,7 @@ class ClusterError(RuntimeError):
 
 def compute(
     plan: Plan,
-    store: Store,
+    cache: ResultCache,
     agreed: Callable[[float], bool],
     watch: bool,
     checkpoint_seconds: float,
@@ -57,28 +57,28 @@ def compute(
 
     `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
     sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere refuses. A
-    task advances a slice by `checkpoint_seconds`, and where its worker or node dies is run again; when the
+    task advances a batch by `checkpoint_seconds`, and where its worker or node dies is run again; when the
     driver dies its tasks end, and the next sweep goes on from what came back. `agreed` is as for the local
     executor.
     Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
     fails.
     """
-    if carried(run.config.table for run in plan.runs):
+    if collect_records(run.config.table for run in plan.runs):
         raise ClusterError("executor ray needs own records in module files, named as 'mymodule:name'")
-    ray = _connected(address)
+    ray = _connect(address)
     began = time.perf_counter()
     try:
         places = int(ray.cluster_resources().get(_place(), 1))
         if not agreed(expected_minutes(plan, places)):
             raise StoppedError("stopped before anything was computed")
-        job = write_job(plan, store.folder, 1, checkpoint_seconds)
+        job = write_job(plan, cache.folder, 1, checkpoint_seconds)
         try:
-            train_warm_starts(plan, store)
+            train_warm_starts(plan, cache)
             with (
-                showing(Monitor(store.folder, job), watch) as show,
+                showing(Monitor(cache.folder, job), watch) as show,
                 recording(job, 0) as report,
             ):
-                _work(ray, plan, store, report, show, checkpoint_seconds)
+                _work(ray, plan, cache, report, show, checkpoint_seconds)
         finally:
             remove_job(job)
     finally:
@@ -86,7 +86,7 @@ def compute(
     return {"runs": time.perf_counter() - began}
 
 
-def _connected(address: str | None) -> Any:
+def _connect(address: str | None) -> Any:
     try:
         ray = import_module("ray")
     except ImportError as error:
@@ -124,13 +124,13 @@ def _task(ray: Any, function: Callable) -> Any:
 
 
 def _place() -> str:
-    """Return what Ray calls the kind of device that the driver has, and that a slice needs one of."""
+    """Return what Ray calls the kind of device that the driver has, and that a batch needs one of."""
     return "GPU" if jax.default_backend() == "gpu" else "CPU"
 
 
 @dataclass(frozen=True)
-class _Slice:
-    """A slice that is under way."""
+class _Batch:
+    """A batch that is under way."""
 
     runs: list[PlannedRun]
     steps: int
@@ -140,70 +140,73 @@ class _Slice:
         return [run.key for run in self.runs]
 
 
-def _work(ray: Any, plan: Plan, store: Store, report: Report, show: Callable[[], None], every: float) -> None:
-    """Submit every slice that nobody else computes, segment by segment, and write it when it is whole."""
-    submit = _task(ray, _computed)
-    running: dict[Any, _Slice] = {}
+def _work(
+    ray: Any, plan: Plan, cache: ResultCache, report: Report, show: Callable[[], None], every: float
+) -> None:
+    """Submit every batch that nobody else computes, segment by segment, and write it when it is whole."""
+    submit = _task(ray, _compute_batch)
+    running: dict[Any, _Batch] = {}
 
-    def go_on(part: _Slice, lanes: Sequence[Lane]) -> None:
-        if unfinished(lanes, part.steps):
-            running[submit.remote(code_digest(), lanes, plan.width, part.steps, every)] = part
+    def go_on(part: _Batch, members: Sequence[BatchedRun]) -> None:
+        if is_unfinished(members, part.steps):
+            running[submit.remote(code_digest(), members, plan.runs_per_batch, part.steps, every)] = part
         else:
-            write_lanes(part.runs, lanes, store)
-            store.release(part.keys)
+            write_members(part.runs, members, cache)
+            cache.release(part.keys)
 
     try:
-        while running or store.missing(run.key for group in plan.groups for run in group.runs):
+        while running or cache.missing(run.key for group in plan.groups for run in group.runs):
             mine = {key for part in running.values() for key in part.keys}
-            for part in _acquire_slices(plan, store, mine):
-                go_on(part, [_plain(lane) for lane in begun(part.runs, store, report)])
+            for part in _acquire_batches(plan, cache, mine):
+                go_on(part, [_plain(member) for member in start_members(part.runs, cache, report)])
             if not running:  # others have acquired what is left
                 time.sleep(ACQUIRE_SECONDS)
                 continue
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in done:
-                lanes, live, seconds = ray.get(reference)
+                members, live, seconds = ray.get(reference)
                 part = running.pop(reference)
                 for chunk in live:
                     report(chunk_event(part.keys, chunk))
+                cache.add_seconds(part.keys, seconds)
                 report({"event": "segment", "runs": part.keys, "seconds": seconds})
-                if unfinished(lanes, part.steps):
-                    keep_lanes(part.runs, lanes, store)
-                go_on(part, lanes)
+                if is_unfinished(members, part.steps):
+                    save_checkpoints(part.runs, members, cache)
+                go_on(part, members)
             show()
     finally:
-        store.release(key for part in running.values() for key in part.keys)
+        cache.release(key for part in running.values() for key in part.keys)
 
 
-def _acquire_slices(plan: Plan, store: Store, mine: Iterable[str]) -> list[_Slice]:
-    """Acquire all runs but `mine`, in slices: a lock does not exclude the process that holds it."""
-    slices = []
+def _acquire_batches(plan: Plan, cache: ResultCache, mine: Iterable[str]) -> list[_Batch]:
+    """Acquire all runs but `mine`, in batches: a lock does not exclude the process that holds it."""
+    batches = []
     for group in plan.groups:
         by_key = {run.key: run for run in group.runs if run.key not in mine}
-        while keys := store.acquire(store.missing(by_key), plan.width):
-            slices.append(_Slice([by_key.pop(key) for key in keys], group.steps))
-    return slices
+        while keys := cache.acquire(cache.missing(by_key), plan.runs_per_batch):
+            batches.append(_Batch([by_key.pop(key) for key in keys], group.steps))
+    return batches
 
 
-def _plain(lane: Lane) -> Lane:
-    """Return the lane with its parameters on the host."""
-    return replace(lane, params=jax.tree.map(np.asarray, lane.params))
+def _plain(member: BatchedRun) -> BatchedRun:
+    """Return the member with its parameters on the host."""
+    return replace(member, params=jax.tree.map(np.asarray, member.params))
 
 
 def _check_code(digest: str) -> None:
-    keep_programs()
+    enable_compile_cache()
     if digest != code_digest():
         raise RuntimeError(
             f"node {socket.gethostname()} has another version of simlab or jaxlib than the driver"
         )
 
 
-def _computed(
-    digest: str, lanes: Sequence[Lane], width: int, steps: int, seconds: float
-) -> tuple[list[Lane], list[dict[str, Any]], float]:
-    """Return the lanes of a slice as far as they have come, what was live on the way, and its seconds."""
+def _compute_batch(
+    digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
+) -> tuple[list[BatchedRun], list[dict[str, Any]], float]:
+    """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
     _check_code(digest)
     start = time.perf_counter()
     live: list[dict[str, Any]] = []
-    lanes = segment(lanes, width, steps, seconds, live.append)
-    return lanes, live, time.perf_counter() - start
+    members = advance_members(members, runs_per_batch, steps, seconds, live.append)
+    return members, live, time.perf_counter() - start

@@ -11,12 +11,12 @@ from simlab.core.manifest import Manifest
 from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
 from simlab.sweeps.own_records import SOURCE
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_made")
+OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
 ALWAYS = ("objective",)
 """Columns of the config that `frame` shows although they do not vary."""
 
@@ -78,13 +78,13 @@ class SweepResult:
         and all columns that vary.
         Raises `ValueError` for a column that no run has, listing the columns.
         """
-        return self._joined(self.steps(), columns)
+        return self._join_runs(self.steps(), columns)
 
     def vector_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return `vectors` with columns of the config, as `frame` does."""
-        return self._joined(self.vectors(), columns)
+        return self._join_runs(self.vectors(), columns)
 
-    def _joined(self, table: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
+    def _join_runs(self, table: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
         chosen = self._chosen(columns)
         frame = table.merge(chosen, on="run", sort=False)
         frame.attrs = dict(chosen.attrs)
@@ -123,7 +123,7 @@ class SweepResult:
 
     def _table(self, name: str) -> pd.DataFrame:
         if name not in self._tables:
-            store = Store(self.folder)
+            store = ResultCache(self.folder)
             self._tables[name] = pd.concat(
                 [store.table(key, name) for key in self._runs["run"]], ignore_index=True
             )

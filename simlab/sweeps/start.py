@@ -15,7 +15,7 @@ from simlab.core.ranges import SEED
 from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
-from simlab.sweeps.compile_cache import one_order
+from simlab.sweeps.compile_cache import fixed_order_options
 from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
 from simlab.training.checkpoints import load_tree, save_tree
@@ -82,7 +82,9 @@ def start_key(start: Plain) -> Plain:
     return PREFIX + start["sha256"] if start is not None and "sha256" in start else start
 
 
-def first_params(start: Plain, task: Task, model: TransformerConfig, seed: int, folder: Path) -> Params:
+def load_initial_params(
+    start: Plain, task: Task, model: TransformerConfig, seed: int, folder: Path
+) -> Params:
     """Return the initial parameters of a run; those of a table are trained once and saved in `folder`."""
     if start is None:
         return init_params(stream(jax.random.key(seed), "init"), model)
@@ -93,7 +95,7 @@ def first_params(start: Plain, task: Task, model: TransformerConfig, seed: int, 
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
         how = read(WarmStart, changes, "warm_start").record
-        train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=one_order())
+        train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=fixed_order_options())
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
     return load_tree(path, _like(model))
 

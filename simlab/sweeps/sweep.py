@@ -16,13 +16,13 @@ from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
-from simlab.sweeps.compile_cache import keep_programs
+from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs
-from simlab.sweeps.plan import Plan, PlannedRun, default_width, expand, make_plan
+from simlab.sweeps.plan import Plan, PlannedRun, default_runs_per_batch, expand, make_plan
 from simlab.sweeps.result import SweepResult
-from simlab.sweeps.store import VIEW, Store
+from simlab.sweeps.result_cache import VIEW, ResultCache
 from simlab.sweeps.tables import runs_table
 from simlab.training.loop import CHECKPOINT_SECONDS
 
@@ -41,7 +41,7 @@ def sweep(
     out: str | Path = "runs/sweep",
     *,
     name: str = "sweep",
-    width: int | None = None,
+    runs_per_batch: int | None = None,
     workers: int | None = None,
     executor: str = "local",
     address: str | None = None,
@@ -55,11 +55,12 @@ def sweep(
     - `over`: `{"objective": ["grpo", "gspo"], "optimizer.learning_rate": [1e-4, 3e-4], "seed": range(4)}` for
       all combinations, or a grid of `grid`, `listed`, `sampled` and their products with `*`.
     - `out`: folder of the sweep; see `simlab.sweeps.tables` for what is in it. Sweeps may share one.
-    - `width`: runs side by side in a slice; part of the key of a run. Default 4 on a CPU, 64 elsewhere.
+    - `runs_per_batch`: runs computed side by side; part of the key of a run. Default 4 on a CPU, 64
+      elsewhere.
     - `workers`: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
       this process elsewhere.
-    - `executor`: where slices are computed: `local`, in `workers` processes of this machine, or `ray`, on the
-      cluster at `address` (see `simlab.sweeps.ray_executor`).
+    - `executor`: where run batches are computed: `local`, in `workers` processes of this machine, or `ray`,
+      on the cluster at `address` (see `simlab.sweeps.ray_executor`).
     - `yes`: start without a question, however long it takes. The question is asked on a terminal only.
     - `watch`: redraw curves in `out/curves.png`.
     - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
@@ -69,37 +70,40 @@ def sweep(
     Raises `ValueError` before any compute, naming the field, the value and what is allowed.
     """
     began = time.perf_counter()
-    keep_programs()
-    folder, chosen = Path(out), default_width() if width is None else width
+    enable_compile_cache()
+    folder, chosen = Path(out), default_runs_per_batch() if runs_per_batch is None else runs_per_batch
     if chosen < 1:
-        raise ValueError(f"width {chosen}; allowed: an integer >= 1")
+        raise ValueError(f"runs_per_batch must be an integer >= 1, got {chosen}.")
     if checkpoint_seconds < 0:
-        raise ValueError(f"checkpoint_seconds {checkpoint_seconds}; allowed: a number >= 0")
+        raise ValueError(f"checkpoint_seconds must be a number >= 0, got {checkpoint_seconds}.")
     compute = lookup(EXECUTORS, executor, "executor")(workers, address)
     points = as_grid(over)
-    plan, store = prepare(base, points, folder, chosen)
+    plan, cache = prepare(base, points, folder, chosen)
     console.print(f"{name}: {plan.describe()}", highlight=False)
     remove_dead_jobs(folder)
-    store.remove_stale()
+    cache.remove_stale()
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
-        timings |= compute(plan, store, lambda minutes: _agreed(minutes, yes), watch, checkpoint_seconds)
+        timings |= compute(
+            plan, cache, lambda minutes: _ask_to_start(minutes, yes), watch, checkpoint_seconds
+        )
+    timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
-    return _write_view(store, plan, name, timings)
+    return _write_view(cache, plan, name, timings)
 
 
 def prepare(
-    base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, width: int
-) -> tuple[Plan, Store]:
+    base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, runs_per_batch: int
+) -> tuple[Plan, ResultCache]:
     """Check every run of the grid and plan those that `folder` lacks."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out {folder} is a file; name a folder")
-    runs = expand(base, points, width)
-    store = Store(folder)
-    return make_plan(runs, store.missing(run.key for run in runs), width), store
+    runs = expand(base, points, runs_per_batch)
+    cache = ResultCache(folder)
+    return make_plan(runs, cache.missing(run.key for run in runs), runs_per_batch), cache
 
 
-def _agreed(minutes: float, yes: bool) -> bool:
+def _ask_to_start(minutes: float, yes: bool) -> bool:
     """Print the expected time; ask on a terminal whether to start if that is long."""
     console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
@@ -117,23 +121,23 @@ def _duration(minutes: float) -> str:
     )
 
 
-def _write_view(store: Store, plan: Plan, name: str, timings: Mapping[str, float]) -> SweepResult:
-    """Write the tables of this sweep beside the store: the same bytes however it came about."""
-    table = runs_table([store.record(run.key) for run in plan.runs], [run.arm for run in plan.runs])
-    result = SweepResult(store.folder, table)
-    store.lock_view()
+def _write_view(cache: ResultCache, plan: Plan, name: str, timings: Mapping[str, float]) -> SweepResult:
+    """Write the tables of this sweep next to the result cache: the same bytes however it came about."""
+    table = runs_table([cache.record(run.key) for run in plan.runs], [run.arm for run in plan.runs])
+    result = SweepResult(cache.folder, table)
+    cache.lock_view()
     try:
-        (store.folder / MANIFEST_NAME).unlink(missing_ok=True)
+        (cache.folder / MANIFEST_NAME).unlink(missing_ok=True)
         tables = {"runs": table, "steps": result.steps(), "vectors": result.vectors()}
         for table_name, frame in tables.items():
-            write_table(store.folder, table_name, frame)
+            write_table(cache.folder, table_name, frame)
         rows = {table_name: len(frame) for table_name, frame in tables.items()}
         seeds = sorted({run.config.seed for run in plan.runs})
         # Kept: another sweep into this folder may be about to replace the file.
         result.manifest = build_manifest(name, _config(plan), seeds, timings, rows)
-        write_manifest(store.folder, result.manifest)
+        write_manifest(cache.folder, result.manifest)
     finally:
-        store.release([VIEW])
+        cache.release([VIEW])
     return result
 
 
@@ -142,7 +146,7 @@ def _config(plan: Plan) -> dict[str, Json]:
     varied = SweepResult.varying(pd.DataFrame([run.config.as_dict() for run in plan.runs]))
     common = {field: value for field, value in first.config.as_dict().items() if field not in varied}
     return {
-        "width": plan.width,
+        "runs_per_batch": plan.runs_per_batch,
         "arms": list(dict.fromkeys(run.arm for run in plan.runs)),
         "computed": plan.missing,
         # JSON has no infinity.

@@ -15,7 +15,7 @@ from jax import Array, lax
 from jaxtyping import PyTree
 
 from simlab.core.pytree import Flag, Integer, pytree, static_names
-from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVES, SUFFIXES, Objective, TokenBatch
+from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVE_MODIFIERS, OBJECTIVES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.objective import transformed_weights
 
@@ -51,17 +51,21 @@ def _branches(field: str) -> dict[str, Any]:
     else:
         found = [getattr(objective, field, None) for objective in OBJECTIVES.values()]
         found = [stage for stage in found if stage != ()]
-        found += [suffix.stage for suffix in SUFFIXES.values() if suffix.field == field]
+        found += [suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field]
     offered = [stage for stage in found if set(getattr(stage, "needs", ())) <= set(AVAILABLE)]
     return {kind(stage): stage for stage in reversed(offered)}
 
 
 BRANCHES: dict[str, dict[str, PyTree]] = {field: _branches(field) for field in SWITCHED}
 REJECTIONS: dict[str, PyTree] = {
-    kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "rejections"
+    kind(suffix.stage): suffix.stage
+    for suffix in OBJECTIVE_MODIFIERS.values()
+    if suffix.field == "rejections"
 }
 REGULARIZERS: dict[str, PyTree] = {
-    kind(suffix.stage): suffix.stage for suffix in SUFFIXES.values() if suffix.field == "regularizers"
+    kind(suffix.stage): suffix.stage
+    for suffix in OBJECTIVE_MODIFIERS.values()
+    if suffix.field == "regularizers"
 }
 PROGRAM = repr(
     [(field, list(branches)) for field, branches in BRANCHES.items()] + [list(REJECTIONS), list(REGULARIZERS)]
@@ -168,7 +172,7 @@ class SwitchSurrogate:
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return u [B, T]."""
 
-        def transformed(transform: Any, weights: Array) -> Array:
+        def transform(transform: Any, weights: Array) -> Array:
             if transform is None:
                 return weights
             # The config was checked: surrogate and transform fit.
@@ -177,7 +181,7 @@ class SwitchSurrogate:
             return transformed_weights(stages, weights, batch, advantages)
 
         weights = self.objective._switch("surrogate", lambda stage: stage(batch, advantages))
-        return self.objective._switch("transform", transformed, weights)
+        return self.objective._switch("transform", transform, weights)
 
     def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return what to subtract from the advantage times u [B, T]."""

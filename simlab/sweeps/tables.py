@@ -3,9 +3,9 @@
 | table | one row per | columns |
 |---|---|---|
 | `runs` | run, in the order of the grid | `run` (its key), `arm`, `status` (`finished`, `diverged`, `dead`),
-  `diverged_at` and `dead_since` (step from 0, -1 if it did not), `dead_because`, `steps_made`, then every
-  field of the config under its dotted path: `objective`, `objective.clip_low`, ... In `SweepResult.runs()`
-  and `frame()` these columns have short names: `clip_low`. |
+  `diverged_at` and `dead_since` (step from 0, -1 if it did not), `dead_because`, `steps_completed`, then
+  every field of the config under its dotted path: `objective`, `objective.clip_low`, ... In
+  `SweepResult.runs()` and `frame()` these columns have short names: `clip_low`. |
 | `steps` | run and step | `run`, `step` from 0, then every scalar metric of the training step under its name,
   float32, as measured on the rollout of that step, before its update |
 | `vectors` | run, step, metric and place | `run`, `step`, `metric`, `index`, `value`; the place of a
@@ -82,7 +82,7 @@ def run_tables(key: str, columns: Mapping[str, Json], metrics: Metrics) -> RunTa
         "diverged_at": first,
         "dead_since": since,
         "dead_because": why,
-        "steps_made": made,
+        "steps_completed": made,
         "columns": dict(columns),
     }
     return RunTables(steps, _long(key, vectors), record)
@@ -105,7 +105,7 @@ def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Json]:
 
 def runs_table(records: Sequence[Mapping[str, Json]], arms: Sequence[str]) -> pd.DataFrame:
     """Return the `runs` table of these records, in their order."""
-    own = ("run", "status", "diverged_at", "dead_since", "dead_because", "steps_made")
+    own = ("run", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
     columns = {"run": [], "arm": list(arms)} | {name: [] for name in own}
     columns |= {name: [] for record in records for name in record["columns"]}
     for record in records:

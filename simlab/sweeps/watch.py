@@ -21,7 +21,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
     try:
         monitor = Monitor(folder)
     except FileNotFoundError:
-        arms, monitor = _finished(folder), None
+        arms, monitor = _read_finished(folder), None
     else:
         arms = monitor.poll()
     console = Console()
@@ -42,7 +42,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
             arms = monitor.poll()
 
 
-def _finished(folder: Path) -> dict[str, Arm]:
+def _read_finished(folder: Path) -> dict[str, Arm]:
     """The arms of a finished sweep, from its tables."""
     result = load(folder)
     arms: dict[str, Arm] = {}

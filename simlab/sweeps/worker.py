@@ -11,14 +11,14 @@ import threading
 import time
 from pathlib import Path
 
-from simlab.sweeps.compile_cache import keep_programs
+from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import POLL_SECONDS, work
 from simlab.sweeps.forecast import Stopwatch
 from simlab.sweeps.local import CLEAR, recording
 from simlab.sweeps.own_records import receive
 from simlab.sweeps.plan import PlannedRun, make_plan
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
 
 
 def main(folder: str, job: str, index: str) -> None:
@@ -27,19 +27,22 @@ def main(folder: str, job: str, index: str) -> None:
     if "SIMLAB_CORE" in os.environ:
         os.sched_setaffinity(0, {int(os.environ["SIMLAB_CORE"])})
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    keep_programs()
+    enable_compile_cache()
     path, number = Path(job), int(index)
     described = json.loads(path.read_text())
     sys.path[:] = described["sys_path"]
     receive(described["records"])
     runs = [PlannedRun(row["run"], run_config(row["config"]), row["arm"]) for row in described["runs"]]
-    plan, store = make_plan(runs, described["missing"], described["width"]), Store(Path(folder))
+    plan, cache = (
+        make_plan(runs, described["missing"], described["runs_per_batch"]),
+        ResultCache(Path(folder)),
+    )
     # One process compiles a program; the others wait for its first event and find the program in the cache.
     first = path.with_suffix(f".{number % len(plan.groups)}.jsonl")
     while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):
         time.sleep(POLL_SECONDS)
     with recording(path, number, Stopwatch(plan)) as report:
-        work(plan, store, report, number, described["checkpoint_seconds"])
+        work(plan, cache, report, number, described["checkpoint_seconds"])
 
 
 def _end_with_parent() -> None:

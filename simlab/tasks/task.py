@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from simlab.core.ranges import SEED
+from simlab.core.streams import draw_array
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID, encode
 
 SPLITS = ("train", "held_out")
@@ -114,7 +115,7 @@ class Task(ABC):
         """
         key_answer, key_where, key_digit = jax.random.split(key, 3)
         answers = jax.vmap(self.answer)(jax.random.split(key_answer, len(prompts)), prompts)
-        wrong = jax.random.uniform(key_where, answers.shape) < error_rate
+        wrong = draw_array(jax.random.uniform, key_where, answers.shape) < error_rate
         digits = draw_integers(key_digit, answers.shape, DIGIT, DIGIT + 10)
         return jnp.where(wrong & is_digit(answers), digits, answers)
 
@@ -135,7 +136,7 @@ def draw_integers(key: Array, shape: tuple[int, ...], low: Array | int, high: Ar
     `jax.random.randint` needs three times the random bits and compile time to remove that bias.
     """
     span = jnp.asarray(high - low).astype(jnp.uint32)
-    return low + (jax.random.bits(key, shape) % span).astype(jnp.int32)
+    return low + (draw_array(jax.random.bits, key, shape) % span).astype(jnp.int32)
 
 
 def is_digit(tokens: Array) -> Array:

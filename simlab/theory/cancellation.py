@@ -108,7 +108,7 @@ def objective_clip_leftover(weight: float, clip: float) -> dict[str, float]:
     return {"value": 2 * float(objective_value("grpo", batch, **settings)), "gradient": 2 * float(total[0])}
 
 
-def transformed(preset: str, weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+def transform_weights(preset: str, weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
     """Apply the group transform of `preset` to groups of `weights` `[N, G]`.
 
     Source: cancel Eq. 17, 18, 50-55, 63.

@@ -12,7 +12,7 @@ import numpy as np
 
 from simlab.models.tabular import sequence_scores, squared_score_norms, token_values
 from simlab.theory.expectation import PolicyPair, expect
-from simlab.theory.group_moments import Weighting, fixed, group_gradient_moments
+from simlab.theory.group_moments import Weighting, fix_weights, group_gradient_moments
 from simlab.theory.groups import Advantage, leave_one_out
 
 Correction = Callable[[PolicyPair], Weighting]
@@ -23,18 +23,18 @@ def none(pair: PolicyPair) -> Weighting:
 
     Source: lr Eq. 3; acrl Eq. 1.
     """
-    return fixed(np.ones(pair.space.tokens.shape))
+    return fix_weights(np.ones(pair.space.tokens.shape))
 
 
-def tempered(level: str, power: float, low: float = 0.0, high: float = np.inf) -> Correction:
+def temper(level: str, power: float, low: float = 0.0, high: float = np.inf) -> Correction:
     """rho^power per token, per sequence (product) or geometric (per-token mean), clipped into [low, high].
 
     Source: lr Eq. 4, 5; acrl Eq. 2.
     """
-    return lambda pair: fixed(np.clip(np.exp(power * _log_rho(pair, level)), low, high))
+    return lambda pair: fix_weights(np.clip(np.exp(power * _log_rho(pair, level)), low, high))
 
 
-def masked(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
+def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
     """rho inside [low, high], zero outside.
 
     Source: lr Eq. 6; acrl Eq. 3.
@@ -42,12 +42,12 @@ def masked(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
 
     def weighting(pair: PolicyPair) -> Weighting:
         rho = np.exp(_log_rho(pair, level))
-        return fixed(np.where((rho >= low) & (rho <= high), rho, 0.0))
+        return fix_weights(np.where((rho >= low) & (rho <= high), rho, 0.0))
 
     return weighting
 
 
-def pooled(high: float = 2.0) -> Correction:
+def pool_ratio(high: float = 2.0) -> Correction:
     """Geometric mean over a sequence of min(rho, high) per token: what `gmpo+tis` makes of its weights.
 
     Source: verl core_algos.compute_policy_loss_geo_mean.
@@ -55,17 +55,17 @@ def pooled(high: float = 2.0) -> Correction:
 
     def weighting(pair: PolicyPair) -> Weighting:
         logs = np.minimum(_log_rho(pair, "token"), np.log(high))
-        return fixed(np.exp(sequence_mean(pair, logs)[:, None] * np.ones_like(logs)))
+        return fix_weights(np.exp(sequence_mean(pair, logs)[:, None] * np.ones_like(logs)))
 
     return weighting
 
 
-def rejected(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
+def reject_sequences(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
     """Weights of one; sequences where `keep` `[S]` is false leave loss, denominator and baseline.
 
     Source: verl rollout_corr_helper seq_mean_k1, seq_mean_k3.
     """
-    return lambda pair: fixed(np.ones(pair.space.tokens.shape), keep(pair))
+    return lambda pair: fix_weights(np.ones(pair.space.tokens.shape), keep(pair))
 
 
 def geometric_band(low: float = 0.999, high: float = 1.001) -> Correction:
@@ -78,7 +78,7 @@ def geometric_band(low: float = 0.999, high: float = 1.001) -> Correction:
         mean = -sequence_mean(pair, _log_rho(pair, "token"))
         return (mean >= np.log(low)) & (mean <= np.log(high))
 
-    return rejected(keep)
+    return reject_sequences(keep)
 
 
 def k3_cap(most: float = 0.01) -> Correction:
@@ -91,7 +91,7 @@ def k3_cap(most: float = 0.01) -> Correction:
         log_rho = _log_rho(pair, "token")
         return sequence_mean(pair, np.expm1(log_rho) - log_rho) <= most
 
-    return rejected(keep)
+    return reject_sequences(keep)
 
 
 def veto(least: float = 0.5) -> Correction:
@@ -100,7 +100,7 @@ def veto(least: float = 0.5) -> Correction:
     Source: slime rs_veto_threshold.
     Deviation: the default there is 1e-4, which no mismatch studied here reaches.
     """
-    return rejected(lambda pair: (_log_rho(pair, "token") >= np.log(least)).all(1))
+    return reject_sequences(lambda pair: (_log_rho(pair, "token") >= np.log(least)).all(1))
 
 
 def sequence_discrepancy(pair: PolicyPair) -> np.ndarray:
@@ -168,22 +168,22 @@ def sequence_mean(pair: PolicyPair, values: np.ndarray) -> np.ndarray:
 CLIP = 2.0
 CORRECTIONS: dict[str, Correction] = {
     "none": none,
-    "token IS": tempered("token", 1.0),
-    "token TIS": tempered("token", 1.0, high=CLIP),
-    "token MIS": masked("token", high=CLIP),
-    "IcePop": masked("token", low=0.5, high=5.0),
+    "token IS": temper("token", 1.0),
+    "token TIS": temper("token", 1.0, high=CLIP),
+    "token MIS": mask_ratio("token", high=CLIP),
+    "IcePop": mask_ratio("token", low=0.5, high=5.0),
     "ACRL": acrl("group"),
     "ACRL per sequence": acrl("sequence"),
-    "geometric TIS": tempered("geometric", 1.0, high=CLIP),
-    "geometric MIS": masked("geometric", high=CLIP),
-    "GMPO pooled TIS": pooled(CLIP),
+    "geometric TIS": temper("geometric", 1.0, high=CLIP),
+    "geometric MIS": mask_ratio("geometric", high=CLIP),
+    "GMPO pooled TIS": pool_ratio(CLIP),
     "geometric mask": geometric_band(),
     "k3 mask": k3_cap(),
     "veto": veto(),
-    "sequence IS": tempered("sequence", 1.0),
-    "sequence IS^1/2": tempered("sequence", 0.5),
-    "sequence TIS": tempered("sequence", 1.0, high=CLIP),
-    "sequence MIS": masked("sequence", high=CLIP),
+    "sequence IS": temper("sequence", 1.0),
+    "sequence IS^1/2": temper("sequence", 0.5),
+    "sequence TIS": temper("sequence", 1.0, high=CLIP),
+    "sequence MIS": mask_ratio("sequence", high=CLIP),
 }
 """Every correction of `simlab.objectives`; `counterparts` says which is which."""
 
@@ -221,19 +221,22 @@ def qualities(
     """
     same = PolicyPair(pair.space, pair.train, pair.train)
     target, _ = group_gradient_moments(same, none(same), rewards, rule, size)
-    scale = float(np.linalg.norm(target))
-    found = {}
-    for name, correction in corrections.items():
-        mean, variance = group_gradient_moments(pair, correction(pair), rewards, rule, size)
-        norm = float(np.linalg.norm(mean))
-        cosine = np.vdot(mean, target) / (norm * scale) if norm > 0 else 0.0
-        found[name] = Quality(
-            bias=float(np.linalg.norm(mean - target)) / scale,
-            std=float(np.sqrt(max(variance, 0.0))) / scale,
-            angle=float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))),
-            norm=norm / scale,
-        )
-    return found
+    return {
+        name: quality_of(*group_gradient_moments(pair, correction(pair), rewards, rule, size), target)
+        for name, correction in corrections.items()
+    }
+
+
+def quality_of(mean: np.ndarray, variance: float, target: np.ndarray) -> Quality:
+    """Return the moments of a gradient relative to the norm of `target`, of the same shape as `mean`."""
+    scale, norm = float(np.linalg.norm(target)), float(np.linalg.norm(mean))
+    cosine = np.vdot(mean, target) / (norm * scale) if norm > 0 else 0.0
+    return Quality(
+        bias=float(np.linalg.norm(mean - target)) / scale,
+        std=float(np.sqrt(max(variance, 0.0))) / scale,
+        angle=float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))),
+        norm=norm / scale,
+    )
 
 
 def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
@@ -259,8 +262,8 @@ def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
     return float(target @ solved / (target @ target))
 
 
-def dose_for(target_std: float, make: Callable[[float], PolicyPair]) -> PolicyPair:
-    """The pair of the family `make(dose)` whose std of rho is `target_std`, by bisection.
+def scale_to_std_rho(target_std: float, make: Callable[[float], PolicyPair]) -> PolicyPair:
+    """The pair of the family `make(noise_std)` whose std of rho is `target_std`, by bisection.
 
     Source: hacking Eq. 5.
     """

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective, TokenBatch, named, token_coefficients
+from simlab.objectives import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    Objective,
+    TokenBatch,
+    get_objective,
+    token_coefficients,
+)
 from simlab.objectives.corrections import (
     Masked,
     Truncated,
@@ -20,44 +27,46 @@ from simlab.objectives.rejection import Veto
 from simlab.theory.correction_moments import ACRL_LEVEL, CLIP, sequence_discrepancy
 from simlab.theory.expectation import PolicyPair, expect
 
-PLAIN = replace(named("reinforce"), advantage=ADVANTAGES["rloo"])
+PLAIN = replace(get_objective("reinforce"), advantage=ADVANTAGES["rloo"])
 """A log pi summed over tokens, with RLOO advantages: the coefficient is the advantage over G."""
 
 
-def _suffixed(name: str) -> Objective:
-    return replace(named(name), advantage=PLAIN.advantage, aggregation=AGGREGATIONS["seq-mean-token-sum"])
+def _add_modifier(name: str) -> Objective:
+    return replace(
+        get_objective(name), advantage=PLAIN.advantage, aggregation=AGGREGATIONS["seq-mean-token-sum"]
+    )
 
 
 COUNTERPARTS: dict[str, tuple[str, Objective]] = {
-    "tis": ("token TIS", _suffixed("reinforce+tis")),
-    "mis": ("token MIS", _suffixed("reinforce+mis")),
-    "seq_tis": ("sequence TIS", _suffixed("reinforce+seq_tis")),
-    "seq_mis": ("sequence MIS", _suffixed("reinforce+seq_mis")),
-    "icepop": ("IcePop", _suffixed("reinforce+icepop")),
-    "acrl": ("ACRL", _suffixed("reinforce+acrl")),
-    "geo_mask": ("geometric mask", _suffixed("reinforce+geo_mask")),
-    "k3_mask": ("k3 mask", _suffixed("reinforce+k3_mask")),
+    "tis": ("token TIS", _add_modifier("reinforce+tis")),
+    "mis": ("token MIS", _add_modifier("reinforce+mis")),
+    "seq_tis": ("sequence TIS", _add_modifier("reinforce+seq_tis")),
+    "seq_mis": ("sequence MIS", _add_modifier("reinforce+seq_mis")),
+    "icepop": ("IcePop", _add_modifier("reinforce+icepop")),
+    "acrl": ("ACRL", _add_modifier("reinforce+acrl")),
+    "geo_mask": ("geometric mask", _add_modifier("reinforce+geo_mask")),
+    "k3_mask": ("k3 mask", _add_modifier("reinforce+k3_mask")),
     # It compares theta with theta_old, which are the same here.
-    "opsm": ("none", _suffixed("reinforce+opsm")),
-    "gmpo+tis": ("GMPO pooled TIS", _suffixed("gmpo+tis")),
+    "opsm": ("none", _add_modifier("reinforce+opsm")),
+    "gmpo+tis": ("GMPO pooled TIS", _add_modifier("gmpo+tis")),
     "none": ("none", PLAIN),
-    "dfpo_min": ("none", _suffixed("dfpo_min")),
-    "dfpo_orth": ("none", _suffixed("dfpo_orth")),
+    "dfpo_min": ("none", _add_modifier("dfpo_min")),
+    "dfpo_orth": ("none", _add_modifier("dfpo_orth")),
     "acrl per sequence": (
         "ACRL per sequence",
-        with_overrides(_suffixed("reinforce+acrl"), acrl_level="sequence"),
+        with_overrides(_add_modifier("reinforce+acrl"), acrl_level="sequence"),
     ),
     "token IS": ("token IS", replace(PLAIN, correction=Truncated(token_log_rho, float("inf")))),
     "sequence IS": ("sequence IS", replace(PLAIN, correction=Truncated(sequence_log_rho, float("inf")))),
     "geometric TIS": ("geometric TIS", replace(PLAIN, correction=Truncated(geometric_log_rho, CLIP))),
     "geometric MIS": ("geometric MIS", replace(PLAIN, correction=Masked(geometric_log_rho, CLIP))),
-    "kpop": ("KPop", _suffixed("reinforce+kpop")),
-    "vaco": ("VaCO", _suffixed("reinforce+vaco")),
-    "kpop_mask": ("KPop mask", _suffixed("reinforce+kpop_mask")),
-    "prob_diff": ("probability difference", _suffixed("reinforce+prob_diff")),
-    "trm": ("trust region mask", _suffixed("reinforce+trm")),
+    "kpop": ("KPop", _add_modifier("reinforce+kpop")),
+    "vaco": ("VaCO", _add_modifier("reinforce+vaco")),
+    "kpop_mask": ("KPop mask", _add_modifier("reinforce+kpop_mask")),
+    "prob_diff": ("probability difference", _add_modifier("reinforce+prob_diff")),
+    "trm": ("trust region mask", _add_modifier("reinforce+trm")),
     **{
-        name: (correction, _suffixed(name))
+        name: (correction, _add_modifier(name))
         for name, correction in (
             ("dppo_tv", "DPPO-TV"),
             ("dppo_kl", "DPPO-KL"),
@@ -66,7 +75,7 @@ COUNTERPARTS: dict[str, tuple[str, Objective]] = {
             ("vespo", "VESPO"),
         )
     },
-    "kpop preset": ("KPop", _suffixed("kpop")),
+    "kpop preset": ("KPop", _add_modifier("kpop")),
     "veto": ("veto", replace(PLAIN, rejections=(Veto(0.5),))),
 }
 """Name in the lab to the name in `CORRECTIONS` or `RECENT`, and the objective."""

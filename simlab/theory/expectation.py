@@ -98,10 +98,10 @@ def random_logits(space: SequenceSpace, seed: int, std: float = 1.5) -> np.ndarr
     return np.random.default_rng(seed).normal(scale=std, size=space.table_shape)
 
 
-def noisy_pair(space: SequenceSpace, logits: np.ndarray, dose: float, seed: int = 0) -> PolicyPair:
-    """The pair whose engine adds N(0, dose^2), a fixed function of token and context, to the logits."""
+def noisy_pair(space: SequenceSpace, logits: np.ndarray, noise_std: float, seed: int = 0) -> PolicyPair:
+    """The pair whose engine adds N(0, noise_std^2), a fixed function of token and context, to the logits."""
     noise = np.random.default_rng([seed, 1]).normal(size=logits.shape)
-    return PolicyPair(space, softmax(logits), softmax(logits + dose * noise))
+    return PolicyPair(space, softmax(logits), softmax(logits + noise_std * noise))
 
 
 def random_rewards(space: SequenceSpace, seed: int, success: float = 0.4) -> np.ndarray:

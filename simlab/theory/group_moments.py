@@ -28,7 +28,7 @@ class Weighting:
     kept: np.ndarray
 
 
-def fixed(weights: np.ndarray, kept: np.ndarray | None = None) -> Weighting:
+def fix_weights(weights: np.ndarray, kept: np.ndarray | None = None) -> Weighting:
     """Weights `[S, T]` that depend on the sample alone; all sequences are kept unless `kept` says so."""
 
     def of_any_group(mean_step: float, sign: int) -> np.ndarray:
@@ -118,11 +118,11 @@ def group_gradient_moments(
         for i, (value, sign) in enumerate(laws.kinds):
             weights = weighting.weights(total / size, sign)
             law = np.where(level == value, pair.law_infer, 0.0)
-            one, square = (_expected(law, table[i], total, steps) for table in (laws.one, laws.square))
+            one, square = (_expect_rest(law, table[i], total, steps) for table in (laws.one, laws.square))
             mean += pair.gradient(one[:, None] * weights)
             own += float(square @ squared_score_norms(pair.space, pair.train, weights))
             parts.append(_by_step(pair, law[:, None] * weights, steps, reach))
-        crossed += _crossed(np.stack(parts), laws.pair, total)
+        crossed += _cross_samples(np.stack(parts), laws.pair, total)
     mean *= size
     return mean, size * own + size * (size - 1) * crossed - float(np.vdot(mean, mean))
 
@@ -138,7 +138,7 @@ def _split(steps: np.ndarray) -> Split:
     return [(low, 1 - (steps - low)), (np.ceil(steps).astype(int), steps - low)]
 
 
-def _expected(law: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
+def _expect_rest(law: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
     """`law` times the mean over its steps of `table` at what is left of the total, `[S]`."""
     chance = sum(share * np.where(step <= total, table[total - step], 0.0) for step, share in steps)
     return law * chance
@@ -157,7 +157,7 @@ def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: in
     return (mass - mass.sum(2, keepdims=True) * pair.train).reshape(reach, size)
 
 
-def _crossed(parts: np.ndarray, laws: np.ndarray, total: int) -> float:
+def _cross_samples(parts: np.ndarray, laws: np.ndarray, total: int) -> float:
     """Sum over two samples' kinds and steps of the inner product of `parts` `[kinds, reach, K V]`."""
     kinds, reach, width = parts.shape
     flat = parts.reshape(kinds * reach, width)

@@ -18,7 +18,7 @@ MOST_COMPOSITIONS = 50_000
 Advantage = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
 
 
-def centered(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean.
 
     Source: cancel Eq. 29.
@@ -35,7 +35,7 @@ def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndar
     return np.where(others > 0, own - (counts @ values - own) / np.maximum(others, 1), 0.0)
 
 
-def normalized(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+def normalize_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean over the unbiased std; zero in groups of equal rewards.
 
     Source: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
@@ -47,7 +47,11 @@ def normalized(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray
     return np.where((counts > 0).sum(-1) > 1, (own - mean) / (std + 1e-6), 0.0)
 
 
-ADVANTAGES: dict[str, Advantage] = {"centered": centered, "rloo": leave_one_out, "grpo": normalized}
+ADVANTAGES: dict[str, Advantage] = {
+    "centered": center_rewards,
+    "rloo": leave_one_out,
+    "grpo": normalize_rewards,
+}
 
 
 @cache

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from simlab.models.tabular import SequenceSpace
-from simlab.theory.correction_moments import Correction, rejected, sequence_mean, token_log_rho
+from simlab.theory.correction_moments import Correction, reject_sequences, sequence_mean, token_log_rho
 from simlab.theory.expectation import PolicyPair, expect, noisy_pair, random_logits
-from simlab.theory.group_moments import Weighting, fixed
+from simlab.theory.group_moments import Weighting, fix_weights
 
 Signed = Callable[[PolicyPair, int], np.ndarray]
 
@@ -129,7 +129,7 @@ def leaving(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
 
     def weighting(pair: PolicyPair) -> Weighting:
         kept = keep(pair) & pair.space.mask
-        return fixed(kept.astype(np.float64), np.asarray(kept.any(1)))
+        return fix_weights(kept.astype(np.float64), np.asarray(kept.any(1)))
 
     return weighting
 
@@ -148,7 +148,7 @@ RECENT: dict[str, Correction] = {
     "VESPO": by_sign(vespo),
     "KPop mask": leaving(lambda pair: keep_kpop(pair, 1)),
     "probability difference": leaving(lambda pair: np.abs(_gap(pair)) <= 0.2),
-    "trust region mask": rejected(_within_max_k2),
+    "trust region mask": reject_sequences(_within_max_k2),
 }
 """The corrections of 2026 with their default numbers; `counterparts` says which objective is which."""
 

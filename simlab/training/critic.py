@@ -32,7 +32,7 @@ class CriticState:
 class Critic:
     """A value function, its optimizer and the numbers of GAE, all of which may be traced.
 
-    `discount` and `trace` are the gamma and lambda of GAE; `value_clip` is how far from its value at
+    `gamma` and `lam` are those of GAE; `value_clip` is how far from its value at
     theta_old a value can still lower its error. The network is that of the policy with a scalar head in place
     of the logits; it shares no weights with the policy, starts as its copy with a head of zeros, and takes as
     many updates per step, on the same minibatches.
@@ -43,14 +43,14 @@ class Critic:
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=2.5e-3))
-    discount: Scalar = 1.0
-    trace: Scalar = 1.0
+    gamma: Scalar = 1.0
+    lam: Scalar = 1.0
     value_clip: Scalar = 0.5
 
     @property
     def gae(self) -> Gae:
         """The advantage estimator with the critic's numbers."""
-        return Gae(self.discount, self.trace)
+        return Gae(self.gamma, self.lam)
 
     def init(self, policy: Params) -> CriticState:
         """Return the critic before the first step of a policy."""

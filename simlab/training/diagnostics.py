@@ -104,13 +104,13 @@ def trainer_reward(context: DiagnosticContext) -> Metrics:
     }
 
 
-def held_out(context: DiagnosticContext) -> Metrics:
+def evaluate_held_out(context: DiagnosticContext) -> Metrics:
     """`held_out_avg_at_k`, `held_out_pass_at_1`, `held_out_pass_at_k` under the inference engine."""
     measured = evaluate(context.recipe, context.params, context.recipe.engines.infer, context.key)
     return {f"held_out_{name}": value for name, value in measured.items()}
 
 
-def held_out_trainer(context: DiagnosticContext) -> Metrics:
+def evaluate_held_out_trainer(context: DiagnosticContext) -> Metrics:
     """The same as `held_out_trainer_...` under the training engine, prompt by prompt comparable.
 
     Source: acrl Tab. 12, 13.
@@ -121,9 +121,9 @@ def held_out_trainer(context: DiagnosticContext) -> Metrics:
 
 
 def _trainer_samples(recipe: Recipe) -> Recipe:
-    """The recipe in which the training engine samples, without the noise that a dose puts on logits."""
+    """The recipe in which the training engine samples, without injected noise on the logits."""
     engines = replace(recipe.engines, infer=recipe.engines.train)
-    return replace(recipe, engines=engines, sampler=replace(recipe.sampler, noise=None))
+    return replace(recipe, engines=engines, sampling=replace(recipe.sampling, noise=None))
 
 
 def noise_scale(context: DiagnosticContext) -> Metrics:
@@ -147,8 +147,10 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
 
     nothing = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.float32))
     (total, squares), _ = lax.scan(add, nothing, groups)
-    big_square = global_norm(total) ** 2 / recipe.prompts**2
-    signal, noise, scale = gradient_noise(squares / recipe.prompts, big_square, 1, recipe.prompts)
+    big_square = global_norm(total) ** 2 / recipe.prompts_per_step**2
+    signal, noise, scale = gradient_noise(
+        squares / recipe.prompts_per_step, big_square, 1, recipe.prompts_per_step
+    )
     return {"gradient_signal": signal, "gradient_noise": noise, "noise_scale": scale}
 
 
@@ -186,10 +188,10 @@ def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Float
 def curvature(context: DiagnosticContext) -> Metrics:
     """`hessian_top`, `hessian_bottom`: extreme eigenvalues of the Hessian of the policy loss at theta_old.
 
-    The loss is minus the objective on the next step's rollout, without extra terms, differentiated in full:
-    what an objective stops the gradient of stays constant. `hessian_residual` bounds the distance of the top
-    one to an eigenvalue. The forward pass is float32 whatever the training engine: rounding has no second
-    derivative. So logp_train is the float32 one here, while rho keeps the engines' values.
+    The loss is minus the objective on the next step's rollout, without entropy and KL terms, differentiated
+    in full: what an objective stops the gradient of stays constant. `hessian_residual` bounds the distance of
+    the top one to an eigenvalue. The forward pass is float32 whatever the training engine: rounding has no
+    second derivative. So logp_train is the float32 one here, while rho keeps the engines' values.
 
     Unit: loss per squared weight.
     Source: lr Sec. 3.1.
@@ -237,8 +239,8 @@ def kl_to_base(context: DiagnosticContext) -> Metrics:
 
 DIAGNOSTICS: dict[str, Diagnostic] = {
     "trainer_reward": trainer_reward,
-    "held_out": held_out,
-    "held_out_trainer": held_out_trainer,
+    "held_out": evaluate_held_out,
+    "held_out_trainer": evaluate_held_out_trainer,
     "noise_scale": noise_scale,
     "energy": energy,
     "curvature": curvature,

@@ -19,13 +19,13 @@ def evaluate(
     `avg_at_k` is the mean reward. A response passes if it earns the full reward of 1: `pass_at_1` is the
     fraction that does, of all k per prompt, `pass_at_k` the fraction of prompts with one that does. Where
     rewards are 0 or 1, `avg_at_k` is `pass_at_1`. For greedy decoding evaluate
-    `replace(recipe, sampler=GREEDY, group_size=1)`.
+    `replace(recipe, sampling=GREEDY, group_size=1)`.
     """
     sampled = generate(
         params,
         recipe.model,
         engine,
-        recipe.sampler,
+        recipe.sampling,
         key,
         recipe.task.prompts(stream(key, "prompts"), prompts, split),
         recipe.task.check,

@@ -9,24 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
-from jax import lax
 from jaxtyping import PyTree
 
-from simlab.engines.site import prepare_sites
 from simlab.rollout.trajectory import Trajectory
 from simlab.training.checkpoints import Progress, load_progress, named_arrays, restore, save_progress
 from simlab.training.recipe import Recipe, TrainState
-from simlab.training.step import Metrics, learn, train_step
+from simlab.training.step import Metrics, learn, rollout, swap_time
 
 CHECKPOINT_SECONDS = 30.0
 """Work that a kill may cost; writing a state takes a fraction of a second."""
 
 HostMetrics = dict[str, np.ndarray]
-Advance = Callable[[Recipe, TrainState], tuple[TrainState, Metrics]]
+Advance = Callable[[Recipe, TrainState], tuple[TrainState, HostMetrics]]
 """Makes the steps of a chunk; metrics are stacked over them."""
+State = TypeVar("State")
+Data = TypeVar("Data")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def train(
         chunk: Number of steps per chunk.
         axes: For many runs at once, the pair of the `jax.vmap` axes of `recipe` and `state`: `(None, 0)` is
             one recipe over many seeds. The metrics are then [runs, steps, ...].
-        advance: Function that makes a chunk; by default the compiled `scan_steps`.
+        advance: Function that makes a chunk; by default that of `compile_steps`.
         history: Metrics of the steps that `state` has completed, as `resume` returns them.
 
     Returns:
@@ -89,9 +90,8 @@ def train(
         raise ValueError(f"chunk {chunk} does not divide the {steps - step} steps")
     advance = advance or compile_steps(chunk, axes)
     while step < steps:
-        state, stacked = advance(recipe, state)
+        state, metrics = advance(recipe, state)
         step += chunk
-        metrics = {name: np.asarray(values) for name, values in stacked.items()}
         history = join_metrics([history, metrics], along)
         finished = Chunk(state, metrics, history, step, step == steps)
         stops = [callback(finished) for callback in callbacks]
@@ -100,26 +100,62 @@ def train(
     return state, history
 
 
-def scan_steps(recipe: Recipe, state: TrainState, steps: int) -> tuple[TrainState, Metrics]:
-    """Make `steps` steps in one scan; metrics are stacked, [steps, ...]. A pure function: jit and vmap it."""
-    recipe = prepare_sites(recipe)
-    return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=steps)
+def alternate(
+    rollout: Callable[[State], tuple[Data, Metrics]],
+    learn: Callable[[State, Data], tuple[State, Metrics]],
+    state: State,
+    steps: int,
+    along: int = 0,
+) -> tuple[State, HostMetrics]:
+    """Make `steps` steps of a rollout and an update each.
+
+    Both functions return metrics. Nothing waits for a device before the last step, when the metrics are
+    stacked along the axis `along`.
+    """
+    made = []
+    for _ in range(steps):
+        data, measured = rollout(state)
+        state, metrics = learn(state, data)
+        made.append({**metrics, **measured})
+    return state, {name: np.stack([each[name] for each in made], axis=along) for name in made[0]}
 
 
 def compile_steps(steps: int, axes: PyTree = None) -> Advance:
-    """Return the jitted `scan_steps`, mapped over `axes` if given; it donates the state.
+    """Return the function that makes `steps` steps with the compiled `rollout` and `learn`.
 
-    Equal arguments give the same function, so that nothing is compiled twice.
+    Both are mapped over `axes` of recipe and state if given; equal axes have the same compiled functions. It
+    donates the state.
     """
     leaves, tree = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
-    return _compile_steps(steps, tuple(leaves), tree)
+    sample, update = _compile_step(tuple(leaves), tree)
+
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+        return alternate(
+            lambda state: (sample(recipe, state), {}),
+            lambda state, trajectory: update(recipe, state, trajectory),
+            state,
+            steps,
+            0 if axes is None else 1,
+        )
+
+    return advance
 
 
 @cache
-def _compile_steps(steps: int, leaves: tuple[int | None, ...], tree: PyTree) -> Advance:
+def _compile_step(leaves: tuple[int | None, ...], tree: PyTree) -> tuple[Callable, Callable]:
     axes = jax.tree.unflatten(tree, leaves)
-    many = partial(scan_steps, steps=steps)
-    return jax.jit(many if axes is None else jax.vmap(many, in_axes=axes), donate_argnums=1)
+
+    def sample_rollout(recipe: Recipe, state: TrainState) -> Trajectory:
+        return swap_time(rollout(recipe, state))
+
+    def learn_step(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
+        return learn(recipe, state, swap_time(trajectory))
+
+    if axes is None:
+        return jax.jit(sample_rollout), jax.jit(learn_step, donate_argnums=1)
+    return jax.jit(jax.vmap(sample_rollout, axes)), jax.jit(
+        jax.vmap(learn_step, (*axes, 0)), donate_argnums=1
+    )
 
 
 def learn_from(rollout: Callable[[Recipe, TrainState], tuple[Trajectory, Metrics]]) -> Advance:
@@ -129,10 +165,8 @@ def learn_from(rollout: Callable[[Recipe, TrainState], tuple[Trajectory, Metrics
     """
     compiled = jax.jit(learn)
 
-    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
-        trajectory, measured = rollout(recipe, state)
-        state, metrics = compiled(recipe, state, trajectory)
-        return state, {name: value[None] for name, value in {**metrics, **measured}.items()}
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+        return alternate(partial(rollout, recipe), partial(compiled, recipe), state, 1)
 
     return advance
 

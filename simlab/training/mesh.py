@@ -30,9 +30,9 @@ from jaxtyping import PyTree
 
 from simlab.core.pytree import pytree, static
 from simlab.engines import Accumulator, Engine, Linear
-from simlab.training.loop import Advance, scan_steps
+from simlab.training.loop import Advance, HostMetrics, alternate
 from simlab.training.recipe import Recipe, TrainState
-from simlab.training.step import Metrics
+from simlab.training.step import learn, rollout
 
 Tree = TypeVar("Tree")
 AXES = ("data", "fsdp", "expert", "tensor")
@@ -127,25 +127,39 @@ def by_sequence(engine: Engine, mesh: Mesh) -> Engine:
 def compile_sharded(
     steps: int, state: TrainState, mesh: Mesh, compiler_options: dict[str, PyTree] | None = None
 ) -> Advance:
-    """Return the compiled `scan_steps` for `train`, for states that are sharded on `mesh` as `state` is.
+    """Return the function that makes `steps` steps for `train`, for states sharded on `mesh` as `state` is.
 
     It donates the state. The state that it returns has the same shardings; metrics are complete on every
     device.
     """
 
-    def sharded_steps(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
-        pair = recipe.engines
-        pair = replace(pair, train=by_sequence(pair.train, mesh), infer=by_sequence(pair.infer, mesh))
-        return scan_steps(replace(recipe, engines=pair), state, steps)
+    def on_mesh(function: Callable) -> Callable:
+        def shard(recipe: Recipe, *rest: PyTree) -> PyTree:
+            pair = recipe.engines
+            pair = replace(pair, train=by_sequence(pair.train, mesh), infer=by_sequence(pair.infer, mesh))
+            return function(replace(recipe, engines=pair), *rest)
+
+        return shard
 
     where = shardings(state, mesh)
-    return jax.jit(
-        sharded_steps,
-        in_shardings=(None, where),
+    sample = jax.jit(on_mesh(rollout), in_shardings=(None, where), compiler_options=compiler_options)
+    update = jax.jit(
+        on_mesh(learn),
+        in_shardings=(None, where, None),
         out_shardings=(where, NamedSharding(mesh, P())),
         donate_argnums=1,
         compiler_options=compiler_options,
     )
+
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+        return alternate(
+            lambda state: (sample(recipe, state), {}),
+            lambda state, trajectory: update(recipe, state, trajectory),
+            state,
+            steps,
+        )
+
+    return advance
 
 
 def bytes_per_device(tree: PyTree[Array]) -> int:

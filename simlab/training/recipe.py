@@ -1,6 +1,5 @@
 """What a run is made of, and the state that it carries from step to step."""
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated
 
@@ -12,20 +11,19 @@ from jaxtyping import PyTree
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import COUNT, HUGE, Range
-from simlab.engines.engine import EnginePair
+from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.objectives import Objective
 from simlab.objectives.advantages import Gae, gae
-from simlab.rollout.sampler import Sampler
+from simlab.rollout.sampling import SamplingParams
 from simlab.tasks import VOCABULARY_SIZE, Task
 from simlab.training.critic import Critic, CriticState
 from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Constant, Schedule
 from simlab.training.staleness import init_past_params
 
-EXTRA_TERMS = ("entropy", "kl")
 OLD_LOG_PROBS = ("train", "rollout")
 
 
@@ -34,12 +32,12 @@ class Recipe:
     """Everything that decides a run but its seed and its first parameters.
 
     The fields before `task` are data: all their numbers (formats of the engines, clip ranges, learning rate,
-    temperature, coefficients of the extra terms) may be traced, stacked and mapped over. The others shape the
-    program. One step samples `prompts` x `group_size` responses and makes `minibatches` updates, each
-    on whole groups. `extra_terms` maps `entropy` and `kl` to coefficients; a term not named is left out.
+    temperature, `entropy_coeff`, `kl_loss_coef`) may be traced, stacked and mapped over. The others shape the
+    program. One step samples `prompts_per_step` x `group_size` responses and makes `minibatches` updates,
+    each on whole groups. A coefficient that is None leaves its term out of the compiled function.
 
     - `gradient_site`: how each leaf of the policy's gradient is rounded before its norm is clipped.
-    - `critic`: with an objective whose advantage is `gae`, and only then; its `discount` and `trace` rule.
+    - `critic`: with an objective whose advantage is `gae`, and only then; its `gamma` and `lam` rule.
     - `staleness`: the rollout is sampled with the parameters of so many steps ago, see `staleness.py`.
     - `old_log_probs`: what stands for pi_train at theta_old: `train`, the training engine's score, or
       `rollout`, forced copying of what the sampler reported. Copying hides the mismatch from rho and leaves
@@ -53,14 +51,15 @@ class Recipe:
     engines: EnginePair
     objective: Objective
     optimizer: AdamW = field(default_factory=AdamW)
-    sampler: Sampler = field(default_factory=Sampler)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     schedule: Schedule = field(default_factory=Constant)
-    extra_terms: Mapping[str, Annotated[Scalar, Range(-HUGE, HUGE)]] = field(default_factory=dict)
+    entropy_coeff: Annotated[Scalar | None, Range(-HUGE, HUGE)] = None
+    kl_loss_coef: Annotated[Scalar | None, Range(-HUGE, HUGE)] = None
     gradient_site: Site = FLOAT32_SITE
     critic: Critic | None = None
     task: Task = static()
     model: TransformerConfig = static()
-    prompts: Annotated[int, COUNT] = static(default=8)
+    prompts_per_step: Annotated[int, COUNT] = static(default=8)
     group_size: Annotated[int, COUNT] = static(default=16)
     minibatches: Annotated[int, COUNT] = static(default=4)
     staleness: Annotated[int, Range(0, 1000)] = static(default=0)
@@ -68,11 +67,10 @@ class Recipe:
 
     def __post_init__(self):
         """Refuse what cannot run."""
-        for name in self.extra_terms:
-            if name not in EXTRA_TERMS:
-                raise ValueError(f"unknown extra term {shorten(name)}; allowed: {', '.join(EXTRA_TERMS)}")
-        if self.minibatches < 1 or self.prompts % self.minibatches:
-            raise ValueError(f"minibatches {self.minibatches} does not divide the {self.prompts} prompts")
+        if self.minibatches < 1 or self.prompts_per_step % self.minibatches:
+            raise ValueError(
+                f"minibatches {self.minibatches} does not divide {self.prompts_per_step} prompts per step"
+            )
         if self.staleness < 0:
             raise ValueError(f"staleness {self.staleness}; allowed: 0 or more steps")
         if self.old_log_probs not in OLD_LOG_PROBS:
@@ -86,9 +84,25 @@ class Recipe:
         # `getattr`: a tree of vmap axes may hold no objective.
         estimator = getattr(self.objective, "advantage", None)
         if isinstance(estimator, Gae) and estimator != gae:
-            raise ValueError(f"{estimator} in the objective; set discount and trace of the critic instead")
+            raise ValueError(f"{estimator} in the objective; set gamma and lam of the critic instead")
         if isinstance(estimator, Gae) != (self.critic is not None) and estimator is not None:
             raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
+
+
+@pytree(kw_only=True)
+class SamplingRecipe:
+    """What a rollout reads of a recipe; runs whose recipes differ elsewhere share its compiled function.
+
+    `vocabulary`: whether the trajectory has the log-probabilities of all tokens.
+    """
+
+    engine: Engine
+    sampling: SamplingParams
+    task: Task = static()
+    model: TransformerConfig = static()
+    prompts_per_step: int = static()
+    group_size: int = static()
+    vocabulary: bool = static()
 
 
 @pytree
@@ -117,16 +131,16 @@ class TrainState:
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:
     """Return the state before the first step from `params`, in arrays of its own: the loop donates them."""
 
-    def copied(tree: PyTree) -> PyTree:
+    def copy(tree: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, tree)
 
     return TrainState(
-        params=copied(params),
+        params=copy(params),
         opt_state=recipe.optimizer.init(params),
         step=jnp.zeros((), jnp.int32),
-        key=copied(key),
-        reference=copied(params) if "kl" in recipe.extra_terms else None,
-        schedule_state=copied(recipe.schedule.init()),
+        key=copy(key),
+        reference=copy(params) if recipe.kl_loss_coef is not None else None,
+        schedule_state=copy(recipe.schedule.init()),
         critic=None if recipe.critic is None else recipe.critic.init(params),
         past_params=init_past_params(params, recipe.staleness),
     )

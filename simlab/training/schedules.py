@@ -37,54 +37,54 @@ class Schedule(ABC):
 
 @pytree(kw_only=True)
 class Constant(Schedule):
-    """Factor 1 after a linear rise over `warmup` steps."""
+    """Factor 1 after a linear rise over `lr_warmup_steps` steps."""
 
-    warmup: Annotated[Integer, Range(0, HUGE)] = 0
+    lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
-        return _warmup_factor(step, self.warmup)
+        return _warmup_factor(step, self.lr_warmup_steps)
 
 
 @pytree(kw_only=True)
 class Linear(Schedule):
-    """A straight fall from 1 to `final` between the warm-up and step `steps`, `final` from then on."""
+    """Straight line from 1 at the end of the warm-up to `min_lr_ratio` at step `steps`, then constant."""
 
     steps: Annotated[Integer, STEPS] = 400
-    final: Annotated[Scalar, FRACTION] = 0.0
-    warmup: Annotated[Integer, Range(0, HUGE)] = 0
+    min_lr_ratio: Annotated[Scalar, FRACTION] = 0.0
+    lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
-        done = _progress(step, self.warmup, self.steps)
-        return _warmup_factor(step, self.warmup) * (1 - (1 - self.final) * done)
+        done = _progress(step, self.lr_warmup_steps, self.steps)
+        return _warmup_factor(step, self.lr_warmup_steps) * (1 - (1 - self.min_lr_ratio) * done)
 
 
 @pytree(kw_only=True)
 class Cosine(Schedule):
-    """Half a cosine from 1 to `final` between the warm-up and step `steps`, `final` from then on.
+    """Half a cosine from 1 at the end of the warm-up to `min_lr_ratio` at step `steps`, then constant.
 
     Source: cancel App. D.
     """
 
     steps: Annotated[Integer, STEPS] = 400
-    final: Annotated[Scalar, FRACTION] = 0.0
-    warmup: Annotated[Integer, Range(0, HUGE)] = 0
+    min_lr_ratio: Annotated[Scalar, FRACTION] = 0.0
+    lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
-        done = _progress(step, self.warmup, self.steps)
-        return _warmup_factor(step, self.warmup) * (
-            self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * done)) / 2
+        done = _progress(step, self.lr_warmup_steps, self.steps)
+        return _warmup_factor(step, self.lr_warmup_steps) * (
+            self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + jnp.cos(jnp.pi * done)) / 2
         )
 
 
 @pytree(kw_only=True)
 class Halving(Schedule):
-    """Halves at every multiple of `period`, down to `final`.
+    """Halves at every multiple of `period`, down to `min_lr_ratio`.
 
     The paper counts steps from 1 and the lab from 0, so the first halved step is number `period` - 1 here.
 
@@ -92,13 +92,15 @@ class Halving(Schedule):
     """
 
     period: Integer = 100
-    final: Annotated[Scalar, FRACTION] = 0.1
-    warmup: Annotated[Integer, Range(0, HUGE)] = 0
+    min_lr_ratio: Annotated[Scalar, FRACTION] = 0.1
+    lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
     def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
         del schedule_state
-        return _warmup_factor(step, self.warmup) * _halving_factor(step, self.period, self.final)
+        return _warmup_factor(step, self.lr_warmup_steps) * _halving_factor(
+            step, self.period, self.min_lr_ratio
+        )
 
 
 class LengthTriggerState(NamedTuple):
@@ -115,7 +117,7 @@ class LengthTriggerState(NamedTuple):
 
 @pytree(kw_only=True)
 class LengthTriggered(Schedule):
-    """Halves every `delay` x surge steps, down to `final`, once the response length has surged.
+    """Halves every `delay` x surge steps, down to `min_lr_ratio`, once the response length has surged.
 
     The surge is the first of `patience` steps in a row whose mean response length is above `rise` times the
     median of the first `early` (static) steps. Until they are over the factor is 1.
@@ -128,8 +130,8 @@ class LengthTriggered(Schedule):
     rise: Scalar = 2.0
     patience: Integer = 3
     delay: Scalar = 1.8
-    final: Annotated[Scalar, FRACTION] = 0.1
-    warmup: Annotated[Integer, Range(0, HUGE)] = 0
+    min_lr_ratio: Annotated[Scalar, FRACTION] = 0.1
+    lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
     early: int = static(default=10)
 
     def init(self) -> LengthTriggerState:
@@ -139,8 +141,8 @@ class LengthTriggered(Schedule):
 
     def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
-        return _warmup_factor(step, self.warmup) * _halving_factor(
-            step, self.delay * schedule_state.surge, self.final
+        return _warmup_factor(step, self.lr_warmup_steps) * _halving_factor(
+            step, self.delay * schedule_state.surge, self.min_lr_ratio
         )
 
     def observe(
@@ -177,7 +179,7 @@ class MismatchTriggerState(NamedTuple):
 
 @pytree(kw_only=True)
 class MismatchTriggered(Schedule):
-    """Halves, down to `final`, when the smoothed mismatch is above `rise` times its initial level.
+    """Halves, down to `min_lr_ratio`, when the smoothed mismatch is above `rise` times its initial level.
 
     The initial level is the mean of `metric` (static: the name of a step metric that is a scalar) over the
     first `early` steps; after them it is smoothed by `smoothing` x old + (1 - `smoothing`) x new. A halving
@@ -191,8 +193,8 @@ class MismatchTriggered(Schedule):
     early: Integer = 20
     smoothing: Scalar = 0.9
     cooldown: Integer = 20
-    final: Annotated[Scalar, FRACTION] = 0.1
-    warmup: Annotated[Integer, Range(0, HUGE)] = 0
+    min_lr_ratio: Annotated[Scalar, FRACTION] = 0.1
+    lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
     metric: str = static(default="rms_log_rho")
 
     def init(self) -> MismatchTriggerState:
@@ -202,7 +204,7 @@ class MismatchTriggered(Schedule):
 
     def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
         """Return the factor."""
-        return _warmup_factor(step, self.warmup) * schedule_state.factor
+        return _warmup_factor(step, self.lr_warmup_steps) * schedule_state.factor
 
     def observe(
         self, schedule_state: MismatchTriggerState, step: Array, metrics: dict[str, Array]
@@ -219,25 +221,27 @@ class MismatchTriggered(Schedule):
         return MismatchTriggerState(
             initial,
             smoothed,
-            jnp.where(rings, jnp.maximum(schedule_state.factor / 2, self.final), schedule_state.factor),
+            jnp.where(
+                rings, jnp.maximum(schedule_state.factor / 2, self.min_lr_ratio), schedule_state.factor
+            ),
             schedule_state.seen + 1,
             jnp.where(rings, _float(self.cooldown), schedule_state.quiet - 1),
         )
 
 
-def _warmup_factor(step: Array, warmup: Integer) -> Array:
-    # The first step already learns: factor 1 / warmup, not 0.
-    return jnp.minimum(1.0, (_float(step) + 1.0) / jnp.maximum(1.0, _float(warmup)))
+def _warmup_factor(step: Array, lr_warmup_steps: Integer) -> Array:
+    # The first step already learns: factor 1 / lr_warmup_steps, not 0.
+    return jnp.minimum(1.0, (_float(step) + 1.0) / jnp.maximum(1.0, _float(lr_warmup_steps)))
 
 
-def _progress(step: Array, warmup: Integer, steps: Integer) -> Array:
-    start = _float(warmup)
+def _progress(step: Array, lr_warmup_steps: Integer, steps: Integer) -> Array:
+    start = _float(lr_warmup_steps)
     return jnp.clip((_float(step) - start) / jnp.maximum(1.0, _float(steps) - start), 0.0, 1.0)
 
 
-def _halving_factor(step: Array, period: Integer, final: Scalar) -> Array:
+def _halving_factor(step: Array, period: Integer, min_lr_ratio: Scalar) -> Array:
     halvings = jnp.floor((_float(step) + 1.0) / _float(period))
-    return jnp.maximum(jnp.ldexp(jnp.float32(1), -halvings.astype(jnp.int32)), final)
+    return jnp.maximum(jnp.ldexp(jnp.float32(1), -halvings.astype(jnp.int32)), min_lr_ratio)
 
 
 def _float(number: Scalar | Integer) -> Array:

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import PyTree
 
+from simlab.core.constant import release_constants
 from simlab.core.streams import stream
-from simlab.engines.site import Site, store
+from simlab.engines import Engine
+from simlab.engines.site import Site, prepare_sites, store
 from simlab.metrics import METRICS
 from simlab.models.parameters import Params
 from simlab.models.transformer import Scores, response_logps
@@ -18,7 +20,7 @@ from simlab.objectives import (
     columns_needed,
     entropy_bonus,
     kl_penalty,
-    prepared,
+    prepare_batch,
     rollout_terms,
     value_from_terms,
 )
@@ -28,7 +30,7 @@ from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.critic import token_values, update_critic
 from simlab.training.measure import clip_fractions, step_metrics
 from simlab.training.optimizer import global_norm
-from simlab.training.recipe import Recipe, TrainState
+from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
 from simlab.training.staleness import rollout_params, update_past_params
 
 Metrics = dict[str, Array]
@@ -43,22 +45,60 @@ def train_step(recipe: Recipe, state: TrainState) -> tuple[TrainState, Metrics]:
 
 def rollout(recipe: Recipe, state: TrainState) -> Trajectory:
     """Sample responses to training prompts with the inference engine at theta_rollout, and reward them."""
-    key = jax.random.fold_in(stream(state.key, "rollout"), state.step)
-    prompts = recipe.task.prompts(stream(key, "prompts"), recipe.prompts)
+    return sample(sampling_recipe(recipe), state.params, state.past_params, state.key, state.step)
+
+
+def sampling_recipe(recipe: Recipe) -> SamplingRecipe:
+    """Return the part of a recipe that `sample` reads."""
+    return SamplingRecipe(
+        engine=recipe.engines.infer,
+        sampling=recipe.sampling,
+        task=recipe.task,
+        model=recipe.model,
+        prompts_per_step=recipe.prompts_per_step,
+        group_size=recipe.group_size,
+        vocabulary=reads_vocabulary(recipe),
+    )
+
+
+def learning_recipe(recipe: Recipe) -> Recipe:
+    """Return a recipe that `learn` takes for `recipe`: it has another inference engine, of no numbers."""
+    return replace(recipe, engines=replace(recipe.engines, infer=Engine()))
+
+
+def sample(
+    recipe: SamplingRecipe, params: Params, past_params: Params | None, key: Array, step: Array
+) -> Trajectory:
+    """Return the rollout of one step; arguments after `recipe` are parts of a `TrainState`."""
+    recipe, key = prepare_sites(release_constants(recipe)), jax.random.fold_in(stream(key, "rollout"), step)
     return generate(
-        rollout_params(state.past_params, state.params, state.step),
+        rollout_params(past_params, params, step),
         recipe.model,
-        recipe.engines.infer,
-        recipe.sampler,
+        recipe.engine,
+        recipe.sampling,
         key,
-        prompts,
+        recipe.task.prompts(stream(key, "prompts"), recipe.prompts_per_step),
         recipe.task.check,
         group_size=recipe.group_size,
         length=recipe.task.response_length,
         end=EOS_TOKEN_ID,
         pad=PAD_TOKEN_ID,
-        vocabulary=reads_vocabulary(recipe),
+        vocabulary=recipe.vocabulary,
     )
+
+
+def swap_time(trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory with the axes of sequences and tokens swapped; twice is not at all.
+
+    Decoding makes tokens by time. A trajectory that goes from one compiled function to another in that order
+    has its sums over tokens in the order of one function.
+    """
+    arrays = {
+        name: None if value is None else jnp.swapaxes(value, 0, 1)
+        for name in ("responses", "mask", "logp_infer", "routed_experts", "logp_infer_vocabulary")
+        for value in [getattr(trajectory, name)]
+    }
+    return replace(trajectory, **arrays)
 
 
 def reads_vocabulary(recipe: Recipe) -> bool:
@@ -71,6 +111,7 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 
     Advantages, corrections and rho are fixed here, once per rollout; ratios are recomputed per minibatch.
     """
+    recipe = prepare_sites(release_constants(recipe))
     scores, replayed = score_rollout(recipe, state.params, trajectory)
     batch = token_batch(recipe, state, replayed, scores)
     objective, factor = recipe.objective, recipe.schedule(state.step, state.schedule_state)
@@ -114,7 +155,7 @@ def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores:
     values = None
     if state.critic is not None:
         values = token_values(state.critic.params, recipe.model, recipe.engines.train, replayed)
-    return prepared(
+    return prepare_batch(
         TokenBatch(
             logp=scores.logp,
             logp_train=replayed.logp_infer if recipe.old_log_probs == "rollout" else scores.logp,
@@ -146,12 +187,14 @@ def _update_policy(
 ) -> tuple[Params, PyTree, Metrics]:
     """Return parameters and opt_state after one update per minibatch, and the metrics of each."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
+    draws = jax.random.fold_in(stream(state.key, "objective"), state.step)
 
     def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Metrics]:
         params, opt_state = carry
-        number, rows = part
-        grads, metrics = policy_gradient(recipe, params, *rows)
-        grads = stored(grads, recipe.gradient_site, jax.random.fold_in(key, number))
+        number, (trajectory, batch, terms) = part
+        batch = replace(batch, key=jax.random.fold_in(draws, number))
+        grads, metrics = policy_gradient(recipe, params, trajectory, batch, terms)
+        grads = round_gradient(grads, recipe.gradient_site, jax.random.fold_in(key, number))
         return recipe.optimizer.update(grads, opt_state, params, factor), metrics
 
     numbered = jnp.arange(recipe.minibatches), parts
@@ -159,7 +202,7 @@ def _update_policy(
     return params, opt_state, metrics
 
 
-def stored(grads: Params, site: Site, key: Array) -> Params:
+def round_gradient(grads: Params, site: Site, key: Array) -> Params:
     """Round every leaf of a gradient as `site` says; each has its own stream of random bits."""
     if site.format is None:
         return grads
@@ -187,7 +230,7 @@ def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
     return {f"{name}_{where}": METRICS[name](seen) for name in ("std_rho", "rms_log_rho")}
 
 
-def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
+def score(recipe: Recipe, params: Params, trajectory: Trajectory, scan_layers: bool = True) -> Scores:
     """Score a trajectory of whole groups with the training engine, replaying the experts that it carries."""
     return response_logps(
         params,
@@ -198,6 +241,7 @@ def score(recipe: Recipe, params: Params, trajectory: Trajectory) -> Scores:
         trajectory.routed_experts,
         group_size=recipe.group_size,
         vocabulary=reads_vocabulary(recipe),
+        scan_layers=scan_layers,
     )
 
 
@@ -206,12 +250,12 @@ def policy_gradient(
 ) -> tuple[Params, Metrics]:
     """Return the gradient of the loss on one minibatch, its norm and the fractions of clipped tokens.
 
-    The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the extra terms.
-    An objective that reads the vocabulary also has a coefficient for each of its tokens.
+    The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the entropy and
+    KL terms. An objective that reads the vocabulary also has a coefficient for each of its tokens.
     """
 
     def loss(params: Params) -> tuple[Array, Metrics]:
-        logp, entropy, _, every = score(recipe, params, trajectory)
+        logp, entropy, _, every = score(recipe, params, trajectory, scan_layers=False)
         logp = jnp.where(batch.mask, logp, 0.0)
 
         def value(logp: Array, every: Array | None) -> Array:
@@ -222,10 +266,10 @@ def policy_gradient(
         if every is not None:
             # A token that the policy excludes has the log-probability minus infinity.
             total += jnp.sum(of_every * jnp.where(of_every == 0, 0.0, every))
-        if "entropy" in recipe.extra_terms:
-            total += recipe.extra_terms["entropy"] * entropy_bonus(entropy, batch.mask)
-        if "kl" in recipe.extra_terms:
-            total += recipe.extra_terms["kl"] * kl_penalty(replace(batch, logp=logp))
+        if recipe.entropy_coeff is not None:
+            total += recipe.entropy_coeff * entropy_bonus(entropy, batch.mask)
+        if recipe.kl_loss_coef is not None:
+            total += recipe.kl_loss_coef * kl_penalty(replace(batch, logp=logp))
         return -total, clip_fractions(coefficients, batch, terms)
 
     grads, fractions = jax.grad(loss, has_aux=True)(params)

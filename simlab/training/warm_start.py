@@ -25,16 +25,18 @@ from simlab.training.schedules import Cosine
 class WarmStart:
     """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
 
-    Every digit of a demonstration is wrong with probability `mistakes`, which leaves headroom. The
-    learning rate falls along a cosine to the part `final` of it. `train_size` (static) is the number of
-    training prompts to demonstrate, so that runs on fewer can begin alike; None means those of the task.
+    Every digit of a demonstration is wrong with probability `demo_error_rate`, which leaves headroom. The
+    learning rate rises over `lr_warmup_steps` (static; None: a twentieth of `steps`), then falls along a
+    cosine to the part `min_lr_ratio` of it. `train_size` (static) is the number of training prompts to
+    demonstrate, so that runs on fewer can begin alike; None means those of the task.
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
-    mistakes: Annotated[Scalar, FRACTION] = 0.05
-    final: Annotated[Scalar, FRACTION] = 0.1
+    demo_error_rate: Annotated[Scalar, FRACTION] = 0.05
+    min_lr_ratio: Annotated[Scalar, FRACTION] = 0.1
     steps: Annotated[int, STEPS] = static(default=1200)
     batch: int = static(default=128)
+    lr_warmup_steps: int | None = static(default=None)
     train_size: int | None = static(default=None)
 
 
@@ -45,13 +47,14 @@ def warm_start(
     if how.train_size is not None:
         task = replace(task, train_size=how.train_size)
     params = init_params(stream(key, "init"), model)
-    schedule = Cosine(steps=how.steps, final=how.final, warmup=how.steps // 20)
+    warmup_steps = how.steps // 20 if how.lr_warmup_steps is None else how.lr_warmup_steps
+    schedule = Cosine(steps=how.steps, min_lr_ratio=how.min_lr_ratio, lr_warmup_steps=warmup_steps)
 
     def step(carry: tuple[Params, PyTree], number: Array) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)
-        responses = task.demonstrations(stream(key_step, "responses"), prompts, how.mistakes)
+        responses = task.demonstrations(stream(key_step, "responses"), prompts, how.demo_error_rate)
         loss, grads = jax.value_and_grad(_cross_entropy)(params, model, prompts, responses)
         return how.optimizer.update(grads, opt_state, params, schedule(number)), loss
 

@@ -49,7 +49,7 @@ def test_json_holds_all_claims_and_a_table_those_of_one_paper(shop):
     assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
 
 
-def test_recompute_says_the_minutes_first_and_shows_both_verdicts(shop):
+def test_recompute_prints_minutes_first_and_both_verdicts(shop):
     out = shop / "again"
     done = runner.invoke(app, ["claims", "--recompute", "H7", "--results", str(shop), "--out", str(out)])
     assert done.exit_code == 0, done.output
@@ -106,7 +106,7 @@ def test_report_loads_its_pictures_lazily(tmp_path):
     assert json.loads(data)[0]["statement"] == "</script><b>"
 
 
-def test_a_result_that_cannot_be_read_is_said_on_the_page_and_here(shop, tmp_path):
+def test_report_names_result_when_unreadable(shop, tmp_path):
     (shop / "tis" / "rows.parquet").unlink()
     done = runner.invoke(app, ["report", "--out", str(tmp_path / "a.html"), "--results", str(shop)])
     assert done.exit_code == 0

@@ -31,7 +31,7 @@ def test_every_help_shows_an_example(path):
         "formats",
         "engines",
         "pairs",
-        "doses",
+        "noise-kinds",
         "objectives",
         "metrics",
         "tasks",
@@ -129,12 +129,12 @@ def test_a_shipped_example_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("first_sweep: 8 runs; 1 program, 2 slices")
+    assert result.stdout.startswith("first_sweep: 8 runs; 1 compiled function, 2 run batches")
     (tmp_path / "examples").mkdir()
     own = tmp_path / "examples" / "first_sweep.toml"
     own.write_text('[base]\ntask = "sort"\nmodel = "tiny-dense"\nengines = "f32/bf16"\nsteps = 2\n')
     result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
-    assert "1 run; 1 program, 1 slice of" in result.stdout
+    assert "1 run; 1 compiled function, 1 run batch of" in result.stdout
 
 
 def test_budget_explains_its_numbers():

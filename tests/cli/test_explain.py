@@ -18,7 +18,7 @@ RUN = {
     "model": "tiny-llama",
     "warm_start": "add-tiny-llama-0",
     "objective": {"name": "grpo+tis", "correction_clip": 5.0},
-    "prompts": 4,
+    "prompts_per_step": 4,
 }
 
 
@@ -34,7 +34,7 @@ def sweep(tmp_path):
         "diverged_at": -1,
         "dead_since": -1,
         "dead_because": "",
-        "steps_made": 1,
+        "steps_completed": 1,
     }
     records = [own | {"columns": columns(config)} for config in configs]
     write_table(tmp_path, "runs", runs_table(records, ["TIS", "TIS", "GSPO", "GSPO"]))

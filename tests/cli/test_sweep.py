@@ -15,7 +15,7 @@ from simlab.sweeps.plan import expand
 runner = CliRunner()
 SWEEP = """
 name = "small"
-width = 2
+runs_per_batch = 2
 [base]
 engines = "f32/f32"
 objective = "grpo"
@@ -36,7 +36,10 @@ def call(tmp_path, text, *options):
 def test_plan_option_computes_nothing(tmp_path):
     result = call(tmp_path, SWEEP, "--plan")
     assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == "small: 2 runs; 1 program, 1 slice of width 2, 4 run-steps to compute"
+    assert (
+        result.stdout.strip()
+        == "small: 2 runs; 1 compiled function, 1 run batch of 2, 4 run-steps to compute"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -51,7 +54,7 @@ def test_plan_option_computes_nothing(tmp_path):
         (SWEEP.replace("[over]", "[ovr]"), r"unknown part of sweep.toml 'ovr'; did you mean 'over'\?"),
         (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
         ("[over]\nseed = [0]", r"the table \[base\] is missing"),
-        (SWEEP.replace("width = 2", "sampled = {count = 3}"), r"\[sampled\] needs fields, seed"),
+        (SWEEP.replace("runs_per_batch = 2", "sampled = {count = 3}"), r"\[sampled\] needs fields, seed"),
     ],
 )
 def test_bad_file_is_one_clear_error(tmp_path, text, message):
@@ -77,7 +80,7 @@ def test_watching_nothing_is_an_error(tmp_path):
 )
 def test_examples_can_be_planned(path):
     described = read_file(path)
-    assert len(expand(described.base, described.grid, described.width or 4)) == len(described.grid)
+    assert len(expand(described.base, described.grid, described.runs_per_batch or 4)) == len(described.grid)
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ SHARED = [names for names in GROUPS.values() if len(names) > 1]
     "names",
     [pytest.param(names, id="+".join(names), marks=() if "fp8-e4m3" in names else SLOW) for names in SHARED],
 )
-def test_engines_of_one_signature_are_one_program_and_vmap_is_the_loop(names):
+def test_engines_of_one_signature_share_function_under_vmap(names):
     one = jax.jit(lambda x, w, engine: forward(x, w, engine))
     engines = [ENGINES[name] for name in names]
     together = jax.jit(jax.vmap(forward, (None, None, 0)))(X, W, stack(engines))
@@ -118,11 +118,13 @@ def test_projection_is_within_its_roundings_of_float64(name):
     error = magnitude * units * 2.0**-24
     if isinstance(sites.accumulator, PartialSums) and sites.accumulator.partial.format is not None:
         error += magnitude * 8 * 2.0**-8
-    adder = getattr(sites.accumulator, "core", sites.accumulator)
-    if isinstance(adder, TensorCore):
+    accumulator = getattr(sites.accumulator, "core", sites.accumulator)
+    if isinstance(accumulator, TensorCore):
         # A block truncates its products and the running sum at 2^-F of the largest, and its sum at 2^-R.
-        lost = (adder.block + 1) * 2.0 ** -int(adder.fraction_bits) + 2.0 ** -int(adder.result_bits)
-        error += magnitude * (X.shape[1] // adder.block) * lost
+        lost = (accumulator.block + 1) * 2.0 ** -int(accumulator.fraction_bits) + 2.0 ** -int(
+            accumulator.result_bits
+        )
+        error += magnitude * (X.shape[1] // accumulator.block) * lost
     if sites.output.format is not None:
         error += (np.abs(expected) + error) * 2.0 ** -(int(sites.output.format.mantissa_bits) + 1)
     assert (np.abs(actual - expected) <= error).all()
@@ -159,8 +161,8 @@ def test_16_bit_engines_and_fp8_doses_share_a_signature():
 
 def test_cards_name_their_counterpart_and_what_they_leave_out():
     for name, card in ENGINE_CARDS.items():
-        assert len(card.counterpart) > 10, name
-        assert card.leaves_out, name
+        assert len(card.reference_system) > 10, name
+        assert card.not_modeled, name
 
 
 @pytest.mark.parametrize("name", ENGINE_PAIRS)

@@ -6,13 +6,20 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.objectives import OBJECTIVES, SUFFIXES, named, objective_value, resolve, token_coefficients
+from simlab.objectives import (
+    OBJECTIVE_MODIFIERS,
+    OBJECTIVES,
+    get_objective,
+    objective_value,
+    resolve,
+    token_coefficients,
+)
 from tests.contracts import objective_contract as contract
 from tests.tolerances import assert_exact
 
 NAMES = (
     *OBJECTIVES,
-    *(f"grpo+{suffix}" for suffix in SUFFIXES if suffix != "score_centering"),
+    *(f"grpo+{suffix}" for suffix in OBJECTIVE_MODIFIERS if suffix != "score_centering"),
     "gpg+score_centering",
     "ipo+score_centering+trm",
     "reinforce+tis",
@@ -33,7 +40,11 @@ NAMES = (
     "dro+m2_mask+seq_mis",
 )
 # The others read theta or the vocabulary.
-CORRECTIONS = tuple(suffix for suffix in SUFFIXES if SUFFIXES[suffix].field in ("correction", "rejections"))
+CORRECTIONS = tuple(
+    suffix
+    for suffix in OBJECTIVE_MODIFIERS
+    if OBJECTIVE_MODIFIERS[suffix].field in ("correction", "rejections")
+)
 
 
 def _switch(index, batch):
@@ -61,12 +72,12 @@ def test_padding_never_matters(name):
     contract.check_padding(compiled(name))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if not contract.draws_noise(named(n))])
+@pytest.mark.parametrize("name", [n for n in NAMES if not contract.draws_noise(get_objective(n))])
 def test_order_of_groups_does_not_matter(name):
     contract.check_permutation(compiled(name))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if contract.compares_in_group(named(n))])
+@pytest.mark.parametrize("name", [n for n in NAMES if contract.compares_in_group(get_objective(n))])
 def test_nothing_is_learnt_from_equal_rewards(name):
     contract.check_equal_rewards(compiled(name))
 

@@ -7,7 +7,6 @@ shapes, types and names, and a few of each kind run.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import count, cycle
 
 import jax
@@ -24,7 +23,7 @@ from simlab.models.config import MODELS, TransformerConfig
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.diagnostics import DIAGNOSTICS, run_diagnostics
-from simlab.training.loop import scan_steps, train
+from simlab.training.loop import compile_steps, train
 from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import Recipe
@@ -44,7 +43,7 @@ MAY_BE_NAN = {name for name in METRICS if "_by_" in name} | {"pcc"}
 
 
 def recipe_of(pair="f32/f32", **changes) -> Recipe:
-    sizes = {"model": MODEL, "prompts": 2, "group_size": 2, "minibatches": 1}
+    sizes = {"model": MODEL, "prompts_per_step": 2, "group_size": 2, "minibatches": 1}
     return small_recipe(pair, optimizer=AdamW(learning_rate=1e-2), **(sizes | changes))
 
 
@@ -79,7 +78,7 @@ def check_traced(recipe: Recipe) -> dict:
 
 
 def check_rollout(recipe: Recipe, sampled: Trajectory) -> None:
-    rows = recipe.prompts * recipe.group_size
+    rows = recipe.prompts_per_step * recipe.group_size
     assert sampled.responses.shape == (rows, recipe.task.response_length)
     assert sampled.mask[:, 0].all()
     assert (np.asarray(sampled.responses)[~np.asarray(sampled.mask)] == PAD_TOKEN_ID).all()
@@ -136,7 +135,7 @@ def _combinations() -> list:
 COMBINATIONS = _combinations()
 
 
-def test_every_task_schedule_and_preset_is_among_the_combinations():
+def test_combinations_cover_tasks_schedules_and_presets():
     _, tasks, schedules, models = zip(*(case.values for case in COMBINATIONS), strict=True)
     presets = {name for name in MODELS if not name.startswith("small")}
     assert (set(tasks), set(schedules), set(models)) == (set(TASKS), set(SCHEDULES), {None, *presets})
@@ -155,14 +154,14 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
         schedule=SCHEDULES[schedule](),
         # With experts there is more that could differ.
         model=MODELS[model] if model else MOE if exact else MODEL,
-        extra_terms={"entropy": 0.1},
+        entropy_coeff=0.1,
     )
     recipe = replace(recipe, engines=stack([ENGINE_PAIRS[name] for name in names]))
     mapped = replace(jax.tree.map(lambda _: None, recipe), engines=0)
 
     # What promises equal bits has to keep that as it is compiled for everybody.
     compile_quickly(not exact)
-    steps = jax.jit(jax.vmap(partial(scan_steps, steps=STEPS), in_axes=(mapped, 0)))
+    steps = compile_steps(STEPS, (mapped, 0))
 
     def run(seed: int) -> tuple:
         state = jax.tree.map(lambda x: jnp.stack([x] * len(names)), small_state(recipe, seed))
@@ -226,7 +225,7 @@ def test_every_replay_makes_a_step_that_can_be_scanned(replay):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_schedule_stays_between_zero_and_one_and_repeats_itself(name):
+def test_schedules_stay_in_unit_interval_and_repeat(name):
     schedule = SCHEDULES[name]()
     rng = np.random.default_rng(0)
     # Metrics that surge in the middle, for schedules that react.
@@ -262,7 +261,7 @@ def test_diagnostics_trace_every_name_when_model_is_moe():
 
 def test_every_number_of_a_step_is_described():
     described = set(STEP_METRICS) | set(STEP_NUMBERS)
-    plain = check_traced(recipe_of(extra_terms={"kl": 0.1, "entropy": 0.1}))
+    plain = check_traced(recipe_of(kl_loss_coef=0.1, entropy_coeff=0.1))
     routed = check_traced(recipe_of(model=replace(MODEL, num_experts=4)))
     aged = check_traced(recipe_of(staleness=2, old_log_probs="rollout"))
     assert set(plain) | set(routed) | set(aged) <= described

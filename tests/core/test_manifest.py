@@ -1,10 +1,12 @@
 """The manifest tells processors apart, whose float32 sums differ."""
 
 import platform
+from dataclasses import replace
 
 import pytest
 
-from simlab.core.manifest import device, processor
+from simlab.core.experiment import Experiment, execute
+from simlab.core.manifest import device, processor, processor_family
 
 X86 = """processor\t: 0
 cpu family\t: 6
@@ -33,3 +35,17 @@ def test_a_processor_is_what_its_description_says(description, name, vectors):
 
 def test_the_device_of_a_result_names_its_processor():
     assert device()["processor"]
+
+
+def test_processor_family_leaves_out_the_stepping(monkeypatch):
+    named = {"processor": "AMD EPYC, cpu family 25, model 17, stepping 1", "vectors": "avx2"}
+    monkeypatch.setattr("simlab.core.manifest.processor", lambda: named)
+    assert processor_family() == "AMD EPYC, cpu family 25, model 17"
+
+
+def test_manifest_records_what_was_registered(tmp_path):
+    rules = {"looks": [8, 16, 24], "criteria": {"L6 lr_dynamics/R 1": "0f"}}
+    experiment = Experiment("made_up", "?", "none", lambda _: None, 1.0, registered=rules)
+    assert execute(experiment, tmp_path / "with").manifest["config"]["registered"] == rules
+    bare = replace(experiment, registered={})
+    assert "registered" not in execute(bare, tmp_path / "without").manifest["config"]

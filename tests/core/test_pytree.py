@@ -7,7 +7,7 @@ import pytest
 
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.pytree import Scalar, pytree, static, static_names
-from simlab.objectives import SUFFIXES
+from simlab.objectives import OBJECTIVE_MODIFIERS
 
 
 @pytree
@@ -72,7 +72,7 @@ def test_static_names_lists_static_fields_of_class_and_record():
 
 
 def test_pytree_separates_objective_modifiers_by_class():
-    truncated, masked = (SUFFIXES[name].stage for name in ("seq_tis", "seq_mis"))
+    truncated, masked = (OBJECTIVE_MODIFIERS[name].stage for name in ("seq_tis", "seq_mis"))
     masked = replace(masked, correction_clip=truncated.correction_clip)
     assert jax.tree.structure(truncated) != jax.tree.structure(masked)
 

@@ -9,7 +9,7 @@ def test_every_trap_is_decided_and_prints_as_json():
     assert all(isinstance(row["holds"], bool) and row["seen"] and row["remedy"] for row in rows)
 
 
-def test_traps_that_every_supported_compiler_sets_on_cpu_are_seen():
+def test_xla_pitfalls_are_detected_on_cpu():
     # jaxlib 0.10 and 0.12; the others come and go with the compiler (0.12 keeps constant magic numbers).
     held = {trap.trap for trap in check_traps() if trap.holds}
     assert "subnormals are flushed to zero" in held

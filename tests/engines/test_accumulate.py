@@ -72,7 +72,7 @@ def test_bits_do_not_depend_on_the_batch(name):
     assert_exact(jax.vmap(lambda row: multiply(row, b))(a), whole)
 
 
-def test_tiles_make_the_float32_product_of_32_terms_independent_of_the_batch_here():
+def test_tiles_make_product_independent_of_batch():
     """The measurement behind `inside="dot"`; on another device it may fail, and only that promise with it."""
     rng = np.random.default_rng(6)
     product = jax.jit(tiled_dot)
@@ -113,7 +113,7 @@ def test_formats_and_roundings_of_partial_sums_are_data():
     assert len(compiled) == 1
 
 
-def test_rounded_partial_sums_are_worse_the_more_often_they_round():
+def test_partial_sums_lose_accuracy_with_more_roundings():
     a, b = normal((32, 256), 12), normal((256, 32), 13)
     reference = a.astype(np.float64) @ b.astype(np.float64)
 
@@ -134,7 +134,7 @@ def test_bad_declarations_name_what_is_allowed(bad):
         PartialSums(Site(), **bad)
 
 
-def test_stochastic_rounding_is_refused_before_it_silently_repeats():
+def test_stochastic_rounding_rejects_missing_key():
     accumulator = PartialSums(Site(FORMATS["bf16"], ROUNDINGS["stochastic"], np.bool_(True)))
     with pytest.raises(ValueError, match="key"):
         matmul(jnp.ones((2, 4)), jnp.ones((4, 2)), accumulator=accumulator)

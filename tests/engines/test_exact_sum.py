@@ -25,7 +25,7 @@ def test_every_value_of_a_named_format_is_summed_exactly(fmt, terms):
 
 
 @pytest.mark.parametrize("terms", [3, 64, 200])
-def test_bf16_products_are_correctly_rounded_also_when_they_cancel(terms):
+def test_bf16_product_rounds_correctly_when_terms_cancel(terms):
     a, b = normal((6, terms), 2, spread=3), normal((terms, 7), 3, spread=3)
     half = terms // 2
     a[:, half : 2 * half] = a[:, :half]

@@ -96,7 +96,7 @@ def test_gradient_is_that_of_the_quantized_operands(name):
         assert_ulp(got, np.asarray(expected), 2)
 
 
-def test_quantized_weights_can_be_reused_and_still_have_a_gradient():
+def test_quantized_weights_keep_gradient_when_reused():
     sites = ENGINES["fp8-e4m3"].projection
     w = quantize_operand(W, sites.weights)
     assert_exact(linear(X, w, "fp8-e4m3"), np.asarray(linear(X, W, "fp8-e4m3")))

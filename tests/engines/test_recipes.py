@@ -11,13 +11,16 @@ from simlab.engines import (
     ENGINES,
     Linear,
     Site,
+    add_residual,
     calibrated_cache,
+    combine_experts,
     linear,
     quantize_operand,
     quantize_weights,
     store,
     store_cache,
 )
+from simlab.engines.length_splits import LengthSplits
 from simlab.formats import FORMATS, SCALINGS
 from simlab.formats.rounding_ref import round_ref
 from simlab.formats.scaling_ref import quantize_ref
@@ -59,14 +62,14 @@ def test_backward_passes_share_the_forward_pass_of_their_server():
     assert_exact(linear(X, W, unrounded("jet-rl")), np.asarray(expected))
 
 
-def test_high_precision_gradients_are_those_of_the_operands_before_quantization():
+def test_high_precision_gradients_use_unquantized_operands():
     to_x, to_w = gradients(unrounded("fp8-block128-high-precision"))
     assert_product(to_x, G, W.T)
     assert_product(to_w, X.T, G)
 
 
 @pytest.mark.parametrize("name", ["fp8-block128-quantized", "jet-rl"])
-def test_quantized_gradients_are_products_of_operands_quantized_again(name):
+def test_quantized_gradients_requantize_operands(name):
     to_x, to_w = gradients(unrounded(name))
     fmt = FORMATS["e4m3fn"]
     rows, tiles = SCALINGS["deepseek-1x128"], SCALINGS["deepseek-128x128"]
@@ -123,6 +126,24 @@ def test_weight_only_products_read_bf16_weights(name, fmt, block):
     assert_product(to_w, x.T, G)
 
 
+@pytest.mark.parametrize("size", [128, 32])
+@pytest.mark.parametrize("activations", ["int8-per-token", "int4"])
+def test_int4_products_scale_and_add_group_by_group(size, activations):
+    name = f"int4-g{size}-{'w4a8' if activations == 'int8-per-token' else 'w4a4'}"
+    x, w = np.asarray(X), np.asarray(W)
+    groups = replace(SCALINGS[f"int4-g{size}"], axis=-2)
+    of_x = SCALINGS["int8-per-token" if "w4a8" in name else f"int4-g{size}"]
+    _, a, row_scales = quantize_ref(x, FORMATS["int8" if "w4a8" in name else "int4"], of_x)
+    _, b, column_scales = quantize_ref(w, FORMATS["int4"], groups)
+    total = np.zeros((10, 24), np.float32)
+    for start in range(0, 96, size):
+        part = slice(start, start + size)
+        # Sums of small integers are exact in any order.
+        sums = np.float32(np.float64(a[:, part]) @ np.float64(b[part]))
+        total = total + sums * column_scales[start] * row_scales[:, start, None]
+    assert_exact(linear(X, W, unrounded(name)), total)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_tensor_parallel_products_add_bf16_partial_sums_by_rank(ranks):
     engine = ENGINES[f"vllm-bf16-tp{ranks}"]
@@ -136,6 +157,80 @@ def test_tensor_parallel_products_add_bf16_partial_sums_by_rank(ranks):
     assert_exact(linear(X, W, replace(engine.reduced, output=Site())), total)
     # Column-parallel products do not divide the sum.
     assert engine.projection == ENGINES["vllm-bf16-tp1"].projection
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_expert_parallel_sums_are_added_by_rank(ranks):
+    bf16 = np.vectorize(lambda v: round_ref(float(v), FORMATS["bf16"], "nearest_even"), otypes=[np.float32])
+    outputs = bf16(rng.standard_normal((6, 4, 8)))
+    weights = np.float32(rng.uniform(0.1, 0.4, (6, 4)))
+    owners = rng.integers(0, ranks, (6, 4))
+    owners[0] = 0
+    expected = np.zeros((6, 8), np.float32)
+    for token in range(6):
+        for rank in range(ranks):
+            part = np.zeros(8, np.float32)
+            for choice in range(4):
+                if owners[token, choice] == rank:
+                    part = part + bf16(outputs[token, choice] * weights[token, choice])
+            expected[token] = bf16(expected[token] + bf16(part))
+    engine = ENGINES[f"vllm-bf16-ep{ranks}"]
+    args = jnp.asarray(outputs), jnp.asarray(weights)
+    found = jax.jit(lambda o, w: combine_experts(o, w, engine, ranks=jnp.asarray(owners)))(*args)
+    assert_exact(found, expected)
+    together = combine_experts(*args, ENGINES["vllm-bf16-tp1"], ranks=jnp.asarray(owners))
+    assert (np.asarray(together) != expected).any()
+
+
+@pytest.mark.parametrize("splits", [1, 2, 8])
+def test_ranges_of_keys_follow_the_length_of_each_query(splits):
+    weights = np.float32(np.exp2(-rng.integers(0, 8, (21, 21)))) * np.tri(21, dtype=np.float32)
+    values = np.asarray(store(jnp.asarray(rng.standard_normal((21, 5)), jnp.float32), Site.of("bf16")))
+    expected = np.zeros((21, 5), np.float32)
+    for query in range(21):
+        size = -(-(query + 1) // splits)
+        for start in range(0, query + 1, size):
+            part = np.zeros(5, np.float32)
+            for key in range(start, min(start + size, query + 1)):
+                part = part + weights[query, key] * values[key]
+            expected[query] = expected[query] + part
+    assert_exact(jax.jit(LengthSplits(splits).dot)(weights, values), expected)
+    assert_exact(
+        LengthSplits(splits).dot(np.pad(weights, ((0, 0), (0, 9))), np.pad(values, ((0, 9), (0, 0)))),
+        expected,
+    )
+
+
+def test_a_cache_can_be_fp8_from_a_position_on():
+    engine = ENGINES["bf16-fp8kv-from-4"]
+    keys = jnp.asarray(rng.standard_normal((2, 6, 3, 16)), jnp.float32)
+    at = jnp.arange(3, 9)[None, :, None]
+    found = store_cache(keys, engine, positions=at)
+    assert_exact(found[:, :1], np.asarray(store(keys[:, :1], Site.of("bf16"))))
+    assert_exact(found[:, 1:], np.asarray(store_cache(keys[:, 1:], "bf16-fp8kv")))
+    # In a model the first four tokens read what vllm-bf16 does, and the fifth reads itself in FP8.
+    gap = np.abs(forward(engine) - forward(ENGINES["vllm-bf16"])).max(axis=(0, 2))
+    assert (gap[:4] == 0).all()
+    assert (gap[4:] > 0).all()
+    with pytest.raises(ValueError, match="cache_from must be a position"):
+        replace(engine.attention, cache_from=-1)
+
+
+@pytest.mark.parametrize("side", ["bf16", "vllm-bf16"])
+def test_fp32_head_and_residual_leave_their_sums_unrounded(side):
+    bf16 = np.vectorize(lambda v: round_ref(float(v), FORMATS["bf16"], "nearest_even"), otypes=[np.float32])
+    x, w = bf16(X), bf16(W)
+    head, plain = ENGINES[f"{side}-fp32head"], ENGINES[side]
+    logits = np.asarray(linear(X, W, head.lm_head))
+    assert_product(logits, x, w)
+    assert (logits != bf16(logits)).any()
+    assert_exact(linear(X, W, replace(plain.lm_head, accumulator=head.lm_head.accumulator)), bf16(logits))
+    assert (head.projection, head.residual) == (plain.projection, plain.residual)
+    stream, update = np.asarray(X[:, :24]), np.asarray(G)
+    stored, _ = add_residual(jnp.asarray(stream), jnp.asarray(update), ENGINES[f"{side}-fp32residual"])
+    assert_exact(stored, stream + update)
+    stored, _ = add_residual(jnp.asarray(stream), jnp.asarray(update), plain)
+    assert_exact(stored, bf16(stream + update))
 
 
 SIZES = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
@@ -152,6 +247,8 @@ def forward(engine, config=SIZES):
 def test_numbers_of_ranks_disagree_in_a_model():
     found = [forward(f"vllm-bf16-tp{ranks}") for ranks in (1, 2)]
     assert 0 < np.abs(found[0] - found[1]).max() < 2**-4
+    apart = [forward(f"vllm-bf16-{name}", replace(MOE, num_experts_per_tok=4)) for name in ("tp1", "ep2")]
+    assert 0 < np.abs(apart[0] - apart[1]).max() < 2**-4
 
 
 def test_experts_alone_are_quantized():

@@ -81,7 +81,7 @@ def test_rounding_logits_and_probabilities_is_hacking_eq_45():
     assert_exact(actual, np.asarray(quantize(actual, "bf16")))
 
 
-def test_bits_of_a_row_do_not_depend_on_the_batch_nor_on_compilation():
+def test_row_bits_ignore_batch_and_compilation():
     sites = softmax_placement("everywhere")
     function = jax.jit(lambda z: (softmax(z, sites), log_softmax(z, sites)))
     mapped = jax.jit(jax.vmap(function))(Z)

@@ -130,7 +130,7 @@ def test_memory_is_that_of_the_operands_and_the_result():
 
 
 def test_a_zero_counts_with_the_exponent_of_its_partner():
-    """0 * 2^100 has exponent -126 + 100: the adder keeps 2^-26 2^-25, and the product 2^-60 is lost."""
+    """0 * 2^100 has exponent -126 + 100: the accumulator keeps 2^-26 2^-25, and the product 2^-60 is lost."""
     a, b = jnp.asarray([[0.0, 2.0**-30]]), jnp.asarray([[2.0**100], [2.0**-30]])
     assert matmul(a, b, accumulator="hopper", format="bf16")[0, 0] == 0
     assert matmul(a, b.at[0].set(1.0), accumulator="hopper", format="bf16")[0, 0] == 2.0**-60
@@ -241,10 +241,10 @@ def test_promotion_undoes_most_of_what_thirteen_bits_lose():
         ).mean()
 
     alone, promoted = error(HOPPER_FP8), error(Promoted(HOPPER_FP8))
-    wide_adder = error(TENSOR_CORES["blackwell"]["e4m3fn"])
+    wide_accumulator = error(TENSOR_CORES["blackwell"]["e4m3fn"])
     # Partial sums of 128 instead of 1024 terms: errors of a third or less; 2^-12 of that with 25 bits.
     assert promoted < alone / 2
-    assert wide_adder < promoted / 500
+    assert wide_accumulator < promoted / 500
 
 
 def test_mx_blocks_keep_the_exponents_of_their_subnormals():
@@ -303,7 +303,7 @@ def fp4_side(rng, scales):
     ("scales", "bits"),
     [
         (E4M3_SCALES[(E4M3_SCALES >= 0.5) & (E4M3_SCALES < 2)], (35, 23)),
-        (E4M3_SCALES[[0, 1, 2, 119, 125]], (35, 23)),  # so far apart that the adder cuts something off
+        (E4M3_SCALES[[0, 1, 2, 119, 125]], (35, 23)),  # so far apart that the accumulator cuts something off
         (E4M3_SCALES, (9, 23)),
     ],
     ids=["near", "far", "narrow"],
@@ -318,7 +318,7 @@ def test_fp4_groups_equal_the_oracle_with_scales_apart(scales, bits):
     core = NVFP4TensorCore(*map(np.int32, bits))
     assert_exact(matmul(a, b.T, accumulator=core), np.array(expected, np.float32))
     exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64).T
-    # One truncation of three sums to 24 bits each; anything the adder cuts off itself is more.
+    # One truncation of three sums to 24 bits each; anything the accumulator cuts off itself is more.
     cut_off = np.abs(np.array(expected) - exact).max() > 3 * 2.0**-23 * np.abs(exact).max()
     assert cut_off == (bits != (35, 23))
     mapped = jax.jit(jax.vmap(lambda core, a: matmul(a, b.T, accumulator=core), (0, None)))
@@ -328,7 +328,7 @@ def test_fp4_groups_equal_the_oracle_with_scales_apart(scales, bits):
     assert_exact(spoiled[0], np.array(expected, np.float32)[0])
 
 
-def test_the_nvfp4_engine_gives_the_adder_the_scales_of_blocks_alone():
+def test_nvfp4_engine_passes_block_scales_to_accumulator():
     """Against the oracle with all scales apart; the scales of the tensors multiply what comes out."""
     rng = np.random.default_rng(14)
     x, w = (

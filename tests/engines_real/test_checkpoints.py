@@ -13,7 +13,7 @@ from simlab.checkpoints import load_checkpoint, save_checkpoint
 from simlab.engines import ENGINES
 from simlab.models import MODELS, init_params, logits
 from simlab.rollout.generate import generate
-from simlab.rollout.sampler import GREEDY
+from simlab.rollout.sampling import GREEDY
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import CHARACTERS, EOS_TOKEN_ID, PAD_TOKEN_ID, decode, encode
 from simlab.training.warm_start import WarmStart, warm_start

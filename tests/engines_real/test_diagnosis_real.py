@@ -10,9 +10,9 @@ from simlab.diagnosis import diagnose_log
 from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.models import MODELS
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import SamplingParams
+from simlab.serving.protocol import SamplingRequest
 from simlab.serving.vllm_engine import VllmEngine
-from simlab.sweeps.start import first_params, read_start
+from simlab.sweeps.start import load_initial_params, read_start
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
@@ -41,7 +41,7 @@ class Processed(VllmEngine):
 def params(tmp_path_factory):
     """A trained policy."""
     start = read_start("add-tiny-moe-0", CONFIG)
-    return first_params(start, TASKS["add"](), CONFIG, 0, tmp_path_factory.mktemp("start"))
+    return load_initial_params(start, TASKS["add"](), CONFIG, 0, tmp_path_factory.mktemp("start"))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def _log(sampling_engine, trainer, policies, temperature=1.0):
     rows = []
     for step, policy in enumerate(policies):
         trainer.sync_weights(CONFIG, policy)
-        sampling = SamplingParams(
+        sampling = SamplingRequest(
             max_tokens=16,
             eos_token_id=EOS_TOKEN_ID,
             pad_token_id=PAD_TOKEN_ID,

@@ -14,7 +14,7 @@ from simlab.checkpoints import save_checkpoint
 from simlab.models import MODELS, init_params
 from simlab.serving.http_engine import HttpEngine
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, SamplingParams
+from simlab.serving.protocol import EngineError, SamplingRequest
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engines
 
 CONFIG = MODELS["tiny-dense"]
 PROMPTS = TASKS["add"]().prompt_set()[:8]
-SAMPLING = SamplingParams(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=3)
+SAMPLING = SamplingRequest(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=3)
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -11,7 +11,7 @@ from simlab.checkpoints.gguf_writer import save_gguf
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.llamacpp_engine import LlamaCppEngine
-from simlab.serving.protocol import EngineError, SamplingParams
+from simlab.serving.protocol import EngineError, SamplingRequest
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
 from tests.engines_real.frameworks import interpreter
@@ -19,7 +19,7 @@ from tests.engines_real.frameworks import interpreter
 pytestmark = pytest.mark.engines
 
 PROMPTS = TASKS["add"]().prompt_set()[:16]
-SAMPLING = SamplingParams(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
+SAMPLING = SamplingRequest(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
 CONFIGS = {
     "qwen3_moe": MODELS["tiny-moe"],
     "qwen2": replace(MODELS["tiny-dense"], qk_norm=False, attention_bias=True, tie_word_embeddings=False),

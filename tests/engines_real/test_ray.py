@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.engines_real.frameworks import ROOT, interpreter
-from tests.sweeps.small import BASE, SCRIPT, WIDTH, tables
+from tests.sweeps.small import BASE, RUNS_PER_BATCH, SCRIPT, tables
 
 pytestmark = pytest.mark.engines
 
 GRID = {"objective": ["grpo", "gspo", "grpo+tis"], "seed": list(range(8))}
-# Long enough that a slice is under way when something dies.
+# Long enough that a run batch is under way when something dies.
 LONG = BASE | {"steps": 80}
 PATIENCE = 600
 
@@ -72,7 +72,7 @@ def cluster(python, tmp_path):
 
 
 def start(python: str, cluster: Cluster, out: Path, **changes) -> subprocess.Popen:
-    given = {"base": LONG, "over": GRID, "out": str(out), "width": WIDTH} | changes
+    given = {"base": LONG, "over": GRID, "out": str(out), "runs_per_batch": RUNS_PER_BATCH} | changes
     return subprocess.Popen(
         [python, "-c", SCRIPT, json.dumps(given)],
         env=cluster.environment,
@@ -99,11 +99,11 @@ def wait_for(condition, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-def test_a_node_dies_then_the_driver_and_the_bytes_are_those_of_a_local_sweep(python, cluster, tmp_path):
+def test_ray_sweep_equals_local_when_node_and_driver_die(python, cluster, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "out"
     finish(start(python, cluster, whole, workers=0))
     second = cluster.add()
-    # A checkpoint after every chunk: what comes back is a segment of a slice more often than a whole one.
+    # A checkpoint after every chunk: what comes back is a segment of a run batch more often than a whole one.
     how = {"executor": "ray", "address": cluster.address, "checkpoint_seconds": 0}
     driver = start(python, cluster, out, **how)
     wait_for(lambda: finished(out) >= 2, driver)

@@ -13,7 +13,7 @@ from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
 from simlab.models import MODELS
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.prompts import load_task_prompts
 from simlab.serving.real_training import real_rollout
@@ -101,7 +101,7 @@ def test_a_policy_of_the_lab_learns_from_reasoning_gym():
     )
     recipe = Recipe(
         engines=find_pair("f32/f32"),
-        objective=named("grpo"),
+        objective=get_objective("grpo"),
         task=task,
         model=MODELS["tiny-dense"],
         prompts=8,

@@ -8,7 +8,7 @@ import pytest
 
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, SamplingParams
+from simlab.serving.protocol import EngineError, SamplingRequest
 from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.engines
 
 TASK = TASKS["add"]()
 PROMPTS = TASK.prompt_set()[:8]
-GREEDY = SamplingParams(max_tokens=6, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, temperature=0.0)
+GREEDY = SamplingRequest(max_tokens=6, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, temperature=0.0)
 CONFIGS = {"moe": MODELS["tiny-moe"], "dense": replace(MODELS["tiny-dense"], tie_word_embeddings=False)}
 
 

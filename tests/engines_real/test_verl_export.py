@@ -18,12 +18,18 @@ TRIGGERED = {"name": "length-triggered", "rise": 2.5}
 RUNS = {
     "plain": ("megatron", {}),
     "plain_fsdp": ("fsdp", {"engines": "f32/vllm-bf16", "schedule": TRIGGERED}),
-    "replay": ("megatron", {"engines": REPLAY, "extra_terms": {"kl": 0.01, "entropy": 0.001}}),
+    "replay": ("megatron", {"engines": REPLAY, "kl_loss_coef": 0.01, "entropy_coeff": 0.001}),
     "acrl": ("megatron", {"objective": {"name": "grpo+acrl", "acrl_reference": 0.01}}),
-    "masks": ("megatron", {"objective": "gspo+seq_mis+geo_mask+k3_mask", "sampler": {"top_p": 0.9}}),
+    "masks": ("megatron", {"objective": "gspo+seq_mis+geo_mask+k3_mask", "sampling": {"top_p": 0.9}}),
     "dfpo": ("fsdp", {"objective": "dfpo_rebalance", "engines": "bf16/bf16-ordered"}),
-    "cosine": ("megatron", {"schedule": {"name": "cosine", "steps": 200, "warmup": 5}, "objective": "dapo"}),
-    "cosine_fsdp": ("fsdp", {"schedule": {"name": "cosine", "steps": 200, "warmup": 5}, "steps": 200}),
+    "cosine": (
+        "megatron",
+        {"schedule": {"name": "cosine", "steps": 200, "lr_warmup_steps": 5}, "objective": "dapo"},
+    ),
+    "cosine_fsdp": (
+        "fsdp",
+        {"schedule": {"name": "cosine", "steps": 200, "lr_warmup_steps": 5}, "steps": 200},
+    ),
     "ordered": ("megatron", {"engines": "bf16-fp32router/bf16-ordered", "schedule": {"name": "linear"}}),
     "dfpo_megatron": ("megatron", {"objective": {"name": "dfpo_scale", "transform_scale": 0.25}}),
     "sapo": ("megatron", {"objective": "sapo", "old_log_probs": "train"}),

@@ -11,7 +11,7 @@ import pytest
 
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, SamplingParams
+from simlab.serving.protocol import EngineError, SamplingRequest
 from simlab.serving.real_training import real_rollout
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engines
 
 TASK = TASKS["add"]()
 PROMPTS = TASK.prompt_set()[:32]
-SAMPLING = SamplingParams(max_tokens=12, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
+SAMPLING = SamplingRequest(max_tokens=12, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5)
 # Log-probs up to 10 after some 600 roundings in a row, of 2^-24 each; see `bound` of the checkpoints.
 ROUNDING = 2 * 8 * np.sqrt(600) * 2.0**-24 * 10
 MOE = MODELS["tiny-moe"]
@@ -75,7 +75,7 @@ def test_it_is_the_lab_in_float32(real, config):
         assert found.routed_experts is None
 
 
-def test_sampling_is_repeatable_moves_with_the_seed_and_knows_the_temperature(real):
+def test_sampling_depends_on_seed_and_temperature(real):
     real.sync_weights(*policy(MOE))
     draws = [real.generate(PROMPTS, replace(SAMPLING, seed=seed)) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(draws[0].responses, draws[1].responses)
@@ -111,7 +111,7 @@ def test_a_mistake_is_an_error_and_not_the_end(real):
     assert real.score(PROMPTS, PROMPTS).logps.shape == PROMPTS.shape
 
 
-def test_bfloat16_with_an_fp8_cache_is_further_apart_but_within_parity():
+def test_fp8_cache_increases_mismatch_within_parity():
     """And its decoding differs from float32 more than rounding explains."""
     with VllmEngine(interpreter("vllm"), kv_cache="fp8") as engine:
         assert 1e-3 < engine.sync_weights(*policy(MOE)) < engine.parity

@@ -67,10 +67,26 @@ VARIANTS = {
     },
     **{
         name: (f"simlab_{name}", (0.05, 0.05), "token-mean", "token", 1e10)
-        for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")
+        for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po", "ipo_rollout_kl")
+    },
+    "grpo_rollout_kl": ("simlab_grpo_rollout_kl", (0.2, 0.2), "seq-mean-token-mean", "token", 1e10),
+    "grpo+vaco": ("simlab_grpo_vaco", (0.2, 0.2), "seq-mean-token-mean", "token", 1e10),
+    "gspo+vaco": ("simlab_gspo_vaco", GSPO_CLIP, "seq-mean-token-mean", "token", 1e10),
+    "grpo+kpop": ("vanilla", (0.2, 0.2), "seq-mean-token-mean", "kpop", 2.0),
+    **{
+        f"grpo+{name}": ("vanilla", (0.2, 0.2), "seq-mean-token-mean", None, 2.0)
+        for name in ("kpop_mask", "m2_mask", "prob_diff", "prob_diff+geo_mask")
     },
     "luspo": ("simlab_gspo", (2e-3, 2.5e-3), "seq-mean-token-sum", None, 2.0),
     "dfpo_min+tis": ("simlab_dfpo_min", GSPO_CLIP, "seq-mean-token-mean", "token", 2.0),
+}
+
+# rollout_rs and rollout_rs_threshold of the variants that have them.
+REJECTIONS = {
+    "grpo+kpop_mask": ("kpop_mask", "0.1"),
+    "grpo+m2_mask": ("m2_mask", "0.04"),
+    "grpo+prob_diff": ("prob_diff", "-0.1_0.05"),
+    "grpo+prob_diff+geo_mask": ("seq_mean_k1,prob_diff", "0.9_1.1,-0.1_0.05"),
 }
 
 
@@ -102,11 +118,13 @@ def proto_of(batch):
     )
 
 
-def answer(variant, batch):
+def answer(name, batch):
     """-loss, its gradient, and the sum of its absolute terms, through verl's own calls."""
-    mode, clip, aggregation, rollout_is, threshold = variant
+    mode, clip, aggregation, rollout_is, threshold = VARIANTS[name]
     proto = proto_of(batch)
     rule = {"rollout_is": rollout_is, "rollout_is_threshold": threshold}
+    if name in REJECTIONS:
+        rule["rollout_rs"], rule["rollout_rs_threshold"] = REJECTIONS[name]
     proto, _ = rollout_corr_helper.compute_rollout_correction_and_add_to_batch(proto, rule)
     weights = proto.batch["rollout_is_weights"] if rollout_is else None
     advantages, _ = core_algos.get_adv_estimator_fn("simlab_reward" if mode == "gpg" else "grpo")(
@@ -115,13 +133,18 @@ def answer(variant, batch):
         index=proto.non_tensor_batch["uid"],
     )
     config, new = config_of(clip), batch["logp"].clone().requires_grad_()
-    arguments = (batch["logp_train"], new, advantages, batch["mask"])
+    mask = proto.batch["response_mask"]
+    arguments = (batch["logp_train"], new, advantages, mask)
     value, _ = core_algos.get_policy_loss_fn(mode)(*arguments, aggregation, config, weights)
     gradient = torch.autograd.grad(value, new)[0]
     own = PLAIN.get(mode) or losses.LOSSES[mode.removeprefix("simlab_")]
     record = losses.batch_of(*arguments, config, weights, read_settings())
     record = replace(record, mask=own.kept(record))
     magnitude = core_algos.agg_loss(losses.terms(own, record).abs(), record.mask.float(), aggregation)
+    if own.penalty is not None:
+        squares = torch.where(record.mask, own.penalty(record), 0.0)
+        scale = record.settings.rollout_kl_coefficient
+        magnitude = magnitude + scale * core_algos.agg_loss(squares, record.mask.float(), "token-mean")
     return -value.detach().numpy(), -gradient.numpy(), magnitude.detach().numpy()
 
 
@@ -177,7 +200,7 @@ def main():
     found = {"names": np.array(list(VARIANTS))}
     for label, batch in drawn.items():
         torched = tensors(batch)
-        rows = [answer(variant, torched) for variant in VARIANTS.values()]
+        rows = [answer(name, torched) for name in VARIANTS]
         columns = map(np.stack, zip(*rows, strict=True))
         found |= {f"{label}/{name}": values for name, values in batch.items()}
         found |= {
@@ -198,6 +221,8 @@ def main():
     data = {"log_probs": list(torched["logp_train"]), "rollout_log_probs": list(torched["logp_infer"])}
     torch.save({"rollout_id": 3, "rank": 0, "rollout_data": data | {"other": halves}}, out / "3_0.pt")
     (out / "misfit.txt").write_text(advantages_of_strangers())
+    plugin.register(Settings(otb_zero_tail=0.0))
+    (out / "otb.txt").write_text(str(core_algos.get_adv_estimator_fn("optimal_token_baseline").keywords))
 
 
 def advantages_of_strangers():

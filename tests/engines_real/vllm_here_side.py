@@ -14,7 +14,7 @@ import numpy as np
 
 from simlab.models import MODELS, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import SamplingParams
+from simlab.serving.protocol import SamplingRequest
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID
@@ -28,7 +28,7 @@ if __name__ == "__main__":
         synced = [float(here.sync_weights(config, params)) for params in policies]
         said = here.generate(
             prompts,
-            SamplingParams(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5),
+            SamplingRequest(max_tokens=8, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID, seed=5),
         )
         ours, again = own.score(prompts, said.responses), here.score(prompts, said.responses)
     apart = [np.abs(np.where(said.mask, each.logps - ours.logps, 0)).max() for each in (said, again)]

@@ -8,7 +8,7 @@ import pytest
 from experiments.measurements.attribution_ladder import ladder
 from simlab.engines import find_pair
 from simlab.models.config import MODELS
-from simlab.studies.attribution import differing, grouped
+from simlab.studies.attribution import differing, group_sites
 
 PROMPTS, ROWS, LENGTH = 3, 6, 4
 
@@ -34,7 +34,7 @@ class MadeUp:
 def test_shares_sum_to_one_and_rungs_climb_to_the_whole():
     policy = MadeUp()
     found = ladder(policy, iter)  # pyright: ignore
-    groups = list(grouped(policy.moves))
+    groups = list(group_sites(policy.moves))
     assert [row["group"] for row in found["shares"]] == groups
     assert {"weights", "attention", "router", "head"} <= set(groups)
     assert sum(row["share"] for row in found["shares"]) == pytest.approx(1, abs=1e-12)

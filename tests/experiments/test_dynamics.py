@@ -11,7 +11,7 @@ from experiments.arms import (
     ARMS,
     BF16,
     CHAIN_POLICIES,
-    GSPO,
+    EXACT,
     LEVELS,
     MOE_POLICIES,
     NONE,
@@ -23,7 +23,7 @@ from experiments.papers import acrl
 from experiments.regimes import BASE, MEASURED, SCREENED, initial_mismatch
 from experiments.studies import acrl_variants, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
-from experiments.studies.initial_policies import FIRST_SEED, MIN_REWARD
+from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
 from experiments.studies.repeated_runs import build_diagnostics, start_runs
 from experiments.studies.runs import (
@@ -34,7 +34,9 @@ from experiments.studies.runs import (
     pool_bins,
     run_specs,
     summarize_chunks,
+    with_provenance,
 )  # fmt: skip
+from simlab.core.manifest import processor_family
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
@@ -62,7 +64,7 @@ def _results(rewards, rms=None, steps=STEPS):
             rows.append(
                 pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
             )
-    runs = pd.DataFrame(runs).assign(status="finished", steps_made=steps)
+    runs = pd.DataFrame(runs).assign(status="finished", steps_completed=steps)
     return m.Tables({"runs": runs, "chunks": summarize_chunks(pd.concat(rows))})
 
 
@@ -166,10 +168,12 @@ def test_screened_seeds_are_those_that_passed_the_screen():
 )
 def test_policies_on_chains_are_those_that_have_learned(screened, file, policies):
     rows = Results(committed_results(screened)).table("initial_policies")
-    passed = rows[rows["reward_bf16"] >= MIN_REWARD]["seed"].tolist()
+    reward = rows["held_out_reward" if "held_out_reward" in rows else "reward_bf16"]
+    assert rows["passed_screen"].tolist() == (reward >= MIN_REWARD).tolist()
+    passed = rows[rows["passed_screen"]]["seed"].tolist()
     assert list(policies.values()) == [f"{file}-{seed}" for seed in passed]
-    assert len(passed) == stages.POLICIES
-    assert rows["seed"].tolist() == list(range(FIRST_SEED, passed[-1] + 1))
+    seeds = rows["seed"].tolist()
+    assert seeds == list(range(seeds[0], passed[-1] + 1))
 
 
 def test_every_arm_is_a_run_and_no_two_are_the_same():
@@ -193,17 +197,13 @@ def test_trials_about_other_arms():
     assert f"{LEVELS['batch']} minus {acrl.TIS5}" in moved.text
 
 
-def test_a_leaderboard_ranks_the_remedies_of_its_model():
-    rewards = {chain_arm(NONE): 0.2, chain_arm(GSPO): 0.1, chain_arm(TIS): 0.5}
-    rows = DENSE.ranking(_results(rewards | {moe_arm(TIS): 1.0}))
-    assert [(name, round(found.effect, 3)) for name, found in rows] == [
-        (chain_arm(TIS), 0.3),
-        (chain_arm(GSPO), -0.1),
-    ]
-    (finding,) = DENSE.collect_evidence(_results(rewards))
-    assert (finding.verdict, round(finding.effect, 3)) == ("reproduced", 0.3)
-    (finding,) = DENSE.collect_evidence(_results(dict.fromkeys(rewards, 0.2)))
-    assert finding.verdict == "no effect"
+def test_leaderboard_compares_exact_engine_with_tis():
+    rewards = {chain_arm(NONE): 0.2, chain_arm(BF16): 0.8, chain_arm(EXACT): 0.75, chain_arm(TIS): 0.3}
+    results = _results(rewards | {moe_arm(TIS): 1.0})
+    (evidence,) = DENSE.collect_evidence(results)
+    assert evidence.effect == pytest.approx(0.75)
+    assert [row.arm for row in DENSE.list_recovered(results)] == [chain_arm(EXACT), chain_arm(TIS)]
+    assert DENSE.collect_evidence(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5})) == []
 
 
 def test_what_other_levels_say_stands_in_the_note():
@@ -253,7 +253,7 @@ def test_variants_measure_what_they_say():
     weights = acrl_variants.Distance(0, 0.125)(batch, jnp.array([[1.0, 1.0], [-1.0, -1.0]]))
     assert np.asarray(weights[0]) == pytest.approx([2 ** (acrl_variants.GAMMA / 2), 1])
     # The right answer has twice the mean discrepancy and loses 2, the wrong one nothing.
-    advantages = np.asarray(acrl_variants.penalized(batch, jnp.ones(2, bool)))
+    advantages = np.asarray(acrl_variants.penalize_rewards(batch, jnp.ones(2, bool)))
     assert advantages[0] < 0 < advantages[1]
 
 
@@ -271,3 +271,11 @@ def test_attributes_of_the_stored_runs_are_those_of_the_arms():
     for name, row in runs.iterrows():
         attributes = ARMS[str(name)].attributes(BASE)
         assert {key: row[key] for key in attributes} == attributes
+
+
+def test_runs_record_processor_family_and_policy():
+    runs = pd.DataFrame({"run": ["a", "b"]})
+    stored = pd.DataFrame({"run": ["b", "a"], "warm_start": ["sha256:12", None]})
+    described = with_provenance(runs, stored)
+    assert described["policy_sha256"].tolist() == ["", "12"]
+    assert set(described["processor_family"]) == {processor_family()}

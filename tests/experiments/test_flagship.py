@@ -1,4 +1,4 @@
-"""The flagship: its demo is the regime, its doses are in order, its rule finds what is planted."""
+"""The flagship: its demo is the regime, its noise levels are in order, its rule finds an injected effect."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def test_doses_are_ordered_from_weak_to_strong():
     assert errors[-1] > 10 * errors[0]
 
 
-def planted(fall: float) -> Any:
+def inject_fall(fall: float) -> Any:
     """Return results in which the uncorrected arm loses `fall` of its reward while its mismatch grows."""
     done = np.arange(100) / 100
     rows = []
@@ -69,4 +69,4 @@ def planted(fall: float) -> Any:
     ("fall", "words"), [(0.6, ["reproduced"] * 3), (0.0, ["no effect"] * 3), (-0.6, ["opposite"] * 3)]
 )
 def test_the_rule_finds_what_is_planted(fall, words):
-    assert [finding.verdict for finding in flagship.collect_evidence(planted(fall))] == words
+    assert [finding.verdict for finding in flagship.collect_evidence(inject_fall(fall))] == words

@@ -56,7 +56,7 @@ def test_the_remainder_stands_for_the_logits_left_out():
     assert_ulp(probabilities(z[:, 200:], rest, EXACT), whole, k=2 * 9 + 7)
 
 
-def test_temperature_divides_rounded_logits_and_centering_precedes_rounding():
+def test_temperature_follows_and_centering_precedes_rounding():
     z = _logits(3, 64) + 20.0
     rounded = z.astype(jnp.bfloat16).astype(jnp.float32)
     warm = probabilities(z, _nothing(3), setting("logits", "bf16", temperature=1.5))
@@ -76,8 +76,8 @@ def test_draw_inverts_the_running_sum(vocabulary):
     np.testing.assert_array_equal(gaussian.draw(jnp.asarray(p), jnp.asarray(u)), expected)
 
 
-def test_skipped_settings_cost_nothing_and_do_not_change_the_others():
-    sampler = tables.Sampler(per_vector=10, tokens=2500)
+def test_skipped_settings_leave_others_unchanged():
+    sampler = tables.PairSampler(per_vector=10, tokens=2500)
     one = sampler(7, lambda placement, name: (placement, name) == ("logits-probs", "bf16"))
     two = sampler(7, lambda placement, name: placement in ("logits-probs", "logits") and name == "bf16")
     assert set(one) == {("logits-probs", "bf16")}
@@ -130,13 +130,11 @@ def test_theory_predicts_the_spread_of_rounded_float64_softmax():
     share, _ = theory.gaussian_shares(1.5)
     # Finite vocabulary: the largest of 2048 logits is near 5, so the tilted law lacks its tail (1% of the
     # std); first order leaves out terms of relative size 0.005.
-    low, high = normal_interval(
-        len(square), float(theory.spread(7, share)) ** 2, square.std(), false_alarm=1e-6
-    )
-    assert_within_interval(square.mean(), low * 0.97, high * 1.01, false_alarm=1e-6)
+    low, high = normal_interval(len(square), float(theory.spread(7, share)) ** 2, square.std(), alpha=1e-6)
+    assert_within_interval(square.mean(), low * 0.97, high * 1.01, alpha=1e-6)
     exact = np.sum(p * theory.token_variance(z, p, 7), -1)
-    low, high = normal_interval(len(square), 0.0, (square - exact).std(), false_alarm=1e-6)
-    assert_within_interval((square - exact).mean(), low, high, false_alarm=1e-6)
+    low, high = normal_interval(len(square), 0.0, (square - exact).std(), alpha=1e-6)
+    assert_within_interval((square - exact).mean(), low, high, alpha=1e-6)
     pair = theory.empirical_shares(z, p)
     assert theory.spread(7, *pair) == pytest.approx(np.sqrt(exact.mean()), rel=1e-6)
 
@@ -158,10 +156,10 @@ def test_prediction_interval_covers():
     for _ in range(1000):
         low, high = statistics.prediction_interval(generator.normal(size=8), 5, 0.05)
         covered += low <= generator.normal(size=5).mean() <= high
-    assert_within_interval(covered, *binomial_interval(1000, 0.95, 1e-6), false_alarm=1e-6)
+    assert_within_interval(covered, *binomial_interval(1000, 0.95, 1e-6), alpha=1e-6)
 
 
-def test_the_rule_accepts_the_papers_own_numbers_and_rejects_a_wider_spread():
+def test_rule_accepts_paper_numbers_and_rejects_wider_std():
     seeds = np.arange(6)
     noise = np.array([-1, 1, -1, 1, -1, 1]) * 1e-5
     base = {"per_vector": 1, "format": "bf16", "levels": 10, "levels_float32": 1000}

@@ -59,7 +59,7 @@ def _made_up(effects, calls):
         steps = pd.DataFrame({"run": np.repeat([row["run"] for row in rows], CHUNK), "reward": rewards})
         names = ("discrepancy", "std_rho", "max_rho", *(set(CHANGING) - {"reward"}))
         steps = steps.assign(step=np.tile(np.arange(CHUNK), len(rows)), **dict.fromkeys(names, 1.0))
-        runs = pd.DataFrame(rows).assign(status="finished", steps=CHUNK, steps_made=CHUNK)
+        runs = pd.DataFrame(rows).assign(status="finished", steps=CHUNK, steps_completed=CHUNK)
         token = [{"step": 0, "index": 0, "metric": name, "value": 1.0} for name in TOKEN]
         vectors = [{"run": row["run"], **value} for row in rows for value in token]
         return {"runs": runs, "steps": steps, "vectors": pd.DataFrame(vectors)}
@@ -215,7 +215,7 @@ def test_of_a_run_that_is_there_twice_the_earlier_stays():
     ] * 2
 
 
-def _described(folder, arm="chain: no correction", initial_policy="chain 6", **config):
+def _described(folder, arm="chain: no correction", initial_policy="chain 100", **config):
     """A stored result with one run."""
 
     def run(run):
@@ -228,7 +228,7 @@ def _described(folder, arm="chain: no correction", initial_policy="chain 6", **c
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"base": {**BASE, "prompts": 3}}, "made with base .*'prompts': 3"),
+        ({"base": {**BASE, "prompts_per_step": 3}}, "made with base .*'prompts_per_step': 3"),
         ({"arms": {chain_arm(NONE): ARMS[chain_arm(TIS)].recorded}}, f"'{chain_arm(NONE)}' was .*grpo.tis"),
         ({"initial_policy": "chain 5"}, "has no initial policy 'chain 5' now"),
         (
@@ -246,7 +246,7 @@ def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
         check_arms(_described(tmp_path / "other", **changed))
 
 
-def test_policies_that_another_processor_taught_are_not_gone_on_from(tmp_path, monkeypatch):
+def test_resume_rejects_policies_trained_on_another_cpu(tmp_path, monkeypatch):
     kept = _described(tmp_path / "kept")
     taught = _described(tmp_path / "taught", "length: BF16", "recurrence 4")
     check_arms(taught)

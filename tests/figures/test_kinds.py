@@ -3,23 +3,31 @@
 import warnings
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 
 from figures.catalog import FIGURES, REWARD
-from figures.kinds import Curves, arm_styles
+from figures.heading import SETTINGS, describe_setting
+from figures.kinds import Bars, Curves, arm_styles
 from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
-from figures.style import render
+from figures.style import RC, render
+from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
 from simlab.studies.estimands import Tables
 
 STARTS = ("a", "b", "c")
+BAR_ROWS = [("a", "static", 1), ("a", "traced", 1), ("b", "static", 1), ("b", "static", 2)]
 
 
 def _made(rows, **columns) -> Any:
     """Results of runs (arm, start, seed, reward of each chunk)."""
+    setting = {"task": "add", "model": "tiny-llama", "noise_kind": "truncation", "noise_level": 1.0}
     runs = [
         {"run": f"{n}", "arm": arm, "initial_policy": start, "seed": seed, "steps": 10 * len(rewards)}
+        | setting
         for n, (arm, start, seed, rewards) in enumerate(rows)
     ]
     chunks = [
@@ -93,3 +101,34 @@ def test_estimates_of_one_run_match_hand_counts():
     found = {name: estimate(results)["one", "a"] for name, estimate in values.items()}
     # The last quarter is steps 90 to 110; 5 chunks of 0.1 end at step 70; 3 of 5 reach 0.05 at step 50.
     assert found == pytest.approx({"final": 0.02, "best": 0.1, "fall": -0.08, "gain": 60.0})
+
+
+def test_bars_draw_one_bar_per_value_from_the_top():
+    rows = [{"name": n, "variant": v, "size": s, "ratio": 1.0 + i} for i, (n, v, s) in enumerate(BAR_ROWS)]
+    results: Any = Tables({"speeds": pd.DataFrame(rows)})
+    figure = Bars("speeds", "ratio", ("name",), "time", "variant", first="size").draw(results)
+    (axis,) = figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "a"]
+    assert sorted(text.get_text() for text in axis.texts) == [" 1", " 2", " 3"]
+
+
+def test_heading_names_task_noise_and_n_of_shown_arms():
+    rows = [("one", "a", 0, [1.0] * 4), ("one", "b", 1, [1.0] * 4), ("other", "a", 0, [1.0] * 9)]
+    results = _made(rows)
+    assert describe_setting(results, "lr_dynamics", ["one"]) == (
+        "Task add, tiny-llama, 40 steps; noise: truncation, 1 bit; n = 2 initial policies x 2 seeds"
+    )
+    assert "40, 90 steps" in describe_setting(results, "lr_dynamics", None)
+    with mpl.rc_context(RC):
+        figure = FIGURES["lr_fig4"].draw(
+            _made([("chain: no correction", "a", 0, [1.0] * 4)], log_ppl_abs_diff=1.0)
+        )
+    assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward and sequence log ratio")
+
+
+@pytest.mark.parametrize("name", sorted({row.experiment for row in FIGURES.values()}))
+def test_heading_describes_every_stored_experiment(name):
+    if (committed_results(name) / MANIFEST_NAME).is_file():
+        words = describe_setting(Results(committed_results(name)), name, None)
+        assert "{" not in words
+        assert name in SETTINGS or ("noise: " in words and "n = " in words)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
-from simlab.formats.rounding import OVERFLOWS, ROUNDINGS
+from simlab.formats.rounding_modes import OVERFLOWS, ROUNDINGS
 
 DETERMINISTIC = [name for name in ROUNDINGS if name != "stochastic"]
 

@@ -49,7 +49,7 @@ FINITE_VALUES = {
 
 
 @pytest.mark.parametrize("name", FINITE_VALUES)
-def test_rounding_reaches_exactly_the_finite_values_of_the_encoding(name):
+def test_rounding_reaches_exactly_the_finite_values(name):
     # Every value of a format with at most 8 bits is a bfloat16.
     x = (np.arange(2**16, dtype=np.uint32) << 16).view(np.float32)
     values = np.asarray(round_to_format(x, FORMATS[name], "nearest_even"))

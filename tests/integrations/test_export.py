@@ -48,27 +48,52 @@ def test_rates_keep_their_ratio():
         "grpo+tis",
         "gspo+seq_mis+geo_mask",
         "grpo+rollout_kl",
+        "ipo+rollout_kl+trm",
+        "gpg+rollout_kl",
+        "ipo+score_centering",
+        "sapo+kpop",
+        "gspo+vaco",
+        "sapo+vaco",
+        "grpo+kpop_mask+m2_mask+prob_diff",
         "ipo+tis",
     ],
 )
 def test_every_objective_is_mapped_or_refused_by_name(name):
     changes = {"objective": name} | ({"critic": {}} if name == "ppo" else {})
-    refused = {
+    rejected = {
         "ppo": "critic",
         "sapo+opsm": "opsm",
-        "grpo+rollout_kl": "rollout_kl",
-        "m2po": "objective 'm2po'",
+        "gpg+rollout_kl": "modifier 'rollout_kl' on loss mode 'gpg'",
+        "ipo+score_centering": "score_centering",
+        "sapo+vaco": "modifier 'vaco' on loss mode 'sapo'",
         "ipo+tis": "anchor 'rollout' with a correction",
     }
-    if name in refused:
-        with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{refused[name]}"):
+    if name in rejected:
+        with pytest.raises(ValueError, match=f"cannot be exported to verl: .*{rejected[name]}"):
             _run(**changes)
     else:
         run = _run(**changes)
         mode = run.overrides[f"{ACTOR}.policy_loss.loss_mode"]
-        assert any("plug-in" in note for note in run.notes) == (
-            mode.startswith("simlab_") or name == "reinforce"
+        needed = mode.startswith("simlab_") or name in (
+            "reinforce",
+            "sapo+kpop",
+            "grpo+kpop_mask+m2_mask+prob_diff",
         )
+        assert any("plug-in" in note for note in run.notes) == needed
+
+
+def test_modifiers_of_the_plug_in_travel_with_their_numbers():
+    masks = {"name": "grpo+kpop_mask+prob_diff+trm", "prob_diff_bounds": [-0.1, 0.3], "kpop_bound": 2}
+    run = _run(objective=masks).overrides
+    assert run["algorithm.rollout_correction.rollout_rs"] == "kpop_mask,prob_diff,seq_max_k2"
+    assert run["algorithm.rollout_correction.rollout_rs_threshold"] == "2,-0.1_0.3,0.05"
+    run = _run(objective={"name": "ipo+rollout_kl", "rollout_kl_coefficient": 0.01})
+    assert run.overrides[f"{ACTOR}.policy_loss.loss_mode"] == "simlab_ipo_rollout_kl"
+    assert run.environment["SIMLAB_VERL_ROLLOUT_KL_COEFFICIENT"] == "0.01"
+    run = _run(objective={"name": "gspo+vaco", "vaco_bound": 0.5, "correction_clip": 3})
+    assert run.environment == {"SIMLAB_VERL_VACO_BOUND": "0.5", "SIMLAB_VERL_VACO_CLIP": "3"}
+    run = _run(objective={"name": "gpg", "advantage": "otb_full_tail"})
+    assert run.environment == {"SIMLAB_VERL_OTB_ZERO_TAIL": "0"}
 
 
 @pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo"])
@@ -90,11 +115,11 @@ def test_anchored_losses_read_token_weights(name):
         ({"engines": "f32/fp8-s2-truncated-all"}, "infer 'fp8-s2-truncated-all'"),
         ({"engines": "fp8-e4m3-exact/fp8-e4m3-exact"}, "train 'fp8-e4m3-exact'"),
         ({"staleness": 2}, "staleness 2"),
-        ({"sampler.min_length": 3}, "sampler.min_length 3"),
+        ({"sampling.min_length": 3}, "sampling.min_length 3"),
         ({"schedule": {"name": "halving", "period": 10}}, "schedule 'halving'"),
         ({"schedule": "length-triggered"}, "schedule 'length-triggered' under megatron"),
         ({"optimizer.eps": 1e-5}, "optimizer.eps"),
-        ({"objective": "sapo+acrl"}, "suffix 'acrl' on loss mode 'sapo'"),
+        ({"objective": "sapo+acrl"}, "modifier 'acrl' on loss mode 'sapo'"),
         ({"staleness": 2, "optimizer.eps": 1e-5}, "optimizer.eps 1e-05; staleness 2"),
     ],
 )
@@ -172,9 +197,9 @@ def test_a_yaml_of_verl_gives_the_nearest_run_and_what_differs():
     table = config.as_dict()
     assert table["objective"]["name"] == "gspo+tis+geo_mask"
     assert table["engines"] == {"name": "bf16/fp8-e4m3", "replay": "R3"}
-    assert (table["prompts"], table["group_size"], table["minibatches"]) == (8, 16, 4)
-    assert table["sampler"]["top_p"] == 0.9
-    assert table["sampler"]["processed"]
+    assert (table["prompts_per_step"], table["group_size"], table["minibatches"]) == (8, 16, 4)
+    assert table["sampling"]["top_p"] == 0.9
+    assert table["sampling"]["processed"]
     assert table["optimizer"]["learning_rate"] == 1.25e-4
     assert any("calculate_sum_pi_squared" in difference for difference in found.differences)
     assert all(f"#   {difference}" in text for difference in found.differences)

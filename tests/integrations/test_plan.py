@@ -70,13 +70,13 @@ def test_a_toy_by_hand():
     assert found["train states"] == 16 * 608 / 4
     assert found["train layer inputs"] == 2 * 6 * 8
     # Six of width 8, 24 + 8 of the heads, one expert of 3 x 3 + 8.
-    assert found["train one layer at work"] == 2 * 6 * (48 + 32 + 17)
+    assert found["train activations of a layer"] == 2 * 6 * (48 + 32 + 17)
     assert found["train logits"] == 8 * 6 * 10
     assert found["train sum"] == 2432 + 2432 + 96 + 1164 + 480
     assert found["sample weights"] == 2 * 608 / 4
     assert found["sample cache of a token"] == 2 * 1 * 2 * 4 * 2
     # 4 x (1800 - 304) byte for sequences of 6 tokens of 32 byte.
-    assert found["sample sequences at once"] == 31
+    assert found["sample concurrent"] == 31
     found = values(time_items(TOY, 4, DEVICE, STEP))
     speed = 4 * 1000 * 0.5
     forward = 6 * (2 * 456 * 6 + 16 * 36)

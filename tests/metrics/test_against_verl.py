@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simlab.metrics import METRICS, OBJECTIVE_METRICS, VERL_ALIASES, WEIGHT_METRICS
-from simlab.objectives import TokenBatch, prepared
+from simlab.objectives import TokenBatch, prepare_batch
 from tests.metrics.strategies import compiled
 from tests.objectives.framework_comparison import EPS, FACTORS, GROUP_SIZE, worst
 from tests.objectives.framework_comparison import batch_from as batch_of_losses
@@ -113,7 +113,7 @@ def measured(key: str, rule: str, batch: TokenBatch, every: dict):
         assert rule in REJECTIONS
         return alias, OBJECTIVE_METRICS[alias](rejecting(GRPO, rule), batch)
     if alias in WEIGHT_METRICS:
-        return alias, weighed(WEIGHTS[rule](prepared(batch), None), batch.mask)[alias]
+        return alias, weighed(WEIGHTS[rule](prepare_batch(batch), None), batch.mask)[alias]
     if alias.startswith("fraction_rho"):
         return alias, _fraction(alias, rule, batch)
     return alias, every[alias]

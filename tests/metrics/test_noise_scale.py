@@ -22,7 +22,7 @@ def test_signal_and_noise_are_unbiased():
         values = np.asarray(values, np.float64)
         # The spread of one draw from the sample itself: its error is 1% at 4000 draws.
         interval = normal_interval(DRAWS, true, 1.05 * values.std(), 1e-6)
-        assert_within_interval(values.mean(), *interval, false_alarm=1e-6)
+        assert_within_interval(values.mean(), *interval, alpha=1e-6)
 
 
 @given(st.floats(0, 100, width=32), st.floats(0, 100, width=32), st.integers(1, 8), st.integers(1, 8))

@@ -43,7 +43,7 @@ def test_what_zeroes_a_coefficient_without_a_clip_does_not_count(batch):
     assert measure("clip_fraction", "grpo", replace(batch, rewards=np.float32([1, 1]))) == 0
 
 
-def test_delta_clip_j_is_what_the_clipped_tokens_would_have_given(batch):
+def test_delta_clip_j_is_value_of_clipped_tokens(batch):
     # X = r A / (G |o|) of the two clipped tokens.
     expected = -(1.5 * A - 0.7 * A) / (2 * 3)
     assert measure("delta_clip_j", "grpo", batch) == pytest.approx(expected, rel=1e-5)

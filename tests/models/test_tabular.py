@@ -98,7 +98,7 @@ def test_scores_are_the_gradient_by_autodiff(space):
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_norms_and_dense_scores_agree_with_one_sequence_at_a_time(space):
+def test_score_norms_equal_single_sequences(space):
     _, probs = policy(space)
     coefficients = np.random.default_rng(2).normal(size=space.tokens.shape)
     norms = tabular.squared_score_norms(space, probs, coefficients)

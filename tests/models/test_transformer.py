@@ -10,7 +10,7 @@ import pytest
 
 from simlab.engines import ENGINES, Engine, Site
 from simlab.models.config import MODELS, TransformerConfig
-from simlab.models.kv_cache import empty_cache, repeated
+from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import init_params, parameter_count
 from simlab.models.rotary import rotate, rotation_table
 from simlab.models.transformer import extend, logits, prepare, read_logits, response_logps
@@ -187,7 +187,7 @@ def test_response_logps_reads_the_right_positions(params, config, tokens):
     np.testing.assert_allclose(scores.entropy, -(np.exp(full) * full).sum(-1), atol=1e-5)
 
 
-def test_a_prompt_that_a_group_shares_is_read_once_and_changes_nothing(params, config, tokens):
+def test_shared_prompt_is_read_once_with_equal_results(params, config, tokens):
     prompts, responses = jnp.repeat(tokens[:1, :PROMPT], len(tokens), axis=0), tokens[:, PROMPT:]
 
     def scored(params, group_size):
@@ -205,7 +205,7 @@ def test_a_prompt_that_a_group_shares_is_read_once_and_changes_nothing(params, c
 
 def test_caches_repeat_sequences_in_a_row(config):
     caches = jax.tree.map(lambda x: x + jnp.arange(2.0)[:, None, None], empty_cache(config, 2, 3))
-    for leaf in jax.tree.leaves(repeated(caches, 2, 2)):
+    for leaf in jax.tree.leaves(repeat_caches(caches, 2, 2)):
         assert_exact(leaf[:, 0, 0], jnp.asarray([0.0, 0.0, 1.0, 1.0]))
 
 
@@ -260,3 +260,26 @@ def test_sizes_of_the_presets():
     assert MODELS["small-moe"].num_hidden_layers >= 4
     assert MODELS["small-moe"].num_experts == 16
     assert all(config.head_dim == 32 and config.moe_intermediate_size % 32 == 0 for config in MODELS.values())
+
+
+@pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "moe"])
+def test_response_logps_scan_over_layers_as_they_unroll(model):
+    config = replace(model, num_hidden_layers=4)
+    params = init_params(jax.random.key(2), config)
+    prompts = jnp.repeat(jax.random.randint(jax.random.key(3), (2, PROMPT), 0, config.vocab_size), 2, axis=0)
+    responses = jax.random.randint(jax.random.key(4), (4, LENGTH), 0, config.vocab_size)
+
+    @partial(jax.jit, static_argnames="scan_layers")
+    def scores(params, scan_layers):
+        found = response_logps(
+            params, config, Engine(), prompts, responses, group_size=2, scan_layers=scan_layers
+        )
+        return found.logp, found.routed_experts
+
+    (unrolled, chosen), (scanned, also) = (scores(params, scan_layers=scan) for scan in (False, True))
+    # Sums of at most 32 terms, in an order that the compiler chooses for each.
+    np.testing.assert_allclose(scanned, unrolled, rtol=1e-5)
+    if chosen is not None:
+        np.testing.assert_array_equal(also, chosen)
+    program = scores.lower(params, scan_layers=True).as_text()
+    assert program.count("stablehlo.dot_general") < scores.lower(params, False).as_text().count("dot_general")

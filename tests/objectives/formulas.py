@@ -252,4 +252,4 @@ def with_rollout_kl(c: Columns) -> Array:
     return weighed_by(c, np.ones(c.mask.shape)) - c.token_mean(penalty)
 
 
-SUFFIXES = {name.removeprefix("with_"): f for name, f in list(globals().items()) if name.startswith("with_")}
+MODIFIERS = {name.removeprefix("with_"): f for name, f in list(globals().items()) if name.startswith("with_")}

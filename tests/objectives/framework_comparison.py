@@ -18,11 +18,11 @@ from simlab.objectives import (
     Objective,
     TokenBatch,
     objective_value,
-    prepared,
+    prepare_batch,
     rollout_terms,
     token_coefficients,
 )
-from simlab.objectives.advantages import Gae, reward, whitened
+from simlab.objectives.advantages import Gae, reward, whiten_rewards
 from simlab.objectives.corrections import sequence_log_rho
 from simlab.objectives.divergences import rollout_logp
 from simlab.objectives.ratios import GeometricMean, LogLikelihood, SoftGate, geometric_ratio
@@ -99,7 +99,9 @@ def answers(objective: Objective, batches: list[TokenBatch]) -> list[np.ndarray]
         def value(logp: jax.Array) -> jax.Array:
             return objective_value(objective, replace(batch, logp=logp))
 
-        return *jax.value_and_grad(value)(batch.logp), rollout_terms(objective, prepared(batch)).advantages
+        return *jax.value_and_grad(value)(batch.logp), rollout_terms(
+            objective, prepare_batch(batch)
+        ).advantages
 
     stacked = jax.tree.map(lambda *rows: np.stack(rows), *batches)
     return [np.asarray(column) for column in jax.vmap(one)(stacked)]
@@ -170,7 +172,7 @@ def advantage_error(objective: Objective, batch: TokenBatch, advantages: np.ndar
 
     Zero advantages are exact (the groups of equal rewards in the goldens hold ones).
     """
-    error = estimator_error(objective.advantage, prepared(batch), advantages)
+    error = estimator_error(objective.advantage, prepare_batch(batch), advantages)
     return np.where(advantages == 0, 0, error / np.where(advantages == 0, 1, np.abs(advantages)))
 
 
@@ -179,10 +181,10 @@ def estimator_error(estimator: Callable, batch: TokenBatch, advantages: np.ndarr
     rewards, mask = np.asarray(batch.rewards), np.asarray(batch.mask)
     if estimator is reward:
         return np.zeros_like(advantages)
-    if estimator is whitened or isinstance(estimator, Gae):
+    if estimator is whiten_rewards or isinstance(estimator, Gae):
         raw = np.broadcast_to(rewards[:, None], mask.shape)
         if isinstance(estimator, Gae):
-            raw = np.asarray(estimator.unwhitened(batch))
+            raw = np.asarray(estimator.compute_unwhitened(batch))
         return mask.sum() * EPS * (np.abs(raw[mask]).max() / raw[mask].std()) * (1 + np.abs(advantages))
     if isinstance(estimator, OptimalTokenBaseline):
         # A mean of rewards whose positive weights are sums of 1 - 2 q + sum q^2 >= (1 - q)^2.

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import ADVANTAGES, prepared
+from simlab.objectives import ADVANTAGES, prepare_batch
 from simlab.objectives.advantages import Gae, gae, group_filter
 from tests.objectives.batches import batch_of
 
@@ -19,7 +19,7 @@ BY_HAND = {
 
 
 def advantages(name, rewards, group_size, survivors=None, mask=None, tokens=3):
-    batch = prepared(batch_of(np.zeros((len(rewards), tokens)), rewards, group_size, mask=mask))
+    batch = prepare_batch(batch_of(np.zeros((len(rewards), tokens)), rewards, group_size, mask=mask))
     kept = np.ones(len(rewards)) if survivors is None else survivors
     return np.asarray(ADVANTAGES[name](batch, jnp.asarray(kept, bool)))
 
@@ -59,27 +59,27 @@ def test_whitening_counts_tokens_and_not_sequences():
 
 def test_gae_by_hand():
     """gamma 0.5, lambda 0.5, values 1, 2, 4 and reward 10 at the last of three tokens; padding after it."""
-    batch = prepared(
+    batch = prepare_batch(
         batch_of(np.zeros((1, 4)), [10], mask=[[1, 1, 1, 0]], values=jnp.asarray([[1.0, 2, 4, 99]]))
     )
     # Errors: 10 - 4 = 6; 0 + 0.5 * 4 - 2 = 0; 0 + 0.5 * 2 - 1 = 0. Advantages: 6, 0 + 0.25 * 6, 0 + 0.25 *
     # 1.5.
-    np.testing.assert_array_equal(Gae(0.5, 0.5).unwhitened(batch), [[0.375, 1.5, 6, 0]])
+    np.testing.assert_array_equal(Gae(0.5, 0.5).compute_unwhitened(batch), [[0.375, 1.5, 6, 0]])
 
 
 def test_gae_steps_over_gaps_in_the_mask():
     values = jnp.asarray([[1.0, 99, 4]])
-    batch = prepared(batch_of(np.zeros((1, 3)), [10], mask=[[1, 0, 1]], values=values))
+    batch = prepare_batch(batch_of(np.zeros((1, 3)), [10], mask=[[1, 0, 1]], values=values))
     # As without the gap: errors 6 and 0.5 * 4 - 1 = 1; advantages 6 and 1 + 0.25 * 6.
-    np.testing.assert_array_equal(Gae(0.5, 0.5).unwhitened(batch), [[2.5, 0, 6]])
+    np.testing.assert_array_equal(Gae(0.5, 0.5).compute_unwhitened(batch), [[2.5, 0, 6]])
 
 
-def test_gae_with_gamma_and_lambda_one_is_reward_minus_value_whitened():
+def test_gae_is_whitened_advantage_when_gamma_and_lam_are_one():
     values = np.array([[0.0, 1, 2], [3, 4, 50]], np.float32)
-    batch = prepared(
+    batch = prepare_batch(
         batch_of(np.zeros((2, 3)), [1, 2], mask=[[1, 1, 1], [1, 1, 0]], values=jnp.asarray(values))
     )
-    np.testing.assert_array_equal(gae.unwhitened(batch), [[1, 0, -1], [-1, -2, 0]])
+    np.testing.assert_array_equal(gae.compute_unwhitened(batch), [[1, 0, -1], [-1, -2, 0]])
     x = np.array([1, 0, -1, -1, -2])
     expected = (x - x.mean()) / np.sqrt(x.var(ddof=1) + 1e-8)
     actual = np.asarray(gae(batch, jnp.ones(2, bool)))
@@ -88,5 +88,5 @@ def test_gae_with_gamma_and_lambda_one_is_reward_minus_value_whitened():
 
 
 def test_group_filter_drops_groups_of_equal_rewards():
-    batch = prepared(batch_of(np.zeros((6, 1)), [1, 1, 0, 1, 0, 0], 2))
+    batch = prepare_batch(batch_of(np.zeros((6, 1)), [1, 1, 0, 1, 0, 0], 2))
     np.testing.assert_array_equal(group_filter(batch), [0, 0, 1, 1, 0, 0])

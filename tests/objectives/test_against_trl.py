@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.objectives import ADVANTAGES, kl_penalty, prepared, resolve
+from simlab.objectives import ADVANTAGES, kl_penalty, prepare_batch, resolve
 from tests.objectives.framework_comparison import (
     EPS,
     FACTORS,
@@ -90,7 +90,7 @@ def unclamped_weight(batch) -> np.ndarray:
 
 def check_advantages(arrays, label: str) -> None:
     """TRL's advantages are ours but for 1e-4 beside the standard deviation instead of 1e-6."""
-    batch = prepared(batch_from(arrays, label))
+    batch = prepare_batch(batch_from(arrays, label))
     everybody = np.ones(len(batch.rewards), bool)
     std = np.repeat(np.asarray(batch.rewards).reshape(-1, GROUP_SIZE).std(1, ddof=1), GROUP_SIZE)
     for name, scale, factor in (("grpo", "group", (std + 1e-6) / (std + 1e-4)), ("grpo_no_std", "none", 1.0)):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.objectives import ADVANTAGES, Objective, prepared, resolve, token_coefficients
+from simlab.objectives import ADVANTAGES, Objective, prepare_batch, resolve, token_coefficients
 from simlab.objectives.advantages import Gae
 from simlab.objectives.corrections import Masked, Truncated, sequence_log_rho, token_log_rho
 from simlab.objectives.extras import KL_ESTIMATORS, critic_penalty, kl_penalty
@@ -119,7 +119,7 @@ OBJECTIVE_OF = {
 ESTIMATOR_OF = {
     **{name: ADVANTAGES[name] for name in ("grpo", "grpo_no_std", "rloo", "whitened", "gae", "gpg")},
     **{name: ADVANTAGES[name] for name in ("otb", "otb_full_tail")},
-    "gae_discounted": Gae(discount=0.97, trace=0.9),
+    "gae_discounted": Gae(gamma=0.97, lam=0.9),
     "remax": ADVANTAGES["reward"],
 }
 # Presets with their suffix, beside the records above that say the same in full.
@@ -162,14 +162,14 @@ def case(arrays, label: str, name: str) -> Case:
     """One batch; where a response goes on alone, full-tail OTB leaves a difference of equal numbers."""
     batch, absolute = batch_from(arrays, label), 0.0
     if "otb_full_tail" in name:
-        error = estimator_error(ADVANTAGES["otb_full_tail"], prepared(batch), np.zeros(batch.mask.shape))
+        error = estimator_error(ADVANTAGES["otb_full_tail"], prepare_batch(batch), np.zeros(batch.mask.shape))
         absolute = float(2 * error.max() / batch.mask.sum())
     return Case(batch, expected(arrays, label, name), absolute=absolute)
 
 
 def check_advantages(arrays, label: str) -> None:
     """All estimators on one batch."""
-    batch = prepared(batch_from(arrays, label))
+    batch = prepare_batch(batch_from(arrays, label))
     for name, given in zip(arrays["estimators"], arrays[f"{label}/advantages"], strict=True):
         estimator = ESTIMATOR_OF[name]
         ours = np.asarray(estimator(batch, np.ones(len(batch.rewards), bool)))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import SUFFIXES, prepared, resolve, rollout_terms
+from simlab.objectives import OBJECTIVE_MODIFIERS, prepare_batch, resolve, rollout_terms
 from simlab.objectives.corrections import Acrl, Truncated, geometric_log_rho
 from tests.objectives.batches import batch_of, random_batch
 
@@ -17,7 +17,7 @@ RHO, PRODUCT = np.exp(LOG_RHO), np.array([[2.4], [1.08]])
 
 
 def weights(suffix, batch, **overrides):
-    return np.asarray(rollout_terms(resolve(f"grpo+{suffix}", **overrides), prepared(batch)).correction)
+    return np.asarray(rollout_terms(resolve(f"grpo+{suffix}", **overrides), prepare_batch(batch)).correction)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_weights_of_rho(suffix, overrides, expected):
 
 
 def test_geometric_level():
-    batch = prepared(batch_of(np.zeros((2, 3)), [1, 0], 2, log_rho=LOG_RHO, mask=MASK))
+    batch = prepare_batch(batch_of(np.zeros((2, 3)), [1, 0], 2, log_rho=LOG_RHO, mask=MASK))
     expected = PRODUCT ** np.array([[1 / 3], [1 / 2]]) + 0 * RHO
     actual = np.asarray(Truncated(geometric_log_rho, 9.0)(batch, batch.logp))
     np.testing.assert_allclose(actual[MASK == 1], expected[MASK == 1], rtol=2e-6)
@@ -80,7 +80,7 @@ def acrl_by_hand(batch, advantages, gamma=0.65, clip=3.0, reference=None, level=
 )
 def test_acrl_is_its_formula(overrides):
     batch = random_batch(3)
-    terms = rollout_terms(resolve("grpo+acrl", **overrides), prepared(batch))
+    terms = rollout_terms(resolve("grpo+acrl", **overrides), prepare_batch(batch))
     arguments = {name.removeprefix("acrl_"): value for name, value in overrides.items()}
     expected = acrl_by_hand(batch, np.asarray(terms.advantages), **arguments)
     mask = np.asarray(batch.mask)
@@ -93,7 +93,7 @@ def test_acrl_is_its_formula(overrides):
 @pytest.mark.parametrize("log_rho", [0.2, -0.2])
 def test_acrl_quadrants(too_large, sign, log_rho):
     """acrl Sec. 4.2, Fig. 3, 5: with Y > X the weight exceeds one where the update closes the gap."""
-    batch = prepared(batch_of([[0.0]], [1.0], log_rho=[[log_rho]]))
+    batch = prepare_batch(batch_of([[0.0]], [1.0], log_rho=[[log_rho]]))
     d = abs(np.exp(-1) - np.exp(-1 - log_rho))
     stage = Acrl(acrl_reference=d / 2 if too_large else d * 2)
     weight = stage(batch, jnp.float32([[sign]]))[0, 0]
@@ -115,10 +115,10 @@ def test_acrl_with_no_discrepancy_at_all():
 
 def test_corrections_touch_neither_baseline_nor_denominator():
     batch = random_batch(6, mismatch=2.0)
-    plain = rollout_terms(resolve("grpo"), prepared(batch))
-    for name, suffix in SUFFIXES.items():
+    plain = rollout_terms(resolve("grpo"), prepare_batch(batch))
+    for name, suffix in OBJECTIVE_MODIFIERS.items():
         if suffix.field == "correction":
-            corrected = rollout_terms(resolve(f"grpo+{name}"), prepared(batch))
+            corrected = rollout_terms(resolve(f"grpo+{name}"), prepare_batch(batch))
             np.testing.assert_array_equal(corrected.advantages, plain.advantages)
             np.testing.assert_array_equal(corrected.mask, plain.mask)
 
@@ -127,7 +127,7 @@ def test_empty_responses_leave_the_discrepancies():
     batch = random_batch(7)
     batch = replace(batch, mask=batch.mask.at[1].set(False))
     rows = np.array([0, 2, 3])
-    strength = Acrl(acrl_reference=0.1).strength(prepared(batch))
+    strength = Acrl(acrl_reference=0.1).strength(prepare_batch(batch))
     alone = replace(
         batch,
         **{
@@ -136,4 +136,6 @@ def test_empty_responses_leave_the_discrepancies():
         },
         group_size=3,
     )
-    np.testing.assert_allclose(strength[0], Acrl(acrl_reference=0.1).strength(prepared(alone))[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        strength[0], Acrl(acrl_reference=0.1).strength(prepare_batch(alone))[0], rtol=1e-6
+    )

@@ -47,13 +47,13 @@ ANCHORED = ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")
 
 def oracle_of(name: str):
     base, _, suffix = name.partition("+")
-    return formulas.SUFFIXES[suffix] if suffix else formulas.PRESETS[base]
+    return formulas.MODIFIERS[suffix] if suffix else formulas.PRESETS[base]
 
 
 def test_every_formula_is_compared():
     assert {oracle_of(name) for name in OVERRIDES} == {
         *formulas.PRESETS.values(),
-        *formulas.SUFFIXES.values(),
+        *formulas.MODIFIERS.values(),
     }
 
 

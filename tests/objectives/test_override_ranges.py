@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.objectives import OBJECTIVES, SUFFIXES, named, override_names, with_overrides
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_names, with_overrides
 from simlab.objectives.objective import CHOICES, SWITCHES
 from simlab.objectives.override_ranges import RANGES
 
@@ -23,19 +23,21 @@ from simlab.objectives.override_ranges import RANGES
 )
 def test_numbers_out_of_range_name_value_and_what_is_allowed(name, override, value):
     with pytest.raises(ValueError, match=rf"bad {override} .*allowed: "):
-        with_overrides(named(name), **{override: value})
+        with_overrides(get_objective(name), **{override: value})
 
 
 def test_edges_pairs_arrays_and_traced_numbers_pass():
-    with_overrides(named("grpo"), clip_low=0, clip_high=np.float32(np.inf), dual_clip=np.inf)
-    with_overrides(named("grpo+tis"), correction_clip=(0.5, 0.5))
-    with_overrides(named("gspo_bias"), distortion_delta=0)
-    swept = jax.vmap(lambda low: with_overrides(named("grpo"), clip_low=low).surrogate.clip.clip_low)
+    with_overrides(get_objective("grpo"), clip_low=0, clip_high=np.float32(np.inf), dual_clip=np.inf)
+    with_overrides(get_objective("grpo+tis"), correction_clip=(0.5, 0.5))
+    with_overrides(get_objective("gspo_bias"), distortion_delta=0)
+    swept = jax.vmap(lambda low: with_overrides(get_objective("grpo"), clip_low=low).surrogate.clip.clip_low)
     assert swept(np.asarray([0.1, 0.2], np.float32)).shape == (2,)
 
 
 def test_every_number_that_can_be_overridden_has_a_range():
     ours = {"rebalance_floor", "transform_scale"}  # names beyond the published ones
-    names = {name for preset in OBJECTIVES for name in override_names(named(preset))}
-    names |= {name for suffix in SUFFIXES for name in override_names(named(f"grpo+{suffix}"))}
+    names = {name for preset in OBJECTIVES for name in override_names(get_objective(preset))}
+    names |= {
+        name for suffix in OBJECTIVE_MODIFIERS for name in override_names(get_objective(f"grpo+{suffix}"))
+    }
     assert names - set(CHOICES) - set(SWITCHES) - ours == set(RANGES)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import named, prepared, resolve, rollout_terms
+from simlab.objectives import get_objective, prepare_batch, resolve, rollout_terms
 from simlab.objectives import rejection as levels
 from simlab.objectives.rejection import DivergenceCap, OffPolicySequenceMask, RatioBand, Veto, k2, k3
 from tests.objectives.batches import batch_of, coefficients_of, value_of
@@ -25,7 +25,9 @@ def numpy_statistic(name, level):
 
 
 def the_batch(log_rho=LOG_RHO, mask=MASK):
-    return prepared(batch_of(np.zeros(log_rho.shape), np.arange(len(log_rho)), 1, log_rho=log_rho, mask=mask))
+    return prepare_batch(
+        batch_of(np.zeros(log_rho.shape), np.arange(len(log_rho)), 1, log_rho=log_rho, mask=mask)
+    )
 
 
 @pytest.mark.parametrize("level", ["token", "seq_sum", "seq_mean", "seq_max"])
@@ -65,7 +67,7 @@ def test_veto_drops_the_sequence_for_one_token():
 def test_opsm_drops_only_bad_sequences_that_drifted():
     # Mean of logp_train - logp: 0.1, 0.1, -0.1, 0.
     log_r = np.array([[-0.2, 0.0], [-0.2, 0.0], [0.2, 0.0], [0.0, 0.0]])
-    batch = prepared(batch_of(log_r, [0, 1, 0, 0], 4))
+    batch = prepare_batch(batch_of(log_r, [0, 1, 0, 0], 4))
     advantages = jnp.broadcast_to(jnp.float32([-1, 1, -1, -1])[:, None], (4, 2))
     kept = OffPolicySequenceMask(0.05)(batch, advantages)
     np.testing.assert_array_equal(np.asarray(kept)[:, 0], [False, True, True, True])
@@ -94,7 +96,7 @@ def test_baseline(baseline, expected):
     if baseline == "survivors":
         expected = [0.5, 0, 0, -0.5]
     terms = rollout_terms(
-        resolve("grpo+k3_mask", advantage="grpo_no_std", baseline=baseline), prepared(batch)
+        resolve("grpo+k3_mask", advantage="grpo_no_std", baseline=baseline), prepare_batch(batch)
     )
     shown = np.where(terms.mask[:, 0], terms.advantages[:, 0], 0)
     np.testing.assert_array_equal(shown, expected)
@@ -111,12 +113,12 @@ def test_empty_responses_are_not_rejected_ones():
     batch = rejected_batch()
     batch = replace(batch, mask=batch.mask.at[3].set(False), logp_infer=batch.logp_train)
     for name in ("grpo", "grpo+k3_mask"):
-        terms = rollout_terms(resolve(name, advantage="grpo_no_std"), prepared(batch))
+        terms = rollout_terms(resolve(name, advantage="grpo_no_std"), prepare_batch(batch))
         np.testing.assert_array_equal(np.asarray(terms.advantages)[:, 0], [0.5, 0.5, -0.5, -0.5])
 
 
 def test_opsm_never_changes_a_baseline():
     batch = batch_of([[0.0], [-0.5]], [1, 0], 2)
-    terms = rollout_terms(named("grpo+opsm"), prepared(batch))
+    terms = rollout_terms(get_objective("grpo+opsm"), prepare_batch(batch))
     np.testing.assert_allclose(np.asarray(terms.advantages)[:, 0], [np.sqrt(0.5), -np.sqrt(0.5)], rtol=1e-5)
     assert coefficients_of("grpo+opsm", batch)[1, 0] == 0

@@ -132,7 +132,7 @@ def dfpo_batch():
         ("dfpo_scale", 0.5 * POST_CLIP),
     ],
 )
-def test_coefficients_are_transformed_weights_and_clipped_sequences_keep_pushing(name, weights):
+def test_coefficients_equal_transformed_weights_when_clipped(name, weights):
     coefficients = np.asarray(coefficients_of(name, dfpo_batch(), advantage="grpo_no_std"))
     expected = np.repeat((ADVANTAGES * weights / 4 / 2)[:, None], 2, axis=1)
     # The ratio is exp of a mean of differences of numbers of order one: some 2^-22.
@@ -141,7 +141,7 @@ def test_coefficients_are_transformed_weights_and_clipped_sequences_keep_pushing
     np.testing.assert_array_equal(gspo[:2], 0)
 
 
-def test_value_of_a_cancelling_transform_is_zero_and_its_gradient_is_not():
+def test_cancelling_transform_has_zero_value_not_gradient():
     """cancel Cor. 3.4: sum A s = 0 is the value; the coefficients are not zero."""
     for name in ("dfpo_min", "dfpo_orth", "dfpo_posorth", "dfpo_rebalance"):
         assert abs(value_of(name, dfpo_batch())) < 1e-6
@@ -161,7 +161,7 @@ def test_without_stop_gradient_the_smallest_weight_is_moved_too():
     np.testing.assert_allclose(coefficients[:, 0], expected, rtol=1e-5)
 
 
-def test_transforms_want_one_weight_and_one_advantage_per_sequence():
+def test_transforms_reject_token_weights_and_advantages():
     with pytest.raises(ValueError, match="one weight per sequence"):
         objective_value(
             OBJECTIVES["dfpo_min"].__class__(

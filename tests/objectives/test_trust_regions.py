@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import TokenBatch, prepared, resolve, rollout_terms, token_coefficients
+from simlab.objectives import TokenBatch, prepare_batch, resolve, rollout_terms, token_coefficients
+from simlab.objectives.rejection import ProbabilityDifference, seq_mean, seq_sum
 from tests.objectives.batches import coefficients_of, random_batch, value_of
+from tests.tolerances import assert_exact
 
 
 def far_batch(seed: int) -> TokenBatch:
@@ -30,6 +32,23 @@ def test_both_kept_and_dropped_tokens_occur(name):
     assert 0 < dropped.sum() < dropped.size
 
 
+def test_luspo_is_gspo_summed_over_tokens():
+    batch = random_batch(3)
+    gspo = {"aggregation": "seq-mean-token-sum", "clip_low": 2e-3, "clip_high": 2.5e-3}
+    assert_exact(coefficients_of("luspo", batch), np.asarray(coefficients_of("gspo", batch, **gspo)))
+
+
+@pytest.mark.parametrize("level", [seq_mean, seq_sum])
+def test_probability_difference_can_decide_for_a_sequence(level):
+    batch = prepare_batch(far_batch(4))
+    mask = np.asarray(batch.mask)
+    gap = np.where(mask, np.exp(np.float64(batch.logp_train)) - np.exp(np.float64(batch.logp_infer)), 0)
+    per_row = gap.sum(1) / (mask.sum(1) if level is seq_mean else 1)
+    kept = np.asarray(ProbabilityDifference((-0.2, 0.1), level)(batch))
+    assert 0 < ((per_row >= -0.2) & (per_row <= 0.1)).sum() < len(mask)
+    assert (kept == ((per_row >= -0.2) & (per_row <= 0.1))[:, None]).all()
+
+
 def test_value_of_rollout_kl_is_the_mean_square_of_the_log_ratio():
     batch = far_batch(1)
     squares = (np.asarray(batch.logp, np.float64) - batch.logp_infer) ** 2
@@ -39,7 +58,7 @@ def test_value_of_rollout_kl_is_the_mean_square_of_the_log_ratio():
 
 def test_rollout_kl_is_a_token_mean_of_what_rejections_leave():
     batch = far_batch(2)
-    terms = rollout_terms(resolve("grpo+kpop_mask"), prepared(batch))
+    terms = rollout_terms(resolve("grpo+kpop_mask"), prepare_batch(batch))
     kept = np.asarray(terms.mask)
     lost = value_of("grpo+kpop_mask", batch)
     lost = lost - value_of("grpo+kpop_mask+rollout_kl", batch, rollout_kl_coefficient=1.0)
@@ -61,6 +80,9 @@ def test_clip_cov_draws_as_many_as_the_ratio_allows():
 def test_clip_cov_without_a_key_is_nan_when_it_must_choose():
     batch = far_batch(7)
     assert np.isnan(value_of("clip_cov", batch, cov_low=0.0))
+    assert np.isnan(coefficients_of("clip_cov", batch, cov_low=0.0)).any(where=batch.mask)
+    every = np.asarray(coefficients_of("clip_cov", batch, cov_low=-99.0, cov_high=99.0))
+    assert np.isnan(every).any(where=np.asarray(batch.mask))
     assert np.isfinite(value_of("clip_cov", batch, cov_low=0.0, cov_ratio=1.0))
     with pytest.raises(ValueError, match="key must be a random key, got None"):
         token_coefficients("clip_cov", batch, cov_low=0.0)

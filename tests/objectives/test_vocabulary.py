@@ -14,6 +14,7 @@ from simlab.objectives import (
     token_coefficients,
     vocabulary_coefficients,
     with_loglinear_proximal,
+    with_top_k_report,
 )
 from simlab.objectives.divergences import most_probable
 
@@ -84,7 +85,7 @@ def test_exact_centering_is_the_published_coefficient(excluded):
     np.testing.assert_allclose(capped, a * (sampled * f - mu * f), rtol=1e-5, atol=1e-8)
 
 
-def test_exact_centering_of_a_mask_has_zero_mean_under_the_sampler():
+def test_exact_centering_of_mask_has_zero_mean():
     batch = vocabulary_batch(2)
     overrides = {"divergence_low": 0.02, "divergence_high": 0.02}
     policy, sampler = vocabulary_of(batch)
@@ -138,7 +139,7 @@ def test_example_of_two_tokens_and_a_tail():
     np.testing.assert_allclose(found[0, 0] * 2, [-0.1, 0.1, 1.0], atol=1e-6)
 
 
-def test_without_centering_only_the_sampled_token_has_a_coefficient():
+def test_only_sampled_token_has_coefficient_uncentered():
     batch = vocabulary_batch(4)
     found = np.asarray(vocabulary_coefficients("dppo_tv", batch))
     *_, sampled = parts(batch)
@@ -224,6 +225,24 @@ def test_top_k_dppo_drops_by_the_divergence_over_k_tokens(top_k):
         found = token_coefficients(name, batch, **overrides)
         assert 0 < (keep * mask).sum() < mask.sum()
         np.testing.assert_allclose(found, a * ratio * keep * mask / mask.sum(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_report_of_k_tokens_gives_column_coefficients(top_k):
+    batch = vocabulary_batch(10)
+    logp, ids = jax.lax.top_k(vocabulary_of(batch)[1], top_k)
+    reported = with_top_k_report(replace(batch, logp_infer_vocabulary=None), ids, logp, VOCABULARY)
+    assert np.isinf(vocabulary_of(reported)[1]).any()
+    for name, overrides in (
+        ("ipo+score_centering", {"top_k": top_k}),
+        ("dppo_tv", {"divergence_top_k": top_k, "divergence_low": 0.1, "divergence_high": 0.1}),
+        ("dppo_kl", {"divergence_top_k": top_k, "divergence_low": 0.02, "divergence_high": 0.02}),
+    ):
+        expected = vocabulary_coefficients(name, batch, **overrides)
+        assert np.isfinite(expected).all()
+        np.testing.assert_allclose(
+            vocabulary_coefficients(name, reported, **overrides), expected, rtol=1e-5, atol=1e-8
+        )
 
 
 def test_top_k_dppo_names_what_it_cannot_do():

@@ -11,7 +11,7 @@ from simlab.engines import ENGINES, Engine
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits, response_logps
-from simlab.rollout import GREEDY, Sampler, generate
+from simlab.rollout import GREEDY, SamplingParams, generate
 from tests.compiling import compile_quickly
 from tests.tolerances import assert_exact
 
@@ -46,7 +46,7 @@ def sample(params, engine, sampler, key, length=LENGTH):
 
 @pytest.fixture(scope="module")
 def trajectory(params):
-    return sample(params, Engine(), Sampler(), jax.random.key(1))
+    return sample(params, Engine(), SamplingParams(), jax.random.key(1))
 
 
 def test_groups_are_contiguous(trajectory):
@@ -81,7 +81,7 @@ def test_reported_logps_are_those_of_scoring(params, trajectory):
 def test_reported_logps_are_those_of_scoring_bit_for_bit(params):
     compile_quickly(False)
     engine = ENGINES["bf16-exact"]
-    trajectory = sample(params, engine, Sampler(), jax.random.key(1))
+    trajectory = sample(params, engine, SamplingParams(), jax.random.key(1))
     assert_exact(trajectory.logp_infer, scored(params, engine, trajectory))
 
 
@@ -95,17 +95,17 @@ def test_greedy_follows_the_argmax(params):
 
 
 def test_processed_logps_are_of_what_was_drawn_from(params):
-    trajectory = sample(params, Engine(), Sampler(top_k=1, processed=True), jax.random.key(1))
+    trajectory = sample(params, Engine(), SamplingParams(top_k=1, processed=True), jax.random.key(1))
     assert_exact(trajectory.logp_infer, jnp.zeros_like(trajectory.logp_infer))
 
 
-def test_the_same_key_gives_the_same_responses_and_another_others(params, trajectory):
-    again = sample(params, Engine(), Sampler(), jax.random.key(1))
-    other = sample(params, Engine(), Sampler(), jax.random.key(2))
+def test_responses_depend_on_key(params, trajectory):
+    again = sample(params, Engine(), SamplingParams(), jax.random.key(1))
+    other = sample(params, Engine(), SamplingParams(), jax.random.key(2))
     assert_exact(again.responses, trajectory.responses)
     assert (np.asarray(other.responses) != np.asarray(trajectory.responses)).any()
 
 
 def test_nothing_ends_before_the_minimum_length(params):
-    trajectory = sample(params, Engine(), Sampler(min_length=LENGTH), jax.random.key(1))
+    trajectory = sample(params, Engine(), SamplingParams(min_length=LENGTH), jax.random.key(1))
     assert np.asarray(trajectory.mask).all()

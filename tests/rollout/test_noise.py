@@ -8,8 +8,8 @@ import pytest
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models import TransformerConfig, init_params, logits
-from simlab.rollout import Sampler, generate
-from simlab.rollout.noise import LogitNoise, context_digest, extended_digest, perturbed
+from simlab.rollout import SamplingParams, generate
+from simlab.rollout.noise import LogitNoise, context_digest, extend_digest, perturb_logits
 from tests.tolerances import assert_exact, assert_within_interval, normal_interval
 
 KEYS = [jax.random.key(seed) for seed in (0, 1)]
@@ -17,11 +17,11 @@ TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (256, 12)), jnp.in
 DIGEST = context_digest(TOKENS)
 LOGITS = jnp.ones((256, 32), jnp.float32)
 
-add = jax.jit(perturbed)
+add = jax.jit(perturb_logits)
 
 
 def test_none_is_nothing():
-    assert perturbed(LOGITS, None, KEYS[0], DIGEST) is LOGITS
+    assert perturb_logits(LOGITS, None, KEYS[0], DIGEST) is LOGITS
 
 
 @pytest.mark.parametrize("kind", ["fresh", "fixed"])
@@ -29,13 +29,13 @@ def test_the_noise_is_standard_normal_times_the_scale(kind):
     noise = np.asarray(add(LOGITS, LogitNoise(0.5, kind), KEYS[0], DIGEST) - LOGITS) / 0.5
     n = noise.size
     # The variance of a squared standard normal is 2; both numbers may fail once in 10^9 draws.
-    assert_within_interval(noise.mean(), *normal_interval(n, 0.0, 1.0, 1e-9), false_alarm=1e-9)
-    assert_within_interval((noise**2).mean(), *normal_interval(n, 1.0, 2**0.5, 1e-9), false_alarm=1e-9)
+    assert_within_interval(noise.mean(), *normal_interval(n, 0.0, 1.0, 1e-9), alpha=1e-9)
+    assert_within_interval((noise**2).mean(), *normal_interval(n, 1.0, 2**0.5, 1e-9), alpha=1e-9)
     between = np.mean(noise[1:] * noise[:-1])
-    assert_within_interval(between, *normal_interval(n - 32, 0.0, 1.0, 1e-9), false_alarm=1e-9)
+    assert_within_interval(between, *normal_interval(n - 32, 0.0, 1.0, 1e-9), alpha=1e-9)
 
 
-def test_fresh_noise_depends_on_the_draw_and_fixed_noise_on_the_context():
+def test_noise_depends_on_draw_when_fresh_else_on_context():
     fresh, fixed = LogitNoise(0.5), LogitNoise(0.5, "fixed")
     first, again = (add(LOGITS, fresh, key, DIGEST) for key in KEYS)
     assert bool(jnp.all(first != again))
@@ -49,7 +49,7 @@ def test_fresh_noise_depends_on_the_draw_and_fixed_noise_on_the_context():
 def test_the_digest_of_a_prompt_grows_with_the_response():
     digest = context_digest(TOKENS[:, :4])
     for t in range(4, TOKENS.shape[1]):
-        digest = extended_digest(digest, TOKENS[:, t])
+        digest = extend_digest(digest, TOKENS[:, t])
     assert_exact(digest, DIGEST)
 
 
@@ -61,7 +61,7 @@ def test_contexts_have_their_own_digests():
 
 def test_scales_and_seeds_are_data():
     both = LogitNoise(jnp.asarray([0.0, 1.0]), "fixed", jnp.asarray([0, 1]))
-    together = jax.vmap(lambda noise: perturbed(LOGITS, noise, KEYS[0], DIGEST))(both)
+    together = jax.vmap(lambda noise: perturb_logits(LOGITS, noise, KEYS[0], DIGEST))(both)
     assert_exact(together[0], LOGITS)
     assert bool(jnp.any(together[1] != LOGITS))
 
@@ -72,7 +72,7 @@ def test_an_unknown_kind_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["fresh", "fixed"])
-def test_the_sampler_reports_the_noisy_distribution_that_it_draws_from(kind):
+def test_noisy_logits_give_sampled_and_reported_log_probs(kind):
     config = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     params, noise = init_params(jax.random.key(0), config), LogitNoise(0.5, kind)
     prompts = jax.random.randint(jax.random.key(1), (2, 3), 4, 32)
@@ -83,7 +83,7 @@ def test_the_sampler_reports_the_noisy_distribution_that_it_draws_from(kind):
             params,
             config,
             Engine(),
-            Sampler(noise=noise),
+            SamplingParams(noise=noise),
             key,
             prompts,
             lambda tokens: jnp.zeros(tokens.shape[0]),
@@ -98,7 +98,7 @@ def test_the_sampler_reports_the_noisy_distribution_that_it_draws_from(kind):
     for t in range(4):
         key = jax.random.fold_in(stream(KEYS[0], "logit noise"), t)
         digest = context_digest(found.tokens[:, : 3 + t])
-        expected = jax.nn.log_softmax(perturbed(clean[:, t], noise, key, digest))
+        expected = jax.nn.log_softmax(perturb_logits(clean[:, t], noise, key, digest))
         expected = jnp.take_along_axis(expected, found.responses[:, t, None], axis=1)[:, 0]
         # Sums of a few hundred float32 terms in another program; the noise is of order one.
         np.testing.assert_allclose(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from simlab.serving.http_engine import HttpEngine
-from simlab.serving.protocol import EngineError, SamplingParams
+from simlab.serving.protocol import EngineError, SamplingRequest
 
 PROMPTS = np.asarray([[5, 6], [7, 8], [9, 4]], np.int32)
-SAMPLING = SamplingParams(max_tokens=4, eos_token_id=1, pad_token_id=0)
+SAMPLING = SamplingRequest(max_tokens=4, eos_token_id=1, pad_token_id=0)
 
 
 def tokens_and_logps(asked) -> tuple[list[int], list]:

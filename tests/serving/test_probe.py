@@ -19,7 +19,7 @@ from simlab.serving.calibration import read_measured_pair
 from simlab.serving.engine_probe import Probe
 from simlab.serving.probe_report import build_mismatch_rows
 from simlab.serving.prompts import load_task_prompts, read_prompt_file, stack_prompts
-from simlab.serving.protocol import EngineError, EngineScores, Samples, SamplingParams
+from simlab.serving.protocol import EngineError, EngineScores, Samples, SamplingRequest
 
 CONFIG = TransformerConfig(hidden_size=32, num_hidden_layers=1, intermediate_size=32, num_experts=4)
 
@@ -140,7 +140,7 @@ def test_probe_keeps_all_tables_when_an_engine_fails(monkeypatch, tmp_path):
         prompts,
         ["bf16"],
         ["fp16", "f32"],
-        SamplingParams(max_tokens=3, eos_token_id=1, pad_token_id=0),
+        SamplingRequest(max_tokens=3, eos_token_id=1, pad_token_id=0),
     )
     assert [(row["scoring_engine"], row["router_flips"]) for row in probe.rows["pairs"]] == [
         ("bf16", None),
@@ -169,7 +169,7 @@ def test_probe_keeps_all_tables_when_an_engine_fails(monkeypatch, tmp_path):
 
 def test_probe_rejects_unknown_engines_first(tmp_path):
     probe, prompts = Probe(Run("probe", tmp_path)), np.zeros((1, 2), np.int32)
-    sampling = SamplingParams(max_tokens=1, eos_token_id=1, pad_token_id=0)
+    sampling = SamplingRequest(max_tokens=1, eos_token_id=1, pad_token_id=0)
     with pytest.raises(ValueError, match="unknown engine 'bf61'; did you mean 'bf16'"):
         probe.measure(CONFIG, {}, prompts, ["f32"], ["bf61"], sampling)
     with pytest.raises(ValueError, match="unknown kind of engine 'sglang'"):

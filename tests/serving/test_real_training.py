@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.rollout.sampler import Sampler
+from simlab.rollout.sampling import SamplingParams
 from simlab.serving.protocol import EngineError, Samples
 from simlab.serving.real_training import engine_rollout, real_rollout
 from simlab.training.loop import Checkpoint, resume, train
@@ -54,7 +54,7 @@ def test_what_an_engine_cannot_do_is_refused():
     recipe = small_recipe("f32/f32", model=MOE)
     state = small_state(recipe)
     with pytest.raises(ValueError, match="a real engine samples at a temperature"):
-        real_rollout(Scripted(), replace(recipe, sampler=Sampler(top_k=2)), state)
+        real_rollout(Scripted(), replace(recipe, sampling=SamplingParams(top_k=2)), state)
     with pytest.raises(EngineError, match="replay R3 needs an engine that reports its experts"):
         real_rollout(Scripted(), replace(recipe, engines=replace(recipe.engines, replay="R3")), state)
 

@@ -10,7 +10,7 @@ import pytest
 
 from simlab.models import TransformerConfig, init_params
 from simlab.serving.jax_engine import JaxEngine
-from simlab.serving.protocol import EngineError, SamplingParams, build_samples, check_logps
+from simlab.serving.protocol import EngineError, SamplingRequest, build_samples, check_logps
 from simlab.serving.server_process import InProcessServer, ServerProcess
 from simlab.serving.servers import messages
 
@@ -106,7 +106,7 @@ def test_check_logps_rejects_invalid_values(bad):
 
 
 def test_build_samples_masks_after_the_end():
-    sampling = SamplingParams(max_tokens=3, eos_token_id=1, pad_token_id=0)
+    sampling = SamplingRequest(max_tokens=3, eos_token_id=1, pad_token_id=0)
     logps = np.asarray([[-1.0, -2.0, np.nan], [-1.0, -2.0, -3.0]])
     found = build_samples("peer", [[5, 1, 9], [5, 6, 7]], logps, None, sampling, 2)
     np.testing.assert_array_equal(found.responses, [[5, 1, 0], [5, 6, 7]])
@@ -124,7 +124,7 @@ def test_jax_engine_follows_the_protocol():
         engine.score(prompts, prompts)
     assert engine.sync_weights(CONFIG, init_params(jax.random.key(0), CONFIG)) == 0.0
     found = engine.generate(
-        prompts, SamplingParams(max_tokens=3, eos_token_id=1, pad_token_id=0, temperature=0.0)
+        prompts, SamplingRequest(max_tokens=3, eos_token_id=1, pad_token_id=0, temperature=0.0)
     )
     assert found.responses.shape == found.logps.shape == (2, 3)
     assert found.routed_experts is not None

@@ -12,8 +12,8 @@ from simlab.engines import ENGINE_PAIRS, ENGINES, Engine, EnginePair, Site
 from simlab.engines.engine import Linear
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
-from simlab.studies.attribution import between, differing, grouped, shapley
-from simlab.studies.explain import Subject, explain
+from simlab.studies.attribution import between, differing, group_sites, shapley
+from simlab.studies.explain import ExplainTarget, explain
 from simlab.tasks import TASKS
 
 NAMES = ("a", "b", "c", "d")
@@ -55,7 +55,7 @@ def test_all_differing_sites_lead_from_one_engine_to_the_other(name):
     sites = differing(train, infer)
     assert differing(between(train, infer, sites), infer) == []
     assert differing(between(train, infer, []), train) == []
-    assert sorted(site for members in grouped(sites).values() for site in members) == sorted(sites)
+    assert sorted(site for members in group_sites(sites).values() for site in members) == sorted(sites)
     for site in sites:
         assert differing(train, between(train, infer, [site])) == [site]
     if train is not infer and sites:
@@ -73,7 +73,9 @@ def test_shares_of_an_explanation_sum_to_the_whole():
     )
     config = replace(MODELS["tiny-llama"], hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     params = init_params(jax.random.key(0), config)
-    subject = Subject(params, config, TASKS["add"](), EnginePair(Engine(), infer), prompts=2, group_size=2)
+    subject = ExplainTarget(
+        params, config, TASKS["add"](), EnginePair(Engine(), infer), prompts=2, group_size=2
+    )
     tables = explain(subject, lambda items, *_: items, top=3)
     assert tables["groups"][0]["group"] == "head"
     assert sum(row["shapley"] for row in tables["groups"]) == pytest.approx(1, abs=1e-12)

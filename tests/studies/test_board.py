@@ -13,7 +13,7 @@ from figures.style import render
 from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
 from simlab.studies import Evidence
-from simlab.studies.board import UNTESTED, WORDS, board, counts, evidence, stored, summary
+from simlab.studies.board import UNTESTED, WORDS, board, counts, evidence, list_stored, summary
 from simlab.studies.loading import load_claims, load_papers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def test_every_id_has_a_row(rows):
 
 
 def test_every_number_has_a_rule_and_a_manifest(rows):
-    manifests = {experiment.name: (experiment, manifest) for experiment, manifest in stored()}
+    manifests = {experiment.name: (experiment, manifest) for experiment, manifest in list_stored()}
     for row in rows.values():
         if row.verdict == UNTESTED:
             assert (row.effect, row.low, row.high, row.experiment) == (None, None, None, "")
@@ -99,7 +99,7 @@ def test_what_is_false_as_printed_is_opposite(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [experiment.name for experiment, _ in stored() if experiment.claims])
+@pytest.mark.parametrize("name", [experiment.name for experiment, _ in list_stored() if experiment.claims])
 def test_figures_show_what_the_tables_hold(name, tmp_path):
     from simlab.core.results import Results
 
@@ -127,7 +127,7 @@ def test_what_needs_no_training_does_not_settle_dynamics(shop):
     assert (row.verdict, row.experiment, row.also) == ("reproduced", "hacking_levels", ("softmax: opposite",))
 
 
-def test_identities_are_decided_by_exact_sums_and_runs_yield_when_inconclusive(shop):
+def test_exact_sums_decide_identities_before_runs(shop):
     folder = shop(
         weak=[_finding("H7", "inconclusive"), _finding("H3", "opposite")],
         strong=[_finding("H7", "opposite")],
@@ -148,11 +148,11 @@ def test_p_values_are_adjusted_within_a_paper(shop):
     assert rows["H3"].adjusted_p is rows["H9"].adjusted_p is None
 
 
-def test_a_result_that_cannot_be_read_is_a_problem_and_decides_nothing(shop, monkeypatch):
+def test_board_reports_problem_when_result_is_unreadable(shop, monkeypatch):
     found = board(shop(runs=[_finding("H99")]))
     assert found.problems == ["runs decides H99, not a claim of the board; run it again: simlab run runs"]
     folder = shop(runs=[_finding("H7")])
-    broken = replace(stored(folder)[0][0], collect_evidence=lambda results: results.table("gone"))
+    broken = replace(list_stored(folder)[0][0], collect_evidence=lambda results: results.table("gone"))
     monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: {"runs": broken})
     found = board(folder)
     assert len(found.problems) == 1

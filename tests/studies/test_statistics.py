@@ -105,7 +105,7 @@ def test_looking_four_times_keeps_the_rate_of_false_alarms(shape):
         np.arange(1, looks + 1)
     )
     crossed = (np.abs(scores) > stopping_bounds(looks, shape)).any(1).sum()
-    assert_within_interval(crossed, *binomial_interval(trials, 0.05, 1e-4), false_alarm=1e-4)
+    assert_within_interval(crossed, *binomial_interval(trials, 0.05, 1e-4), alpha=1e-4)
     naive = (np.abs(scores) > 1.96).any(1).mean()
     assert naive > 0.1
 
@@ -128,7 +128,7 @@ def test_holm_of_a_worked_case_and_its_rate():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     drawn = np.random.default_rng(3).uniform(size=(5000, 10))
     alarms = sum((holm(row) < 0.05).any() for row in drawn)
-    assert_within_interval(alarms, *binomial_interval(5000, 1 - 0.995**10, 1e-4), false_alarm=1e-4)
+    assert_within_interval(alarms, *binomial_interval(5000, 1 - 0.995**10, 1e-4), alpha=1e-4)
 
 
 def test_p_value_and_interval_say_the_same():

@@ -6,7 +6,7 @@ import pytest
 
 from simlab.sweeps import SweepResult, sweep
 from simlab.sweeps.compile_cache import VARIABLE
-from tests.sweeps.small import BASE, GRID, WIDTH
+from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,4 +21,4 @@ def programs(tmp_path_factory):
 @pytest.fixture(scope="session")
 def reference(programs, tmp_path_factory) -> SweepResult:
     """The small sweep, computed in this process without any interruption."""
-    return sweep(BASE, GRID, tmp_path_factory.mktemp("reference"), width=WIDTH, workers=0)
+    return sweep(BASE, GRID, tmp_path_factory.mktemp("reference"), runs_per_batch=RUNS_PER_BATCH, workers=0)

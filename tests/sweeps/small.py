@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from simlab.sweeps.compile_cache import programs_folder
+from simlab.sweeps.compile_cache import compile_cache_folder
 
-WIDTH = 2
+RUNS_PER_BATCH = 2
 # A mismatch that is cheap to compile, at one site; without a reward the entropy bonus moves the policy.
 BASE: dict[str, Any] = {
     "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
@@ -24,8 +24,8 @@ BASE: dict[str, Any] = {
         "num_attention_heads": 1,
     },
     "optimizer": {"learning_rate": 0.01},
-    "extra_terms": {"entropy": 0.1},
-    "prompts": 2,
+    "entropy_coeff": 0.1,
+    "prompts_per_step": 2,
     "group_size": 2,
     "minibatches": 1,
     "steps": 2,
@@ -45,9 +45,15 @@ def start(
     out: Path, over: dict[str, Any] | None = None, workers: int = 0, **changes: Any
 ) -> subprocess.Popen:
     """Start the small sweep in a process of its own."""
-    given = {"base": BASE, "over": over or GRID, "out": str(out), "width": WIDTH, "workers": workers}
+    given = {
+        "base": BASE,
+        "over": over or GRID,
+        "out": str(out),
+        "runs_per_batch": RUNS_PER_BATCH,
+        "workers": workers,
+    }
     given |= changes
-    environment = {**os.environ, "SIMLAB_CACHE": str(Path(str(programs_folder())).parent)}
+    environment = {**os.environ, "SIMLAB_CACHE": str(Path(str(compile_cache_folder())).parent)}
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, json.dumps(given)],
         env=environment,

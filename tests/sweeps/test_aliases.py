@@ -88,7 +88,7 @@ def test_response_length_chooses_the_difficulty():
         ({"infer_mantissa_bits": 2.5}, "infer_mantissa_bits must be an integer, got 2.5"),
         ({"response_length": 1000}, "response_length must be one of"),
         ({"learning_rate": -1}, "optimizer.learning_rate"),
-        ({"temperature": 1}, "did you mean 'sampler.temperature'"),
+        ({"temperature": 1}, "did you mean 'sampling.temperature'"),
         ({"mantissa_bits": 3}, f"did you mean '{SITE}.format.mantissa_bits'"),
         ({"learning_rte": 3}, "did you mean 'learning_rate'"),
     ],

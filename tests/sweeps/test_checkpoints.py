@@ -4,7 +4,7 @@ import pytest
 
 from simlab.sweeps import execute, sweep
 from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
-from tests.sweeps.small import BASE, WIDTH, tables
+from tests.sweeps.small import BASE, RUNS_PER_BATCH, tables
 
 LONG = BASE | {"steps": 8}
 SEEDS = {"seed": [0, 1, 2]}
@@ -20,7 +20,7 @@ def _short_chunks():
 
 @pytest.fixture(scope="module")
 def whole(programs, tmp_path_factory):
-    return sweep(LONG, SEEDS, tmp_path_factory.mktemp("whole"), width=WIDTH, workers=0)
+    return sweep(LONG, SEEDS, tmp_path_factory.mktemp("whole"), runs_per_batch=RUNS_PER_BATCH, workers=0)
 
 
 def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
@@ -38,16 +38,17 @@ def chunks_of(out, monkeypatch, stop_after=None, over=SEEDS):
     with monkeypatch.context() as patch:
         patch.setattr(execute, "train", counted)
         try:
-            sweep(LONG, over, out, width=WIDTH, workers=0, checkpoint_seconds=0)
+            sweep(LONG, over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, checkpoint_seconds=0)
         except KeyboardInterrupt:
             assert stop_after is not None
     return len(made)
 
 
 def test_sweep_resumes_from_checkpoints(whole, tmp_path, monkeypatch):
-    # Two slices of four chunks each: it is stopped in the last chunk of the first, and again in the second.
+    # Two run batches of four chunks each: it is stopped in the last chunk of the first, and again in the
+    # second.
     assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
-    assert len(list(tmp_path.glob("unfinished/*.npz"))) == WIDTH
+    assert len(list(tmp_path.glob("unfinished/*.npz"))) == RUNS_PER_BATCH
     assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
     assert chunks_of(tmp_path, monkeypatch) == 2
     assert tables(tmp_path) == tables(whole.folder)

@@ -16,6 +16,7 @@ from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
 from simlab.tasks import TASKS
 from simlab.training.schedules import SCHEDULES
+from simlab.training.step import reads_vocabulary
 from tests.sweeps.small import BASE
 
 FLAGSHIP = {
@@ -114,12 +115,12 @@ def test_run_key_changes_with_every_field():
             {"steps": 11},
             {"objective": "grpo+tis"},
             {"engines": "f32/bf16"},
-            {"prompts": 4},
-            {"sampler.temperature": 0.9},
+            {"prompts_per_step": 4},
+            {"sampling.temperature": 0.9},
             {"task.train_size": 64},
             {"model.num_hidden_layers": 1},
-            {"schedule.warmup": 5},
-            {"extra_terms.entropy": 0.1},
+            {"schedule.lr_warmup_steps": 5},
+            {"entropy_coeff": 0.1},
         )
     }
     keys |= {run_key(run_config(FLAGSHIP), 8), run_key(run_config(FLAGSHIP), 4, "another program")}
@@ -168,10 +169,10 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
         ({"task.difficulty": 20}, r"task: difficulty must be 1 to 8 digits, got 20"),
         ({"model.hidden_size": "wide"}, r"model.hidden_size must be a number, got 'wide'"),
-        ({"prompts": 7}, r"minibatches 4 does not divide the 7 prompts"),
+        ({"prompts_per_step": 7}, r"minibatches 4 does not divide 7 prompts per step"),
         ({"warm_start": "nothing"}, r"warm_start: no file 'nothing'; there are: "),
-        ({"sampler.top_p": 2}, r"sampler.top_p must be above 0 and at most 1, got 2.0"),
-        ({"extra_terms": {"kll": 1}}, r"unknown extra term 'kll'; allowed: entropy, kl"),
+        ({"sampling.top_p": 2}, r"sampling.top_p must be above 0 and at most 1, got 2.0"),
+        ({"kl_loss_coeff": 1}, r"unknown field of the run 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
         ({"engines.infer.residual": "e9m9"}, r"engines.infer.residual: unknown format 'e9m9'"),
     ],
 )
@@ -183,6 +184,19 @@ def test_bad_value_names_field_value_and_allowed(changes, message):
 def test_run_config_rejects_stages_that_do_not_fit():
     with pytest.raises(ValueError, match="objective: a group transform needs"):
         run_config(FLAGSHIP, {"objective": "dfpo_min", "objective.advantage": "gae", "critic": {}})
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "ipo+score_centering",
+        {"name": "gpg+score_centering", "top_k": 2},
+        {"name": "dppo_tv", "divergence_top_k": 2},
+        {"name": "gpg", "advantage": "otb_full_tail"},
+    ],
+)
+def test_run_config_allows_objectives_of_the_vocabulary(objective):
+    assert reads_vocabulary(recipe_of(run_config({**BASE, "objective": objective})))
 
 
 def test_run_config_names_a_missing_field():

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlab.sweeps import sweep
-from simlab.sweeps.compile_cache import programs_folder
+from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.grids import grid
 from simlab.sweeps.plan import expand
-from simlab.sweeps.store import DamagedError
-from tests.sweeps.small import BASE, GRID, SCRIPT, WIDTH, tables
+from simlab.sweeps.result_cache import DamagedError
+from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH, SCRIPT, tables
 
 FIELDS = [
     *BASE,
@@ -25,16 +25,16 @@ FIELDS = [
     "schedule",
     "staleness",
     "old_log_probs",
-    "sampler",
+    "sampling",
     "critic",
     "gradient_site",
     "optimizer.learning_rate",
-    "sampler.temperature",
+    "sampling.temperature",
     "model.hidden_size",
     "task.difficulty",
     "objective.clip_low",
     "engines.infer",
-    "extra_terms.entropy",
+    "entropy_coeff",
     "nonsense",
     "..",
     "",
@@ -59,7 +59,7 @@ HOSTILE = st.one_of(
 def test_hostile_config_is_a_run_or_a_short_error(field, value):
     said = ""
     try:
-        (run,) = expand(BASE, grid({field: [value]}), WIDTH)
+        (run,) = expand(BASE, grid({field: [value]}), RUNS_PER_BATCH)
         assert len(run.key) == 20
     except ValueError as error:
         said = str(error)
@@ -88,7 +88,7 @@ def test_expand_rejects_extreme_numbers(changes, message):
 
 
 def small_sweep(out):
-    return sweep(BASE, GRID, out, width=WIDTH, workers=0)
+    return sweep(BASE, GRID, out, runs_per_batch=RUNS_PER_BATCH, workers=0)
 
 
 # Files of some kilobytes each: the limit is met in the middle of a run's tables.
@@ -96,10 +96,16 @@ FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9
 
 
 def test_sweep_loses_nothing_when_disk_is_full(reference, tmp_path):
-    given_config = {"base": BASE, "over": GRID, "out": str(tmp_path), "width": WIDTH, "workers": 0}
+    given_config = {
+        "base": BASE,
+        "over": GRID,
+        "out": str(tmp_path),
+        "runs_per_batch": RUNS_PER_BATCH,
+        "workers": 0,
+    }
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, json.dumps(given_config)],
-        env=os.environ | {"SIMLAB_CACHE": str(Path(str(programs_folder())).parent)},
+        env=os.environ | {"SIMLAB_CACHE": str(Path(str(compile_cache_folder())).parent)},
         capture_output=True,
         text=True,
         check=False,
@@ -142,7 +148,7 @@ def test_damaged_file_recomputes_its_run_only(reference, tmp_path, name, damage)
 
 
 def test_sweep_ignores_a_clock_going_backwards(reference, tmp_path, monkeypatch):
-    sweep(BASE, {**GRID, "seed": [0]}, tmp_path, width=WIDTH, workers=0)
+    sweep(BASE, {**GRID, "seed": [0]}, tmp_path, runs_per_batch=RUNS_PER_BATCH, workers=0)
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() - 10**18)
     monkeypatch.setattr(time, "time", lambda: real() / 1e9 - 1e9)

@@ -10,7 +10,7 @@ import pytest
 
 from simlab.sweeps import sweep
 from simlab.sweeps.monitor import LIVE_FOLDER, remove_dead_jobs
-from tests.sweeps.small import BASE, WIDTH, finish, start, tables
+from tests.sweeps.small import BASE, RUNS_PER_BATCH, finish, start, tables
 
 MANY = {"objective": ["grpo", "gspo", "grpo+tis"], "seed": list(range(8))}
 # In chunks of the length that the other tests have compiled.
@@ -23,11 +23,11 @@ KILLS = 10
 def test_sweep_resumes_when_killed_ten_times(tmp_path, programs, monkeypatch):
     monkeypatch.setattr("simlab.sweeps.program.LONGEST_CHUNK", CHUNK)
     whole, out = tmp_path / "whole", tmp_path / "killed"
-    sweep(LONG, MANY, whole, width=WIDTH, workers=0)
+    sweep(LONG, MANY, whole, runs_per_batch=RUNS_PER_BATCH, workers=0)
     moments, stopped = random.Random(0), 0
     for _ in range(KILLS):
         process = start(out, MANY, base=LONG, chunk=CHUNK, checkpoint_seconds=0)
-        # A number of finished runs and then a moment, which may be in the middle of a slice or of a file.
+        # A number of finished runs and then a moment, which may be in the middle of a run batch or of a file.
         target = len(list(out.glob("store/*.json"))) + moments.randint(0, 24 // KILLS)
         while len(list(out.glob("store/*.json"))) < target and process.poll() is None:
             time.sleep(0.01)
@@ -35,7 +35,7 @@ def test_sweep_resumes_when_killed_ten_times(tmp_path, programs, monkeypatch):
         process.send_signal(signal.SIGKILL)
         process.communicate()
         stopped += bool(list(out.glob("unfinished/[!.]*")))
-    assert stopped, "no kill came in the middle of a slice"
+    assert stopped, "no kill came in the middle of a run batch"
     finish(start(out, MANY, base=LONG, chunk=CHUNK))
     assert tables(out) == tables(whole)
     assert not list(out.glob("unfinished/*"))
@@ -75,5 +75,5 @@ def test_workers_end_with_their_parent(tmp_path, reference):
     process.communicate()
     finish(start(tmp_path, MANY))
     whole = tmp_path / "whole"
-    sweep(BASE, MANY, whole, width=WIDTH, workers=0)
+    sweep(BASE, MANY, whole, runs_per_batch=RUNS_PER_BATCH, workers=0)
     assert tables(tmp_path) == tables(whole)

@@ -12,12 +12,12 @@ from simlab.engines import find_pair
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.sweeps import recipe_of, run_config, run_key, sweep
 from simlab.sweeps.file import read_file
-from simlab.sweeps.own_records import carried, describe_own, receive
+from simlab.sweeps.own_records import collect_records, describe_own, receive
 from simlab.sweeps.plan import expand
 from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective
 from simlab.tasks import TASKS
 from simlab.training.schedules import Cosine
-from tests.sweeps.small import BASE, WIDTH
+from tests.sweeps.small import BASE, RUNS_PER_BATCH
 
 MODULE = """
 from dataclasses import dataclass, replace
@@ -113,8 +113,8 @@ def test_record_of_a_module_has_its_name(module):
     assert objective_of(OBJECTIVES["grpo"]) == objective_of("grpo")
     config = run_config(BASE, {"task": TASKS["sort"](difficulty=2, train_size=64, held_out_size=16)})
     assert config == run_config(BASE)
-    assert run_config(BASE, {"schedule": Cosine(warmup=3)}) == run_config(
-        BASE, {"schedule": {"name": "cosine", "warmup": 3}}
+    assert run_config(BASE, {"schedule": Cosine(lr_warmup_steps=3)}) == run_config(
+        BASE, {"schedule": {"name": "cosine", "lr_warmup_steps": 3}}
     )
     assert run_config(BASE, {"engines": find_pair("f32/bf16")}) == run_config(BASE, {"engines": "f32/bf16"})
 
@@ -197,7 +197,7 @@ def test_inline_record_is_known_by_its_code():
 def test_carried_record_is_received():
     record = local_objective(5.0)
     config = objective_of(record)
-    texts = carried([config.table])
+    texts = collect_records([config.table])
     assert list(texts) == [config.table["objective"]["source"]]
     receive(texts)
     assert fingerprint(recipe_of(run_config(config)).objective) == config.table["objective"]["source"]
@@ -222,13 +222,13 @@ def test_own_stage_is_not_mistaken_for_a_built_in():
 
 def test_sweep_recomputes_a_changed_own_objective(module, tmp_path):
     over = {"objective": [f"{module}:mine", "grpo"]}
-    first = sweep(BASE, over, tmp_path / "out", width=WIDTH, workers=0)
+    first = sweep(BASE, over, tmp_path / "out", runs_per_batch=RUNS_PER_BATCH, workers=0)
     assert set(first.frame()["objective"]) == {f"{module}:mine", "grpo"}
     assert not [name for name in first.frame() if "source" in name]
     assert list(first.runs()["arm"]) == [f"{module}:mine", "grpo"]
     numbers = tmp_path / f"numbers_{module}.py"
     numbers.write_text("HIGH = 0.4\n")
-    again = sweep(BASE, over, tmp_path / "out", width=WIDTH, workers=0)
+    again = sweep(BASE, over, tmp_path / "out", runs_per_batch=RUNS_PER_BATCH, workers=0)
     assert again.manifest["config"]["computed"] == 1
 
 
@@ -239,7 +239,7 @@ from simlab import sweep
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import OBJECTIVES
 from simlab.objectives.ratios import Surrogate, token_ratio
-from tests.sweeps.small import BASE, WIDTH
+from tests.sweeps.small import BASE, RUNS_PER_BATCH
 
 @pytree
 class Double(Surrogate):
@@ -251,7 +251,7 @@ class Double(Surrogate):
 out, module, workers = sys.argv[1:]
 double = replace(OBJECTIVES["grpo"], surrogate=Double())
 over = {"objective": [double, module], "seed": [0, 1]}
-result = sweep(BASE, over, out, width=WIDTH, workers=int(workers))
+result = sweep(BASE, over, out, runs_per_batch=RUNS_PER_BATCH, workers=int(workers))
 print(sorted(set(result.frame()["objective"])))
 """
 

@@ -8,9 +8,9 @@ from simlab.sweeps.program import chunk_length
 from tests.sweeps.small import BASE
 
 
-def plan_of(over, width=4):
-    runs = expand(BASE, as_grid(over), width)
-    return make_plan(runs, [run.key for run in runs], width)
+def plan_of(over, runs_per_batch=4):
+    runs = expand(BASE, as_grid(over), runs_per_batch)
+    return make_plan(runs, [run.key for run in runs], runs_per_batch)
 
 
 def test_objectives_and_numbers_share_a_program():
@@ -18,16 +18,16 @@ def test_objectives_and_numbers_share_a_program():
         {
             "objective": ["grpo", "gspo", {"name": "grpo+tis", "correction_clip": 3}],
             "optimizer.learning_rate": [1e-3, 1e-4],
-            "sampler.temperature": [1, 0.7],
+            "sampling.temperature": [1, 0.7],
             "engines.infer.residual": ["e5m2", "bf16"],
             "seed": [0, 1],
         }
     )
     assert (len(plan.groups), plan.missing) == (1, 48)
     assert (
-        plan_of({"prompts": [2, 4]})
+        plan_of({"prompts_per_step": [2, 4]})
         .describe()
-        .startswith("2 runs; 2 programs, 2 slices of width 4, 4 run-steps")
+        .startswith("2 runs; 2 compiled functions, 2 run batches of 4, 4 run-steps")
     )
     assert len(plan_of({"engines": ["f32/f32", "f32/bf16"], "seed": [0, 1, 2]}).groups) == 2
     assert len(plan_of({"schedule": ["constant", "cosine"]}).groups) == 2
@@ -43,7 +43,7 @@ def test_make_plan_skips_finished_runs():
     plan = make_plan(runs, [run.key for run in runs[4:]], 4)
     assert (
         plan.describe()
-        == "6 runs (4 are there already); 1 program, 1 slice of width 4, 4 run-steps to compute"
+        == "6 runs (4 are there already); 1 compiled function, 1 run batch of 4, 4 run-steps to compute"
     )
 
 
@@ -55,16 +55,16 @@ def test_chunks_cover_the_steps():
         assert 0 <= calls * chunk - steps < calls
 
 
-def test_forecast_counts_slices_steps_and_programs(monkeypatch):
+def test_forecast_counts_batches_steps_and_functions(monkeypatch):
     plan = plan_of({"seed": range(8), "engines": ["f32/f32", "f32/bf16"]})
     monkeypatch.setattr(forecast, "timing_of", lambda *_: {"step": 3.0, "compile": 30.0})
-    # 2 programs x (30 s to compile and 2 slices x 2 steps x 3 s).
+    # 2 compiled functions x (30 s to compile and 2 run batches x 2 steps x 3 s).
     assert expected_minutes(plan, 0) == pytest.approx((24 + 60) / 60)
     assert expected_minutes(plan, 2) < expected_minutes(plan, 0)
 
 
 def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
-    monkeypatch.setattr(forecast, "programs_folder", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "compile_cache_folder", lambda: tmp_path)
     now = [0.0]
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
     plan = plan_of({"seed": range(8)})
@@ -75,18 +75,18 @@ def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
         for seconds in (compile_seconds + 6.0, 6.0, 6.0):
             now[0] += seconds
             stopwatch({"event": "chunk", "runs": [key]})
-        stopwatch({"event": "slice", "runs": [key]})
+        stopwatch({"event": "batch", "runs": [key]})
     assert forecast.timing_of(group, 4) == {"compile": pytest.approx(4.0), "step": pytest.approx(3.0)}
     # Another signature is compiled like the first, and its steps cost as much per weight and token.
-    other = plan_of({"prompts": [4]}).groups[0]
+    other = plan_of({"prompts_per_step": [4]}).groups[0]
     timing = forecast.timing_of(other, 4)
     assert timing["compile"] == pytest.approx(50.0)
     assert timing["step"] == pytest.approx(3.0 * other.cost / group.cost)
     # A step of much more or less work says nothing: small ones are mostly overhead.
-    far = plan_of({"prompts": [64]}).groups[0]
+    far = plan_of({"prompts_per_step": [64]}).groups[0]
     assert forecast.timing_of(far, 4)["step"] == pytest.approx(far.cost * forecast.SECONDS_PER_COST)
 
 
 def test_errors_name_the_point():
-    with pytest.raises(ValueError, match=r"prompts must be at least 1 .*\(at \{'prompts': 0\}\)"):
-        plan_of({"prompts": [2, 0]})
+    with pytest.raises(ValueError, match=r"prompts_per_step must be at least 1 .*'prompts_per_step': 0"):
+        plan_of({"prompts_per_step": [2, 0]})

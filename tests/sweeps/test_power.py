@@ -32,7 +32,7 @@ def test_seeds_needed_is_the_fewest(paired):
     rng = np.random.default_rng(0)
     pilot, other = rng.normal(size=(2, 5))
     found = seeds_needed(0.7, pilot, other, paired=paired)
-    assert found.power >= 0.8 > power_of(found.seeds - 1, 0.7, found.spread, paired=paired)
+    assert found.power >= 0.8 > power_of(found.seeds - 1, 0.7, found.std, paired=paired)
     assert found.paired is paired
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from simlab.sweeps.sweep import ASK_ABOVE_MINUTES, _agreed
+from simlab.sweeps.sweep import ASK_ABOVE_MINUTES, _ask_to_start
 
 ASK = "from simlab.sweeps.sweep import _agreed; print('answers', [_agreed(60.0, False) for _ in '12'])"
 
@@ -38,5 +38,5 @@ def test_long_sweep_asks_on_a_terminal():
 
 @pytest.mark.parametrize(("minutes", "yes"), [(60.0, False), (60.0, True), (ASK_ABOVE_MINUTES / 2, False)])
 def test_long_sweep_starts_without_a_terminal(minutes, yes, capsys):
-    assert _agreed(minutes, yes)
+    assert _ask_to_start(minutes, yes)
     assert "go on?" not in capsys.readouterr().out

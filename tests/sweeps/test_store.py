@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 
 from simlab.core.results import write_table
-from simlab.sweeps.store import Store
+from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.tables import run_tables, runs_table
 
 KEYS = [f"{i}{0:019x}" for i in range(1, 5)]
 CLAIM = """
 import sys
 from pathlib import Path
-from simlab.sweeps.store import Store
-print(*Store(Path(sys.argv[1])).acquire(sys.argv[2:], 3), flush=True)
+from simlab.sweeps.result_cache import ResultCache
+print(*ResultCache(Path(sys.argv[1])).acquire(sys.argv[2:], 3), flush=True)
 sys.stdin.read()
 """
 
@@ -36,7 +36,7 @@ def test_acquire_excludes_other_processes(tmp_path):
         text=True,
     )
     assert other.stdout.readline().split() == KEYS[:3]
-    store = Store(tmp_path)
+    store = ResultCache(tmp_path)
     assert store.acquire(KEYS, 4) == KEYS[3:]
     other.kill()
     other.wait()
@@ -44,13 +44,24 @@ def test_acquire_excludes_other_processes(tmp_path):
 
 
 def test_finished_run_is_not_acquired(tmp_path):
-    store = Store(tmp_path)
+    store = ResultCache(tmp_path)
     store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
     assert store.missing(KEYS) == KEYS[1:]
     assert store.acquire(KEYS, 2) == KEYS[1:3]
     # Without its record, which comes last, a run is not there.
     (tmp_path / "store" / f"{KEYS[0]}.json").unlink()
     assert store.missing(KEYS) == KEYS
+
+
+def test_computing_seconds_count_all_sweeps_and_skip_a_cut_line(tmp_path):
+    store = ResultCache(tmp_path)
+    assert store.computing_seconds(KEYS) == 0.0
+    store.runs.mkdir()
+    store.add_seconds(KEYS[:2], 6.0)
+    store.add_seconds(KEYS[2:], 5.0)
+    with open(store.runs / ".seconds.jsonl", "a") as file:
+        file.write('{"runs": [')
+    assert store.computing_seconds([KEYS[0], *KEYS[2:]]) == 8.0
 
 
 def test_tables_of_a_run(tmp_path):
@@ -61,7 +72,7 @@ def test_tables_of_a_run(tmp_path):
     vectors = pd.DataFrame(tables.vectors)
     assert list(vectors["index"]) == [0, 1] * 3
     for folder in ("a", "b"):
-        Store(tmp_path / folder).write("k", tables)
+        ResultCache(tmp_path / folder).write("k", tables)
     names = [path.name for path in (tmp_path / "a" / "store").iterdir()]
     assert all(
         (tmp_path / "a" / "store" / n).read_bytes() == (tmp_path / "b" / "store" / n).read_bytes()
@@ -71,7 +82,7 @@ def test_tables_of_a_run(tmp_path):
 
 def test_run_ends_at_the_step_of_divergence():
     tables = run_tables("k", {}, metrics(steps=5, broken=2))
-    assert (tables.record["status"], tables.record["diverged_at"], tables.record["steps_made"]) == (
+    assert (tables.record["status"], tables.record["diverged_at"], tables.record["steps_completed"]) == (
         "diverged",
         2,
         3,
@@ -87,7 +98,7 @@ def test_runs_table_writes_mixed_columns_as_text(tmp_path):
             "diverged_at": -1,
             "dead_since": -1,
             "dead_because": "",
-            "steps_made": 1,
+            "steps_completed": 1,
             "columns": {"clip": clip, "kind": "x"} if clip else {},
         }
 

@@ -5,14 +5,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlab.objectives import OBJECTIVES, SUFFIXES
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES
 from simlab.sweeps import load, sweep
 from simlab.sweeps.grids import grid, listed
-from tests.sweeps.small import BASE, GRID, WIDTH, finish, start, tables
+from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH, finish, start, tables
 
 
 def small_sweep(out, over=None, **changes):
-    return sweep(BASE | changes.pop("base", {}), over, out, width=WIDTH, workers=0, **changes)
+    return sweep(
+        BASE | changes.pop("base", {}), over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, **changes
+    )
 
 
 def test_tables_are_tidy(reference):
@@ -90,7 +92,7 @@ def test_one_compilation_per_static_signature(tmp_path, monkeypatch):
     compiled: list[str] = []
     monkeypatch.setattr("simlab.sweeps.program._PROGRAMS", {})
     plain = [name for name, found in OBJECTIVES.items() if not getattr(found.advantage, "needs", ())]
-    objectives = [*plain[:11], *(f"grpo+{suffix}" for suffix in list(SUFFIXES)[:5])]
+    objectives = [*plain[:11], *(f"grpo+{suffix}" for suffix in list(OBJECTIVE_MODIFIERS)[:5])]
     residuals = [{"name": "f32/f32", "infer": {"residual": fmt}} for fmt in ("e5m2", "bf16", "fp16")]
     over = {"objective": objectives, "engines": ["f32/f32", *residuals], "seed": [0, 1]}
     lower = jax.stages.Lowered.compile
@@ -100,7 +102,7 @@ def test_one_compilation_per_static_signature(tmp_path, monkeypatch):
         return lower(self, *arguments, **options)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
-    result = sweep(BASE | {"steps": 1}, over, tmp_path, width=16, workers=0)
+    result = sweep(BASE | {"steps": 1}, over, tmp_path, runs_per_batch=16, workers=0)
     assert len(result.runs()) == 128
     assert len(compiled) == 2
     assert set(result.runs()["status"]) == {"finished"}

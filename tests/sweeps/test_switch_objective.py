@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.objectives import OBJECTIVES, SUFFIXES, Objective, named, resolve
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, Objective, get_objective, resolve
 from simlab.sweeps.switch_objective import SWITCHED, SwitchObjective, as_switch_objective
 from tests.objectives.batches import coefficients_of, random_batch
 
@@ -16,7 +16,7 @@ BATCH = dataclasses.replace(random_batch(3), key=jax.random.key(5))
 AGREES = (jnp.arange(8) % 2 == 0)[:, None]
 BATCH = dataclasses.replace(BATCH, logp_infer=jnp.where(AGREES, BATCH.logp_train, BATCH.logp_infer))
 PLAIN = [name for name, found in OBJECTIVES.items() if "values" not in getattr(found.advantage, "needs", ())]
-COMPOSED = [f"grpo+{suffix}" for suffix in SUFFIXES if suffix != "score_centering"] + [
+COMPOSED = [f"grpo+{suffix}" for suffix in OBJECTIVE_MODIFIERS if suffix != "score_centering"] + [
     "gspo_bias+seq_mis+k3_mask+opsm",
     "dfpo_min+geo_mask+tis",
 ]
@@ -24,7 +24,7 @@ COMPOSED = [f"grpo+{suffix}" for suffix in SUFFIXES if suffix != "score_centerin
 
 @pytest.mark.parametrize("name", PLAIN + COMPOSED)
 def test_switch_objective_keeps_coefficients(name):
-    found = as_switch_objective(named(name))
+    found = as_switch_objective(get_objective(name))
     assert isinstance(found, SwitchObjective)
     # 4 ulp of the largest coefficient: the same products, which the compiler may reorder.
     expected = np.asarray(coefficients_of(name, BATCH))
@@ -49,7 +49,7 @@ def test_switch_objective_keeps_overrides():
 
 
 def test_switch_objectives_share_one_structure():
-    found = [as_switch_objective(named(name)) for name in PLAIN + COMPOSED]
+    found = [as_switch_objective(get_objective(name)) for name in PLAIN + COMPOSED]
     assert len({jax.tree.structure(objective) for objective in found}) == 1
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *found[:4])
     side_by_side = jax.vmap(lambda objective: coefficients_of(objective, BATCH))(stacked)
@@ -58,11 +58,11 @@ def test_switch_objectives_share_one_structure():
 
 
 def test_objective_outside_the_catalog_is_unchanged():
-    assert isinstance(as_switch_objective(named("ppo")), Objective)  # its advantages read a critic
+    assert isinstance(as_switch_objective(get_objective("ppo")), Objective)  # its advantages read a critic
     pair = resolve("grpo+tis", correction_clip=(0.5, 2.0))
     assert isinstance(as_switch_objective(pair), Objective)
-    assert as_switch_objective(named("ppo")).source == ""
-    assert isinstance(as_switch_objective(named("gpg+score_centering")), Objective)
+    assert as_switch_objective(get_objective("ppo")).source == ""
+    assert isinstance(as_switch_objective(get_objective("gpg+score_centering")), Objective)
 
 
 def test_switch_objective_covers_every_stage():

@@ -16,7 +16,7 @@ def write_job(folder, events, pid=None):
     live = folder / "live"
     live.mkdir()
     runs = [{"run": key, "arm": arm, "config": {}} for key, arm in (("a", "x"), ("b", "x"), ("c", "y"))]
-    described = {"pid": pid or os.getpid(), "width": 2, "missing": ["a", "b", "c"], "runs": runs}
+    described = {"pid": pid or os.getpid(), "runs_per_batch": 2, "missing": ["a", "b", "c"], "runs": runs}
     (live / f"{JOB}.json").write_text(json.dumps(described))
     (live / f"{JOB}.0.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + '{"half')
 

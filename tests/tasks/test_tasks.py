@@ -84,7 +84,7 @@ def test_two_spellings_demonstrates_both_equally():
     prompts = jnp.tile(task.prompts(jax.random.key(0), 1), (2000, 1))
     responses = task.demonstrations(jax.random.key(1), prompts)
     in_letters = int(sum(decode(row)[0].isalpha() for row in responses))
-    assert_within_interval(in_letters, *binomial_interval(2000, 0.5, 1e-6), false_alarm=1e-6)
+    assert_within_interval(in_letters, *binomial_interval(2000, 0.5, 1e-6), alpha=1e-6)
 
 
 def test_demonstrations_have_the_stated_error_rate():
@@ -94,7 +94,7 @@ def test_demonstrations_have_the_stated_error_rate():
     # A random digit is the correct one in a tenth of the draws.
     digits = 5 * 2000
     changed = int((correct != perturbed).sum())
-    assert_within_interval(changed, *binomial_interval(digits, 0.2 * 0.9, 1e-6), false_alarm=1e-6)
+    assert_within_interval(changed, *binomial_interval(digits, 0.2 * 0.9, 1e-6), alpha=1e-6)
 
 
 def test_prompt_set_of_the_flagship_is_fixed():

@@ -42,12 +42,12 @@ def laws(draw, width: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 @st.composite
-def pairs(draw, dose: float = 1.0) -> PolicyPair:
-    """A pair on a space of 1 to 3 tokens: plain, with an end token, or a chain; mismatch from 0 to `dose`."""
+def pairs(draw, noise_std: float = 1.0) -> PolicyPair:
+    """Draw a pair on a space of 1 to 3 tokens: plain, with an end token, or a chain."""
     space = draw(st.sampled_from(SPACES[draw(st.integers(1, 3))]))
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
     logits = rng.normal(scale=draw(st.sampled_from([0.1, 1.5, 4.0])), size=space.table_shape)
-    shift = draw(st.sampled_from([0.0, 0.01, 0.3, 1.0])) * dose * rng.normal(size=logits.shape)
+    shift = draw(st.sampled_from([0.0, 0.01, 0.3, 1.0])) * noise_std * rng.normal(size=logits.shape)
     return PolicyPair(space, softmax(logits), softmax(logits + shift))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from simlab.objectives import SUFFIXES, TokenBatch
+from simlab.objectives import OBJECTIVE_MODIFIERS, TokenBatch
 from simlab.theory import acrl
 from simlab.theory.drift import order
 from simlab.theory.expectation import softmax
@@ -40,7 +40,7 @@ def test_weights_are_those_of_the_objective():
         group_size=6,
     )
     distance = np.abs(train - infer).mean()
-    stage = SUFFIXES["acrl"].stage
+    stage = OBJECTIVE_MODIFIERS["acrl"].stage
     theirs = np.asarray(
         type(stage)(0.65, 3.0, float(distance / 1.5), "batch")(batch, jnp.asarray(advantages, jnp.float32))
     )

@@ -87,8 +87,8 @@ def tighter(bound):
         (hacking_checks, "spread_against_bits", "predicted_rho_std", lambda spread: spread * 1.2),
         (hacking_checks, "clipping_gap", "reweighting_gap", lambda both: (both[0], -both[1])),
         (acrl, "entropy_of_update", "entropy_change", lambda change: -change),
-        (cancel, "clipped", "clip_leftover", lambda sums: {**sums, "gradient": -sums["gradient"]}),
-        (cancel, "coupled", "pair_leftover", lambda both: (both[0], -both[1])),
+        (cancel, "check_clipped", "clip_leftover", lambda sums: {**sums, "gradient": -sums["gradient"]}),
+        (cancel, "check_coupled", "pair_leftover", lambda both: (both[0], -both[1])),
         (cancel, "kl_drift", "kl_after_step", lambda both: (both[0], 2 * both[1])),
         (lr, "drift_of_states", "occupancy_drift", lambda found: [tighter(bound) for bound in found]),
         (lr, "linear_bound", "worst_case", lambda both: (both[0], tighter(both[1]))),
@@ -103,18 +103,18 @@ def test_a_wrong_sign_or_factor_changes_the_verdict(monkeypatch, module, check, 
 def test_the_printed_beta_is_caught(monkeypatch):
     def with_printed_beta(preset, weights, advantages):
         if preset != "dfpo_rebalance":
-            return cancellation.transformed(preset, weights, advantages)
+            return cancellation.transform_weights(preset, weights, advantages)
         return np.stack(
             [cancellation.rebalance_as_printed(*g) for g in zip(weights, advantages, strict=True)]
         )
 
-    monkeypatch.setattr(cancel, "transformed", with_printed_beta)
+    monkeypatch.setattr(cancel, "transform_weights", with_printed_beta)
     assert row_of(cancel, "projections")["verdict"] != "holds"
 
 
-def test_the_printed_gap_is_right_for_one_token_and_wrong_for_three():
+def test_printed_gap_is_right_for_one_token_not_three():
     for length, right in ((1, True), (3, False)):
-        pair = hacking_checks.pair(length, dose=0.01)
+        pair = hacking_checks.pair(length, noise_std=0.01)
         values = np.random.default_rng(0).normal(size=(len(pair.space.tokens), 1)) / length
         gap = hacking.objective_gap(pair, np.repeat(values, length, 1))
         assert (abs(gap.printed / gap.exact - 1) < 1e-9) == right

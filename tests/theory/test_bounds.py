@@ -53,7 +53,7 @@ def test_occupancy_drift_stays_below_and_starts_at_zero(pair):
         assert bound.value <= bound.bound * (1 + 1e-9) + 1e-12
 
 
-def test_occupancy_drift_at_one_token_is_the_distance_of_the_first_rows():
+def test_occupancy_drift_is_row_distance_at_one_token():
     space = enumerate_sequences(3, 3)
     pair = noisy_pair(space, random_logits(space, 0), 0.5)
     assert bounds.occupancy_drift(pair)[1].value == pytest.approx(np.abs(pair.train[0] - pair.infer[0]).sum())
@@ -88,7 +88,7 @@ def test_gradient_of_the_proof_is_the_derivative_of_the_engine():
     assert bounds.gradient_error_of_proof(pair, rewards, slopes).value == pytest.approx(expected, rel=1e-6)
 
 
-def test_bound_of_the_proof_holds_without_slopes_and_fails_with_them():
+def test_proof_bound_holds_without_and_fails_with_slopes():
     space = enumerate_sequences(3, 2)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
     pair = PolicyPair(space, softmax(logits), softmax(logits + 1e-3 * np.sin(1e4 * logits)))

@@ -47,7 +47,7 @@ def test_token_weights_cancel_inside_the_clip(name, group):
     assert abs(total) <= SINGLE * rounded_center(group) * size
 
 
-def test_nearly_equal_rewards_leave_what_their_mean_was_rounded_by():
+def test_nearly_equal_rewards_leave_rounding_of_mean():
     # An odd number of float32 steps apart, so that the mean is between two numbers. Such a pair once failed
     # the test above, whose tolerance was SINGLE alone.
     group = Group(np.full((2, 1), 0.1), np.array([1.0, 1.0 + 85 * 2.0**-23]), np.ones(2, int))
@@ -152,7 +152,7 @@ def test_the_length_counterexample_is_the_smallest():
 @given(weighted_groups())
 def test_min_replace_shrinks_and_keeps_signs(group):
     weights, advantages = group
-    out = cancellation.transformed("dfpo_min", weights[None], advantages[None])[0]
+    out = cancellation.transform_weights("dfpo_min", weights[None], advantages[None])[0]
     assert (out > 0).all()
     assert (out <= weights * (1 + 1e-6)).all()
     assert np.ptp(out) == 0
@@ -171,7 +171,7 @@ def test_min_replace_bias_is_bounded(group):
 @given(group=weighted_groups())
 def test_transforms_balance_the_group(name, group):
     weights, advantages = group
-    out = cancellation.transformed(name, weights[None], advantages[None])
+    out = cancellation.transform_weights(name, weights[None], advantages[None])
     if (advantages != 0).any():
         assert abs(cancellation.constraint(out, advantages[None], weights[None])[0]) < SINGLE
     if name != "dfpo_orth":
@@ -200,7 +200,7 @@ def random_problems(count, size, spread):
 @pytest.mark.parametrize(("size", "spread"), [(2, 0.3), (5, 2.0), (16, 1.0)])
 def test_projection_against_a_root_finder_on_thousands_of_groups(size, spread):
     weights, advantages = random_problems(1500, size, spread)
-    found = cancellation.transformed("dfpo_posorth", weights, advantages)
+    found = cancellation.transform_weights("dfpo_posorth", weights, advantages)
     expected = np.stack([projection_by_root(*group) for group in zip(weights, advantages, strict=True)])
     if size > 2:
         assert (expected == 0).any()
@@ -229,12 +229,12 @@ def test_transforms_do_not_zero_the_gradient(group):
     weights, advantages = group
     scores = np.random.default_rng(0).normal(size=(8, 20))
     for name in ("dfpo_min", "dfpo_orth", "dfpo_rebalance"):
-        out = cancellation.transformed(name, weights[None], advantages[None])[0]
+        out = cancellation.transform_weights(name, weights[None], advantages[None])[0]
         after = cancellation.remaining_gradient(out, advantages, scores)
         # Generic scores have norm about sqrt(20) and are nearly orthogonal.
         assert after >= 0.1 * np.linalg.norm(out * advantages)
     same = np.ones((8, 20))
-    out = cancellation.transformed("dfpo_min", weights[None], advantages[None])[0]
+    out = cancellation.transform_weights("dfpo_min", weights[None], advantages[None])[0]
     # Identical scores: the degenerate case in which nothing is left.
     assert cancellation.remaining_gradient(out, advantages, same) < 1e-6 * (1 + np.abs(advantages).sum())
 
@@ -249,4 +249,4 @@ def test_codimension_of_a_plane_and_of_a_line():
 
 def test_presets_without_a_transform_are_refused():
     with pytest.raises(ValueError, match="has no group transform"):
-        cancellation.transformed("grpo", np.ones((1, 2)), np.ones((1, 2)))
+        cancellation.transform_weights("grpo", np.ones((1, 2)), np.ones((1, 2)))

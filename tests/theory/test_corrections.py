@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
-from simlab.objectives import OBJECTIVES, SUFFIXES, TokenBatch, token_coefficients
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, TokenBatch, token_coefficients
 from simlab.theory import correction_moments as corrections
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
 from simlab.theory.checks import vexact_checks as vexact
@@ -46,7 +46,7 @@ ANCHORED = {"dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po"}
 
 
 def test_every_suffix_and_every_correction_is_covered():
-    assert set(SUFFIXES) == set(COUNTERPARTS) & set(SUFFIXES) | UNCOVERED
+    assert set(OBJECTIVE_MODIFIERS) == set(COUNTERPARTS) & set(OBJECTIVE_MODIFIERS) | UNCOVERED
     # The square root of the sequence weight is ours.
     covered = {correction for correction, _ in COUNTERPARTS.values()}
     assert covered == {*corrections.CORRECTIONS, *RECENT} - {"sequence IS^1/2"}
@@ -86,7 +86,7 @@ def test_acrl_steps_are_an_error_of_second_order():
     assert change[1] < 1e-4 * np.linalg.norm(means[2])
 
 
-def test_acrl_refuses_an_unknown_level_and_leaves_equal_engines_alone():
+def test_acrl_rejects_unknown_level_and_keeps_equal_engines():
     with pytest.raises(ValueError, match="group or sequence"):
         corrections.acrl("batch")
     space = enumerate_sequences(2, 2)
@@ -95,7 +95,7 @@ def test_acrl_refuses_an_unknown_level_and_leaves_equal_engines_alone():
 
 
 @given(pairs())
-def test_sequence_weights_are_unbiased_and_equal_engines_need_no_correction(pair):
+def test_sequence_weights_are_unbiased(pair):
     rewards = random_rewards(pair.space, 1)
     same = PolicyPair(pair.space, pair.train, pair.train)
     target = pair.gradient(pair.law_train * rewards)
@@ -119,7 +119,7 @@ def test_rloo_target_is_the_policy_gradient():
 def test_trade_off_at_equal_mismatch():
     space = enumerate_sequences(3, 6)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
-    pair = corrections.dose_for(0.3, lambda dose: noisy_pair(space, logits, dose))
+    pair = corrections.scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std))
     assert pair.rho_std == pytest.approx(0.3, rel=1e-9)
     found = corrections.qualities(pair, rewards, 16)
     assert found["sequence IS"].bias < 1e-12
@@ -131,9 +131,9 @@ def test_trade_off_at_equal_mismatch():
 def test_recent_corrections_at_equal_mismatch():
     space = enumerate_sequences(3, 4)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
-    pair = corrections.dose_for(0.3, lambda dose: noisy_pair(space, logits, dose))
+    pair = corrections.scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std))
     found = corrections.qualities(
-        pair, rewards, 8, corrections=RECENT | {"token IS": corrections.tempered("token", 1.0)}
+        pair, rewards, 8, corrections=RECENT | {"token IS": corrections.temper("token", 1.0)}
     )
     # At this mismatch DRPO is plain IS to 1%, and the wide regions drop little.
     assert found["DRPO"].bias == pytest.approx(found["token IS"].bias, rel=0.05)
@@ -187,7 +187,7 @@ def test_no_sequence_weight_beats_the_oracle_bound():
     assert uncentered(best) == pytest.approx(bound, rel=1e-9)
 
 
-def test_effective_fraction_by_enumeration_transfer_matrix_and_sampling():
+def test_effective_fraction_agrees_across_three_methods():
     space = enumerate_sequences(3, 5, memory=1)
     pair = noisy_pair(space, random_logits(space, 0), 0.5)
     exact = effective_fraction(pair)

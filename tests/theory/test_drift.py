@@ -45,7 +45,7 @@ def test_log_odds_follow_their_own_constants(kappa):
     assert rows[0].own_constants == pytest.approx(rows[0].exact, rel=0.02)
 
 
-def test_shares_of_two_answers_settle_at_the_ratio_of_their_coefficients():
+def test_two_answers_settle_at_ratio_of_coefficients():
     # Answers of one token: d log-odds = kappa_a - kappa_b - (kappa_a + kappa_b)(p_a - p_b) vanishes there.
     space = enumerate_sequences(4, 1)
     path = drift.pair_entropy_path(

@@ -10,7 +10,7 @@ from simlab.models.tabular import enumerate_sequences
 from simlab.objectives import ADVANTAGES as OBJECTIVE_ADVANTAGES
 from simlab.objectives import TokenBatch
 from simlab.theory.expectation import noisy_pair, random_logits
-from simlab.theory.group_moments import Weighting, fixed, group_gradient_moments
+from simlab.theory.group_moments import Weighting, fix_weights, group_gradient_moments
 from simlab.theory.groups import ADVANTAGES, compositions, group_gap, multinomial_ways
 
 REWARDS = {
@@ -86,11 +86,13 @@ def test_group_gap_to_first_order(name, kind):
     rewards = np.resize(REWARDS[kind][[0, 1, 2]], 27)
     u = np.random.default_rng(3).normal(size=27)
     errors = []
-    for dose in (0.02, 0.01):
-        gap = group_gap(noisy_pair(space, random_logits(space, 0), dose), u, rewards, ADVANTAGES[name], 4)
+    for noise_std in (0.02, 0.01):
+        gap = group_gap(
+            noisy_pair(space, random_logits(space, 0), noise_std), u, rewards, ADVANTAGES[name], 4
+        )
         errors.append(abs(gap["exact"] - gap["double_sum"] - gap["cross_samples"]))
         assert gap["printed"] == pytest.approx(gap["double_sum"] / 3, rel=1e-10)
-    # Second order: half the dose, a quarter of the error.
+    # Second order: half the noise_std, a quarter of the error.
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
 
 
@@ -124,8 +126,8 @@ def seeing(mean_step, sign):
 
 
 WEIGHTINGS = {
-    "own sample": fixed(seeing(0.0, 1)),
-    "sample dropped": fixed(seeing(0.0, 1), np.array([True, False, True, True])),
+    "own sample": fix_weights(seeing(0.0, 1)),
+    "sample dropped": fix_weights(seeing(0.0, 1), np.array([True, False, True, True])),
     "group": Weighting(seeing, np.array([0.0, 1, 3, 2]), np.ones(4, bool)),
     "group, fractions": Weighting(seeing, np.array([0.0, 0.25, 2.0, 1.5]), np.ones(4, bool)),
     "group, dropped": Weighting(seeing, np.array([0.0, 1, 3, 2]), np.array([True, True, True, False])),
@@ -148,4 +150,4 @@ def test_moments_against_all_groups(weighting, name, size, kind):
 
 def test_groups_of_one_are_refused():
     with pytest.raises(ValueError, match="at least 2 samples"):
-        group_gradient_moments(PAIR, fixed(np.ones((4, 2))), REWARDS["binary"], ADVANTAGES["rloo"], 1)
+        group_gradient_moments(PAIR, fix_weights(np.ones((4, 2))), REWARDS["binary"], ADVANTAGES["rloo"], 1)

@@ -12,9 +12,9 @@ from simlab.theory.expectation import noisy_pair, random_logits, relative
 from tests.theory.strategies import pairs
 
 
-def standard_pair(length, dose, vocabulary=3):
+def standard_pair(length, noise_std, vocabulary=3):
     space = enumerate_sequences(vocabulary, length)
-    return noisy_pair(space, random_logits(space, 0), dose)
+    return noisy_pair(space, random_logits(space, 0), noise_std)
 
 
 @given(pairs())
@@ -42,7 +42,7 @@ def test_mean_of_inverse_rho_given_a_prefix_is_one(pair):
 
 
 @pytest.mark.parametrize("length", [2, 3, 5])
-def test_printed_form_is_one_over_length_and_the_double_sum_is_right(length):
+def test_printed_form_is_one_over_length_of_double_sum(length):
     pair = standard_pair(length, 0.002)
     values = np.random.default_rng(1).normal(size=(len(pair.space.tokens), 1))
     gap = hacking.objective_gap(pair, np.repeat(values / length, length, 1))
@@ -94,8 +94,8 @@ def test_phi_of_the_loss_is_the_gradient_of_the_clipped_loss():
 
 def test_gradient_of_the_double_sum_converges():
     errors = []
-    for dose in (0.02, 0.01, 0.005):
-        pair = standard_pair(4, dose)
+    for noise_std in (0.02, 0.01, 0.005):
+        pair = standard_pair(4, noise_std)
         c = np.random.default_rng(1).normal(size=pair.space.tokens.shape)
         gap = hacking.objective_gap_gradient(pair, c)
         errors.append(relative(gap.exact - gap.double_sum, gap.exact))

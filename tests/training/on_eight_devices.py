@@ -1,7 +1,6 @@
 """What `test_mesh.py` runs on eight virtual devices, in a process of its own: the mesh against one device."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from simlab.engines import Attention, Engine, ExactSum, Linear, Site, Softmax
 from simlab.formats import Format
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits
-from simlab.training.loop import scan_steps, train
+from simlab.training.loop import train
 from simlab.training.mesh import (
     SEQUENCES,
     by_sequence,
@@ -81,7 +80,7 @@ CASES = {"moe": (MOE, ORDER_FREE, (1, 2, 2, 2), 4), "fp8": (DENSE, EXACT_FP8, (1
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sums_without_an_order_have_the_bits_of_one_device_for_a_part_of_its_work(name):
+def test_unordered_sums_equal_one_device_on_its_part(name):
     config, engine, shape, part = CASES[name]
     params, mesh = init_params(jax.random.key(0), config), make_mesh(*shape)
     expected, alone = ask(config, engine, params, TOKENS)
@@ -100,15 +99,14 @@ SMOOTH = AdamW(learning_rate=1.0, eps=1.0, max_grad_norm=1e9)
 def test_a_step_is_that_of_one_device_but_for_the_order_of_sums():
     recipe = small_recipe(model=MOE, optimizer=SMOOTH, minibatches=1)
     mesh, before = make_mesh(1, 2, 2, 2), small_state(recipe)
-    alone = jax.jit(partial(scan_steps, steps=1), compiler_options=QUICK)
-    one, expected = train(recipe, before, 1, chunk=1, advance=alone)
+    one, expected = train(recipe, small_state(recipe), 1, chunk=1)
     advance = compile_sharded(1, before, mesh, QUICK)
     many, metrics = train(recipe, shard(before, mesh), 1, chunk=1, advance=advance)
     # A token that the two draw differently would change these; of 80, each with a chance of 1e-6.
     for name in ("response_length", "router_flips"):
         assert_exact(metrics[name], expected[name])
     np.testing.assert_allclose(metrics["reward"], expected["reward"], rtol=16 * 2.0**-24)
-    sequences = recipe.prompts * recipe.group_size
+    sequences = recipe.prompts_per_step * recipe.group_size
     tokens = sequences * recipe.task.response_length
     np.testing.assert_allclose(metrics["entropy"], expected["entropy"], atol=allowed(np.log(32), tokens))
     moved = 0

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from simlab.engines import Engine, EnginePair, Site, find_pair
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.tasks.sequences import Recurrence
 from simlab.training.recipe import Recipe, TrainState, initial_state
 from tests.compiling import QUICK as QUICK
@@ -38,8 +38,8 @@ TASK = OddTokens(difficulty=4, train_size=32, held_out_size=8)
 
 
 def small_recipe(pair: str | EnginePair = "f32/f32", objective: str = "grpo", **changes) -> Recipe:
-    defaults = {"task": TASK, "model": DENSE, "prompts": 4, "group_size": 4, "minibatches": 2}
-    return Recipe(engines=find_pair(pair), objective=named(objective), **(defaults | changes))
+    defaults = {"task": TASK, "model": DENSE, "prompts_per_step": 4, "group_size": 4, "minibatches": 2}
+    return Recipe(engines=find_pair(pair), objective=get_objective(objective), **(defaults | changes))
 
 
 def small_state(recipe: Recipe, seed: int = 1) -> TrainState:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simlab.engines import Engine
-from simlab.objectives import TokenBatch, prepared
+from simlab.objectives import TokenBatch, prepare_batch
 from simlab.training.critic import Critic, token_values
 from simlab.training.optimizer import AdamW
 from simlab.training.step import learn, rollout
@@ -18,12 +18,12 @@ from tests.training.recipes import COARSE, DENSE, QUICK, differ, small_recipe, s
 rng = np.random.default_rng(0)
 
 
-def gae_by_loop(reward, values, length, discount, trace):
+def gae_by_loop(reward, values, length, gamma, lam):
     """Backwards over the tokens of one response, the reward at the last one, nothing after it."""
     advantages, following, advantage = np.zeros(len(values)), 0.0, 0.0
     for t in reversed(range(length)):
-        error = (reward if t == length - 1 else 0.0) + discount * following - values[t]
-        advantage = error + discount * trace * advantage
+        error = (reward if t == length - 1 else 0.0) + gamma * following - values[t]
+        advantage = error + gamma * lam * advantage
         advantages[t], following = advantage, values[t]
     return advantages
 
@@ -33,12 +33,12 @@ def test_gae_is_the_loop_and_its_numbers_are_data():
     rewards = rng.standard_normal(4).astype(np.float32)
     mask = np.arange(7) < np.array(lengths)[:, None]
     zeros = jnp.zeros((4, 7))
-    batch = prepared(TokenBatch(zeros, zeros, zeros, rewards, mask, 2, values=jnp.asarray(values)))
+    batch = prepare_batch(TokenBatch(zeros, zeros, zeros, rewards, mask, 2, values=jnp.asarray(values)))
     numbers = np.array([(1.0, 1.0), (0.9, 0.95), (0.5, 0.0)], np.float32)
-    critics = jax.vmap(lambda n: Critic(discount=n[0], trace=n[1]))(jnp.asarray(numbers))
-    found = jax.jit(jax.vmap(lambda critic: critic.gae.unwhitened(batch)))(critics)
-    for advantages, (discount, trace) in zip(found, numbers, strict=True):
-        expected = [gae_by_loop(*row, discount, trace) for row in zip(rewards, values, lengths, strict=True)]
+    critics = jax.vmap(lambda n: Critic(gamma=n[0], lam=n[1]))(jnp.asarray(numbers))
+    found = jax.jit(jax.vmap(lambda critic: critic.gae.compute_unwhitened(batch)))(critics)
+    for advantages, (gamma, lam) in zip(found, numbers, strict=True):
+        expected = [gae_by_loop(*row, gamma, lam) for row in zip(rewards, values, lengths, strict=True)]
         # Seven steps of three float32 operations on numbers of order one.
         np.testing.assert_allclose(advantages, expected, atol=40 * 2.0**-24)
 
@@ -49,7 +49,7 @@ def recipe():
     return small_recipe(
         COARSE,
         "ppo",
-        critic=Critic(optimizer=AdamW(learning_rate=0.01), discount=0.9, trace=0.8, value_clip=0.2),
+        critic=Critic(optimizer=AdamW(learning_rate=0.01), gamma=0.9, lam=0.8, value_clip=0.2),
         optimizer=AdamW(learning_rate=0.0),
     )
 
@@ -93,7 +93,7 @@ def test_the_first_loss_is_that_of_values_of_zero(recipe, state, trajectory):
 
 
 def test_the_discount_reaches_the_advantages(recipe, state, trajectory):
-    other = replace(recipe, critic=replace(recipe.critic, discount=0.5))
+    other = replace(recipe, critic=replace(recipe.critic, gamma=0.5))
     norms = [learned_from(r, state, trajectory)[1]["grad_norm"] for r in (recipe, other)]
     assert norms[0] != norms[1]
 

@@ -42,7 +42,7 @@ def test_as_many_iterations_as_dimensions_are_exact(eigenvalues):
     assert abs(found.bottom - eigenvalues.min()) <= error
 
 
-def test_few_iterations_stay_inside_and_say_how_far_they_may_be_off():
+def test_few_iterations_report_their_error_bound():
     eigenvalues = np.sort(np.random.default_rng(1).standard_normal(SIZE))
     matrix = jnp.asarray(matrix_with(eigenvalues), jnp.float32)
     for iterations in (3, 8):

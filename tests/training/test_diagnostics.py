@@ -77,7 +77,7 @@ def test_diagnostics_return_finite_values_for_every_name(measured):
         assert np.isfinite(value).all(), name
 
 
-def test_the_sampler_is_that_of_the_next_step_and_the_trainer_another(measured, subject):
+def test_diagnostics_sample_with_next_step_policy(measured, subject):
     np.testing.assert_allclose(measured["sampler_reward"], subject["sampled"].rewards.mean(), rtol=1e-6)
     assert measured["trainer_reward"] != measured["sampler_reward"]
     assert measured["held_out_trainer_avg_at_k"] != measured["held_out_avg_at_k"]
@@ -85,7 +85,7 @@ def test_the_sampler_is_that_of_the_next_step_and_the_trainer_another(measured, 
 
 def test_noise_and_signal_make_up_the_whole_gradient(measured, subject):
     # The objective is a mean over sequences, so the mean of the groups' gradients is the batch's.
-    whole = measured["gradient_signal"] + measured["gradient_noise"] / RECIPE.prompts
+    whole = measured["gradient_signal"] + measured["gradient_noise"] / RECIPE.prompts_per_step
     np.testing.assert_allclose(whole, subject["gradient_norm"] ** 2, rtol=1e-3)
     assert measured["gradient_noise"] > 0
     expected = measured["gradient_noise"] / measured["gradient_signal"]
@@ -101,7 +101,7 @@ def test_score_norms_are_those_of_each_tokens_gradient(measured, subject):
     np.testing.assert_allclose(measured["energy_by_frequency"], shares, rtol=1e-4)
 
 
-def test_kl_to_base_is_exact_and_its_estimators_are_of_the_sampled_tokens(measured, subject):
+def test_kl_to_base_is_exact_and_estimators_use_samples(measured, subject):
     ours, theirs = (np.asarray(jax.nn.log_softmax(z)[:, 4:-1], np.float64) for z in subject["logits"])
     mask = np.asarray(subject["sampled"].mask)
     np.testing.assert_allclose(

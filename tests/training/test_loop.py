@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from simlab.models.parameters import init_params
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
@@ -23,9 +23,7 @@ from simlab.training.warm_start import WarmStart, warm_start
 from tests.training.recipes import DENSE, MOE, QUICK, assert_same_tree, differ, small_recipe, small_state
 
 # Every part of the state that a run may carry, but a critic.
-RECIPE = small_recipe(
-    extra_terms={"entropy": 0.01, "kl": 0.1}, schedule=LengthTriggered(early=2), staleness=1
-)
+RECIPE = small_recipe(entropy_coeff=0.01, kl_loss_coef=0.1, schedule=LengthTriggered(early=2), staleness=1)
 
 
 def copied(tree):
@@ -102,7 +100,7 @@ def test_resume_rejects_damaged_checkpoints_and_other_runs(stopped, tmp_path):
     with pytest.raises(ValueError, match=r"steps must be at least the 2 .*, got 1"):
         train(RECIPE, small_state(RECIPE), 1, chunk=1, history=history)
     with pytest.raises(ValueError, match=r"differ in.*reference"):
-        resume(path, small_state(replace(RECIPE, extra_terms={})))
+        resume(path, small_state(replace(RECIPE, entropy_coeff=None, kl_loss_coef=None)))
 
 
 def test_fork_without_a_change_gives_the_same_run(whole):
@@ -110,7 +108,7 @@ def test_fork_without_a_change_gives_the_same_run(whole):
     assert_same_tree(train(RECIPE, fork(half, RECIPE), 2, chunk=2), (after, metrics))
 
 
-def test_a_fork_with_another_learning_rate_begins_with_the_same_rollout(whole):
+def test_fork_keeps_rollout_when_learning_rate_changes(whole):
     half, after, metrics = whole
     faster = replace(RECIPE, optimizer=AdamW(learning_rate=1e-2))
     other, measured = train(faster, fork(half, faster), 2, chunk=2)
@@ -142,9 +140,10 @@ def test_what_only_one_recipe_has_starts_afresh_or_is_dropped(whole):
     half = whole[0]
     changed = replace(
         RECIPE,
-        extra_terms={},
+        entropy_coeff=None,
+        kl_loss_coef=None,
         schedule=MismatchTriggered(),
-        objective=named("ppo"),
+        objective=get_objective("ppo"),
         critic=Critic(),
         staleness=3,
     )
@@ -212,11 +211,13 @@ def test_adamw_is_that_of_optax():
 
 def test_warm_starts_learn_and_survive_on_disk(tmp_path):
     task = TASKS["sort"](difficulty=2, train_size=64, held_out_size=16)
-    how = WarmStart(steps=60, batch=32, mistakes=0.0)
+    how = WarmStart(steps=60, batch=32, demo_error_rate=0.0)
     teach = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=QUICK)
     params, losses = teach(task, DENSE, how, jax.random.key(0))
     assert losses[-5:].mean() < 0.4 * losses[0]
-    assert bool((teach(task, DENSE, replace(how, final=1.0), jax.random.key(0))[1][-5:] != losses[-5:]).all())
+    assert bool(
+        (teach(task, DENSE, replace(how, min_lr_ratio=1.0), jax.random.key(0))[1][-5:] != losses[-5:]).all()
+    )
     path = save_tree(tmp_path / "params.npz", params)
     assert_same_tree(load_tree(path, params), params)
     with pytest.raises(ValueError, match="differ in"):

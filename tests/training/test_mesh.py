@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from simlab.models import MODELS, init_params
-from simlab.objectives import named
+from simlab.objectives import get_objective
 from simlab.training.critic import Critic
 from simlab.training.mesh import AXES, shardings
 from tests.training.recipes import small_recipe, small_state
@@ -61,8 +61,8 @@ def test_every_matrix_is_divided_by_the_whole_mesh(name):
 
 
 def test_whatever_is_shaped_like_parameters_lies_as_they_do():
-    recipe = replace(small_recipe(model=MODELS["tiny-moe"]), staleness=2, extra_terms={"kl": 0.1})
-    recipe = replace(recipe, critic=Critic(), objective=named("ppo"))
+    recipe = replace(small_recipe(model=MODELS["tiny-moe"]), staleness=2, kl_loss_coef=0.1)
+    recipe = replace(recipe, critic=Critic(), objective=get_objective("ppo"))
     state = jax.eval_shape(lambda: small_state(recipe))
     where = shardings(state, MESH)
     specs = jax.tree.map(lambda sharding: sharding.spec, where)

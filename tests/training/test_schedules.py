@@ -38,11 +38,11 @@ def factors(schedule, series):
     ("schedule", "points"),
     [
         (Constant(), {0: 1.0, 99: 1.0}),
-        (Constant(warmup=4), {0: 0.25, 1: 0.5, 3: 1.0, 9: 1.0}),
-        (Linear(steps=10, final=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
-        (Linear(steps=10, warmup=2), {0: 0.5, 2: 1.0, 6: 0.5, 10: 0.0}),
-        (Cosine(steps=10, final=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
-        (Halving(period=10, warmup=2), {0: 0.5, 8: 1.0, 9: 0.5, 18: 0.5, 19: 0.25, 39: 0.1}),
+        (Constant(lr_warmup_steps=4), {0: 0.25, 1: 0.5, 3: 1.0, 9: 1.0}),
+        (Linear(steps=10, min_lr_ratio=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
+        (Linear(steps=10, lr_warmup_steps=2), {0: 0.5, 2: 1.0, 6: 0.5, 10: 0.0}),
+        (Cosine(steps=10, min_lr_ratio=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
+        (Halving(period=10, lr_warmup_steps=2), {0: 0.5, 8: 1.0, 9: 0.5, 18: 0.5, 19: 0.25, 39: 0.1}),
     ],
 )
 def test_schedules_without_memory(schedule, points):
@@ -50,19 +50,19 @@ def test_schedules_without_memory(schedule, points):
         assert np.isclose(jax.jit(lambda s, t: s(t))(schedule, jnp.int32(step)), factor, atol=1e-6)
 
 
-@pytest.mark.parametrize(("period", "final"), [(1, 0.1), (7, 0.1), (7, 0.0)])
-def test_halving_is_the_algorithm_as_printed(period, final):
+@pytest.mark.parametrize(("period", "min_lr_ratio"), [(1, 0.1), (7, 0.1), (7, 0.0)])
+def test_halving_is_the_algorithm_as_printed(period, min_lr_ratio):
     rate, expected = 1.0, []
     for t in range(1, 61):
         if t % period == 0:
-            rate = max(rate / 2, final)
+            rate = max(rate / 2, min_lr_ratio)
         expected.append(rate)
-    # Halving is exact, and `final` is rounded once on both sides.
-    found, _ = factors(Halving(period=period, final=final), jnp.zeros(60))
+    # Halving is exact, and `min_lr_ratio` is rounded once on both sides.
+    found, _ = factors(Halving(period=period, min_lr_ratio=min_lr_ratio), jnp.zeros(60))
     assert_exact(found, np.float32(expected))
 
 
-def length_triggered(lengths, rise, patience, delay, early, final):
+def length_triggered(lengths, rise, patience, delay, early, min_lr_ratio):
     """The same, with hindsight: find the surge first, then walk the schedule from where it is known."""
     level, above, known = np.median(lengths[:early]), 0, None
     for t in range(early, len(lengths)):
@@ -74,7 +74,7 @@ def length_triggered(lengths, rise, patience, delay, early, final):
         return np.ones(len(lengths), np.float32)
     return np.float32(
         [
-            1 if t <= known else max(0.5 ** int((t + 1) / np.float32(delay * surge)), final)
+            1 if t <= known else max(0.5 ** int((t + 1) / np.float32(delay * surge)), min_lr_ratio)
             for t in range(len(lengths))
         ]
     )
@@ -86,7 +86,7 @@ def test_the_rate_falls_only_after_a_surge_of_the_length(surge_at, patience):
     lengths = 10 + rng.random(60).astype(np.float32)
     lengths[surge_at:] *= 3
     lengths[6] *= 3  # one long batch is no surge, unless patience is 1
-    schedule = LengthTriggered(early=5, patience=patience, final=0.1)
+    schedule = LengthTriggered(early=5, patience=patience, min_lr_ratio=0.1)
     found, schedule_state = factors(schedule, jnp.asarray(lengths))
     assert_exact(found, length_triggered(lengths, 2.0, patience, 1.8, 5, 0.1))
     if surge_at == 99 and patience == 3:
@@ -102,7 +102,7 @@ def test_a_gap_starts_the_patience_anew():
     assert schedule_state.surge == 9  # the ninth step, counted from one; what follows does not move it
 
 
-def mismatch_triggered(levels, rise, early, smoothing, cooldown, final):
+def mismatch_triggered(levels, rise, early, smoothing, cooldown, min_lr_ratio):
     initial, factor, quiet, found = np.mean(levels[:early]), 1.0, 0, []
     smoothed = initial
     for t, level in enumerate(levels):
@@ -111,7 +111,7 @@ def mismatch_triggered(levels, rise, early, smoothing, cooldown, final):
             continue
         smoothed = smoothing * smoothed + (1 - smoothing) * level
         if quiet == 0 and smoothed > rise * initial:
-            factor, quiet = max(factor / 2, final), cooldown
+            factor, quiet = max(factor / 2, min_lr_ratio), cooldown
         else:
             quiet = max(quiet - 1, 0)
     return np.float32(found)
@@ -120,7 +120,7 @@ def mismatch_triggered(levels, rise, early, smoothing, cooldown, final):
 @pytest.mark.parametrize("cooldown", [0, 4])
 def test_the_rate_halves_while_the_smoothed_mismatch_is_high(cooldown):
     levels = np.concatenate([np.full(12, 1.0), np.full(12, 5.0), np.full(30, 1.0)]).astype(np.float32)
-    schedule = MismatchTriggered(early=6, smoothing=0.7, cooldown=cooldown, final=0.01)
+    schedule = MismatchTriggered(early=6, smoothing=0.7, cooldown=cooldown, min_lr_ratio=0.01)
     found, _ = factors(schedule, jnp.asarray(levels))
     expected = mismatch_triggered(levels, 2.0, 6, 0.7, cooldown, 0.01)
     assert_exact(found, expected)
@@ -148,7 +148,7 @@ def test_the_metric_is_chosen_by_name():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_numbers_are_data(name):
-    made = SCHEDULES[name](warmup=3)
+    made = SCHEDULES[name](lr_warmup_steps=3)
     series = jnp.asarray(np.linspace(1, 9, 60), jnp.float32)
     leaves, tree = jax.tree.flatten(made)
     scaled = [tree.unflatten([jnp.float32(k * leaf) for leaf in leaves]) for k in (0.5, 1.0)]

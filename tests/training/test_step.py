@@ -11,11 +11,19 @@ import pytest
 from simlab.engines import Site, store
 from simlab.engines.engine import REPLAYS
 from simlab.metrics.pressure import clipped_tokens
-from simlab.objectives import TokenBatch, objective_value, prepared, resolve, rollout_terms
+from simlab.objectives import TokenBatch, objective_value, prepare_batch, resolve, rollout_terms
 from simlab.training.critic import Critic
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
-from simlab.training.step import learn, policy_gradient, rollout, score, score_rollout, stored
+from simlab.training.step import (
+    learn,
+    policy_gradient,
+    rollout,
+    round_gradient,
+    score,
+    score_rollout,
+    train_step,
+)
 from simlab.training.step import token_batch as token_batch_of
 from tests.tolerances import assert_exact
 from tests.training.recipes import (
@@ -31,13 +39,13 @@ from tests.training.recipes import (
 )
 
 roll, scored, learned_from = (jax.jit(f, compiler_options=QUICK) for f in (rollout, score, learn))
-OFF = {"entropy": 0.0, "kl": 0.0}
+OFF = {"entropy_coeff": 0.0, "kl_loss_coef": 0.0}
 
 
 @pytest.fixture(scope="module")
 def recipe():
     # Coefficients are data: the tests below switch the terms on without another program.
-    return small_recipe(COARSE, "gspo+tis", extra_terms=OFF)
+    return small_recipe(COARSE, "gspo+tis", **OFF)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,7 @@ def learned(recipe, state, trajectory):
 
 def token_batch(recipe, params, trajectory):
     logp = scored(recipe, params, trajectory).logp
-    return prepared(
+    return prepare_batch(
         TokenBatch(
             logp=logp,
             logp_train=logp,
@@ -70,7 +78,7 @@ def token_batch(recipe, params, trajectory):
 
 
 def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
-    recipe = replace(recipe, extra_terms={})
+    recipe = replace(recipe, entropy_coeff=None, kl_loss_coef=None)
     batch = token_batch(recipe, state.params, trajectory)
 
     def objective(params):
@@ -94,7 +102,7 @@ def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
 
 def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory):
     objective = resolve("grpo+mis", clip_low=1e-4, clip_high=1e-4, correction_clip=1.01)
-    clipped = replace(recipe, objective=objective, extra_terms={})
+    clipped = replace(recipe, objective=objective, entropy_coeff=None, kl_loss_coef=None)
     batch = token_batch(clipped, state.params, trajectory)
     signs = np.where(np.arange(batch.mask.shape[1]) % 3 == 0, 0.0, [[1], [-1]] * (len(batch.mask) // 2))
     moved = replace(batch, logp_train=jnp.where(batch.mask, batch.logp - 0.01 * signs, 0.0))
@@ -120,7 +128,7 @@ def test_learning_makes_better_responses_likelier(recipe, state, trajectory, lea
     before = token_batch(recipe, state.params, trajectory).logp_train
     assert differ(learned[0].params, state.params)
     gain = jnp.sum(jnp.where(trajectory.mask, after - before, 0), axis=1)
-    groups = np.asarray(trajectory.rewards).reshape(recipe.prompts, -1)
+    groups = np.asarray(trajectory.rewards).reshape(recipe.prompts_per_step, -1)
     advantages = (groups - groups.mean(axis=1, keepdims=True)).ravel()
     assert np.asarray(gain) @ advantages > 0
 
@@ -148,7 +156,7 @@ def test_equal_rewards_teach_nothing(recipe, state, trajectory):
 
 def test_the_entropy_bonus_raises_the_entropy(recipe, state, trajectory):
     flat = replace(trajectory, rewards=jnp.ones_like(trajectory.rewards))
-    pulled = replace(recipe, extra_terms={**OFF, "entropy": 0.1})
+    pulled = replace(recipe, entropy_coeff=0.1)
     after, _ = learned_from(pulled, state, flat)
     before, later = (
         float(jnp.sum(jnp.where(flat.mask, scored(recipe, s.params, flat).entropy, 0)))
@@ -160,7 +168,7 @@ def test_the_entropy_bonus_raises_the_entropy(recipe, state, trajectory):
 def test_the_kl_term_leads_back_to_the_reference(recipe, state, trajectory):
     flat = replace(trajectory, rewards=jnp.ones_like(trajectory.rewards))
     # One minibatch: AdamW would make a whole step of what a first one leaves by rounding.
-    pulled = replace(recipe, minibatches=1, extra_terms={**OFF, "kl": 0.1})
+    pulled = replace(recipe, minibatches=1, kl_loss_coef=0.1)
     # At the reference itself the KL is at its minimum.
     assert learned_from(pulled, state, flat)[1]["grad_norm"] < 1e-6
     away = replace(state, params=jax.tree.map(lambda w: 1.2 * w, state.params))
@@ -198,14 +206,14 @@ def old_rollout(asynchronous):
     return roll(recipe, state)
 
 
-def test_the_rollout_is_sampled_with_the_parameters_of_a_step_ago(asynchronous, old_rollout):
+def test_rollout_uses_past_parameters_when_stale(asynchronous, old_rollout):
     recipe, state, past = asynchronous
     assert_same_tree(roll(recipe, replace(state, params=past)), old_rollout)
     now = replace(state, past_params=jax.tree.map(lambda w: w[None], state.params))
     assert differ(roll(recipe, now).logp_infer, old_rollout.logp_infer)
 
 
-def test_forced_copying_hides_the_mismatch_and_leaves_it_in_the_gradient(asynchronous, old_rollout):
+def test_bypass_mode_hides_mismatch_but_not_in_gradient(asynchronous, old_rollout):
     recipe, state, past = asynchronous
     exact_gradient = replace(recipe, gradient_site=Site.of("fp32"))
     after, metrics = learned_from(exact_gradient, state, old_rollout)
@@ -243,7 +251,7 @@ def test_the_gradient_is_rounded_before_the_optimizer(asynchronous, old_rollout)
 def test_every_leaf_and_minibatch_has_its_own_random_bits():
     halfway = jnp.full((64,), 1 + 2.0**-8)
     site, keys = Site.of("bf16", "stochastic"), jax.random.split(jax.random.key(0), 2)
-    first, again = (stored({"a": halfway, "b": halfway}, site, key) for key in keys)
+    first, again = (round_gradient({"a": halfway, "b": halfway}, site, key) for key in keys)
     assert differ(first["a"], first["b"])
     assert differ(first["a"], again["a"])
     assert set(np.unique(first["a"])) == {1, 1 + 2.0**-7}
@@ -272,7 +280,7 @@ def test_replaying_ones_own_experts_changes_no_bit(routed):
 
 
 @pytest.mark.parametrize("replay", REPLAYS)
-def test_r3_scores_with_the_experts_of_the_rollout_and_r2_updates_with_those_of_scoring(routed, replay):
+def test_r3_replays_rollout_experts_and_r2_those_of_scoring(routed, replay):
     recipe, state, sampled, chosen = routed
     recipe = replace(recipe, engines=replace(recipe.engines, replay=replay))
     scores, replayed = jax.jit(score_rollout, compiler_options=QUICK)(recipe, state.params, sampled)
@@ -310,8 +318,7 @@ def test_copying_from_a_truly_identical_engine_is_the_same_run():
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"minibatches": 3}, "minibatches 3 does not divide the 4 prompts"),
-        ({"extra_terms": {"entropie": 0.1}}, "unknown extra term 'entropie'; allowed: entropy, kl"),
+        ({"minibatches": 3}, "minibatches 3 does not divide 4 prompts per step"),
         ({"staleness": -1}, "staleness -1; allowed: 0 or more steps"),
         ({"old_log_probs": "bypass"}, "unknown old_log_probs 'bypass'; allowed: train, rollout"),
         ({"objective": "ppo"}, "a critic and the advantage `gae` need each other"),
@@ -365,6 +372,16 @@ def test_objectives_over_the_vocabulary_get_their_columns(name):
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-4
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_clip_cov_draws_in_every_minibatch():
+    """More candidates than draws: without a key the gradient would be NaN."""
+    recipe = replace(
+        small_recipe(COARSE), objective=resolve("clip_cov", advantage="reward", cov_low=-9.0, cov_high=9.0)
+    )
+    after, metrics = jax.jit(partial(train_step, recipe), compiler_options=QUICK)(small_state(recipe))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.params))
+    assert metrics["grad_norm"] > 0
 
 
 def test_other_objectives_carry_no_column_of_the_vocabulary(trajectory):

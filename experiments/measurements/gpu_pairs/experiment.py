@@ -1,4 +1,4 @@
-"""Which card sampled? Mismatch of all pairs of cards, and how much of it is format, adder and order."""
+"""Which GPU sampled? Mismatch of all pairs of GPUs, and how much of it is format, accumulator and order."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,13 +7,13 @@ import numpy as np
 
 from experiments.measurements.gpu_pairs import factors, vectors, verdicts
 from experiments.measurements.gpu_pairs.measures import RESAMPLES, interval, mismatch, squares
-from experiments.measurements.gpu_pairs.policies import Policy, smollm2, trained
+from experiments.measurements.gpu_pairs.policies import Policy, smollm2, train_policy
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.studies import Evidence
 
-CARDS = (
+GPUS = (
     "a100-bf16",
     "h100-bf16",
     "b200-fp8",
@@ -36,12 +36,12 @@ class Size:
     positions: int = 300
     tokens: int = 16
     steps: int = 600
-    cards: tuple[str, ...] = CARDS
+    gpus: tuple[str, ...] = GPUS
     bits: tuple[int, ...] = (7, 9, 11, 13, 16, 20, 25)
 
 
 FULL = Size()
-SMOKE = Size(seeds=(0,), models=(), positions=20, cards=("a100-bf16", "h100-bf16", "b200-fp8", "h100-fp8"))
+SMOKE = Size(seeds=(0,), models=(), positions=20, gpus=("a100-bf16", "h100-bf16", "b200-fp8", "h100-fp8"))
 
 
 def run(run: Run) -> None:
@@ -56,7 +56,7 @@ def run(run: Run) -> None:
             if model == "smollm2":
                 policy = smollm2(size.positions, size.tokens, seed)
             else:
-                policy = trained(model, seed, size.prompts, size.steps)
+                policy = train_policy(model, seed, size.prompts, size.steps)
             for name, rows in measure(run, policy, size).items():
                 tables.setdefault(name, []).extend({"policy": model, "seed": seed} | row for row in rows)
         sources[f"{model} {seed}"] = policy.source
@@ -69,22 +69,22 @@ def run(run: Run) -> None:
 
 
 def measure(run: Run, policy: Policy, size: Size) -> dict[str, list[dict]]:
-    """Score the policy under every engine; compare cards, factors, orders and bits of the adder."""
+    """Score the policy under every engine; compare GPUs, factors, orders and bits of the accumulator."""
 
     def pair(train: np.ndarray, infer: np.ndarray) -> dict[str, float]:
         return mismatch(train, infer, policy.mask)
 
-    scores = {card: policy.score(ENGINES[card]) for card in run.track(size.cards, f"cards, {policy.name}")}
+    scores = {gpu: policy.score(ENGINES[gpu]) for gpu in run.track(size.gpus, f"GPUs, {policy.name}")}
     sets = factors.subsets(factors.FACTORS)
     changed = {s: policy.score(factors.between(s)) for s in run.track(sets, f"factors, {policy.name}")}
     orders, bits = [], []
-    for name, (card, engine) in factors.orders(policy.attends).items():
-        orders.append({"order": name, "card": card} | pair(scores[card], policy.score(engine)))
+    for name, (gpu, engine) in factors.orders(policy.attends).items():
+        orders.append({"order": name, "gpu": gpu} | pair(scores[gpu], policy.score(engine)))
     for count in size.bits:
-        scored = policy.score(factors.with_adder_bits(count))
+        scored = policy.score(factors.with_accumulator_bits(count))
         for train in (TRAINER, "b200-fp8"):
             bits.append({"bits": count, "train": train} | pair(scores[train], scored))
-    names = [(train, infer) for train in size.cards for infer in size.cards]
+    names = [(train, infer) for train in size.gpus for infer in size.gpus]
     return {
         "pairs": [{"train": t, "infer": i} | pair(scores[t], scores[i]) for t, i in names],
         "factors": [{"changed": "+".join(sorted(s))} | pair(scores[TRAINER], changed[s]) for s in sets],
@@ -112,13 +112,13 @@ def collect_evidence(results: Results) -> list[Evidence]:
 
 
 EXPERIMENT = Experiment(
-    name="which_card",
-    question="How far are two cards apart, and is it the format, the adder or the order?",
+    name="gpu_pairs",
+    question="How far are two GPUs apart, and is it the format, the accumulator or the order?",
     decision_rule=" ".join(f"{claim}: {rule}." for claim, rule in verdicts.RULES.items()),
     run=run,
     minutes=6.0,
     claims=tuple(verdicts.RULES),
     kind="measurement",
     collect_evidence=collect_evidence,
-    figures=("which_card", "which_card_shares"),
+    figures=("gpu_pairs", "gpu_pair_shares"),
 )

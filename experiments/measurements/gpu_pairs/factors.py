@@ -1,4 +1,4 @@
-"""Engines between two cards: format, adder and order exchanged one by one, and exact Shapley shares."""
+"""Engines between two GPUs: format, accumulator and order exchanged one by one, and exact Shapley shares."""
 
 from dataclasses import replace
 
@@ -9,9 +9,18 @@ from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
 from simlab.studies.attribution import shapley, subsets
 
-__all__ = ["FACTORS", "between", "orders", "shapley", "subsets", "with_adder_bits", "with_bits", "with_sums"]
+__all__ = [
+    "FACTORS",
+    "between",
+    "orders",
+    "shapley",
+    "subsets",
+    "with_accumulator_bits",
+    "with_bits",
+    "with_sums",
+]
 
-FACTORS = ("format", "adder", "order")
+FACTORS = ("format", "accumulator", "order")
 NARROW = 13
 SPLITS = 2
 SHORT_TILE = 16  # sequences of the lab are shorter than one tile of a real kernel
@@ -20,20 +29,20 @@ SHORT_TILE = 16  # sequences of the lab are shorter than one tile of a real kern
 def between(changed: frozenset[str]) -> Engine:
     """Return `h100-bf16` with the projections of an FP8 rollout for the factors in `changed`.
 
-    `format`: E4M3 per token and channel instead of BF16; `adder`: 13 bits instead of 25; `order`: split-K
-    instead of one running sum.
+    `format`: E4M3 per token and channel instead of BF16; `accumulator`: 13 bits instead of 25; `order`:
+    split-K instead of one running sum.
     """
     engine = ENGINES["b200-fp8" if "format" in changed else "h100-bf16"]
     core = TENSOR_CORES["hopper"]["bf16"]
     if "format" in changed:
         core = TENSOR_CORES["blackwell"]["e4m3fn"]
-    if "adder" in changed:
+    if "accumulator" in changed:
         core = with_bits(core, NARROW)
     return with_sums(engine, SplitK(core, SPLITS) if "order" in changed else core)
 
 
 def with_bits(core: TensorCore, bits: int) -> TensorCore:
-    """Return the adder with so many fraction bits inside, and at most so many in its results."""
+    """Return the accumulator with so many fraction bits inside, and at most so many in its results."""
     return replace(core, fraction_bits=np.int32(bits), result_bits=np.int32(min(bits, 23)))
 
 
@@ -42,20 +51,20 @@ def with_sums(engine: Engine, accumulator: Accumulator) -> Engine:
     return replace(engine, projection=replace(engine.projection, accumulator=accumulator))
 
 
-def with_adder_bits(bits: int) -> Engine:
-    """Return FP8 on a Hopper card whose adder had so many bits; 13 and 25 are an H100 and a B200."""
+def with_accumulator_bits(bits: int) -> Engine:
+    """Return FP8 on a Hopper GPU whose accumulator had so many bits; 13 and 25 are an H100 and a B200."""
     return with_sums(ENGINES["b200-fp8"], with_bits(TENSOR_CORES["blackwell"]["e4m3fn"], bits))
 
 
 def orders(attention: bool) -> dict[str, tuple[str, Engine]]:
-    """Return other orders of the same products: name -> (card with one running sum, engine).
+    """Return other orders of the same products: name -> (GPU with one running sum, engine).
 
     Orders over keys are among them where there is `attention`.
     """
     listed = {}
-    for card in ("h100-bf16", "h100-fp8"):
-        core = ENGINES[card].projection.accumulator
-        listed[f"{card}, split-K {SPLITS}"] = card, with_sums(ENGINES[card], SplitK(core, SPLITS))
+    for gpu in ("h100-bf16", "h100-fp8"):
+        core = ENGINES[gpu].projection.accumulator
+        listed[f"{gpu}, split-K {SPLITS}"] = gpu, with_sums(ENGINES[gpu], SplitK(core, SPLITS))
     core = ENGINES["h100-fp8"].projection.accumulator
     listed["h100-fp8, promoted every 32"] = "h100-fp8", with_sums(ENGINES["h100-fp8"], Promoted(core, 32))
     if attention:

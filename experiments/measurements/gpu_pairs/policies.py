@@ -16,7 +16,7 @@ from simlab.engines import ENGINES, Engine
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
-from simlab.rollout import Sampler, Trajectory, generate
+from simlab.rollout import SamplingParams, Trajectory, generate
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.theory.engine_pairs import WIDTH, engine_rows
 from simlab.training.checkpoints import load_tree
@@ -41,7 +41,7 @@ class Policy:
     score: Callable[[Engine], np.ndarray]
 
 
-def trained(model: str, seed: int, prompts: int, steps: int) -> Policy:
+def train_policy(model: str, seed: int, prompts: int, steps: int) -> Policy:
     """Return a policy of the lab with responses that it samples in float32, grouped by prompt."""
     config = MODELS[model]
     params, source = _parameters(model, seed, steps)
@@ -61,7 +61,7 @@ def _sample(params: Params, config: TransformerConfig, prompts: int, key: Array)
         params,
         config,
         ENGINES["f32"],
-        Sampler(),
+        SamplingParams(),
         stream(key, "which card"),
         TASK.prompts(stream(key, "which card prompts"), prompts, "held_out"),
         TASK.check,

@@ -7,14 +7,14 @@ Tables = dict[str, list[dict]]
 
 WHOLE = ("h100-bf16", "h100-fp8")
 ALIKE = (("a100-bf16", "h100-bf16"), ("b200-fp8", "h100-fp8"), ("h100-fp8", "ada-fp8"))
-RULES = {claim.id: claim.trial("which_card").rule for claim in (T1, T2, T3, T4)}
+RULES = {claim.id: claim.trial("gpu_pairs").rule for claim in (T1, T2, T3, T4)}
 
 ENDS = ("rms_low", "rms_high")
 UNITS = {
     T1.id: "share of recorded outputs equal to the bit",
-    T2.id: "share of the adder in the mean squared log rho of h100-bf16/h100-fp8",
+    T2.id: "share of the accumulator in the mean squared log rho of h100-bf16/h100-fp8",
     T3.id: "RMS log rho of another order, over that of h100-bf16/h100-fp8",
-    T4.id: "RMS log rho of two cards of one format, over that of h100-bf16/h100-fp8",
+    T4.id: "RMS log rho of two GPUs of one format, over that of h100-bf16/h100-fp8",
 }
 
 
@@ -32,10 +32,10 @@ def _vectors(vectors: list[dict]) -> dict:
 def _shares(shares: list[dict]) -> list[dict]:
     rows = []
     for row in shares:
-        if row["factor"] == "adder":
+        if row["factor"] == "accumulator":
             verdict = _decide(row["low"], row["high"], ADDER_SHARE, ADDER_SHARE, row["low"])
             measured = f"share {row['share']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-            rows.append(_row(T2.id, _policy(row), "adder in h100-bf16/h100-fp8", verdict, measured))
+            rows.append(_row(T2.id, _policy(row), "accumulator in h100-bf16/h100-fp8", verdict, measured))
     return rows
 
 
@@ -87,13 +87,13 @@ def collect_evidence(tables: Tables) -> list[Evidence]:
     The number is the mean over them, the interval runs from the lowest of their intervals to the highest.
     """
     listed = [_summary(T1.id, tables, [row["equal"] / row["outputs"] for row in tables["vectors"]])]
-    adders = [row for row in tables["shares"] if row["factor"] == "adder"]
+    accumulators = [row for row in tables["shares"] if row["factor"] == "accumulator"]
     listed.append(
-        _summary(T2.id, tables, *([row[name] for row in adders] for name in ("share", "low", "high")))
+        _summary(T2.id, tables, *([row[name] for row in accumulators] for name in ("share", "low", "high")))
     )
     reference = _reference(tables["pairs"])
-    cards = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
-    for claim, rows in ((T3.id, tables["orders"]), (T4.id, cards)):
+    gpu_rows = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
+    for claim, rows in ((T3.id, tables["orders"]), (T4.id, gpu_rows)):
         columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
         listed.append(_summary(claim, tables, *columns))
     return listed

@@ -63,13 +63,13 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
     """The paper's table and figure: ratios, KL, levels of tokens drawn from Gaussian logits."""
     rows: dict[str, list[dict]] = {"ratios": [], "kl": [], "level_pairs": [], "histograms": []}
     for per_vector, count in size.seeds.items():
-        sampler = tables.Sampler(per_vector, size.tokens)
+        sampler = tables.PairSampler(per_vector, size.tokens)
         kept: dict[int, np.ndarray] = {}
         with run.phase(f"gaussian, {per_vector} per vector"):
             for index, seed in enumerate(
                 run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
             ):
-                pairs = sampler(seed, _wanted(size, per_vector, index))
+                pairs = sampler(seed, _choose_settings(size, per_vector, index))
                 label = {"per_vector": per_vector, "seed": seed}
                 for (placement, name), pair in pairs.items():
                     rows["ratios"].append(
@@ -89,17 +89,17 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
     return frames | {"fit": printed.fit(bf16), "kl_fit": printed.fit_kl(frames["kl"])}
 
 
-def _wanted(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
+def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
     """Which settings are drawn: the paper's for every seed, the others for the first few."""
 
-    def wanted(placement: str, name: str) -> bool:
+    def is_wanted(placement: str, name: str) -> bool:
         if placement == tables.PAPER_PLACEMENT and name == "bf16":
             return True
         if name == "bf16":
             return index < size.seeds_per_placement
         return per_vector == size.per_vector_of_formats and index < size.seeds_per_format
 
-    return wanted
+    return is_wanted
 
 
 def _histograms(pairs: dict[tuple[str, str], np.ndarray], seed: int) -> list[dict]:

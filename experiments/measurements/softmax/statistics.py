@@ -19,22 +19,22 @@ def summary(rho: np.ndarray) -> dict[str, float]:
 
 
 def prediction_interval(
-    values: np.ndarray, of: int, false_alarm: float, printed: float = 0.0
+    values: np.ndarray, of: int, alpha: float, printed: float = 0.0
 ) -> tuple[float, float]:
     """Return bounds on the average of `of` further draws, given `values` (normal theory).
 
     `printed` is one unit of the last printed digit; half of it is added on both sides.
     """
     values = np.asarray(values, float)
-    half = stats.t.isf(false_alarm / 2, len(values) - 1) * values.std(ddof=1)
+    half = stats.t.isf(alpha / 2, len(values) - 1) * values.std(ddof=1)
     half = half * math.sqrt(1 / of + 1 / len(values)) + printed / 2
     return float(values.mean() - half), float(values.mean() + half)
 
 
-def mean_interval(values: np.ndarray, false_alarm: float = 0.05) -> tuple[float, float]:
+def mean_interval(values: np.ndarray, alpha: float = 0.05) -> tuple[float, float]:
     """Return the t interval of the mean of `values`."""
     values = np.asarray(values, float)
-    half = stats.t.isf(false_alarm / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    half = stats.t.isf(alpha / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
 
 

@@ -23,7 +23,7 @@ ELEMENTS = 2**15  # logits per seed and setting of a sweep: several vectors wher
 BF16 = setting(PAPER_PLACEMENT, "bf16")
 
 
-class Sampler:
+class PairSampler:
     """Draws tokens for named settings: BF16 at every placement, and every format at the paper's."""
 
     def __init__(self, per_vector: int, tokens: int):

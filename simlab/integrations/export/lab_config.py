@@ -27,6 +27,8 @@ KNOWN_PRESETS = {
 }
 KV_CACHE = "rollout.engine_kwargs.vllm.kv_cache_dtype"
 REACTING = ("rise", "patience", "delay", "final", "early", "mismatch_early", "smoothing", "cooldown")
+# The environment variable of the plug-in and the field of the schedule.
+RENAMED = {"final": "min_lr_ratio"}
 REJECTIONS = {"seq_mean_k1": "geo_mask", "seq_mean_k3": "k3_mask"}
 
 
@@ -53,12 +55,10 @@ def nearest_config(text: str) -> Nearest:
     config["schedule"] = _schedule(flat)
     config["old_log_probs"] = "rollout" if get(flat, "algorithm.rollout_correction.bypass_mode") else "train"
     config["steps"] = get(flat, "trainer.total_training_steps") or 100
-    sampler = _sampler(flat)
-    if sampler:
-        config["sampler"] = sampler
-    terms = _terms(flat)
-    if terms:
-        config["extra_terms"] = terms
+    sampling = _sampling(flat)
+    if sampling:
+        config["sampling"] = sampling
+    config |= _terms(flat)
     differs += apart
     differs += [
         "task 'add' and model 'tiny-moe' stand for the data and the model of the YAML",
@@ -194,14 +194,14 @@ def _engines(flat: Flat) -> tuple[Any, list[str]]:
 def _schedule(flat: Flat) -> dict[str, Json]:
     settings = variables(flat)
     total = get(flat, "trainer.total_training_steps") or 0
-    warmup = get(flat, "actor.optim.lr_warmup_steps")
-    if warmup <= 0:
-        warmup = int(get(flat, "actor.optim.lr_warmup_steps_ratio") * total)
-    more = {"warmup": warmup} if warmup else {}
+    warmup_steps = get(flat, "actor.optim.lr_warmup_steps")
+    if warmup_steps <= 0:
+        warmup_steps = int(get(flat, "actor.optim.lr_warmup_steps_ratio") * total)
+    more = {"lr_warmup_steps": warmup_steps} if warmup_steps else {}
     if "schedule" in settings:
         skipped = "mismatch_early" if settings["schedule"] == "length-triggered" else "early"
         numbers = {
-            name: _number(name, text)
+            RENAMED.get(name, name): _number(name, text)
             for name, text in settings.items()
             if name in REACTING and name != skipped
         }
@@ -209,13 +209,13 @@ def _schedule(flat: Flat) -> dict[str, Json]:
         return {"name": settings["schedule"], **numbers, **more}
     if get(flat, "actor.strategy") == "megatron":
         name = get(flat, "actor.optim.lr_decay_style")
-        steps, final = get(flat, "actor.optim.lr_decay_steps"), get(flat, "actor.optim.min_lr")
-        final = float(f"{final / (get(flat, 'actor.optim.lr') or 1.0):.6g}")
+        steps, min_lr_ratio = get(flat, "actor.optim.lr_decay_steps"), get(flat, "actor.optim.min_lr")
+        min_lr_ratio = float(f"{min_lr_ratio / (get(flat, 'actor.optim.lr') or 1.0):.6g}")
     else:
         name, steps = get(flat, "actor.optim.lr_scheduler_type"), None
-        final = get(flat, "actor.optim.min_lr_ratio")
+        min_lr_ratio = get(flat, "actor.optim.min_lr_ratio")
     if name in ("cosine", "linear"):
-        return {"name": name, "steps": int(steps or total or 400), "final": final, **more}
+        return {"name": name, "steps": int(steps or total or 400), "min_lr_ratio": min_lr_ratio, **more}
     return {"name": "constant", **more}
 
 
@@ -229,7 +229,7 @@ def _sizes(flat: Flat, differs: list[str]) -> dict[str, Json]:
     group = int(get(flat, "rollout.n"))
     if group < 2:
         differs.append("actor_rollout_ref.rollout.n is 1 or absent: GRPO needs at least 2 responses a prompt")
-    return {"prompts": prompts, "group_size": group, "minibatches": minibatches}
+    return {"prompts_per_step": prompts, "group_size": group, "minibatches": minibatches}
 
 
 def _optimizer(flat: Flat) -> dict[str, Json]:
@@ -243,7 +243,7 @@ def _optimizer(flat: Flat) -> dict[str, Json]:
     }
 
 
-def _sampler(flat: Flat) -> dict[str, Json]:
+def _sampling(flat: Flat) -> dict[str, Json]:
     found: dict[str, Json] = {"temperature": float(get(flat, "rollout.temperature"))}
     top_k, top_p = int(get(flat, "rollout.top_k")), float(get(flat, "rollout.top_p"))
     if top_k > 0:
@@ -254,12 +254,12 @@ def _sampler(flat: Flat) -> dict[str, Json]:
     return found
 
 
-def _terms(flat: Flat) -> dict[str, float]:
-    terms = {}
+def _terms(flat: Flat) -> dict[str, Json]:
+    terms: dict[str, Json] = {}
     if get(flat, "actor.entropy_coeff"):
-        terms["entropy"] = float(get(flat, "actor.entropy_coeff"))
+        terms["entropy_coeff"] = float(get(flat, "actor.entropy_coeff"))
     if get(flat, "actor.use_kl_loss"):
-        terms["kl"] = float(get(flat, "actor.kl_loss_coef"))
+        terms["kl_loss_coef"] = float(get(flat, "actor.kl_loss_coef"))
     return terms
 
 

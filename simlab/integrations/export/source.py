@@ -29,13 +29,13 @@ def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
         raise ValueError(f"{path}: {error}") from error
     if "base" not in table:
         name = table.pop("name", path.stem)
-        return name, run_config({key: value for key, value in table.items() if key != "width"})
+        return name, run_config({key: value for key, value in table.items() if key != "runs_per_batch"})
     described = read_file(path)
     points: dict[str, Point] = {}
     for point in described.grid.points:
         points.setdefault(point.arm or described.name, point)
     point = _chosen(points, arm)
-    return _joined(described.name, point.arm), run_config(described.base, point.changes)
+    return _join_names(described.name, point.arm), run_config(described.base, point.changes)
 
 
 def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
@@ -50,7 +50,7 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
         # A warm start is kept by its hash, and stays in the lab.
         if str(name).split(".")[0] in FIELDS and str(name) != "warm_start" and not _empty(value)
     }
-    return _joined(folder.name, str(chosen["arm"])), run_config({}, changes)
+    return _join_names(folder.name, str(chosen["arm"])), run_config({}, changes)
 
 
 def _chosen(arms: Mapping[str, Any], arm: str | None) -> Any:
@@ -59,7 +59,7 @@ def _chosen(arms: Mapping[str, Any], arm: str | None) -> Any:
     return next(iter(arms.values())) if arm is None else lookup(arms, arm, "arm")
 
 
-def _joined(name: str, arm: str | None) -> str:
+def _join_names(name: str, arm: str | None) -> str:
     return f"{name}-{arm}".replace(" ", "_") if arm and arm != name else name
 
 

@@ -7,13 +7,20 @@ from simlab.core.json_value import Json
 from simlab.integrations.export.verl_yaml import full_key
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
-from simlab.objectives.corrections import Acrl, Masked, Truncated, as_bounds
+from simlab.objectives.corrections import Acrl, KpopWeights, Masked, Truncated, Vaco, as_bounds
 from simlab.objectives.corrections import geometric_log_rho as geometric
 from simlab.objectives.corrections import sequence_log_rho as sequence
 from simlab.objectives.corrections import token_log_rho as token
 from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
-from simlab.objectives.divergences import old_logp
-from simlab.objectives.rejection import DivergenceCap, RatioBand
+from simlab.objectives.divergences import old_logp, rollout_logp
+from simlab.objectives.rejection import (
+    DivergenceCap,
+    KpopMask,
+    ProbabilityDifference,
+    RatioBand,
+    SecondMomentMask,
+)
+from simlab.objectives.rejection import token as each_token
 
 if TYPE_CHECKING:
     from simlab.integrations.export.verl_run import Draft
@@ -40,6 +47,7 @@ LOSS_MODES = {
     "kpop": "simlab_kpop",
     "drpo": "simlab_drpo",
     "vespo": "simlab_vespo",
+    "m2po": "simlab_m2po",
     "grpo_fix": "simlab_grpo_fix",
     "grpo_fix_weight": "simlab_grpo_fix_weight",
     "gspo_bias": "simlab_gspo_bias",
@@ -53,9 +61,15 @@ LOSS_MODES = {
     "dfpo_scale": "simlab_dfpo_scale",
 }
 # Losses of the plug-in that read the rollout from verl's token weights, which then weigh nothing.
-AROUND_ROLLOUT = {name: f"simlab_{name}" for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")}
+AROUND_ROLLOUT = {
+    name: f"simlab_{name}" for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po")
+}
+WITH_ROLLOUT_KL = {
+    mode: f"{mode}_rollout_kl" for mode in (*AROUND_ROLLOUT.values(), "simlab_grpo", "simlab_gspo")
+}
 WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
 WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
+WITH_VACO = {"vanilla": "simlab_grpo_vaco", "gspo": "simlab_gspo_vaco"}
 ESTIMATORS: dict[str, dict[str, Json]] = {
     "grpo": {"algorithm.adv_estimator": "grpo"},
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
@@ -63,6 +77,10 @@ ESTIMATORS: dict[str, dict[str, Json]] = {
     "reward": {"algorithm.adv_estimator": "simlab_reward"},
     "gpg": {"algorithm.adv_estimator": "gpg"},
     "otb": {
+        "algorithm.adv_estimator": "optimal_token_baseline",
+        f"{ACTOR}.calculate_sum_pi_squared": True,
+    },
+    "otb_full_tail": {
         "algorithm.adv_estimator": "optimal_token_baseline",
         f"{ACTOR}.calculate_sum_pi_squared": True,
     },
@@ -80,18 +98,22 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     base = name.split("+")[0]
     mode = LOSS_MODES.get(base)
     if mode is None:
-        draft.refused.append(f"objective {base!r} (verl has no estimator for it)")
+        draft.rejected.append(f"objective {base!r} (verl has no estimator for it)")
         return
     draft.overrides |= {f"{ACTOR}.loss_agg_mode": _key(AGGREGATIONS, objective.aggregation)}
     _estimator(draft, objective)
     _surrogate(draft, objective.surrogate)
-    if getattr(objective.surrogate, "anchor", old_logp) is old_logp:
+    anchor = getattr(objective.surrogate, "anchor", rollout_logp if base == "m2po" else old_logp)
+    if anchor is not old_logp:
+        mode = AROUND_ROLLOUT[base]
+        _around_rollout(draft, objective)
+    elif not objective.regularizers:
         mode = _correction(draft, objective.correction, mode)
-    else:
-        mode = _around_rollout(draft, objective, base)
+    for regularizer in objective.regularizers:
+        mode = _rollout_kl(draft, objective, mode, regularizer)
     _rejections(draft, objective)
-    if objective.regularizers:
-        draft.refused.append("objective suffix 'rollout_kl' (verl's losses do not see the rollout)")
+    if objective.centering is not None:
+        draft.rejected.append("objective modifier 'score_centering' (verl's losses see one token of V)")
     _distortion(draft, objective.distortion)
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
@@ -108,8 +130,10 @@ def _estimator(draft: "Draft", objective: Objective) -> None:
     estimator = next((name for name, entry in ADVANTAGES.items() if entry == objective.advantage), "")
     if estimator in ESTIMATORS:
         draft.overrides |= ESTIMATORS[estimator]
+        if estimator == "otb_full_tail":
+            draft.environment[f"{PREFIX}OTB_ZERO_TAIL"] = "0"
     else:
-        draft.refused.append(f"objective.advantage {estimator or 'of your own'!r}")
+        draft.rejected.append(f"objective.advantage {estimator or 'of your own'!r}")
     if objective.group_filter:
         draft.overrides["algorithm.filter_groups.enable"] = True
         draft.notes.append("groups of equal rewards are sampled again (filter_groups), not dropped")
@@ -142,6 +166,7 @@ SETTINGS = (
     "vespo_lambda_positive",
     "vespo_k_negative",
     "vespo_lambda_negative",
+    "m2_threshold",
 )
 
 
@@ -156,16 +181,32 @@ def _surrogate(draft: "Draft", surrogate: Any) -> None:
         if hasattr(surrogate, name):
             draft.environment[f"{PREFIX}{name.upper()}"] = f"{getattr(surrogate, name):g}"
     if getattr(surrogate, "divergence_top_k", None) is not None:
-        draft.refused.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
+        draft.rejected.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
 
 
-def _around_rollout(draft: "Draft", objective: Objective, base: str) -> str:
-    """Write the token weights that tell the rollout's log-probabilities; return the plug-in's loss mode."""
+def _around_rollout(draft: "Draft", objective: Objective) -> None:
+    """Write the token weights rho, from which the plug-in's losses know the rollout's log-probabilities."""
     if objective.correction is not None:
-        draft.refused.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
+        draft.rejected.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
+    _token_weights(draft)
+
+
+def _token_weights(draft: "Draft") -> None:
     draft.overrides[f"{CORRECTION}.rollout_is"] = "token"
     draft.overrides[f"{CORRECTION}.rollout_is_threshold"] = NO_DUAL_CLIP
-    return AROUND_ROLLOUT[base]
+
+
+def _rollout_kl(draft: "Draft", objective: Objective, mode: str, term: Any) -> str:
+    """Write the rollout KL; return the loss mode that has it."""
+    mode = {"vanilla": "simlab_grpo", "gspo": "simlab_gspo"}.get(mode, mode)
+    if mode not in WITH_ROLLOUT_KL or getattr(objective.surrogate, "anchor", None) is old_logp:
+        draft.rejected.append(
+            f"objective modifier 'rollout_kl' on loss mode {mode!r} (grpo, gspo and anchor 'rollout' have it)"
+        )
+        return mode
+    _around_rollout(draft, objective)
+    draft.environment[f"{PREFIX}ROLLOUT_KL_COEFFICIENT"] = f"{term.rollout_kl_coefficient:g}"
+    return WITH_ROLLOUT_KL[mode]
 
 
 def _correction(draft: "Draft", correction: Any, mode: str) -> str:
@@ -174,7 +215,7 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
         return mode
     if isinstance(correction, Acrl):
         if mode not in WITH_ACRL:
-            draft.refused.append(f"objective suffix 'acrl' on loss mode {mode!r} (grpo and gspo have it)")
+            draft.rejected.append(f"objective modifier 'acrl' on loss mode {mode!r} (grpo and gspo have it)")
             return mode
         draft.overrides[f"{CORRECTION}.rollout_is"] = f"acrl_{correction.acrl_level}"
         draft.environment[f"{PREFIX}ACRL_GAMMA"] = f"{correction.acrl_gamma:g}"
@@ -182,12 +223,24 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
         if correction.acrl_reference is not None:
             draft.environment[f"{PREFIX}ACRL_REFERENCE"] = f"{correction.acrl_reference:g}"
         return WITH_ACRL[mode]
+    if isinstance(correction, KpopWeights):
+        draft.overrides[f"{CORRECTION}.rollout_is"] = "kpop"
+        draft.environment[f"{PREFIX}KPOP_BOUND"] = f"{correction.kpop_bound:g}"
+        return mode
+    if isinstance(correction, Vaco):
+        if mode not in WITH_VACO:
+            draft.rejected.append(f"objective modifier 'vaco' on loss mode {mode!r} (grpo and gspo have it)")
+            return mode
+        _token_weights(draft)
+        draft.environment[f"{PREFIX}VACO_BOUND"] = f"{correction.vaco_bound:g}"
+        draft.environment[f"{PREFIX}VACO_CLIP"] = f"{correction.correction_clip:g}"
+        return WITH_VACO[mode]
     if not isinstance(correction, Truncated | Masked) or correction.log_rho not in LEVELS:
-        draft.refused.append(f"objective.correction {type(correction).__name__}")
+        draft.rejected.append(f"objective.correction {type(correction).__name__}")
         return mode
     low, high = as_bounds(correction.correction_clip)
     if isinstance(correction, Truncated) and low:
-        draft.refused.append(
+        draft.rejected.append(
             f"objective.correction_clip ({low:g}, {high:g}) of a truncation (an upper bound)"
         )
     draft.overrides[f"{CORRECTION}.rollout_is"] = LEVELS[correction.log_rho]
@@ -201,11 +254,17 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
 def _off_policy_mask(draft: "Draft", delta: Any, mode: str) -> str:
     """Write OPSM; return the loss mode, which it changes."""
     if mode not in WITH_OPSM:
-        draft.refused.append(f"objective suffix 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
+        draft.rejected.append(f"objective modifier 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
         return mode
     draft.environment[f"{PREFIX}OPSM_DELTA"] = f"{delta:g}"
-    draft.notes.append("objective suffix 'opsm': dropped sequences stay in verl's denominators, as in slime")
+    draft.notes.append(
+        "objective modifier 'opsm': dropped sequences stay in verl's denominators, as in slime"
+    )
     return WITH_OPSM[mode]
+
+
+# Masks that verl lacks, as values of rollout_rs.
+PLUGIN_MASKS = frozenset(("kpop_mask", "m2_mask", "prob_diff"))
 
 
 def _rejections(draft: "Draft", objective: Objective) -> None:
@@ -220,8 +279,18 @@ def _rejections(draft: "Draft", objective: Objective) -> None:
         elif isinstance(rejection, DivergenceCap):
             names.append(f"{level}_{getattr(rejection.divergence, '__name__', '')}")
             thresholds.append(f"{rejection.rejection_bounds:g}")
+        elif isinstance(rejection, KpopMask):
+            names.append("kpop_mask")
+            thresholds.append(f"{rejection.kpop_bound:g}")
+        elif isinstance(rejection, SecondMomentMask):
+            names.append("m2_mask")
+            thresholds.append(f"{rejection.m2_threshold:g}")
+        elif isinstance(rejection, ProbabilityDifference) and rejection.level is each_token:
+            names.append("prob_diff")
+            low, high = rejection.prob_diff_bounds
+            thresholds.append(f"{low:g}_{high:g}")
         else:
-            draft.refused.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
+            draft.rejected.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
     if names:
         draft.overrides[f"{CORRECTION}.rollout_rs"] = ",".join(names)
         draft.overrides[f"{CORRECTION}.rollout_rs_threshold"] = ",".join(thresholds)

@@ -7,7 +7,7 @@ from typing import Any
 from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
 from simlab.integrations.export.machine import COMMON, FSDP, MEGATRON
-from simlab.integrations.export.verl_objective import map_objective
+from simlab.integrations.export.verl_objective import PLUGIN_MASKS, map_objective
 from simlab.integrations.verl.settings import PREFIX
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.training.optimizer import AdamW
@@ -62,13 +62,13 @@ class VerlRun:
 
 @dataclass
 class Draft:
-    """A `VerlRun` in the making; what cannot be mapped collects in `refused`."""
+    """A `VerlRun` in the making; what cannot be mapped collects in `rejected`."""
 
     backend: str
     overrides: Overrides
     environment: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
 
 
 def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
@@ -80,16 +80,21 @@ def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
     _engines(draft, config.as_dict()["engines"], recipe)
     _optimizer(draft, recipe.optimizer)
     _schedule(draft, config.as_dict()["schedule"], config.as_dict()["steps"])
-    _sampler(draft, recipe.sampler)
+    _sampling(draft, recipe.sampling)
     _sizes(draft, config, recipe)
     _rest(draft, config, recipe)
-    if draft.refused:
-        raise ValueError("cannot be exported to verl: " + "; ".join(draft.refused))
-    if any("simlab_" in str(value) for value in draft.overrides.values()) or draft.environment:
+    if draft.rejected:
+        raise ValueError("cannot be exported to verl: " + "; ".join(draft.rejected))
+    if draft.environment or any(map(_names_plugin, draft.overrides.values())):
         draft.notes.append(
             "needs the plug-in: pip install '.[verl]' from the lab's checkout, in verl's environment"
         )
     return VerlRun(backend, draft.overrides, draft.environment, tuple(draft.notes))
+
+
+def _names_plugin(value: Json) -> bool:
+    """Return whether a setting is a loss, an estimator or a mask that verl lacks."""
+    return "simlab_" in str(value) or not PLUGIN_MASKS.isdisjoint(str(value).split(","))
 
 
 def _engines(draft: Draft, named: Any, recipe: Recipe) -> None:
@@ -97,7 +102,7 @@ def _engines(draft: Draft, named: Any, recipe: Recipe) -> None:
     extra = set(table) - {"name", "replay"}
     train, _, infer = str(table.get("name", "")).partition("/")
     if extra or train not in TRAIN_DTYPES:
-        draft.refused.append(
+        draft.rejected.append(
             f"engines: train {', '.join(extra) or train!r} (known: {', '.join(TRAIN_DTYPES)})"
         )
     elif draft.backend == "megatron":
@@ -105,17 +110,17 @@ def _engines(draft: Draft, named: Any, recipe: Recipe) -> None:
         if train == "bf16-fp32router":
             draft.overrides[f"+{ACTOR}.megatron.override_transformer_config.moe_router_dtype"] = "fp32"
     elif train == "bf16-fp32router":
-        draft.refused.append("engines: train 'bf16-fp32router' under fsdp (megatron has it)")
+        draft.rejected.append("engines: train 'bf16-fp32router' under fsdp (megatron has it)")
     else:
         draft.overrides[f"{ACTOR}.fsdp_config.dtype"] = TRAIN_DTYPES[train]
     if infer not in INFER_SETTINGS:
-        draft.refused.append(f"engines: infer {infer!r} (known: {', '.join(INFER_SETTINGS)})")
+        draft.rejected.append(f"engines: infer {infer!r} (known: {', '.join(INFER_SETTINGS)})")
     for key, value in INFER_SETTINGS.get(infer, {}).items():
         new = "+" if key.startswith("+") else ""
         draft.overrides[f"{new}{ROLLOUT}.{key.removeprefix('+')}"] = value
     replay = recipe.engines.replay
     if replay != "none" and draft.backend != "megatron":
-        draft.refused.append(f"engines.replay {replay!r} under fsdp (megatron has it)")
+        draft.rejected.append(f"engines.replay {replay!r} under fsdp (megatron has it)")
     elif replay != "none":
         draft.overrides[f"{ACTOR}.megatron.router_replay.mode"] = replay
         draft.overrides[f"{ROLLOUT}.enable_rollout_routing_replay"] = replay == "R3"
@@ -134,68 +139,68 @@ def _optimizer(draft: Draft, optimizer: Any) -> None:
         f"to the lab's default, {LAB_RATE:g}, which stands for {LARGE_RATE:g}"
     )
     if optimizer.eps != AdamW().eps:
-        draft.refused.append(f"optimizer.eps {optimizer.eps:g}")
+        draft.rejected.append(f"optimizer.eps {optimizer.eps:g}")
 
 
 def _schedule(draft: Draft, schedule: dict[str, Json], steps: int) -> None:
     name, rest = schedule["name"], dict(schedule)
-    if rest.get("warmup"):
-        draft.overrides[f"{ACTOR}.optim.lr_warmup_steps"] = rest["warmup"]
+    if rest.get("lr_warmup_steps"):
+        draft.overrides[f"{ACTOR}.optim.lr_warmup_steps"] = rest["lr_warmup_steps"]
     if name in ("cosine", "linear"):
         _decay(draft, name, rest, steps)
     elif name in ("length-triggered", "mismatch-triggered"):
         if draft.backend != "fsdp":
-            draft.refused.append(f"schedule {name!r} under megatron (the plug-in reacts under fsdp)")
+            draft.rejected.append(f"schedule {name!r} under megatron (the plug-in reacts under fsdp)")
         if rest.get("metric", "rms_log_rho") != "rms_log_rho":
-            draft.refused.append(f"schedule.metric {rest['metric']!r} (rms_log_rho is there)")
+            draft.rejected.append(f"schedule.metric {rest['metric']!r} (rms_log_rho is there)")
         weights = draft.overrides.get("algorithm.rollout_correction.rollout_is")
         if name == "mismatch-triggered" and weights != "token":
-            draft.refused.append(
+            draft.rejected.append(
                 f"schedule {name!r} without token weights, through which the plug-in sees it"
             )
         draft.environment[f"{PREFIX}SCHEDULE"] = name
         early = "MISMATCH_EARLY" if name == "mismatch-triggered" else "EARLY"
-        names = {"early": early} | {
-            key: key.upper() for key in ("rise", "patience", "delay", "final", "smoothing", "cooldown")
+        names = {"early": early, "min_lr_ratio": "FINAL"} | {
+            key: key.upper() for key in ("rise", "patience", "delay", "smoothing", "cooldown")
         }
         draft.environment |= {f"{PREFIX}{names[key]}": f"{rest[key]:g}" for key in names if key in rest}
     elif name != "constant":
-        draft.refused.append(f"schedule {name!r}")
+        draft.rejected.append(f"schedule {name!r}")
 
 
 def _decay(draft: Draft, name: str, schedule: dict[str, Json], steps: int) -> None:
-    final = schedule.get("final", 0.0)
+    min_lr_ratio = schedule.get("min_lr_ratio", 0.0)
     if draft.backend == "megatron":
         draft.overrides[f"{ACTOR}.optim.lr_decay_style"] = name
         draft.overrides[f"{ACTOR}.optim.lr_decay_steps"] = schedule["steps"]
-        draft.overrides[f"{ACTOR}.optim.min_lr"] = draft.overrides[f"{ACTOR}.optim.lr"] * final
+        draft.overrides[f"{ACTOR}.optim.min_lr"] = draft.overrides[f"{ACTOR}.optim.lr"] * min_lr_ratio
     elif name == "cosine":
         draft.overrides[f"{ACTOR}.optim.lr_scheduler_type"] = "cosine"
-        draft.overrides[f"{ACTOR}.optim.min_lr_ratio"] = final
+        draft.overrides[f"{ACTOR}.optim.min_lr_ratio"] = min_lr_ratio
         if schedule["steps"] != steps:
             # verl's trainer writes its own length over total_training_steps.
-            draft.refused.append(f"schedule.steps {schedule['steps']} under fsdp (the run's {steps} alone)")
+            draft.rejected.append(f"schedule.steps {schedule['steps']} under fsdp (the run's {steps} alone)")
     else:
-        draft.refused.append("schedule 'linear' under fsdp (megatron has it)")
+        draft.rejected.append("schedule 'linear' under fsdp (megatron has it)")
 
 
-def _sampler(draft: Draft, sampler: Any) -> None:
+def _sampling(draft: Draft, sampling: Any) -> None:
     draft.overrides |= {
-        f"{ROLLOUT}.temperature": sampler.temperature,
-        f"{ROLLOUT}.top_k": -1 if sampler.top_k is None else sampler.top_k,
-        f"{ROLLOUT}.top_p": 1.0 if sampler.top_p is None else sampler.top_p,
-        f"{ROLLOUT}.logprobs_mode": "processed_logprobs" if sampler.processed else "raw_logprobs",
+        f"{ROLLOUT}.temperature": sampling.temperature,
+        f"{ROLLOUT}.top_k": -1 if sampling.top_k is None else sampling.top_k,
+        f"{ROLLOUT}.top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        f"{ROLLOUT}.logprobs_mode": "processed_logprobs" if sampling.processed else "raw_logprobs",
     }
-    if sampler.temperature != 1:
+    if sampling.temperature != 1:
         draft.notes.append("temperature: verl divides the trainer's logits too; the lab scores at 1")
-    if sampler.noise is not None:
-        draft.refused.append("sampler.noise")
-    if sampler.min_length:
-        draft.refused.append(f"sampler.min_length {sampler.min_length}")
+    if sampling.noise is not None:
+        draft.rejected.append("sampling.noise")
+    if sampling.min_length:
+        draft.rejected.append(f"sampling.min_length {sampling.min_length}")
 
 
 def _sizes(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
-    prompts = recipe.prompts * PROMPTS_PER_PROMPT
+    prompts = recipe.prompts_per_step * PROMPTS_PER_PROMPT
     draft.overrides |= {
         "data.train_batch_size": prompts,
         f"{ROLLOUT}.n": recipe.group_size,
@@ -204,28 +209,28 @@ def _sizes(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
         "data.seed": config.as_dict()["seed"],
         f"{ACTOR}.data_loader_seed": config.as_dict()["seed"],
     }
-    draft.notes.append(f"{prompts} prompts a step stand for the lab's {recipe.prompts}")
+    draft.notes.append(f"{prompts} prompts a step stand for the lab's {recipe.prompts_per_step}")
 
 
 def _rest(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
     table = config.as_dict()
-    if "entropy" in recipe.extra_terms:
-        draft.overrides[f"{ACTOR}.entropy_coeff"] = recipe.extra_terms["entropy"]
-    if "kl" in recipe.extra_terms:
+    if recipe.entropy_coeff is not None:
+        draft.overrides[f"{ACTOR}.entropy_coeff"] = recipe.entropy_coeff
+    if recipe.kl_loss_coef is not None:
         draft.overrides |= {
             f"{ACTOR}.use_kl_loss": True,
-            f"{ACTOR}.kl_loss_coef": recipe.extra_terms["kl"],
+            f"{ACTOR}.kl_loss_coef": recipe.kl_loss_coef,
             f"{ACTOR}.kl_loss_type": "low_var_kl",
         }
     if table["gradient_site"]:
-        draft.refused.append("gradient_site")
+        draft.rejected.append("gradient_site")
     if recipe.critic is not None:
-        draft.refused.append("critic")
+        draft.rejected.append("critic")
     if recipe.staleness:
-        draft.refused.append(f"staleness {recipe.staleness}")
+        draft.rejected.append(f"staleness {recipe.staleness}")
     if recipe.old_log_probs == "rollout":
         if draft.overrides[f"{ACTOR}.policy_loss.loss_mode"] != "vanilla":
-            draft.refused.append("old_log_probs 'rollout' with this objective (verl: vanilla only)")
+            draft.rejected.append("old_log_probs 'rollout' with this objective (verl: vanilla only)")
         draft.overrides["algorithm.rollout_correction.bypass_mode"] = True
     draft.notes.append(
         "task, model and warm start are the lab's own: Qwen3-30B-A3B on DAPO-Math-17k stands for them"
@@ -263,8 +268,7 @@ def overrides_of(run: VerlRun, name: str, environment: dict[str, str]) -> list[s
     """Return all overrides in Hydra's grammar; Ray wants its variables as text."""
     table = {**run.overrides, "trainer.experiment_name": name}
     variables = [
-        f"+ray_kwargs.ray_init.runtime_env.env_vars.{key}={_quoted(text)}"
-        for key, text in environment.items()
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.{key}={_quote(text)}" for key, text in environment.items()
     ]
     return [f"{key}={_text(value)}" for key, value in table.items()] + variables
 
@@ -279,9 +283,9 @@ def _text(value: Any) -> str:
     if isinstance(value, str) and not value.startswith("${"):
         # Without quotes 0.5_5 would be the number 0.55.
         plain = value[:1].isalpha() and value.replace("_", "").replace("-", "").isalnum()
-        return value if plain else _quoted(value)
+        return value if plain else _quote(value)
     return str(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

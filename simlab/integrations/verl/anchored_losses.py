@@ -20,6 +20,7 @@ TOKEN_LIMIT = 20.0
 DPPO_EPSILON = 1e-8
 KPOP_FLOOR = 1e-6
 VESPO_LOG_FLOOR = math.log(1e-8)
+VACO_LOG_LIMIT = 10.0
 
 
 def rollout_logp(batch: "Batch") -> Tensor:
@@ -87,13 +88,18 @@ def kpop(batch: "Batch") -> Tensor:
     Reference: KPop, Ring blog of 2026-05-26; prime-rl pull request 3283.
     """
     logp, anchor = batch.new.detach(), rollout_logp(batch)
-    keep = torch.maximum(_binary_kl(logp, anchor), _binary_kl(anchor, logp)) <= batch.settings.kpop_bound
+    keep = symmetric_binary_kl(logp, anchor, KPOP_FLOOR) <= batch.settings.kpop_bound
     return _score_through(torch.where(keep, ratio(batch), 0.0), batch)
 
 
-def _binary_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+def symmetric_binary_kl(log_p: Tensor, log_q: Tensor, floor: float) -> Tensor:
+    """Return the larger of the two binary KL divergences of each token, each probability at least `floor`."""
+    return torch.maximum(_binary_kl(log_p, log_q, floor), _binary_kl(log_q, log_p, floor))
+
+
+def _binary_kl(log_p: Tensor, log_q: Tensor, floor: float) -> Tensor:
     (p, rest_p), (q, rest_q) = (
-        (x.exp().clamp(KPOP_FLOOR, 1.0), (-x.expm1()).clamp(KPOP_FLOOR, 1.0)) for x in (log_p, log_q)
+        (x.exp().clamp(floor, 1.0), (-x.expm1()).clamp(floor, 1.0)) for x in (log_p, log_q)
     )
     return p * (p / q).log() + rest_p * (rest_p / rest_q).log()
 
@@ -106,6 +112,53 @@ def drpo(batch: "Batch") -> Tensor:
     weights, anchor = ratio(batch), rollout_logp(batch).clamp(max=0).exp()
     penalty = anchor * (weights - 1) ** 2 / (2 * batch.settings.drpo_delta)
     return weights - torch.sign(batch.advantages) * penalty
+
+
+def m2po(batch: "Batch") -> Tensor:
+    """M2PO: of the tokens that move away from the rollout, the largest (log w)^2 are dropped.
+
+    Reference: M2PO arXiv 2510.01161 Algorithm 1.
+    Deviation: the mask is that of the micro-batch; the paper's is that of the optimizer batch.
+    """
+    log_w = batch.new.detach() - rollout_logp(batch)
+    outward = batch.mask & (batch.advantages * log_w > 0)
+    within = smallest_with_mean(log_w**2, outward, batch.settings.m2_threshold, strict=False)
+    return _score_through(torch.where(within | ~outward, ratio(batch), 0.0), batch)
+
+
+def smallest_with_mean(squares: Tensor, chosen: Tensor, bound: float, *, strict: bool) -> Tensor:
+    """Return which of the `chosen` squares [B, T] stay when the largest go until their mean is small enough.
+
+    `strict` asks for a mean below `bound`, and keeps at least one entry; else the mean is at most `bound`.
+    """
+    order = squares[chosen].argsort(stable=True)
+    ordered = squares[chosen][order]
+    mean = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, device=ordered.device)
+    count = int(((mean < bound) if strict else (mean <= bound)).sum())
+    stays = torch.zeros_like(ordered, dtype=torch.bool)
+    stays[order[: max(count, int(strict))]] = True
+    return torch.zeros_like(chosen).masked_scatter(chosen, stays)
+
+
+def rollout_gap(batch: "Batch") -> Tensor:
+    """Return (log p - log mu)^2 [B, T].
+
+    Reference: Kimi-K2.5 arXiv 2602.02276; prime-rl trainer/rl/loss.py.
+    """
+    return (batch.new - rollout_logp(batch)) ** 2
+
+
+def vaco(batch: "Batch") -> Tensor:
+    """Weights of VaCO from rho: min(rho, C), zero at tokens that push a far sequence further away.
+
+    Reference: VaCO arXiv 2603.01365; open-instruct grpo_utils.py rho_mask_tv_divergence.
+    """
+    log_rho, settings = batch.weights.log(), batch.settings
+    distance = (log_rho.clamp(-VACO_LOG_LIMIT, VACO_LOG_LIMIT).exp() - 1).abs()
+    tokens = batch.mask.sum(1, keepdim=True).clamp(min=1)
+    far = torch.where(batch.mask, distance, 0.0).sum(1, keepdim=True) / tokens > settings.vaco_bound
+    dropped = far & (torch.sign(log_rho) * batch.advantages > 0)
+    return torch.where(dropped, 0.0, batch.weights.clamp(max=settings.vaco_clip))
 
 
 def vespo(batch: "Batch") -> Tensor:

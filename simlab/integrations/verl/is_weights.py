@@ -1,6 +1,7 @@
 """IS corrections that `rollout_is` of verl lacks, computed from the complete batch.
 
-They write `rollout_is_weights` like those of verl and can be combined with `rollout_rs`.
+They write `rollout_is_weights` like those of verl and can be combined with `rollout_rs`, whose values the
+plug-in extends, too.
 """
 
 # pyright: reportMissingImports=false
@@ -11,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from simlab.integrations.verl.anchored_losses import smallest_with_mean, symmetric_binary_kl
 from simlab.integrations.verl.settings import Settings
 
 LIMIT = 20.0
+KPOP_FLOOR = 1e-8
 
 
 def log_rho(old: Tensor, rollout: Tensor) -> Tensor:
@@ -71,25 +74,104 @@ def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: flo
 
 
 LEVELS = {"acrl_sequence": "sequence", "acrl_group": "group", "acrl_batch": "batch"}
-CORRECTIONS = (*LEVELS, "geometric")
+CORRECTIONS = (*LEVELS, "geometric", "kpop")
 """Values of `algorithm.rollout_correction.rollout_is` that the plug-in adds."""
+
+
+def kpop_weights(old: Tensor, rollout: Tensor, mask: Tensor, bound: float) -> Tensor:
+    """Return rho [B, T], zero where the symmetric binary KL of the engines exceeds `bound`.
+
+    Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
+    """
+    near = symmetric_binary_kl(old, rollout, KPOP_FLOOR) <= bound
+    return torch.where(mask.bool() & near, log_rho(old, rollout).exp(), 0.0)
+
+
+def keep_kpop(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) -> Tensor:
+    """Return where the symmetric binary KL of the engines is at most the threshold [B, T].
+
+    Reference: KPop, Ring blog of 2026-05-26; verl pull request 6800 binary_kl.
+    """
+    del mask
+    return symmetric_binary_kl(old, rollout, KPOP_FLOOR) <= float(threshold)
+
+
+def keep_second_moment(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) -> Tensor:
+    """Return the tokens [B, T] with the smallest (log rho)^2 whose mean is below the threshold.
+
+    Reference: M2PO arXiv 2510.01161; AReaL actor.py m2_threshold.
+    """
+    real = mask.bool()
+    if not bool(real.any()):
+        return real
+    return smallest_with_mean(log_rho(old, rollout) ** 2, real, float(threshold), strict=True)
+
+
+def keep_difference(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) -> Tensor:
+    """Return where pi_train - pi_infer lies within "low_high" [B, T].
+
+    Reference: ROLL train_infer_corrections.py, diff filter at token level.
+    """
+    del mask
+    low, high = (float(bound) for bound in threshold.split("_"))
+    difference = old.clamp(max=0).exp() - rollout.clamp(max=0).exp()
+    return (difference >= low) & (difference <= high)
+
+
+Keep = Callable[[Tensor, Tensor, Tensor, str], Tensor]
+REJECTIONS: dict[str, Keep] = {
+    "kpop_mask": keep_kpop,
+    "m2_mask": keep_second_moment,
+    "prob_diff": keep_difference,
+}
+"""Values of `algorithm.rollout_correction.rollout_rs` that the plug-in adds."""
+
+
+def split_rejections(config: Mapping[str, Any]) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Return (name, threshold) of the plug-in's rejections, and `config` with verl's alone."""
+    names = [name.strip() for name in str(config.get("rollout_rs") or "").split(",") if name.strip()]
+    if not set(names) & set(REJECTIONS):
+        return [], dict(config)
+    thresholds = [bound.strip() for bound in str(config.get("rollout_rs_threshold")).split(",")]
+    if len(thresholds) != len(names):
+        raise ValueError(f"rollout_rs_threshold must hold {len(names)} thresholds, got {len(thresholds)}.")
+    pairs = list(zip(names, thresholds, strict=True))
+    verls = [pair for pair in pairs if pair[0] not in REJECTIONS]
+    rest = {
+        **config,
+        "rollout_rs": ",".join(name for name, _ in verls) or None,
+        "rollout_rs_threshold": ",".join(bound for _, bound in verls) or None,
+    }
+    return [pair for pair in pairs if pair[0] in REJECTIONS], rest
+
 
 Correction = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
 
 
 def wrap_rollout_correction(original: Correction, settings: Settings) -> Correction:
-    """Add `CORRECTIONS` to `compute_rollout_correction_and_add_to_batch` of verl."""
+    """Add `CORRECTIONS` and `REJECTIONS` to `compute_rollout_correction_and_add_to_batch` of verl."""
 
     def correct(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        rejections, rest = split_rejections(rollout_corr_config)
+        if not rejections:
+            return weigh(batch, rollout_corr_config)
+        old, rollout, mask = _columns(batch)
+        batch, metrics = weigh(batch, rest)
+        for name, threshold in rejections:
+            kept = REJECTIONS[name](old, rollout, mask, threshold).to(mask.dtype)
+            batch.batch["response_mask"] = batch.batch["response_mask"] * kept
+        return batch, metrics
+
+    def weigh(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         kind = rollout_corr_config.get("rollout_is", None)
         if kind not in CORRECTIONS:
             return original(batch, rollout_corr_config)
-        old, rollout, mask = (
-            batch.batch[name] for name in ("old_log_probs", "rollout_log_probs", "response_mask")
-        )
+        old, rollout, mask = _columns(batch)
         if kind == "geometric":
             threshold = rollout_corr_config.get("rollout_is_threshold", 2.0)
             weights = geometric_weights(old, rollout, mask, threshold)
+        elif kind == "kpop":
+            weights = kpop_weights(old, rollout, mask, settings.kpop_bound)
         else:
             groups = batch.non_tensor_batch["uid"]
             weights = acrl_powers(old, rollout, mask, groups, LEVELS[kind], settings)
@@ -105,3 +187,11 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
         return batch, metrics
 
     return correct
+
+
+def _columns(batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probabilities of the trainer and the rollout, and the mask, [B, T] each."""
+    old, rollout, mask = (
+        batch.batch[name] for name in ("old_log_probs", "rollout_log_probs", "response_mask")
+    )
+    return old, rollout, mask

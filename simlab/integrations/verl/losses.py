@@ -7,7 +7,7 @@ are those of `simlab.objectives`; a test compares value and gradient inside verl
 # pyright: reportMissingImports=false
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -200,11 +200,35 @@ def on_policy(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss: what multiplies the advantage, of which tokens. Registered as `simlab_` and its name."""
+    """A policy loss: what multiplies the advantage, of which tokens. Registered as `simlab_` and its name.
+
+    `penalty` [B, T] is averaged over the tokens, times `rollout_kl_coefficient`.
+    """
 
     surrogate: Surrogate
     weights: Callable[[Batch], Tensor] = as_given
     kept: Callable[[Batch], Tensor] = everything
+    penalty: Callable[[Batch], Tensor] | None = None
+
+
+ANCHORED = {
+    surrogate.__name__: Loss(surrogate, anchored_losses.unit_weights)
+    for surrogate in (
+        anchored_losses.dppo_tv,
+        anchored_losses.dppo_kl,
+        anchored_losses.ipo,
+        anchored_losses.kpop,
+        anchored_losses.drpo,
+        anchored_losses.vespo,
+        anchored_losses.m2po,
+    )
+}
+# With `rollout_is=token` around the rollout, these know its log-probabilities.
+AROUND_ROLLOUT = {
+    **ANCHORED,
+    "grpo": Loss(ppo, anchored_losses.unit_weights),
+    "gspo": Loss(gspo, anchored_losses.unit_weights),
+}
 
 
 LOSSES: dict[str, Loss] = {
@@ -214,6 +238,8 @@ LOSSES: dict[str, Loss] = {
     "gspo": Loss(gspo),
     "gspo_opsm": Loss(gspo, kept=on_policy),
     "gspo_acrl": Loss(gspo, acrl),
+    "grpo_vaco": Loss(ppo, anchored_losses.vaco),
+    "gspo_vaco": Loss(gspo, anchored_losses.vaco),
     "grpo_fix": Loss(grpo_fix),
     "grpo_fix_weight": Loss(grpo_fix_weight),
     "dfpo_none": Loss(group_transformed(group_transforms.keep_weights)),
@@ -227,16 +253,10 @@ LOSSES: dict[str, Loss] = {
     "grpo_noise": Loss(ppo, gaussian_noise),
     "gspo_bias": Loss(gspo, low_probability_delta),
     "gspo_noise": Loss(gspo, gaussian_noise),
+    **ANCHORED,
     **{
-        surrogate.__name__: Loss(surrogate, anchored_losses.unit_weights)
-        for surrogate in (
-            anchored_losses.dppo_tv,
-            anchored_losses.dppo_kl,
-            anchored_losses.ipo,
-            anchored_losses.kpop,
-            anchored_losses.drpo,
-            anchored_losses.vespo,
-        )
+        f"{name}_rollout_kl": replace(loss, penalty=anchored_losses.rollout_gap)
+        for name, loss in AROUND_ROLLOUT.items()
     },
 }
 

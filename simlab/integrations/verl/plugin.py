@@ -5,9 +5,10 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
+import torch
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 
 from simlab.integrations.verl.dump import (
@@ -48,6 +49,14 @@ def build_policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Any
             loss_agg_mode=loss_agg_mode,
             **config.global_batch_info,
         )
+        if loss.penalty is not None:
+            penalty = core_algos.agg_loss(
+                loss_mat=torch.where(chosen.mask, loss.penalty(chosen), 0.0),
+                loss_mask=chosen.mask.to(response_mask.dtype),
+                loss_agg_mode="token-mean",
+                **config.global_batch_info,
+            )
+            value = value + settings.rollout_kl_coefficient * penalty
         log_ratio = (batch.new - batch.old).detach()[batch.mask]
         kl = -log_ratio.mean().item() if len(log_ratio) else 0.0
         return value, {"actor/ppo_kl": kl}
@@ -74,6 +83,10 @@ def register(settings: Settings) -> None:
         core_algos.register_policy_loss(PREFIX + name)(build_policy_loss(loss, settings))
     for name, estimator in ESTIMATORS.items():
         core_algos.register_adv_est(PREFIX + name)(estimator)
+    if not settings.otb_zero_tail:
+        name = "optimal_token_baseline"
+        full_tail = partial(core_algos.get_adv_estimator_fn(name), handle_zero_tail=False)
+        core_algos.ADV_ESTIMATOR_REGISTRY[name] = full_tail
     rollout_corr_helper.compute_rollout_correction_and_add_to_batch = wrap_rollout_correction(
         rollout_corr_helper.compute_rollout_correction_and_add_to_batch, settings
     )

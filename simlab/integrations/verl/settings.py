@@ -18,7 +18,9 @@ class Settings:
       `simlab.training.schedules`. `early` and `patience` are for the length trigger, `mismatch_early` for
       the mismatch trigger.
     - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`,
-      `divergence_bound`, `kpop_bound`, `drpo_delta`, `vespo_*`: numbers of objectives.
+      `divergence_bound`, `kpop_bound`, `drpo_delta`, `vespo_*`, `m2_threshold`, `vaco_*`,
+      `rollout_kl_coefficient`: numbers of objectives.
+    - `otb_zero_tail`: 0 gives verl's optimal token baseline a baseline where one response goes on alone.
     """
 
     dump: str | None = None
@@ -47,6 +49,11 @@ class Settings:
     vespo_lambda_positive: float = 3.0
     vespo_k_negative: float = 3.0
     vespo_lambda_negative: float = 2.0
+    m2_threshold: float = 0.04
+    vaco_bound: float = 0.3
+    vaco_clip: float = 2.0
+    rollout_kl_coefficient: float = 1e-3
+    otb_zero_tail: float = 1.0
 
     def __post_init__(self):
         """Reject an unknown schedule."""

@@ -16,7 +16,7 @@ from simlab.theory.cancellation import (
     remaining_gradient,
     sequence_coupled,
     shared_coefficient,
-    transformed,
+    transform_weights,
 )
 from simlab.theory.drift import (
     kl_after_step,
@@ -27,7 +27,7 @@ from simlab.theory.drift import (
     three_trajectories,
     toy_space,
 )
-from simlab.theory.groups import normalized
+from simlab.theory.groups import normalize_rewards
 from simlab.theory.residual import EXACT, SINGLE, Residual
 
 PROJECTIONS = ("dfpo_min", "dfpo_orth", "dfpo_posorth", "dfpo_rebalance")
@@ -56,7 +56,7 @@ def largest_leftover(name: str, log_ratio: np.ndarray, rewards: np.ndarray, **ov
     return float((np.abs(total) / np.where(size > 0, size, 1)).max())
 
 
-def factorized() -> Residual:
+def check_factorized() -> Residual:
     """Inside the clip range the token objectives cancel on the shared token."""
     residual = {
         name: largest_leftover(name, *random_groups()) for name in ("grpo", "dr_grpo", "dapo", "cispo")
@@ -68,7 +68,7 @@ def factorized() -> Residual:
     )
 
 
-def coupled() -> Residual:
+def check_coupled() -> Residual:
     """Sequence weights leave A rho (u_2 - u_1) / 2; zero is a set of codimension one."""
     rng = np.random.default_rng(0)
     residual, leftovers = 0.0, []
@@ -89,7 +89,7 @@ def coupled() -> Residual:
     )
 
 
-def clipped() -> Residual:
+def check_clipped() -> Residual:
     """Values and gradients of the clipped pair, and of the preset `grpo`."""
     residual, rows = 0.0, []
     for weight in (0.5, 0.9, 1.1, 1.7):
@@ -161,7 +161,7 @@ def min_replace() -> Residual:
     for size in (2, 4, 16):
         weights, advantages = random_weights(200, size)
         scores = np.random.default_rng(2).normal(size=(200, size, 20))
-        after = transformed("dfpo_min", weights, advantages)
+        after = transform_weights("dfpo_min", weights, advantages)
         flips += int(((after <= 0) | (after > weights * (1 + SINGLE))).sum())
         for group in zip(weights, advantages, scores, strict=True):
             bias, spread, by_delta = min_replace_bias(*group)
@@ -182,7 +182,7 @@ def projections() -> Residual:
     for size in (2, 5, 16):
         weights, advantages = random_weights(500, size)
         for name in PROJECTIONS:
-            after = transformed(name, weights, advantages)
+            after = transform_weights(name, weights, advantages)
             residual = max(residual, np.abs(constraint(after, advantages, weights)).max())
             if name != "dfpo_orth":
                 smallest = min(smallest, after.min())
@@ -203,7 +203,7 @@ def not_zero() -> Residual:
     scores = np.random.default_rng(2).normal(size=(200, 8, 20))
     shares = {}
     for name in PROJECTIONS:
-        after = transformed(name, weights, advantages)
+        after = transform_weights(name, weights, advantages)
         shares[name] = [
             remaining_gradient(new, a, g) / remaining_gradient(old, a, g)
             for new, old, a, g in zip(after, weights, advantages, scores, strict=True)
@@ -215,9 +215,9 @@ def not_zero() -> Residual:
     )
 
 
-def correlated() -> Residual:
+def check_correlated() -> Residual:
     """A template token drifts in expectation by exactly the covariance of advantage and weight."""
-    found = template_drift(0, 0.3, normalized, 8)
+    found = template_drift(0, 0.3, normalize_rewards, 8)
     residual = max(abs(found.token), abs(found.sequence - found.covariance))
     return Residual(
         residual,

@@ -6,7 +6,7 @@ import numpy as np
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative, softmax
-from simlab.theory.groups import group_gap, leave_one_out, normalized
+from simlab.theory.groups import group_gap, leave_one_out, normalize_rewards
 from simlab.theory.hacking import (
     clip_weights,
     mean_inverse_rho_given_prefix,
@@ -25,10 +25,10 @@ MODES = ("nearest_even", "toward_zero")
 
 
 @cache
-def pair(length: int, dose: float = 0.1, vocabulary: int = 4, seed: int = 0) -> PolicyPair:
-    """The standard pair of these checks: N(0, 1.5^2) logits, engine noise of the given dose."""
+def pair(length: int, noise_std: float = 0.1, vocabulary: int = 4, seed: int = 0) -> PolicyPair:
+    """The standard pair of these checks: N(0, 1.5^2) logits, engine noise of the given noise_std."""
     space = enumerate_sequences(vocabulary, length)
-    return noisy_pair(space, random_logits(space, seed), dose, seed)
+    return noisy_pair(space, random_logits(space, seed), noise_std, seed)
 
 
 @cache
@@ -39,7 +39,7 @@ def softmax_logits(rows: int = 100, vocabulary: int = 2048) -> np.ndarray:
 
 def inverse_rho() -> Residual:
     """E over pi_infer of 1/rho: at least one, equal to one at equality, and 1 + chi2."""
-    found = pair(3, dose=0.3)
+    found = pair(3, noise_std=0.3)
     left, right = inverse_rho_mean(found.train, found.infer)
     same, _ = inverse_rho_mean(found.train, found.train)
     residual = float(np.abs(left - right).max())
@@ -52,7 +52,7 @@ def inverse_rho() -> Residual:
 
 def plain_rho() -> Residual:
     """E over pi_infer of rho: one on full support; below it the mass that the engine cannot sample."""
-    found = pair(3, dose=0.3)
+    found = pair(3, noise_std=0.3)
     full, _ = rho_mean(found.train, found.infer)
     train = softmax(softmax_logits())
     short = normalized_rows(rounded_softmax(softmax_logits(), "e4m3fn"))
@@ -144,7 +144,7 @@ def objective_gap_printed() -> Residual:
     """The printed form against the exact one, T = 1 and T = 3."""
     parts = {}
     for length in (1, 3):
-        found = pair(length, dose=0.01)
+        found = pair(length, noise_std=0.01)
         values = np.random.default_rng(1).normal(size=len(found.space.tokens))
         parts[length] = objective_gap(found, np.repeat(values[:, None] / length, length, 1))
     one, three = parts[1], parts[3]
@@ -160,8 +160,8 @@ def objective_gap_printed() -> Residual:
 def objective_gap_double_sum() -> Residual:
     """The double sum over t and s is the exact difference to first order: its error is second order."""
     errors = []
-    for dose in (0.02, 0.01):
-        found = pair(3, dose=dose)
+    for noise_std in (0.02, 0.01):
+        found = pair(3, noise_std=noise_std)
         values = np.random.default_rng(1).normal(size=found.space.tokens.shape)
         gap = objective_gap_gradient(found, values)
         errors.append(relative(gap.exact - gap.double_sum, gap.exact))
@@ -169,7 +169,7 @@ def objective_gap_double_sum() -> Residual:
     return Residual(
         errors[1],
         prefix < EXACT and errors[1] < 0.01 and 1.8 < errors[0] / errors[1] < 2.2,
-        f"gradient: relative error {errors[0]:.4g} and {errors[1]:.4g} at dose 0.02 and 0.01 (ratio 2); "
+        f"gradient: relative error {errors[0]:.4g} and {errors[1]:.4g} at noise_std 0.02 and 0.01 (ratio 2); "
         f"E[1/rho | prefix] = 1 within {prefix:.1e}",
     )
 
@@ -178,7 +178,7 @@ def objective_gap_growth() -> Residual:
     """What the printed form misses grows: printed is 1/T of the double sum when X_t = A / T."""
     shares = []
     for length in (1, 2, 4, 6):
-        found = pair(length, dose=0.01)
+        found = pair(length, noise_std=0.01)
         values = np.random.default_rng(1).normal(size=len(found.space.tokens))
         gap = objective_gap(found, np.repeat(values[:, None] / length, length, 1))
         shares.append(length * gap.printed / gap.double_sum)
@@ -188,12 +188,12 @@ def objective_gap_growth() -> Residual:
 
 def objective_gap_groups() -> Residual:
     """Group advantages add covariances with the 1/rho of the other samples, to the gradient as well."""
-    found = pair(3, dose=0.01)
+    found = pair(3, noise_std=0.01)
     rewards = random_rewards(found.space, 0)
     scores = sequence_scores(found.space, found.train)
     shares, errors = [], []
     for size in (2, 4, 16, 64):
-        gap = group_gap(found, scores, rewards, normalized, size)
+        gap = group_gap(found, scores, rewards, normalize_rewards, size)
         first_order = gap["double_sum"] + gap["cross_samples"]
         errors.append(relative(gap["exact"] - first_order, first_order))
         shares.append(relative(gap["cross_samples"], first_order))
@@ -209,7 +209,7 @@ def objective_gap_groups() -> Residual:
 
 def unit_mean_noise() -> Residual:
     """Unit-mean weight noise: bias zero, variance as derived, over every outcome of the noise."""
-    found = pair(4, dose=0.1)
+    found = pair(4, noise_std=0.1)
     x = np.random.default_rng(3).normal(size=found.space.tokens.shape)
     effect = weight_noise(found, x, std=0.2)
     residual = max(abs(effect.bias), abs(effect.added_variance / effect.predicted_variance - 1))
@@ -222,7 +222,7 @@ def unit_mean_noise() -> Residual:
 
 def clipping_gap() -> Residual:
     """J_clip - J is the mean of X (phi - 1); the phi of Eq. 12 is not the phi of the loss."""
-    found = pair(4, dose=0.0)
+    found = pair(4, noise_std=0.0)
     moved = noisy_pair(found.space, random_logits(found.space, 0), 0.3, seed=5)
     ratio = np.exp(moved.logp_infer - moved.logp_train)
     values = np.random.default_rng(4).normal(size=(len(ratio), 1))

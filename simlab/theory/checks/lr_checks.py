@@ -21,14 +21,14 @@ from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, ran
 from simlab.theory.residual import Residual
 
 LENGTHS = (1, 2, 4, 6, 8)
-DOSE = 0.1
+NOISE_STD = 0.1
 
 
 @cache
 def worst_case(length: int, memory: int | None, vocabulary: int = 3) -> tuple[Bound, Bound]:
     """The error under the rewards that make it largest, against both bounds."""
     space = enumerate_sequences(vocabulary, length, memory=memory)
-    pair = noisy_pair(space, random_logits(space, 0), DOSE)
+    pair = noisy_pair(space, random_logits(space, 0), NOISE_STD)
     rewards = worst_rewards(pair)
     return gradient_error(pair, rewards), gradient_error_linear(pair, rewards)
 
@@ -156,7 +156,7 @@ def bound_of_proof() -> Residual:
 def drift_of_states() -> Residual:
     """Occupancy drift over prefixes, for all times."""
     space = enumerate_sequences(4, 7)
-    bounds = occupancy_drift(noisy_pair(space, random_logits(space, 0), DOSE))[1:]
+    bounds = occupancy_drift(noisy_pair(space, random_logits(space, 0), NOISE_STD))[1:]
     tightness = [bound.tightness for bound in bounds]
     return Residual(
         max(0.0, max(tightness) - 1),

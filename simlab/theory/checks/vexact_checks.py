@@ -6,7 +6,7 @@ import numpy as np
 
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
-from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, dose_for, qualities
+from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, qualities, scale_to_std_rho
 from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerated_moments
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative
 from simlab.theory.group_moments import group_gradient_moments
@@ -15,7 +15,7 @@ from simlab.theory.recent_corrections import RECENT
 from simlab.theory.residual import EXACT, Residual
 
 GROUP = 16
-DOSES = (0.03, 0.1, 0.3, 1.0)
+NOISE_STDS = (0.03, 0.1, 0.3, 1.0)
 SEEDS = (0, 1, 2, 3)
 SINGLE_MOMENTS = 3e-6
 """Relative residual of moments whose coefficients are float32."""
@@ -28,17 +28,19 @@ NOISE_OF_MASKS = {
 
 
 @cache
-def measured(length: int, rho_std: float, seed: int) -> tuple[PolicyPair, np.ndarray, dict[str, Quality]]:
+def measure_corrections(
+    length: int, rho_std: float, seed: int
+) -> tuple[PolicyPair, np.ndarray, dict[str, Quality]]:
     """Pair, rewards and the quality of each correction, V = 3, at a std of rho of `rho_std`."""
     space = enumerate_sequences(3, length)
     logits, rewards = random_logits(space, seed), random_rewards(space, seed)
-    pair = dose_for(rho_std, lambda dose: noisy_pair(space, logits, dose, seed))
+    pair = scale_to_std_rho(rho_std, lambda noise_std: noisy_pair(space, logits, noise_std, seed))
     return pair, rewards, qualities(pair, rewards, GROUP)
 
 
 def mean_bias(correction: str, length: int, rho_std: float) -> float:
     """Relative bias averaged over seeds."""
-    return float(np.mean([measured(length, rho_std, seed)[2][correction].bias for seed in SEEDS]))
+    return float(np.mean([measure_corrections(length, rho_std, seed)[2][correction].bias for seed in SEEDS]))
 
 
 def small_case(name: str) -> PolicyPair:
@@ -64,7 +66,7 @@ def every_correction() -> Residual:
     """All corrections of the lab at one mismatch, and what the exact moments are checked against."""
     residual = {name: counterpart_residual(name) for name in COUNTERPARTS}
     approximate = residual.pop("acrl")
-    found = [measured(6, 0.1, seed)[2] for seed in SEEDS]
+    found = [measure_corrections(6, 0.1, seed)[2] for seed in SEEDS]
     listed = ", ".join(
         f"{name} {np.mean([row[name].bias for row in found]):.3f} / "
         f"{np.mean([row[name].std for row in found]):.2f}"
@@ -78,22 +80,28 @@ def every_correction() -> Residual:
 
 
 def effective_objective() -> Residual:
-    """Bias, norm and angle of the uncorrected gradient against dose."""
-    rows = [[measured(4, dose, seed)[2]["none"] for seed in SEEDS] for dose in DOSES]
+    """Bias, norm and angle of the uncorrected gradient against noise_std."""
+    rows = [
+        [measure_corrections(4, noise_std, seed)[2]["none"] for seed in SEEDS] for noise_std in NOISE_STDS
+    ]
     bias = [float(np.mean([q.bias for q in row])) for row in rows]
     angle = [float(np.mean([q.angle for q in row])) for row in rows]
     norm = [float(np.mean([q.norm for q in row])) for row in rows]
-    slope = float(np.polyfit(np.log(DOSES[:3]), np.log(bias[:3]), 1)[0])
+    slope = float(np.polyfit(np.log(NOISE_STDS[:3]), np.log(bias[:3]), 1)[0])
     listed = ", ".join(
         f"{d:g}: {b:.3f} ({a:.0f} deg, norm {n:.2f})"
-        for d, b, a, n in zip(DOSES, bias, angle, norm, strict=True)
+        for d, b, a, n in zip(NOISE_STDS, bias, angle, norm, strict=True)
     )
     return Residual(abs(slope - 1), 0.8 < slope < 1.2, f"bias at std rho {listed}; exponent {slope:.2f}")
 
 
-def unbiased() -> Residual:
+def check_unbiased() -> Residual:
     """Sequence importance weights have no bias; token weights keep most of it, the more so with length."""
-    residual = max(measured(6, dose, seed)[2]["sequence IS"].bias for dose in DOSES for seed in SEEDS)
+    residual = max(
+        measure_corrections(6, noise_std, seed)[2]["sequence IS"].bias
+        for noise_std in NOISE_STDS
+        for seed in SEEDS
+    )
     kept = [mean_bias("token IS", length, 0.1) / mean_bias("none", length, 0.1) for length in (1, 2, 4, 6)]
     listed = ", ".join(f"{share:.2f}" for share in kept)
     return Residual(
@@ -104,18 +112,23 @@ def unbiased() -> Residual:
 
 
 def ranking() -> Residual:
-    """Which correction has the least mean squared error, by dose and length."""
+    """Which correction has the least mean squared error, by noise_std and length."""
     best, distances = [], []
     for length in (2, 6):
-        for dose in DOSES:
-            rows = [measured(length, dose, seed)[2] for seed in SEEDS]
+        for noise_std in NOISE_STDS:
+            rows = [measure_corrections(length, noise_std, seed)[2] for seed in SEEDS]
             errors = {name: float(np.mean([row[name].mse(64) for row in rows])) for name in rows[0]}
             name = min(errors, key=lambda key: errors[key])
-            best.append(f"T={length} {dose:g}: {name}")
+            best.append(f"T={length} {noise_std:g}: {name}")
             if length == 2:
-                bounds = [best_mse(*measured(length, dose, seed)[:2], 64 * GROUP) for seed in SEEDS]
+                bounds = [
+                    best_mse(*measure_corrections(length, noise_std, seed)[:2], 64 * GROUP) for seed in SEEDS
+                ]
                 distances.append(errors[name] / float(np.mean(bounds)))
-    worst_is = measured(6, 1.0, 0)[2]["sequence IS"].std / measured(6, 0.03, 0)[2]["sequence IS"].std
+    worst_is = (
+        measure_corrections(6, 1.0, 0)[2]["sequence IS"].std
+        / measure_corrections(6, 0.03, 0)[2]["sequence IS"].std
+    )
     return Residual(
         0.0,
         min(distances) > 0.9,
@@ -127,7 +140,7 @@ def ranking() -> Residual:
 def sample_size() -> Residual:
     """Expected ESS of sequence weights: enumeration, transfer matrix, and the budget's formula."""
     space = enumerate_sequences(3, 8, memory=1)
-    pair = dose_for(0.1, lambda dose: noisy_pair(space, random_logits(space, 0), dose))
+    pair = scale_to_std_rho(0.1, lambda noise_std: noisy_pair(space, random_logits(space, 0), noise_std))
     exact, chain = effective_fraction(pair), effective_fraction_of_chain(pair, 8)
     residual = abs(exact / chain - 1)
     long = effective_fraction_of_chain(pair, 512)

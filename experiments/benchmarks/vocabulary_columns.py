@@ -1,0 +1,97 @@
+"""Memory and time of the log-probabilities of all tokens, which score centering and Top-K DPPO read."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.timing import interleave, time_call
+from simlab.core.experiment import Experiment, Run
+from simlab.objectives import Objective, TokenBatch, resolve, token_coefficients, vocabulary_coefficients
+
+SEQUENCES, TOKENS, TOP_K = 4, 16, 128
+VOCABULARIES = (64, 4096, 32768, 151936)
+BYTES_OF_FLOAT32, BYTES_OF_PAIR = 4, 8
+
+
+def batch_of(vocabulary: int) -> TokenBatch:
+    """Draw two policies over a vocabulary, the sampler's own most probable tokens as the sampled ones."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(SEQUENCES, TOKENS, vocabulary)).astype(np.float32) * 3
+    policy = jax.nn.log_softmax(jnp.asarray(logits))
+    noise = jnp.asarray(rng.normal(size=logits.shape), jnp.float32)
+    sampler = jax.nn.log_softmax(policy + 0.05 * noise)
+    tokens = jnp.argmax(sampler, axis=-1)
+    at = [jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0] for x in (policy, sampler)]
+    return TokenBatch(
+        logp=at[0],
+        logp_train=at[0],
+        logp_infer=at[1],
+        rewards=jnp.arange(SEQUENCES, dtype=jnp.float32) % 2,
+        mask=jnp.ones((SEQUENCES, TOKENS)),
+        group_size=2,
+        tokens=tokens,
+        logp_vocabulary=policy,
+        logp_infer_vocabulary=sampler,
+    )
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "ipo": resolve("ipo"),
+    "exact centering": resolve("ipo+score_centering"),
+    "top-128 centering": resolve("ipo+score_centering", top_k=TOP_K),
+    "top-128 DPPO": resolve("dppo_tv", divergence_top_k=TOP_K),
+}
+
+
+def column_bytes(name: str, vocabulary: int) -> int:
+    """Return bytes per sampled token that one engine sends: a number per token, or a pair (id, number)."""
+    if name == "ipo":
+        return BYTES_OF_FLOAT32
+    kept = min(TOP_K, vocabulary)
+    return BYTES_OF_PAIR * kept if "top" in name else BYTES_OF_FLOAT32 * vocabulary
+
+
+def run(run: Run) -> None:
+    """Write the table `columns`: bytes, temporary memory and median time per vocabulary and objective."""
+    seeds = run.seeds([0])
+    rounds = 2 if run.smoke else 15
+    sizes = VOCABULARIES[:1] if run.smoke else VOCABULARIES
+    run.configure(sequences=SEQUENCES, tokens=TOKENS, top_k=TOP_K, vocabularies=list(sizes), rounds=rounds)
+    rows = []
+    for vocabulary in sizes:
+        batch = batch_of(vocabulary)
+        programs = [
+            jax.jit(
+                lambda b, o=objective: (
+                    vocabulary_coefficients(o, b) if o.centering is not None else token_coefficients(o, b)
+                )
+            )
+            .lower(batch)
+            .compile()
+            for objective in OBJECTIVES.values()
+        ]
+        calls = [lambda p=program, b=batch: jax.block_until_ready(p(b)) for program in programs]
+        seconds = np.median(interleave(run, calls, time_call, rounds, seeds[0], str(vocabulary)), axis=0)
+        for name, program, median in zip(OBJECTIVES, programs, seconds, strict=True):
+            memory = program.memory_analysis()
+            assert memory is not None, "this backend reports no memory of a program"
+            rows.append(
+                {
+                    "vocabulary": vocabulary,
+                    "objective": name,
+                    "column_bytes": column_bytes(name, vocabulary),
+                    "temporary_bytes": memory.temp_size_in_bytes,
+                    "seconds": float(median),
+                }
+            )
+    run.table("columns", rows)
+
+
+EXPERIMENT = Experiment(
+    name="bench_vocabulary",
+    question="What does the column of all log-probabilities cost, in full and as the top 128?",
+    decision_rule="bytes per token and temporary memory are exact; times are medians of interleaved calls",
+    run=run,
+    minutes=1.0,
+    kind="measurement",
+)

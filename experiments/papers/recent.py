@@ -1,0 +1,24 @@
+"""Claims about corrections of 2026, from sources other than the papers of this project.
+
+Experiment: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
+three ways in which engines drift apart.
+"""
+
+from experiments.papers.shared import claim_makers, trial
+
+_, measurement, _ = claim_makers("recent")
+
+DROPPED_MARGIN = 0.01
+"""One token in 100."""
+
+# fmt: off
+CLAIMS = (
+    measurement("N1", "IcePop drops fewer tokens while the gap between the engines widens",
+        "KPop, Ring blog of 2026-05-26",
+        trial("theory_corrections",
+            rule="IcePop drops fewer tokens while the gap widens if the fraction that it drops at the "
+            "largest KL minus that at the smallest KL, where the policy sharpens and the noise grows with "
+            f"it, is negative over policies (95% interval; no effect within {DROPPED_MARGIN})")),
+)
+# fmt: on
+(N1,) = CLAIMS

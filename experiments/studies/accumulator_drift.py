@@ -1,0 +1,132 @@
+"""The accumulator alone: BF16 in both engines, everything else bitwise identical, long on-policy runs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from experiments.papers.tensor_cores import CONTROLS, GPUS, NARROWED, NOISY, PLAIN, SAME, T5
+from experiments.regimes import BASE, CONTROL
+from experiments.studies.runs import SMOKE as TRAINING_SMOKE
+from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
+from simlab.core.experiment import Experiment, Run
+from simlab.core.results import Results
+from simlab.studies import Evidence
+from simlab.studies.verdicts import collect_evidence
+from simlab.sweeps import Grid, sweep
+from simlab.sweeps.grids import Point
+
+CHUNK = 20
+RUNS_PER_BATCH = 6
+NARROW = 13
+# A last bit of a log-probability: the float32 sums of the softmax are not promised to know no batch.
+ROUND_OFF = 1e-6
+COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
+
+
+def _narrow_accumulator() -> dict[str, Any]:
+    core = {"fraction_bits": NARROW, "result_bits": NARROW}
+    product = {"accumulator": core}
+    attention = {"score_accumulator": core, "value_accumulator": {"inner": core}}
+    return {"projection": product, "lm_head": product, "attention": attention}
+
+
+ARMS: dict[str, Any] = {
+    SAME: "h100-bf16/h100-bf16",
+    GPUS: "a100-bf16/h100-bf16",
+    NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrow_accumulator()},
+    PLAIN: CONTROL,
+    NOISY: BASE["engines"],
+}
+"""Engine pairs; in the first three all sites round equally and only the accumulators differ."""
+
+DRIFT_BASE: dict[str, Any] = {
+    **BASE,
+    "objective": {"name": "grpo", "clip_low": 1.0, "clip_high": 1e9},
+    "optimizer": {**BASE["optimizer"], "max_grad_norm": 1e9},
+    "model": {
+        "name": "tiny-llama",
+        "hidden_size": 32,
+        "num_attention_heads": 1,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+    },
+    "task": {"name": "add", "difficulty": 1, "scratch": 4, "train_size": 80, "held_out_size": 20},
+    "prompts_per_step": 4,
+    "group_size": 8,
+    "minibatches": 1,
+    "steps": 4000,
+}
+"""The regime of the flagship without its stabilizers, and small enough for so many steps."""
+# A program that the smoke modes of other experiments compile as well.
+SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
+
+
+def run(run: Run) -> None:
+    arms, seeds = (
+        ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(RUNS_PER_BATCH)))
+    )
+    runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else RUNS_PER_BATCH
+    run.configure(arms=arms, base=DRIFT_BASE, runs_per_batch=runs_per_batch, chunk=CHUNK)
+    places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in seeds))
+    result = sweep(
+        DRIFT_BASE, places, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True
+    )
+    run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
+    made: Any = result.runs()
+    runs = made[["run", "arm", "seed", "status", "steps", "steps_completed"]]
+    table: Any = chunks(result.steps())
+    _check_control(run, result.frame([]).query("arm == @SAME")["rms_log_rho"])
+    run.table("runs", runs.assign(initial_policy=[f"start {seed}" for seed in runs["seed"]]))
+    run.table("chunks", table)
+
+
+def _check_control(run: Run, mismatch: Any) -> None:
+    largest = float(max(mismatch, default=0.0))
+    run.configure(control_steps_with_mismatch=int((mismatch != 0).sum()), control_largest=largest)
+    if not largest <= ROUND_OFF:
+        raise ArithmeticError(f"{SAME}: the control has a mismatch of {largest:.2g}")
+
+
+def place(arm: str, seed: int, smoke: bool = False) -> Point:
+    """Return a run: the arm's engines, from the warm start of that seed."""
+    start = {"seed": seed, "steps": 1000, "demo_error_rate": 0.15, "min_lr_ratio": 1.0}
+    changes = {"engines": ARMS[arm], "seed": seed, "warm_start": start}
+    return Point({**changes, **(SMOKE if smoke else {})}, arm)
+
+
+def chunks(steps: pd.DataFrame) -> pd.DataFrame:
+    """Means over chunks of steps."""
+    by: Any = steps.assign(step=steps["step"] // CHUNK * CHUNK).groupby(["run", "step"], sort=False)
+    return by[list(COLUMNS)].mean().reset_index()
+
+
+TRIAL = T5.trial("accumulator_drift")
+CONTROL_TRIALS = {arm: TRIAL.with_arms({GPUS: arm}) for arm in CONTROLS}
+RULE = (
+    "Six runs per arm from six initial policies, paired, 95% intervals over policies. The accumulator makes "
+    "a run drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
+    f"{TRIAL.text} The same for {' and '.join(CONTROL_TRIALS)}, which decide nothing."
+)
+
+
+def judge(results: Results) -> list[Evidence]:
+    """T5 from the pair of real GPUs; what the other arms say stands in the note."""
+    controls = {arm: collect_evidence(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
+    notes = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in controls.items() if other]
+    return [
+        replace(evidence, note="; ".join([evidence.note, *notes]), rule=RULE)
+        for evidence in collect_evidence(results, [TRIAL])
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="accumulator_drift",
+    question="Does the accumulator alone, at BF16 on both sides, make a run drift over thousands of steps?",
+    decision_rule=RULE,
+    run=run,
+    minutes=25.0,
+    claims=(T5.id,),
+    figures=("accumulator_drift",),
+    collect_evidence=judge,
+)

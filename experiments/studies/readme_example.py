@@ -1,0 +1,39 @@
+"""The example of the README: one policy under two inference precisions. It decides nothing."""
+
+from typing import Any
+
+from simlab.core.experiment import Experiment, Run
+from simlab.sweeps import sweep
+
+BASE: dict[str, Any] = {
+    "task": "add",
+    "model": "tiny-llama",
+    "warm_start": "add-tiny-llama-0",
+    "objective": "grpo",
+    "steps": 40,
+}
+OVER: dict[str, Any] = {"engines": ["f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all"], "seed": [0, 1]}
+LATE = 30
+"""First step of the means."""
+SMOKE = {"warm_start": None, "model": "tiny-dense", "steps": 4}
+
+
+def run(run: Run) -> None:
+    """Run the sweep and write the table `means`: reward and RMS log rho of the late steps, by engine pair."""
+    base, late = (BASE | SMOKE, 2) if run.smoke else (BASE, LATE)
+    result = sweep(base, OVER, run.out.parent / "cache", name=run.name, yes=True)
+    run.seeds(OVER["seed"])
+    run.configure(base=base, over=OVER, late=late)
+    run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
+    frame: Any = result.frame()
+    means = frame[frame["step"] >= late].groupby("engines")[["reward", "rms_log_rho"]].mean()
+    run.table("means", means.reset_index())
+
+
+EXPERIMENT = Experiment(
+    name="readme_example",
+    question="What does one mantissa bit less do to the policy of the README?",
+    decision_rule="An illustration with one initial policy and two seeds; decides nothing.",
+    minutes=1.0,
+    run=run,
+)

@@ -1,0 +1,125 @@
+"""The lines above a figure: what it shows, and task, model, noise level and n of the results behind it."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from figures.style import MUTED
+from simlab.core.results import Results
+
+TITLE_POINTS, SETTING_POINTS = 8.5, 6.5
+BOLD_LETTER, LETTER = 0.6, 0.55  # mean width of a letter in font sizes
+LINE = 1.3  # height of a line in font sizes
+LONGEST_LIST = 3
+BITS = ("truncation", "round to nearest")
+"""Kinds of noise whose level is a number of mantissa bits."""
+
+CORES = "{device[cpu_cores]} CPU cores"
+SETTINGS = {
+    "formats": "n = {count:,} random values per format, 2^{lowest_exponent} to 2^{highest_exponent}",
+    "softmax": "Softmax of Gaussian logits (std {logit_std}, vocabulary {vocabulary:,} unless stated), "
+    "rounded as named; {tokens:,} sampled tokens per seed; n = 2 to 50 seeds",
+    "theory": "Exact sums without sampling error; n = {rows} checks",
+    "theory_corrections": "Exact sums over vocabulary {vocabulary}, groups of {group_size}; n = {n} seeds",
+    "group_corrections": "Exact sums over vocabulary {vocabulary}, {length} tokens, groups of {group_size}; "
+    "n = {n} seeds",
+    "theory_survival": "Softmax of Gaussian logits (std {logit_std}, vocabulary {vocabulary:,}); "
+    "rounded logits, or noise of std {noise_std}; n = {rows} distributions",
+    "flagship": "Task {sweep[common][task][name]}, {sweep[common][model][name]}; "
+    "FP8 range, 2 mantissa bits, truncated at every site; n = 8 initial policies x {n} seeds",
+    "flagship_sweep": "Task add, tiny-llama; FP8 range, 2 mantissa bits, truncated; n = {n} seeds",
+    "accumulator_drift": "Task {base[task][name]}, {base[model][num_hidden_layers]}-layer "
+    "{base[model][name]}, {base[steps]} on-policy steps; noise: see legend; n = {n} initial policies",
+    "length_growth": "Task {task}, {steps} steps, engines {engines}: no mismatch; n = {n} seeds",
+    "gpu_pairs": "SmolLM2-135M and policies trained on add ({steps} steps); no injected noise; "
+    "{prompts} prompts, {positions} positions; n = {n} seeds",
+    "attribution_ladder": "Task add, engines {engines}; "
+    "n = {prompts} prompts x {samples} samples, one initial policy per model",
+    "real_pairs": "Real engines on CPU, no injected noise; a MoE policy trained on add, and SmolLM2-135M",
+    "real_rl": "Task {task}, {model}; vLLM in BF16 with FP8 cache on CPU; n = 1 vLLM run, {n} emulated seeds",
+    "bench_quantize": CORES + ", {elements:,} values; median of {rounds} rounds",
+    "bench_linear": CORES + "; median of {rounds} rounds",
+    "bench_step": CORES + ", {model[num_hidden_layers]}-layer dense policy; median of {rounds} rounds",
+    "bench_sweep": CORES + ", task {base[task][name]}, {base[model]}, engines {base[engines]}",
+    "bench_device": CORES + ", task {config[task][name]}, {config[model][name]}, "
+    "engines {config[engines][name]}",
+    "bench_tensor_cores": CORES + "; median of {rounds} rounds",
+}
+"""Task, noise and n of experiments without a table `runs` of arms; fields are those of the manifest."""
+
+
+def describe_setting(results: Results, experiment: str, arms: Sequence[str] | None) -> str:
+    """Return task, model, noise levels and n behind a figure.
+
+    Args:
+        results: of the experiment.
+        experiment: its name; `SETTINGS` describes those without arms.
+        arms: the arms that the figure shows; None for all.
+    """
+    if experiment in SETTINGS:
+        manifest = results.manifest
+        seeds = len(manifest["seeds"])
+        return SETTINGS[experiment].format_map(
+            {"n": seeds, "device": manifest["device"]} | manifest["config"]
+        )
+    runs: Any = results.table("runs")
+    runs = runs if arms is None else runs[runs["arm"].isin(list(arms))]
+    if runs.empty:
+        return ""
+    policies, seeds = runs.groupby("arm")["initial_policy"].nunique(), runs["seed"].nunique()
+    n = f"n = {_range(policies)} initial policies" + (f" x {seeds} seeds" if seeds > 1 else "")
+    task = f"Task {_join(runs['task'])}, {_join(runs['model'])}, {_join(runs['steps'])} steps"
+    return f"{task}; noise: {_join(_noise(runs), ' / ')}; {n}"
+
+
+def _noise(runs: Any) -> Any:
+    """Return the noise of each run in words, most frequent first."""
+    words = [
+        f"{kind}, {level:g} bit{'s' * (level != 1)}"
+        if kind in BITS
+        else kind
+        if kind == "none"
+        else f"{kind} {level:g}"
+        for kind, level in zip(runs["noise_kind"], runs["noise_level"], strict=True)
+    ]
+    return sorted(words, key=lambda word: -words.count(word))
+
+
+def _join(values: Any, between: str = ", ") -> str:
+    names = list(dict.fromkeys(map(str, values)))
+    return between.join(names) if len(names) <= LONGEST_LIST else f"{len(names)} levels"
+
+
+def _range(numbers: Any) -> str:
+    low, high = numbers.min(), numbers.max()
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def add_heading(figure: Figure, title: str, setting: str) -> None:
+    """Make a figure higher and write a bold title and a muted line over what is drawn."""
+    width, height = figure.get_size_inches()
+    bold: dict[str, Any] = {"fontsize": TITLE_POINTS, "fontweight": "bold"}
+    muted: dict[str, Any] = {"fontsize": SETTING_POINTS, "color": MUTED}
+    setting = setting.replace("n = ", "n\xa0=\xa0")
+    lines = [
+        (line, style)
+        for text, style, letter in ((title, bold, BOLD_LETTER), (setting, muted, LETTER))
+        for line in textwrap.wrap(text, int(72 * width / (letter * style["fontsize"])))
+    ]
+    heading = 0.06 + sum(LINE * style["fontsize"] / 72 for _, style in lines)
+    total = height + heading
+    figure.set_size_inches(width, total)
+    # The layout reserves no room for a legend with an anchor.
+    legends: list[Any] = figure.legends
+    upper = [legend for legend in legends if legend._outside_loc == "upper"]
+    room = max([legend.get_window_extent().height / figure.dpi + 0.05 for legend in upper], default=0)
+    for legend in upper:
+        legend.set_bbox_to_anchor((0, 0, 1, height / total), figure.transFigure)
+    layout: Any = figure.get_layout_engine()
+    layout.set(rect=(0, 0, 1, (height - room) / total))
+    y = total - 0.04
+    for line, style in lines:
+        figure.text(0.06 / width, y / total, line, va="top", **style)
+        y -= LINE * style["fontsize"] / 72

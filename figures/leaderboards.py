@@ -1,0 +1,85 @@
+"""The leaderboard: final reward by arm, share of the loss recovered, and which pairs of arms differ."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from figures.series import read_labels
+from figures.style import COLORS, MUTED, PAGE, new_figure
+from simlab.core.results import Results
+from simlab.studies.loading import load_experiment
+
+MARGIN = 0.2
+"""Share of the loss that the criterion of each remedy must exceed."""
+PLAIN_LEVEL = 0.95
+"""Level of an interval that no look and no family has widened."""
+VERDICTS = {"supported": COLORS[2], "inconclusive": COLORS[5], "negligible": MUTED, "contradicted": COLORS[1]}
+
+
+def draw_recovery(results: Results) -> Figure:
+    """Draw final rewards with their initial policies, shares recovered, and significant pairs."""
+    finals: Any = results.table("final_rewards").set_index("initial_policy")
+    order = finals.mean().sort_values(ascending=False).index.tolist()
+    figure, (rewards, shares, pairs) = new_figure(
+        PAGE, 0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1)
+    )
+    figure.supxlabel(_write_finding(results), x=0.01, ha="left", fontsize=8, fontweight="bold")
+    labels = read_labels(results)
+    names = [f"{labels.get(arm, arm)} ({finals[arm].count()})" for arm in order]
+    for row, arm in enumerate(order):
+        rewards.plot(finals[arm], [row] * len(finals), "o", color=COLORS[0], ms=3, alpha=0.6, mew=0)
+        rewards.plot([finals[arm].mean()], [row], "|", color=COLORS[1], ms=10, mew=2)
+    rewards.set(xlabel="held-out reward, both engines\n(in brackets: initial policies)")
+    rewards.set_title("Final reward")
+    _draw_shares(shares, results, order)
+    _draw_pairs(pairs, results, order)
+    for axis in (rewards, shares, pairs):
+        axis.set(ylim=(len(order) - 0.5, -0.5))
+        axis.set_yticks(range(len(order)), names if axis is rewards else [""] * len(order))
+    return figure
+
+
+def _write_finding(results: Results) -> str:
+    """Return the finding and the claim with its verdict."""
+    rows: Any = results.table("recovery")
+    labels = read_labels(results)
+    certain = [str(labels.get(arm, arm)) for arm in rows[rows["verdict"] == "supported"]["arm"]]
+    verb = "recovers" if len(certain) < 2 else "recover"
+    finding = f"{' and '.join(certain) or 'No remedy certainly'} {verb} over {MARGIN:.0%} of the loss"
+    collect: Any = load_experiment("leaderboard").collect_evidence
+    verdicts = [f"{each.claim} {each.verdict}" for each in collect(results)]
+    return f"{finding} ({', '.join(verdicts) or 'V6 not decided'})"
+
+
+def _draw_shares(axis: Any, results: Results, order: list[str]) -> None:
+    rows: Any = results.table("recovery").set_index("arm")
+    axis.axvline(0, color=MUTED, lw=0.8)
+    axis.axvspan(-MARGIN, MARGIN, color=MUTED, alpha=0.15, lw=0)
+    for arm, row in rows.iterrows():
+        style: Any = {"color": VERDICTS[row["verdict"]]}
+        height = order.index(str(arm))
+        width = 3.5 if row["level"] > PLAIN_LEVEL else 1
+        axis.plot([row["ci_low"], row["ci_high"]], [height] * 2, lw=width, alpha=0.6, **style)
+        axis.plot([row["share"]], [height], "|", ms=10, mew=2, **style)
+    axis.set(xlabel="share of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=(-1, 1.5))
+    axis.set_title("Share recovered")
+    for verdict in dict.fromkeys(rows["verdict"]):
+        axis.plot([], [], lw=3.5, alpha=0.6, color=VERDICTS[verdict], label=verdict)
+    if len(rows):
+        axis.legend(loc="lower left", fontsize=6)
+
+
+def _draw_pairs(axis: Any, results: Results, order: list[str]) -> None:
+    matrix = np.full((len(order), len(order)), np.nan)
+    for row in results.table("pairs").to_dict("records"):
+        one, other = order.index(row["arm"]), order.index(row["other"])
+        matrix[one, other], matrix[other, one] = row["difference"], -row["difference"]
+        if row["significant"]:
+            axis.plot([one, other], [other, one], "k.", ms=3)
+    reach = np.nanmax(np.abs(matrix)) if len(order) > 1 else 1.0
+    axis.imshow(matrix, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
+    axis.grid(visible=False)
+    axis.set_xticks(range(len(order)), range(1, len(order) + 1))
+    axis.set(xlabel="rank of the other arm\n(red: better; dot: significant)")
+    axis.set_title("Pairs that differ")

@@ -1,0 +1,28 @@
+"""Values that are read several times and computed once."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from simlab.engines.site import Site
+from simlab.formats.scale_rules import divide
+
+
+def materialize_once(x: Array, site: Site) -> Array:
+    """Return x, which is rounded at `site` or about to be, in a form that a compiler computes once.
+
+    A compiler that fuses computes a chain of cheap steps again for each of its readers, and a rounding is
+    some twenty of them; a quotient it keeps. So x is divided by one. Where nothing is rounded there is no
+    chain and x stays as it is. Float32 subnormals become zeros, as everywhere in scaled arithmetic.
+    """
+    return x if site.format is None else _quotient_by_one(x)
+
+
+@jax.custom_jvp
+def _quotient_by_one(x: Array) -> Array:
+    return divide(x, jnp.float32(1))
+
+
+@_quotient_by_one.defjvp
+def _quotient_by_one_jvp(primals, tangents):
+    return _quotient_by_one(*primals), tangents[0]

@@ -1,0 +1,106 @@
+"""The two compiled functions of a run batch, `sample` and `learn`, compiled at the same time.
+
+Batches whose recipes differ in the inference engine alone share `learn`, those that differ in what a rollout
+does not read share `sample`. Neither depends on the number of steps.
+"""
+
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array, export
+from jaxtyping import PyTree
+
+from simlab.rollout.trajectory import Trajectory
+from simlab.sweeps.compile_cache import compile_cache_folder, fixed_order_options, use_all_cores
+from simlab.sweeps.export_cache import load_or_export
+from simlab.training.loop import HostMetrics, alternate
+from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
+from simlab.training.step import Metrics, learn, learning_recipe, sample, sampling_recipe, swap_time
+
+Leaves = list[Array]
+Shapes = list[jax.ShapeDtypeStruct]
+
+
+@dataclass(frozen=True)
+class BatchProgram:
+    """The compiled functions of a run batch, from leaves to leaves, and what they cost to get."""
+
+    sample: jax.stages.Compiled
+    learn: jax.stages.Compiled
+    seconds: float
+
+    def advance(self, steps: int, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+        """Make `steps` steps of stacked runs; the state given is used up."""
+        sampling, learning = (
+            jax.tree.leaves(sampling_recipe(recipe)),
+            jax.tree.leaves(learning_recipe(recipe)),
+        )
+        leaves, tree = jax.tree.flatten(state)
+
+        def rollout(leaves: Leaves) -> tuple[Leaves, Metrics]:
+            return self.sample(sampling, jax.tree.leaves(_sampled_part(tree.unflatten(leaves)))), {}
+
+        def update(leaves: Leaves, trajectory: Leaves) -> tuple[Leaves, Metrics]:
+            return self.learn(learning, leaves, trajectory)
+
+        after, metrics = alternate(rollout, update, leaves, steps, along=1)
+        return tree.unflatten(after), metrics
+
+
+# Each with the shapes of what it returns.
+_COMPILED: dict[Hashable, tuple[Future[jax.stages.Compiled], Shapes]] = {}
+
+
+def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
+    """Return the program of stacked runs; a function of these structures and shapes is compiled once."""
+    start = time.perf_counter()
+    sampling = sampling_recipe(recipe)
+    # A thread of its own: this one traces the next function in the meantime.
+    with ThreadPoolExecutor(2, initializer=use_all_cores) as pool:
+        sampled, shapes = _compile(pool, _sample_leaves, (sampling, _sampled_part(state)))
+        trajectory = jax.tree.unflatten(_trajectory_tree(sampling), shapes)
+        learned, _ = _compile(pool, _learn_leaves, (learning_recipe(recipe), state, trajectory), donated=(1,))
+        return BatchProgram(sampled.result(), learned.result(), time.perf_counter() - start)
+
+
+def _compile(
+    pool: ThreadPoolExecutor, function: Callable, arguments: tuple, donated: tuple[int, ...] = ()
+) -> tuple[Future[jax.stages.Compiled], Shapes]:
+    leaves, tree = jax.tree.flatten(arguments)
+    name = (function, tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
+    if name not in _COMPILED:
+        traced = load_or_export(function, arguments, function.__name__, compile_cache_folder())
+        shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in traced.out_avals]
+        parts = [jax.tree.leaves(argument) for argument in arguments]
+        _COMPILED[name] = pool.submit(_compile_traced, traced, parts, donated), shapes
+    return _COMPILED[name]
+
+
+def _compile_traced(traced: export.Exported, parts: list, donated: tuple[int, ...]) -> jax.stages.Compiled:
+    function = jax.jit(traced.call, donate_argnums=donated, compiler_options=fixed_order_options())
+    return function.lower(*parts).compile()
+
+
+def _sampled_part(state: TrainState) -> tuple:
+    """Return what `sample` reads of a state."""
+    return state.params, state.past_params, state.key, state.step
+
+
+def _sample_leaves(recipe: SamplingRecipe, state: tuple) -> Leaves:
+    return jax.tree.leaves(jax.vmap(lambda *arguments: swap_time(sample(*arguments)))(recipe, *state))
+
+
+def _learn_leaves(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Leaves, Metrics]:
+    after, metrics = jax.vmap(learn)(recipe, state, jax.vmap(swap_time)(trajectory))
+    return jax.tree.leaves(after), metrics
+
+
+def _trajectory_tree(recipe: SamplingRecipe) -> PyTree:
+    """Return the structure of a trajectory, which depends on these two alone."""
+    leaf = jnp.zeros(())
+    experts, vocabulary = (leaf if has else None for has in (recipe.model.num_experts, recipe.vocabulary))
+    return jax.tree.structure(Trajectory(leaf, leaf, leaf, leaf, leaf, experts, vocabulary))
