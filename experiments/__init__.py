@@ -30,6 +30,8 @@ EXPERIMENTS: dict[str, str] = {
     "accumulator_drift": "experiments.studies.accumulator_drift",
     "length_growth": "experiments.studies.length_growth",
     "diagnosis_roc": "experiments.diagnosis_roc",
+    "diagnosis_peers": "experiments.diagnosis_peers",
+    "diagnosis_real": "experiments.diagnosis_real",
     "real_pairs": "experiments.measurements.real_pairs",
     "real_rl": "experiments.studies.real_rl",
     "bench_quantize": "experiments.benchmarks.quantize_speed",
