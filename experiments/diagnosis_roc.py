@@ -15,6 +15,7 @@ from experiments.diagnosis_study.forward_passes import (
     CONTEXTS,
     HELD_OUT_ENGINES,
     INFER_ENGINES,
+    WEIGHT_ENGINES,
     Pool,
     make_pool,
 )
@@ -30,15 +31,18 @@ Frame = Any
 
 POLICIES: dict[str, dict[str, str]] = {
     "add": {"add-sharp-0": "fit", "add-sharp-2": "fit", "add-sharp-3": "calibrate", "add-sharp-5": "test"},
-    "chain": {"chain-6": "fit", "chain-10": "fit", "chain-13": "calibrate", "chain-16": "test"},
+    "chain": {"chain-6": "fit", "chain-10": "fit", "chain-13": "calibrate", "chain-19": "test"},
     "experts": {
         "chain-moe-10": "fit",
         "chain-moe-48": "fit",
         "chain-moe-44": "calibrate",
-        "chain-moe-17": "test",
+        "chain-moe-80": "test",
     },
 }
 """Split of each stored policy; those of one shape share their compiled functions."""
+TEST_SEED = 3
+"""Number of the set of test logs: set 1 was looked at before the shrinkage was changed, set 2 before logs
+without a fault got `WEIGHT_ENGINES`."""
 SIZES: dict[str, tuple[tuple[float, float], ...]] = {
     "fit": ((0.0, 0.35), (0.5, 0.85)),
     "calibrate": ((0.0, 0.35), (0.5, 0.85)),
@@ -48,6 +52,7 @@ SIZES: dict[str, tuple[tuple[float, float], ...]] = {
 LOGS = {"fit": 4, "calibrate": 2, "test": 2}
 """Logs per variant and policy; logs without a fault are `FAULTLESS` times as many."""
 FAULTLESS = 6
+WEIGHT_LOGS = 3
 SYNTHETIC = {"fit": 4, "calibrate": 2}
 """Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
 SYNTHETIC_CAUSES = {
@@ -70,10 +75,23 @@ NUISANCE = ("entropy", "confident", "level_all", "level_median")
 FOLDS = 1
 
 
-def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
-    """Return one row per simulated log of a policy: its description and its signatures."""
-    rows, held_out = [], HELD_OUT_ENGINES if split == "test" else ()
+def simulate(
+    pool: Pool, split: str, logs: int, seed: int, engines: tuple[str, ...] = (), only: str | None = None
+) -> Frame:
+    """Return one row per simulated log of a policy: its description and its signatures.
+
+    Args:
+        pool: Contexts and logits of the policy.
+        split: Key of `SIZES`.
+        logs: Logs per variant.
+        seed: Seed of the logs.
+        engines: Inference engines to choose from instead of `INFER_ENGINES`.
+        only: The only variant to simulate.
+    """
+    rows = []
     for number, (name, fault) in enumerate(FAULTS.items()):
+        if only not in (None, name):
+            continue
         is_hidden = fault.held_out and split != "test"
         if is_hidden or (fault.needs_experts and pool.experts is None):
             continue
@@ -82,7 +100,7 @@ def simulate(pool: Pool, split: str, logs: int, seed: int) -> Frame:
         for log in range(logs * more):
             rng = np.random.default_rng([seed, number, log])
             size = float(rng.uniform(*SIZES[split][log % 2]))
-            simulated, row = simulate_log(name, pool, rng, size, held_out)
+            simulated, row = simulate_log(name, pool, rng, size, engines)
             rows.append(row | {"held_out": fault.held_out} | measure_signatures(simulated))
     return pd.DataFrame(rows)
 
@@ -110,8 +128,11 @@ def simulate_group(group: str, counts: dict[str, int], seed: int, contexts: int)
     """Return the logs of a group of policies by split."""
     found: dict[str, list[Frame]] = {split: [] for split in counts}
     for number, (policy, split) in enumerate(POLICIES[group].items()):
-        pool = make_pool(policy, 0, HELD_OUT_ENGINES if split == "test" else INFER_ENGINES, contexts)
-        found[split].append(simulate(pool, split, counts[split], seed + number))
+        if split not in counts:
+            continue
+        again, engines = (TEST_SEED, HELD_OUT_ENGINES) if split == "test" else (0, ())
+        pool = make_pool(policy, again, engines or INFER_ENGINES, contexts)
+        found[split].append(simulate(pool, split, counts[split], seed + number + 100 * again, engines))
     return {split: pd.concat(tables) for split, tables in found.items()}
 
 
@@ -127,10 +148,10 @@ def as_rows(table: Frame, names: Iterable[str]) -> np.ndarray:
 
 
 def fit(fitted: Frame, held: Frame) -> Classifier:
-    """Return the classifier, calibrated on logs of other policies and of variants that it did not see.
+    """Return the classifier of all logs, calibrated as one that lacks policies and variants.
 
-    For the calibration the variants of each cause leave the fit in turn, so that the temperature counts
-    how much less certain a variant is that nobody simulated.
+    The temperature and the shrinkage come from a classifier without the policies of `held`, and from others
+    without variants of each cause, so that they count how much less certain a log is that nobody simulated.
     """
     measured = list(fitted.columns).index("held_out") + 1
     names = [name for name in fitted.columns[measured:] if name not in NUISANCE]
@@ -140,14 +161,14 @@ def fit(fitted: Frame, held: Frame) -> Classifier:
     def fit_part(part: Frame) -> Classifier:
         return fit_classifier(as_rows(part, names), part["cause"], names)
 
-    model = fit_part(fitted)
     rows = as_rows(held, names)
-    scores, causes = [model.score(rows)], [held["cause"]]
+    scores, causes = [fit_part(fitted).score(rows)], [held["cause"]]
     for left_out in split_variants(fitted):
         unseen = held[held["fault"].isin(left_out)]
         part = fit_part(fitted[~fitted["fault"].isin(left_out)])
         scores.append(part.score(as_rows(unseen, names)))
         causes.append(unseen["cause"])
+    model = fit_part(pd.concat([fitted, held], ignore_index=True))
     return calibrate(model, np.concatenate(scores), pd.concat(causes), rows[(held["cause"] != UNKNOWN)])
 
 
@@ -257,8 +278,8 @@ def real(model: Classifier, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, Frame]:
-    """Return the logs of all policies by split."""
+def simulate_splits(run: Run, counts: dict[str, int]) -> dict[str, Frame]:
+    """Return the logs of the splits in `counts`, of all policies."""
     groups = ["add"] if run.smoke else list(POLICIES)
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
     contexts = 100 if run.smoke else CONTEXTS
@@ -267,18 +288,40 @@ def simulate_all(run: Run, counts: dict[str, int]) -> dict[str, Frame]:
         for group, seed in run.track(list(zip(groups, seeds, strict=True)), "groups of policies")
     ]
     for number, (split, logs) in enumerate(SYNTHETIC.items()):
-        parts.append({split: simulate_synthetic(1 if run.smoke else logs, 5000 + 1000 * number)})
+        if split in counts:
+            parts.append({split: simulate_synthetic(1 if run.smoke else logs, 5000 + 1000 * number)})
     return {
         split: pd.concat([part[split] for part in parts if split in part], ignore_index=True)
         for split in counts
     }
 
 
+def simulate_weight_engines(run: Run) -> dict[str, Frame]:
+    """Return logs without a fault of `WEIGHT_ENGINES` by split: fit and calibration."""
+    found: dict[str, list[Frame]] = {"fit": [], "calibrate": []}
+    groups = {"add": POLICIES["add"]} if run.smoke else POLICIES
+    for policy, split in (pair for group in groups.values() for pair in group.items()):
+        if split in found:
+            contexts = 100 if run.smoke else CONTEXTS
+            pool = make_pool(policy, 1, WEIGHT_ENGINES, contexts, with_faults=False)
+            logs = 1 if run.smoke else WEIGHT_LOGS
+            found[split].append(simulate(pool, split, logs, len(policy), WEIGHT_ENGINES, "no fault"))
+    return {split: pd.concat(tables) for split, tables in found.items()}
+
+
+def list_fitted() -> list[str]:
+    """Return the policies of the fit and of the calibration."""
+    return [name for group in POLICIES.values() for name, split in group.items() if split != "test"]
+
+
 def check_earlier(found: Results) -> None:
-    """Reject an earlier result whose logs were simulated in another way."""
+    """Reject an earlier result whose logs for the fit were simulated in another way."""
     config = found.manifest["config"]
-    expected = json.loads(json.dumps({"policies": POLICIES, "sizes": SIZES, "synthetic": SYNTHETIC}))
-    if any(config.get(name) != value for name, value in expected.items()):
+    fitted = [
+        name for group in config["policies"].values() for name, split in group.items() if split != "test"
+    ]
+    same = fitted == list_fitted() and config["synthetic"] == SYNTHETIC
+    if not same or config["sizes"] != json.loads(json.dumps(SIZES)):
         raise ValueError(
             f"The logs of {found.folder} must be of these policies, sizes and kinds. Simulate again."
         )
@@ -287,17 +330,24 @@ def check_earlier(found: Results) -> None:
 def run(run: Run) -> None:
     """Write the classifier of the package, the simulated logs' signatures, and how often it is right.
 
-    The logs of an earlier result are taken as they are; only the fit is repeated.
+    The logs of an earlier result for the fit and the calibration are taken as they are; those of the test
+    are simulated anew.
     """
     counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
-    run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC)
+    run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC, test_seed=TEST_SEED)
     with run.phase("logs"):
         if run.resume_from is None:
-            tables = simulate_all(run, counts)
+            tables = simulate_splits(run, counts)
         else:
-            tables = {split: run.resume_from.table(f"signatures_{split}") for split in LOGS}
+            tables = {split: run.resume_from.table(f"signatures_{split}") for split in ("fit", "calibrate")}
+            tables |= simulate_splits(run, {"test": counts["test"]})
             manifest = run.resume_from.manifest
-            run.configure(logs_commit=manifest["config"].get("logs_commit", manifest["commit"]))
+            run.configure(fit_logs_commit=manifest["config"].get("fit_logs_commit", manifest["commit"]))
+        engines = run.resume_from.manifest["config"].get("weight_engines") if run.resume_from else None
+        if engines is None:
+            for split, table in simulate_weight_engines(run).items():
+                tables[split] = pd.concat([tables[split], table], ignore_index=True)
+        run.configure(weight_engines=WEIGHT_ENGINES)
     for split, table in tables.items():
         numbers = table.select_dtypes("float64").columns
         run.table(f"signatures_{split}", table.astype(dict.fromkeys(numbers, np.float32)))

@@ -28,6 +28,8 @@ CONTEXTS = 800
 """Maximum number of contexts of a pool."""
 TRAIN_ENGINES = ("f32", "bf16")
 INFER_ENGINES = ("f32", "bf16", "vllm-bf16", "fp8-e4m3", "nvfp4")
+WEIGHT_ENGINES = ("nvfp4-w4a16", "int8-w8a8")
+"""Inference engines whose error is mostly that of the weights; logs without a fault have them too."""
 HELD_OUT_ENGINES = ("vllm-bf16-tp2", "int4-g32")
 """Inference engines that the fit never sees."""
 UPDATES = 6
@@ -76,9 +78,17 @@ class Pool:
 
 
 def make_pool(
-    name: str, seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES, contexts: int = CONTEXTS
+    name: str,
+    seed: int,
+    infer_engines: tuple[str, ...] = INFER_ENGINES,
+    contexts: int = CONTEXTS,
+    *,
+    with_faults: bool = True,
 ) -> Pool:
-    """Sample contexts of the stored policy `name` and run every engine and every faulty forward pass."""
+    """Sample contexts of the stored policy `name` and run every engine and every faulty forward pass.
+
+    Without faults only the weights of one update ago are run, which every log may need.
+    """
     task = TASKS["chain" if name.startswith("chain") else "add"]()
     config = _config(name)
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
@@ -93,7 +103,11 @@ def make_pool(
 
     names = dict.fromkeys((*TRAIN_ENGINES, *infer_engines))
     engines = {engine: pick(_read(params, config, tokens, engine)) for engine in names}
-    faults = _weight_faults(params, config, tokens, first, mask, rng, pick)
+    sequence, index = np.nonzero(mask)
+    faults, old = _old_weights(params, config, tokens, first, mask, rng, pick, UPDATES if with_faults else 1)
+    if not with_faults:
+        return Pool(name, engines, faults, sequence, index, None, None)
+    faults |= _missing_weights(params, config, tokens, rng, pick, old)
     faults |= _context_faults(params, config, tokens, first, rng, pick)
     faults |= {f"dropout {rate}": pick(_dropout(params, config, tokens, rate, seed)) for rate in (0.05, 0.1)}
     faults["dropout in the last layer"] = pick(_dropout(params, config, tokens, 0.15, seed, True))
@@ -105,7 +119,6 @@ def make_pool(
         faults |= _expert_faults(params, config, tokens, rng, pick)
         experts = chosen[:, first - 1 : -1][mask].reshape(int(mask.sum()), -1).astype(np.int16)
         flipped = moved[:, first - 1 : -1][mask]
-    sequence, index = np.nonzero(mask)
     return Pool(name, engines, faults, sequence, index, experts, flipped)
 
 
@@ -161,7 +174,7 @@ def _noisy(leaf: Any, rng: Any, size: float) -> Any:
     return leaf + size * leaf.std() * rng.normal(size=leaf.shape).astype(np.float32)
 
 
-def _weight_faults(
+def _old_weights(
     params: Any,
     config: TransformerConfig,
     tokens: Any,
@@ -169,15 +182,24 @@ def _weight_faults(
     mask: np.ndarray,
     rng: Any,
     pick: Pick,
-) -> dict[str, Pass]:
-    """Return old weights (1 to `UPDATES` updates back) and tensors that never arrived."""
+    updates: int,
+) -> tuple[dict[str, Pass], Any]:
+    """Return the passes with the weights of 1 to `updates` updates ago, and the oldest weights."""
     found, old = {}, params
-    for age in range(1, UPDATES + 1):
+    for age in range(1, updates + 1):
         # Adam's first steps move every weight by about the learning rate, in the direction of the gradient.
         advantages = rng.normal(size=(len(tokens), 1)).astype(np.float32)
         step = _gradient(old, config, tokens, first, advantages * mask)
         old = jax.tree.map(lambda weight, slope: weight - UPDATE_SIZE * jnp.sign(slope), old, step)
         found[f"old {age}"] = pick(_read(old, config, tokens, "f32"))
+    return found, old
+
+
+def _missing_weights(
+    params: Any, config: TransformerConfig, tokens: Any, rng: Any, pick: Pick, old: Any
+) -> dict[str, Pass]:
+    """Return the passes with tensors that never arrived or are corrupt."""
+    found = {}
     layers = params["layers"]
     late_rows = (rng.random(config.vocab_size) < 0.3)[:, None]
     changed = {

@@ -73,17 +73,28 @@ class Classifier:
         scores = self.score(rows) / self.temperature
         probs = np.exp(scores - scores.max(1, keepdims=True))
         probs /= probs.sum(1, keepdims=True)
-        top = probs.max(1, keepdims=True)
-        # At least half stays, so that the order of the causes mostly stays.
-        kept = np.clip(shrink_probability(top, self.shrink) / top, 0.55, 1.0)
-        probs *= kept
-        probs[:, self.causes == UNKNOWN] += 1 - kept
+        probs = self._shrink(probs)
         limit, width = self.far
         strange = np.log(np.maximum(self.measure_distance(rows), 1e-9) / limit) / width
         far = 1 / (1 + np.exp(-np.clip(strange, -30, 30)))
         probs *= 1 - far[:, None]
         probs[:, self.causes == UNKNOWN] += far[:, None]
         return probs
+
+    def _shrink(self, probs: np.ndarray) -> np.ndarray:
+        """Return probabilities [R, K] with a smaller best one; the sum of a row may be below 1.
+
+        `unknown` gets what the others lose, but at most so much that the best cause stays first.
+        """
+        top = probs.max(1, keepdims=True)
+        kept = np.minimum(1.0, shrink_probability(top, self.shrink) / top)
+        column = self.causes == UNKNOWN
+        unknown = probs[:, column]
+        shrunk = probs * kept
+        room = np.maximum(0.95 * top * kept - unknown * kept, 0)
+        is_unknown = unknown >= top
+        shrunk[:, column] += np.where(is_unknown, (1 - kept) * unknown, np.minimum(room, 1 - kept))
+        return shrunk
 
 
 def shrink_probability(probability: np.ndarray, shrink: np.ndarray) -> np.ndarray:
@@ -106,7 +117,7 @@ def as_row(signatures: Mapping[str, float], names: np.ndarray) -> np.ndarray:
 
 
 def estimate_causes(signatures: Mapping[str, float]) -> dict[str, float]:
-    """Return the probability of each cause, most probable first."""
+    """Return the probability of each cause, most probable first; their sum is at most 1."""
     model = load_classifier()
     probs = model.predict(as_row(signatures, model.names)[None])[0]
     order = np.argsort(-probs, kind="stable")

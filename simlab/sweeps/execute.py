@@ -53,9 +53,10 @@ def _work_on(
 ) -> bool:
     """Compute what can be acquired of a group; return whether there was anything."""
     worked = False
-    while acquired := _acquire(group, cache, runs_per_batch):
-        _compute(acquired, group, runs_per_batch, cache, report, every)
-        worked = True
+    for part in group.split_by_engines(runs_per_batch):
+        while acquired := _acquire(part, cache, runs_per_batch):
+            _compute(acquired, part, runs_per_batch, cache, report, every)
+            worked = True
     return worked
 
 
@@ -97,7 +98,7 @@ def _compute(
     began, keys, steps = time.perf_counter(), [run.key for run in runs], group.steps
     try:
         members = start_members(runs, cache, report)
-        if group.has_constant_engines(runs_per_batch):
+        if group.has_constant_engines:
             members = hold_engines(members)
         while is_unfinished(members, steps):
             members = advance_members(

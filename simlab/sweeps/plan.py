@@ -36,9 +36,10 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class CompileGroup:
-    """Runs that share one compiled function."""
+    """Runs that share compiled functions; with constant engines all have the same engine pair."""
 
     runs: tuple[PlannedRun, ...]
+    has_constant_engines: bool = False
 
     @property
     def steps(self) -> int:
@@ -49,10 +50,18 @@ class CompileGroup:
         """Return how many batches of `runs_per_batch` the runs fill."""
         return -(-len(self.runs) // runs_per_batch)
 
-    def has_constant_engines(self, runs_per_batch: int) -> bool:
-        """Return whether faster steps are worth compiling the functions once for each engine pair."""
-        pairs = {engine_numbers(run) for run in self.runs}
-        return self.count_batches(runs_per_batch) * self.steps >= STEPS_PER_COMPILATION * (len(pairs) - 1)
+    def split_by_engines(self, runs_per_batch: int) -> tuple["CompileGroup", ...]:
+        """Return a group with constant engines for each engine pair.
+
+        Where faster steps are not worth one more compilation for each further pair, return this group.
+        """
+        by_pair: dict[Hashable, list[PlannedRun]] = {}
+        for run in self.runs:
+            by_pair.setdefault(hold_constant(recipe_of(run.config).engines), []).append(run)
+        steps = self.count_batches(runs_per_batch) * self.steps
+        if steps < STEPS_PER_COMPILATION * (len(by_pair) - 1):
+            return (self,)
+        return tuple(CompileGroup(tuple(runs), has_constant_engines=True) for runs in by_pair.values())
 
     @property
     def cost(self) -> float:
@@ -134,16 +143,7 @@ def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch
             signature = static_signature(swept_recipe(run.config), run.config.steps)
             groups.setdefault(signature, []).append(run)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    for group in ordered:
-        # Runs of one engine pair side by side, so that batches can have its numbers as constants.
-        pairs = list(dict.fromkeys(map(engine_numbers, group)))
-        group.sort(key=lambda run: pairs.index(engine_numbers(run)))
     return Plan(tuple(runs), tuple(CompileGroup(tuple(group)) for group in ordered), runs_per_batch)
-
-
-def engine_numbers(run: PlannedRun) -> Hashable:
-    """Return all that tells the engine pair of a run from those of others."""
-    return hold_constant(recipe_of(run.config).engines)
 
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
