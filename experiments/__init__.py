@@ -38,6 +38,7 @@ EXPERIMENTS: dict[str, str] = {
     "real_rl": "experiments.studies.real_rl",
     "bench_quantize": "experiments.benchmarks.quantize_speed",
     "bench_linear": "experiments.benchmarks.products",
+    "bench_compile": "experiments.benchmarks.compile_speed",
     "bench_step": "experiments.benchmarks.step_speed",
     "bench_sweep": "experiments.benchmarks.sweep_cost",
     "bench_diagnose": "experiments.benchmarks.diagnose_speed",

@@ -83,7 +83,8 @@ CLAIMS = (
             loses(NONE, BF16),
             regime=CHAINS,
             note="Both engines are the noisy engine with exact sums; training passes its rounding straight "
-            "through: one low precision on both sides, as in Jet-RL and QaRL. With float32 sums the same engine twice still differs (`leaderboard`).")),
+            "through: one low precision on both sides, as in Jet-RL and QaRL. With float32 sums the same "
+            "engine twice still differs (`leaderboard`).")),
     dynamics("V2", "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
         "review",
         trial("vexact_dynamics",

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from experiments.studies.accumulator_drift import ARMS as ADDER_ARMS
 
 from experiments.arms import ALL_ARMS
+from experiments.studies.accumulator_drift import ARMS as ADDER_ARMS
 from simlab.studies.contrasts import Contrast
 from simlab.studies.loading import load_claims, load_experiments
 from simlab.studies.records import Regime
