@@ -112,7 +112,8 @@ def load_classifier() -> Classifier:
 
 def as_row(signatures: Mapping[str, float], names: np.ndarray) -> np.ndarray:
     """Return signatures as a row [F] in the order of `names`, with `MISSING` for NaN."""
-    row = np.array([signatures.get(str(name), np.nan) for name in names])
+    # In float32, as the stored logs of the fit: a threshold may lie between two roundings of one value.
+    row = np.array([signatures.get(str(name), np.nan) for name in names], np.float32)
     return np.nan_to_num(row, nan=MISSING, posinf=LIMIT, neginf=-LIMIT)
 
 

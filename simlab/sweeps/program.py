@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.core.constant import hold_constant
-from simlab.models.parameters import Params
+from simlab.models.parameters import Params, init_params
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
 from simlab.training.checkpoints import Progress, restore
@@ -64,6 +64,21 @@ def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[R
     """
     padded = [*members, *[members[0]] * (runs_per_batch - len(members))]
     return _stack([member.recipe for member in padded]), _stack([_state(member) for member in padded])
+
+
+def stack_shapes(config: RunConfig, runs_per_batch: int, has_constant_engines: bool) -> tuple[PyTree, PyTree]:
+    """Return recipe and state of a batch of runs like `config` as `stack_members` does, in shapes alone."""
+    member = BatchedRun(swept_recipe(config), {}, 0)
+    recipe = (hold_engines([member])[0] if has_constant_engines else member).recipe
+
+    def first(key: jax.Array) -> TrainState:
+        return initial_state(recipe, init_params(key, recipe.model), key)
+
+    def stack(leaf: PyTree) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((runs_per_batch, *np.shape(leaf)), _dtype(leaf))
+
+    state = jax.eval_shape(first, jax.random.key(0))
+    return jax.tree.map(stack, recipe), jax.tree.map(stack, state)
 
 
 def hold_engines(members: Sequence[BatchedRun]) -> list[BatchedRun]:
