@@ -19,7 +19,16 @@ from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
 from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
-from simlab.studies.board import Board, Row, board, counts, estimate_text, list_stored, margin_text
+from simlab.studies.board import (
+    NUM_PAPERS,
+    Board,
+    Row,
+    board,
+    counts,
+    estimate_text,
+    list_stored,
+    margin_text,
+)
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
 from simlab.studies.verdicts import VERDICTS
@@ -64,8 +73,9 @@ def page(
 ) -> str:
     """Return the HTML of the board, of experiments with manifests, and of figures in folder `pictures`."""
     rows = found.rows
-    *_, ours = papers = load_papers()
-    ids, own = {row.id for row in rows}, {row.id for row in rows if row.claim.paper == ours}
+    papers = load_papers()
+    ids = {row.id for row in rows}
+    own = {row.id for row in rows if row.claim.paper not in papers[:NUM_PAPERS]}
     parts = resources.files("simlab.studies") / "page"
     commits = sorted({str(manifest["commit"])[:12] for _, manifest in experiments})
     return Template((parts / "page.html").read_text("utf-8")).substitute(

@@ -20,7 +20,7 @@ from simlab.core.json_value import Json
 from simlab.sweeps.compilation import count_operations
 from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.config import code_digest
-from simlab.sweeps.plan import CompileGroup, Plan, engine_numbers
+from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
 
 # Two pinned processes share caches and memory: together they were 1.7 times one of them.
@@ -84,12 +84,11 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
     compiling, seen = {}, set()
     for index in unknown[:MOST_TRACED]:
         group = groups[index]
-        has_constants = group.has_constant_engines(runs_per_batch)
-        operations = count_operations(*stack_shapes(group.runs[0].config, runs_per_batch, has_constants))
-        number = sum(count for name, count in operations.items() if name not in seen)
-        if has_constants:
-            # Further engine pairs of the group have functions of their own, of about this size.
-            number *= len({engine_numbers(run) for run in group.runs})
+        first, *others = group.split_by_engines(runs_per_batch)
+        shapes = stack_shapes(group.runs[0].config, runs_per_batch, first.has_constant_engines)
+        operations = count_operations(*shapes)
+        # Further engine pairs of the group have functions of their own, of about this size.
+        number = (1 + len(others)) * sum(count for name, count in operations.items() if name not in seen)
         compiling[index], seen = rate * number, seen | set(operations)
         if compile_cache_folder() is not None:
             _write(_path(group, runs_per_batch), {"operations": number})
