@@ -111,6 +111,34 @@ def claims() -> str:
     return "\n" + "\n".join([head, *rows]) + "\n"
 
 
+def decision_rule() -> str:
+    """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
+    if not is_stored("decision_rule"):
+        return "\nnot run\n"
+    rows: Any = load_stored("decision_rule").table("rates").to_dict("records")
+    lines = [
+        "| paper | criteria | law | design | truth | false support (95% at most) | power | claimed power |",
+        "|---|---:|---|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        power, claimed = (
+            "" if row[name] != row[name] else f"{row[name]:.0%}" for name in ("power", "claimed_power")
+        )
+        false = f"{row['false_support']:.1%} ({row['false_support_high']:.1%})"
+        cells = (
+            row["paper"],
+            row["criteria"],
+            row["law"],
+            row["design"],
+            row["truth"],
+            false,
+            power,
+            claimed,
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def remade() -> str:
     """Return which command makes the data of each figure again, its minutes, and the number of runs."""
     figures: dict[str, list[str]] = {}
@@ -194,6 +222,7 @@ def correction_errors() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
+    "decision_rule": decision_rule,
     "correction_errors": correction_errors,
     "example": example,
     "findings": findings,

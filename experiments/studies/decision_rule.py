@@ -22,7 +22,7 @@ from simlab.studies.sequential import Looks
 from simlab.studies.sign_flips import flip_count
 from simlab.studies.verdicts import ALPHA
 
-STUDIES, SMOKE_STUDIES = 2000, 50
+STUDIES, SMOKE_STUDIES = 1000, 50
 TRUTHS = {"no effect": 0.0, "at the margin": 1.0, "twice the margin": 2.0}
 DESIGNS = {"8 policies, one look": (8,), "16 and 24 policies": LOOKS}
 LAWS = ("normal", "stored residuals")
@@ -94,31 +94,35 @@ def simulate(
     p = np.ones(shape[:2])
     stopped = np.zeros(shape[:2], bool)
     for policies in deciding:
-        now = overall_p(p_values(values[:, :, :policies], family.absent), deciding, policies)
-        p = np.where(stopped, p, now)
+        seen = values[:, :, :policies]
+        now = t_p_values(seen, family.absent)
+        # Sign flips only raise p-values: what Student's t does not support needs none.
+        open_now = ~stopped & (adjust(np.where(stopped, p, overall_p(now, deciding, policies))) <= ALPHA)
+        for study, index in zip(*np.nonzero(open_now), strict=True):
+            flips = flip_p_value(seen[study, index], bool(family.absent[index]))
+            now[study, index] = max(now[study, index], flips)
+        p = np.where(stopped, p, overall_p(now, deciding, policies))
         stopped |= adjust(p) <= ALPHA
     return stopped
 
 
-def p_values(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
-    """Return [studies, criteria] the p-value of a support of contrasts [studies, criteria, policies].
+def t_p_values(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
+    """Return [studies, criteria] Student's p-value of a support of contrasts [studies, criteria, policies].
 
     Contrasts are in units of the margin; where a criterion claims no effect both margins are tested.
     """
-    above = _p_beyond(values - 1)
-    inside = np.maximum(_p_beyond(values + 1), _p_beyond(1 - values))
-    return np.where(absent, inside, above)
-
-
-def _p_beyond(values: np.ndarray) -> np.ndarray:
-    """Return twice the one-sided p-value of a positive mean; sign flips only where the t-test rejects."""
     count = values.shape[-1]
-    scores = values.mean(-1) / (values.std(-1, ddof=1) / np.sqrt(count))
-    p = 2 * stats.t.sf(scores, count - 1)
-    for place in zip(*np.nonzero(p <= ALPHA), strict=True):
-        flips, total = flip_count(values[place])
-        p[place] = max(p[place], 0.0 if flips == 1 else 2 * flips / total)
-    return np.minimum(p, 1.0)
+    mean, error = values.mean(-1), values.std(-1, ddof=1) / np.sqrt(count)
+    above = 2 * stats.t.sf((mean - 1) / error, count - 1)
+    inside = 2 * stats.t.sf((1 - np.abs(mean)) / error, count - 1)
+    return np.minimum(np.where(absent, inside, above), 1.0)
+
+
+def flip_p_value(values: np.ndarray, absent: bool) -> float:
+    """Return twice the sign-flip p-value of contrasts [policies]; 0 where no flip says more."""
+    sides = (values + 1, 1 - values) if absent else (values - 1,)
+    counts = [flip_count(side) for side in sides]
+    return max(0.0 if count == 1 else 2 * count / total for count, total in counts)
 
 
 def overall_p(p: np.ndarray, deciding: tuple[int, ...], policies: int) -> np.ndarray:
