@@ -1,5 +1,6 @@
 """The tables of docs/diagnosis.md; `python -m experiments.diagnosis_study.accuracy_page` writes them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,28 +8,33 @@ from experiments.diagnosis_roc import CONFIDENT
 from simlab.core.results import Results
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
-RESULT = Path(__file__).resolve().parents[1] / "results" / "diagnosis_roc"
-BEGIN, END = "<!-- generated: accuracy -->\n", "<!-- end -->"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+END = "<!-- end -->"
 
 
-def format_tables(results: Results) -> str:
+def format_accuracy(results: Results) -> str:
     """Return the Markdown of summary, causes, calibration and real engines."""
     tables = {name: results.table(name).to_dict("records") for name in ("summary", "roc", "calibration")}
     parts = [
         _table(
             "logs that the fit never saw | number | named first | confidently right | confidently wrong",
-            "{group} | {logs} | {named_first:.0%} | {confidently_right:.0%} | {confidently_wrong:.0%}",
+            "{group} | {logs} | {named_first:.1%} | {confidently_right:.1%} | {confidently_wrong:.1%}",
             tables["summary"],
         ),
         _table(
             "cause | logs | area under the ROC curve | named first | named wrongly",
             "`{cause}` | {logs} | {auc:.3f} | {named_first:.0%} | {named_wrongly:.1%}",
-            tables["roc"],
+            [row for row in tables["roc"] if row["logs"]],
         ),
         _table(
             "probability of the first cause | logs | mean probability | right",
             "{low:g} to {high:.3g} | {logs} | {probability:.2f} | {right:.0%}",
             [row for row in tables["calibration"] if row["logs"]],
+        ),
+        _table(
+            "most frequent confusions: cause | named | logs",
+            "`{cause}` | `{named}` | {logs}",
+            _confusions(results.table("confusion")),
         ),
         _table(
             "logs of real engines | logs | named first | confidently wrong | `unknown`",
@@ -37,6 +43,11 @@ def format_tables(results: Results) -> str:
         ),
     ]
     return "\n".join(parts)
+
+
+def _confusions(confusion: Any) -> list[dict[str, Any]]:
+    wrong = confusion[confusion["cause"] != confusion["named"]]
+    return wrong.sort_values(["logs", "cause"], ascending=[False, True]).head(10).to_dict("records")
 
 
 def _real_rows(real: Any) -> list[dict[str, Any]]:
@@ -49,16 +60,69 @@ def _real_rows(real: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def format_real(results: Results) -> str:
+    """Return the Markdown of the logs of vLLM."""
+    return _table(
+        "log of vLLM | tokens | RMS log rho | cause | named, probability | probability of the cause",
+        "{log} | {tokens} | {rms_log_rho:.3f} | `{cause}` | `{named}`, {probability:.0%} | "
+        "{true_probability:.0%}",
+        results.table("logs").to_dict("records"),
+    )
+
+
+def format_peers(results: Results) -> str:
+    """Return the Markdown of the alarms by cause and program."""
+    alarms: Any = results.table("alarms")
+    programs = list(dict.fromkeys(alarms["program"]))
+    rows = []
+    for (_, cause), part in alarms.groupby(["variant", "cause"], sort=False):
+        row = {
+            "cause": f"`{cause}`" if cause != "rounding" else "no fault",
+            "variant": part["variant"].iloc[0],
+        }
+        for program in programs:
+            mine = part[part["program"] == program]
+            kinds = sorted({kind for text in mine["alarms"] for kind in text.split(", ") if kind})
+            loud = int((mine["alarms"] != "").sum())
+            row[program] = f"{loud} of {len(mine)}{': ' + ', '.join(kinds) if kinds else ''}"
+        rows.append(row)
+    line = "{cause} ({variant}) | " + " | ".join("{" + name + "}" for name in programs)
+    return _table(f"cause | {' | '.join(programs)}", line, rows)
+
+
+def format_live(results: Results) -> str:
+    """Return the Markdown of the cost of a live diagnosis."""
+    return _table(
+        "tokens of the step | tokens read | seconds of CPU | step time of which that is 1% (seconds)",
+        "{batch_tokens:,} | {read_tokens:,} | {cpu_seconds:.2f} | {step_seconds_at_1_percent:.0f}",
+        results.table("live").to_dict("records"),
+    )
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "accuracy": ("diagnosis_roc", format_accuracy),
+    "real": ("diagnosis_real", format_real),
+    "peers": ("diagnosis_peers", format_peers),
+    "live": ("bench_live", format_live),
+}
+"""Generated part of the page -> stored result, and its Markdown."""
+
+
 def _table(header: str, line: str, rows: list[dict[str, Any]]) -> str:
     lines = [header, " | ".join(["---"] * (header.count("|") + 1)), *(line.format(**row) for row in rows)]
     return "".join(f"| {line} |\n" for line in lines)
 
 
-def render_page(text: str, results: Results) -> str:
-    """Return the page with its generated part replaced."""
-    before, rest = text.split(BEGIN, 1)
-    return before + BEGIN + format_tables(results) + END + rest.split(END, 1)[1]
+def render_page(text: str) -> str:
+    """Return the page with its generated parts replaced by those of the stored results."""
+    for name, (result, format_section) in SECTIONS.items():
+        begin = f"<!-- generated: {name} -->\n"
+        if begin not in text:
+            continue
+        before, rest = text.split(begin, 1)
+        text = before + begin + format_section(Results(RESULTS / result)) + END + rest.split(END, 1)[1]
+    return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render_page(PAGE.read_text(), Results(RESULT)))
+    PAGE.write_text(render_page(PAGE.read_text()))

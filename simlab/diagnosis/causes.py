@@ -30,7 +30,7 @@ CAUSES: dict[str, Cause] = {
         "broken weight sync: the inference engine holds other weights",
         "compare a checksum of each tensor in both engines right after a sync; score one prompt in both",
         "reload the inference engine; list the tensors that the sync skips (tied head, experts, norms)",
-        ("level", "id_offset", "id_range", "growth", "step_jump", "bias"),
+        ("level", "id_offset", "id_range", "growth", "step_fit", "neighbor_size", "bias"),
     ),
     "one_worker": Cause(
         "one inference worker has other weights or kernels",
@@ -48,7 +48,7 @@ CAUSES: dict[str, Cause] = {
         "the engines use different temperatures",
         "plot logit(pi_train) over logit(pi_infer): the slope is the ratio of the temperatures",
         "divide the training logits by the temperature, or report raw log-probs (vLLM logprobs_mode)",
-        ("temperature", "temperature_spread", "bias_above_0.5"),
+        ("temperature", "temperature_spread", "tilt", "bias_above_0.5"),
     ),
     "support": Cause(
         "log-probs of a filtered distribution: top-p, top-k or min-p",
@@ -72,7 +72,7 @@ CAUSES: dict[str, Cause] = {
         "positions: the mismatch jumps or grows with the token's index",
         "score one long response unpacked, with position ids from 0, and without prefix cache or chunks",
         "equal position ids, rope scaling and packing masks in both engines",
-        ("index_jump", "index_trend", "index_block", "second_half"),
+        ("index_jump", "index_trend", "index_block", "index_alternate", "second_half"),
     ),
     "start_of_response": Cause(
         "the begin of the response: the engines read different prompts",
@@ -84,7 +84,7 @@ CAUSES: dict[str, Cause] = {
         "the end-of-sequence token: its probability differs",
         "compare both log-probs of the last token; list stop strings, min_tokens and end ids of both engines",
         "one end token in both engines; leave tokens that a stop string cut out of the loss",
-        ("last_token", "last_token_sign", "last_8"),
+        ("last_token", "last_token_sign", "last_is_0", "before_last", "last_8"),
     ),
     "retokenization": Cause(
         "retokenization: the trainer scores other ids than were sampled",
