@@ -1,6 +1,5 @@
 """The experiments: one file each, one row here (name -> module with an `EXPERIMENT`, or `module:NAME`)."""
 
-# If two experiments decide a claim equally, the board shows the first: experiments that collapse come first.
 EXPERIMENTS: dict[str, str] = {
     "formats": "experiments.measurements.formats",
     "softmax": "experiments.measurements.softmax.experiment",
@@ -16,12 +15,16 @@ EXPERIMENTS: dict[str, str] = {
     "acrl_variants": "experiments.papers.acrl:ACRL_VARIANTS",
     "spelling_dynamics": "experiments.papers.cancel:SPELLING_DYNAMICS",
     "moe_dynamics": "experiments.studies.moe_dynamics",
+    "lr_on_policy": "experiments.papers.lr:LR_ON_POLICY",
+    "e4m3_dynamics": "experiments.papers.acrl:E4M3_DYNAMICS",
+    "e4m3_moe_dynamics": "experiments.papers.acrl:E4M3_MOE_DYNAMICS",
     "length_dynamics": "experiments.papers.lr:LENGTH_DYNAMICS",
     "leaderboard": "experiments.studies.leaderboard",
     "leaderboard_experts": "experiments.studies.leaderboard:MOE_EXPERIMENT",
     "initial_policies": "experiments.studies.initial_policies",
     "initial_moe_policies": "experiments.studies.initial_policies:MOE_EXPERIMENT",
     "flagship": "experiments.studies.flagship",
+    "decision_rule": "experiments.studies.decision_rule",
     "flagship_sweep": "experiments.studies.flagship_sweep",
     "readme_example": "experiments.studies.readme_example",
     "attribution_ladder": "experiments.measurements.attribution_ladder",
@@ -36,6 +39,7 @@ EXPERIMENTS: dict[str, str] = {
     "real_rl": "experiments.studies.real_rl",
     "bench_quantize": "experiments.benchmarks.quantize_speed",
     "bench_linear": "experiments.benchmarks.products",
+    "bench_compile": "experiments.benchmarks.compile_speed",
     "bench_step": "experiments.benchmarks.step_speed",
     "bench_sweep": "experiments.benchmarks.sweep_cost",
     "bench_diagnose": "experiments.benchmarks.diagnose_speed",

@@ -27,6 +27,10 @@ PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
 DPPO = "DPPO"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
+E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
+E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"
+ON_POLICY_E4M3 = "on-policy, E4M3"
+RLOO, RLOO_BF16, RLOO_FEW = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts"
 
 
 # The pilot, four runs per arm, had other initial policies: files 0, 2, 3, 5, and seeds 0 to 3.
@@ -103,7 +107,7 @@ EXACT_SUMS = _narrow("fp8-e4m3-exact", activations=2, weights=3, rounding="towar
 
 RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
 DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
-CLIPS = {0.2: NONE, 0.28: "clip 0.28"}
+CLIPS = {0.2: NONE, 0.24: "clip 0.24", 0.28: "clip 0.28"}
 GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
 REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
@@ -167,7 +171,7 @@ ARMS |= {
     f"length, wide: {name}": Arm(
         {**RECURRENCE, **WIDER, **LENGTHS[name]}, RECURRENCE_POLICIES, label=f"wide: {name}"
     )
-    for name in ("no schedule", *PERIODS)
+    for name in ("no schedule", "BF16", *PERIODS)
 }
 
 
@@ -184,6 +188,16 @@ def moe_arm(name: str) -> str:
 def halving_arm(name: str) -> str:
     """Return the name of an arm whose learning rate is halved every quarter of the run."""
     return f"{name}, halving"
+
+
+def constant_arm(name: str) -> str:
+    """Return the name of an arm whose constant learning rate is the mean of that of `halving_arm`."""
+    return f"{name}, mean rate"
+
+
+def rloo_arm(name: str) -> str:
+    """Return the name of an arm in the setting of *lr*: on-policy, RLOO, clip 0.2 and 0.28."""
+    return f"RLOO, {name}"
 
 
 def _on_chains(arm: Arm) -> Arm:
@@ -223,6 +237,37 @@ NO_STABILIZERS = {
     **_objective("grpo", clip_low=1.0, clip_high=1e9),
 }
 """On-policy, without stabilizers."""
+MEAN_OF_HALVING = sum(0.5**quarter for quarter in range(4)) / 4
+LONG_STEPS = 2000
+NEAREST_E4M3 = _narrow(NEAREST.inference_engine, 3, 3)
+"""E4M3 as it is: three mantissa bits, to nearest."""
+
+
+def _long(objective: dict[str, Any], **changes: Any) -> Arm:
+    return Arm({**objective, **NEAREST_E4M3.engines(), **changes}, steps=LONG_STEPS)
+
+
+def _rloo(correction: str, /, **changes: Any) -> Arm:
+    objective = _objective(f"rloo{correction}", clip_low=0.2, clip_high=0.28)
+    return Arm({**objective, "minibatches": 1, **changes})
+
+
+RLOO_ARMS = {
+    RLOO: _rloo(""),
+    RLOO_BF16: _rloo("", engines=CONTROL),
+    RLOO_FEW: _rloo("", **{"task.train_size": 1024}),
+    **{
+        rloo_arm(name): _rloo(correction)
+        for name, correction in ((TIS, "+tis"), (MIS, "+mis"), (SEQ_TIS, "+seq_tis"), (SEQ_MIS, "+seq_mis"))
+    },
+    rloo_arm(SLOW): _rloo("", **{"optimizer.learning_rate": RATE / 10}),
+    **{
+        halving_arm(name): _rloo(correction, **_schedule("halving", period=PERIOD))
+        for name, correction in ((RLOO, ""), (rloo_arm(TIS), "+tis"), (rloo_arm(MIS), "+mis"))
+    },
+    constant_arm(rloo_arm(MIS)): _rloo("+mis", **{"optimizer.learning_rate": RATE * MEAN_OF_HALVING}),
+}
+"""The setting of *lr*: on-policy, RLOO, clip 0.2 and 0.28."""
 CHAIN_ARMS = {
     NONE: Arm(_objective("grpo")),
     BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
@@ -246,7 +291,14 @@ CHAIN_ARMS = {
         halving_arm(name): Arm({**_schedule("halving", period=PERIOD), **_objective(objective)})
         for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
     },
+    **{
+        constant_arm(name): Arm({"optimizer.learning_rate": RATE * MEAN_OF_HALVING, **_objective(objective)})
+        for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
+    },
     FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
+    halving_arm(FP16): Arm(
+        {"engines": "fp16/fp16", **_schedule("halving", period=PERIOD), **_objective("grpo")}
+    ),
     HEAD: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_HEAD)}),
     # vexact
     EXACT: Arm({**_objective("grpo"), **TRUNCATED.exact()}),
@@ -254,12 +306,13 @@ CHAIN_ARMS = {
     BYPASS: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
     ON_POLICY: Arm(NO_STABILIZERS),
     ON_POLICY_BF16: Arm({**NO_STABILIZERS, "engines": CONTROL}),
+    ON_POLICY_E4M3: Arm({**NO_STABILIZERS, **NEAREST_E4M3.engines()}),
     **{
         name: Arm({**_objective("grpo"), **_narrow(TRUNCATED.inference_engine, bits, bits).engines()})
         for bits, name in BITS.items()
         if name != NONE
     },
-    NEAREST_BITS[3]: Arm({**_objective("grpo"), **_narrow(NEAREST.inference_engine, 3, 3).engines()}),
+    NEAREST_BITS[3]: Arm({**_objective("grpo"), **NEAREST_E4M3.engines()}),
     **{
         name: Arm({**_objective("grpo"), "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": scale}})
         for kind, names in NOISES.items()
@@ -277,13 +330,22 @@ CHAIN_ARMS = {
     FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
     FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
+    E4M3: _long(_objective("grpo")),
+    E4M3_BF16: _long(_objective("grpo"), engines=CONTROL),
+    E4M3_TIS: _long(_objective("grpo+tis", correction_clip=3.0)),
+    E4M3_SEQ_MIS: _long(_objective("grpo+seq_mis", correction_clip=3.0)),
+    E4M3_ACRL: replace(
+        _long(_objective("grpo+acrl", acrl_gamma=0.65, acrl_clip=3.0)), x_factor=1.0, x_from=E4M3
+    ),
 }
 ROUTER_ARMS = {
     ROUTER: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_ROUTER)}),
     **{mode: Arm({**_objective("grpo"), **_replay(mode)}) for mode in (R2, R3)},
 }
 """Arms of an MoE alone."""
-ARMS |= {chain_arm(name): replace(_on_chains(arm), label=name) for name, arm in CHAIN_ARMS.items()}
+ARMS |= {
+    chain_arm(name): replace(_on_chains(arm), label=name) for name, arm in (CHAIN_ARMS | RLOO_ARMS).items()
+}
 ARMS |= {
     moe_arm(name): replace(_with_moe(arm), label=f"MoE: {name}")
     for name, arm in (CHAIN_ARMS | ROUTER_ARMS).items()

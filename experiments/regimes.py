@@ -6,11 +6,13 @@ mismatch. `simlab warm-start add tiny-llama --demo-error-rate 0.15 --min-lr-rati
 add-sharp-S.npz` made the files of `WARM_STARTS`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.estimands import Views
+from simlab.studies.records import Regime
 
 STEPS = 400
 RUNS_PER_BATCH = 8
@@ -32,6 +34,89 @@ BASE: dict[str, Any] = {
     "optimizer": {"learning_rate": 7e-4, "beta2": 0.999},
     "schedule": {"name": "constant", "lr_warmup_steps": 100},
 }
+
+_CHAIN = "chains of 64 terms, 65 tokens"
+_RATE = "learning rate 7e-4, the largest of the stability map at which BF16 is stable"
+_DENSE, _EXPERTS = "dense, 2 layers, width 64", "MoE, 2 layers, width 64, 2 of 8 experts"
+CHAINS = Regime(
+    "chains, truncation",
+    "float32 / E4M3 truncated to 2 (activations) and 3 (weights) mantissa bits",
+    _DENSE,
+    _CHAIN,
+    _RATE,
+    200,
+    "chain: no correction",
+)
+NEAREST_CHAINS = Regime(
+    "chains, 2 and 1 bits to nearest",
+    "float32 / E4M3 with 2 (activations) and 1 (weights) mantissa bits, to nearest",
+    _DENSE,
+    _CHAIN,
+    _RATE,
+    200,
+    "chain: FP8",
+)
+E4M3_CHAINS = Regime(
+    "chains, E4M3",
+    "float32 / E4M3 with 3 mantissa bits, to nearest",
+    _DENSE,
+    _CHAIN,
+    _RATE,
+    2000,
+    "chain: E4M3",
+)
+E4M3_MOE_CHAINS = replace(E4M3_CHAINS, name="chains, MoE, E4M3", model=_EXPERTS, untreated="chain, MoE: E4M3")
+MOE_CHAINS = replace(
+    CHAINS, name="chains, MoE, truncation", model=_EXPERTS, untreated="chain, MoE: no correction"
+)
+BOTH_CHAINS = replace(CHAINS, name="chains, dense and MoE, truncation", model=f"{_DENSE}; {_EXPERTS}")
+KINDS_OF_NOISE = replace(
+    CHAINS,
+    name="chains, noise of four kinds",
+    formats="float32 / truncation to 2, 3, 4 bits; rounding to 1, 3 bits; fixed and fresh logit noise",
+)
+ON_POLICY_CHAINS = replace(CHAINS, name="chains, on-policy, truncation", untreated="chain: on-policy")
+RLOO_CHAINS = replace(CHAINS, name="chains, on-policy RLOO, truncation", untreated="chain: RLOO")
+FLAGSHIP = Regime(
+    "addition, truncation",
+    "float32 / all sites truncated to 2 mantissa bits",
+    _DENSE,
+    "addition, up to 22 tokens",
+    "learning rate 7e-4",
+    400,
+    "no correction",
+)
+RECURRENCE = Regime(
+    "recurrence, truncation",
+    "float32 / all sites truncated to 2 mantissa bits",
+    _DENSE,
+    "recurrence, free length",
+    "learning rate 7e-4",
+    200,
+    "length: no schedule",
+)
+RECURRENCE_BOTH = replace(RECURRENCE, name="recurrence, widths 64 and 96", model="dense, widths 64 and 96")
+TEMPLATE = Regime(
+    "template", "float32 in both engines", _DENSE, "template", "default rate", 200, "template: GRPO"
+)
+SPELLINGS = Regime(
+    "two spellings",
+    "float32 in both engines",
+    _DENSE,
+    "two spellings",
+    "default rate",
+    200,
+    "two_spellings: GRPO",
+)
+ADDERS = Regime(
+    "addition, adders of GPUs",
+    "BF16 in both engines, adders of an A100 and of an H100",
+    "dense, 1 layer, width 32",
+    "addition of digits, on-policy",
+    "learning rate 7e-4",
+    4000,
+    "A100 and H100",
+)
 
 MEASURED: dict[str, tuple[str, str]] = {
     "chains, truncation": ("vexact_dynamics", "chain: no correction"),

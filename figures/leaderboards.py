@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from figures.series import read_labels
 from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
-from simlab.studies.loading import load_experiment
+from simlab.studies.board import board
 
 MARGIN = 0.2
 """Share of the loss that the criterion of each remedy must exceed."""
@@ -47,9 +47,9 @@ def _write_finding(results: Results) -> str:
     certain = [str(labels.get(arm, arm)) for arm in rows[rows["verdict"] == "supported"]["arm"]]
     verb = "recovers" if len(certain) < 2 else "recover"
     finding = f"{' and '.join(certain) or 'No remedy certainly'} {verb} over {MARGIN:.0%} of the loss"
-    collect: Any = load_experiment("leaderboard").collect_evidence
-    verdicts = [f"{each.claim} {each.verdict}" for each in collect(results)]
-    return f"{finding} ({', '.join(verdicts) or 'V6 not decided'})"
+    rows_of_board = board(results.folder.parent).rows
+    verdicts = [f"{row.id} {row.verdict}" for row in rows_of_board if row.experiment == "leaderboard"]
+    return f"{finding[0].upper()}{finding[1:]} ({', '.join(verdicts) or 'V6 not decided'})"
 
 
 def _draw_shares(axis: Any, results: Results, order: list[str]) -> None:

@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = ("verl", "trl", "hf", "vllm", "llamacpp", "browser", "ray", "rewards", "peers")
+NAMES = ("verl", "trl", "hf", "vllm", "llamacpp", "browser", "ray", "rewards", "peers", "cuda")
 
 
 def environment(name: str) -> Path:

@@ -24,7 +24,7 @@ from simlab.objectives import (
     get_objective,
     override_defaults,
 )
-from simlab.studies.board import board, summary
+from simlab.studies.board import board, estimate_text, summary
 from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
@@ -96,16 +96,47 @@ def example() -> str:
 
 
 def claims() -> str:
-    """Return every claim as a row of a table."""
-    head = "| id | verdict | statement | estimate | interval | experiment |\n|---|---|---|---:|---|---|"
+    """Return every claim as a row of a table, one per regime."""
+    head = (
+        "| id | verdict | statement | regime | estimate (primary criterion) | adjusted p | registered |\n"
+        "|---|---|---|---|---|---:|---|"
+    )
     rows = []
     for row in board().rows:
-        estimate = "" if row.effect is None else f"{row.effect:.3g}"
-        interval = "" if row.low is None else f"{row.low:.3g} to {row.high:.3g} ({row.level:.2%})"
-        statement = f"{row.statement} ({row.paper} {row.where})"
-        cells = (row.id, row.verdict, statement, estimate, interval, row.experiment)
-        rows.append(f"| {' | '.join(cells)} |")
+        primary = row.primary
+        statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
+        adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
+        cells = (row.id, row.verdict, statement, row.regime_name, estimate_text(primary), adjusted)
+        rows.append(f"| {' | '.join(cells)} | {row.registered} |")
     return "\n" + "\n".join([head, *rows]) + "\n"
+
+
+def decision_rule() -> str:
+    """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
+    if not is_stored("decision_rule"):
+        return "\nnot run\n"
+    rows: Any = load_stored("decision_rule").table("rates").to_dict("records")
+    lines = [
+        "| paper | criteria | law | design | truth | false support (95% at most) | power | claimed power |",
+        "|---|---:|---|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        power, claimed = (
+            "" if row[name] != row[name] else f"{row[name]:.0%}" for name in ("power", "claimed_power")
+        )
+        false = f"{row['false_support']:.1%} ({row['false_support_high']:.1%})"
+        cells = (
+            row["paper"],
+            row["criteria"],
+            row["law"],
+            row["design"],
+            row["truth"],
+            false,
+            power,
+            claimed,
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def remade() -> str:
@@ -191,6 +222,7 @@ def correction_errors() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
+    "decision_rule": decision_rule,
     "correction_errors": correction_errors,
     "example": example,
     "findings": findings,

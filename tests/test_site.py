@@ -1,8 +1,10 @@
 """The parts of the documentation site; `make docs` builds it and checks every link."""
 
+import json
 import re
 
 import nbformat
+import numpy as np
 import pytest
 
 from scripts.site.build import ROOT, configuration, with_formulas, with_spaced_lists
@@ -11,11 +13,16 @@ from scripts.site.formulas import FORMULAS
 from scripts.site.links import broken_links, rewrite_links
 from scripts.site.notebooks import page
 from scripts.site.reference import doc_text, reference_pages
+from simlab.studies import Measured
+from simlab.studies import estimands as m
 from simlab.studies.board import Board, Row
+from simlab.studies.records import Claim, Regime, Trial, minus, primary
+from simlab.studies.samples import mean_of_policies
+from simlab.studies.verdicts import decide_family
 
-ROW = Row(
-    "H1", "hacking", "A | statement", "Tab. 2", "dynamics", "reproduced", 1.0, 0.5, 2.0, "nats", "a\nrule"
-)
+RULE = primary(m.REWARD, minus("a", "b"), "positive", 0.2, because="a\nreason")
+TRIAL = Trial("runs", (RULE,), Regime("R", "nats"), note="a | note")
+CLAIM = Claim("H1", "hacking", "A | statement", "Tab. 2", "dynamics", (TRIAL,))
 
 
 def test_rewrite_links_leads_to_the_site_and_drops_links_to_code(tmp_path):
@@ -43,11 +50,14 @@ def test_broken_links_names_absent_files_and_anchors(tmp_path):
 
 
 def test_every_claim_has_a_page_with_its_data_beside_it():
-    pages = claim_pages(Board([ROW], []))
+    sample = mean_of_policies(np.array([0.9, 1.0, 1.1]))
+    (evidence,) = decide_family([Measured(CLAIM.trials[0], (sample,), TRIAL.note)])
+    pages = claim_pages(Board([Row(CLAIM, CLAIM.trials[0], "reproduced", evidence)], []))
     assert set(pages) == {"index.md", "H1.md", "H1.json"}
-    assert "1 (95.0% CI 0.5 to 2)" in pages["H1.md"]
-    assert "| rule | a rule |" in pages["H1.md"]
-    assert '"effect": 1.0' in pages["H1.json"]
+    assert "## R: nats" in pages["H1.md"]
+    assert "| 0.2 (a reason) | 1 (95% CI 0.752 to 1.25, n = 3) |" in pages["H1.md"]
+    assert "| note | a \\| note |" in pages["H1.md"]
+    assert json.loads(pages["H1.json"])[0]["criteria"][0]["estimate"] == 1.0
     assert "[H1](H1.md)" in pages["index.md"]
 
 
@@ -76,7 +86,13 @@ def test_reference_has_every_public_name():
 
 @pytest.mark.parametrize(
     ("text", "is_formula"),
-    [("a $x^2$ b", True), ("`$x$`", False), ("costs $5 and $6", False), ("$ a $", False)],
+    [
+        ("a $x^2$ b", True),
+        ("a $x =\ny$ b", True),
+        ("`$x$`", False),
+        ("costs $5 and $6", False),
+        ("$ a $", False),
+    ],
 )
 def test_formulas_become_mathml(text, is_formula):
     assert ("<math" in with_formulas(text)) == is_formula

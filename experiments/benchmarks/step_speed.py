@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import step_floor
+from experiments.benchmarks.engine_speed import measure_engines
 from experiments.benchmarks.step_floor import SIDE_BY_SIDE, Product, timed_call
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
@@ -328,6 +329,7 @@ def run(run: Run) -> None:
         rows.append(_row(name, "step", step, step, least))
     run.table("stages", rows)
     agreed = [row for peer in found for row in peer.agreement(params)]
+    run.table("engines", measure_engines(run))
     run.table("agreement", agreed or [{"quantity": absent, "difference": np.nan, "bound": np.nan}])
     for name, ratio in ratios(rows).items():
         wanted = (

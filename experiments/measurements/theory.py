@@ -5,10 +5,9 @@ from typing import Any
 from experiments.papers import CLAIMS
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
-from simlab.studies import Evidence
 from simlab.studies.exact import compute_row, exact_checks
-from simlab.studies.records import ExactCheck
-from simlab.studies.statistics import Interval
+from simlab.studies.records import ExactCheck, Measured, Trial, trials_of
+from simlab.studies.samples import Exact
 from simlab.theory.residual import EXACT, SINGLE
 
 
@@ -26,38 +25,43 @@ def run(run: Run) -> None:
     run.table("rows", rows)
 
 
-def decide(results: Results) -> list[Evidence]:
-    """Judge each claim by its first row, which states the claim as printed; the others go to the note."""
+def collect_evidence(results: Results) -> list[Measured]:
+    """Return each claim with the residuals of its checks; the first states it as printed."""
     table: Any = results.table("rows")
-    return [_judge(claim, rows.to_dict("records")) for claim, rows in table.groupby("claim", sort=False)]
+    rows = {claim: group.to_dict("records") for claim, group in table.groupby("claim", sort=False)}
+    return [
+        measure_checks(trial, rows[trial.claim])
+        for trial in trials_of(list(CLAIMS.values()), "theory")
+        if trial.claim in rows
+    ]
 
 
-def _judge(claim: str, rows: list[dict]) -> Evidence:
-    first, *others = rows
-    bounded = first["tightness"] == first["tightness"]  # NaN where there is no bound
-    refuted = [f"{row['equation']}: {row['statement']}" for row in others if row["verdict"] != "holds"]
-    note = first["found"] + (f". False as printed: {'; '.join(refuted)}" if refuted else "")
-    return Evidence.of(
-        claim,
-        "reproduced" if first["verdict"] == "holds" else "opposite",
-        Interval.point(first["tightness"] if bounded else first["residual"]),
-        unit="measured over bound" if bounded else "relative residual",
-        rule=f"{first['equation']}: {first['rule']}",
-        note=note,
-    )
+def measure_checks(trial: Trial, rows: list[dict[str, Any]]) -> Measured:
+    """Return the residuals of the checks of a trial, by what each states."""
+    known = {row["statement"]: row for row in rows}
+    samples, notes = [], []
+    for criterion in trial.criteria:
+        assert isinstance(criterion.estimand, ExactCheck)
+        row = known.get(criterion.estimand.text)
+        samples.append(None if row is None else Exact(float(row["residual"])))
+        if row is not None and criterion.role == "primary":
+            notes.append(row["found"])
+        elif row is not None and row["verdict"] != "holds":
+            notes.append(f"false as printed: {row['equation']}: {row['statement']}")
+    return Measured(trial, tuple(samples), "; ".join(notes))
 
 
 EXPERIMENT = Experiment(
     name="theory",
     question="Which identities and bounds of the papers hold exactly, on policies small enough to enumerate?",
     decision_rule=(
-        "each row of the table `rows` states its own rule; a claim holds if its first row does, which states "
-        "it as printed, and is `opposite` if that row is false as printed"
+        "the residual of each row is within its tolerance; the first check of a claim states it as printed "
+        "and is primary"
     ),
     run=run,
     minutes=1.5,
     claims=tuple(dict.fromkeys(claim for claim, _ in exact_checks(CLAIMS))),
     kind="identity",
     figures=("board_exact",),
-    collect_evidence=decide,
+    collect_evidence=collect_evidence,
 )

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.papers.recent import DROPPED_MARGIN, N1
-from experiments.papers.vexact import ERROR_MARGIN, V4, V6
+from experiments.papers.recent import N1
+from experiments.papers.vexact import V4, V6
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
-from simlab.studies import Evidence, decide, paired_effect
+from simlab.studies import Measured
+from simlab.studies.samples import mean_of_policies
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
 from simlab.theory.correction_moments import (
     ACRL_LEVEL,
@@ -135,7 +136,7 @@ JUDGED = {"length": 8, "rho_std": 0.1}
 AFTER = "Rule written after the tables."
 
 
-def collect_evidence(results: Results) -> list[Evidence]:
+def collect_evidence(results: Results) -> list[Measured]:
     """V4 by the bias without correction, V6 by what the best remedy saves; over policies, at `JUDGED`.
 
     N1 by what IcePop drops as the gap widens.
@@ -147,46 +148,31 @@ def collect_evidence(results: Results) -> list[Evidence]:
     )
     best = error.mean().drop("none").idxmin()
     place = f"T = {JUDGED['length']}, std rho {JUDGED['rho_std']}"
-    biased = paired_effect(bias["none"], 0.0, bias.index)
-    saved = paired_effect(np.log(error["none"]), np.log(error[best]), error.index)
+    biased = mean_of_policies(np.asarray(bias["none"], float))
+    saved = mean_of_policies(np.asarray(np.log(error["none"]) - np.log(error[best]), float))
     ranked = ", ".join(f"{name} {value:.3f}" for name, value in error.mean().sort_values().items())
     return [
-        Evidence.of(
-            V4.id,
-            decide(biased, expected="positive", margin=ERROR_MARGIN),
-            biased,
-            unit=f"bias of the gradient without correction, relative to its norm, {place}",
-            rule=V4.trial("theory_corrections").rule,
-            note=AFTER,
-        ),
-        Evidence.of(
-            V6.id,
-            decide(saved, expected="positive", margin=ERROR_MARGIN),
-            saved,
-            unit=f"log of mean squared error, no correction minus {best}, 64 groups, {place}",
-            rule=V6.trial("theory_corrections").rule,
-            note=f"{AFTER} One gradient, not a run. Mean squared error: {ranked}",
+        Measured(V4.trial("theory_corrections"), (biased,), f"{place}. {AFTER}"),
+        Measured(
+            V6.trial("theory_corrections"),
+            (saved,),
+            f"{place}, 64 groups; the best is {best}. {AFTER} One gradient, not a run. "
+            f"Mean squared error: {ranked}",
         ),
         _dropped_by_icepop(results),
     ]
 
 
-def _dropped_by_icepop(results: Results) -> Evidence:
+def _dropped_by_icepop(results: Results) -> Measured:
     """Return the change of the fraction dropped between the ends of the family "both", over policies."""
     table: Any = results.table("masked")
     changes = {
         (rule, family): _change_over_gap(rows) for (rule, family), rows in table.groupby(["rule", "family"])
     }
-    effect = paired_effect(changes["IcePop", "both"], 0.0, changes["IcePop", "both"].index)
+    sample = mean_of_policies(np.asarray(changes["IcePop", "both"], float))
     listed = "; ".join(f"{rule}, {family} {change.mean():+.3f}" for (rule, family), change in changes.items())
-    return Evidence.of(
-        N1.id,
-        decide(effect, expected="negative", margin=DROPPED_MARGIN),
-        effect,
-        unit="fraction of tokens dropped at the largest KL minus that at the smallest",
-        rule=N1.trial("theory_corrections").rule,
-        note=f"{AFTER} One token of 64, exact sums. Change by rule and family: {listed}",
-    )
+    note = f"{AFTER} One token of 64, exact sums. Change by rule and family: {listed}"
+    return Measured(N1.trial("theory_corrections"), (sample,), note)
 
 
 def _change_over_gap(rows: Any) -> Any:

@@ -12,7 +12,8 @@ from experiments.papers.hacking import H4
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.formats import FORMATS
-from simlab.studies import Evidence, Interval, decide
+from simlab.studies import Measured
+from simlab.studies.samples import Exact
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias
 from simlab.theory.rounding_error import rounded_softmax
@@ -70,30 +71,21 @@ def run(run: Run) -> None:
 LEAST_MASS = 1e-3
 
 
-def collect_evidence(results: Results) -> list[Evidence]:
+def collect_evidence(results: Results) -> list[Measured]:
     """H4 without training: engine noise, sorted by the training policy as in the paper."""
     table: Any = results.table("survival")
     kept = table[table["mass"] > LEAST_MASS]
     rarest = kept.sort_values("low").groupby(["engine", "by"]).first()["mean_rho"] - 1
-    interval = Interval.point(rarest["gaussian noise", "train"])
+    sample = Exact(float(rarest["gaussian noise", "train"]))
     shown = ("gaussian noise", "infer"), ("e4m3fn truncated", "train"), ("e4m3fn truncated", "infer")
     listed = "; ".join(f"{engine} by pi_{by} {rarest[engine, by]:+.4f}" for engine, by in shown)
-    return [
-        Evidence.of(
-            H4.id,
-            decide(interval, expected="negative", margin=0.0),
-            interval,
-            unit="mean rho - 1 in the rarest bin, sorted by pi_train, noise of 0.2 on the logits",
-            rule=H4.trial("theory_survival").rule,
-            note=f"Others: {listed}",
-        )
-    ]
+    return [Measured(H4.trial("theory_survival"), (sample,), f"Others: {listed}")]
 
 
 EXPERIMENT = Experiment(
     name="theory_survival",
     question="Is the mean of rho of rare tokens below 1, and does it depend on which policy sorts them?",
-    decision_rule=H4.trial("theory_survival").rule,
+    decision_rule=H4.trial("theory_survival").text,
     run=run,
     minutes=0.2,
     claims=(H4.id,),

@@ -5,7 +5,7 @@ nearest, .031 truncated. `acrl_dynamics` varies gamma, X and the level of Y; `ac
 `moe_dynamics` the model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log
 
@@ -16,6 +16,11 @@ from experiments import arms
 from experiments.arms import (
     DAPO,
     DAPO_ACRL,
+    E4M3,
+    E4M3_ACRL,
+    E4M3_BF16,
+    E4M3_SEQ_MIS,
+    E4M3_TIS,
     KL,
     LEVELS,
     MOVING,
@@ -29,32 +34,46 @@ from experiments.arms import (
 )  # fmt: skip
 from experiments.benchmarks.acrl_overhead import acrl_share
 from experiments.papers.shared import (
+    CHANGES,
+    FACTOR,
     FIVE_ANSWERS,
-    FIVE_PERCENT,
-    ONE_CENTINAT,
-    THREE_ANSWERS,
-    TWO_ANSWERS,
+    FIVE_CENTINATS,
+    GROWS,
+    LOSS,
+    QUARTER_MORE,
+    REWARDS,
+    TEN_ANSWERS,
     claim_makers,
+    collapses,
+    loses,
+    recovers,
+    recovers_more,
     trial,
 )
+from experiments.regimes import BOTH_CHAINS, CHAINS, E4M3_CHAINS, E4M3_MOE_CHAINS, NEAREST_CHAINS
 from experiments.studies.acrl_variants import PENALTY, run_variants
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.runs import Frames, run_arms
-from experiments.studies.stages import collect_evidence, training_experiment
+from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.records import (
-    Evidence,
+    Criterion,
+    Measured,
+    Regime,
+    Trial,
     exact,
     manipulation,
     mean_of,
     minus,
     primary,
     secondary,
+    stored_row,
     trials_of,
 )
-from simlab.studies.statistics import Interval, decide
+from simlab.studies.samples import Exact
+from simlab.studies.verdicts import measure_trials
 from simlab.theory.checks import acrl_checks as checks
 
 dynamics, measurement, identity = claim_makers("acrl")
@@ -67,7 +86,7 @@ FP8_MIS, FP8_ACRL = chain_arm(arms.FP8_MIS), chain_arm(arms.FP8_ACRL)
 GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.GAMMAS.items()}
 X_LOW, _, X_HIGH = map(chain_arm, arms.REFERENCES.values())
 PAIRS = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
-MOE, MOE_ACRL = moe_arm(arms.NONE), moe_arm(arms.ACRL)
+MOE, MOE_ACRL, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.ACRL), moe_arm(arms.BF16)
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
 
 # Estimands.
@@ -84,44 +103,85 @@ DISCREPANCY = m.late_log("discrepancy", "the discrepancy d")
 LARGEST_COST = 0.005
 """Half a percent of a step."""
 
+
+X_REASON = "less than a fifth of the loss: does not matter"
+
+
+def e4m3_arms(named: Callable[[str], str]) -> tuple[str, ...]:
+    """Return no correction, control, TIS, sequence MIS and ACRL at E4M3 with three bits."""
+    return tuple(map(named, (E4M3, E4M3_BF16, E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL)))
+
+
+def in_e4m3(build: Callable[..., Sequence[Criterion]], note: str = "") -> tuple[Trial, ...]:
+    """Return the trials of a claim in the regime of the paper, dense and MoE."""
+    places: tuple[tuple[str, Callable[[str], str], Regime], ...] = (
+        ("e4m3_dynamics", chain_arm, E4M3_CHAINS),
+        ("e4m3_moe_dynamics", moe_arm, E4M3_MOE_CHAINS),
+    )
+    return tuple(
+        trial(name, *build(*e4m3_arms(named)), regime=regime, note=note) for name, named, regime in places
+    )
+
+
 # fmt: off
 CLAIMS = (
     dynamics("A1", "With FP8 E4M3 rollouts and no correction the discrepancy grows and the run collapses",
         "Fig. 9, 10",
         trial("acrl_dynamics",
-            primary(m.GROWTH_D, mean_of(FP8), "positive", 0.05, because=FIVE_PERCENT),
-            secondary(m.FALL, minus(FP8, BF16), "negative", 0.03, because=THREE_ANSWERS))),
+            primary(m.GROWTH_D, minus(FP8, BF16), "positive", FACTOR, because=GROWS),
+            collapses(FP8, BF16),
+            regime=NEAREST_CHAINS),
+        *in_e4m3(lambda none, bf16, _tis, _mis, _acrl: (
+            primary(m.GROWTH_D, minus(none, bf16), "positive", FACTOR, because=GROWS),
+            collapses(none, bf16)))),
     dynamics("A2",
         "Under truncated FP8 no correction collapses at once, sequence MIS fails, TIS survives, ACRL is best",
         "Tab. 2",
         trial("acrl_dynamics",
-            primary(m.REWARD, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS),
-            secondary(m.REWARD, minus(SEQ_MIS, TIS5), "negative", 0.02, because=TWO_ANSWERS),
-            secondary(m.REWARD, minus(TIS5, NONE), "positive", 0.02, because=TWO_ANSWERS),
-            secondary(m.REWARD, minus(ACRL, TIS5), "positive", 0.02, because=TWO_ANSWERS))),
+            recovers_more(ACRL, TIS5, NONE, BF16, role="primary"),
+            collapses(NONE, BF16),
+            recovers_more(TIS5, SEQ_MIS, NONE, BF16),
+            recovers(TIS5, NONE, BF16),
+            loses(NONE, BF16),
+            regime=CHAINS)),
     dynamics("A3",
         "Under ACRL the discrepancy stays near X, with a lower maximum and less variance than under TIS",
         "Fig. 9, 10",
         trial("acrl_dynamics",
-            primary(m.FROM_X, minus(ACRL, TIS5), "negative", 0.05, because=FIVE_PERCENT),
-            secondary(D_MAX, minus(ACRL, TIS5), "negative", 0.005, because="a sixth of X"),
-            secondary(D_STD, minus(ACRL, TIS5), "negative", 0.001, because="a thirtieth of X"))),
+            primary(m.FROM_X, minus(ACRL, TIS5), "negative", QUARTER_MORE, because=CHANGES),
+            secondary(D_MAX, minus(ACRL, TIS5), "negative", 0.01, because="a third of X"),
+            secondary(D_STD, minus(ACRL, TIS5), "negative", 0.003, because="a tenth of X"),
+            regime=CHAINS),
+        *in_e4m3(lambda _none, _bf16, tis, _mis, acrl: (
+            primary(m.FROM_X, minus(acrl, tis), "negative", QUARTER_MORE, because=CHANGES),
+            secondary(D_MAX, minus(acrl, tis), "negative", 0.004, because="a third of X, 0.013"),
+            secondary(D_STD, minus(acrl, tis), "negative", 0.0013, because="a tenth of X, 0.013")))),
     dynamics("A4", "ACRL keeps the highest entropy", "Fig. 8",
         trial("acrl_dynamics",
-            primary(m.ENTROPY, minus(ACRL, TIS5), "positive", 0.01, because=ONE_CENTINAT),
-            secondary(m.ENTROPY, minus(ACRL, NONE), "positive", 0.01, because=ONE_CENTINAT),
-            secondary(m.ENTROPY, minus(ACRL, BF16), "positive", 0.01, because=ONE_CENTINAT))),
+            primary(m.ENTROPY, minus(ACRL, TIS5), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(ACRL, NONE), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(ACRL, BF16), "positive", 0.05, because=FIVE_CENTINATS),
+            regime=CHAINS),
+        *in_e4m3(lambda none, bf16, tis, _mis, acrl: (
+            primary(m.ENTROPY, minus(acrl, tis), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(acrl, none), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(acrl, bf16), "positive", 0.05, because=FIVE_CENTINATS)))),
     dynamics("A5",
         "gamma from 0.5 to 1.7 is stable, from 2.1 it collapses late, at 0.1 the discrepancy grows", "Tab. 9",
         trial("acrl_dynamics",
-            primary(m.FALL, minus(GAMMAS[1.0], BF16), "zero", 0.05, because=FIVE_ANSWERS),
-            secondary(m.FALL, minus(GAMMAS[2.1], GAMMAS[1.0]), "negative", 0.03, because=THREE_ANSWERS),
-            secondary(m.GROWTH_D, mean_of(GAMMAS[0.1]), "positive", 0.05, because=FIVE_PERCENT))),
+            collapses(GAMMAS[1.0], BF16, role="primary", direction="zero"),
+            collapses(GAMMAS[2.1], BF16),
+            secondary(m.GROWTH_D, minus(GAMMAS[0.1], BF16), "positive", FACTOR, because=GROWS),
+            regime=CHAINS,
+            note="gamma 0.5, 0.65, 1.3 and 1.7 are not run.")),
     dynamics("A6", "X off by a quarter does not matter; a smaller X gives more entropy", "Tab. 7",
         trial("acrl_dynamics",
-            primary(m.REWARD, minus(X_LOW, ACRL), "zero", 0.03, because=THREE_ANSWERS),
-            secondary(m.REWARD, minus(X_HIGH, ACRL), "zero", 0.03, because=THREE_ANSWERS),
-            secondary(m.ENTROPY, minus(X_LOW, X_HIGH), "positive", 0.01, because=ONE_CENTINAT))),
+            recovers_more(X_LOW, ACRL, NONE, BF16, role="primary", direction="zero", margin=0.15,
+                because=X_REASON),
+            recovers_more(X_HIGH, ACRL, NONE, BF16, direction="zero", margin=0.15, because=X_REASON),
+            secondary(m.ENTROPY, minus(X_LOW, X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
+            loses(NONE, BF16),
+            regime=CHAINS)),
     dynamics("A7", "Measured under FP8, the discrepancy of a BF16 run stays between 0.011 and 0.017",
         "Tab. 8",
         trial("acrl_dynamics",
@@ -130,24 +190,30 @@ CLAIMS = (
                 "zero",
                 log(0.017 / 0.011),
                 because="the printed range, largest over smallest"),
-            note="Ranges of single runs, 64 responses each time; the mean over policies is in acrl_tab8.")),
+            regime=NEAREST_CHAINS,
+            note="The arm is the control. Ranges of single runs, 64 responses each time; the mean over "
+            "policies is in acrl_tab8.")),
     measurement("A8", "ACRL costs a thousandth of a step", "Eq. 10",
         trial("acrl_dynamics",
-            rule="reproduced if ACRL's weights take at most 0.5% of the time of a training step (the "
-            "least of 30 timings each, one core), opposite if more.")),
+            stored_row("cost", "time of ACRL's weights over that of a training step", "zero", LARGEST_COST,
+                because="half a percent of a step; the least of 30 timings each, one core"))),
     dynamics("A9", "ACRL works with GRPO, PPO with a critic, and DAPO", "Tab. 4",
         trial("acrl_variants",
-            primary(m.REWARD, minus(PAIRS[NONE], NONE), "positive", 0.02, because=TWO_ANSWERS),
+            primary(m.REWARD, minus(PAIRS[NONE], NONE), "positive", LOSS, because=TEN_ANSWERS),
             *(
-                secondary(m.REWARD, minus(PAIRS[bare], bare), "positive", 0.02, because=TWO_ANSWERS)
+                secondary(m.REWARD, minus(PAIRS[bare], bare), "positive", LOSS, because=TEN_ANSWERS)
                 for bare in (chain_arm(PPO), chain_arm(DAPO))
             ),
+            regime=CHAINS,
             note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, "
-            "DAPO.")),
+            "DAPO. The control of each is the same algorithm without ACRL.")),
     dynamics("A10", "ACRL works for dense and for MoE models", "Tab. 5",
         trial("moe_dynamics",
-            primary(m.REWARD, minus(ACRL, NONE), "positive", 0.02, because=TWO_ANSWERS),
-            secondary(m.REWARD, minus(MOE_ACRL, MOE), "positive", 0.02, because=TWO_ANSWERS))),
+            primary(m.REWARD, minus(ACRL, NONE), "positive", LOSS, because=TEN_ANSWERS),
+            secondary(m.REWARD, minus(MOE_ACRL, MOE), "positive", LOSS, because=TEN_ANSWERS),
+            loses(NONE, BF16),
+            loses(MOE, MOE_BF16),
+            regime=BOTH_CHAINS)),
     identity("A11", "The signs of A and pi - mu, and Y above or below X, decide whether a weight exceeds 1",
         "Fig. 3, 5",
         exact("acrl Eq. 7-9, Fig. 3, 5",
@@ -156,34 +222,47 @@ CLAIMS = (
             because="all eight cases as in the figures")),
     measurement("A12", "Likely tokens tend to pi > mu, unlikely ones to pi < mu", "Fig. 6",
         trial("acrl_dynamics",
-            primary(m.COMMON_RHO, mean_of(FP8), "positive", 1e-4, because="0.01% of the IS ratio"),
-            secondary(m.RARE_RHO, mean_of(FP8), "negative", 0.01, because="1% of the IS ratio"))),
+            primary(m.RARE_RHO, minus(FP8, BF16), "negative", 0.02, because="2% of the IS ratio"),
+            secondary(m.COMMON_RHO, minus(FP8, BF16), "positive", 5e-4,
+                because="the 2% of unlikely tokens spread over forty times as many"),
+            regime=NEAREST_CHAINS,
+            note="Sorted by pi_train; sorted by pi_infer it is not recorded.")),
     dynamics("A13",
         "With nearest FP8 ACRL ends above TIS, MIS and the BF16 baseline, served in FP8 or in BF16",
         "Tab. 1, 3, 6, 12, 13",
         trial("acrl_dynamics",
-            primary(m.REWARD, minus(FP8_ACRL, FP8_TIS), "positive", 0.02, because=TWO_ANSWERS),
+            primary(m.REWARD, minus(FP8_ACRL, FP8_TIS), "positive", REWARDS, because=FIVE_ANSWERS),
             *(
-                secondary(m.REWARD, minus(FP8_ACRL, other), "positive", 0.02, because=TWO_ANSWERS)
+                secondary(m.REWARD, minus(FP8_ACRL, other), "positive", REWARDS, because=FIVE_ANSWERS)
                 for other in (FP8_MIS, BF16)
             ),
             *(
-                secondary(estimand, minus(FP8_ACRL, other), "positive", 0.02, because=TWO_ANSWERS)
+                secondary(estimand, minus(FP8_ACRL, other), "positive", REWARDS, because=FIVE_ANSWERS)
                 for estimand in HELD_OUT.values()
                 for other in (FP8_TIS, BF16)
             ),
-            note="Held-out prompts of the same task.")),
+            regime=NEAREST_CHAINS,
+            note="Token MIS in place of sequence MIS. Held-out prompts of the same task."),
+        *in_e4m3(lambda none, bf16, tis, mis, acrl: (
+            primary(m.HELD_OUT_REWARD, minus(acrl, tis), "positive", REWARDS, because=FIVE_ANSWERS),
+            *(
+                secondary(m.HELD_OUT_REWARD, minus(acrl, other), "positive", REWARDS, because=FIVE_ANSWERS)
+                for other in (mis, bf16, none)
+            )), note="Held-out prompts of the same task, the mean of both engines.")),
     dynamics("A14", "Too little discrepancy hurts: penalizing it in the reward lowers accuracy", "Sec. 3.1",
         trial("acrl_variants",
-            primary(m.REWARD, minus(PENALIZED, NONE), "negative", 0.02, because=TWO_ANSWERS),
-            manipulation(DISCREPANCY, minus(PENALIZED, NONE), "negative", 0.05, because=FIVE_PERCENT),
+            primary(m.REWARD, minus(PENALIZED, NONE), "negative", REWARDS, because=FIVE_ANSWERS),
+            manipulation(DISCREPANCY, minus(PENALIZED, NONE), "negative", QUARTER_MORE,
+                because="the penalty lowers d: " + CHANGES),
+            regime=CHAINS,
             note=f"The penalty is {PENALTY:g} for the mean discrepancy of a batch; the reward is without "
             "it.")),
     identity("A15", "The quadrants of sign(A) and pi against mu decide whether entropy rises or falls",
         "Sec. 4.3, Fig. 7",
         exact("acrl Sec. 4.3", "rewarding rare tokens raises entropy, rewarding common ones lowers it",
             checks.entropy_of_update,
-            because="remainder of second order within 0.05; one probability separates the two kinds"),
+            because="remainder of second order within 0.05; one probability separates the two kinds",
+            tolerance=0.05),
         exact("acrl Sec. 4.3, Fig. 7",
             "quadrants I and III raise entropy, II and IV lower it; ACRL raises the sum when Y > X",
             checks.entropy_quadrants,
@@ -192,11 +271,12 @@ CLAIMS = (
     dynamics("A16", "Other distances (squared, KL) and a moving average as X work as well",
         "Remark 1, Sec. 6",
         trial("acrl_variants",
-            primary(m.REWARD, minus(SQUARED, ACRL), "zero", 0.05, because=FIVE_ANSWERS),
+            primary(m.REWARD, minus(SQUARED, ACRL), "zero", LOSS, because=TEN_ANSWERS),
             *(
-                secondary(m.REWARD, minus(variant, ACRL), "zero", 0.05, because=FIVE_ANSWERS)
+                secondary(m.REWARD, minus(variant, ACRL), "zero", LOSS, because=TEN_ANSWERS)
                 for variant in (KL, MOVING)
             ),
+            regime=CHAINS,
             note="X moves a fifth of the way to the last 10 steps' discrepancy every 10 steps.")),
 )
 # fmt: on
@@ -206,7 +286,7 @@ OTHER_LEVELS = {
     for level, arm in LEVELS.items()
     if arm != ACRL
 }
-"""The same trials with Y per sequence and per batch; the verdict is that per group."""
+"""The same trials with Y per sequence and per batch, which decide nothing; the verdict is that per group."""
 
 
 def measure_cost(run: Run) -> None:
@@ -215,42 +295,35 @@ def measure_cost(run: Run) -> None:
         run.table("cost", acrl_share(run.smoke))
 
 
-def judge_cost(results: Results) -> list[Evidence]:
-    """Decide A8 from the table `cost`."""
+def measure_with_levels(results: Results) -> list[Measured]:
+    """Return the claims; the notes of A2, A3 and A4 hold the estimates at the other levels of Y."""
+    scans = {level: measure_trials(results, trials) for level, trials in OTHER_LEVELS.items()}
     cost = results.table("cost").iloc[0]
-    share = float(cost["weights_seconds"] / cost["step_seconds"])
-    interval = Interval.point(share)
-    verdict = decide(interval, expected="zero", margin=LARGEST_COST)
-    unit = "share of a training step's time"
-    return [Evidence.of(A8.id, verdict, interval, unit=unit, rule=A8.trial("acrl_dynamics").text)]
+    share = Exact(float(cost["weights_seconds"] / cost["step_seconds"]))
+    trials = trials_of(CLAIMS, "acrl_dynamics")
+    measured = [with_levels(each, scans) for each in measure_trials(results, trials)]
+    return [*measured, Measured(A8.trial("acrl_dynamics"), (share,))]
 
 
-def judge_with_levels(results: Results) -> list[Evidence]:
-    """Decide the claims; the notes of A2, A3 and A4 hold the verdicts at the other levels of Y."""
-    scans = {level: collect_evidence(results, trials) for level, trials in OTHER_LEVELS.items()}
-    claims = collect_evidence(results, trials_of(CLAIMS, "acrl_dynamics"))
-    return [*(with_levels(each, scans) for each in claims), *judge_cost(results)]
-
-
-def with_levels(evidence: Evidence, scans: Mapping[str, Sequence[Evidence]]) -> Evidence:
-    """Return the evidence with that of the same claim at other levels of Y in its note."""
+def with_levels(measured: Measured, scans: Mapping[str, Sequence[Measured]]) -> Measured:
+    """Return what was measured with the estimates of the same claim at other levels of Y in its note."""
     others = [
-        f"Y per {level}: {other.verdict}, {other.effect:.3g} [{other.low:.3g}, {other.high:.3g}]"
+        f"Y per {level}: {other.primary.estimate:.3g}"
         for level, scanned in scans.items()
         for other in scanned
-        if other.claim == evidence.claim
+        if other.trial.claim == measured.trial.claim and other.primary is not None
     ]
-    return replace(evidence, note="; ".join(filter(None, [evidence.note, *others])))
+    return replace(measured, note="; ".join(filter(None, [measured.note, *others])))
 
 
-def make_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
+def make_variants(run: Run, names: Sequence[str], block: int) -> Frames:
     """Run `names`; `run_variants` runs those that a sweep cannot."""
     # If no plain arm ran, there are no tables.
     plain = [arm for arm in names if arm not in VARIANTS] or [NONE]
-    frames = run_arms(run, plain, seed)
+    frames = run_arms(run, plain, block)
     if variants := [arm for arm in names if arm in VARIANTS]:
         with run.phase("variants"):
-            more = run_variants(run, variants, seed)
+            more = run_variants(run, variants, block)
         frames |= {name: pd.concat([frames[name], more[name]]) for name in more}
     return frames
 
@@ -271,7 +344,27 @@ ACRL_DYNAMICS = training_experiment(
     diagnosed=DIAGNOSTICS,
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     measure=measure_cost,
-    decide=judge_with_levels,
+    measure_all=measure_with_levels,
+)
+E4M3_DYNAMICS = training_experiment(
+    "e4m3_dynamics",
+    "Does a dense run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
+    CLAIMS,
+    minutes=300.0,
+    baseline=chain_arm(E4M3),
+    smoke=(chain_arm(E4M3_TIS),),
+    make=with_diagnostics(dict.fromkeys(e4m3_arms(chain_arm), ("both engines",))),
+    diagnosed=e4m3_arms(chain_arm),
+)
+E4M3_MOE_DYNAMICS = training_experiment(
+    "e4m3_moe_dynamics",
+    "Does an MoE run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
+    CLAIMS,
+    minutes=900.0,
+    baseline=moe_arm(E4M3),
+    smoke=(moe_arm(E4M3_TIS),),
+    make=with_diagnostics(dict.fromkeys(e4m3_arms(moe_arm), ("both engines",))),
+    diagnosed=e4m3_arms(moe_arm),
 )
 # One compiled function serves the distances; the penalty has its own, which a smoke run does without.
 ACRL_VARIANTS = training_experiment(

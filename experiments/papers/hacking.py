@@ -8,20 +8,30 @@ run without correction collapses. `moe_dynamics` compares MoE with dense models.
 from experiments import arms
 from experiments.arms import FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS, chain_arm, moe_arm
 from experiments.papers.shared import (
-    FIVE_PERCENT,
-    TEN_PERCENT,
-    THREE_ANSWERS,
-    TWO_ANSWERS,
+    CHANGES,
+    FACTOR,
+    FIVE_PERCENT_OF_RHO,
+    GROWS,
+    LOSS,
+    ONE_CHUNK,
+    QUARTER_MORE,
+    TEN_ANSWERS,
     WEAK_RANK,
     claim_makers,
+    exact_trial,
+    loses,
+    recovers,
     trial,
 )
+from experiments.regimes import BOTH_CHAINS, CHAINS, FLAGSHIP
 from experiments.studies.repeated_runs import with_forks
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.records import (
-    Contrast,
+    EXACT_SUMS,
+    LeavesBand,
     exact,
+    excess,
     manipulation,
     mean_of,
     minus,
@@ -33,7 +43,8 @@ from simlab.studies.records import (
 from simlab.theory.checks import hacking_checks as checks
 
 dynamics, measurement, identity = claim_makers("hacking")
-PRINTED = "the printed average lies in our prediction interval"
+PLACEMENTS = "a tenth of the distance to the std under rounding everywhere (0.0074)"
+TWENTIETH = "a twentieth of the printed distance from 1"
 
 # Arms of hacking_dynamics; branches of the fork are arms too.
 NONE, BF16, TIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.TIS)
@@ -51,26 +62,33 @@ DIAGNOSTICS = {
 
 # Arms of moe_dynamics.
 MOE, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.BF16)
-MOE_LOSS = Contrast(
-    {MOE: 1.0, MOE_BF16: -1.0, NONE: -1.0, BF16: 1.0}, "({0} minus {1}) minus ({2} minus {3})"
-)
+# Arms of flagship.
+FLAGSHIP_NONE, FLAGSHIP_TIS, FLAGSHIP_BF16 = "no correction", "TIS", "BF16 control"
 
 # Estimands.
 J_WITH_STEP = m.diagnostic_correlation("hacking_j", "step", "J and the step")
 J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
 PCC = m.change("pcc", "the correlation of pi_train and pi_infer")
 LARGEST = m.growth("max_rho", "the largest rho of 10 steps")
-COUPLED = m.Estimand(
-    "size of the rank correlation over the run of RMS log rho and entropy",
-    lambda view: abs(m.rank_correlation("rms_log_rho", "entropy", "")(view)),
+NOISY_MISMATCH = m.diagnostic_late_log(
+    "rms_log_rho", "RMS log rho under the engines of the base arm at the end"
 )
-NOISY_MISMATCH = m.diagnostic_late("rms_log_rho", "RMS log rho under the engines of the base arm at the end")
 BEFORE_ENTROPY = m.first_change("entropy", "rms_log_rho", "RMS log rho and entropy")
 BEFORE_NORM = m.first_change("grad_norm", "rms_log_rho", "RMS log rho and gradient norm")
-CLUSTERING = m.diagnostic_change("shared_values", "fraction of uncertain tokens that share their pi_infer")
+CLUSTERING = m.Estimand(
+    "change of the fraction of uncertain tokens that share their pi_infer, minus that of pi_train",
+    lambda view: (
+        m.diagnostic_change("shared_values", "")(view) - m.diagnostic_change("shared_values_train", "")(view)
+    ),
+)
 FIRST = m.early_log("rms_log_rho", "RMS log rho")
+LEARNS = m.change("reward", "the reward")
 
-COLLAPSE = manipulation(m.FALL, minus(NONE, BF16), "negative", 0.03, because=THREE_ANSWERS)
+BACK = "half a unit of log growth, a factor of 1.65"
+SOME_RUNS = "more than a quarter of the initial policies"
+BOTH_WAYS = "a tenth of the initial policies each way"
+GROWTH = manipulation(m.GROWTH, minus(NONE, BF16), "positive", FACTOR, because=GROWS)
+"""The premise that the mismatch grows without a correction, more than in the control."""
 
 # fmt: off
 CLAIMS = (
@@ -78,26 +96,37 @@ CLAIMS = (
         "A BF16 softmax over 2048 Gaussian logits spreads rho by 0.0048, between 0.9815 and 1.0189",
         "Tab. 2, Eq. 44-45",
         trial("softmax",
-            *tuple(stored_row(f"table_{column}", because=PRINTED)
-                for column in ("std", "mean", "max", "min"))),
-        trial("theory",
+            stored_row("table_std", "std of rho minus the printed 0.0048", "zero", 2.6e-4,
+                because=PLACEMENTS, reference=0.0048),
+            stored_row("table_mean", "mean of rho minus the printed 1.0000", "zero", 4.8e-4,
+                because="a tenth of the printed std", reference=1.0, role="secondary"),
+            stored_row("table_max", "largest rho minus the printed 1.0189", "zero", 9.5e-4,
+                because=TWENTIETH, reference=1.0189, role="secondary"),
+            stored_row("table_min", "smallest rho minus the printed 0.9815", "zero", 9.3e-4,
+                because=TWENTIETH, reference=0.9815, role="secondary")),
+        exact_trial(
+            exact("hacking Eq. 45, Tab. 2", "BF16 softmax: std of rho 0.0048", checks.softmax_spread,
+                because="computed within 1e-4 of the table, predicted from ulps within 5%",
+                tolerance=0.05),
             exact("ours, on hacking Tab. 2",
                 "variance of the log ratio of a token from ulps: the spread of rho halves with each "
                 "mantissa bit", checks.spread_against_bits,
                 because="predicted within 10% of computed for FP16, BF16, E4M3 and E5M2 logits, both "
-                "roundings"),
-            exact("hacking Eq. 45, Tab. 2", "BF16 softmax: std of rho 0.0048", checks.softmax_spread,
-                because="computed within 1e-4 of the table, predicted from ulps within 5%"))),
+                "roundings", tolerance=0.1))),
     measurement("H2", "BF16 probabilities fall onto few levels, the same for every seed", "Fig. 13",
         trial("softmax",
-            stored_row("levels", because="less than half of the distinct values in float32"),
-            stored_row("heights", because="heights within 5% over pairs of seeds"))),
+            stored_row("levels", "distinct values over those in float32, minus 1", "negative", 0.5,
+                because="half of the distinct values in float32", reference=1.0),
+            stored_row("heights", "variation of two seeds over that of a random split, minus 1", "zero", 0.05,
+                because="5% of the variation of a random split", reference=1.0, role="secondary"))),
     identity("H3", "The mean of 1/rho under pi_infer is at least 1, with equality only for equal policies",
         "Eq. 46",
         trial("softmax",
-            stored_row("inverse", because="the smallest of all vectors is above 1"),
-            stored_row("inverse_sampled", because="the 95% interval over seeds is above 1")),
-        trial("theory",
+            stored_row("inverse", "smallest mean of 1/rho of all vectors, minus 1", "positive", 1e-12,
+                because="rounding in float64", reference=1.0),
+            stored_row("inverse_sampled", "mean of 1/rho over sampled tokens, minus 1", "positive", 1e-12,
+                because="rounding in float64", reference=1.0, role="secondary")),
+        exact_trial(
             exact("hacking Eq. 46",
                 "E over pi_infer of 1/rho is at least 1, with equality only for equal policies",
                 checks.inverse_rho,
@@ -107,125 +136,165 @@ CLAIMS = (
     dynamics("H4",
         "Mean rho of rare tokens is below 1 and falls during training; rho is widest for rare tokens",
         "Fig. 7",
-        trial("theory",
+        exact_trial(
             exact("hacking App. C.2", "mean rho of rare tokens is below 1 (survival bias)",
                 checks.survival_curves,
                 because="below 1 sorted by pi_train, above 1 sorted by pi_infer, both within 25% of the "
-                "predicted bias"),
+                "predicted bias", tolerance=0.25),
             exact("hacking Fig. 7, App. C.2",
                 "mean rho of rare tokens is below 1 for truncated formats, whichever policy sorts",
                 checks.survival_of_formats,
                 because="below 1 in the rarest bin both ways; at least three times as far from 1 as to "
-                "nearest")),
-        trial("flagship", rule="mean rho of rare tokens, late minus early, negative, margin 0.05"),
+                "nearest", tolerance=1 / 3)),
         trial("theory_survival",
-            rule="sign of mean rho - 1 in the rarest bin that holds 0.1% of the sampled mass; exact sums"),
+            stored_row("rarest",
+                "mean rho minus 1 in the rarest bin of 0.1% of the mass, sorted by pi_train, "
+                "noise of 0.2 on the logits", "negative", 0.01, because="1% of the IS ratio"),
+            regime=EXACT_SUMS),
+        trial("flagship",
+            primary(m.RARE_DRIFT, minus(FLAGSHIP_NONE, FLAGSHIP_BF16), "negative", 0.05,
+                because=FIVE_PERCENT_OF_RHO),
+            regime=FLAGSHIP),
         trial("hacking_dynamics",
-            primary(m.RARE_RHO, mean_of(NONE), "negative", 0.01, because="1% of the IS ratio"),
-            secondary(m.RARE_DRIFT, mean_of(NONE), "negative", 0.02, because="2% of the IS ratio"),
-            secondary(m.RARE_SPREAD, mean_of(NONE), "positive", 0.1, because=TEN_PERCENT),
+            primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
+            secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
+            secondary(m.RARE_SPREAD, mean_of(NONE), "positive", FACTOR, because=GROWS),
+            regime=CHAINS,
             note="Engines that truncate flatten the law, so part of it needs no survival; see "
-            "theory_survival.")),
+            "theory_survival. The control of the spread are the common tokens of the same run.")),
     identity("H5", "The mismatch changes the objective by the sum over positions of Cov(X, 1/rho)",
         "Eq. 10, 31",
         exact("hacking Eq. 10, 31", "J' - J is the sum over t of Cov(X_t, 1/rho_t)",
             checks.objective_gap_printed,
-            because="holds when printed over exact is 1 within 5% at T = 3 and noise 0.01"),
+            because="holds when printed over exact is 1 within 5% at T = 3 and noise 0.01", tolerance=0.05),
         exact("hacking Eq. 10 corrected",
             "J' - J is the sum over t and s of Cov(X_t, 1/rho_s) to first order",
             checks.objective_gap_double_sum,
             because="error below 1% at noise 0.01 and halved with the noise; E[1/rho | prefix] = 1 within "
-            "1e-12"),
+            "1e-12", tolerance=0.01),
         exact("hacking Eq. 10, 31", "the missing terms against T", checks.objective_gap_growth,
             because="printed is exactly 1/T of the double sum for X_t = A / T"),
         exact("hacking Eq. 28 footnote", "group-normalized advantages couple the samples",
             checks.objective_gap_groups,
-            because="own and cross-sample covariances together within 2% of the exact gap")),
+            because="own and cross-sample covariances together within 2% of the exact gap", tolerance=0.02)),
     identity("H6", "Independent weight noise of mean one leaves the objective unbiased", "Eq. 22",
         exact("hacking Eq. 22", "independent unit-mean weight noise leaves the objective unbiased",
             checks.unit_mean_noise,
-            because="bias and relative error of the variance below 1e-10")),
+            because="bias and relative error of the variance below 1e-10", tolerance=1e-10)),
     dynamics("H7",
         "TIS slows the growth of the mismatch and the fall of entropy and validates better; the growth stays",
         "Fig. 2",
-        trial("flagship", rule="log growth of RMS log rho, TIS minus none, negative, margin 0.05"),
+        trial("flagship",
+            primary(m.GROWTH, minus(FLAGSHIP_TIS, FLAGSHIP_NONE), "negative", FACTOR, because=GROWS),
+            secondary(m.ENTROPY_GROWTH, minus(FLAGSHIP_TIS, FLAGSHIP_NONE), "positive", QUARTER_MORE,
+                because=CHANGES),
+            recovers(FLAGSHIP_TIS, FLAGSHIP_NONE, FLAGSHIP_BF16),
+            secondary(m.GROWTH, minus(FLAGSHIP_TIS, FLAGSHIP_BF16), "positive", FACTOR, because=GROWS),
+            manipulation(m.GROWTH, minus(FLAGSHIP_NONE, FLAGSHIP_BF16), "positive", FACTOR, because=GROWS),
+            regime=FLAGSHIP,
+            note="Reward of the inference engine stands for validation."),
         trial("hacking_dynamics",
-            primary(m.GROWTH, minus(TIS, NONE), "negative", 0.05, because=FIVE_PERCENT),
-            secondary(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", 0.05, because=FIVE_PERCENT),
-            secondary(m.REWARD, minus(TIS, NONE), "positive", 0.02, because=TWO_ANSWERS),
-            secondary(m.GROWTH, mean_of(TIS), "positive", 0.05, because=FIVE_PERCENT))),
+            primary(m.GROWTH, minus(TIS, NONE), "negative", FACTOR, because=GROWS),
+            secondary(m.ENTROPY_GROWTH, minus(NONE, BF16), "negative", QUARTER_MORE, because=CHANGES),
+            secondary(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", QUARTER_MORE, because=CHANGES),
+            recovers(TIS, NONE, BF16),
+            secondary(m.GROWTH, minus(TIS, BF16), "positive", FACTOR, because=GROWS),
+            GROWTH,
+            regime=CHAINS,
+            note="The second criterion is the premise of the third: entropy falls without TIS. Reward of the "
+            "inference engine stands for validation.")),
     dynamics("H8", "The correlation of pi_train and pi_infer falls and the largest rho rises during training",
         "Fig. 3, 9",
         trial("hacking_dynamics",
-            primary(PCC, mean_of(NONE), "negative", 0.002, because="0.002 of a correlation near 1"),
-            secondary(LARGEST, mean_of(NONE), "positive", 0.1, because=TEN_PERCENT))),
+            primary(PCC, minus(NONE, BF16), "negative", 0.01, because="a hundredth of a correlation near 1"),
+            secondary(LARGEST, minus(NONE, BF16), "positive", FACTOR, because=GROWS),
+            regime=CHAINS)),
     dynamics("H9",
         "Stronger token clipping makes the mismatch grow faster; sequence clipping shows no growth",
         "Fig. 4, Tab. 1",
         trial("hacking_dynamics",
-            primary(m.GROWTH,
-                slope(CLIPS, "eps_high"),
-                "negative", 0.5,
-                because="4% of growth from clip 0.2 to 0.28"),
-            secondary(m.GROWTH, mean_of(GSPO), "zero", 0.1, because=TEN_PERCENT))),
+            primary(m.GROWTH, minus(CLIPS[0.2], CLIPS[0.28]), "positive", FACTOR, because=GROWS),
+            secondary(m.GROWTH, minus(CLIPS[0.2], CLIPS[0.24]), "positive", FACTOR, because=GROWS),
+            secondary(m.GROWTH, minus(GSPO, CLIPS[0.2]), "negative", FACTOR, because=GROWS),
+            secondary(m.GROWTH, minus(GSPO, BF16), "zero", FACTOR, because=GROWS),
+            GROWTH,
+            regime=CHAINS)),
     dynamics("H10",
         "Raising the weight of rare tokens on top of GSPO brings the growth back, more so the higher it is",
         "Fig. 5",
         trial("hacking_dynamics",
-            primary(m.GROWTH,
-                slope(RAISED, "delta - 1 (0: GSPO)"),
-                "positive", 0.02,
-                because="2% of growth per unit of delta"),
-            secondary(m.GROWTH, minus(DELTAS[3.0], GSPO), "positive", 0.05, because=FIVE_PERCENT))),
+            primary(m.GROWTH, minus(DELTAS[3.0], GSPO), "positive", 0.5, because=BACK),
+            secondary(m.GROWTH, slope(RAISED, "delta - 1 (0: GSPO)"), "positive", 0.25,
+                because="half of that margin per unit of delta"),
+            regime=CHAINS)),
     dynamics("H11", "Taking the weight of rare tokens away brings it back as well", "Fig. 10",
         trial("hacking_dynamics",
-            primary(m.GROWTH, minus(DELTAS[0.0], GSPO), "positive", 0.05, because=FIVE_PERCENT))),
+            primary(m.GROWTH, minus(DELTAS[0.0], GSPO), "positive", 0.5, because=BACK),
+            manipulation(LEARNS, mean_of(DELTAS[0.0]), "positive", LOSS,
+                because="ten answers in 100: a run that learns nothing distorts nothing"),
+            regime=CHAINS)),
     dynamics("H12", "Gaussian noise on the weights does not bring it back", "Fig. 12",
-        trial("hacking_dynamics", primary(m.GROWTH, minus(NOISE, GSPO), "zero", 0.1, because=TEN_PERCENT))),
+        trial("hacking_dynamics",
+            primary(m.GROWTH, minus(NOISE, GSPO), "zero", 0.5, because=BACK),
+            regime=CHAINS)),
     dynamics("H13",
         "The monitor J = sum A (phi - 1) grows under distorted weights and correlates with the step",
         "Fig. 6, Eq. 23",
         trial("hacking_dynamics",
-            primary(J_WITH_STEP, mean_of(DISTORTED), "positive", 0.1, because="half of a weak correlation"),
-            secondary(J_LATE,
-                minus(DISTORTED, GSPO),
-                "positive", 0.5,
-                because="half a unit of the monitor"))),
+            primary(J_WITH_STEP, minus(DISTORTED, GSPO), "positive", 0.2, because=WEAK_RANK),
+            secondary(J_LATE, minus(DISTORTED, GSPO), "positive", 0.5, because="half a unit of the monitor"),
+            regime=CHAINS)),
     dynamics("H14", "Collapse cannot be undone: an earlier checkpoint or other data still collapse",
         "Sec. 5.3",
         trial("hacking_dynamics",
-            primary(m.REWARD, minus(FORK_OTHER_DATA, BF16), "negative", 0.03, because=THREE_ANSWERS),
-            COLLAPSE)),
+            recovers(FORK_OTHER_DATA, FORK, BF16, role="primary", direction="zero"),
+            secondary(m.GROWTH_AFTER_FORK, minus(FORK_OTHER_DATA, FORK), "zero", FACTOR, because=GROWS),
+            loses(FORK, BF16),
+            regime=CHAINS,
+            note="Forked halfway. A checkpoint from before the growth is not run, so this tests only that "
+            "other data do not help.")),
     dynamics("H15", "The mismatch moves before entropy and gradient norm do", "App. D, Fig. 14",
         trial("hacking_dynamics",
-            primary(BEFORE_ENTROPY, mean_of(NONE), "positive", 10, because="one chunk of 10 steps"),
-            secondary(BEFORE_NORM, mean_of(NONE), "positive", 10, because="one chunk of 10 steps"))),
+            primary(BEFORE_ENTROPY, minus(DELTAS[3.0], GSPO), "positive", 10, because=ONE_CHUNK),
+            secondary(BEFORE_NORM, minus(DELTAS[3.0], GSPO), "positive", 10, because=ONE_CHUNK),
+            secondary(BEFORE_ENTROPY, minus(NONE, BF16), "positive", 10, because=ONE_CHUNK),
+            regime=CHAINS,
+            note="The figure is about the runs with delta; their control is GSPO.")),
     dynamics("H16", "Mixtures of experts are more fragile than dense models", "Sec. 1, 3.2",
         trial("moe_dynamics",
-            primary(FIRST, minus(MOE, NONE), "positive", 0.05, because=FIVE_PERCENT),
-            secondary(m.GROWTH, minus(MOE, NONE), "positive", 0.05, because=FIVE_PERCENT),
-            secondary(m.REWARD, MOE_LOSS, "negative", 0.03, because=THREE_ANSWERS),
-            note="Initial policies of both that have learned the task, paired in their order; the router "
-            "is that of a BF16 inference engine.")),
+            primary(m.REWARD, excess(MOE, MOE_BF16, NONE, BF16), "negative", LOSS, because=TEN_ANSWERS),
+            secondary(m.GROWTH, excess(MOE, MOE_BF16, NONE, BF16), "positive", FACTOR, because=GROWS),
+            manipulation(FIRST, minus(MOE, NONE), "zero", QUARTER_MORE, because="equal noise: " + CHANGES),
+            regime=BOTH_CHAINS,
+            note="Policies of both that have learned the task, paired in their order; the router is that of "
+            "a BF16 inference engine.")),
     dynamics("H17", "Entropy goes wrong along with it, by collapse in some runs and by surge in others",
         "App. D.1",
         trial("hacking_dynamics",
-            primary(COUPLED, minus(NONE, BF16), "positive", 0.2, because=WEAK_RANK),
-            note="Coupling only, not both directions. Changed after the run, which compared with zero: an "
-            "absolute correlation is positive by itself.")),
+            primary(m.ENTROPY, LeavesBand(NONE, BF16, 2.0), "positive", 0.25, because=SOME_RUNS),
+            secondary(m.ENTROPY, LeavesBand(NONE, BF16, 2.0, 1), "positive", 0.1, because=BOTH_WAYS),
+            secondary(m.ENTROPY, LeavesBand(NONE, BF16, 2.0, -1), "positive", 0.1, because=BOTH_WAYS),
+            regime=CHAINS)),
     dynamics("H18", "Probabilities of the inference engine cluster in the course of training",
         "Fig. 3b, App. C.1",
-        trial("softmax", stored_row("static_levels", because="opposite if random logits show clusters")),
+        trial("softmax",
+            stored_row("static_levels",
+                "distinct values of untrained BF16 logits over those in float32, minus 1", "zero", 0.5,
+                because="half of the distinct values: no clusters before any training", reference=1.0)),
         trial("hacking_dynamics",
-            primary(CLUSTERING, mean_of(NONE), "positive", 0.02, because="2% of the uncertain tokens"))),
+            primary(CLUSTERING, mean_of(NONE), "positive", 0.05, because="5% of the uncertain tokens"),
+            regime=CHAINS,
+            note="The control is pi_train of the same run.")),
     identity("H19", "Clipping adds E sum X (phi - 1) to the objective", "Eq. 13, 14",
         exact("hacking Eq. 13, 14", "clipping adds E sum X (phi - 1)", checks.clipping_gap,
             because="both sides equal within 1e-12, for both readings of phi")),
     dynamics("H20", "Freezing the mismatch, or removing the distortion, stops the feedback loop", "Fig. 8",
         trial("hacking_dynamics",
-            primary(NOISY_MISMATCH, minus(FORK_BF16, FORK), "negative", 0.02, because="0.02 nats"),
-            secondary(NOISY_MISMATCH, minus(FORK_SEQ_TIS, FORK), "negative", 0.02, because="0.02 nats"),
-            note="Forked halfway; distortion is cut by sequence TIS.")),
+            primary(NOISY_MISMATCH, minus(FORK_BF16, FORK), "negative", FACTOR, because=GROWS),
+            secondary(NOISY_MISMATCH, minus(FORK_SEQ_TIS, FORK), "negative", FACTOR, because=GROWS),
+            GROWTH,
+            regime=CHAINS,
+            note="Forked halfway; distortion is cut by sequence TIS. To stop growth is not to undo it.")),
 )
 # fmt: on
 

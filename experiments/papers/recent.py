@@ -5,6 +5,7 @@ three ways in which engines drift apart.
 """
 
 from experiments.papers.shared import claim_makers, trial
+from simlab.studies.records import EXACT_SUMS, stored_row
 
 _, measurement, _ = claim_makers("recent")
 
@@ -16,9 +17,10 @@ CLAIMS = (
     measurement("N1", "IcePop drops fewer tokens while the gap between the engines widens",
         "KPop, Ring blog of 2026-05-26",
         trial("theory_corrections",
-            rule="IcePop drops fewer tokens while the gap widens if the fraction that it drops at the "
-            "largest KL minus that at the smallest KL, where the policy sharpens and the noise grows with "
-            f"it, is negative over policies (95% interval; no effect within {DROPPED_MARGIN})")),
+            stored_row("dropped", "fraction of tokens dropped at the largest KL minus that at the smallest",
+                "negative", DROPPED_MARGIN, because="one token in 100"),
+            regime=EXACT_SUMS,
+            note="The policy sharpens and the noise grows with it.")),
 )
 # fmt: on
 (N1,) = CLAIMS

@@ -1,23 +1,48 @@
-"""Constructors of claims and reasons of margins that several papers share.
+"""Constructors of claims, the margins that several papers share with their reasons, and premises.
 
-All margins were set on a pilot (four runs per arm from other initial policies) before the runs. A reason
-states the smallest difference that the criterion counts.
+A margin is the smallest effect that counts. None was set on a stored estimate: shares of a loss count from a
+fifth, growth of the mismatch from a factor of 1.5, rewards from the difference that 24 initial policies can
+resolve.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from math import log
 
-from simlab.studies.records import Claim, Criterion, Kind, Trial
+from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference
+from simlab.studies.estimands import REWARD
+from simlab.studies.records import (
+    COLLAPSE,
+    EXACT_SUMS,
+    NO_TRAINING,
+    Claim,
+    Criterion,
+    Direction,
+    Kind,
+    Regime,
+    Role,
+    Trial,
+    manipulation,
+    minus,
+)
 
-HALF_ANSWER = "half an answer in 100 per doubling"
-ONE_ANSWER = "one answer in 100"
-TWO_ANSWERS = "two answers in 100"
-THREE_ANSWERS = "three answers in 100"
+FIFTH, HALF = 0.2, 0.5
+FACTOR, QUARTER_MORE = log(1.5), log(1.25)
+LOSS, REWARDS = 0.1, 0.05
+
+FIFTH_OF_LOSS = "a fifth of the loss"
+MOST_OF_LOSS = "prevents: at least half of the loss is recovered"
+GROWS = "a factor of 1.5 in growth"
+CHANGES = "a quarter, as a difference of logarithms"
+TEN_ANSWERS = "ten answers in 100"
 FIVE_ANSWERS = "five answers in 100"
-FIVE_PERCENT = "5% of the quantity, as a difference of logarithms"
-TEN_PERCENT = "10% of the quantity, as a difference of logarithms"
-ONE_CENTINAT = "0.01 nats per token"
+TWO_ANSWERS = "two answers in 100; policies without mismatch differ little between arms"
+FIVE_CENTINATS = "0.05 nats per token"
+FIVE_PERCENT_OF_RHO = "5% of the IS ratio"
+QUARTER_OF_RUNS = "a quarter of the initial policies; 24 policies cannot resolve less"
 WEAK_RANK = "a smaller rank correlation is weak"
+ONE_CHUNK = "one chunk of 10 steps"
 
 
 def make_claim(paper: str, kind: Kind, id: str, statement: str, reference: str, *trials: Trial) -> Claim:
@@ -29,16 +54,75 @@ def make_identity(paper: str, id: str, statement: str, reference: str, *checks: 
     """Return a claim that exact checks decide; the experiment `theory` computes those outside a trial."""
     trials = [each for each in checks if isinstance(each, Trial)]
     if exact := tuple(each for each in checks if isinstance(each, Criterion)):
-        trials.append(Trial("theory", exact))
+        trials.append(exact_trial(*exact))
     return make_claim(paper, "identity", id, statement, reference, *trials)
 
 
-def trial(experiment: str, *criteria: Criterion, note: str = "", rule: str = "") -> Trial:
-    """Return how an experiment tests a claim."""
-    return Trial(experiment, criteria, note, rule)
+def exact_trial(first: Criterion, *others: Criterion) -> Trial:
+    """Return the trial of `theory`; its first check states the claim as printed and is primary."""
+    return Trial("theory", (_with_role(first, "primary"), *others), EXACT_SUMS)
+
+
+def trial(
+    experiment: str,
+    *criteria: Criterion,
+    regime: Regime = NO_TRAINING,
+    note: str = "",
+    is_exploratory: bool = False,
+    rule_sha256: str = "",
+) -> Trial:
+    """Return how an experiment tests a claim in a regime."""
+    return Trial(experiment, criteria, regime, note, is_exploratory, rule_sha256)
 
 
 def claim_makers(paper: str) -> tuple[Callable[..., Claim], ...]:
     """Return the constructors of the claims of a paper: dynamics, measurement, identity."""
     kinds: tuple[Kind, ...] = ("dynamics", "measurement")
     return *(partial(make_claim, paper, kind) for kind in kinds), partial(make_identity, paper)
+
+
+def recovers(
+    remedy: str,
+    untreated: str,
+    control: str,
+    *,
+    role: Role = "secondary",
+    margin: float = FIFTH,
+    direction: Direction = "positive",
+) -> Criterion:
+    """Return that a remedy recovers a share of the loss in late reward."""
+    because = MOST_OF_LOSS if margin == HALF else FIFTH_OF_LOSS
+    return Criterion(REWARD, Share(remedy, untreated, control), direction, margin, because, role)
+
+
+def recovers_more(
+    remedy: str,
+    other: str,
+    untreated: str,
+    control: str,
+    *,
+    role: Role = "secondary",
+    margin: float = FIFTH,
+    direction: Direction = "positive",
+    because: str = FIFTH_OF_LOSS,
+) -> Criterion:
+    """Return that a remedy recovers a larger share of the loss than another."""
+    contrast: Compares = ShareDifference(remedy, other, untreated, control)
+    return Criterion(REWARD, contrast, direction, margin, because, role)
+
+
+def collapses(
+    arm: str, control: str, *, role: Role = "secondary", direction: Direction = "positive"
+) -> Criterion:
+    """Return that an arm collapses from more than a quarter of the initial policies."""
+    return Criterion(COLLAPSE, CollapseRate(arm, control), direction, 0.25, QUARTER_OF_RUNS, role)
+
+
+def loses(untreated: str, control: str) -> Criterion:
+    """Return the premise that the untreated arm loses reward against the control."""
+    because = "ten answers in 100: from a smaller loss no share can be recovered"
+    return manipulation(REWARD, minus(untreated, control), "negative", LOSS, because=because)
+
+
+def _with_role(criterion: Criterion, role: Role) -> Criterion:
+    return replace(criterion, role=role)

@@ -4,11 +4,10 @@ Experiments: `gpu_pairs` compares emulated GPUs on fixed policies; `accumulator_
 accumulator of one GPU against that of another.
 """
 
-from math import log
-
-from experiments.papers.shared import THREE_ANSWERS, claim_makers, trial
+from experiments.papers.shared import FACTOR, FIVE_ANSWERS, GROWS, LOSS, REWARDS, claim_makers, trial
+from experiments.regimes import ADDERS
 from simlab.studies import estimands as m
-from simlab.studies.records import manipulation, mean_of, minus, primary, secondary
+from simlab.studies.records import manipulation, mean_of, minus, primary, secondary, stored_row
 
 dynamics, measurement, _ = claim_makers("tensor cores")
 
@@ -21,35 +20,40 @@ CONTROLS = (NARROWED, PLAIN)
 # Margins of gpu_pairs, each with its reason.
 ADDER_SHARE = 0.01
 """1% of the mean squared log rho."""
-MATTERS, NOTHING = 0.1, 0.01
-"""A tenth of the FP8 mismatch of an H100 matters, a hundredth does nothing."""
+MATTERS = 0.1
+"""A tenth of the FP8 mismatch of an H100 matters."""
+TENTH = "a tenth of the FP8 mismatch of an H100"
 
 # fmt: off
 CLAIMS = (
     measurement("T1", "Models of the accumulators reproduce every recorded tensor-core output bit for bit",
         "recorded vectors",
         trial("gpu_pairs",
-            rule="the models are right if every output of every recorded vector is bitwise identical")),
+            stored_row("T1", "fraction of recorded outputs that differ in any bit", "zero", 1e-6,
+                because="less than one of all recorded outputs"))),
     measurement("T2", "The narrow accumulator of an H100 has a part in its FP8 mismatch",
         "DeepSeek-V3 Sec. 3.3.2",
         trial("gpu_pairs",
-            rule="the accumulator has a part in the FP8 mismatch of an H100 if the 95% interval of its "
-            f"Shapley share of the mean squared log rho lies above {ADDER_SHARE}, none if it lies within "
-            f"+-{ADDER_SHARE}")),
+            stored_row("T2",
+                "Shapley share of the accumulator in the mean squared log rho of h100-bf16/h100-fp8",
+                "positive", ADDER_SHARE, because="1% of the mean squared log rho"))),
     measurement("T3", "The order of the same products matters compared with the FP8 mismatch", "our question",
         trial("gpu_pairs",
-            rule="the order of the same products matters if its RMS log rho is, with its interval, above "
-            f"{MATTERS} of that of h100-bf16/h100-fp8, and does nothing if below {NOTHING} of it")),
+            stored_row("T3", "RMS log rho of another order, over that of h100-bf16/h100-fp8",
+                "positive", MATTERS, because=TENTH))),
     measurement("T4", "Two GPUs that serve the same format differ", "our question",
         trial("gpu_pairs",
-            rule="two GPUs of one format differ if RMS log rho of the pair is, with its interval, above "
-            f"{MATTERS} of that of h100-bf16/h100-fp8, and do not if below {NOTHING} of it")),
+            stored_row("T4", "RMS log rho of two GPUs of one format, over that of h100-bf16/h100-fp8",
+                "positive", MATTERS, because=TENTH))),
     dynamics("T5", "The accumulators of two GPUs alone, at BF16 on both sides, make an on-policy run drift",
         "our question, V2 at its purest",
         trial("accumulator_drift",
-            primary(m.REWARD, minus(GPUS, SAME), "negative", 0.03, because=THREE_ANSWERS),
-            secondary(m.GROWTH, mean_of(GPUS), "positive", log(2), because="the mismatch doubles"),
-            manipulation(m.REWARD, minus(NOISY, SAME), "negative", 0.03, because="three answers in 100"))),
+            primary(m.REWARD, minus(GPUS, SAME), "negative", REWARDS, because=FIVE_ANSWERS),
+            secondary(m.GROWTH, mean_of(GPUS), "positive", FACTOR, because=GROWS),
+            manipulation(m.REWARD, minus(NOISY, SAME), "negative", LOSS,
+                because="ten answers in 100 under engines that collapse runs"),
+            regime=ADDERS,
+            note="The control has no mismatch, so growth is against the start of the same run.")),
 )
 # fmt: on
 T1, T2, T3, T4, T5 = CLAIMS

@@ -11,8 +11,8 @@ from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
-from simlab.studies import Evidence
-from simlab.studies.verdicts import collect_evidence
+from simlab.studies import Measured
+from simlab.studies.verdicts import measure_trials
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 
@@ -104,20 +104,21 @@ def chunks(steps: pd.DataFrame) -> pd.DataFrame:
 TRIAL = T5.trial("accumulator_drift")
 CONTROL_TRIALS = {arm: TRIAL.with_arms({GPUS: arm}) for arm in CONTROLS}
 RULE = (
-    "Six runs per arm from six initial policies, paired, 95% intervals over policies. The accumulator makes "
-    "a run drift if both parts are reproduced, does not if either has no effect, else inconclusive. "
-    f"{TRIAL.text} The same for {' and '.join(CONTROL_TRIALS)}, which decide nothing."
+    f"Six runs per arm from six initial policies, paired. {TRIAL.text} The same for "
+    f"{' and '.join(CONTROL_TRIALS)}, which decide nothing."
 )
 
 
-def judge(results: Results) -> list[Evidence]:
-    """T5 from the pair of real GPUs; what the other arms say stands in the note."""
-    controls = {arm: collect_evidence(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
-    notes = [f"{arm}: {other[0].verdict} ({other[0].note})" for arm, other in controls.items() if other]
-    return [
-        replace(evidence, note="; ".join([evidence.note, *notes]), rule=RULE)
-        for evidence in collect_evidence(results, [TRIAL])
+def collect_evidence(results: Results) -> list[Measured]:
+    """Return T5 from the pair of real cards; the primary estimates of the other arms stand in the note."""
+    others = {arm: measure_trials(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
+    notes = [
+        f"{arm}: {each.primary.estimate:.3g}"
+        for arm, found in others.items()
+        for each in found
+        if each.primary
     ]
+    return [replace(each, note="; ".join([each.note, *notes])) for each in measure_trials(results, [TRIAL])]
 
 
 EXPERIMENT = Experiment(
@@ -128,5 +129,5 @@ EXPERIMENT = Experiment(
     minutes=25.0,
     claims=(T5.id,),
     figures=("accumulator_drift",),
-    collect_evidence=judge,
+    collect_evidence=collect_evidence,
 )

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from experiments.arms import KL, MOVING, NONE, PENALIZED, SQUARED, chain_arm
 from experiments.studies.repeated_runs import curves, load_policies, policy_folder, run_row
-from experiments.studies.runs import CHUNK, Frames, run_specs, with_attributes
+from experiments.studies.runs import CHUNK, Frames, block_specs, with_attributes
 from simlab.core.experiment import Run
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
@@ -81,9 +81,9 @@ IMPLEMENTATIONS: dict[str, Variant] = {
 }
 
 
-def run_variants(run: Run, names: Sequence[str], seed: int) -> Frames:
+def run_variants(run: Run, names: Sequence[str], block: int) -> Frames:
     """Run these variants from the initial policies of the untreated arm; return runs and steps."""
-    wanted = run_specs(chain_arm(NONE), seed, run.smoke)
+    wanted = block_specs(chain_arm(NONE), block, run.smoke)
     recipe, first = load_policies(wanted, policy_folder(run))
     runs, steps = [], []
     count = wanted[0].changes["steps"]

@@ -76,6 +76,18 @@ def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     }
 
 
+def both_engines(context: DiagnosticContext) -> dict[str, Array]:
+    """`held_out_infer`, `held_out_train`: reward on held-out prompts when either engine samples."""
+    engines = {
+        "held_out_infer": context.recipe.engines.infer,
+        "held_out_train": context.recipe.engines.train,
+    }
+    return {
+        name: evaluate(context.recipe, context.params, engine, context.key, prompts=HELD_OUT)["avg_at_k"]
+        for name, engine in engines.items()
+    }
+
+
 def clusters(context: DiagnosticContext) -> dict[str, Array]:
     """`shared_values`: fraction of uncertain tokens that share their pi_infer bitwise; same for pi_train.
 
@@ -113,4 +125,5 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],
     "held out": evaluate_held_out,
+    "both engines": both_engines,
 }

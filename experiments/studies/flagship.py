@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from experiments.papers.hacking import H4, H7
 from experiments.papers.lr import L3
 from experiments.regimes import BASE, RUNS_PER_BATCH, STEPS, TRAINED
@@ -11,31 +9,20 @@ from experiments.studies.flagship_sweep import CHUNK, SMOKE, record
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results
-from simlab.studies import Evidence, Interval, decide, paired_effect
+from simlab.studies import Measured
+from simlab.studies.estimands import Tables
+from simlab.studies.verdicts import measure_trials
 from simlab.sweeps import grid, sweep
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid
 
-NONE, TIS, GSPO, CONTROL = "no correction", "TIS", "GSPO", "BF16 control"
-EARLY, LATE = (0.1, 0.3), (0.8, 1.0)
-MARGIN = 0.05
-RARE = 0.01
 POLICIES, FIRST_SEED = 8, 6
 SCREEN_STEPS, MIN_REWARD, MIN_MISMATCH = 10, 0.05, 0.4
-HISTORY = (
-    "Earlier runs had four other initial policies: 600 steps and differences for ratios (seeds 0, 1), then "
-    "this rule and 400 steps (seeds 2, 3; decline -0.42 [-0.87, 0.03]). Rule and steps were kept; initial "
-    "policies and runs are new."
-)
 
 RULE = (
     f"Initial policies are trained from seed {FIRST_SEED} on; the first {POLICIES} pass whose frozen "
     f"rollouts have a reward of at least {MIN_REWARD} and an RMS log rho of at least {MIN_MISMATCH} "
-    f"({SCREEN_STEPS} steps). Per run: early is the mean over the second and third tenth of the steps, late "
-    "that over the last fifth. Runs are paired by initial policy and seed; intervals are over policies. "
-    "Decline: the reward's late / early, without correction minus BF16 control, is below zero, and without "
-    "correction it is below 1. Growth: log of late / early of RMS log rho, above zero. No effect: an "
-    f"interval within {MARGIN}. Survival bias: mean rho at pi_train < {RARE} falls without correction."
+    f"({SCREEN_STEPS} steps). " + " ".join(claim.trial("flagship").text for claim in (H4, H7, L3))
 )
 
 
@@ -69,74 +56,26 @@ def screen_policies(run: Run) -> list[int]:
     return [int(row["warm_start.seed"]) for row in rows if row["passed_screen"]][:POLICIES]
 
 
-def collect_evidence(results: Results) -> list[Evidence]:
-    """Return the evidence on survival bias and on corrections."""
-    steps: Any = results.table("steps")
-    reward, mismatch = _late_over_early(steps, "reward"), np.log(_late_over_early(steps, "rms_log_rho"))
-    early, late = _windows(_rare(results.table("bins")), "mean_rho")
-    decline = _less(reward, NONE, CONTROL)
-    kept = _less(reward, TIS, NONE)
-    slowed = _less(mismatch, TIS, NONE)
-    falls = _less(late - early, NONE)
-    note = f"Decline itself: {_written(decline)}; of the arm alone: {_written(_less(reward - 1, NONE))}."
-    return [
-        Evidence.of(
-            H4.id,
-            decide(falls, expected="negative", margin=0.02),
-            falls,
-            unit=f"mean rho at pi_train < {RARE}, late minus early, no correction",
-            rule=RULE,
-        ),
-        Evidence.of(
-            H7.id,
-            decide(slowed, expected="negative", margin=MARGIN),
-            slowed,
-            unit="growth of log RMS log rho, TIS minus no correction",
-            rule=RULE,
-            note=f"Growth of the mismatch only. {HISTORY}",
-        ),
-        Evidence.of(
-            L3.id,
-            decide(kept, expected="positive", margin=MARGIN),
-            kept,
-            unit="reward, late / early, TIS minus no correction",
-            rule=RULE,
-            note=f"Token TIS only. {note} {HISTORY}",
-        ),
-    ]
+def collect_evidence(results: Results) -> list[Measured]:
+    """Return H4, H7 and L3 on the runs of the flagship."""
+    trials = [claim.trial("flagship") for claim in (H4, H7, L3)]
+    return measure_trials(as_tables(results), trials)
 
 
-def _windows(table: Any, column: str) -> tuple[Any, Any]:
-    """Means of a column early and late, by arm, warm start and seed."""
-    done = table["step"] / (table["step"].max() + 1)
-    by = ["arm", "warm_start", "seed"]
-    early, late = (
-        table[(done >= low) & (done < high)].groupby(by)[column].mean() for low, high in (EARLY, LATE)
-    )
-    return early, late
+def as_tables(results: Results) -> Tables:
+    """Return the tables of the flagship with the columns of the other training experiments."""
+    steps, bins = (_renamed(results.table(name)) for name in ("steps", "bins"))
+    runs = steps.groupby(["run", "arm", "initial_policy", "seed"], as_index=False)["step"].max()
+    runs = runs.rename(columns={"step": "steps"}).assign(status="finished")
+    runs["steps"] += 1
+    return Tables({"runs": runs, "chunks": steps, "bins": bins})
 
 
-def _late_over_early(table: Any, column: str) -> Any:
-    early, late = _windows(table, column)
-    return late / early
-
-
-def _less(values: Any, arm: str, other: str | None = None) -> Interval:
-    """Mean over runs of an arm's value, less that of another at the same warm start and seed."""
-    ours = values[arm].sort_index()
-    theirs = 0.0 if other is None else values[other].sort_index()
-    return paired_effect(ours, theirs, ours.index.get_level_values("warm_start"))
-
-
-def _rare(bins: Any) -> Any:
-    """Mean rho of all rare tokens of a chunk, each counted once."""
-    rare = bins[bins["high"] <= RARE].assign(total=lambda x: x["mean_rho"].fillna(0.0) * x["tokens"])
-    sums = rare.groupby(["arm", "warm_start", "seed", "step"], as_index=False)[["total", "tokens"]].sum()
-    return sums.assign(mean_rho=sums["total"] / sums["tokens"].where(sums["tokens"] > 0))
-
-
-def _written(interval: Interval) -> str:
-    return f"{interval.effect:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+def _renamed(table: Any) -> Any:
+    """Name runs by arm, initial policy and seed, and the initial policy by its seed."""
+    keys = [table[name].astype(str) for name in ("arm", "warm_start", "seed")]
+    names = keys[0] + " " + keys[1] + " " + keys[2]
+    return table.rename(columns={"warm_start": "initial_policy"}).assign(run=names)
 
 
 EXPERIMENT = Experiment(

@@ -6,7 +6,7 @@ no remedy is run beside the untreated arm, so that the two are not mistaken for 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -44,9 +44,10 @@ from experiments.studies.recovery import (
 from experiments.studies.resume import check_arms
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
-from simlab.studies import Evidence
+from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.design import Design
+from simlab.studies.verdicts import measure_trials
 
 E4M3 = NEAREST_BITS[3]
 REFERENCES = (NONE, BF16, E4M3)
@@ -76,6 +77,7 @@ DEFAULT_MINUTES = 4.5
 class Contest:
     """The remedies of one model; `named` returns the name of its arm, `slowness` scales the expected cost."""
 
+    experiment: str
     named: Callable[[str], str]
     remedies: tuple[str, ...]
     slowness: float = 1.0
@@ -121,24 +123,15 @@ class Contest:
         rows = recovered_shares(views, others, self.named(NONE), self.named(BF16), len(self.remedies))
         return sorted(rows, key=lambda row: -row.share.effect)
 
-    def collect_evidence(self, results: Results | m.Tables) -> list[Evidence]:
-        """Return the evidence on V6: what an engine without mismatch recovers beyond token TIS."""
-        views = m.Views(results)
-        none, control = self.named(NONE), self.named(BF16)
-        compared = (self.named(EXACT), self.named(TIS))
-        if not {none, control, *compared} <= set(views.arms):
-            return []
-        rows = recovered_shares(views, [compared[0]], none, control, 1, minus=compared[1])
+    def collect_evidence(self, results: Results | m.Tables) -> list[Measured]:
+        """Return V6, with the share that each remedy recovers in the note."""
         note = ", ".join(f"{each.arm} {each.share.effect:+.2f}" for each in self.list_recovered(results))
-        unit = f"share of the loss recovered: {compared[0]} minus {compared[1]}"
-        return [
-            Evidence.of(V6.id, row.claim_verdict, row.share, unit=unit, rule=RULE, note=note, level=row.level)
-            for row in rows
-        ]
+        found = measure_trials(results, [V6.trial(self.experiment)])
+        return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in found]
 
 
-DENSE = Contest(chain_arm, REMEDIES)
-MOE = Contest(moe_arm, (*REMEDIES, *LATER, ROUTER, R2, R3), slowness=3.0)
+DENSE = Contest("leaderboard", chain_arm, REMEDIES)
+MOE = Contest("leaderboard_experts", moe_arm, (*REMEDIES, *LATER, ROUTER, R2, R3), slowness=3.0)
 
 
 def _experiment(name: str, question: str, contest: Contest) -> Experiment:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from experiments.papers.lr import L5
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
@@ -90,7 +89,6 @@ EXPERIMENT = Experiment(
         "least 1.25 times those of the first 40; no otherwise."
     ),
     minutes=4.0,
-    claims=(L5.id,),
     figures=("length_growth",),
     run=run,
 )

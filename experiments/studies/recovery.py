@@ -40,12 +40,6 @@ class Recovery:
     p: float
     verdict: str
 
-    @property
-    def claim_verdict(self) -> str:
-        """The verdict of a claim whose primary criterion this is."""
-        words = {"supported": "reproduced", "contradicted": "opposite", "negligible": "no effect"}
-        return words.get(self.verdict, "inconclusive")
-
 
 def _final_reward(view: View) -> float:
     rows = view.mean_diagnostics(late=True)

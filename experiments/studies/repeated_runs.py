@@ -15,7 +15,7 @@ from jax import Array
 from experiments.arms import FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
-from experiments.studies.runs import Frames, RunSpec, run_arms, run_specs, with_attributes
+from experiments.studies.runs import Frames, RunSpec, block_specs, run_arms, with_attributes
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
@@ -32,14 +32,14 @@ from simlab.training.recipe import Recipe, TrainState, initial_state
 EVERY, SMOKE_EVERY = 20, 10
 
 
-def repeat_with_diagnostics(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], seed: int) -> Frame:
+def repeat_with_diagnostics(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], block: int) -> Frame:
     """Repeat those of `arms` that are in `runs` and compute their diagnostics every few steps."""
     keys = {(row["arm"], row["initial_policy"], row["seed"]): row["run"] for row in runs.to_dict("records")}
     rows: list[dict[str, Any]] = []
     for arm, diagnostics in arms.items():
         if arm not in set(runs["arm"]):
             continue
-        wanted = run_specs(arm, seed, run.smoke)
+        wanted = block_specs(arm, block, run.smoke)
         names = [keys[arm, spec.initial_policy, spec.changes["seed"]] for spec in wanted]
         recipe, shared, states = start_runs(wanted, policy_folder(run))
         # A copy: training gives the first arrays away.
@@ -56,11 +56,11 @@ def repeat_with_diagnostics(run: Run, runs: Frame, arms: Mapping[str, Sequence[s
 def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
     """Return the function that runs a stage and repeats those of `arms` in it with diagnostics."""
 
-    def make(run: Run, names: Sequence[str], seed: int) -> Frames:
-        frames = run_arms(run, names, seed)
+    def make(run: Run, names: Sequence[str], block: int) -> Frames:
+        frames = run_arms(run, names, block)
         with run.phase("diagnostics"):
             wanted = {} if run.smoke else arms
-            frames["diagnostics"] = repeat_with_diagnostics(run, frames["runs"], wanted, seed)
+            frames["diagnostics"] = repeat_with_diagnostics(run, frames["runs"], wanted, block)
         return frames
 
     return make
@@ -69,28 +69,28 @@ def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
 def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:
     """Return the function that runs a stage with diagnostics and forks `base` if a fork is wanted."""
 
-    def make(run: Run, names: Sequence[str], seed: int) -> Frames:
+    def make(run: Run, names: Sequence[str], block: int) -> Frames:
         # Without an arm there are no tables.
         plain = [name for name in names if name not in FORKS] or [base]
-        frames = run_arms(run, plain, seed)
+        frames = run_arms(run, plain, block)
         with run.phase("diagnostics"):
             wanted = {base: ("mismatch",)} if run.smoke else arms
-            frames["diagnostics"] = repeat_with_diagnostics(run, frames["runs"], wanted, seed)
+            frames["diagnostics"] = repeat_with_diagnostics(run, frames["runs"], wanted, block)
         if set(names) & set(FORKS):
             with run.phase("forks"):
-                branches = run_forks(run, seed, base)
+                branches = run_forks(run, block, base)
             frames |= {name: pd.concat([frames[name], branches[name]]) for name in branches}
         return frames
 
     return make
 
 
-def run_forks(run: Run, seed: int, arm: str) -> Frames:
+def run_forks(run: Run, block: int, arm: str) -> Frames:
     """Run `arm` to its middle and continue as each arm of `FORKS`; return runs, steps and diagnostics.
 
     The diagnostic at the end is the mismatch under the engines of `arm`, for all forks.
     """
-    wanted = run_specs(arm, seed, run.smoke)
+    wanted = block_specs(arm, block, run.smoke)
     recipe, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]
     chunk, diagnose = steps // 2 // (1 if run.smoke else 5), build_diagnostics(("mismatch",))

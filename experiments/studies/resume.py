@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.arms import ARMS
 from experiments.regimes import BASE
-from experiments.studies.runs import CHUNK, PER_RUN
+from experiments.studies.runs import BLOCK, CHUNK, PER_RUN
 from simlab.core.experiment import Run
 from simlab.core.manifest import processor
 from simlab.core.results import Results
@@ -71,13 +71,12 @@ def load_resumed(run: Run, arms: Sequence[str], diagnosed: Collection[str] = ())
     return Tables({name: table[table["run"].isin(list(kept))] for name, table in tables.items()})
 
 
-def missing_arms(tables: Tables, arms: Sequence[str], seed: int, num_policies: int) -> list[str]:
-    """Return those of `arms` that have fewer than `num_policies` runs with this seed."""
+def missing_arms(tables: Tables, arms: Sequence[str], block: int) -> list[str]:
+    """Return those of `arms` that lack a run from an initial policy of this block."""
     if not tables.tables:
         return list(arms)
-    runs = tables.table("runs")
-    made = runs[runs["seed"] == seed]["arm"].value_counts()
-    return [arm for arm in arms if made.get(arm, 0) < num_policies]
+    made = tables.table("runs").groupby("arm")["initial_policy"].nunique()
+    return [arm for arm in arms if made.get(arm, 0) < BLOCK * (block + 1)]
 
 
 def merge_tables(one: Tables, other: Tables) -> Tables:

@@ -23,6 +23,8 @@ CHUNK = 10
 CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
 VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
 SMOKE_RUNS_PER_BATCH = 4
+BLOCK, SEED = 8, 0
+"""Initial policies of a block, and the seed of every run: variance lies between policies."""
 SMOKE = {
     # A mismatch that is cheap to compile: one site.
     "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
@@ -41,18 +43,20 @@ Frames = dict[str, Frame]
 """`runs`, their `steps` and `vectors`, and further tables, which are stored unchanged."""
 
 
-def run_arms(run: Run, names: Sequence[str], seed: int) -> Frames:
-    """Run the arms with this seed from each initial policy; return runs, steps and vectors.
+def run_arms(run: Run, names: Sequence[str], block: int) -> Frames:
+    """Run the arms from each initial policy of a block; return runs, steps and vectors.
 
     The result cache lies next to the results: all experiments below one folder share it.
     """
     references = (ARMS[name].x_from for name in names if ARMS[name].x_factor is not None)
     chosen = list(dict.fromkeys([*names, *references]))
     plain = [name for name in chosen if ARMS[name].x_factor is None]
-    frames = [run_sweep(run, [spec for name in plain for spec in run_specs(name, seed, run.smoke)])]
+    frames = [run_sweep(run, [spec for name in plain for spec in block_specs(name, block, run.smoke)])]
     if len(plain) < len(chosen):
         first = first_discrepancies(frames[0]["runs"], frames[0]["steps"])
-        referred = [spec for name in chosen if name not in plain for spec in run_specs(name, seed, run.smoke)]
+        referred = [
+            spec for name in chosen if name not in plain for spec in block_specs(name, block, run.smoke)
+        ]
         frames.append(run_sweep(run, [with_reference(spec, first) for spec in referred]))
     described = {name: ARMS[name].recorded for name in chosen}
     run.configure(
@@ -60,7 +64,7 @@ def run_arms(run: Run, names: Sequence[str], seed: int) -> Frames:
         runs_per_batch=RUNS_PER_BATCH,
         chunk=CHUNK,
         arms=run.config.get("arms", {}) | described,
-        **{f"arms of seed {seed}": chosen},
+        **{f"arms of block {block}": chosen},
     )
     return {name: pd.concat([frame[name] for frame in frames], ignore_index=True) for name in frames[0]}
 
@@ -97,6 +101,15 @@ def run_specs(name: str, seed: int, smoke: bool) -> list[RunSpec]:
         RunSpec(name, label, seed, {**fixed, "warm_start": policy, "seed": seed})
         for label, policy in arm.initial_policies.items()
     ]
+
+
+def block_specs(name: str, block: int, smoke: bool) -> list[RunSpec]:
+    """Return the runs of an arm from one block of initial policies, with the one seed of the design.
+
+    A smoke run has one block. An arm may have fewer initial policies than others: the list may be empty.
+    """
+    specs = run_specs(name, SEED, smoke)
+    return specs if smoke else specs[BLOCK * block : BLOCK * (block + 1)]
 
 
 def with_reference(spec: RunSpec, first: Mapping[tuple[str, str], float]) -> RunSpec:

@@ -1,8 +1,8 @@
-"""The group-sequential design of training experiments: two stages, the second for inconclusive claims.
+"""The group-sequential design of training experiments: blocks of initial policies, one seed each.
 
-Each initial policy has one run in the first stage and one more in the second. Over both stages the intervals
-have the error rate of one interval of 95% (O'Brien & Fleming 1979), up to the error of the bootstrap: over
-eight initial policies its coverage is a point or two too low.
+A study is read after 8, 16 and 24 initial policies. The first look drops hopeless arms and decides nothing;
+the others have the error rate of one test of 5% together (O'Brien & Fleming 1979). A block runs the arms of
+the trials that are still inconclusive, and of none that can no longer be decided.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,28 +10,27 @@ from collections.abc import Callable, Collection, Sequence
 from experiments.arms import ALL_ARMS
 from experiments.regimes import BASE
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
-from experiments.studies.runs import Frames, Tables, build_tables, run_arms
+from experiments.studies.runs import BLOCK, SEED, Frames, Tables, build_tables, run_arms
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
-from simlab.studies.records import Claim, Evidence, Trial, arms_of, trials_of
-from simlab.studies.sequential import stopping_levels
-from simlab.studies.verdicts import judge
+from simlab.studies.futility import chance_to_decide
+from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of
+from simlab.studies.registration import LOOKS
+from simlab.studies.sequential import Looks
+from simlab.studies.verdicts import ALPHA, criterion_verdict, measure, measure_trials
 
-SEEDS = (0, 1)
-"""The seed that each stage adds."""
-LEVELS = tuple(map(float, stopping_levels(len(SEEDS))))
-POLICIES = 8
-POWER = (
-    f"Group-sequential: {POLICIES} initial policies with one seed, then with two, paired, intervals over "
-    f"initial policies of {LEVELS[0]:.2%} and {LEVELS[1]:.2%} (O'Brien & Fleming, 5% over both stages); the "
-    "second stage runs the arms of inconclusive claims. Criteria and margins are those of a pilot, four runs "
-    "per arm from other initial policies. "
+HOPELESS = 0.1
+"""Chance of any verdict at the last look below which a trial is not continued."""
+DESIGN = (
+    f"Group-sequential: {', '.join(map(str, LOOKS))} initial policies with one seed each, paired. The first "
+    f"look stops trials with a chance below {HOPELESS:.0%} to be decided; the others have an error rate "
+    "of 5% together (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
 )
 
 Make = Callable[[Run, Sequence[str], int], Frames]
-"""Run these arms with that seed."""
+"""Run these arms from that block of initial policies."""
 
 
 def as_one_part(arms: Sequence[str]) -> list[Sequence[str]]:
@@ -40,7 +39,7 @@ def as_one_part(arms: Sequence[str]) -> list[Sequence[str]]:
 
 
 def one_part_per_arm(arms: Sequence[str]) -> list[Sequence[str]]:
-    """Return a part per arm: an interrupted stage keeps its finished arms."""
+    """Return a part per arm: an interrupted block keeps its finished arms."""
     return [[arm] for arm in arms]
 
 
@@ -52,39 +51,32 @@ def run_stages(
     parts: Callable[[Sequence[str]], Sequence[Sequence[str]]] = as_one_part,
     diagnosed: Collection[str] = (),
 ) -> None:
-    """Run stage 1 for `arms`, run stage 2 for those that `undecided` returns, write the tables.
+    """Run the first block for `arms`, each later one for those that `undecided` returns; write the tables.
 
     Runs only what the result that `run` resumes from lacks; `diagnosed` arms without diagnostics are run
-    again. If interrupted after stage 1, write the tables of the finished `parts`.
+    again. If interrupted after the first block, write the tables of the finished `parts`.
     """
     tables = load_resumed(run, arms, diagnosed)
-    for stage, seed in enumerate(SEEDS, 1):
-        if stage > 1 and (run.smoke or not (arms := undecided(tables))):
+    for block in range(len(LOOKS)):
+        if block and (run.smoke or not (arms := with_policies(undecided(tables), block))):
             break
         try:
-            for part in parts(missing_arms(tables, arms, seed, POLICIES)):
-                tables = merge_tables(tables, build_tables(make(run, part, seed)))
+            for part in parts(missing_arms(tables, arms, block)):
+                tables = merge_tables(tables, build_tables(make(run, part, block)))
         except KeyboardInterrupt:
-            if stage == 1 and run.resume_from is None:
+            if block == 0 and run.resume_from is None:
                 raise
-            run.report(f"interrupted in stage {stage} of {len(SEEDS)}: the tables hold the finished runs")
-            run.configure(stopped_in_stage=stage)
+            run.report(f"interrupted in block {block + 1} of {len(LOOKS)}: the tables hold the finished runs")
+            run.configure(stopped_in_block=block + 1)
             break
     run.seeds(sorted(set(tables.table("runs")["seed"])))
     for name, table in tables.tables.items():
         run.table(name, table)
 
 
-def common_stage(views: Views, arms: Sequence[str]) -> Views:
-    """Return the runs up to the last stage that all of `arms` have completed."""
-    made = [{seed for _, seed in views.arms[arm]} for arm in arms]
-    return views.until(max(seed for seed in SEEDS if all(seed in seeds for seeds in made)))
-
-
-def confidence_level(views: Views, arm: str) -> float:
-    """Return the confidence level of the last stage that `arm` has runs of."""
-    made = {seed for _, seed in views.arms[arm]}
-    return LEVELS[max(stage for stage, seed in enumerate(SEEDS) if seed in made)]
+def with_policies(arms: Sequence[str], block: int) -> list[str]:
+    """Return those of `arms` that have initial policies in this block."""
+    return [arm for arm in arms if arm not in ALL_ARMS or len(ALL_ARMS[arm].initial_policies) > BLOCK * block]
 
 
 def run_trials(
@@ -94,76 +86,56 @@ def run_trials(
     make: Make = run_arms,
     diagnosed: Collection[str] = (),
 ) -> None:
-    """Run the stages that `trials` need by `make`, or one stage of the arms `smoke` in smoke mode."""
+    """Run the blocks that `trials` need by `make`, or one block of the arms `smoke` in smoke mode."""
     arms = smoke if run.smoke else arms_of(trials)
     run_stages(run, arms, lambda tables: open_arms(tables, trials), make, diagnosed=diagnosed)
 
 
 def open_arms(tables: Tables, trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return the arms of the trials that the first stage leaves inconclusive."""
-    views = Views(tables).until(SEEDS[0])
-    return arms_of([trial for trial in trials if _is_open(judge(views, trial, LEVELS[0]))])
+    """Return the arms of the trials that are neither decided nor hopeless."""
+    views = Views(tables)
+    measured = [measure(views, trial) for trial in trials]
+    family = sum(each.trial.primary.is_sampled for each in measured)
+    return arms_of([each.trial for each in measured if is_open(each, family)])
 
 
-def collect_evidence(results: Results | Tables, trials: Sequence[Trial]) -> list[Evidence]:
-    """Return the evidence, at its last stage, of each trial whose arms have been run."""
-    views = Views(results)
-    judged = [
-        judge_stages(views, trial)
-        for trial in trials
-        if trial.criteria and set(arms_of([trial])) <= set(views.arms)
-    ]
-    return [each for each in judged if each is not None]
+def is_open(measured: Measured, family: int) -> bool:
+    """Return whether a trial should get another block of initial policies.
 
-
-def judge_stages(views: Views, trial: Trial) -> Evidence | None:
-    """Judge a trial at the first stage, and at the next if it was inconclusive and run."""
-    last: Evidence | None = None
-    arms = arms_of([trial])
-    for number, (seed, level) in enumerate(zip(SEEDS, LEVELS, strict=True), 1):
-        made = views.until(seed).arms
-        if any(seed not in {seed for _, seed in made[arm]} for arm in arms):
-            break
-        policies = min(len({policy for policy, _ in made[arm]}) for arm in arms)
-        where = f"stage {number} of {len(SEEDS)}, {policies} initial policies"
-        last = judge(views.until(seed), trial, level, where)
-        if not _is_open(last):
-            break
-    return last
-
-
-def _is_open(evidence: Evidence | None) -> bool:
-    return evidence is None or evidence.verdict == "inconclusive"
+    It is tested at the Bonferroni level of `family`, with which Holm's method begins.
+    """
+    sample, criterion, looks = measured.primary, measured.trial.primary, Looks(LOOKS)
+    if sample is None or not criterion.is_sampled:
+        return False
+    level = ALPHA / max(family, 1)
+    ends = sample.interval(looks.nominal(level, sample.num_policies))
+    decided = criterion_verdict(ends, criterion.direction, criterion.margin) != "inconclusive"
+    if looks.decides(sample.num_policies):
+        return not decided
+    return chance_to_decide(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1])) >= HOPELESS
 
 
 def write_rule(trials: Sequence[Trial]) -> str:
     """Return the rule that an experiment prints, with the budget of runs of each claim."""
-    runs = POLICIES * len(SEEDS)
-    budgets = (
-        f"{trial.text} Budget: {runs * len(arms_of([trial]))} runs." if trial.criteria else trial.text
-        for trial in trials
-    )
-    return (
-        f"{POWER}A claim is reproduced if all its criteria are, opposite if any criterion is, has no effect "
-        f"if any criterion has none, else is inconclusive. {' '.join(budgets)}"
-    )
+    budgets = (f"{trial.text} Budget: {LOOKS[-1] * len(arms_of([trial]))} runs." for trial in trials)
+    return DESIGN + " ".join(budgets)
 
 
 def training_experiment(
     name: str,
     question: str,
-    claims: tuple[Claim, ...],
+    claims: Sequence[Claim],
     *,
     minutes: float,
-    figures: tuple[str, ...],
+    figures: Sequence[str] = (),
     baseline: str,
     smoke: Sequence[str] = (),
     make: Make = run_arms,
     diagnosed: Collection[str] = (),
     also: Sequence[Trial] = (),
     measure: Callable[[Run], None] | None = None,
-    judge: Callable[[Results], list[Evidence]] | None = None,
-    decide: Callable[[Results], list[Evidence]] | None = None,
+    judge: Callable[[Results], list[Measured]] | None = None,
+    measure_all: Callable[[Results], list[Measured]] | None = None,
 ) -> Experiment:
     """Return the experiment that runs the trials called `name` among `claims`.
 
@@ -175,24 +147,24 @@ def training_experiment(
         figures: that show it.
         baseline: the untreated arm, with which the others are compared.
         smoke: the arms of smoke mode, besides the baseline.
-        make: runs arms with a seed.
+        make: runs arms from a block of initial policies.
         diagnosed: arms with diagnostics between steps.
         also: trials that no claim holds.
         measure: writes further tables.
-        judge: decides what these tables hold.
-        decide: replaces the complete decision.
+        judge: measures what these tables hold.
+        measure_all: replaces the complete measurement.
     """
     trials = trials_of(claims, name)
     arms = dict.fromkeys((baseline, *arms_of((*trials, *also))))
-    design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline, SEEDS)
+    design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline, (SEED,))
 
     def run(run: Run) -> None:
         run_trials(run, (*trials, *also), (baseline, *smoke), make, diagnosed)
         if measure is not None:
             measure(run)
 
-    def decide_trials(results: Results) -> list[Evidence]:
-        return [*collect_evidence(results, trials), *(judge(results) if judge else ())]
+    def collect(results: Results) -> list[Measured]:
+        return [*measure_trials(results, trials), *(judge(results) if judge else ())]
 
     return Experiment(
         name=name,
@@ -200,9 +172,9 @@ def training_experiment(
         decision_rule=write_rule(trials),
         run=run,
         minutes=minutes,
-        claims=tuple(trial.claim for trial in trials),
-        figures=figures,
-        collect_evidence=decide or decide_trials,
+        claims=tuple(dict.fromkeys(trial.claim for trial in trials)),
+        figures=tuple(figures),
+        collect_evidence=measure_all or collect,
         check_resume=check_arms,
         design=design,
     )

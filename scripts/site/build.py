@@ -15,7 +15,7 @@ from pathlib import Path
 from latex2mathml.converter import convert
 
 from scripts.site.claims import claim_pages
-from scripts.site.links import broken_links, outside_code, rewrite_links
+from scripts.site.links import FENCE, broken_links, outside_code, rewrite_links
 from scripts.site.notebooks import notebook_pages
 from scripts.site.reference import reference_pages
 from simlab.studies.board import Board
@@ -34,7 +34,8 @@ EXTRA = {
 }
 """Pages from files outside docs/."""
 LIST = re.compile(r"^((?![ ]*(?:[-*|>#]|\d+\.) )(?! ).*\S.*)\n(?=(?:- |1\. ))", re.MULTILINE)
-FORMULA = re.compile(r"(?<![\\$`\w])\$(?! )([^$`\n]+?)(?<! )\$(?![\w$])")
+FORMULA = re.compile(r"(?<![\\$`\w])\$(?! )([^$`\n]+?(?:\n[^$`\n]+?)?)(?<! )\$(?![\w$])")
+TEX = re.compile(r"\$[^$`\n]*\\(?:pi|rho|theta|frac|sum)")
 
 
 def assemble(mode: str, repository: str = "") -> None:
@@ -56,6 +57,8 @@ def assemble(mode: str, repository: str = "") -> None:
         _write(place, rewrite_links(path.read_text(encoding="utf-8"), path, place, places).encode())
     for path in SOURCES.rglob("*.md"):
         text = outside_code(path.read_text(encoding="utf-8"), with_formulas)
+        if left := TEX.search(FENCE.sub("", text)):
+            sys.exit(f"{path.name}: the formula {left[0]!r} is not drawn")
         path.write_text(outside_code(text, with_spaced_lists), encoding="utf-8")
 
 
@@ -67,7 +70,7 @@ def write_board() -> Board:
 
 def with_formulas(text: str) -> str:
     """Return Markdown whose `$...$` are MathML, which browsers draw without a script."""
-    return FORMULA.sub(lambda found: convert(found[1]), text)
+    return FORMULA.sub(lambda found: convert(found[1].replace("\n", " ")), text)
 
 
 def with_spaced_lists(text: str) -> str:

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 
-from simlab.studies.board import Board, Row, summary
+from simlab.studies.board import Board, Row, estimate_text, margin_text, summary
+from simlab.studies.report import anchor
 
 HEAD = """# Claims
 
-What five papers say about training-inference mismatch, what was run, and the verdict. Each claim has one
-permanent address, `claims/ID/`, and its numbers as JSON. [The board](board.html) shows all on one interactive
-page. Verdicts hold in the regime of their experiment; see [what the lab does not claim](../limits.md).
+What five papers say about training-inference mismatch, what was run, and the verdict, a row per regime. Each
+claim has one permanent address, `claims/ID/`, and its numbers as JSON. [The board](board.html) shows all on
+one interactive page. A verdict holds in its regime alone; see [what the lab does not claim](../limits.md).
 
 """
 
@@ -17,48 +18,68 @@ page. Verdicts hold in the regime of their experiment; see [what the lab does no
 def claim_pages(board: Board) -> dict[str, str]:
     """Return the files of the folder `claims` by name."""
     pages = {"index.md": HEAD + summary(board.rows) + "\n\n" + _table(board.rows)}
-    for row in board.rows:
-        pages[f"{row.id}.md"] = claim_page(row)
-        pages[f"{row.id}.json"] = json.dumps(row.as_dict(), indent=2) + "\n"
+    for id in dict.fromkeys(row.id for row in board.rows):
+        rows = [row for row in board.rows if row.id == id]
+        pages[f"{id}.md"] = claim_page(rows)
+        pages[f"{id}.json"] = json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
     return pages
 
 
 def _table(rows: Sequence[Row]) -> str:
-    lines = ["| id | verdict | claim | estimate |", "|---|---|---|---|"]
+    lines = ["| id | verdict | claim | regime | estimate |", "|---|---|---|---|---|"]
     lines += [
-        f"| [{row.id}]({row.id}.md) | {row.verdict} | {row.statement} | {_estimate(row)} |" for row in rows
+        f"| [{row.id}]({row.id}.md) | {row.verdict} | {row.claim.statement} | {row.regime_name} "
+        f"| {_cell(estimate_text(row.primary))} |"
+        for row in rows
     ]
     return "\n".join(lines) + "\n"
 
 
-def claim_page(row: Row) -> str:
-    """Return the page of one claim."""
-    facts = {
-        "verdict": f"**{row.verdict}**",
-        "source": f"*{row.paper}* {row.where}",
-        "kind": row.kind,
-        "estimate": _estimate(row),
-        "measured": row.unit,
-        "rule": row.rule,
-        "note": row.note,
-        "other experiments": "; ".join(row.also),
-        "experiment": f"`{row.experiment}`, {row.minutes} min" if row.experiment else "",
-        "result": f"commit {row.commit}, {row.finished}" if row.experiment else "",
-    }
-    listed = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)
-    again = f"\nMade again by `simlab run {row.experiment}`.\n" if row.experiment else ""
+def claim_page(rows: Sequence[Row]) -> str:
+    """Return the page of one claim, with a section per regime."""
+    claim = rows[0].claim
+    sections = "\n".join(map(_section, rows))
     return (
-        f"# {row.id}: {row.statement}\n\n| | |\n|---|---|\n{listed}\n{again}\n"
-        f"[Data of this page]({row.id}.json) · [on the board](board.html#{row.id}) · [all claims](index.md)\n"
+        f"# {claim.id}: {claim.statement}\n\n"
+        f"Source: *{claim.paper}* {claim.reference}. Kind: {claim.kind}.\n\n"
+        f"{sections}\n[Data of this page]({claim.id}.json) · [on the board](board.html#{anchor(rows[0])}) · "
+        "[all claims](index.md)\n"
     )
 
 
-def _estimate(row: Row) -> str:
-    if row.effect is None:
-        return ""
-    if row.low is None or row.high is None or row.low == row.high:
-        return f"{row.effect:.3g} (exact)"
-    return f"{row.effect:.3g} ({row.level:.1%} CI {row.low:.3g} to {row.high:.3g})"
+def _section(row: Row) -> str:
+    facts = {
+        "verdict": f"**{row.verdict}**",
+        "registered": row.registered,
+        "note": row.note,
+        "experiment": f"`{row.experiment}`" if row.experiment else "",
+        "result": f"commit {row.commit}, {row.finished}, {row.minutes} min"
+        if row.minutes is not None
+        else "",
+    }
+    listed = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)
+    again = f"\nMade again by `simlab run {row.experiment}`.\n" if row.evidence else ""
+    return f"## {row.regime or 'No regime'}\n\n| | |\n|---|---|\n{listed}\n\n{_criteria(row)}{again}"
+
+
+def _criteria(row: Row) -> str:
+    lines = [
+        "| criterion | quantity | expected | margin | estimate | adjusted p | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in row.criteria:
+        criterion = each.criterion
+        cells = (
+            criterion.role,
+            criterion.text,
+            criterion.direction,
+            margin_text(criterion),
+            estimate_text(each),
+            "" if each.adjusted_p is None else f"{each.adjusted_p:.2g}",
+            each.verdict if row.evidence else "",
+        )
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:

@@ -41,7 +41,7 @@ def reference_pages() -> dict[str, str]:
 def _package(name: str, module: Any) -> str:
     parts = [f"# `{name}`", doc_text(module.__doc__)]
     if name in INTRODUCTIONS:
-        parts.append(f"${INTRODUCTIONS[name]}$")
+        parts.append(f'<div style="overflow-x: auto">${INTRODUCTIONS[name]}$</div>')
     parts += [_entry(each, getattr(module, each)) for each in module.__all__]
     return "\n\n".join(parts) + "\n"
 

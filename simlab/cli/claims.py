@@ -31,64 +31,108 @@ def claims(
     out: Annotated[
         Path | None, typer.Option(help="Where --recompute writes; default runs/EXPERIMENT.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check commits and processors of stored results instead.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a long run.")] = False,
     json: Json = False,
 ) -> None:
-    """Print every claim of the papers with the verdict that the stored results give.
+    """Print every claim of the papers, a row per regime, with the verdict that the stored results give.
 
-    Verdicts are computed anew from the tables at each call. JSON adds statement, rule, unit and notes.
+    Verdicts are computed anew from the tables at each call. JSON adds every criterion with margin, interval
+    and p-value.
     """
     from simlab.core.catalog import lookup
-    from simlab.studies.board import WORDS, board, counts
+    from simlab.studies.board import board, counts
     from simlab.studies.loading import load_claims, load_papers
+    from simlab.studies.verdicts import VERDICTS
 
     with one_clear_error():
         if paper is not None:
             lookup(dict.fromkeys(load_papers()), paper, "paper")
         if verdict is not None:
-            lookup(dict.fromkeys(WORDS), verdict, "verdict")
+            lookup(dict.fromkeys(VERDICTS), verdict, "verdict")
         if recompute is not None:
             lookup(load_claims(), recompute, "claim")
             _recompute(recompute, results, out, yes)
             return
+        if check:
+            _check(results)
+            return
         found = board(results)
-    rows = [row for row in found.rows if paper in (None, row.paper) and verdict in (None, row.verdict)]
+    rows = [row for row in found.rows if paper in (None, row.claim.paper) and verdict in (None, row.verdict)]
     for problem in found.problems:
         typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
     if json:
         show([row.as_dict() for row in rows], True)
         return
-    show([_short(row) for row in rows], False, "Claims")
-    typer.echo(f"{len(rows)} claims: " + ", ".join(f"{n} {word}" for word, n in counts(rows).items() if n))
+    show([_short(row) for row in rows], False, "Claims, a row per regime")
+    listed = ", ".join(f"{n} {word}" for word, n in counts(rows).items() if n)
+    typer.echo(f"{len({row.id for row in rows})} claims in {len(rows)} regimes: {listed}")
 
 
 def _short(row) -> dict[str, str]:
+    from simlab.studies.board import estimate_text
+
+    primary = row.primary
+    parts = ", ".join(each.verdict for each in row.criteria) if row.evidence else ""
     return {
         "id": row.id,
         "verdict": row.verdict,
-        "claim": row.statement,
-        "effect": "" if row.effect is None else f"{row.effect:.4g}",
-        "interval": "" if row.low == row.high else f"{row.low:.3g} to {row.high:.3g}",
-        "unit": row.unit,
+        "claim": row.claim.statement,
+        "regime": row.regime_name,
+        "estimate": estimate_text(primary),
+        "adjusted p": "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}",
+        "criteria": parts,
+        "registered": row.registered,
         "experiment": row.experiment,
     }
 
 
+def _check(results: Path | None) -> None:
+    """Print what is wrong with the provenance of stored results; exit with 1 if anything is."""
+    from simlab.studies.provenance import check_results
+
+    problems = check_results(results)
+    for problem in problems:
+        typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
+    if problems:
+        raise typer.Exit(1)
+    typer.echo(
+        "Every stored result names a clean commit of this history and one processor family per policy."
+    )
+
+
 def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) -> None:
-    """Run the experiment behind `claim`, and print its verdict before and now."""
+    """Run the experiment behind `claim`, and print its verdicts before and now."""
     from simlab.core.experiment import execute
     from simlab.core.paths import default_out
-    from simlab.studies.board import board, decide_claims, deciding
+    from simlab.studies.board import (
+        board,
+        decide_board,
+        deciding,
+        estimate_text,
+        measure_result,
+        measurements,
+    )
 
     experiment = deciding(claim, results)
     folder = out or default_out(experiment.name, smoke=False)
     typer.echo(f"{claim}: {experiment.name}, about {experiment.minutes:g} min on two cores, into {folder}")
     if experiment.minutes > 5 and not yes:
         typer.confirm("Run it?", abort=True)
-    before = next(row for row in board(results).rows if row.id == claim)
-    shown = ("verdict", "effect", "low", "high")
-    rows = [{"when": "stored"} | {name: getattr(before, name) for name in shown}]
-    for each in decide_claims(experiment, execute(experiment, folder)):
-        if each.claim == claim:
-            rows.append({"when": "now"} | {name: getattr(each, name) for name in shown})
-    show(rows, False, claim)
+    before = board(results).rows
+    others = [each for each in measurements(results)[0] if each.trial.experiment != experiment.name]
+    now = decide_board([*others, *measure_result(experiment, execute(experiment, folder))])
+    shown = [
+        {
+            "when": when,
+            "regime": row.regime_name,
+            "verdict": row.verdict,
+            "estimate": estimate_text(row.primary),
+        }
+        for when, rows in (("stored", before), ("now", now))
+        for row in rows
+        if row.id == claim and row.experiment == experiment.name
+    ]
+    show(shown, False, claim)

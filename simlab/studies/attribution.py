@@ -21,6 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "sums": (
         "projection.accumulator",
         "row_parallel",
+        "expert_ranks",
         "router.accumulator",
         "lm_head.accumulator",
         "attention.score_accumulator",
@@ -43,7 +44,7 @@ def differing(train: Engine, infer: Engine, config: TransformerConfig | None = N
     dense = config is not None and not config.num_experts
     return [
         name
-        for name in _names(train)
+        for name in _names(train, infer)
         if not _equal(_get(train, name), _get(infer, name)) and not (dense and name.startswith("router"))
     ]
 
@@ -87,11 +88,13 @@ def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
     return shares
 
 
-def _names(record: Any, above: str = "") -> Iterator[str]:
+def _names(record: Any, other: Any, above: str = "") -> Iterator[str]:
+    """Yield the names of sites; a record that one of the two engines lacks is one site."""
     for field in dataclasses.fields(record):
-        value, name = getattr(record, field.name), f"{above}{field.name}"
-        if isinstance(value, Linear | Softmax | Attention | Norm):
-            yield from _names(value, f"{name}.")
+        value, counterpart = getattr(record, field.name), getattr(other, field.name)
+        name = f"{above}{field.name}"
+        if isinstance(value, Linear | Softmax | Attention | Norm) and counterpart is not None:
+            yield from _names(value, counterpart, f"{name}.")
         else:
             yield name
 

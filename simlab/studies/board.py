@@ -1,59 +1,133 @@
-"""The board: every claim with the verdict that stored results give, and where each number comes from."""
+"""The board: every claim, one row per regime, with the verdict that stored results give."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from simlab.core.experiment import Experiment
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, Manifest
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.design import Design
 from simlab.studies.loading import load_claims, load_experiments, load_papers
-from simlab.studies.records import VERDICTS, Claim, Evidence, Kind
-from simlab.studies.statistics import Interval, holm, p_value
+from simlab.studies.records import Claim, Criterion, Measured, Trial, arms_of
+from simlab.studies.registration import AFTER, registered
+from simlab.studies.verdicts import VERDICTS, CriterionEvidence, Evidence, decide_family
 
-UNTESTED = "not yet tested"
-WORDS = (*VERDICTS, UNTESTED)
+CORES = 2
 # The five papers come first; claims from other sources follow.
 NUM_PAPERS = 5
+NOT_RUN = VERDICTS[-1]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One claim on the board.
+    """One claim in one regime.
 
-    `effect`, `low`, `high` are None where nothing is decided; the interval is of confidence `level`.
-    `adjusted_p` is the p-value of an effect of training, corrected for the number of such claims in its
-    paper; None for the others. `also` lists what other experiments say ("experiment: verdict"). `minutes` is
-    what the run took, `commit` where it ran, with a + if the tree was changed.
+    `evidence` is None where nothing was run; `core_minutes` is then the cost. `registered` is `before` or
+    `after` the run, or `exploratory`; empty where nothing was run. `commit` ends with + if the tree was
+    changed.
     """
 
-    id: str
-    paper: str
-    statement: str
-    where: str
-    kind: Kind
+    claim: Claim
+    trial: Trial | None
     verdict: str
-    effect: float | None = None
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    rule: str = ""
-    note: str = ""
-    level: float = 0.95
-    adjusted_p: float | None = None
-    also: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    registered: str = ""
+    core_minutes: float | None = None
     experiment: str = ""
     commit: str = ""
     finished: str = ""
     minutes: float | None = None
 
+    @property
+    def id(self) -> str:
+        """The id of the claim."""
+        return self.claim.id
+
+    @property
+    def regime(self) -> str:
+        """Where the verdict holds."""
+        if self.trial is None:
+            return ""
+        return self.trial.regime.describe(self.evidence.rms_log_rho if self.evidence else None)
+
+    @property
+    def regime_name(self) -> str:
+        """The short name of the regime."""
+        return self.trial.regime.name if self.trial else ""
+
+    @property
+    def criteria(self) -> tuple[CriterionEvidence, ...]:
+        """The criteria with their evidence; without numbers where nothing was run."""
+        if self.evidence is not None:
+            return self.evidence.criteria
+        rules = self.trial.criteria if self.trial else ()
+        return tuple(CriterionEvidence(each, "inconclusive") for each in rules)
+
+    @property
+    def primary(self) -> CriterionEvidence | None:
+        """The evidence on the primary criterion; None where nothing was run."""
+        return self.evidence.primary if self.evidence else None
+
+    @property
+    def note(self) -> str:
+        """What is left out, what else was found, and when the rule was set."""
+        parts = [self.evidence.note if self.evidence else self.trial.note if self.trial else ""]
+        if self.registered == "after":
+            parts.append(AFTER)
+        if self.core_minutes is not None:
+            parts.append(f"not run: about {self.core_minutes:.0f} core-minutes")
+        return "; ".join(filter(None, parts))
+
     def as_dict(self) -> dict[str, Json]:
-        """Return the row as plain values."""
-        return asdict(self)
+        """Return the row as plain values; unbounded ends of intervals are None."""
+        return {
+            "id": self.id,
+            "paper": self.claim.paper,
+            "reference": self.claim.reference,
+            "statement": self.claim.statement,
+            "kind": self.claim.kind,
+            "verdict": self.verdict,
+            "regime": self.regime,
+            "registered": self.registered or None,
+            "experiment": self.experiment,
+            "commit": self.commit,
+            "note": self.note,
+            "core_minutes": self.core_minutes,
+            "criteria": [describe_criterion(each) for each in self.criteria],
+        }
+
+
+def describe_criterion(evidence: CriterionEvidence) -> dict[str, Json]:
+    """Return a criterion and its evidence as plain values."""
+    criterion = evidence.criterion
+    return {
+        "estimand": criterion.estimand.text,
+        "contrast": criterion.contrast.text if criterion.contrast else "",
+        "unit": criterion.unit,
+        "direction": criterion.direction,
+        "margin": criterion.margin,
+        "because": criterion.because,
+        "primary": criterion.role == "primary",
+        "role": criterion.role,
+        "estimate": evidence.estimate,
+        "ci_low": _finite(evidence.ci_low),
+        "ci_high": _finite(evidence.ci_high),
+        "confidence_level": 1 - evidence.alpha,
+        "p": evidence.p,
+        "adjusted_p": evidence.adjusted_p,
+        "policies": evidence.num_policies,
+        "verdict": evidence.verdict,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 @dataclass(frozen=True)
@@ -70,10 +144,54 @@ def board(folder: Path | None = None) -> Board:
     `folder` holds one folder per experiment; by default it is that of the results that travel with the code.
     A result that its experiment cannot read decides nothing and is among the problems.
     """
-    found, problems = evidence(folder)
-    kinds = _kinds()
-    rows = [_row(claim, _order_evidence(claim, found, kinds), kinds) for claim in load_claims().values()]
-    return Board(_adjust_p_values(rows), problems)
+    measured, problems = measurements(folder)
+    return Board(decide_board(measured), problems)
+
+
+def decide_board(measured: Sequence[Measured]) -> list[Row]:
+    """Return a row per claim and regime, decided paper by paper."""
+    claims, experiments = load_claims(), load_experiments()
+    found: dict[tuple[str, str, str], Evidence] = {}
+    for paper in load_papers():
+        members = [each for each in measured if claims[each.trial.claim].paper == paper]
+        found |= {_key(each.trial): each for each in decide_family(members)}
+    rows: list[Row] = []
+    for claim in claims.values():
+        rows += [_row(claim, trial, found.get(_key(trial)), experiments) for trial in claim.trials]
+        if not claim.trials:
+            rows.append(Row(claim, None, NOT_RUN))
+    return rows
+
+
+def _key(trial: Trial) -> tuple[str, str, str]:
+    return trial.claim, trial.experiment, trial.regime.name
+
+
+def _row(claim: Claim, trial: Trial, evidence: Evidence | None, experiments: Mapping[str, Experiment]) -> Row:
+    row = Row(claim, trial, NOT_RUN, experiment=trial.experiment)
+    if evidence is None:
+        return replace(row, core_minutes=_cost(trial, experiments.get(trial.experiment)))
+    row = replace(row, verdict=evidence.verdict, evidence=evidence)
+    if not evidence.manifest:
+        return row
+    manifest = cast(Manifest, evidence.manifest)
+    return replace(
+        row,
+        registered=registered(trial, manifest),
+        commit=(manifest["commit"] or "unknown")[:12] + ("+" if manifest["dirty"] else ""),
+        finished=manifest["finished"],
+        minutes=round(manifest["timings"]["total"] / 60, 2),
+    )
+
+
+def _cost(trial: Trial, experiment: Experiment | None) -> float | None:
+    """Return the core-minutes of the arms of a trial: their part of those of its experiment."""
+    if experiment is None:
+        return None
+    total = CORES * experiment.minutes
+    if not isinstance(experiment.design, Design) or not (arms := arms_of([trial])):
+        return total
+    return total * len(arms) / max(len(experiment.design.arms), len(arms))
 
 
 def list_stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
@@ -81,72 +199,81 @@ def list_stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]
     return [(experiment, results.manifest) for experiment, results in _results(folder)]
 
 
-def evidence(folder: Path | None = None) -> tuple[list[Evidence], list[str]]:
-    """Return the evidence of every stored result, in the order of `EXPERIMENTS`, and problems."""
-    found, problems = [], []
+def measurements(folder: Path | None = None) -> tuple[list[Measured], list[str]]:
+    """Return what every stored result measured, in the order of `EXPERIMENTS`, and problems."""
+    found: list[Measured] = []
+    problems = []
     for experiment, results in _results(folder):
         try:
-            found += decide_claims(experiment, results)
+            found += measure_result(experiment, results)
         except ValueError as error:
             problems.append(f"{error}; run it again: simlab run {experiment.name}")
     return found, problems
 
 
-def decide_claims(experiment: Experiment, results: Results) -> list[Evidence]:
-    """Return the evidence of a finished run of `experiment`.
+def measure_result(experiment: Experiment, results: Results) -> list[Measured]:
+    """Return what a finished run of `experiment` measured.
 
-    Raises `ValueError` if it cannot read its tables or decides an unknown claim.
+    Raises `ValueError` if it cannot read its tables or measures an unknown claim.
     """
-    manifest = results.manifest
     try:
         collect = experiment.collect_evidence
-        found = cast(Sequence[Evidence], collect(results) if collect else ())
+        found = cast(Sequence[Measured], collect(results) if collect else ())
     except (KeyError, FileNotFoundError, IndexError) as error:
         raise ValueError(f"{experiment.name} cannot decide from its tables: {error!r}") from error
     claims = load_claims()
-    unknown = [each.claim for each in found if each.claim not in claims]
+    unknown = [each.trial.claim for each in found if each.trial.claim not in claims]
     if unknown:
         raise ValueError(f"{experiment.name} decides {', '.join(unknown)}, not a claim of the board")
-    return [replace(each, experiment=experiment.name, manifest=manifest) for each in found]
+    manifest: Any = results.manifest
+    return [replace(each, manifest=manifest) for each in found]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the number of claims by verdict, in the order of `WORDS`."""
+    """Return the number of rows by verdict, in the order of `VERDICTS`."""
     found = Counter(row.verdict for row in rows)
-    return {word: found[word] for word in WORDS}
+    return {word: found[word] for word in VERDICTS}
 
 
 def summary(rows: Sequence[Row]) -> str:
     """Return the counts as the README shows them: a Markdown table, papers by verdict."""
-    lines = ["| | " + " | ".join(WORDS) + " |", "|---|" + "---:|" * len(WORDS)]
+    lines = ["| | " + " | ".join(VERDICTS) + " |", "|---|" + "---:|" * len(VERDICTS)]
     names = list(load_papers())
     papers, ours = names[:NUM_PAPERS], names[NUM_PAPERS:]
     groups = {paper: [paper] for paper in papers}
     groups |= {"the five papers": papers} | {name: [name] for name in ours}
     for label, members in groups.items():
-        numbers = counts([row for row in rows if row.paper in members])
+        numbers = counts([row for row in rows if row.claim.paper in members])
         lines.append(f"| {label} | " + " | ".join(map(str, numbers.values())) + " |")
     return "\n".join(lines)
 
 
 def deciding(claim: str, folder: Path | None = None) -> Experiment:
-    """Return the experiment behind a claim: the one that decides it, else the first that names it.
+    """Return the experiment behind a claim: the first whose result decides it, else the first named.
 
     Raises `ValueError` where no experiment does.
     """
-    experiments = load_experiments()
-    entry = load_claims()[claim]
-    for each in _order_evidence(entry, evidence(folder)[0], _kinds()):
-        return experiments[each.experiment]
-    for experiment in experiments.values():
-        if claim in experiment.claims:
-            return experiment
-    raise ValueError(f"no experiment decides {claim} yet: {entry.statement}")
+    rows = [row for row in board(folder).rows if row.id == claim and row.experiment]
+    for row in sorted(rows, key=lambda row: row.evidence is None):
+        return load_experiments()[row.experiment]
+    raise ValueError(f"no experiment decides {claim} yet: {load_claims()[claim].statement}")
 
 
-def _kinds() -> dict[str, Kind]:
-    """Return the kind of evidence of every experiment."""
-    return {name: experiment.kind for name, experiment in load_experiments().items()}
+def margin_text(criterion: Criterion) -> str:
+    """Return the margin with its unit and reason."""
+    unit = f" {criterion.unit}" if criterion.unit else ""
+    return f"{criterion.margin:.3g}{unit} ({criterion.because})"
+
+
+def estimate_text(evidence: CriterionEvidence | None) -> str:
+    """Return estimate and interval on one line; empty without an estimate."""
+    if evidence is None or evidence.estimate is None:
+        return ""
+    if evidence.ci_low == evidence.ci_high:
+        return f"{evidence.estimate:.3g} (exact)"
+    units = f", n = {evidence.num_policies}" if evidence.num_policies else ""
+    ends = f"{evidence.ci_low:.3g} to {evidence.ci_high:.3g}"
+    return f"{evidence.estimate:.3g} ({100 * (1 - evidence.alpha):.4g}% CI {ends}{units})"
 
 
 def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
@@ -156,65 +283,3 @@ def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
         if (place / MANIFEST_NAME).is_file():
             found.append((experiment, Results(place)))
     return found
-
-
-def _order_evidence(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> list[Evidence]:
-    """Return the evidence on a claim, the deciding piece first.
-
-    Exact sums decide identities, all else measurements, runs dynamics. Inconclusive evidence yields to the
-    rest, which keeps the order of `EXPERIMENTS`.
-    """
-    fitting = {
-        "identity": lambda kind: kind == "identity",
-        "measurement": lambda kind: kind != "identity",
-        "dynamics": lambda kind: kind == "dynamics",
-    }[claim.kind]
-
-    def rank(each: Evidence) -> tuple[bool, bool]:
-        return not fitting(kinds[each.experiment]), each.verdict == "inconclusive"
-
-    return sorted((each for each in found if each.claim == claim.id), key=rank)
-
-
-def _row(claim: Claim, found: Sequence[Evidence], kinds: Mapping[str, Kind]) -> Row:
-    row = Row(claim.id, claim.paper, claim.statement, claim.reference, claim.kind, UNTESTED)
-    if not found:
-        return row
-    first, *others = found
-    verdict, note = first.verdict, first.note
-    if claim.kind == "dynamics" and kinds[first.experiment] != "dynamics":
-        verdict, note = "inconclusive", f"The part that needs no training: {verdict}. {note}"
-    manifest = first.manifest
-    return replace(
-        row,
-        verdict=verdict,
-        effect=first.effect,
-        low=first.low,
-        high=first.high,
-        unit=first.unit,
-        rule=first.rule,
-        note=note,
-        level=first.level,
-        also=tuple(f"{each.experiment}: {each.verdict}" for each in others),
-        experiment=first.experiment,
-        commit=(manifest["commit"] or "unknown")[:12] + ("+" if manifest["dirty"] else ""),
-        finished=manifest["finished"],
-        minutes=round(manifest["timings"]["total"] / 60, 2),
-    )
-
-
-def _adjust_p_values(rows: list[Row]) -> list[Row]:
-    """Correct the p-values of a paper's claims about dynamics for their number."""
-    corrected = {row.id: row for row in rows}
-    for paper in load_papers():
-        tested = [row for row in rows if row.paper == paper and row.kind == "dynamics"]
-        p_values = {row.id: p_value(found, row.level) for row in tested if (found := _interval(row))}
-        for claim, p in zip(p_values, holm(list(p_values.values())), strict=True):
-            corrected[claim] = replace(corrected[claim], adjusted_p=float(p))
-    return list(corrected.values())
-
-
-def _interval(row: Row) -> Interval | None:
-    if row.effect is None or row.low is None or row.high is None or row.low == row.high:
-        return None
-    return Interval(row.effect, row.low, row.high)

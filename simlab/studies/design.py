@@ -1,22 +1,14 @@
-"""The design of a training experiment: arms, initial policies, seeds, and the power of its criteria."""
+"""The design of a training experiment: arms, initial policies and seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from scipy import stats
-
 from simlab.core.json_value import Json
 from simlab.formats import ROUNDINGS
-from simlab.studies.estimands import Views
-from simlab.studies.records import Claim, Contrast, Criterion
-from simlab.studies.verdicts import contrast_by_run
-from simlab.sweeps import power_of, recipe_of, run_config
+from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.config import columns
 from simlab.training.recipe import Recipe
 
-ENOUGH_POWER = 0.8
-ALPHA = 0.05
 KINDS = {"nearest_even": "round to nearest", "toward_zero": "truncation"}
 """Kinds of noise by the rounding that makes it."""
 
@@ -117,67 +109,3 @@ class Design:
         fields = dict.fromkeys((*theirs, *ours))
         pairs = {field: (theirs.get(field), ours.get(field)) for field in fields}
         return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
-
-
-@dataclass(frozen=True)
-class CriterionPower:
-    """The probability that a criterion is supported, from the variance of stored runs.
-
-    Args:
-        power: at a true effect of `alternative`.
-        alternative: twice the margin, or 0 where a negligible effect is claimed.
-        std: of the contrast over initial policies.
-        num_policies: initial policies of the design.
-        alpha: two-sided, divided by the number of primary criteria of the paper.
-    """
-
-    power: float
-    alternative: float
-    std: float
-    num_policies: int
-    alpha: float
-
-    @property
-    def is_underpowered(self) -> bool:
-        """Whether the power is below 80%."""
-        return self.power < ENOUGH_POWER
-
-
-def criterion_power(
-    views: Views, criterion: Criterion, num_policies: int, family: int
-) -> CriterionPower | None:
-    """Return the power of a criterion; None if fewer than two initial policies have been run.
-
-    A claimed sign is supported if the interval lies beyond the margin: at twice the margin the t-test has
-    the margin to find. A claimed absence is supported if the interval lies inside the margins, by two
-    one-sided tests at a true effect of 0.
-
-    Args:
-        views: stored runs of the experiment.
-        criterion: with a contrast of arms.
-        num_policies: initial policies of the design.
-        family: number of primary criteria among which Holm's method controls the error.
-
-    Reference: Phillips 1990 (power of two one-sided tests).
-    """
-    values = contrast_by_run(views, criterion).dropna()
-    by_policy = values.groupby(level="initial_policy").mean()
-    if len(by_policy) < 2:
-        return None
-    std, alpha = float(by_policy.std(ddof=1)), ALPHA / family
-    if criterion.direction != "zero":
-        power = power_of(num_policies, criterion.margin, std, paired=True, alpha=alpha)
-        return CriterionPower(power, 2 * criterion.margin, std, num_policies, alpha)
-    bound = stats.t.ppf(1 - alpha / 2, num_policies - 1)
-    shift = criterion.margin * np.sqrt(num_policies) / std if std else np.inf
-    inside = 2 * float(stats.nct.sf(bound, num_policies - 1, shift)) - 1 if np.isfinite(shift) else 1.0
-    return CriterionPower(max(inside, 0.0), 0.0, std, num_policies, alpha)
-
-
-def primary_family(claims: Sequence[Claim], paper: str) -> int:
-    """Return the number of sampled primary criteria of a paper, one per claim."""
-    return sum(
-        any(each.role == "primary" and isinstance(each.contrast, Contrast) for each in claim.criteria)
-        for claim in claims
-        if claim.paper == paper
-    )

@@ -3,7 +3,7 @@
 `early` is the first tenth of a run, `late` its last quarter.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -158,6 +158,14 @@ def diagnostic_late(metric: str, quantity: str) -> Estimand:
     )
 
 
+def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
+    """The logarithm of the mean of a diagnostic over the last quarter."""
+    return Estimand(
+        f"log of {quantity}, last quarter",
+        lambda view: float(np.log(_mean(view.mean_diagnostics(late=True), metric))),
+    )
+
+
 def diagnostic_change(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter minus that over the first."""
 
@@ -176,6 +184,25 @@ def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
         return _rank_runs(view.diagnostic(one), view.diagnostic(other))
 
     return Estimand(f"rank correlation over the run of {quantity}", of)
+
+
+def detrended_correlation(one: str, other: str, quantity: str) -> Estimand:
+    """Spearman's correlation of two diagnostics, given the step: of ranks without their linear trend."""
+
+    def of(view: View) -> float:
+        step, first, second = (view.diagnostic(name) for name in ("step", one, other))
+        if not len(first) == len(second) == len(step) or len(step) < 4:
+            return np.nan
+        ranks = [np.asarray(pd.Series(curve).rank(), float) for curve in (first, second, step)]
+        first, second = (curve - np.polyval(np.polyfit(ranks[2], curve, 1), ranks[2]) for curve in ranks[:2])
+        return float(np.corrcoef(first, second)[0, 1])
+
+    return Estimand(f"partial rank correlation over the run, given the step, of {quantity}", of)
+
+
+def _both_engines(view: View) -> float:
+    rows = view.mean_diagnostics(late=True)
+    return float(np.mean([_mean(rows, name) for name in ("held_out_infer", "held_out_train")]))
 
 
 def diagnostic_range(metric: str, quantity: str) -> Estimand:
@@ -209,11 +236,16 @@ def _peak(view: View) -> float:
 
 
 REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
+HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter", _both_engines)
 FALL = Estimand("reward, last quarter minus best 50 steps", _fall)
 PEAK_REWARD = Estimand("reward, best 50 steps", _peak)
 COLLAPSE_STEP = Estimand("first step below 0.8 of the best reward so far, the length if none", _collapse)
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 GROWTH = growth("rms_log_rho", "RMS log rho")
+GROWTH_AFTER_FORK = Estimand(
+    "log growth of RMS log rho, last quarter against the first chunk after the fork",
+    lambda view: float(np.log(view.late("rms_log_rho") / view.curve("rms_log_rho")[0])),
+)
 GROWTH_LPD = growth("log_ppl_abs_diff", "log_ppl_abs_diff")
 GROWTH_D = growth("discrepancy", "the discrepancy d")
 ENTROPY = late("entropy", "entropy")
@@ -258,6 +290,15 @@ class Views:
     def __init__(self, results: Results | Tables):
         """Open the tables; those that an experiment does not have are empty."""
         self.results = results
+
+    def of_policies(self, policies: Collection[str]) -> "Views":
+        """Return the runs from these initial policies."""
+        views = Views(self.results)
+        views.arms = {
+            arm: {key: view for key, view in runs.items() if key[0] in policies}
+            for arm, runs in self.arms.items()
+        }
+        return views
 
     def until(self, seed: int) -> "Views":
         """Return the runs with seeds up to `seed`."""

@@ -4,12 +4,14 @@ simlab does not know the texts of claims: `experiments` and `experiments.papers`
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from simlab.core.catalog import lookup
 from simlab.core.experiment import Experiment
 from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
 from simlab.studies.records import Claim
+from simlab.studies.registration import register
 
 
 def load_claims() -> Mapping[str, Claim]:
@@ -25,12 +27,12 @@ def load_papers() -> tuple[str, ...]:
 
 def load_experiments() -> dict[str, Experiment]:
     """Return all experiments by name, in the order in which the board reads them."""
-    return {name: _load(where) for name, where in _catalog().items()}
+    return {name: _registered(name, _load(where)) for name, where in _catalog().items()}
 
 
 def load_experiment(name: str) -> Experiment:
     """Return the experiment `name`; `ValueError` lists the names there are."""
-    return _load(lookup(_catalog(), name, "experiment"))
+    return _registered(name, _load(lookup(_catalog(), name, "experiment")))
 
 
 def _catalog() -> Mapping[str, str]:
@@ -41,3 +43,11 @@ def _catalog() -> Mapping[str, str]:
 def _load(where: str) -> Experiment:
     module, _, attribute = where.partition(":")
     return getattr(import_module(module), attribute or "EXPERIMENT")
+
+
+def _registered(name: str, experiment: Experiment) -> Experiment:
+    """Return the experiment with the hashes of its criteria, which its run writes into the manifest."""
+    if not experiment.claims:
+        return experiment
+    registered = register(list(load_claims().values()), name)
+    return replace(experiment, registered={**registered, **experiment.registered})

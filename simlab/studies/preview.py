@@ -9,10 +9,11 @@ from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.design import Design, criterion_power, primary_family
+from simlab.studies.design import Design
 from simlab.studies.estimands import EARLY, Views
 from simlab.studies.loading import load_claims
-from simlab.studies.records import Claim, Criterion, Trial, arms_of
+from simlab.studies.power import criterion_power, primary_family
+from simlab.studies.records import Claim, Criterion, Trial, arms_of, trials_of
 
 CORES = 2
 Row = dict[str, Json]
@@ -41,8 +42,8 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
         "design": None if design is None else _describe_design(design, views),
         "arms": [] if design is None else _describe_arms(design),
         "claims": [
-            _describe_claim(claim, claim.trial(experiment.name), design, views, claims)
-            for claim in map(claims.__getitem__, experiment.claims)
+            _describe_claim(claims[trial.claim], trial, design, views, claims)
+            for trial in trials_of(list(claims.values()), experiment.name)
         ],
     }
 
@@ -90,22 +91,21 @@ def _describe_claim(
         "claim": claim.id,
         "statement": claim.statement,
         "reference": f"{claim.paper} {claim.reference}",
-        "rule": trial.rule,
+        "regime": trial.regime.describe(),
         "criteria": [_describe_criterion(each, policies, family, views) for each in trial.criteria],
     }
 
 
 def _describe_criterion(criterion: Criterion, policies: int, family: int, views: Views | None) -> Row:
     row: Row = {"role": criterion.role, "estimand": criterion.estimand.text}
-    if criterion.contrast is None:
-        return row | {"because": criterion.because}
     row |= {
-        "contrast": criterion.contrast.text,
         "direction": criterion.direction,
         "margin": criterion.margin,
         "because": criterion.because,
-        "power": None,
     }
+    if criterion.contrast is None:
+        return row
+    row |= {"contrast": criterion.contrast.text, "unit": criterion.unit, "power": None}
     if views is None or not set(criterion.arms) <= set(views.arms):
         return row
     power = criterion_power(views, criterion, policies, family if criterion.role == "primary" else 1)
@@ -136,7 +136,7 @@ def format_preview(plan: Row) -> str:
         lines += [f"  {field}: {_number(base)} -> {_number(ours)}" for field, (base, ours) in pairs]
     for claim in plan["claims"]:
         lines += ["", f"claim {claim['claim']} ({claim['reference']}): {claim['statement']}"]
-        lines += [f"  rule: {claim['rule']}"] if claim["rule"] else []
+        lines += [f"  regime: {claim['regime']}"]
         for criterion in claim["criteria"]:
             lines += _format_criterion(criterion)
     return "\n".join(lines)
@@ -155,18 +155,21 @@ def _format_design(design: Row) -> list[str]:
 
 
 def _format_criterion(row: Row) -> list[str]:
-    if "contrast" not in row:
-        return [f"  {row['role']}: {row['estimand']}", f"    because: {row['because']}"]
+    quantity = f"{row['estimand']}: {row['contrast']}" if "contrast" in row else row["estimand"]
+    unit = f" {row['unit']}" if row.get("unit") else ""
     lines = [
-        f"  {row['role']}: {row['estimand']}: {row['contrast']}",
-        f"    expected {row['direction']}, margin {row['margin']:.3g} because: {row['because']}",
+        f"  {row['role']}: {quantity}",
+        f"    expected {row['direction']}, margin {row['margin']:.3g}{unit} because: {row['because']}",
     ]
+    if "contrast" not in row:
+        return lines
     if row["power"] is None:
         return [*lines, "    power: unknown (no stored runs)"]
     label = " underpowered" if row["underpowered"] else ""
+    std = "" if row["std"] is None else f"std {row['std']:.3g}, "
     return [
         *lines,
-        f"    power: {row['power']:.0%} at a true effect of {row['alternative']:.3g} (std {row['std']:.3g}, "
+        f"    power: {row['power']:.0%} at a true effect of {row['alternative']:.3g} ({std}"
         f"{row['num_policies']} initial policies, alpha {row['alpha']:.2g}){label}",
     ]
 

@@ -1,56 +1,69 @@
-"""The records of a study: claim, trial, criterion, contrast, and the evidence that a trial gives."""
+"""The records of a study: claim, trial, criterion, regime, and what a trial measured."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-
 from simlab.core.json_value import Json
-from simlab.studies.estimands import Estimand
-from simlab.studies.statistics import Direction, Interval
+from simlab.studies.contrasts import (
+    CollapseRate,
+    CollapsesMore,
+    CollapsesSooner,
+    Compares,
+    Contrast,
+    LeavesBand,
+    Share,
+    ShareDifference,
+    excess,
+    mean_of,
+    minus,
+    slope,
+)
+from simlab.studies.estimands import REWARD, Estimand
+from simlab.studies.samples import Sample
 from simlab.theory.residual import Residual
 
 Kind = Literal["identity", "measurement", "dynamics"]
 Role = Literal["primary", "secondary", "manipulation"]
-VERDICTS = ("reproduced", "opposite", "no effect", "inconclusive")
-"""The verdicts of a claim; a claim without evidence is `not yet tested`."""
+Direction = Literal["positive", "negative", "zero"]
+
+COLLAPSE = Estimand("collapse, reward of the last quarter", REWARD.of)
+COLLAPSE_TIME = Estimand("time to collapse", REWARD.of)
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """Weights of arms by id, and a sentence with one numbered field per arm."""
+class Regime:
+    """Where a verdict holds.
 
-    weights: Mapping[str, float]
-    form: str
+    Args:
+        name: short, unique.
+        formats: number formats of training and inference, and how inference rounds.
+        model: the kind of model and its size.
+        task: the task and its response length in tokens.
+        learning_rate: the rate, and how it lies to the largest rate at which the control is stable.
+        steps: the length of a run.
+        untreated: the arm whose runs measure the mismatch of the regime at the start.
+    """
 
-    @property
-    def text(self) -> str:
-        """The contrast in words."""
-        return self.form.format(*self.weights)
+    name: str
+    formats: str = ""
+    model: str = ""
+    task: str = ""
+    learning_rate: str = ""
+    steps: int = 0
+    untreated: str = ""
 
-    def with_arms(self, names: Mapping[str, str]) -> "Contrast":
-        """Return the contrast with other arms: `names` maps an id to the one in its place."""
-        return replace(self, weights={names.get(arm, arm): by for arm, by in self.weights.items()})
-
-
-def mean_of(arm: str) -> Contrast:
-    """Return the contrast of one arm with zero."""
-    return Contrast({arm: 1.0}, "{0}")
-
-
-def minus(one: str, other: str) -> Contrast:
-    """Return one arm minus another."""
-    return Contrast({one: 1.0, other: -1.0}, "{0} minus {1}")
+    def describe(self, rms_log_rho: float | None = None) -> str:
+        """Return the regime on one line, with the RMS log rho (nats) that its runs start with."""
+        noise = "" if rms_log_rho is None else f"RMS log rho {rms_log_rho:.2g} nats at the start"
+        steps = f"{self.steps} steps" if self.steps else ""
+        parts = (self.formats, noise, self.model, self.task, self.learning_rate, steps)
+        described = "; ".join(filter(None, parts))
+        return f"{self.name}: {described}" if described else self.name
 
 
-def slope(arms: Mapping[float, str], over: str) -> Contrast:
-    """Return the least-squares slope over the number of each arm."""
-    x = np.array(list(arms)) - np.mean(list(arms))
-    weights = dict(zip(arms.values(), (x / (x @ x)).tolist(), strict=True))
-    fields = ", ".join(f"{{{index}}}" for index in range(len(weights)))
-    return Contrast(weights, f"slope over {over}: {fields}")
+EXACT_SUMS = Regime("exact sums")
+NO_TRAINING = Regime("no training")
 
 
 @dataclass(frozen=True)
@@ -65,27 +78,28 @@ class ExactCheck:
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A number that an experiment stores with its interval: the row `id` of its table `verdicts`."""
+    """A number that an experiment stores with its interval, the row `id`, minus a printed `reference`."""
 
     id: str
-
-    @property
-    def text(self) -> str:
-        """The row in words."""
-        return f"row {self.id} of the table verdicts"
+    text: str = ""
+    reference: float = 0.0
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One rule: an estimand, a contrast of arms, the claimed direction, and a margin with its reason.
+    """One rule: an estimand, a contrast with a control, the claimed direction, a margin and its reason.
 
-    An exact check and a stored row have no contrast; their `because` is the rule that they apply themselves.
-    Today's verdict treats primary and secondary criteria equally; a failed manipulation check makes a claim
-    inconclusive.
+    Args:
+        estimand: the number of a run, an exact check, or a stored row.
+        contrast: of arms; None of an exact check and a stored row.
+        direction: the claimed sign; `zero` claims that the effect lies within the margin.
+        margin: the smallest effect that counts, above zero; of an exact check its tolerance.
+        because: the reason for the margin.
+        role: `primary` is the printed headline. A `manipulation` check must be supported first.
     """
 
     estimand: Estimand | ExactCheck | StoredRow
-    contrast: Contrast | None
+    contrast: Compares | None
     direction: Direction
     margin: float
     because: str
@@ -97,81 +111,109 @@ class Criterion:
         return f"{self.estimand.text}: {self.contrast.text}" if self.contrast else self.estimand.text
 
     @property
+    def unit(self) -> str:
+        """What the margin is in, where that is not the estimand itself."""
+        return self.contrast.unit if self.contrast else ""
+
+    @property
     def rule(self) -> str:
         """The criterion as a sentence."""
-        return f"{self.text}, expected {self.direction}, margin {self.margin:g}"
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.text}, expected {self.direction}, margin {self.margin:.3g}{unit}"
 
     @property
     def arms(self) -> tuple[str, ...]:
         """The ids of the arms in the contrast."""
-        return tuple(self.contrast.weights) if self.contrast else ()
+        return self.contrast.arms if self.contrast else ()
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the criterion has a contrast of training runs."""
+        return self.contrast is not None
 
 
 def primary(
-    estimand: Estimand, contrast: Contrast, direction: Direction, margin: float, *, because: str
+    estimand: Estimand, contrast: Compares, direction: Direction, margin: float, *, because: str
 ) -> Criterion:
     """Return the criterion about the printed headline."""
     return Criterion(estimand, contrast, direction, margin, because)
 
 
 def secondary(
-    estimand: Estimand, contrast: Contrast, direction: Direction, margin: float, *, because: str
+    estimand: Estimand, contrast: Compares, direction: Direction, margin: float, *, because: str
 ) -> Criterion:
     """Return a criterion about a further part of the statement."""
     return Criterion(estimand, contrast, direction, margin, because, "secondary")
 
 
 def manipulation(
-    estimand: Estimand, contrast: Contrast, direction: Direction, margin: float, *, because: str
+    estimand: Estimand, contrast: Compares, direction: Direction, margin: float, *, because: str
 ) -> Criterion:
-    """Return a criterion that must be reproduced before the others mean anything."""
+    """Return a premise: a criterion that must be supported before the others mean anything."""
     return Criterion(estimand, contrast, direction, margin, because, "manipulation")
 
 
 def exact(
-    reference: str, text: str, compute: Callable[[], Residual], *, because: str, slow: bool = False
+    reference: str,
+    text: str,
+    compute: Callable[[], Residual],
+    *,
+    because: str,
+    tolerance: float = 1e-12,
+    slow: bool = False,
+    role: Role = "secondary",
 ) -> Criterion:
     """Return the criterion of an identity or a bound; `because` is its rule, smoke runs skip slow ones."""
-    return Criterion(ExactCheck(text, reference, compute, slow), None, "zero", 0.0, because)
+    check = ExactCheck(text, reference, compute, slow)
+    return Criterion(check, None, "zero", tolerance, because, role)
 
 
-def stored_row(id: str, *, because: str) -> Criterion:
-    """Return the criterion of a row that an experiment stores; `because` is its rule."""
-    return Criterion(StoredRow(id), None, "zero", 0.0, because)
+def stored_row(
+    id: str,
+    text: str,
+    direction: Direction,
+    margin: float,
+    *,
+    because: str,
+    reference: float = 0.0,
+    role: Role = "primary",
+) -> Criterion:
+    """Return the criterion of a row that an experiment stores."""
+    return Criterion(StoredRow(id, text, reference), None, direction, margin, because, role)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How one experiment tests one claim.
+    """How one experiment tests one claim in one regime.
 
-    `rule` replaces the criteria in words where an experiment decides from its own tables. `note` states what
-    the trial leaves out. `claim` is set by the `Claim` that holds the trial.
+    Args:
+        experiment: its name.
+        criteria: exactly one of them is primary.
+        regime: where the verdict holds.
+        note: what the trial leaves out.
+        is_exploratory: whether the rule was found on the runs that it is applied to.
+        rule_sha256: of a rule in words that states the same, which a manifest may record instead.
+        claim: the id of the `Claim` that holds the trial, which sets it.
     """
 
     experiment: str
     criteria: tuple[Criterion, ...] = ()
+    regime: Regime = NO_TRAINING
     note: str = ""
-    rule: str = ""
+    is_exploratory: bool = False
+    rule_sha256: str = ""
     claim: str = ""
 
     @property
-    def tests(self) -> tuple[Criterion, ...]:
-        """The criteria that are not manipulation checks."""
-        return tuple(each for each in self.criteria if each.role != "manipulation")
-
-    @property
-    def premise(self) -> Criterion | None:
-        """The manipulation check, if there is one."""
-        return next((each for each in self.criteria if each.role == "manipulation"), None)
+    def primary(self) -> Criterion:
+        """The criterion that decides the claim."""
+        return next(each for each in self.criteria if each.role == "primary")
 
     @property
     def text(self) -> str:
         """The rule in words."""
-        if self.rule:
-            return f"{self.claim}: {self.rule}"
-        listed = "; ".join(f"({i}) {each.rule}" for i, each in enumerate(self.tests, 1))
-        premise = f" Only if {self.premise.rule} is reproduced, else inconclusive." if self.premise else ""
-        return f"{self.claim}: {listed}.{premise}"
+        listed = "; ".join(f"({i}) {each.role}: {each.rule}" for i, each in enumerate(self.criteria, 1))
+        return f"{self.claim}: {listed}."
 
     def with_arms(self, names: Mapping[str, str]) -> "Trial":
         """Return the trial of other arms: `names` maps an id to the one in its place."""
@@ -206,7 +248,7 @@ class Claim:
         return tuple(criterion for trial in self.trials for criterion in trial.criteria)
 
     def trial(self, experiment: str) -> Trial:
-        """Return the trial of `experiment`; `LookupError` if there is none."""
+        """Return the first trial of `experiment`; `LookupError` if there is none."""
         for trial in self.trials:
             if trial.experiment == experiment:
                 return trial
@@ -214,49 +256,31 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A number, its interval, and the verdict that a rule written before the run gives.
+class Measured:
+    """What one result measured of one trial: a sample per criterion, None where the result cannot say.
 
-    `low` and `high` bound the interval of confidence `level`; both equal `effect` for exact results. `unit`
-    states the quantity in words, `note` what is left out and what else was found. `experiment` and
-    `manifest` tell which stored result it comes from. Raises `ValueError` for an unknown verdict, an infinite
-    number, or an interval without its effect.
+    `note` states what else was found, `conflict` how processor families disagree, `rms_log_rho` the mismatch
+    (nats) at the start of the untreated runs of the regime. `manifest` is that of the result.
     """
 
-    claim: str
-    verdict: str
-    effect: float
-    low: float
-    high: float
-    unit: str
-    rule: str
+    trial: Trial
+    samples: tuple[Sample | None, ...]
     note: str = ""
-    level: float = 0.95
-    experiment: str = ""
     manifest: Mapping[str, Json] = field(default_factory=dict)
+    conflict: str = ""
+    rms_log_rho: float | None = None
 
     def __post_init__(self) -> None:
-        """Reject what no board could show."""
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"{self.claim}: verdict {self.verdict!r}; allowed: {', '.join(VERDICTS)}")
-        numbers = (self.low, self.effect, self.high)
-        if not all(map(math.isfinite, numbers)) or sorted(numbers) != list(numbers):
-            raise ValueError(f"{self.claim}: low, effect, high must be finite and in order, got {numbers}")
+        """Reject samples that do not fit the criteria."""
+        if len(self.samples) != len(self.trial.criteria):
+            raise ValueError(
+                f"{self.trial.claim}: {len(self.samples)} samples for {len(self.trial.criteria)} criteria."
+            )
 
-    @classmethod
-    def of(
-        cls,
-        claim: str,
-        verdict: str,
-        interval: Interval,
-        *,
-        unit: str,
-        rule: str,
-        note: str = "",
-        level: float = 0.95,
-    ) -> "Evidence":
-        """Return the evidence of an interval."""
-        return cls(claim, verdict, interval.effect, interval.low, interval.high, unit, rule, note, level)
+    @property
+    def primary(self) -> Sample | None:
+        """The sample of the primary criterion."""
+        return self.samples[self.trial.criteria.index(self.trial.primary)]
 
 
 def trials_of(claims: Sequence[Claim], experiment: str) -> tuple[Trial, ...]:
@@ -269,3 +293,37 @@ def arms_of(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(arm for trial in trials for criterion in trial.criteria for arm in criterion.arms)
     )
+
+
+__all__ = [
+    "COLLAPSE",
+    "COLLAPSE_TIME",
+    "Claim",
+    "CollapseRate",
+    "CollapsesMore",
+    "CollapsesSooner",
+    "Contrast",
+    "Criterion",
+    "Direction",
+    "ExactCheck",
+    "Kind",
+    "LeavesBand",
+    "Measured",
+    "Regime",
+    "Role",
+    "Share",
+    "ShareDifference",
+    "StoredRow",
+    "Trial",
+    "arms_of",
+    "exact",
+    "excess",
+    "manipulation",
+    "mean_of",
+    "minus",
+    "primary",
+    "secondary",
+    "slope",
+    "stored_row",
+    "trials_of",
+]

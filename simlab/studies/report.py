@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +19,19 @@ from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
 from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
-from simlab.studies.board import UNTESTED, WORDS, Board, Row, board, counts, list_stored
+from simlab.studies.board import (
+    NUM_PAPERS,
+    Board,
+    Row,
+    board,
+    counts,
+    estimate_text,
+    list_stored,
+    margin_text,
+)
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
-
-NO_TRAINING: dict[Kind, str] = {"identity": "exact sums", "measurement": "no training"}
-"""Regimes of claims that need no training runs."""
+from simlab.studies.verdicts import VERDICTS
 
 
 @dataclass(frozen=True)
@@ -65,19 +73,21 @@ def page(
 ) -> str:
     """Return the HTML of the board, of experiments with manifests, and of figures in folder `pictures`."""
     rows = found.rows
-    *_, ours = papers = load_papers()
+    papers = load_papers()
+    ids = {row.id for row in rows}
+    own = {row.id for row in rows if row.claim.paper not in papers[:NUM_PAPERS]}
     parts = resources.files("simlab.studies") / "page"
     commits = sorted({str(manifest["commit"])[:12] for _, manifest in experiments})
     return Template((parts / "page.html").read_text("utf-8")).substitute(
         style=(parts / "style.css").read_text("utf-8"),
         script=(parts / "script.js").read_text("utf-8"),
         problems=_lines(f'<p class="problem">{escape(problem)}</p>' for problem in found.problems),
-        claims=f"{len(rows)} claims, {sum(row.paper != ours for row in rows)} of them of the papers",
+        claims=f"{len(ids)} claims, {len(ids - own)} of them of the papers, in {len(rows)} regimes",
         tiles=_lines(_tile(word, number) for word, number in counts(rows).items()),
         papers=_options(papers),
-        verdicts=_options(WORDS),
+        verdicts=_options(VERDICTS),
         kinds=_options(get_args(Kind)),
-        regimes=_options(sorted({_regime(row) for row in rows})),
+        regimes=_options(sorted({row.regime_name for row in rows})),
         rows=_lines(_claim(row, _figures_of(row, shown)) for row in rows),
         effects=_script_json([_effect(row) for row in rows if _has_interval(row)]),
         plotly=_plotly(),
@@ -128,68 +138,83 @@ def _tile(word: str, number: int) -> str:
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
     """Those named after the claim's figures in the paper, or else all of the experiment that decides it."""
-    named = import_module("figures.papers").find_cited(row.paper, row.where)
+    named = import_module("figures.papers").find_cited(row.claim.paper, row.claim.reference)
     mine = [figure for figure in shown if figure.name in named]
-    return mine or [figure for figure in shown if figure.experiment == row.experiment]
+    return mine or [figure for figure in shown if row.evidence and figure.experiment == row.experiment]
+
+
+def anchor(row: Row) -> str:
+    """Return the id of a row on the page: that of the claim, and the experiment after the first regime."""
+    trials = row.claim.trials
+    return row.id if not trials or row.trial == trials[0] else f"{row.id}-{row.experiment}"
 
 
 def _claim(row: Row, figures: Sequence[Drawn]) -> str:
+    ran = f", commit {row.commit}, {row.finished}, {row.minutes:g} min" if row.minutes is not None else ""
     facts = {
-        "measured": escape(row.unit),
-        "rule": escape(row.rule),
+        "regime": escape(row.regime),
+        "criteria": _criteria(row),
         "note": escape(row.note),
-        "also": escape("; ".join(row.also)),
-        "adjusted p": "" if row.adjusted_p is None else f"{row.adjusted_p:.2g}",
+        "registered": row.registered
+        and f"{row.registered} the run".replace("exploratory the run", "exploratory"),
         "figures": ", ".join(f'<a href="#fig-{figure.name}">{escape(figure.name)}</a>' for figure in figures),
-        "experiment": row.experiment
-        and f'<a href="#exp-{row.experiment}">{row.experiment}</a>, commit '
-        f"{row.commit}, {row.finished}, {row.minutes:g} min",
+        "experiment": f'<a href="#exp-{row.experiment}">{row.experiment}</a>{ran}'
+        if row.evidence
+        else row.experiment,
     }
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts.items() if value)
-    body = f"{escape(row.statement)} <span class=small>({row.paper} {escape(row.where)})</span>"
-    if listed:
-        body = f"<details><summary>{body}</summary><dl>{listed}</dl></details>"
+    claim, name = row.claim, anchor(row)
+    body = f"{escape(claim.statement)} <span class=small>({claim.paper} {escape(claim.reference)})</span>"
+    body = f"<details><summary>{body}</summary><dl>{listed}</dl></details>"
     return (
-        f'<tr role="row" id="{row.id}" class="{_style(row.verdict)}" data-paper="{row.paper}" '
-        f'data-verdict="{row.verdict}" data-kind="{row.kind}" data-regime="{escape(_regime(row))}">'
-        f'<td role="cell"><a href="#{row.id}">{row.id}</a></td>'
+        f'<tr role="row" id="{name}" class="{_style(row.verdict)}" data-paper="{claim.paper}" '
+        f'data-verdict="{row.verdict}" data-kind="{claim.kind}" data-regime="{escape(row.regime_name)}">'
+        f'<td role="cell"><a href="#{name}">{row.id}</a></td>'
         f'<td role="cell"><span class="word">{row.verdict}</span></td>'
-        f'<td role="cell">{body}</td><td role="cell">{_numbers(row)}</td></tr>'
+        f'<td role="cell">{body}</td><td role="cell">{escape(estimate_text(row.primary))}</td></tr>'
     )
 
 
-def _numbers(row: Row) -> str:
-    if row.effect is None:
-        return ""
-    if row.low == row.high:
-        return f"{row.effect:.3g} <span class=small>exact</span>"
-    return f"{row.effect:.3g} <span class=small>[{row.low:.3g}, {row.high:.3g}]</span>"
+def _criteria(row: Row) -> str:
+    """Return the criteria as a list: role, quantity, margin, estimate and verdict."""
+    items = []
+    for each in row.criteria:
+        criterion = each.criterion
+        measured = estimate_text(each) or "not measured"
+        adjusted = "" if each.adjusted_p is None else f", adjusted p {each.adjusted_p:.2g}"
+        verdict = f": <b>{each.verdict}</b>" if row.evidence else ""
+        items.append(
+            f"<li>{criterion.role}{verdict}. {escape(criterion.text)}; expected {criterion.direction}, "
+            f"margin {escape(margin_text(criterion))}; {escape(measured)}{adjusted}</li>"
+        )
+    return f"<ul>{''.join(items)}</ul>"
 
 
 def _has_interval(row: Row) -> bool:
-    return row.effect is not None and row.low is not None and row.high is not None and row.low != row.high
+    found = row.primary
+    return found is not None and found.estimate is not None and found.ci_low != found.ci_high
 
 
 def _effect(row: Row) -> dict[str, object]:
     """Return what the forest plot shows of a claim; `reach` scales its axis."""
-    assert row.low is not None
-    assert row.high is not None
+    found = row.primary
+    assert found is not None
+    ends = [end for end in (found.ci_low, found.ci_high) if math.isfinite(end)] or [found.estimate]
+    margin = found.criterion.margin
+    reach = max(margin, *(abs(end) for end in ends if end is not None))
     return {
-        "id": row.id,
+        "id": anchor(row),
+        "claim": row.id,
         "verdict": row.verdict,
         "style": _style(row.verdict),
-        "statement": row.statement,
-        "unit": row.unit,
-        "effect": row.effect,
-        "low": row.low,
-        "high": row.high,
-        "reach": max(abs(row.low), abs(row.high)),
+        "statement": f"{row.claim.statement} ({row.regime_name})",
+        "unit": found.criterion.text,
+        "effect": found.estimate,
+        "low": found.ci_low if math.isfinite(found.ci_low) else -reach,
+        "high": found.ci_high if math.isfinite(found.ci_high) else reach,
+        "margin": margin,
+        "reach": reach,
     }
-
-
-def _regime(row: Row) -> str:
-    """Return where a verdict holds: without training, or in the runs of the experiment that decides."""
-    return NO_TRAINING.get(row.kind, row.experiment) if row.experiment else UNTESTED
 
 
 def _figure(figure: Drawn, rows: Sequence[Row], pictures: str) -> str:
@@ -214,14 +239,16 @@ def png_size(path: Path) -> tuple[int, int]:
 
 
 def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
-    decided = [row.id for row in rows if row.experiment == experiment]
-    return "".join(f', <a href="#{claim}">{claim}</a>' for claim in decided)
+    decided = [row for row in rows if row.experiment == experiment and row.evidence]
+    return "".join(f', <a href="#{anchor(row)}">{row.id}</a>' for row in decided)
 
 
 def _experiment(experiment: Experiment, manifest: Manifest, rows: Sequence[Row]) -> str:
     facts = {key: manifest[key] for key in ("commit", "dirty", "finished", "seeds", "config", "tables")}
     facts |= {key: manifest[key] for key in ("timings", "device", "versions", "xla_flags")}
-    minutes = manifest["timings"]["total"] / 60
+    timings = manifest["timings"]
+    # Runs from the result cache take no time again.
+    minutes = max(timings["total"], timings.get("sweep computing", 0.0)) / 60
     return (
         f'<details id="exp-{experiment.name}"><summary><b>{experiment.name}</b>: '
         f"{escape(experiment.question)} <span class=small>{minutes:.2g} min</span></summary>"

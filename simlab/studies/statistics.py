@@ -1,13 +1,10 @@
-"""Effects over runs that share initial policies: intervals, decisions, p-values."""
+"""Effects over runs that share initial policies: intervals, and tests corrected for their number."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
-
-Direction = Literal["positive", "negative", "zero"]
 
 
 @dataclass(frozen=True)
@@ -76,38 +73,6 @@ def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.nda
     return np.bincount(index, difference), np.bincount(index).astype(float)
 
 
-def decide(interval: Interval, *, expected: Direction, margin: float) -> str:
-    """The verdict on a claim about the sign of an effect, or about its absence.
-
-    margin: the largest |effect| that does not matter. An interval inside it gives `no effect` where a sign
-    was claimed and `reproduced` where none was. Otherwise a claimed sign needs an interval without zero, and
-    its opposite too; a claimed absence is refuted by an interval wholly outside the margin.
-
-    Source: Schuirmann 1987 (equivalence by an interval inside the margin; 95% here instead of 90%).
-    """
-    if expected not in ("positive", "negative", "zero"):
-        raise ValueError(f"expected {expected!r}; allowed: positive, negative, zero")
-    if not margin >= 0:
-        raise ValueError(f"margin must be at least 0, got {margin}")
-    if max(abs(interval.low), abs(interval.high)) <= margin:
-        return "reproduced" if expected == "zero" else "no effect"
-    if expected == "zero":
-        return "opposite" if interval.low > margin or interval.high < -margin else "inconclusive"
-    low, high = (interval.low, interval.high) if expected == "positive" else (-interval.high, -interval.low)
-    return "reproduced" if low > 0 else "opposite" if high < 0 else "inconclusive"
-
-
-def p_value(interval: Interval, level: float = 0.95) -> float:
-    """Two-sided p-value of no effect that an interval of `level` implies, if its ends are a normal's.
-
-    Source: Altman & Bland 2011 (p-values from confidence intervals).
-    """
-    error = (interval.high - interval.low) / (2 * stats.norm.ppf((1 + level) / 2))
-    return (
-        float(2 * stats.norm.sf(abs(interval.effect) / error)) if error > 0 else float(interval.effect == 0)
-    )
-
-
 def holm(p_values: ArrayLike) -> np.ndarray:
     """Return p-values [n] adjusted for n tests: those below alpha contain an error with probability alpha.
 
@@ -119,3 +84,22 @@ def holm(p_values: ArrayLike) -> np.ndarray:
     adjusted = np.empty_like(given)
     adjusted[order] = np.minimum(np.maximum.accumulate(given[order] * factors), 1.0)
     return adjusted
+
+
+def holm_levels(p_values: ArrayLike, alpha: float = 0.05) -> np.ndarray:
+    """Return the level [n] at which Holm's method tested each of n hypotheses.
+
+    The k-th smallest p-value is rejected at alpha / (n - k + 1); those that are not rejected are tested at
+    alpha over their number, so that their intervals cover together.
+
+    Reference: Holm 1979.
+    """
+    given = np.asarray(p_values, float)
+    order = np.argsort(given, kind="stable")
+    steps = alpha / (len(given) - np.arange(len(given)))
+    failed = np.flatnonzero(given[order] > steps)
+    if len(failed):
+        steps[failed[0] :] = steps[failed[0]]
+    levels = np.empty_like(given)
+    levels[order] = steps
+    return levels

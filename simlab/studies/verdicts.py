@@ -1,80 +1,221 @@
-"""Verdicts of trials from the tables of runs: per criterion, and of the claim."""
+"""Verdicts of criteria and of claims: by the interval at the level of the family, against the margin."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
+from simlab.core.json_value import Json
 from simlab.core.results import Results
-from simlab.studies.estimands import Estimand, Frame, Tables, Views
-from simlab.studies.records import Criterion, Evidence, Trial, arms_of
-from simlab.studies.statistics import Interval, decide, paired_effect
+from simlab.studies.estimands import Estimand, Tables, Views
+from simlab.studies.records import Criterion, Direction, Measured, Trial
+from simlab.studies.registration import planned_looks
+from simlab.studies.samples import Ends, Sample
+from simlab.studies.sequential import Looks
+from simlab.studies.statistics import holm, holm_levels
 
-EMPTY = pd.MultiIndex.from_arrays([[], []], names=["initial_policy", "seed"])
+ALPHA = 0.05
+CriterionVerdict = Literal["supported", "contradicted", "negligible", "inconclusive"]
+VERDICTS = (
+    "reproduced",
+    "partly reproduced",
+    "contradicted",
+    "no effect",
+    "inconclusive",
+    "premise absent",
+    "not run",
+)
+"""The verdicts of a claim in a regime."""
 
 
-def contrast_by_run(views: Views, criterion: Criterion) -> Frame:
-    """Return the contrast of a criterion by initial policy and seed, of the runs that all its arms have."""
-    assert isinstance(criterion.estimand, Estimand)
-    assert criterion.contrast is not None
-    measured = {
-        arm: {key: criterion.estimand(view) for key, view in views.arms.get(arm, {}).items()}
-        for arm in criterion.arms
+@dataclass(frozen=True)
+class CriterionEvidence:
+    """What a result says of one criterion.
+
+    `estimate` is None where the result cannot say; the interval is of level 1 - `alpha`. `p` and `adjusted_p`
+    are of the hypothesis that the claimed effect does not exceed the margin; None of exact results.
+    `adjusted_p` is corrected for looks and for the primary criteria of the paper.
+    """
+
+    criterion: Criterion
+    verdict: CriterionVerdict
+    estimate: float | None = None
+    ci_low: float = -np.inf
+    ci_high: float = np.inf
+    alpha: float = ALPHA
+    p: float | None = None
+    adjusted_p: float | None = None
+    num_policies: int = 0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one result says of one claim in one regime."""
+
+    trial: Trial
+    verdict: str
+    criteria: tuple[CriterionEvidence, ...]
+    note: str = ""
+    manifest: Mapping[str, Json] = field(default_factory=dict)
+    rms_log_rho: float | None = None
+
+    @property
+    def claim(self) -> str:
+        """The id of the claim."""
+        return self.trial.claim
+
+    @property
+    def primary(self) -> CriterionEvidence:
+        """The evidence on the criterion that decides."""
+        return next(each for each in self.criteria if each.criterion.role == "primary")
+
+
+def criterion_verdict(ends: Ends, direction: Direction, margin: float) -> CriterionVerdict:
+    """Return the verdict of an interval: only an interval that lies beyond a margin, or inside, decides."""
+    low, high = ends if direction != "negative" else (-ends[1], -ends[0])
+    if -margin <= low and high <= margin:
+        return "supported" if direction == "zero" else "negligible"
+    if direction == "zero":
+        return "contradicted" if low > margin or high < -margin else "inconclusive"
+    return "supported" if low > margin else "contradicted" if high < -margin else "inconclusive"
+
+
+def p_supported(sample: Sample, criterion: Criterion) -> float:
+    """Return the p-value against which the claimed effect holds: at most alpha where it is supported."""
+    margin = criterion.margin
+    if criterion.direction == "positive":
+        return sample.p_beyond(margin, 1)
+    if criterion.direction == "negative":
+        return sample.p_beyond(-margin, -1)
+    return max(sample.p_beyond(-margin, 1), sample.p_beyond(margin, -1))
+
+
+def claim_verdict(criteria: Sequence[CriterionEvidence]) -> str:
+    """Return the verdict of a claim: by its premises, then by its primary criterion, then by the others."""
+    by_role = {
+        role: [each for each in criteria if each.criterion.role == role]
+        for role in ("primary", "secondary", "manipulation")
     }
-    shared = sorted(set.intersection(*(set(values) for values in measured.values())))
-    ordered = np.array([[values[key] for key in shared] for values in measured.values()])
-    values = np.array(list(criterion.contrast.weights.values())) @ ordered
-    index = pd.MultiIndex.from_tuples(shared, names=["initial_policy", "seed"]) if shared else EMPTY
-    return pd.Series(values, index=index, dtype=float)
+    premises = {each.verdict for each in by_role["manipulation"]}
+    if premises & {"contradicted", "negligible"}:
+        return "premise absent"
+    if premises - {"supported"}:
+        return "inconclusive"
+    (first,) = by_role["primary"]
+    if first.verdict == "supported":
+        full = all(each.verdict == "supported" for each in by_role["secondary"])
+        return "reproduced" if full else "partly reproduced"
+    return {"negligible": "no effect"}.get(first.verdict, first.verdict)
 
 
-def effect(views: Views, criterion: Criterion, level: float = 0.95) -> Interval | None:
-    """Return the effect over runs, paired by initial policy and seed; None with fewer than two policies."""
-    values = contrast_by_run(views, criterion)
-    values = values[np.isfinite(values)]
-    policies = values.index.get_level_values("initial_policy")
-    return paired_effect(values, 0.0, policies, level=level) if len(set(policies)) > 1 else None
-
-
-def collect_evidence(results: Results | Tables, trials: Sequence[Trial]) -> list[Evidence]:
-    """Return the evidence, at one look, of every trial whose arms all have what it measures."""
+def measure_trials(results: Results | Tables, trials: Sequence[Trial]) -> list[Measured]:
+    """Return what stored runs say of each trial whose primary criterion they hold."""
     views = Views(results)
-    present = set(views.arms)
-    judged = [judge(views, trial) for trial in trials if set(arms_of([trial])) <= present]
-    return [each for each in judged if each is not None]
-
-
-def judge(views: Views, trial: Trial, level: float = 0.95, where: str = "") -> Evidence | None:
-    """Decide one trial; its effect is that of the deciding criterion, the others stand in the note."""
-    tests, premise = trial.tests, trial.premise
-    ordered = (*tests, *((premise,) if premise else ()))
-    effects = [(criterion, effect(views, criterion, level)) for criterion in ordered]
-    if any(interval is None for _, interval in effects):
-        return None
-    decided = [(c, i, decide(i, expected=c.direction, margin=c.margin)) for c, i in effects if i is not None]
-    verdicts = [word for _, _, word in decided[: len(tests)]]
-    verdict = combine(verdicts)
-    notes = [
-        f"({n}) {word}: {_spell_interval(i)}" for n, (_, i, word) in enumerate(decided[: len(verdicts)], 1)
+    manifest = results.manifest if isinstance(results, Results) else {}
+    measured = [
+        measure(views, trial, manifest) for trial in trials if any(c.contrast for c in trial.criteria)
     ]
-    if premise is not None and decided[-1][2] != "reproduced":
-        verdict = "inconclusive"
-        notes.append(f"its premise does not show: {premise.text} {_spell_interval(decided[-1][1])}")
-    which = verdicts.index(verdict) if verdict in verdicts else 0
-    note = "; ".join(filter(None, [where, *notes, trial.note]))
-    criterion, interval, _ = decided[which]
-    return Evidence.of(
-        trial.claim, verdict, interval, unit=criterion.text, rule=trial.text, note=note, level=level
+    return [each for each in measured if each.primary is not None]
+
+
+def measure(views: Views, trial: Trial, manifest: Mapping[str, Json] | None = None) -> Measured:
+    """Return the samples of the criteria of a trial."""
+    samples = tuple(measure_criterion(views, criterion) for criterion in trial.criteria)
+    conflict = family_conflict(views, trial.primary)
+    return Measured(trial, samples, trial.note, manifest or {}, conflict, initial_mismatch(views, trial))
+
+
+def initial_mismatch(views: Views, trial: Trial) -> float | None:
+    """Return the mean RMS log rho (nats) over the first tenth of the untreated runs of a trial's regime."""
+    runs = views.arms.get(trial.regime.untreated, {}).values()
+    values = [view.early("rms_log_rho") for view in runs]
+    return float(np.mean(values)) if values and np.isfinite(values).all() else None
+
+
+def measure_criterion(views: Views, criterion: Criterion) -> Sample | None:
+    """Return the sample of a criterion; None if an arm or what it measures is missing."""
+    if criterion.contrast is None or not set(criterion.arms) <= set(views.arms):
+        return None
+    assert isinstance(criterion.estimand, Estimand)
+    sample = criterion.contrast.measure(views, criterion.estimand)
+    return None if sample is None or np.isnan(sample.estimate) else sample
+
+
+def family_conflict(views: Views, criterion: Criterion) -> str:
+    """Return how the sign of the effect differs between processor families; empty if it does not."""
+    if "runs" not in views.results.table_names:
+        return ""
+    runs: Any = views.results.table("runs")
+    if "processor_family" not in runs or runs["processor_family"].nunique() < 2:
+        return ""
+    estimates = {}
+    for family, members in runs.groupby("processor_family"):
+        sample = measure_criterion(views.of_policies(set(members["initial_policy"])), criterion)
+        if sample is not None:
+            estimates[str(family)] = sample.estimate
+    signs = {np.sign(value) for value in estimates.values()}
+    listed = ", ".join(f"{family} {value:.3g}" for family, value in estimates.items())
+    return f"the sign differs between processor families: {listed}" if {1.0, -1.0} <= signs else ""
+
+
+def decide_family(measured: Sequence[Measured]) -> list[Evidence]:
+    """Return the evidence of all results about one paper, corrected for its sampled primary criteria.
+
+    The primaries are tested by Holm's method; each interval is at the level at which its criterion was
+    tested, and at the look that its study has reached. Other criteria have intervals of 95%.
+    """
+    tested = [each for each in measured if each.primary is not None and each.trial.primary.is_sampled]
+    overall = [_overall_p(each) for each in tested]
+    levels, adjusted = holm_levels(overall, ALPHA), holm(overall)
+    known = {id(each): (float(a), float(p)) for each, a, p in zip(tested, levels, adjusted, strict=True)}
+    return [_decide(each, *known.get(id(each), (ALPHA, None))) for each in measured]
+
+
+def _looks(measured: Measured) -> Looks:
+    return Looks(planned_looks(measured.manifest))
+
+
+def _overall_p(measured: Measured) -> float:
+    assert measured.primary is not None
+    p = p_supported(measured.primary, measured.trial.primary)
+    return _looks(measured).overall(p, measured.primary.num_policies)
+
+
+def _decide(measured: Measured, alpha: float, adjusted_p: float | None) -> Evidence:
+    pairs = zip(measured.trial.criteria, measured.samples, strict=True)
+    criteria = tuple(
+        _decide_criterion(criterion, sample, _looks(measured), alpha, adjusted_p)
+        for criterion, sample in pairs
     )
+    verdict, notes = claim_verdict(criteria), [measured.note]
+    if measured.conflict:
+        verdict = "inconclusive"
+        notes.append(measured.conflict)
+    note = "; ".join(filter(None, notes))
+    return Evidence(measured.trial, verdict, criteria, note, measured.manifest, measured.rms_log_rho)
 
 
-def _spell_interval(interval: Interval) -> str:
-    return f"{interval.effect:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
-
-
-def combine(verdicts: Sequence[str]) -> str:
-    """Return the verdict of a claim whose criteria have these verdicts."""
-    for word in ("opposite", "no effect", "inconclusive"):
-        if word in verdicts:
-            return word
-    return "reproduced"
+def _decide_criterion(
+    criterion: Criterion, sample: Sample | None, looks: Looks, family_alpha: float, adjusted_p: float | None
+) -> CriterionEvidence:
+    if sample is None:
+        return CriterionEvidence(criterion, "inconclusive")
+    is_tested = criterion.role == "primary" and criterion.is_sampled
+    alpha = looks.nominal(family_alpha, sample.num_policies) if is_tested else ALPHA
+    low, high = sample.interval(alpha)
+    verdict = criterion_verdict((low, high), criterion.direction, criterion.margin)
+    if is_tested and not looks.decides(sample.num_policies):
+        verdict = "inconclusive"
+    has_p = low != high or criterion.is_sampled
+    return CriterionEvidence(
+        criterion,
+        verdict,
+        sample.estimate,
+        low,
+        high,
+        alpha,
+        p_supported(sample, criterion) if has_p else None,
+        adjusted_p if is_tested else None,
+        sample.num_policies,
+    )

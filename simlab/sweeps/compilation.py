@@ -4,6 +4,7 @@ Batches whose recipes differ in the inference engine alone share `learn`, those 
 does not read share `sample`. Neither depends on the number of steps.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,6 +56,21 @@ class BatchProgram:
 _COMPILED: dict[Hashable, tuple[Future[jax.stages.Compiled], Shapes]] = {}
 
 
+def count_operations(recipe: Recipe, state: TrainState) -> dict[str, int]:
+    """Trace the functions of stacked runs, given in arrays or shapes, and count their operations by digest.
+
+    A trace is kept in the cache folder, where the compilation reads it.
+    """
+    sampling = sampling_recipe(recipe)
+    sampled = _trace(_sample_leaves, (sampling, _sampled_part(state)))
+    trajectory = jax.tree.unflatten(_trajectory_tree(sampling), _shapes(sampled))
+    learned = _trace(_learn_leaves, (learning_recipe(recipe), state, trajectory))
+    return {
+        hashlib.sha256(each.mlir_module_serialized).hexdigest(): each.mlir_module().count(" stablehlo.")
+        for each in (sampled, learned)
+    }
+
+
 def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
     """Return the program of stacked runs; a function of these structures and shapes is compiled once."""
     start = time.perf_counter()
@@ -73,11 +89,18 @@ def _compile(
     leaves, tree = jax.tree.flatten(arguments)
     name = (function, tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
     if name not in _COMPILED:
-        traced = load_or_export(function, arguments, function.__name__, compile_cache_folder())
-        shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in traced.out_avals]
+        traced = _trace(function, arguments)
         parts = [jax.tree.leaves(argument) for argument in arguments]
-        _COMPILED[name] = pool.submit(_compile_traced, traced, parts, donated), shapes
+        _COMPILED[name] = pool.submit(_compile_traced, traced, parts, donated), _shapes(traced)
     return _COMPILED[name]
+
+
+def _trace(function: Callable, arguments: tuple) -> export.Exported:
+    return load_or_export(function, arguments, function.__name__, compile_cache_folder())
+
+
+def _shapes(traced: export.Exported) -> Shapes:
+    return [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in traced.out_avals]
 
 
 def _compile_traced(traced: export.Exported, parts: list, donated: tuple[int, ...]) -> jax.stages.Compiled:

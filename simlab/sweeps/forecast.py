@@ -1,27 +1,33 @@
-"""Forecast of the time of a sweep before compilation: from timings of earlier sweeps, or estimated.
+"""Forecast of the time of a sweep before compilation, from earlier sweeps or from the traced functions.
 
-Timings are kept next to the compiled functions, a file per static signature and version of the code.
+Timings are kept next to the compiled functions, a file per static signature and version of the code. A
+group without one is traced, and its compilation is forecast from the number of operations. The trace is kept,
+so the workers read it instead of tracing again.
 """
 
 import hashlib
 import json
+import os
 import re
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
+from simlab.sweeps.compilation import count_operations
 from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.config import code_digest
 from simlab.sweeps.plan import CompileGroup, Plan
-from simlab.sweeps.program import chunk_length, static_signature, swept_recipe
+from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
 
 # Two pinned processes share caches and memory: together they were 1.7 times one of them.
 GAIN = 0.85
-# Of the flagship on two cores (f32/bf16, 4 runs per batch), until this machine has timings of its own.
-COMPILE_SECONDS = 40.0
+# On two quiet cores, until this machine has timings of its own.
+SECONDS_PER_OPERATION = 1.7e-3
+"""CPU time of a compilation per operation of the traced function."""
 SECONDS_PER_COST = 6e-10
 # A kept program is traced or read again in about this part of the time that it took to compile.
 LOAD_FRACTION = 0.3
@@ -29,26 +35,38 @@ NEAR = 4.0
 """Largest ratio of the costs of two programs whose timings predict each other."""
 START_SECONDS = 5.0
 """Seconds until a worker process has imported JAX."""
+MOST_TRACED = 4
+"""Groups that are traced; a larger sweep takes the mean of these for the others."""
 
 Timing = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Seconds of a group: of the compilation or loading, and of a step of a run batch."""
+
+    compile: float
+    step: float
+    is_cached: bool = False
 
 
 def expected_minutes(plan: Plan, processes: int) -> float:
     """Return the expected wall time of the missing runs, compilation included.
 
-    Programs are compiled in parallel by as many processes; a process loads what another has compiled.
+    Compilations share the cores whatever the number of processes; a process loads what another has compiled.
     """
-    timings = [timing_of(group, plan.runs_per_batch) for group in plan.groups]
+    groups = expect_groups(plan.groups, plan.runs_per_batch)
     rounds = [group.count_batches(plan.runs_per_batch) * count_steps(group) for group in plan.groups]
-    busy = sum(count * timing["step"] for count, timing in zip(rounds, timings, strict=True))
+    busy = sum(count * group.step for count, group in zip(rounds, groups, strict=True))
     speed = max(1, processes) * (GAIN if processes > 1 else 1.0)
-    longest = max(
-        count_steps(group) * timing["step"] for group, timing in zip(plan.groups, timings, strict=True)
-    )
-    compiling = sum(timing["compile"] for timing in timings) / min(max(1, processes), len(timings))
-    loading = START_SECONDS if processes else 0.0
-    if processes > len(timings):
-        loading += LOAD_FRACTION * max(timing["compile"] for timing in timings)
+    longest = max(count_steps(group) * each.step for group, each in zip(plan.groups, groups, strict=True))
+    at_once = min(max(1, processes), len(groups))
+    loading = sum(each.compile for each in groups if each.is_cached) / at_once
+    compiling = sum(each.compile for each in groups if not each.is_cached) / _cores()
+    if processes:
+        loading += START_SECONDS
+    if processes > len(groups):
+        loading += LOAD_FRACTION * max(each.compile for each in groups) / _cores()
     return (compiling + loading + max(busy / speed, longest)) / 60
 
 
@@ -58,21 +76,52 @@ def count_steps(group: CompileGroup) -> int:
     return -(-group.steps // chunk) * chunk
 
 
-def timing_of(group: CompileGroup, runs_per_batch: int) -> Timing:
-    """Return the seconds to get the compiled function of a group, and those of one step of a run batch."""
-    known = _read(_path(group, runs_per_batch))
-    if known:
-        return {"compile": known.get("load", LOAD_FRACTION * known["compile"]), "step": known["step"]}
-    others = (
-        [_read(path) for path in _folder().glob(f"*-{runs_per_batch}.json")] if compile_cache_folder() else []
-    )
-    near = [timing for timing in others if timing and is_near(timing["cost"], group.cost)]
+def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:
+    """Return what each group takes; compilation in CPU seconds, of a function that groups share once."""
+    known = [_read(_path(group, runs_per_batch)) for group in groups]
+    unknown = [index for index, timing in enumerate(known) if "step" not in timing]
+    rate = _seconds_per_operation()
+    compiling, seen = {}, set()
+    for index in unknown[:MOST_TRACED]:
+        group = groups[index]
+        operations = count_operations(*stack_shapes(group.runs[0].config, runs_per_batch))
+        number = sum(count for name, count in operations.items() if name not in seen)
+        compiling[index], seen = rate * number, seen | set(operations)
+        if compile_cache_folder() is not None:
+            _write(_path(group, runs_per_batch), {"operations": number})
+    mean = statistics.fmean(compiling.values()) if compiling else 0.0
+    return [
+        Expectation(timing.get("load", LOAD_FRACTION * timing["compile"]), timing["step"], True)
+        if "step" in timing
+        else Expectation(compiling.get(index, mean), _expect_step(group, runs_per_batch))
+        for index, (group, timing) in enumerate(zip(groups, known, strict=True))
+    ]
+
+
+def _expect_step(group: CompileGroup, runs_per_batch: int) -> float:
+    near = [timing for timing in _read_all(runs_per_batch) if is_near(timing["cost"], group.cost)]
     costs = [timing["step"] / timing["cost"] for timing in near]
-    compiling = [timing["compile"] for timing in near]
-    return {
-        "compile": statistics.median(compiling) if compiling else COMPILE_SECONDS,
-        "step": group.cost * (statistics.median(costs) if costs else SECONDS_PER_COST * runs_per_batch / 4),
-    }
+    return group.cost * (statistics.median(costs) if costs else SECONDS_PER_COST * runs_per_batch / 4)
+
+
+def _seconds_per_operation() -> float:
+    """Return the CPU seconds per operation on this machine, as far as it has compiled."""
+    timings = [timing for timing in _read_all() if timing.get("operations") and timing["compile"]]
+    rates = [_cores() * timing["compile"] / timing["operations"] for timing in timings]
+    return statistics.median(rates) if rates else SECONDS_PER_OPERATION
+
+
+def _read_all(runs_per_batch: int | None = None) -> list[Timing]:
+    """Return all timings of batches of a size, of any version of the code."""
+    if compile_cache_folder() is None:
+        return []
+    pattern = "*.json" if runs_per_batch is None else f"*-{runs_per_batch}.json"
+    return [timing for path in _folder().glob(pattern) if "step" in (timing := _read(path))]
+
+
+def _cores() -> int:
+    # A group has two functions, which are compiled at the same time.
+    return max(1, min(2, len(os.sched_getaffinity(0))))
 
 
 def is_near(cost: float, other: float) -> bool:
@@ -88,7 +137,9 @@ class Stopwatch:
         self._runs_per_batch = plan.runs_per_batch
         self._group_of = {run.key: group for group in plan.groups for run in group.runs}
         self._seconds: dict[int, list[float]] = {}
-        self._is_kept = {id(group): _path(group, plan.runs_per_batch).is_file() for group in plan.groups}
+        self._is_kept = {
+            id(group): "step" in _read(_path(group, plan.runs_per_batch)) for group in plan.groups
+        }
         self._last = time.perf_counter()
 
     def __call__(self, event: Mapping[str, Json]) -> None:
@@ -98,19 +149,19 @@ class Stopwatch:
         if event["event"] == "chunk":
             self._seconds.setdefault(id(group), []).append(now - self._last)
         elif compile_cache_folder() is not None and self._seconds.get(id(group)):
-            self._write(group, self._seconds[id(group)])
+            self._record(group, self._seconds[id(group)])
         self._last = now
 
-    def _write(self, group: CompileGroup, seconds: list[float]) -> None:
+    def _record(self, group: CompileGroup, seconds: list[float]) -> None:
         # The longest interval is the one in which the program was compiled.
         usual = statistics.median(seconds) if len(seconds) > 2 else min(seconds)
         if len(seconds) == 1:
-            usual = min(usual, timing_of(group, self._runs_per_batch)["step"] * chunk_length(group.steps))
+            usual = min(usual, _expect_step(group, self._runs_per_batch) * chunk_length(group.steps))
         path = _path(group, self._runs_per_batch)
         name = "load" if self._is_kept[id(group)] else "compile"
         timing = {"compile": 0.0} | _read(path) | {name: max(seconds) - usual}
         timing |= {"step": usual / chunk_length(group.steps), "cost": group.cost}
-        write_atomically(path, lambda file: file.write(json.dumps(timing).encode()))
+        _write(path, timing)
 
 
 def _folder() -> Path:
@@ -123,6 +174,10 @@ def _path(group: CompileGroup, runs_per_batch: int) -> Path:
     signature = re.sub(r" at 0x[0-9a-f]+", "", str(static_signature(recipe, chunk_length(group.steps))))
     digest = hashlib.sha256(f"{code_digest()} {signature}".encode()).hexdigest()[:20]
     return _folder() / f"{digest}-{runs_per_batch}.json"
+
+
+def _write(path: Path, timing: Timing) -> None:
+    write_atomically(path, lambda file: file.write(json.dumps(timing).encode()))
 
 
 def _read(path: Path) -> Timing:

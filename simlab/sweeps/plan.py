@@ -1,12 +1,11 @@
 """Plan a sweep: the missing runs, grouped by compiled function."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
 
 from simlab.core.catalog import shorten
-from simlab.core.constant import hold_constant
 from simlab.core.json_value import Json
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
@@ -19,8 +18,6 @@ from simlab.sweeps.program import program_name, static_signature, swept_recipe
 # ones. Part of every key, so it depends on nothing but the kind of device.
 RUNS_PER_BATCH = {"cpu": 4}
 RUNS_PER_BATCH_ON_GPU = 64
-STEPS_PER_COMPILATION = 300
-"""Steps of a batch whose time a compilation for one engine pair saves: 12 to 15 s against 45 ms."""
 # Fields that make another run of the same arm.
 REPEATS = ("seed", "warm_start")
 
@@ -36,7 +33,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class CompileGroup:
-    """Runs that share one compiled function."""
+    """Runs that share compiled functions."""
 
     runs: tuple[PlannedRun, ...]
 
@@ -48,11 +45,6 @@ class CompileGroup:
     def count_batches(self, runs_per_batch: int) -> int:
         """Return how many batches of `runs_per_batch` the runs fill."""
         return -(-len(self.runs) // runs_per_batch)
-
-    def has_constant_engines(self, runs_per_batch: int) -> bool:
-        """Return whether faster steps are worth compiling the functions once for each engine pair."""
-        pairs = {engine_numbers(run) for run in self.runs}
-        return self.count_batches(runs_per_batch) * self.steps >= STEPS_PER_COMPILATION * (len(pairs) - 1)
 
     @property
     def cost(self) -> float:
@@ -134,16 +126,7 @@ def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch
             signature = static_signature(swept_recipe(run.config), run.config.steps)
             groups.setdefault(signature, []).append(run)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    for group in ordered:
-        # Runs of one engine pair side by side, so that batches can have its numbers as constants.
-        pairs = list(dict.fromkeys(map(engine_numbers, group)))
-        group.sort(key=lambda run: pairs.index(engine_numbers(run)))
     return Plan(tuple(runs), tuple(CompileGroup(tuple(group)) for group in ordered), runs_per_batch)
-
-
-def engine_numbers(run: PlannedRun) -> Hashable:
-    """Return all that tells the engine pair of a run from those of others."""
-    return hold_constant(recipe_of(run.config).engines)
 
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:

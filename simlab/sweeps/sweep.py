@@ -84,9 +84,13 @@ def sweep(
     cache.remove_stale()
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
-        timings |= compute(
-            plan, cache, lambda minutes: _ask_to_start(minutes, yes), watch, checkpoint_seconds
-        )
+
+        def agree(minutes: float) -> bool:
+            timings["expected"] = 60 * minutes
+            return _ask_to_start(minutes, yes)
+
+        computed = compute(plan, cache, agree, watch, checkpoint_seconds)
+        timings |= computed
     timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
     return _write_view(cache, plan, name, timings)

@@ -2,20 +2,32 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
-from simlab.studies import Evidence
+from simlab.studies import Measured
+from simlab.studies import estimands as m
 from simlab.studies.board import Board, Row
 from simlab.studies.loading import load_claims
+from simlab.studies.records import Claim, Regime, Trial, minus, primary
 from simlab.studies.report import Drawn, page
+from simlab.studies.samples import mean_of_policies
+from simlab.studies.verdicts import decide_family
 
 runner = CliRunner()
+
+
+RULE = primary(m.REWARD, minus("a", "b"), "positive", 0.2, because="rule & reason")
+TRIAL = Trial("tis", (RULE,), Regime("a <unit>"))
+CLAIM = Claim("H7", "hacking", "</script><b>", "Fig. 1", "dynamics", (TRIAL,))
+SPREAD = np.array([-0.1, 0.0, 0.1, 0.05, -0.05])
 
 
 @pytest.fixture
@@ -27,29 +39,36 @@ def shop(monkeypatch, tmp_path):
         runs.append(1)
         run.table("rows", [{"effect": float(len(runs))}])
 
-    def decide(results):
+    def measure(results):
         effect = float(results.table("rows")["effect"][0])
-        return [Evidence("H7", "reproduced", effect, effect - 1, effect + 1, "a <unit>", "rule & reason")]
+        return [Measured(CLAIM.trials[0], (mean_of_policies(effect + SPREAD),), "a <note>")]
 
-    found = Experiment("tis", "Does it?", "a rule", run, 0.1, claims=("H7",), collect_evidence=decide)
-    monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: {"tis": found})
+    found = Experiment("tis", "Does it?", "a rule", run, 0.1, claims=("H7",), collect_evidence=measure)
+    catalog = {name: claim for name, claim in load_claims().items() if claim.paper == "hacking"}
+    catalog = {name: replace(claim, trials=()) for name, claim in catalog.items()} | {"H7": CLAIM}
+    for name, made in (("load_experiments", {"tis": found}), ("load_claims", catalog)):
+        monkeypatch.setattr(f"simlab.studies.board.{name}", lambda made=made: made)
     execute(found, tmp_path / "tis")
     return tmp_path
 
 
-def test_json_holds_all_claims_and_a_table_those_of_one_paper(shop):
+def test_json_holds_every_claim_and_the_schema(shop):
     rows = json.loads(runner.invoke(app, ["claims", "--json", "--results", str(shop)]).stdout)
-    assert [row["id"] for row in rows] == list(load_claims())
-    assert [row["effect"] for row in rows if row["id"] == "H7"] == [1.0]
+    assert [row["id"] for row in rows] == [f"H{n}" for n in range(1, 21)]
+    (row,) = [row for row in rows if row["id"] == "H7"]
+    (criterion,) = row["criteria"]
+    assert (row["verdict"], row["registered"], row["regime"]) == ("reproduced", "after", "a <unit>")
+    assert (criterion["estimate"], criterion["policies"], criterion["verdict"]) == (1.0, 5, "supported")
+    assert criterion["ci_low"] > criterion["margin"] == 0.2
+    assert criterion["adjusted_p"] == criterion["p"] < 0.05
     shown = runner.invoke(app, ["claims", "--paper", "hacking", "--results", str(shop)])
     assert shown.exit_code == 0, shown.output
-    assert shown.stdout.rstrip().endswith("20 claims: 1 reproduced, 19 not yet tested")
-    assert "L1 " not in shown.stdout
+    assert shown.stdout.rstrip().endswith("20 claims in 20 regimes: 1 reproduced, 19 not run")
     only = runner.invoke(app, ["claims", "--verdict", "reproduced", "--json", "--results", str(shop)])
     assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
 
 
-def test_recompute_prints_minutes_first_and_both_verdicts(shop):
+def test_recompute_prints_the_minutes_and_both_verdicts(shop):
     out = shop / "again"
     done = runner.invoke(app, ["claims", "--recompute", "H7", "--results", str(shop), "--out", str(out)])
     assert done.exit_code == 0, done.output
@@ -58,13 +77,22 @@ def test_recompute_prints_minutes_first_and_both_verdicts(shop):
     assert re.search(r"now.*│ 2 ", done.stdout)
 
 
+def test_check_names_results_without_a_commit(shop):
+    manifest = shop / "tis" / "manifest.json"
+    facts = json.loads(manifest.read_text()) | {"commit": "0" * 40, "dirty": False}
+    manifest.write_text(json.dumps(facts))
+    done = runner.invoke(app, ["claims", "--check", "--results", str(shop)])
+    assert done.exit_code == 1
+    assert "tis: commit 000000000000 does not exist" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--recompute", "H77"], r"unknown claim 'H77'; did you mean 'H7'\? allowed: H1, "),
-        (["--recompute", "L1"], r"no experiment decides L1 yet"),
+        (["--recompute", "H1"], r"no experiment decides H1 yet"),
         (["--paper", "hackin"], r"unknown paper 'hackin'; did you mean 'hacking'\?"),
-        (["--verdict", "true"], r"unknown verdict 'true'; .*allowed: reproduced, opposite"),
+        (["--verdict", "true"], r"unknown verdict 'true'; .*allowed: reproduced, partly reproduced"),
     ],
 )
 def test_bad_input_is_one_clear_error(shop, arguments, message):
@@ -86,14 +114,16 @@ def test_report_is_one_page_that_needs_no_network(shop, tmp_path):
     packed = re.search(r'id="plotly-code">(.+?)</script>', text)[1]
     assert b"plotly.js v" in gzip.decompress(base64.b64decode(packed))[:200]
     assert "a &lt;unit&gt;" in text
+    assert "a &lt;note&gt;" in text
     assert "rule &amp; reason" in text
-    assert text.count('<tr role="row" id=') == len(load_claims())
+    assert text.count('<tr role="row" id=') == 20
     assert 'href="#exp-tis"' in text
     assert 'id="exp-tis"' in text
 
 
 def test_report_loads_its_pictures_lazily(tmp_path):
-    rows = [Row("H1", "hacking", "</script><b>", "Fig. 1", "dynamics", "reproduced", 1.0, 0.5, 2.0, "nats")]
+    (evidence,) = decide_family([Measured(CLAIM.trials[0], (mean_of_policies(1 + SPREAD),))])
+    rows = [Row(CLAIM, CLAIM.trials[0], "reproduced", evidence)]
     picture = committed_results("").parents[1] / "figures" / "out" / "format_error.png"
     text = page(Board(rows, []), [], [Drawn("format_error", "formats", "A caption", picture)], "here")
     image = re.search(r"<img [^>]+>", text)[0]
@@ -102,11 +132,11 @@ def test_report_loads_its_pictures_lazily(tmp_path):
     width, height = plt.imread(picture).shape[1::-1]
     assert f'width="{width}" height="{height}"' in image
     data = re.search(r'id="effects-data">(.+?)</script>', text)[1]
-    assert json.loads(data)[0]["reach"] == 2.0
-    assert json.loads(data)[0]["statement"] == "</script><b>"
+    assert json.loads(data)[0]["reach"] == evidence.primary.ci_high
+    assert json.loads(data)[0]["statement"] == "</script><b> (a <unit>)"
 
 
-def test_report_names_result_when_unreadable(shop, tmp_path):
+def test_a_result_that_cannot_be_read_is_said_on_the_page_and_here(shop, tmp_path):
     (shop / "tis" / "rows.parquet").unlink()
     done = runner.invoke(app, ["report", "--out", str(tmp_path / "a.html"), "--results", str(shop)])
     assert done.exit_code == 0

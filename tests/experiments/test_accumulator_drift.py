@@ -10,6 +10,7 @@ from experiments.studies import accumulator_drift
 from experiments.studies.accumulator_drift import ARMS, DRIFT_BASE, place
 from simlab.engines import static_signature
 from simlab.studies.estimands import Tables
+from simlab.studies.verdicts import decide_family
 from simlab.sweeps import recipe_of, run_config
 
 STEPS = 400
@@ -38,8 +39,8 @@ def test_arms_differ_in_their_adders_alone():
     [
         (0.2, 4.0, 0.5, "reproduced"),
         (0.0, 4.0, 0.5, "no effect"),
-        (0.2, 1.0, 0.5, "no effect"),
-        (0.0, 1.0, 0.0, "inconclusive"),
+        (0.2, 1.0, 0.5, "partly reproduced"),
+        (0.0, 1.0, 0.0, "premise absent"),
     ],
 )
 def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, noise, verdict):
@@ -66,6 +67,6 @@ def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, no
     ]
     finished = pd.DataFrame(runs).assign(status="finished")
     tables = Tables({"runs": finished, "chunks": accumulator_drift.chunks(pd.concat(rows))})
-    (finding,) = accumulator_drift.judge(tables)  # type: ignore[arg-type]
+    (finding,) = decide_family(accumulator_drift.collect_evidence(tables))  # type: ignore[arg-type]
     assert (finding.claim, finding.verdict) == ("T5", verdict)
     assert f"{NARROWED}: " in finding.note

@@ -27,6 +27,7 @@ from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
 from experiments.studies.repeated_runs import build_diagnostics, start_runs
 from experiments.studies.runs import (
+    BLOCK,
     CHUNK,
     SMOKE,
     RunSpec,
@@ -40,11 +41,23 @@ from simlab.core.manifest import processor_family
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
-from simlab.studies import Evidence
+from simlab.studies import Measured
 from simlab.studies import estimands as m
-from simlab.studies.records import Trial, arms_of, manipulation, mean_of, minus, primary, slope
-from simlab.studies.statistics import Interval
-from simlab.studies.verdicts import collect_evidence, combine
+from simlab.studies.contrasts import CollapseRate, CollapsesMore, CollapsesSooner, LeavesBand, Share
+from simlab.studies.ranking import rank
+from simlab.studies.records import (
+    COLLAPSE,
+    COLLAPSE_TIME,
+    Trial,
+    arms_of,
+    manipulation,
+    mean_of,
+    minus,
+    primary,
+    slope,
+)
+from simlab.studies.samples import Exact
+from simlab.studies.verdicts import decide_family, measure_trials
 from simlab.sweeps import run_config
 
 STEPS = 100
@@ -72,46 +85,76 @@ def _trial(claim, *criteria):
     return Trial("made_up", criteria, claim=claim)
 
 
-def _evidence(claim, verdict, effect, note=""):
-    return Evidence.of(claim, verdict, Interval.point(effect), unit="", rule="", note=note)
-
-
-def test_a_claim_is_as_good_as_its_worst_part():
-    assert combine(["reproduced", "reproduced"]) == "reproduced"
-    assert combine(["reproduced", "inconclusive"]) == "inconclusive"
-    assert combine(["inconclusive", "no effect"]) == "no effect"
-    assert combine(["no effect", "opposite"]) == "opposite"
+def _decided(results, *trials):
+    return decide_family(measure_trials(results, trials))
 
 
 def test_contrasts_see_through_the_starts():
     fall = np.linspace(0.9, 0.1, STEPS)
     results = _results({"a": 0.9, "b": 0.6, "c": fall})
-    better = primary(m.REWARD, minus("a", "b"), "positive", 0.02, because="made up")
-    worse = primary(m.REWARD, minus("a", "b"), "negative", 0.02, because="made up")
-    found = collect_evidence(results, [_trial("H7", better), _trial("L3", worse)])  # pyright: ignore
-    assert [f.verdict for f in found] == ["reproduced", "opposite"]
+    better = primary(m.REWARD, minus("a", "b"), "positive", 0.05, because="made up")
+    worse = primary(m.REWARD, minus("a", "b"), "negative", 0.05, because="made up")
+    found = _decided(results, _trial("H7", better), _trial("L3", worse))
+    assert [f.verdict for f in found] == ["reproduced", "contradicted"]
     # Starts differ by 0.01 each, arms do not: the pairs agree to the last bit of float32.
-    assert found[0].effect == pytest.approx(0.3, abs=1e-6)
-    assert found[0].high - found[0].low < 1e-5
-    line = primary(m.REWARD, slope({1.0: "a", 2.0: "b"}, "x"), "negative", 0.02, because="made up")
-    assert collect_evidence(results, [_trial("H9", line)])[0].effect == pytest.approx(-0.3, abs=1e-6)  # pyright: ignore
-    falls = primary(m.FALL, minus("c", "a"), "negative", 0.03, because="made up")
+    assert found[0].primary.estimate == pytest.approx(0.3, abs=1e-6)
+    assert found[0].primary.ci_high - found[0].primary.ci_low < 1e-5
+    line = primary(m.REWARD, slope({1.0: "a", 2.0: "b"}, "x"), "negative", 0.05, because="made up")
+    assert _decided(results, _trial("H9", line))[0].primary.estimate == pytest.approx(-0.3, abs=1e-6)
+    falls = primary(m.FALL, minus("c", "a"), "negative", 0.05, because="made up")
     # From the best five chunks, mean reward 0.70 at their end, to the last quarter's 0.2: peak is chunk 1.
-    assert collect_evidence(results, [_trial("L1", falls)])[0].effect < -0.5  # pyright: ignore
+    assert _decided(results, _trial("L1", falls))[0].primary.estimate < -0.5
 
 
-def test_without_its_premise_a_claim_stays_open():
+def test_share_of_the_loss_is_a_ratio_of_means():
+    results = _results({"remedy": 0.5, "none": 0.2, "control": 0.8})
+    share = primary(m.REWARD, Share("remedy", "none", "control"), "positive", 0.2, because="made up")
+    (found,) = _decided(results, _trial("L6", share))
+    assert found.primary.estimate == pytest.approx(0.5, abs=1e-5)
+    assert found.verdict == "reproduced"
+
+
+def test_without_its_premise_nothing_is_said():
     results = _results({"a": 0.9, "b": 0.9})
-    part = primary(m.REWARD, minus("a", "b"), "zero", 0.02, because="made up")
-    premise = manipulation(m.FALL, minus("a", "b"), "negative", 0.03, because="made up")
-    bare, given = collect_evidence(results, [_trial("H7", part), _trial("L3", part, premise)])  # pyright: ignore
+    part = primary(m.REWARD, minus("a", "b"), "zero", 0.05, because="made up")
+    premise = manipulation(m.FALL, minus("a", "b"), "negative", 0.05, because="made up")
+    bare, given = _decided(results, _trial("H7", part), _trial("L3", part, premise))
     assert bare.verdict == "reproduced"
-    assert given.verdict == "inconclusive"
-    assert "premise" in given.note
-    # An arm that was not run: nothing is said.
-    assert not collect_evidence(
-        results, [_trial("H7", primary(m.REWARD, mean_of("d"), "zero", 1.0, because="made up"))]
-    )  # pyright: ignore
+    assert given.verdict == "premise absent"
+    # An arm that was not run: nothing is measured.
+    absent = primary(m.REWARD, mean_of("d"), "zero", 1.0, because="made up")
+    assert not measure_trials(results, [_trial("H7", absent)])
+
+
+def test_collapse_is_against_the_control_of_the_same_policy():
+    late = np.where(np.arange(STEPS) < 50, 0.8, 0.1)
+    later = np.where(np.arange(STEPS) < 70, 0.8, 0.1)
+    views = m.Views(_results({"late": late, "later": later, "poor": 0.5, "control": 0.8}))
+
+    def sample(contrast, estimand=COLLAPSE):
+        return contrast.measure(views, estimand)
+
+    assert sample(CollapseRate("late", "control")).estimate == 1
+    assert sample(CollapseRate("poor", "control")).estimate == 0
+    assert sample(CollapsesMore("late", "poor", "control")).estimate == 0.5
+    assert sample(CollapsesSooner("late", "later", "control"), COLLAPSE_TIME).estimate == 0.5
+    assert sample(CollapsesSooner("poor", "later", "control"), COLLAPSE_TIME).estimate == -0.5
+    # Two runs that never collapse say nothing of their order.
+    assert sample(CollapsesSooner("poor", "control", "control"), COLLAPSE_TIME).interval(0.05) == (-0.5, 0.5)
+    assert sample(LeavesBand("late", "control", 2.0, -1), m.REWARD).estimate == 1
+    assert sample(LeavesBand("late", "control", 2.0, 1), m.REWARD).estimate == 0
+
+
+def test_families_of_processors_that_disagree_are_a_conflict():
+    results = _results({"a": 0.9, "b": 0.6})
+    runs, chunks = results.table("runs"), results.table("chunks")
+    other = runs["initial_policy"].isin(["s2", "s3"])
+    runs["processor_family"] = np.where(other, "Y", "X")
+    moved = chunks["run"].isin(runs["run"][other & (runs["arm"] == "b")])
+    chunks["reward"] = chunks["reward"].where(~moved, 2.0)
+    better = primary(m.REWARD, minus("a", "b"), "positive", 0.05, because="made up")
+    (found,) = measure_trials(m.Tables({"runs": runs, "chunks": chunks}), [_trial("H7", better)])
+    assert found.conflict.startswith("the sign differs between processor families: X 0.3, Y -1")
 
 
 def test_growth_and_collapse_of_a_made_up_run():
@@ -159,7 +202,7 @@ def _bin(step, index):
 def test_screened_seeds_are_those_that_passed_the_screen():
     policies = Results(committed_results("flagship")).table("initial_policies")
     passed = policies[policies["passed_screen"]]["warm_start.seed"].tolist()
-    assert tuple(passed[: stages.POLICIES]) == SCREENED
+    assert tuple(passed[:BLOCK]) == SCREENED
 
 
 @pytest.mark.parametrize(
@@ -200,25 +243,37 @@ def test_trials_about_other_arms():
 def test_leaderboard_compares_exact_engine_with_tis():
     rewards = {chain_arm(NONE): 0.2, chain_arm(BF16): 0.8, chain_arm(EXACT): 0.75, chain_arm(TIS): 0.3}
     results = _results(rewards | {moe_arm(TIS): 1.0})
-    (evidence,) = DENSE.collect_evidence(results)
-    assert evidence.effect == pytest.approx(0.75)
+    (evidence,) = decide_family(DENSE.collect_evidence(results))
+    assert evidence.primary.estimate == pytest.approx(0.75)
+    assert evidence.verdict == "reproduced"
     assert [row.arm for row in DENSE.list_recovered(results)] == [chain_arm(EXACT), chain_arm(TIS)]
     assert DENSE.collect_evidence(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5})) == []
 
 
-def test_what_other_levels_say_stands_in_the_note():
-    said = acrl.with_levels(
-        _evidence("A3", "reproduced", 1.0, note="stage 2"),
-        {"batch": [_evidence(claim, "opposite", 2.0) for claim in ("A2", "A3")]},
-    )
-    assert said.note == "stage 2; Y per batch: opposite, 2 [2, 2]"
+def test_ranking_gives_letters_to_remedies_that_do_not_differ():
+    rewards = {"control": 0.8, "none": 0.2, "good": 0.6, "bad": 0.1, "same": 0.6}
+    views = m.Views(_results(rewards))
+    rows = rank(views, m.REWARD, ["bad", "good", "same", "absent"], "none", "control")
+    assert [(row.remedy, round(row.share, 3), row.letters) for row in rows] == [
+        ("good", 0.667, "a"),
+        ("same", 0.667, "a"),
+        ("bad", -0.167, "b"),
+    ]
+    assert [row.verdict for row in rows] == ["supported", "supported", "negligible"]
+
+
+def test_estimates_of_other_levels_stand_in_the_note():
+    trial = acrl.A3.trial("acrl_dynamics")
+    samples = (Exact(2.0),) * len(trial.criteria)
+    noted = acrl.with_levels(Measured(trial, samples, "stage 2"), {"batch": [Measured(trial, samples)]})
+    assert noted.note == "stage 2; Y per batch: 2"
 
 
 def test_a_rule_names_its_arms_and_margins():
     text = stages.write_rule(
         [_trial("H7", primary(m.REWARD, minus(NONE, BF16), "negative", 0.03, because="made up"))]
     )
-    assert "H7: (1) reward, last quarter: no correction minus BF16 control" in text
+    assert "H7: (1) primary: reward, last quarter: no correction minus BF16 control" in text
     assert "expected negative, margin 0.03" in text
 
 

@@ -89,10 +89,10 @@ def test_verdicts_follow_their_rules():
     }
     found = [(row["claim"], row["verdict"]) for row in verdicts.judge(tables)]
     assert found == [
-        ("T1", "opposite"),
-        ("T2", "reproduced"),
-        ("T2", "no effect"),
-        ("T3", "no effect"),
-        ("T3", "reproduced"),
-        ("T4", "inconclusive"),
+        ("T1", "contradicted"),
+        ("T2", "supported"),
+        ("T2", "negligible"),
+        ("T3", "negligible"),
+        ("T3", "supported"),
+        ("T4", "negligible"),
     ]

@@ -1,4 +1,4 @@
-"""Stages of made-up runs: what is run again, what is kept, and how often the verdicts err."""
+"""Blocks of made-up runs: what goes on, what is kept, and what a resumed experiment runs."""
 
 from dataclasses import replace
 
@@ -10,18 +10,24 @@ from experiments.arms import ARMS, NONE, TIS, chain_arm
 from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables
-from experiments.studies.runs import CHANGING, CHUNK
+from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
 from simlab.core.experiment import Experiment, execute, find_resumable
 from simlab.studies import estimands as m
-from simlab.studies import paired_effect
+from simlab.studies.futility import chance_to_decide
 from simlab.studies.records import Trial, minus, primary
-from tests.tolerances import binomial_interval
+from simlab.studies.registration import LOOKS
+from simlab.studies.samples import mean_of_policies
+from simlab.studies.verdicts import decide_family, measure_trials
 
 TOKEN = ("tokens_by_pi_train", "mean_rho_by_pi_train", "rms_log_rho_by_pi_train")
 
 
+BLOCKS = len(LOOKS)
+OPEN, CLEAR, HOPELESS = "open", "clear", "hopeless"
+
+
 def _trial(claim, arm):
-    better = primary(m.REWARD, minus(arm, "none"), "positive", 0.02, because="made up")
+    better = primary(m.REWARD, minus(arm, "none"), "positive", 0.1, because="made up")
     return Trial("made_up", (better,), claim=claim)
 
 
@@ -47,15 +53,13 @@ class Recorder:
 
 
 def _made_up(effects, calls):
-    """Stages of arms whose reward is the arm's effect by start and seed."""
+    """Blocks of arms whose reward is the arm's effect by initial policy."""
 
-    def make(run, arms, seed):
-        calls.append((tuple(arms), seed))
-        keys = [(arm, start) for arm in arms for start in range(stages.POLICIES)]
-        rows = [
-            {"run": f"{a} {s} {seed}", "arm": a, "initial_policy": f"s{s}", "seed": seed} for a, s in keys
-        ]
-        rewards = np.repeat([effects(*key, seed) for key in keys], CHUNK)
+    def make(run, arms, block):
+        calls.append((tuple(arms), block))
+        keys = [(arm, BLOCK * block + start) for arm in arms for start in range(BLOCK)]
+        rows = [{"run": f"{a} {s}", "arm": a, "initial_policy": f"s{s}", "seed": SEED} for a, s in keys]
+        rewards = np.repeat([effects(*key) for key in keys], CHUNK)
         steps = pd.DataFrame({"run": np.repeat([row["run"] for row in rows], CHUNK), "reward": rewards})
         names = ("discrepancy", "std_rho", "max_rho", *(set(CHANGING) - {"reward"}))
         steps = steps.assign(step=np.tile(np.arange(CHUNK), len(rows)), **dict.fromkeys(names, 1.0))
@@ -67,99 +71,94 @@ def _made_up(effects, calls):
     return make
 
 
-def test_the_second_stage_runs_what_the_first_leaves_open():
-    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.POLICIES, 2))
+NOISE = np.random.default_rng(0).normal(0, 0.1, (4, BLOCK * BLOCKS))
+NOISE -= NOISE[:, :BLOCK].mean(1, keepdims=True)
 
-    def effects(arm, start, seed):
-        return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + noise["nco".index(arm[0]), start, seed]
 
-    clear = _trial("H7", "clear")
-    unclear = _trial("L3", "open")
+def _effects(arm, policy):
+    """Effects that are decided at the second look, at none, or have no chance at the first."""
+    names = {"none": 0.0, CLEAR: 0.6, OPEN: 0.11, HOPELESS: 0.0}
+    noise = 10 if arm == HOPELESS else 1
+    return names[arm] + noise * NOISE["ncoh".index(arm[0]), policy] * (arm != "none")
+
+
+def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
+    trials = [_trial("H7", CLEAR), _trial("L3", OPEN), _trial("L4", HOPELESS)]
     run, calls = Recorder(), []
-    stages.run_trials(run, (clear, unclear), smoke=(), make=_made_up(effects, calls))  # pyright: ignore
-    assert calls == [(("clear", "none", "open"), 0), (("open", "none"), 1)]
-    assert len(run.tables["runs"]) == 5 * stages.POLICIES
-    found = {f.claim: f for f in stages.collect_evidence(m.Tables(run.tables), (clear, unclear))}
+    stages.run_trials(run, trials, smoke=(), make=_made_up(_effects, calls))  # pyright: ignore
+    first, second, third = (set(arms) for arms, _ in calls)
+    assert [block for _, block in calls] == [0, 1, 2]
+    assert first == {CLEAR, OPEN, HOPELESS, "none"}
+    assert second == {CLEAR, OPEN, "none"}
+    assert third == {OPEN, "none"}
+    found = {f.claim: f for f in decide_family(measure_trials(m.Tables(run.tables), trials))}
     assert found["H7"].verdict == "reproduced"
-    assert found["H7"].level == stages.LEVELS[0]
-    assert "stage 1 of 2" in found["H7"].note
-    assert found["L3"].level == stages.LEVELS[1]
-    assert "stage 2 of 2" in found["L3"].note
+    assert found["H7"].primary.num_policies == 16
+    assert found["L3"].primary.num_policies == 24
 
 
-def test_who_stops_the_second_stage_keeps_the_first():
-    claim = _trial("L3", "open")
+def test_interrupted_blocks_keep_what_is_finished():
+    trial = _trial("L3", OPEN)
 
-    def effects(arm, start, seed):
-        if seed == stages.SEEDS[-1]:
+    def effects(arm, policy):
+        if policy >= BLOCK:
             raise KeyboardInterrupt
-        return 0.1 * (-1) ** start * (arm == "open")
+        return _effects(arm, policy)
 
     run = Recorder()
-    stages.run_trials(run, [claim], smoke=(), make=_made_up(effects, []))  # pyright: ignore
-    assert len(run.tables["runs"]) == 2 * stages.POLICIES
-    (found,) = stages.collect_evidence(m.Tables(run.tables), [claim])
-    assert found.verdict == "inconclusive"
-    assert "stage 1 of 2" in found.note
-    assert run.config == {"stopped_in_stage": 2}
+    stages.run_trials(run, [trial], smoke=(), make=_made_up(effects, []))  # pyright: ignore
+    assert len(run.tables["runs"]) == 2 * BLOCK
+    assert run.config == {"stopped_in_block": 2}
 
 
-def test_who_stops_among_single_arms_keeps_those_that_are_whole():
-    arms = ["none", "clear", "open"]
+def test_interrupted_parts_keep_single_arms():
+    arms = ["none", CLEAR, OPEN]
 
-    def effects(arm, start, seed):
-        if (arm, seed) == ("clear", stages.SEEDS[-1]):
+    def effects(arm, policy):
+        if arm == CLEAR and policy >= BLOCK:
             raise KeyboardInterrupt
-        return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + 0.01 * start
+        return _effects(arm, policy)
 
     run, calls = Recorder(), []
     stages.run_stages(run, arms, lambda _: arms, _made_up(effects, calls), stages.one_part_per_arm)  # pyright: ignore
-    made = run.tables["runs"].groupby("arm")["seed"].agg(set).to_dict()
-    assert made == {"none": {0, 1}, "clear": {0}, "open": {0}}
-    assert calls[:3] == [(("none",), 0), (("clear",), 0), (("open",), 0)]
-    views = m.Views(m.Tables(run.tables))
-    assert {seed for _, seed in stages.common_stage(views, arms).arms["none"]} == {0}
-    assert {seed for _, seed in stages.common_stage(views, ["none"]).arms["none"]} == {0, 1}
+    made = run.tables["runs"].groupby("arm").size().to_dict()
+    assert made == {"none": 2 * BLOCK, CLEAR: BLOCK, OPEN: BLOCK}
+    assert calls[:3] == [(("none",), 0), ((CLEAR,), 0), ((OPEN,), 0)]
 
 
-def test_both_stages_together_err_as_often_as_one():
-    """The share of false verdicts without an effect, in 2,000 made-up experiments; false alarm 1e-6."""
-    rng = np.random.default_rng(1)
-    starts = np.arange(stages.POLICIES)
-    wrong = 0
-    for _ in range(2000):
-        differences = rng.normal(size=(stages.POLICIES, 1)) * 0.5 + rng.normal(size=(stages.POLICIES, 2))
-        looks = (differences[:, :1], differences)
-        for values, level in zip(looks, stages.LEVELS, strict=True):
-            labels = np.repeat(starts, values.shape[1])
-            interval = paired_effect(values.reshape(-1), 0.0, labels, level=level, resamples=400)
-            if interval.low > 0 or interval.high < 0:
-                wrong += 1
-                break
-    # Over eight clusters the widened bootstrap may be off by 0.02 (see the tests of `paired_effect`).
-    assert 0 < wrong <= binomial_interval(2000, 0.05, 1e-6)[1] + 0.02 * 2000
+def test_chance_to_decide_is_that_of_simulated_ends():
+    rng = np.random.default_rng(3)
+    criterion = _trial("H7", OPEN).primary
+    values = rng.normal(0.25, 0.3, 8)
+    chance = chance_to_decide(mean_of_policies(values), criterion, 24, 0.05)
+    mean, error = values.mean(), values.std(ddof=1) / np.sqrt(8)
+    truth = rng.normal(mean, error, 4000)
+    final = (8 * mean + rng.normal(16 * truth, 4 * values.std(ddof=1))) / 24
+    reach = 1.96 * values.std(ddof=1) / np.sqrt(24)
+    decided = (final - reach > 0.1) | (final + reach < -0.1) | (np.abs(final) + reach < 0.1)
+    # The spread comes from an interval of Student's law with 7 degrees of freedom.
+    assert chance == pytest.approx(decided.mean(), abs=0.06)
 
 
 def _staged(names, calls, broken=False, diagnosed=()):
-    """An experiment that asks whether the arms `names` earn more than "none", which "open" leaves open."""
-    claims = [_trial("L3", name) for name in names]
-    noise = np.random.default_rng(0).normal(0, 0.1, (3, stages.POLICIES, 2))
+    """An experiment that tests whether the arms `names` have more reward than "none"."""
+    trials = [_trial("L3", name) for name in names]
 
-    def effects(arm, start, seed):
-        if broken and seed == stages.SEEDS[-1]:
+    def effects(arm, policy):
+        if broken and policy >= BLOCK:
             raise KeyboardInterrupt
-        return {"none": 0.0, "clear": 0.5, "open": 0.05}[arm] + noise["nco".index(arm[0]), start, seed]
+        return _effects(arm, policy)
 
     made_up = _made_up(effects, calls)
 
-    def make(run, arms, seed):
-        frames = made_up(run, arms, seed)
+    def make(run, arms, block):
+        frames = made_up(run, arms, block)
         seen = frames["runs"]["run"][frames["runs"]["arm"].isin(diagnosed)]
         return frames | ({"diagnostics": pd.DataFrame({"run": seen, "step": 0})} if diagnosed else {})
 
     def run(run):
         run.configure(base=BASE, chunk=CHUNK)
-        stages.run_trials(run, claims, smoke=(), make=make, diagnosed=diagnosed)  # pyright: ignore
+        stages.run_trials(run, trials, smoke=(), make=make, diagnosed=diagnosed)  # pyright: ignore
 
     return Experiment("made_up", "?", "none", run, 1.0, check_resume=check_arms)
 
@@ -170,10 +169,14 @@ def test_resume_keeps_the_runs_of_an_earlier_result(tmp_path):
     after = execute(
         whole, tmp_path / "after", resume_from=find_resumable(whole, before.folder, tmp_path / "after")
     )
-    assert calls == [(("clear",), 0), (("open", "none"), 1)]
+    assert [(set(arms), block) for arms, block in calls] == [
+        ({"clear"}, 0),
+        ({"clear", "open", "none"}, 1),
+        ({"open", "none"}, 2),
+    ]
     assert after.manifest["config"]["resumed_from"]["finished"] == before.manifest["finished"]
-    assert after.manifest["config"]["resumed_from"]["config"]["stopped_in_stage"] == 2
-    assert after.manifest["seeds"] == list(stages.SEEDS)
+    assert after.manifest["config"]["resumed_from"]["config"]["stopped_in_block"] == 2
+    assert after.manifest["seeds"] == [SEED]
     at_once = execute(whole, tmp_path / "at_once")
     for name in after.table_names:
         one, other = (each.table(name) for each in (after, at_once))
@@ -190,17 +193,17 @@ def test_resume_drops_diagnostics_of_another_experiment(diagnosed, tmp_path):
     first = execute(
         asking, tmp_path / "first", resume_from=find_resumable(asking, other.folder, tmp_path / "first")
     )
-    assert calls == [(("none",), 0), (("none",), 1)]
+    assert calls == [(("none",), block) for block in range(BLOCKS)]
     assert first.manifest["config"]["resumed_from"]["name"] == "made_up"
     runs, seen = first.table("runs"), first.table("diagnostics")
     assert set(runs["arm"]) == {"open", "none"}
-    assert len(runs) == 2 * len(stages.SEEDS) * stages.POLICIES
+    assert len(runs) == 2 * BLOCKS * BLOCK
     assert sorted(seen["run"]) == sorted(runs["run"][runs["arm"] == "none"])
     assert set(first.table("chunks")["run"]) == set(runs["run"])
     again = execute(
         asking, tmp_path / "again", resume_from=find_resumable(asking, first.folder, tmp_path / "again")
     )
-    assert len(calls) == 2
+    assert len(calls) == BLOCKS
     assert len(again.table("diagnostics")) == len(seen)
 
 

@@ -1,5 +1,6 @@
-"""The board: precedence of evidence, agreement with tables, figures and README."""
+"""The board: rows per regime, families, registration, agreement with tables, figures and README."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,153 +13,218 @@ from figures.catalog import FIGURES
 from figures.style import render
 from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
-from simlab.studies import Evidence
-from simlab.studies.board import UNTESTED, WORDS, board, counts, evidence, list_stored, summary
+from simlab.core.results import Results
+from simlab.studies import Measured
+from simlab.studies import estimands as m
+from simlab.studies.board import Board, board, counts, list_stored, measurements, summary
 from simlab.studies.loading import load_claims, load_papers
+from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary
+from simlab.studies.registration import register, registered
+from simlab.studies.samples import Exact, mean_of_policies
+from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = {"theory": "identity", "softmax": "measurement"}
-IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5}
+IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5, "N": 1}
+EFFECT = np.array([0.9, 1.0, 1.1, 1.0, 0.95, 1.05, 1.0, 1.02])
 
 
 @pytest.fixture(scope="module")
-def rows():
-    return _by_id()
+def shipped() -> Board:
+    return board()
 
 
-@pytest.fixture
-def shop(monkeypatch, tmp_path):
-    """Replace the experiments by some with the given evidence; return the folder of their results."""
-
-    def fill(**findings):
-        found = {}
-        for name, says in findings.items():
-            experiment = Experiment(
-                name,
-                "Is it so?",
-                "a rule",
-                lambda run: run.table("rows", [{"x": 1}]),
-                1.0,
-                claims=tuple(finding.claim for finding in says),
-                kind=KINDS.get(name, "dynamics"),
-                collect_evidence=lambda results, says=says: (results.table("rows"), says)[1],
-            )
-            execute(experiment, tmp_path / name)
-            found[name] = experiment
-        monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: found)
-        return tmp_path
-
-    return fill
+def criterion(role=primary, direction="positive", margin=0.2):
+    return role(m.REWARD, minus("a", "b"), direction, margin, because="made up")
 
 
-def _by_id(folder=None):
-    return {row.id: row for row in board(folder).rows}
+def trial(claim="H7", experiment="runs", criteria=None, regime="R"):
+    return Trial(experiment, criteria or (criterion(),), Regime(regime), claim=claim)
 
 
-def _finding(claim, verdict="reproduced", low=0.5, effect=1.0, high=1.5):
-    return Evidence(claim, verdict, effect, low, high, "unit", "rule")
+def measured(values=EFFECT, *, policies=8, manifest=None, **where):
+    sample = mean_of_policies(np.resize(values, policies))
+    chosen = trial(**where)
+    return Measured(chosen, (sample,) * len(chosen.criteria), manifest=manifest or {})
 
 
-def test_every_id_has_a_row(rows):
-    assert list(rows) == [f"{letter}{n}" for letter, last in IDS.items() for n in range(1, last + 1)]
-    assert list(dict.fromkeys(row.paper for row in rows.values())) == list(load_papers())
-    assert sum(counts(list(rows.values())).values()) == len(load_claims())
-    assert {row.verdict for row in rows.values()} <= set(WORDS)
+def verdicts(*found):
+    return [evidence.verdict for evidence in decide_family(found)]
 
 
-def test_every_number_has_a_rule_and_a_manifest(rows):
+def test_board_has_every_claim_in_its_order(shipped):
+    ids = list(dict.fromkeys(row.id for row in shipped.rows))
+    assert ids == [f"{letter}{n}" for letter, last in IDS.items() for n in range(1, last + 1)]
+    assert list(dict.fromkeys(row.claim.paper for row in shipped.rows)) == list(load_papers())
+    assert sum(counts(shipped.rows).values()) == len(shipped.rows) >= len(load_claims())
+    keys = [(row.id, row.experiment, row.regime_name) for row in shipped.rows]
+    assert len(set(keys)) == len(keys)
+    assert shipped.problems == []
+
+
+def test_json_follows_the_schema_and_the_rules(shipped):
+    for row in json.loads(json.dumps([row.as_dict() for row in shipped.rows], allow_nan=False)):
+        assert {"id", "paper", "reference", "statement", "kind", "regime", "registered"} <= set(row)
+        assert row["verdict"] in VERDICTS
+        assert row["regime"]
+        assert [each["primary"] for each in row["criteria"]].count(True) == 1
+        assert (row["commit"] == "") == (row["verdict"] == "not run")
+        for each in row["criteria"]:
+            assert each["margin"] > 0
+            assert each["because"]
+            if each["estimate"] is None:
+                assert each["verdict"] == "inconclusive"
+                continue
+            low = -math.inf if each["ci_low"] is None else each["ci_low"]
+            high = math.inf if each["ci_high"] is None else each["ci_high"]
+            assert low <= each["estimate"] + 1e-12
+            assert high >= each["estimate"] - 1e-12
+            assert each["verdict"] == criterion_verdict((low, high), each["direction"], each["margin"])
+
+
+def test_supported_primaries_have_small_adjusted_p(shipped):
+    for row in shipped.rows:
+        found = row.primary
+        if found is not None and found.criterion.is_sampled:
+            assert (found.verdict == "supported") == (found.adjusted_p <= 0.05), row.id
+            assert found.num_policies > 0
+
+
+def test_stored_results_predate_the_rules(shipped):
+    assert {row.registered for row in shipped.rows} <= {"after", "exploratory", ""}
+    assert all("rule changed after the run" in row.note for row in shipped.rows if row.registered == "after")
+
+
+def test_rows_name_their_result_and_figures(shipped):
     manifests = {experiment.name: (experiment, manifest) for experiment, manifest in list_stored()}
-    for row in rows.values():
-        if row.verdict == UNTESTED:
-            assert (row.effect, row.low, row.high, row.experiment) == (None, None, None, "")
+    for row in shipped.rows:
+        if row.evidence is None:
+            assert row.core_minutes is None or row.core_minutes > 0
             continue
         experiment, manifest = manifests[row.experiment]
         assert row.id in experiment.claims
         assert row.commit.startswith(manifest["commit"][:12])
-        assert row.rule
-        assert row.unit
-        assert all(math.isfinite(number) for number in (row.low, row.effect, row.high))
         for figure in experiment.figures:
             assert (ROOT / "figures" / "out" / f"{figure}.png").is_file()
-    for each in evidence()[0]:
-        assert each.claim in manifests[each.experiment][0].claims
 
 
-def test_what_is_false_as_printed_is_opposite(rows):
-    assert {
-        claim for claim, row in rows.items() if row.experiment == "theory" and row.verdict == "opposite"
-    } == {
-        "H5",
-        "C6",
-    }
+def test_residuals_of_exact_checks_agree_with_their_verdicts():
+    table = Results(committed_results("theory")).table("rows").set_index(["claim", "statement"])
+    for each in measurements()[0]:
+        for check, sample in zip(each.trial.criteria, each.samples, strict=True):
+            if each.trial.experiment == "theory":
+                assert isinstance(sample, Exact), check.text
+                holds = table.loc[(each.trial.claim, check.text), "verdict"] == "holds"
+                assert holds == (sample.estimate <= check.margin), check.text
+
+
+def test_claims_false_as_printed_are_contradicted(shipped):
+    rows = {(row.id, row.experiment): row for row in shipped.rows}
+    false = [key for key, row in rows.items() if row.verdict == "contradicted" and key[1] == "theory"]
+    assert false == [("H5", "theory"), ("C6", "theory")]
     # The bound holds; its growth with T^2 and a step of its proof do not.
-    assert rows["L8"].verdict == "reproduced"
-    assert rows["L8"].note.count("False as printed: lr Thm. 3.1") == 1
-    assert "0.3336" in rows["H5"].note
-    assert rows["H1"].verdict == rows["H2"].verdict == rows["H3"].verdict == "reproduced"
+    assert rows["L8", "theory"].verdict == "partly reproduced"
+    assert rows["L8", "theory"].note.count("false as printed: lr Thm. 3.1") == 1
+    assert "0.3336" in rows["H5", "theory"].note
+
+
+@pytest.mark.parametrize(
+    ("roles", "verdict"),
+    [
+        (("supported", "supported", "supported"), "reproduced"),
+        (("supported", "negligible", "supported"), "partly reproduced"),
+        (("supported", "inconclusive", "supported"), "partly reproduced"),
+        (("contradicted", "supported", "supported"), "contradicted"),
+        (("negligible", "supported", "supported"), "no effect"),
+        (("inconclusive", "supported", "supported"), "inconclusive"),
+        (("supported", "supported", "negligible"), "premise absent"),
+        (("contradicted", "supported", "contradicted"), "premise absent"),
+        (("supported", "supported", "inconclusive"), "inconclusive"),
+    ],
+)
+def test_claim_verdict_by_premise_then_primary(roles, verdict):
+    rules = (criterion(), criterion(secondary), criterion(manipulation))
+    (evidence,) = decide_family([measured(criteria=rules)])
+    parts = [replace(each, verdict=word) for each, word in zip(evidence.criteria, roles, strict=True)]
+    assert claim_verdict(parts) == verdict
+
+
+def test_family_of_a_paper_widens_the_intervals_of_its_primaries():
+    weak = measured(EFFECT - 0.72)
+    (alone,) = decide_family([weak])
+    family = decide_family([weak, *(measured(EFFECT - 1, claim=f"H{n}") for n in range(8, 20))])[0]
+    assert alone.verdict == "reproduced"
+    assert family.verdict == "inconclusive"
+    assert family.primary.alpha == pytest.approx(0.05 / 13)
+    assert family.primary.adjusted_p == pytest.approx(13 * alone.primary.p)
+    assert family.primary.ci_low < alone.primary.ci_low
+
+
+def test_a_secondary_keeps_its_own_level():
+    rules = (criterion(), criterion(secondary))
+    found = decide_family([measured(criteria=rules, claim=f"H{n}") for n in (7, 8, 9)])
+    assert {each.criteria[1].alpha for each in found} == {0.05}
+
+
+def test_registered_looks_decide_nothing_at_eight_policies():
+    looks = {"config": {"registered": {"looks": [8, 16, 24], "criteria": {}}}}
+    assert verdicts(measured(manifest=looks)) == ["inconclusive"]
+    assert verdicts(measured(manifest=looks, policies=16)) == ["reproduced"]
+    assert verdicts(measured()) == ["reproduced"]
+
+
+def test_a_sign_conflict_of_processors_is_inconclusive():
+    found = replace(measured(), conflict="the sign differs between processor families: A 1, B -1")
+    (evidence,) = decide_family([found])
+    assert evidence.verdict == "inconclusive"
+    assert "processor families" in evidence.note
+
+
+def test_registration_is_before_only_if_no_rule_changed():
+    claim = Claim("H7", "hacking", "s", "r", "dynamics", (trial(),))
+    config = {"registered": register([claim], "runs")}
+    assert registered(claim.trials[0], {"config": config}) == "before"
+    assert registered(claim.trials[0], {"config": {}}) == "after"
+    stricter = Claim("H7", "hacking", "s", "r", "dynamics", (trial(criteria=(criterion(margin=0.1),)),))
+    assert registered(stricter.trials[0], {"config": config}) == "after"
+    assert registered(claim.trials[0], {"config": config | {"resumed_from": {"config": {}}}}) == "after"
+    twice = config | {"resumed_from": {"config": config}}
+    assert registered(claim.trials[0], {"config": twice}) == "before"
+    assert registered(replace(claim.trials[0], is_exploratory=True), {"config": config}) == "exploratory"
+
+
+def test_a_result_that_cannot_be_read_is_a_problem(monkeypatch, tmp_path):
+    def experiment(collect):
+        return Experiment(
+            "runs", "?", "a rule", lambda run: run.table("rows", [{"x": 1}]), 1.0, collect_evidence=collect
+        )
+
+    execute(experiment(None), tmp_path / "runs")
+    broken = {
+        "runs cannot decide from its tables: ": lambda results: results.table("gone"),
+        "runs decides H99, not a claim of the board": lambda _: [measured(claim="H99")],
+    }
+    for message, collect in broken.items():
+        found = {"runs": experiment(collect)}
+        monkeypatch.setattr("simlab.studies.board.load_experiments", lambda found=found: found)
+        made = board(tmp_path)
+        assert len(made.problems) == 1
+        assert made.problems[0].startswith(message)
+        assert {row.verdict for row in made.rows} == {"not run"}
+
+
+def test_summary_counts_what_the_rows_hold(shipped):
+    lines = summary(shipped.rows).splitlines()
+    assert lines[0] == f"| | {' | '.join(VERDICTS)} |"
+    (five,) = [line for line in lines if line.startswith("| the five papers |")]
+    total = [int(cell) for cell in five.split("|")[2:-1]]
+    assert sum(total) == sum(row.claim.paper not in ("tensor cores", "recent") for row in shipped.rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [experiment.name for experiment, _ in list_stored() if experiment.claims])
 def test_figures_show_what_the_tables_hold(name, tmp_path):
-    from simlab.core.results import Results
-
     for figure, source in FIGURES.items():
         if source.experiment == name:
             drawn = render(source.draw, Results(committed_results(name)), tmp_path, figure)[0]
             kept = ROOT / "figures" / "out" / drawn.name
             assert np.array_equal(imread(drawn), imread(kept)), figure
-
-
-def test_summary_counts_papers_apart_from_ours(shop):
-    lines = summary(board(shop(theory=[_finding("H3"), _finding("T1")])).rows).splitlines()
-    assert lines[0] == "| | reproduced | opposite | no effect | inconclusive | not yet tested |"
-    assert "| hacking | 1 | 0 | 0 | 0 | 19 |" in lines
-    assert "| the five papers | 1 | 0 | 0 | 0 | 71 |" in lines
-    assert "| tensor cores | 1 | 0 | 0 | 0 | 4 |" in lines
-
-
-def test_what_needs_no_training_does_not_settle_dynamics(shop):
-    row = _by_id(shop(softmax=[_finding("H18", "opposite")]))["H18"]
-    assert row.verdict == "inconclusive"
-    assert row.note.startswith("The part that needs no training: opposite.")
-    folder = shop(softmax=[_finding("H18", "opposite")], hacking_levels=[_finding("H18")])
-    row = _by_id(folder)["H18"]
-    assert (row.verdict, row.experiment, row.also) == ("reproduced", "hacking_levels", ("softmax: opposite",))
-
-
-def test_exact_sums_decide_identities_before_runs(shop):
-    folder = shop(
-        weak=[_finding("H7", "inconclusive"), _finding("H3", "opposite")],
-        strong=[_finding("H7", "opposite")],
-        theory=[_finding("H3"), _finding("H7")],
-    )
-    rows = _by_id(folder)
-    assert (rows["H3"].verdict, rows["H3"].experiment) == ("reproduced", "theory")
-    assert (rows["H7"].verdict, rows["H7"].experiment) == ("opposite", "strong")
-    assert rows["H7"].also == ("weak: inconclusive", "theory: reproduced")
-
-
-def test_p_values_are_adjusted_within_a_paper(shop):
-    half = 1.96 / 2.5  # z = 2.5, p = 0.0124
-    says = [_finding(claim, low=1 - half, high=1 + half) for claim in ("H7", "H8", "L1")]
-    rows = _by_id(shop(runs=[*says, _finding("H3")]))
-    assert rows["H7"].adjusted_p == pytest.approx(2 * 0.01242, rel=1e-3)
-    assert rows["L1"].adjusted_p == pytest.approx(0.01242, rel=1e-3)
-    assert rows["H3"].adjusted_p is rows["H9"].adjusted_p is None
-
-
-def test_board_reports_problem_when_result_is_unreadable(shop, monkeypatch):
-    found = board(shop(runs=[_finding("H99")]))
-    assert found.problems == ["runs decides H99, not a claim of the board; run it again: simlab run runs"]
-    folder = shop(runs=[_finding("H7")])
-    broken = replace(list_stored(folder)[0][0], collect_evidence=lambda results: results.table("gone"))
-    monkeypatch.setattr("simlab.studies.board.load_experiments", lambda: {"runs": broken})
-    found = board(folder)
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith("runs cannot decide from its tables: ")
-    assert {row.verdict for row in found.rows} == {UNTESTED}
-
-
-def test_stored_results_can_be_read_by_their_experiments():
-    assert board().problems == []

@@ -5,24 +5,30 @@ from pathlib import Path
 
 import pytest
 
+from experiments.arms import ALL_ARMS
+from experiments.studies.accumulator_drift import ARMS as ADDER_ARMS
+from simlab.studies.contrasts import Contrast
 from simlab.studies.loading import load_claims, load_experiments
-from simlab.studies.records import ExactCheck, StoredRow
+from simlab.studies.records import Regime
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = load_claims()
+OWN_CONTROL = {"H4", "H11", "H18", "V1", "V3", "A7", "T5", "C9", "C10", "C11", "C12", "C13", "C16"}
+"""Claims with a contrast of one arm: its control is inside the estimand, or it is the control itself."""
 
 
 def test_claim_is_defined_once():
     files = (ROOT / "experiments").rglob("*.py")
-    pattern = r'"([HLVACT]\d+)"'
+    pattern = r'"([HLVACTN]\d+)"'
     defined = [id for file in files for id in re.findall(pattern, file.read_text()) if id in CLAIMS]
-    assert sorted(defined) == sorted(CLAIMS)
+    assert sorted(set(defined)) == sorted(CLAIMS)
+    names = [id for id in defined if not id.startswith("T")]
+    assert len(names) == len(set(names))
 
 
 def test_trial_names_an_experiment_that_tests_the_claim():
     experiments = load_experiments()
     trials = [(claim.id, trial.experiment) for claim in CLAIMS.values() for trial in claim.trials]
-    assert len(set(trials)) == len(trials)
     for claim, experiment in trials:
         assert claim in experiments[experiment].claims
     for experiment in experiments.values():
@@ -31,9 +37,25 @@ def test_trial_names_an_experiment_that_tests_the_claim():
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
 def test_criteria_state_a_reason_and_one_is_primary(claim):
+    assert claim.trials
     for trial in claim.trials:
-        assert trial.criteria or trial.rule
-        assert all(criterion.because for criterion in trial.criteria)
-        compared = [each for each in trial.criteria if not isinstance(each.estimand, (ExactCheck, StoredRow))]
-        assert [each.role for each in compared].count("primary") == (1 if compared else 0)
-        assert all(each.margin > 0 and each.arms for each in compared)
+        assert [each.role for each in trial.criteria].count("primary") == 1
+        assert isinstance(trial.regime, Regime)
+        assert all(each.because and each.margin > 0 for each in trial.criteria)
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
+def test_criteria_hold_a_control(claim):
+    for criterion in claim.criteria:
+        if isinstance(criterion.contrast, Contrast) and claim.id not in OWN_CONTROL:
+            assert sum(criterion.contrast.weights.values()) == pytest.approx(0, abs=1e-9), criterion.text
+
+
+def test_arms_of_criteria_exist():
+    known = {*ALL_ARMS, *ADDER_ARMS, "no correction", "TIS", "BF16 control"}
+    assert {arm for claim in CLAIMS.values() for each in claim.criteria for arm in each.arms} <= known
+
+
+def test_regime_names_are_unique():
+    regimes = {trial.regime for claim in CLAIMS.values() for trial in claim.trials}
+    assert len({regime.name for regime in regimes}) == len(regimes)

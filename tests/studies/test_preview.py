@@ -3,16 +3,19 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.studies import estimands as m
-from simlab.studies.design import criterion_power
 from simlab.studies.loading import load_experiment
+from simlab.studies.power import criterion_power, power_of_mean
 from simlab.studies.preview import format_preview, preview
 from simlab.studies.records import minus, primary
+from tests.tolerances import assert_within_interval, binomial_interval
 
 runner = CliRunner()
 
@@ -37,9 +40,10 @@ def test_preview_lists_the_resolved_differences_of_each_arm(plan):
 
 def test_preview_states_each_criterion_with_its_power(plan):
     claims = {claim["claim"]: claim for claim in plan["claims"]}
-    first, second = claims["L6"]["criteria"]
-    assert (first["role"], first["direction"], first["margin"]) == ("primary", "positive", 0.02)
-    assert first["alternative"] == pytest.approx(0.04)
+    first, second, *_ = claims["L6"]["criteria"]
+    assert (first["role"], first["direction"], first["margin"]) == ("primary", "positive", 0.2)
+    assert first["alternative"] == pytest.approx(0.4)
+    assert first["unit"] == "share of the loss recovered"
     assert first["because"]
     assert 0 <= first["power"] < second["power"] <= 1  # the family of primaries is corrected
     text = format_preview(plan)
@@ -78,10 +82,22 @@ def _views(std, policies=8):
 def test_power_matches_the_published_example():
     criterion = primary(m.REWARD, minus("a", "b"), "positive", 0.11, because="made up")
     views = _views(0.25 * (7 / 8) ** 0.5)
-    powers = [criterion_power(views, criterion, policies, 14) for policies in (24, 75)]
-    assert [power and round(power.power, 2) for power in powers] == [0.17, pytest.approx(0.75, abs=0.06)]
-    assert powers[0] is not None
-    assert powers[0].std == pytest.approx(0.25)
+    alone, family = (criterion_power(views, criterion, 24, size) for size in (1, 14))
+    assert alone is not None
+    assert family is not None
+    assert round(family.power, 2) == 0.17
+    assert alone.power > 0.5
+    assert family.std == pytest.approx(0.25)
+    assert family.is_underpowered
+
+
+def test_power_agrees_with_simulation():
+    rng, std, policies, margin = np.random.default_rng(0), 0.25, 16, 0.11
+    values = rng.normal(2 * margin, std, (4000, policies)) - margin
+    rejected = stats.ttest_1samp(values, 0, axis=1).pvalue <= 0.05
+    supported = (rejected & (values.mean(1) > 0)).sum()
+    expected = power_of_mean(margin, std, policies, 0.05, absent=False)
+    assert_within_interval(supported, *binomial_interval(4000, expected, 1e-4), alpha=1e-4)
 
 
 @pytest.mark.parametrize("direction", ["positive", "zero"])

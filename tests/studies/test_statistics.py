@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simlab.studies import Evidence, Interval, change_point, decide, holm, p_value, paired_effect
-from simlab.studies.sequential import SHAPES, stopping_bounds, stopping_levels
+from simlab.studies import change_point, holm, paired_effect
+from simlab.studies.sequential import Looks, stopping_bounds, stopping_levels
+from simlab.studies.statistics import holm_levels
 from tests.tolerances import assert_within_interval, binomial_interval
 
 
@@ -59,33 +60,6 @@ def test_paired_effect_refuses(arguments, message):
         paired_effect(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected", "verdict"),
-    [
-        (0.2, 0.9, "positive", "reproduced"),
-        (0.2, 0.9, "negative", "opposite"),
-        (-0.9, -0.2, "positive", "opposite"),
-        (-0.9, -0.2, "negative", "reproduced"),
-        (-0.05, 0.08, "positive", "no effect"),
-        (0.01, 0.08, "positive", "no effect"),
-        (-0.05, 0.2, "negative", "inconclusive"),
-        (-0.05, 0.08, "zero", "reproduced"),
-        (0.2, 0.9, "zero", "opposite"),
-        (0.05, 0.9, "zero", "inconclusive"),
-    ],
-)
-def test_the_words(low, high, expected, verdict):
-    assert decide(Interval((low + high) / 2, low, high), expected=expected, margin=0.1) == verdict
-
-
-def test_a_finding_refuses_what_no_board_could_show():
-    with pytest.raises(ValueError, match="allowed: reproduced"):
-        Evidence("H1", "true", 0.0, 0.0, 0.0, "", "")
-    for numbers in ((0.0, 1.0, 2.0), (np.nan, 0.0, 0.0), (1.0, 0.0, np.inf)):
-        with pytest.raises(ValueError, match="in order"):
-            Evidence("H1", "reproduced", *numbers, "", "")
-
-
 # Jennison & Turnbull 2000, Tab. 2.1 and 2.3: two-sided 5%.
 POCOCK = {1: 1.960, 2: 2.178, 5: 2.413, 10: 2.555}
 OBRIEN_FLEMING = {1: 1.960, 2: 1.977, 5: 2.040, 10: 2.087}
@@ -95,32 +69,39 @@ OBRIEN_FLEMING = {1: 1.960, 2: 1.977, 5: 2.040, 10: 2.087}
 def test_bounds_as_tabulated(shape, table):
     for looks, constant in table.items():
         # Half a unit of the last printed digit.
-        assert stopping_bounds(looks, shape)[-1] == pytest.approx(constant, abs=5.1e-4)
+        bounds = stopping_bounds(tuple(range(1, looks + 1)), shape)
+        assert bounds[-1] == pytest.approx(constant, abs=5.1e-4)
+        assert 1 - 2 * stats.norm.sf(bounds) == pytest.approx(stopping_levels(looks, shape))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_looking_four_times_keeps_the_rate_of_false_alarms(shape):
-    trials, looks = 20_000, 4
-    scores = np.random.default_rng(1).normal(size=(trials, looks)).cumsum(1) / np.sqrt(
-        np.arange(1, looks + 1)
+@pytest.mark.parametrize(
+    ("shape", "policies"),
+    [("pocock", (1, 2, 3, 4)), ("obrien_fleming", (1, 2, 3, 4)), ("obrien_fleming", (16, 24))],
+)
+def test_looking_often_keeps_the_rate_of_false_alarms(shape, policies):
+    trials = 20_000
+    draws = np.random.default_rng(1).normal(size=(trials, policies[-1])).cumsum(1) / np.sqrt(
+        np.arange(1, policies[-1] + 1)
     )
-    crossed = (np.abs(scores) > stopping_bounds(looks, shape)).any(1).sum()
+    scores = draws[:, np.array(policies) - 1]
+    crossed = (np.abs(scores) > stopping_bounds(policies, shape)).any(1).sum()
     assert_within_interval(crossed, *binomial_interval(trials, 0.05, 1e-4), alpha=1e-4)
-    naive = (np.abs(scores) > 1.96).any(1).mean()
-    assert naive > 0.1
 
 
-def test_sequential_intervals_over_few_warm_starts_keep_it_too():
-    rng, trials = np.random.default_rng(2), 600
-    levels, alarms = stopping_levels(2, "pocock"), 0
-    for _ in range(trials):
-        values, labels = _runs(rng)
-        for level, runs in zip(levels, (8, 16), strict=True):
-            found = paired_effect(values[:runs], 0.0, labels[:runs], resamples=1000, level=float(level))
-            if decide(found, expected="positive", margin=0.0) != "inconclusive":
-                alarms += 1
-                break
-    assert alarms / trials <= binomial_interval(trials, 0.05, 1e-4)[1] / trials + 0.01
+def test_looks_decide_nothing_at_the_first_of_several():
+    looks = Looks((8, 16, 24))
+    assert [looks.decides(policies) for policies in (8, 15, 16, 24)] == [False, False, True, True]
+    assert looks.nominal(0.05, 16) < 0.015 < looks.nominal(0.05, 24) < 0.05
+    assert Looks().decides(2)
+    assert Looks().nominal(0.05, 8) == 0.05
+
+
+@pytest.mark.parametrize("policies", [16, 24])
+@pytest.mark.parametrize("alpha", [0.05, 0.004, 1e-5])
+def test_overall_p_inverts_the_nominal_level(alpha, policies):
+    looks = Looks((8, 16, 24))
+    assert looks.overall(looks.nominal(alpha, policies), policies) == pytest.approx(alpha, rel=1e-3)
+    assert looks.overall(0.9, policies) == 0.9
 
 
 def test_holm_of_a_worked_case_and_its_rate():
@@ -131,9 +112,11 @@ def test_holm_of_a_worked_case_and_its_rate():
     assert_within_interval(alarms, *binomial_interval(5000, 1 - 0.995**10, 1e-4), alpha=1e-4)
 
 
-def test_p_value_and_interval_say_the_same():
-    assert p_value(Interval(1.96, 0.0, 3.92)) == pytest.approx(0.05, abs=1e-4)
-    assert p_value(Interval(1.0, 1.0, 1.0)) == 0.0
+def test_holm_levels_reject_what_adjusted_p_values_do():
+    assert holm_levels([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.05 / 3, 0.025, 0.025, 0.0125])
+    assert holm_levels([0.5]) == pytest.approx([0.05])
+    for row in np.random.default_rng(4).uniform(size=(200, 6)) ** 4:
+        assert (row <= holm_levels(row)).tolist() == (holm(row) <= 0.05).tolist()
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.8])

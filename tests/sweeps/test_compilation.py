@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from simlab.core.json_value import Json
 from simlab.models.parameters import init_params
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.compile_cache import fixed_order_options
-from simlab.sweeps.program import BatchedRun, hold_engines, stack_members, swept_recipe
+from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.step import train_step
 from tests.sweeps.small import BASE
 from tests.training.recipes import assert_same_tree
@@ -17,8 +18,7 @@ from tests.training.recipes import assert_same_tree
 STEPS = 2
 
 
-def build_members(residual: str = "e5m2", objective: str = "grpo") -> list[BatchedRun]:
-    engines = {"name": "f32/f32", "infer": {"residual": residual}}
+def build_members(engines: Json = BASE["engines"], objective: str = "grpo") -> list[BatchedRun]:
     recipe = swept_recipe(run_config(BASE | {"engines": engines, "objective": objective}))
     return [BatchedRun(recipe, init_params(jax.random.key(seed), recipe.model), seed) for seed in (0, 1)]
 
@@ -41,15 +41,10 @@ def test_advance_has_the_bits_of_one_function(traced):
     assert_same_tree(jax.tree.map(jnp.asarray, traced), one(*stack_members(build_members(), 2)))
 
 
-def test_advance_has_the_same_bits_with_constant_engines(traced):
-    assert_same_tree(advance(hold_engines(build_members())), traced)
-
-
 def test_compile_batch_shares_learn_between_inference_engines(traced):
     del traced
-    first, second = (
-        compile_batch(*stack_members(hold_engines(build_members(fmt)), 2)) for fmt in ("e5m2", "e4m3")
-    )
+    pairs = BASE["engines"], "f32/f32"
+    first, second = (compile_batch(*stack_members(build_members(pair), 2)) for pair in pairs)
     assert first.learn is second.learn
     assert first.sample is not second.sample
 
@@ -58,8 +53,3 @@ def test_compile_batch_shares_both_between_objectives(traced):
     del traced
     first, second = (compile_batch(*stack_members(build_members(objective=o), 2)) for o in ("grpo", "gspo"))
     assert (first.learn, first.sample) == (second.learn, second.sample)
-
-
-def test_hold_engines_keeps_different_engines_as_data():
-    members = [build_members("e5m2")[0], build_members("e4m3")[0]]
-    assert hold_engines(members) == members

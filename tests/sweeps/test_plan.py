@@ -57,14 +57,18 @@ def test_chunks_cover_the_steps():
 
 def test_forecast_counts_batches_steps_and_functions(monkeypatch):
     plan = plan_of({"seed": range(8), "engines": ["f32/f32", "f32/bf16"]})
-    monkeypatch.setattr(forecast, "timing_of", lambda *_: {"step": 3.0, "compile": 30.0})
-    # 2 compiled functions x (30 s to compile and 2 run batches x 2 steps x 3 s).
-    assert expected_minutes(plan, 0) == pytest.approx((24 + 60) / 60)
+    monkeypatch.setattr(forecast, "expect_groups", lambda *_: [forecast.Expectation(30.0, 3.0)] * 2)
+    monkeypatch.setattr(forecast, "_cores", lambda: 2)
+    # 2 groups x (30 CPU seconds to compile on two cores and 2 run batches x 2 steps x 3 s).
+    assert expected_minutes(plan, 0) == pytest.approx((24 + 30) / 60)
     assert expected_minutes(plan, 2) < expected_minutes(plan, 0)
 
 
 def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
     monkeypatch.setattr(forecast, "compile_cache_folder", lambda: tmp_path)
+    counts = iter([{"sample": 100, "learn": 400}, {"sample of another": 50, "learn": 400}])
+    monkeypatch.setattr(forecast, "count_operations", lambda *_: next(counts))
+    monkeypatch.setattr(forecast, "_cores", lambda: 2)
     now = [0.0]
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
     plan = plan_of({"seed": range(8)})
@@ -76,15 +80,16 @@ def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
             now[0] += seconds
             stopwatch({"event": "chunk", "runs": [key]})
         stopwatch({"event": "batch", "runs": [key]})
-    assert forecast.timing_of(group, 4) == {"compile": pytest.approx(4.0), "step": pytest.approx(3.0)}
-    # Another signature is compiled like the first, and its steps cost as much per weight and token.
+    (known,) = forecast.expect_groups([group], 4)
+    assert known == forecast.Expectation(pytest.approx(4.0), pytest.approx(3.0), is_cached=True)
+    # Another signature: as many CPU seconds per operation, as many seconds of a step per weight and token.
     other = plan_of({"prompts_per_step": [4]}).groups[0]
-    timing = forecast.timing_of(other, 4)
-    assert timing["compile"] == pytest.approx(50.0)
-    assert timing["step"] == pytest.approx(3.0 * other.cost / group.cost)
+    (timing,) = forecast.expect_groups([other], 4)
+    assert timing.compile == pytest.approx(2 * 50.0 / 500 * 450)
+    assert timing.step == pytest.approx(3.0 * other.cost / group.cost)
     # A step of much more or less work says nothing: small ones are mostly overhead.
     far = plan_of({"prompts_per_step": [64]}).groups[0]
-    assert forecast.timing_of(far, 4)["step"] == pytest.approx(far.cost * forecast.SECONDS_PER_COST)
+    assert forecast._expect_step(far, 4) == pytest.approx(far.cost * forecast.SECONDS_PER_COST)
 
 
 def test_errors_name_the_point():

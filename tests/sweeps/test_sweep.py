@@ -90,7 +90,7 @@ def test_diverged_run_leaves_the_others_unchanged(reference, tmp_path):
 @pytest.mark.slow
 def test_one_compilation_per_static_signature(tmp_path, monkeypatch):
     compiled: list[str] = []
-    monkeypatch.setattr("simlab.sweeps.program._PROGRAMS", {})
+    monkeypatch.setattr("simlab.sweeps.compilation._COMPILED", {})
     plain = [name for name, found in OBJECTIVES.items() if not getattr(found.advantage, "needs", ())]
     objectives = [*plain[:11], *(f"grpo+{suffix}" for suffix in list(OBJECTIVE_MODIFIERS)[:5])]
     residuals = [{"name": "f32/f32", "infer": {"residual": fmt}} for fmt in ("e5m2", "bf16", "fp16")]
@@ -104,7 +104,8 @@ def test_one_compilation_per_static_signature(tmp_path, monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
     result = sweep(BASE | {"steps": 1}, over, tmp_path, runs_per_batch=16, workers=0)
     assert len(result.runs()) == 128
-    assert len(compiled) == 2
+    # Two rollouts and the update that they share.
+    assert len(compiled) == 3
     assert set(result.runs()["status"]) == {"finished"}
 
 

@@ -11,7 +11,7 @@ from experiments.measurements.gpu_pairs.policies import Policy, smollm2, train_p
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.engines import ENGINES
-from simlab.studies import Evidence
+from simlab.studies import Measured
 
 GPUS = (
     "a100-bf16",
@@ -105,7 +105,7 @@ def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> l
     return rows
 
 
-def collect_evidence(results: Results) -> list[Evidence]:
+def collect_evidence(results: Results) -> list[Measured]:
     """T1 to T4 from the stored tables."""
     tables: Any = {name: results.table(name).to_dict("records") for name in results.table_names}
     return verdicts.collect_evidence(tables)

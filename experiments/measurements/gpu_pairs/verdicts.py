@@ -1,21 +1,18 @@
-"""The rules of T1-T4, written before the run, and what they say of its tables."""
+"""T1 to T4 on the tables of `gpu_pairs`: a verdict per policy and thing compared, and all together."""
 
-from experiments.papers.tensor_cores import ADDER_SHARE, MATTERS, NOTHING, T1, T2, T3, T4
-from simlab.studies import Evidence
+from experiments.papers.tensor_cores import ADDER_SHARE, MATTERS, T1, T2, T3, T4
+from simlab.studies import Measured
+from simlab.studies.samples import Exact, Sample, StoredInterval
+from simlab.studies.verdicts import criterion_verdict
 
 Tables = dict[str, list[dict]]
 
 WHOLE = ("h100-bf16", "h100-fp8")
 ALIKE = (("a100-bf16", "h100-bf16"), ("b200-fp8", "h100-fp8"), ("h100-fp8", "ada-fp8"))
-RULES = {claim.id: claim.trial("gpu_pairs").rule for claim in (T1, T2, T3, T4)}
+RULES = {claim.id: claim.trial("gpu_pairs").text for claim in (T1, T2, T3, T4)}
+CLAIMS = {claim.id: claim for claim in (T1, T2, T3, T4)}
 
 ENDS = ("rms_low", "rms_high")
-UNITS = {
-    T1.id: "share of recorded outputs equal to the bit",
-    T2.id: "share of the accumulator in the mean squared log rho of h100-bf16/h100-fp8",
-    T3.id: "RMS log rho of another order, over that of h100-bf16/h100-fp8",
-    T4.id: "RMS log rho of two GPUs of one format, over that of h100-bf16/h100-fp8",
-}
 
 
 def judge(tables: Tables) -> list[dict]:
@@ -25,7 +22,7 @@ def judge(tables: Tables) -> list[dict]:
 
 def _vectors(vectors: list[dict]) -> dict:
     equal, outputs = (sum(row[name] for row in vectors) for name in ("equal", "outputs"))
-    verdict = "reproduced" if equal == outputs else "opposite"
+    verdict = "supported" if equal == outputs else "contradicted"
     return _row(T1.id, "recorded", "all vectors", verdict, f"{equal} of {outputs} outputs equal to the bit")
 
 
@@ -33,7 +30,7 @@ def _shares(shares: list[dict]) -> list[dict]:
     rows = []
     for row in shares:
         if row["factor"] == "accumulator":
-            verdict = _decide(row["low"], row["high"], ADDER_SHARE, ADDER_SHARE, row["low"])
+            verdict = criterion_verdict((row["low"], row["high"]), "positive", ADDER_SHARE)
             measured = f"share {row['share']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
             rows.append(_row(T2.id, _policy(row), "accumulator in h100-bf16/h100-fp8", verdict, measured))
     return rows
@@ -56,15 +53,9 @@ def _reference(pairs: list[dict]) -> dict[str, float]:
 
 def _against(claim: str, row: dict, what: str, reference: float) -> dict:
     ratio, low, high = (row[name] / reference for name in ("rms_log_rho", "rms_low", "rms_high"))
-    verdict = _decide(low, high, MATTERS, NOTHING, 0.0)
+    verdict = criterion_verdict((low, high), "positive", MATTERS)
     measured = f"{ratio:.3f} [{low:.3f}, {high:.3f}] of the FP8 mismatch"
     return _row(claim, _policy(row), what, verdict, measured)
-
-
-def _decide(low: float, high: float, above: float, below: float, least: float) -> str:
-    if low > above:
-        return "reproduced"
-    return "no effect" if high < below and least > -below else "inconclusive"
 
 
 def _policy(row: dict) -> str:
@@ -81,34 +72,33 @@ def _row(claim: str, policy: str, what: str, verdict: str, measured: str) -> dic
     }
 
 
-def collect_evidence(tables: Tables) -> list[Evidence]:
-    """Return evidence per claim: its verdict where all policies and things compared agree, else inconclusive.
+def collect_evidence(tables: Tables) -> list[Measured]:
+    """Return T1 to T4 over all policies and things compared.
 
-    The number is the mean over them, the interval runs from the lowest of their intervals to the highest.
+    The number is the mean over them; the interval runs from the lowest of their intervals to the highest, so
+    it lies beyond a margin only if each does.
     """
-    listed = [_summary(T1.id, tables, [row["equal"] / row["outputs"] for row in tables["vectors"]])]
+    equal, outputs = (sum(row[name] for row in tables["vectors"]) for name in ("equal", "outputs"))
     accumulators = [row for row in tables["shares"] if row["factor"] == "accumulator"]
-    listed.append(
-        _summary(T2.id, tables, *([row[name] for row in accumulators] for name in ("share", "low", "high")))
-    )
     reference = _reference(tables["pairs"])
     gpu_rows = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
+    samples: dict[str, Sample] = {
+        T1.id: Exact(1 - equal / outputs),
+        T2.id: _hull(*([row[name] for row in accumulators] for name in ("share", "low", "high"))),
+    }
     for claim, rows in ((T3.id, tables["orders"]), (T4.id, gpu_rows)):
         columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
-        listed.append(_summary(claim, tables, *columns))
-    return listed
+        samples[claim] = _hull(*columns)
+    return [
+        Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), _note(claim, tables))
+        for claim, sample in samples.items()
+    ]
 
 
-def _summary(claim: str, tables: Tables, effects: list, lows: list | None = None, highs: list | None = None):
-    rows = [row for row in tables["verdicts"] if row["claim"] == claim]
-    words = {row["verdict"] for row in rows}
-    return Evidence(
-        claim,
-        words.pop() if len(words) == 1 else "inconclusive",
-        sum(effects) / len(effects),
-        min(lows or effects),
-        max(highs or effects),
-        unit=UNITS[claim],
-        rule=RULES[claim],
-        note="; ".join(f"{row['verdict']}: {row['measured']}" for row in rows),
-    )
+def _hull(estimates: list[float], lows: list[float], highs: list[float]) -> StoredInterval:
+    mean = sum(estimates) / len(estimates)
+    return StoredInterval(mean, min(lows), max(highs))
+
+
+def _note(claim: str, tables: Tables) -> str:
+    return "; ".join(row["measured"] for row in tables["verdicts"] if row["claim"] == claim)

@@ -14,8 +14,8 @@ from experiments.papers.hacking import H1, H2, H3, H18
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.core.streams import stream
-from simlab.studies import Claim, Evidence
-from simlab.studies.records import StoredRow
+from simlab.studies.records import Criterion, Measured, StoredRow
+from simlab.studies.samples import StoredInterval
 
 
 @dataclass(frozen=True)
@@ -160,28 +160,27 @@ NOTED = {
 """Ids of rows of `verdicts` that decide nothing and stand in the note of a claim."""
 
 
-def collect_evidence(results: Results) -> list[Evidence]:
-    """H1 to H3 by their criteria, all to be reproduced; H18 by whether levels are there before training."""
+def collect_evidence(results: Results) -> list[Measured]:
+    """Return H1 to H3, and H18 by whether levels are there before training."""
     tables = {name: results.table(name) for name in results.table_names}
     rows = {row["id"]: row for row in verdicts.judge(tables)}
-    evidence = []
-    for claim in (H1, H2, H3):
-        estimands = [criterion.estimand for criterion in claim.trial("softmax").criteria]
-        chosen = [rows[each.id] for each in estimands if isinstance(each, StoredRow)]
+    measured = []
+    for claim in (H1, H2, H3, H18):
+        trial = claim.trial("softmax")
         note = "; ".join(
-            f"{row['verdict']}: {row['statement']} ({row['measured']:.4g})"
-            for row in map(rows.__getitem__, NOTED[claim.id])
+            f"{row['statement']} ({row['measured']:.4g})"
+            for row in map(rows.__getitem__, NOTED.get(claim.id, ()))
         )
-        verdict = next((row["verdict"] for row in chosen if row["verdict"] != "reproduced"), "reproduced")
-        evidence.append(_evidence(claim, chosen[0], verdict, f"Also: {note}"))
-    static = rows["static_levels"]
-    verdict = "opposite" if static["verdict"] == "reproduced" else "inconclusive"
-    return [*evidence, _evidence(H18, static, verdict, "Levels before any training; read so afterwards.")]
+        samples = tuple(_sample(criterion, rows) for criterion in trial.criteria)
+        measured.append(Measured(trial, samples, f"Also: {note}" if note else ""))
+    return measured
 
 
-def _evidence(claim: Claim, row: dict[str, Any], verdict: str, note: str) -> Evidence:
-    low, effect, high = sorted((row["low"], row["measured"], row["high"]))
-    return Evidence(claim.id, verdict, effect, low, high, row["statement"], row["rule"], note)
+def _sample(criterion: Criterion, rows: dict[str, dict[str, Any]]) -> StoredInterval:
+    assert isinstance(criterion.estimand, StoredRow)
+    row, reference = rows[criterion.estimand.id], criterion.estimand.reference
+    low, measured, high = sorted((row["low"], row["measured"], row["high"]))
+    return StoredInterval(measured - reference, low - reference, high - reference)
 
 
 EXPERIMENT = Experiment(

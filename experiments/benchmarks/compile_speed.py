@@ -1,0 +1,99 @@
+"""Time to the end of a sweep in a new process, with an empty and a filled cache, and the forecast of it.
+
+Each sweep runs in processes of its own. `seconds` starts after Python has imported the package,
+`remaining_seconds` when the forecast is printed; `cpu_seconds` is that of all processes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from experiments.regimes import BASE
+from simlab.core.experiment import Experiment, Run
+
+WITHIN = 1.5
+"""Largest ratio of forecast and truth, either way."""
+FIRST_STEP_SECONDS = 20.0
+PLAIN: dict[str, Any] = {**BASE, "objective": "grpo", "warm_start": None, "engines": "f32/bf16", "steps": 20}
+LONG = {"task": {"name": "recurrence", "difficulty": 64}, "prompts_per_step": 4, "group_size": 8}
+SWEEPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "dense, one step": ({"steps": 1}, {"seed": [0]}, 0),
+    "dense, float32": ({"engines": "f32/f32"}, {"seed": list(range(4))}, 0),
+    "dense, bf16": ({}, {"seed": list(range(4))}, 0),
+    "dense, FP8": ({"engines": "f32/fp8-e4m3"}, {"seed": list(range(4))}, 0),
+    "MoE": ({"model": "tiny-moe"}, {"seed": list(range(4))}, 0),
+    "critic": ({"objective": "ppo", "critic": {}}, {"seed": list(range(4))}, 0),
+    "long responses": (LONG, {"seed": list(range(4))}, 0),
+    "three engine pairs": ({}, {"engines": ["f32/f32", "f32/bf16", "f32/fp8-e4m3"], "seed": [0, 1]}, 2),
+    "several objectives": ({}, {"objective": ["grpo", "gspo", "grpo+tis"], "seed": [0, 1]}, 0),
+    "many runs": ({"engines": "f32/f32"}, {"seed": list(range(32))}, 2),
+}
+"""Name -> changes of `PLAIN`, grid, worker processes."""
+SCRIPT = """
+import json, os, resource, sys, time
+from simlab.sweeps import sweep
+start, given = time.perf_counter(), json.loads(sys.argv[1])
+result = sweep(given.pop("base"), given.pop("over"), given.pop("out"), yes=True, **given)
+seconds = time.perf_counter() - start
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+cpu = sum(each.ru_utime + each.ru_stime for each in used)
+timings = result.manifest["timings"]
+print(json.dumps([timings["expected"], timings["runs"], seconds, cpu]))
+"""
+
+
+def time_sweep(given: dict[str, Any], cache: str) -> dict[str, float]:
+    """Return forecast, wall and CPU seconds of one sweep in a process of its own."""
+    environment = os.environ | {"SIMLAB_CACHE": cache}
+    command = [sys.executable, "-c", SCRIPT, json.dumps(given)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    expected, remaining, seconds, cpu = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "expected_seconds": expected,
+        "remaining_seconds": remaining,
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "off_by": max(expected, remaining) / min(expected, remaining),
+    }
+
+
+def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Any]]:
+    """Return the rows of a sweep: the cache empty, then a second sweep of other seeds with it filled."""
+    changes, over, workers = SWEEPS[name]
+    rows = []
+    for number, state in enumerate(("empty", "filled")):
+        seeds = [seed + 100 * number for seed in over["seed"]]
+        given = {
+            "base": PLAIN | changes,
+            "over": over | {"seed": seeds},
+            "out": str(out / state),
+            "workers": workers,
+        }
+        rows.append({"sweep": name, "cache": state, "processes": workers, **time_sweep(given, cache)})
+    return rows
+
+
+def run(run: Run) -> None:
+    names = list(SWEEPS)[:1] if run.smoke else list(SWEEPS)
+    run.configure(base=PLAIN, sweeps={name: list(SWEEPS[name]) for name in names}, within=WITHIN)
+    rows = []
+    for name in run.track(names, "sweeps"):
+        with tempfile.TemporaryDirectory() as folder:
+            rows += measure_sweep(name, Path(folder), f"{folder}/cache")
+    run.table("sweeps", rows)
+    good = sum(row["off_by"] <= WITHIN for row in rows)
+    run.report(f"forecast within a factor {WITHIN}: {good} of {len(rows)}")
+
+
+EXPERIMENT = Experiment(
+    name="bench_compile",
+    question="How long does a new process need for a sweep, and does the forecast say so?",
+    decision_rule=f"The forecast is right if it is within a factor {WITHIN} of the time of all sweeps, with "
+    f"an empty and a filled cache. A first step with an empty cache takes at most {FIRST_STEP_SECONDS:g} s.",
+    run=run,
+    minutes=15.0,
+)

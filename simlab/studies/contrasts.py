@@ -1,0 +1,366 @@
+"""Contrasts of arms over initial policies: differences, shares of a loss, collapse as proportion and as time.
+
+A contrast measures an estimand on stored runs and returns a `Sample` with one value per initial policy; runs
+of equal policy and seed are paired, and the seeds of a policy averaged first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+import pandas as pd
+
+from simlab.studies.estimands import Estimand, Frame, View, Views
+from simlab.studies.samples import Proportion, RatioOfMeans, Sample, mean_of_policies
+
+COLLAPSED = 0.5
+"""A run has collapsed whose reward is below this fraction of the control's from the same policy."""
+WINDOW = 5  # chunks
+EMPTY = pd.MultiIndex.from_arrays([[], []], names=["initial_policy", "seed"])
+
+
+class Compares(Protocol):
+    """A contrast of arms."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What is compared with the margin, where it is not the estimand itself."""
+        ...
+
+    def with_arms(self, names: Mapping[str, str]) -> Self:
+        """Return the contrast with other arms: `names` maps an id to the one in its place."""
+        ...
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return the sample; None with fewer than two initial policies."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Weights of arms by id, and a sentence with one numbered field per arm."""
+
+    weights: Mapping[str, float]
+    form: str
+    unit: str = ""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return tuple(self.weights)
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        return self.form.format(*self.weights)
+
+    def with_arms(self, names: Mapping[str, str]) -> "Contrast":
+        """Return the contrast with other arms."""
+        return replace(self, weights={names.get(arm, arm): by for arm, by in self.weights.items()})
+
+    def by_run(self, views: Views, estimand: Estimand) -> Frame:
+        """Return the contrast by initial policy and seed, of the runs that all arms have."""
+        measured = by_run(views, estimand, self.arms)
+        return measured.mul(pd.Series(dict(self.weights), dtype=float), axis=1).sum(axis=1, skipna=False)
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return the mean over initial policies."""
+        values = by_policy(self.by_run(views, estimand))
+        return mean_of_policies(np.asarray(values, float)) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of the control's lead over the untreated arm a remedy recovers: 0 nothing, 1 all of it."""
+
+    remedy: str
+    untreated: str
+    control: str
+    unit: str = "share of the loss recovered"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return tuple(dict.fromkeys((self.remedy, self.untreated, self.control)))
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        return f"({self.remedy} minus {self.untreated}) / ({self.control} minus {self.untreated})"
+
+    def with_arms(self, names: Mapping[str, str]) -> "Share":
+        """Return the share with other arms."""
+        return Share(*(names.get(arm, arm) for arm in (self.remedy, self.untreated, self.control)))
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return the ratio of the means over initial policies."""
+        return _ratio(views, estimand, self.arms, minus(self.remedy, self.untreated), self)
+
+
+@dataclass(frozen=True)
+class ShareDifference:
+    """The difference of the shares of the loss that two remedies recover."""
+
+    remedy: str
+    other: str
+    untreated: str
+    control: str
+    unit: str = "share of the loss"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return tuple(dict.fromkeys((self.remedy, self.other, self.untreated, self.control)))
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        return f"({self.remedy} minus {self.other}) / ({self.control} minus {self.untreated})"
+
+    def with_arms(self, names: Mapping[str, str]) -> "ShareDifference":
+        """Return the difference with other arms."""
+        arms = (self.remedy, self.other, self.untreated, self.control)
+        return ShareDifference(*(names.get(arm, arm) for arm in arms))
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return the ratio of the means over initial policies."""
+        return _ratio(views, estimand, self.arms, minus(self.remedy, self.other), self)
+
+
+@dataclass(frozen=True)
+class CollapseRate:
+    """The fraction of initial policies from which an arm collapses."""
+
+    arm: str
+    control: str
+    unit: str = "fraction of initial policies"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return self.arm, self.control
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        return f"{self.arm} below half of {self.control}"
+
+    def with_arms(self, names: Mapping[str, str]) -> "CollapseRate":
+        """Return the rate of another arm."""
+        return CollapseRate(names.get(self.arm, self.arm), names.get(self.control, self.control))
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return the proportion, with the exact binomial interval."""
+        rewards = by_policy(by_run(views, estimand, self.arms))
+        collapsed = rewards[self.arm] < COLLAPSED * rewards[self.control]
+        return Proportion(int(collapsed.sum()), len(rewards), 0.0, len(rewards)) if len(rewards) > 1 else None
+
+
+@dataclass(frozen=True)
+class LeavesBand:
+    """The fraction of initial policies from which an arm leaves the band around the control.
+
+    The band is a factor of `width` wide on both sides; `side` 1 counts runs above it, -1 below, 0 both.
+    """
+
+    arm: str
+    control: str
+    width: float
+    side: int = 0
+    unit: str = "fraction of initial policies"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return self.arm, self.control
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        where = {1: "above", -1: "below", 0: "outside"}[self.side]
+        return f"{self.arm} {where} a factor {self.width:g} of {self.control}"
+
+    def with_arms(self, names: Mapping[str, str]) -> "LeavesBand":
+        """Return the fraction of another arm."""
+        arm, control = (names.get(each, each) for each in (self.arm, self.control))
+        return replace(self, arm=arm, control=control)
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return the proportion, with the exact binomial interval."""
+        values = by_policy(by_run(views, estimand, self.arms))
+        ratio = values[self.arm] / values[self.control]
+        above, below = ratio > self.width, ratio < 1 / self.width
+        chosen = {1: above, -1: below, 0: above | below}[self.side]
+        return Proportion(int(chosen.sum()), len(values), 0.0, len(values)) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class CollapsesMore:
+    """Of the initial policies from which just one of two arms collapses: how many, of `arm`, above 1/2."""
+
+    arm: str
+    other: str
+    control: str
+    unit: str = "probability above 1/2 that the first arm is the one that collapses"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return tuple(dict.fromkeys((self.arm, self.other, self.control)))
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        return f"{self.arm} against {self.other}, each below half of {self.control}"
+
+    def with_arms(self, names: Mapping[str, str]) -> "CollapsesMore":
+        """Return the contrast with other arms."""
+        return CollapsesMore(*(names.get(arm, arm) for arm in (self.arm, self.other, self.control)))
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
+        """Return McNemar's sample of discordant policies."""
+        rewards = by_policy(by_run(views, estimand, self.arms))
+        one, two = (rewards[arm] < COLLAPSED * rewards[self.control] for arm in (self.arm, self.other))
+        return _discordant(int((one & ~two).sum()), int((two & ~one).sum()), len(rewards))
+
+
+@dataclass(frozen=True)
+class CollapsesSooner:
+    """Of the initial policies from which one of two arms collapses first: how many, of `arm`, above 1/2.
+
+    A run has collapsed at the first step at which the mean reward of five chunks is below half of the
+    control's. Runs that never do are censored at their end: the log-rank test stratified by policy, exact.
+    """
+
+    arm: str
+    other: str
+    control: str
+    unit: str = "probability above 1/2 that the first arm collapses first"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return tuple(dict.fromkeys((self.arm, self.other, self.control)))
+
+    @property
+    def text(self) -> str:
+        """The contrast in words."""
+        return f"{self.arm} against {self.other}, each below half of {self.control}"
+
+    def with_arms(self, names: Mapping[str, str]) -> "CollapsesSooner":
+        """Return the contrast with other arms."""
+        return CollapsesSooner(*(names.get(arm, arm) for arm in (self.arm, self.other, self.control)))
+
+    def measure(self, views: Views, estimand: Estimand) -> Sample | None:  # noqa: ARG002
+        """Return the sample of the policies in which the order of the two is known."""
+        curves = {arm: _reward_curves(views, arm) for arm in self.arms}
+        shared = sorted(set.intersection(*(set(curve) for curve in curves.values())))
+        times = [
+            tuple(collapse_step(curves[arm][p], curves[self.control][p]) for arm in (self.arm, self.other))
+            for p in shared
+        ]
+        sooner, later = (sum(times[i] < times[1 - i] for times in times) for i in (0, 1))
+        return _discordant(sooner, later, len(shared))
+
+
+def mean_of(arm: str) -> Contrast:
+    """Return the contrast of one arm with zero."""
+    return Contrast({arm: 1.0}, "{0}")
+
+
+def minus(one: str, other: str) -> Contrast:
+    """Return one arm minus another."""
+    return Contrast({one: 1.0, other: -1.0}, "{0} minus {1}")
+
+
+def excess(one: str, its_control: str, other: str, other_control: str) -> Contrast:
+    """Return the difference of two differences from a control each."""
+    weights = {one: 1.0, its_control: -1.0, other: -1.0, other_control: 1.0}
+    return Contrast(weights, "({0} minus {1}) minus ({2} minus {3})")
+
+
+def slope(arms: Mapping[float, str], over: str) -> Contrast:
+    """Return the least-squares slope over the number of each arm."""
+    x = np.array(list(arms)) - np.mean(list(arms))
+    weights = dict(zip(arms.values(), (x / (x @ x)).tolist(), strict=True))
+    fields = ", ".join(f"{{{index}}}" for index in range(len(weights)))
+    return Contrast(weights, f"slope over {over}: {fields}")
+
+
+def by_run(views: Views, estimand: Estimand, arms: Sequence[str]) -> Frame:
+    """Return the estimand [runs, arms] of the runs, by initial policy and seed, that all `arms` have."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # a run without a number is left out
+        measured = {
+            arm: {key: estimand(view) for key, view in views.arms.get(arm, {}).items()} for arm in arms
+        }
+    shared = sorted(set.intersection(*(set(values) for values in measured.values())))
+    index = pd.MultiIndex.from_tuples(shared, names=["initial_policy", "seed"]) if shared else EMPTY
+    columns = {arm: [values[key] for key in shared] for arm, values in measured.items()}
+    return pd.DataFrame(columns, index=index, dtype=float)
+
+
+def by_policy(values: Frame) -> Frame:
+    """Return the means over the seeds of each initial policy, without runs that have no number."""
+    finite = values[np.isfinite(values)] if values.ndim == 1 else values[np.isfinite(values).all(axis=1)]
+    return finite.groupby(level="initial_policy").mean()
+
+
+def collapse_step(rewards: np.ndarray, control: np.ndarray) -> float:
+    """Return the chunk at which the mean of five falls below half of the control's; infinite if never."""
+    ours, theirs = (_trailing_mean(curve) for curve in (rewards, control))
+    length = min(len(ours), len(theirs))
+    low = np.flatnonzero(ours[:length] < COLLAPSED * theirs[:length])
+    return float(low[0]) if len(low) else np.inf
+
+
+def _trailing_mean(curve: np.ndarray) -> np.ndarray:
+    sums = np.concatenate([[0.0], np.cumsum(curve)])
+    stop = np.arange(1, len(curve) + 1)
+    start = np.maximum(stop - WINDOW, 0)
+    return (sums[stop] - sums[start]) / (stop - start)
+
+
+def _reward_curves(views: Views, arm: str) -> dict[str, np.ndarray]:
+    """Return the reward by chunk of each initial policy, averaged over its seeds."""
+    curves: dict[str, list[np.ndarray]] = {}
+    for (policy, _), view in views.arms.get(arm, {}).items():
+        curves.setdefault(policy, []).append(_padded(view))
+    return {
+        policy: np.mean([curve[: min(map(len, each))] for curve in each], axis=0)
+        for policy, each in curves.items()
+    }
+
+
+def _padded(view: View) -> np.ndarray:
+    """Return the reward by chunk; a run that diverged earns nothing from then on."""
+    curve = view.curve("reward")
+    if not view.diverged or len(curve) < 2:
+        return curve
+    width = int(view.chunks["step"].iloc[1] - view.chunks["step"].iloc[0])
+    return np.concatenate([curve, np.zeros(max(view.steps // width - len(curve), 0))])
+
+
+def _ratio(
+    views: Views, estimand: Estimand, arms: Sequence[str], above: Contrast, share: Share | ShareDifference
+) -> Sample | None:
+    policies = by_policy(by_run(views, estimand, arms))
+    if len(policies) < 2:
+        return None
+    one, two = above.weights
+    lead = policies[share.control] - policies[share.untreated]
+    return RatioOfMeans(np.asarray(policies[one] - policies[two], float), np.asarray(lead, float))
+
+
+def _discordant(first: int, second: int, policies: int) -> Sample | None:
+    return Proportion(first, first + second, 0.5, policies) if policies > 1 else None

@@ -1,0 +1,111 @@
+"""The power of a criterion, from the variance of stored runs, at twice its margin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from simlab.studies.estimands import Views
+from simlab.studies.records import Claim, Criterion
+from simlab.studies.registration import LOOKS
+from simlab.studies.samples import Proportion, RatioOfMeans, Sample
+from simlab.studies.sequential import Looks
+from simlab.studies.verdicts import ALPHA, measure_criterion, p_supported
+
+ENOUGH_POWER = 0.8
+
+
+@dataclass(frozen=True)
+class CriterionPower:
+    """The probability that a criterion is supported.
+
+    Args:
+        power: at a true effect of `alternative`.
+        alternative: twice the margin, or 0 where a negligible effect is claimed.
+        std: of the contrast over initial policies, in the unit of the margin; None of a proportion.
+        num_policies: initial policies of the design.
+        alpha: two-sided, of the last look, divided by the number of primary criteria of the paper.
+    """
+
+    power: float
+    alternative: float
+    std: float | None
+    num_policies: int
+    alpha: float
+
+    @property
+    def is_underpowered(self) -> bool:
+        """Whether the power is below 80%."""
+        return self.power < ENOUGH_POWER
+
+
+def criterion_power(
+    views: Views, criterion: Criterion, num_policies: int, family: int
+) -> CriterionPower | None:
+    """Return the power of a criterion; None if fewer than two initial policies have been run.
+
+    A claimed sign is supported if the interval lies beyond the margin: at twice the margin the test has the
+    margin to find. A claimed absence is supported if the interval lies inside the margins, at no effect.
+
+    Args:
+        views: stored runs of the experiment.
+        criterion: with a contrast of arms.
+        num_policies: initial policies of the design.
+        family: number of primary criteria among which Holm's method controls the error.
+
+    Reference: Phillips 1990 (power of two one-sided tests).
+    """
+    sample = measure_criterion(views, criterion)
+    if sample is None:
+        return None
+    looks = Looks(LOOKS) if num_policies > LOOKS[0] else Looks()
+    alpha = looks.nominal(ALPHA / family, num_policies)
+    alternative = 0.0 if criterion.direction == "zero" else 2 * criterion.margin
+    if isinstance(sample, Proportion):
+        power, std = _power_of_proportion(sample, criterion, alternative, num_policies, alpha), None
+    elif isinstance(sample, RatioOfMeans):
+        std = _std(sample)
+        power = power_of_mean(criterion.margin, std, num_policies, alpha, criterion.direction == "zero")
+    else:
+        return None
+    return CriterionPower(power, alternative, std, num_policies, alpha)
+
+
+def power_of_mean(margin: float, std: float, num_policies: int, alpha: float, absent: bool) -> float:
+    """Return the chance that a t-interval lies beyond the margin at twice it; if `absent`, inside at 0."""
+    if num_policies < 2:
+        return 0.0
+    if std == 0:
+        return 1.0
+    shift = margin * np.sqrt(num_policies) / std
+    bound = stats.t.ppf(1 - alpha / 2, num_policies - 1)
+    beyond = float(stats.nct.sf(bound, num_policies - 1, shift))
+    if not np.isfinite(beyond):  # far out in the tail the noncentral t is not computed
+        beyond = float(stats.norm.sf(bound - shift))
+    return max(2 * beyond - 1, 0.0) if absent else beyond
+
+
+def primary_family(claims: Sequence[Claim], paper: str) -> int:
+    """Return the number of sampled primary criteria of a paper."""
+    return sum(trial.primary.is_sampled for claim in claims if claim.paper == paper for trial in claim.trials)
+
+
+def _std(sample: RatioOfMeans) -> float:
+    """Return the std of the contrasts about the estimate, in the unit of the margin."""
+    scale = 1.0 if sample.denominator is None else abs(float(sample.denominator.mean()))
+    spread = float(sample.contrasts(sample.estimate).std(ddof=1))
+    return spread / scale if scale else np.inf
+
+
+def _power_of_proportion(
+    sample: Proportion, criterion: Criterion, alternative: float, num_policies: int, alpha: float
+) -> float:
+    """Return the exact power; of discordant pairs with as many of them as the stored runs have."""
+    trials = round(num_policies * sample.trials / max(sample.num_policies, 1))
+    sign = -1 if criterion.direction == "negative" else 1
+    truth = float(np.clip(sample.offset + sign * alternative, 0.0, 1.0))
+    counts = np.arange(trials + 1)
+    made: list[Sample] = [Proportion(int(k), trials, sample.offset, num_policies) for k in counts]
+    supported = np.array([p_supported(each, criterion) <= alpha for each in made])
+    return float(stats.binom.pmf(counts, trials, truth)[supported].sum())

@@ -1,0 +1,57 @@
+"""Check where stored results come from: a clean commit of this history, one processor family per policy."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from simlab.core.manifest import MANIFEST_NAME, Manifest
+from simlab.core.paths import checkout_root
+from simlab.core.results import Results
+
+
+def check_results(folder: Path | None = None) -> list[str]:
+    """Return what is wrong with the results in `folder`, one line each; empty if nothing is.
+
+    Args:
+        folder: one folder per experiment; default the results shipped with the code.
+    """
+    root = checkout_root()
+    place = folder or root / "experiments" / "results"
+    found = [Results(path.parent) for path in sorted(place.glob(f"*/{MANIFEST_NAME}"))]
+    return [f"{results.folder.name}: {line}" for results in found for line in check_result(results, root)]
+
+
+def check_result(results: Results, checkout: Path) -> Iterator[str]:
+    """Yield what is wrong with one result."""
+    yield from check_commit(results.manifest, checkout)
+    if "runs" not in results.table_names:
+        return
+    runs = results.table("runs")
+    if "processor_family" not in runs or "initial_policy" not in runs:
+        return
+    families = runs.groupby("initial_policy")["processor_family"].unique()
+    for policy, names in families.items():
+        if len(names) > 1:
+            yield f"arms of initial policy {policy!r} ran on {', '.join(names)}; one family is allowed"
+
+
+def check_commit(manifest: Manifest, checkout: Path) -> Iterator[str]:
+    """Yield what is wrong with the commit of a manifest, and with those of the results it resumed from."""
+    commit = manifest["commit"]
+    if not commit:
+        yield "names no commit"
+    elif not _git(checkout, "cat-file", "-e", f"{commit}^{{commit}}"):
+        yield f"commit {commit[:12]} does not exist"
+    elif not _git(checkout, "merge-base", "--is-ancestor", commit, "HEAD"):
+        yield f"commit {commit[:12]} is not an ancestor of HEAD"
+    if manifest["dirty"] is not False:
+        yield "the tree was changed"
+    earlier = manifest["config"].get("resumed_from")
+    if earlier:
+        for line in check_commit(earlier, checkout):
+            yield f"resumed from {earlier['name']}: {line}"
+
+
+def _git(checkout: Path, *arguments: str) -> bool:
+    command = ["git", "-C", str(checkout), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0

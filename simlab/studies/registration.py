@@ -1,0 +1,83 @@
+"""Registration: the rule of a criterion is hashed into the manifest before its run.
+
+`manifest["config"]["registered"]` holds `criteria`, the hash of each criterion by its id, and `looks`, the
+numbers of initial policies at which the result may be read. A hash covers what decides a verdict: claim,
+regime, role, estimand, contrast, direction, margin and looks. It leaves out the reason of the margin, which
+may be worded better later.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from simlab.core.json_value import Json
+from simlab.studies.records import Claim, Criterion, Trial, trials_of
+
+Registered = Literal["before", "after", "exploratory"]
+LOOKS = (8, 16, 24)
+"""Numbers of initial policies at which a study is read: for futility alone, then to decide."""
+AFTER = "rule changed after the run"
+
+
+def criterion_id(trial: Trial, criterion: Criterion) -> str:
+    """Return the id of a criterion: claim, experiment, regime and place, such as `L6 lr_dynamics/R 1`."""
+    number = trial.criteria.index(criterion) + 1
+    return f"{trial.claim} {trial.experiment}/{trial.regime.name} {number}"
+
+
+def criterion_hash(trial: Trial, criterion: Criterion, looks: Sequence[int] = LOOKS) -> str:
+    """Return the SHA-256 of the rule that a criterion states."""
+    rule = {
+        "claim": trial.claim,
+        "experiment": trial.experiment,
+        "regime": trial.regime.name,
+        "role": criterion.role,
+        "quantity": criterion.text,
+        "unit": criterion.unit,
+        "contrast": repr(criterion.contrast),
+        "direction": criterion.direction,
+        "margin": criterion.margin,
+        "looks": list(looks),
+    }
+    return hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()
+
+
+def register(claims: Sequence[Claim], experiment: str, looks: Sequence[int] = LOOKS) -> dict[str, Json]:
+    """Return what the manifest of a run of `experiment` records about its rules."""
+    trials = trials_of(claims, experiment)
+    return {
+        "looks": list(looks),
+        "criteria": {
+            criterion_id(trial, criterion): criterion_hash(trial, criterion, looks)
+            for trial in trials
+            for criterion in trial.criteria
+        },
+    }
+
+
+def registered(trial: Trial, manifest: Mapping[str, Any]) -> Registered:
+    """Return whether the rule of `trial` was fixed before the run.
+
+    A result that resumes from another one holds its runs, so that one must have registered the rule as well.
+    """
+    if trial.is_exploratory:
+        return "exploratory"
+    return "before" if _is_before(trial, manifest.get("config", {})) else "after"
+
+
+def planned_looks(manifest: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the looks that were registered; empty if none were, and the result is read once."""
+    return tuple(manifest.get("config", {}).get("registered", {}).get("looks", ()))
+
+
+def _is_before(trial: Trial, config: Mapping[str, Any]) -> bool:
+    known = config.get("registered", {})
+    looks, hashes = known.get("looks", ()), known.get("criteria", {})
+    in_words = trial.rule_sha256 and known.get(trial.claim) == trial.rule_sha256
+    if not in_words and any(
+        hashes.get(criterion_id(trial, each)) != criterion_hash(trial, each, looks) for each in trial.criteria
+    ):
+        return False
+    earlier = config.get("resumed_from")
+    return earlier is None or _is_before(trial, earlier.get("config", {}))

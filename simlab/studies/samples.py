@@ -1,0 +1,233 @@
+"""What a criterion was measured on: an estimate, its interval at any level, and tests against a margin.
+
+A sample holds one value per initial policy; seeds of a policy were averaged before. `p_beyond` is twice the
+one-sided p-value, so that it is at most alpha where the interval of level 1 - alpha lies beyond the bound.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+from scipy import optimize, stats
+
+from simlab.studies.sign_flips import flip_count
+
+Side = Literal[1, -1]
+Ends = tuple[float, float]
+STRETCH = 64
+"""Doublings after which the end of an interval is called unbounded."""
+
+
+class Sample(Protocol):
+    """An estimate with an interval and tests."""
+
+    @property
+    def estimate(self) -> float:
+        """The estimate; between the ends of every interval."""
+        ...
+
+    @property
+    def num_policies(self) -> int:
+        """Number of independent units; 0 without sampling."""
+        ...
+
+    def interval(self, alpha: float) -> Ends:
+        """Return the ends of the interval of level 1 - `alpha`; infinite where the data give no bound."""
+        ...
+
+    def p_beyond(self, bound: float, side: Side) -> float:
+        """Return twice the p-value of a truth that is not above (1) or below (-1) `bound`."""
+        ...
+
+
+@dataclass(frozen=True)
+class RatioOfMeans:
+    """The mean of `numerator` over that of `denominator` [n]; a plain mean where the latter is None.
+
+    A bound b is tested on the contrasts numerator - b denominator: by Student's t and by sign flips, which
+    must agree. The interval contains the bounds that one of the two accepts, so it is Fieller's interval,
+    widened where sign flips ask for it. Few policies cannot reach every level by sign flips; there all
+    contrasts must have the claimed sign.
+
+    Reference: Fieller 1954. Deviation: the union with the interval that inverts the sign-flip test.
+    """
+
+    numerator: np.ndarray
+    denominator: np.ndarray | None = None
+
+    @cached_property
+    def _scale(self) -> np.ndarray:
+        return np.ones_like(self.numerator) if self.denominator is None else self.denominator
+
+    @property
+    def num_policies(self) -> int:
+        """Number of initial policies."""
+        return len(self.numerator)
+
+    @property
+    def estimate(self) -> float:
+        """The ratio of the means; NaN if the denominator is zero."""
+        below = float(self._scale.mean())
+        return float(self.numerator.mean()) / below if below else float("nan")
+
+    def contrasts(self, bound: float) -> np.ndarray:
+        """Return the contrasts whose mean is positive where the ratio is above `bound`."""
+        sign = -1.0 if self._scale.mean() < 0 else 1.0
+        return sign * (self.numerator - bound * self._scale)
+
+    def p_beyond(self, bound: float, side: Side) -> float:
+        """Return the larger p-value of the t-test and the sign-flip test.
+
+        A ratio has no sign unless its denominator has one, so that is tested as well.
+        """
+        values = side * self.contrasts(bound)
+        sign = -1.0 if self._scale.mean() < 0 else 1.0
+        return min(1.0, max(2 * t_p(values), _flips(values), 2 * t_p(sign * self._scale)))
+
+    def interval(self, alpha: float) -> Ends:
+        """Return the bounds that the t-test or the sign-flip test accepts at level `alpha`."""
+        low, high = self._fieller(alpha)
+        if not np.isfinite(low) or not np.isfinite(high):
+            return -np.inf, np.inf
+
+        def rejects(bound: float, side: Side) -> bool:
+            return _flips(side * self.contrasts(bound)) <= alpha
+
+        return _widened(low, 1, rejects, high - low), _widened(high, -1, rejects, high - low)
+
+    def _fieller(self, alpha: float) -> Ends:
+        a, b, n = self.numerator, self._scale, self.num_policies
+        t2 = stats.t.ppf(1 - alpha / 2, n - 1) ** 2 / n
+        (aa, ab), (_, bb) = np.atleast_2d(np.cov(a, b)) if self.denominator is not None else _plain(a)
+        square, cross, rest = (
+            b.mean() ** 2 - t2 * bb,
+            a.mean() * b.mean() - t2 * ab,
+            a.mean() ** 2 - t2 * aa,
+        )
+        if square <= 0:
+            return -np.inf, np.inf
+        reach = np.sqrt(max(cross**2 - square * rest, 0.0)) / square
+        return float(cross / square - reach), float(cross / square + reach)
+
+
+def mean_of_policies(values: np.ndarray) -> RatioOfMeans:
+    """Return the sample of the mean of one contrast per initial policy [n]."""
+    return RatioOfMeans(np.asarray(values, float))
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """`count` of `num_policies` initial policies, less `offset`; with the exact binomial interval.
+
+    With `offset` 1/2 and the discordant pairs alone it is McNemar's test; of pairs in which one run collapses
+    first it is the log-rank test stratified by policy. `discordant` is then the number of pairs that say
+    something.
+
+    Reference: Clopper & Pearson 1934; McNemar 1947.
+    """
+
+    count: int
+    trials: int
+    offset: float = 0.0
+    num_policies: int = 0
+
+    @property
+    def estimate(self) -> float:
+        """The share less the offset; zero without any trial."""
+        return self.count / self.trials - self.offset if self.trials else 0.5 - self.offset
+
+    def interval(self, alpha: float) -> Ends:
+        """Return the Clopper-Pearson interval, less the offset."""
+        k, n = self.count, self.trials
+        low = 0.0 if k == 0 else float(stats.beta.ppf(alpha / 2, k, n - k + 1))
+        high = 1.0 if k == n else float(stats.beta.ppf(1 - alpha / 2, k + 1, n - k))
+        return low - self.offset, high - self.offset
+
+    def p_beyond(self, bound: float, side: Side) -> float:
+        """Return twice the binomial tail."""
+        share, k, n = bound + self.offset, self.count, self.trials
+        if not 0 <= share <= 1:
+            return 0.0 if (share < 0) == (side > 0) else 1.0
+        tail = stats.binom.sf(k - 1, n, share) if side > 0 else stats.binom.cdf(k, n, share)
+        return min(1.0, 2 * float(tail))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A number without sampling error."""
+
+    estimate: float
+    num_policies: int = 0
+
+    def interval(self, alpha: float) -> Ends:  # noqa: ARG002
+        """Return the number twice."""
+        return self.estimate, self.estimate
+
+    def p_beyond(self, bound: float, side: Side) -> float:
+        """Return 0 if the number is beyond `bound`, else 1."""
+        return 0.0 if side * (self.estimate - bound) > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class StoredInterval:
+    """An interval of level 1 - `alpha` from a stored table; its ends are taken for those of a normal law."""
+
+    estimate: float
+    low: float
+    high: float
+    alpha: float = 0.05
+    num_policies: int = 0
+
+    def interval(self, alpha: float) -> Ends:
+        """Return the stored interval, its halves scaled to another level."""
+        scale = stats.norm.isf(alpha / 2) / stats.norm.isf(self.alpha / 2)
+        return (
+            self.estimate - float(scale) * (self.estimate - self.low),
+            self.estimate + float(scale) * (self.high - self.estimate),
+        )
+
+    def p_beyond(self, bound: float, side: Side) -> float:
+        """Return the p-value that the stored interval implies (Altman & Bland 2011)."""
+        half = self.estimate - self.low if side > 0 else self.high - self.estimate
+        distance = side * (self.estimate - bound)
+        if half == 0:
+            return 0.0 if distance > 0 else 1.0
+        return min(1.0, 2 * float(stats.norm.sf(distance / half * stats.norm.isf(self.alpha / 2))))
+
+
+def t_p(values: np.ndarray) -> float:
+    """Return the one-sided p-value of Student's t-test of a mean above zero."""
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
+    if error <= 1e-12 * abs(mean) or error == 0:
+        return 0.0 if mean > 0 else 1.0
+    return float(stats.t.sf(mean / error, len(values) - 1))
+
+
+def _flips(values: np.ndarray) -> float:
+    """Return twice the sign-flip p-value, 0 where all contrasts are positive: no flip says more."""
+    count, total = flip_count(values)
+    return 0.0 if count == 1 else 2 * count / total
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    return np.array([[values.var(ddof=1), 0.0], [0.0, 0.0]])
+
+
+def _widened(end: float, side: Side, rejects: Callable[[float, Side], bool], width: float) -> float:
+    """Return the end that the sign-flip test rejects too, at or outside `end`."""
+    if rejects(end, side):
+        return end
+    step = width / 4 or abs(end) * 1e-9 or 1e-9
+    inside = end
+    for _ in range(STRETCH):
+        outside = inside - side * step
+        if rejects(outside, side):
+            return float(
+                optimize.bisect(
+                    lambda x: 0.5 - rejects(float(x), side), *sorted((inside, outside)), xtol=step * 1e-4
+                )  # pyright: ignore[reportArgumentType]
+            )
+        inside, step = outside, 2 * step
+    return -side * np.inf

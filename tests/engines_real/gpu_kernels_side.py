@@ -1,0 +1,135 @@
+"""Compile rollout and learn of the flagship's shape for an H200 that is not there; print kernels as JSON.
+
+Runs in the environment `cuda`, on a CPU. Autotuning is off, because it would measure on the GPU.
+"""
+
+import os
+
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
+}
+
+import json
+import re
+import sys
+from collections import Counter
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec
+
+from experiments.regimes import BASE
+from simlab.sweeps import compilation
+from simlab.sweeps.config import run_config
+from simlab.sweeps.program import stack_shapes
+
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000
+  l2_cache_size: 62914560
+  clock_rate_ghz: 1.98
+  device_memory_size: 150754820096
+  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 28 }
+runtime_version { major: 12 minor: 9 }
+device_description_str: "NVIDIA H200"
+"""
+# Operations of the optimized program that start no kernel.
+FREE = {
+    "after-all",
+    "bitcast",
+    "call",
+    "conditional",
+    "constant",
+    "get-tuple-element",
+    "parameter",
+    "tuple",
+    "while",
+}
+RUNS_PER_BATCH = 64
+
+
+def read_computations(text: str) -> dict[str, list[str]]:
+    """Return the lines of every computation of an optimized program, by name."""
+    computations: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        header = re.match(r"(?:ENTRY )?%?([\w.\-]+) .*->.*\{$", line)
+        if header:
+            name = header.group(1)
+            computations[name] = []
+        elif " = " in line and name:
+            computations[name].append(line)
+    return computations
+
+
+def count_kernels(computations: dict[str, list[str]], name: str) -> Counter[str]:
+    """Count operations that start kernels in a computation and in those that it calls, loops apart."""
+    counts: Counter[str] = Counter()
+    for line in computations[name]:
+        found = re.search(r"= (?:\(.*?\)|\S+) ([a-z][\w\-]*)\(", line)
+        operation = found.group(1) if found else ""
+        if operation and operation not in FREE:
+            counts[operation] += 1
+        for called in re.findall(r"(?:to_apply|true_computation|false_computation)=%?([\w.\-]+)", line):
+            if operation in ("call", "conditional"):
+                counts += count_kernels(computations, called)
+    return counts
+
+
+def loops(computations: dict[str, list[str]]) -> list[dict[str, int]]:
+    """Return the kernels of every loop body, the largest first."""
+    bodies = [
+        match
+        for lines in computations.values()
+        for line in lines
+        for match in re.findall(r"body=%?([\w.\-]+)", line)
+    ]
+    counted = [dict(count_kernels(computations, body)) for body in dict.fromkeys(bodies)]
+    return sorted(counted, key=lambda counts: -sum(counts.values()))
+
+
+def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
+    """Return the computations of `function` compiled for one H200."""
+    topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
+    sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("devices",)), PartitionSpec())
+    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
+    return read_computations(jax.jit(function).lower(*placed).compile().as_text())
+
+
+def main(engine: str) -> None:
+    """Print kernels of the loops of `sample` and `learn` under an inference engine."""
+    changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": 10, "seed": 0}
+    recipe, state = stack_shapes(run_config({**BASE, **changes}), RUNS_PER_BATCH, True)
+    sampling = compilation.sampling_recipe(recipe)
+    arguments = sampling, compilation._sampled_part(state)
+    shapes = jax.eval_shape(compilation._sample_leaves, *arguments)
+    trajectory = jax.tree.unflatten(compilation._trajectory_tree(sampling), shapes)
+    programs = {"sample": (compilation._sample_leaves, arguments)}
+    if engine == "f32":
+        programs["learn"] = (
+            compilation._learn_leaves,
+            (compilation.learning_recipe(recipe), state, trajectory),
+        )
+    print(json.dumps({name: loops(compile_for_gpu(*each)) for name, each in programs.items()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,55 @@
+"""The simulation of the decision rule against its single criteria and its stored table."""
+
+import numpy as np
+import pytest
+
+from experiments.studies.decision_rule import (
+    Family,
+    adjust,
+    flip_p_value,
+    overall_p,
+    simulate,
+    t_p_values,
+)
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
+from simlab.studies import holm
+from simlab.studies.samples import mean_of_policies
+from simlab.studies.sequential import Looks
+from tests.tolerances import binomial_interval
+
+
+def test_p_values_are_those_of_the_samples():
+    values = np.random.default_rng(0).normal(1.5, 0.6, (20, 2, 10))
+    found = t_p_values(values, np.array([False, True]))
+    for study in range(20):
+        above, absent = (mean_of_policies(values[study, index]) for index in (0, 1))
+        flips = [flip_p_value(values[study, index], bool(index)) for index in (0, 1)]
+        inside = max(absent.p_beyond(-1.0, 1), absent.p_beyond(1.0, -1))
+        assert min(max(found[study, 0], flips[0]), 1.0) == pytest.approx(above.p_beyond(1.0, 1), abs=1e-9)
+        assert max(found[study, 1], min(flips[1], 1.0)) == pytest.approx(inside, abs=1e-9)
+
+
+def test_adjusted_and_overall_p_are_those_of_the_rule():
+    p = np.random.default_rng(1).uniform(size=(30, 7)) ** 3
+    assert adjust(p) == pytest.approx(np.array([holm(row) for row in p]))
+    looks = Looks((8, 16, 24))
+    for value in (1e-4, 0.003, 0.03):
+        assert overall_p(np.array([value]), (16, 24), 16)[0] == pytest.approx(
+            looks.overall(value, 16), rel=0.02
+        )
+
+
+def test_false_support_of_a_family_at_the_margin():
+    family = Family("made up", np.full(6, 2.0), np.zeros(6, bool), np.zeros(1))
+    supported = simulate(np.random.default_rng(2), family, "normal", (8, 16, 24), 1.0, 800)
+    # Each criterion is at the boundary: two-sided 5%, so 2.5% of the families; false alarm 1e-4.
+    assert supported.any(1).sum() <= binomial_interval(800, 0.025, 1e-4)[1]
+
+
+def test_stored_rates_keep_the_error_and_the_claimed_power():
+    rates = Results(committed_results("decision_rule")).table("rates")
+    assert (rates["studies"] >= 1000).all()
+    assert (rates["false_support"] <= 0.05).all()
+    full = rates[(rates["design"] == "16 and 24 policies") & rates["power"].notna()]
+    assert (full["power"] >= full["claimed_power"] - 0.03).all()
