@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
-from figures.heading import add_heading, describe_setting
+from figures.heading import add_heading, describe_setting, describe_verdicts
 from figures.kinds import Bars, Curves, Custom, Forest, Kind, Panel
 from figures.series import best, fall, final, steps_to_gain
 from simlab.core.results import Results
@@ -37,7 +37,9 @@ class FigureSpec:
         """Draw the figure from the results of its experiment, under a title and its setting."""
         figure = self.kind.draw(results)
         title = f"{self.paper}: {self.title}" if self.paper else self.title
-        add_heading(figure, title, describe_setting(results, self.experiment, self.kind.arms))
+        setting = describe_setting(results, self.experiment, self.kind.arms)
+        verdicts = describe_verdicts(results, self.experiment, self.paper)
+        add_heading(figure, title, f"{setting}; claims: {verdicts}" if verdicts else setting)
         return figure
 
 

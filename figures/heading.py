@@ -1,13 +1,17 @@
 """The lines above a figure: what it shows, and task, model, noise level and n of the results behind it."""
 
+import re
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from figures.style import MUTED
+from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.board import Row, board
 
 TITLE_POINTS, SETTING_POINTS = 8.5, 6.5
 BOLD_LETTER, LETTER = 0.6, 0.55  # mean width of a letter in font sizes
@@ -72,6 +76,34 @@ def describe_setting(results: Results, experiment: str, arms: Sequence[str] | No
     n = f"n = {_range(policies)} initial policies" + (f" x {seeds} seeds" if seeds > 1 else "")
     task = f"Task {_join(runs['task'])}, {_join(runs['model'])}, {_join(runs['steps'])} steps"
     return f"{task}; noise: {_join(_noise(runs), ' / ')}; {n}"
+
+
+@cache
+def _board() -> list[Row]:
+    return board().rows
+
+
+def list_cited(paper: str, where: str) -> list[str]:
+    """Return the figures and tables in `where`, such as `lr Fig. 3` in `Fig. 3, 9b, Tab. 1-2`."""
+    found = []
+    for kind, listed in re.findall(r"(Fig|Tab)\. (\d+[a-z]?(?:(?:-|, )\d+[a-z]?)*)", where):
+        for part in re.sub("[a-z]", "", listed).split(", "):
+            first, _, last = part.partition("-")
+            found += [f"{paper} {kind}. {n}" for n in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def describe_verdicts(results: Results, experiment: str, paper: str) -> str:
+    """Return the claims whose reference is the figure `paper`, with their verdicts in this experiment.
+
+    Empty for results other than those shipped with the package: the board reads these.
+    """
+    folder = getattr(results, "folder", None)
+    if not paper or folder is None or folder.resolve() != committed_results(experiment).resolve():
+        return ""
+    rows = [row for row in _board() if row.experiment == experiment and row.evidence]
+    rows = [row for row in rows if paper in list_cited(row.claim.paper, row.claim.reference)]
+    return ", ".join(dict.fromkeys(f"{row.id} {row.verdict}" for row in rows))
 
 
 def _noise(runs: Any) -> Any:

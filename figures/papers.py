@@ -1,8 +1,7 @@
 """Map the papers' figures and tables to rows of the catalog; print the table of `docs/figures.md`."""
 
-import re
-
 from figures.catalog import FIGURES
+from figures.heading import list_cited
 
 NOT_DRAWN = {
     "hacking Fig. 11": "a sketch without data; `hacking_fig5` and "
@@ -16,13 +15,7 @@ HEAD = "| paper | our figure | experiment | what it shows |\n|---|---|---|---|"
 
 def find_cited(paper: str, where: str) -> list[str]:
     """Return our figures of the figures and tables in `where`, which reads like `Fig. 3, 9b, Tab. 1-2`."""
-    numbers = re.findall(r"(Fig|Tab)\. (\d+[a-z]?(?:(?:-|, )\d+[a-z]?)*)", where)
-    found = []
-    for kind, listed in numbers:
-        for part in re.sub("[a-z]", "", listed).split(", "):
-            first, _, last = part.partition("-")
-            found += [NAMES.get(f"{paper} {kind}. {n}") for n in range(int(first), int(last or first) + 1)]
-    return [name for name in found if name]
+    return [NAMES[item] for item in list_cited(paper, where) if item in NAMES]
 
 
 def build_table() -> str:

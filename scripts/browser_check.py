@@ -102,13 +102,14 @@ SCROLLED = """(() => {
 # The plot: its points, the filter applied to it, and the keyboard.
 PLOTTED = """(() => {
   const plot = document.getElementById("forest");
-  const points = () => plot.data ? plot.data.reduce((sum, trace) => sum + trace.y.length, 0) : -1;
+  const estimates = () => plot.data.filter((trace) => trace.name !== "margin").flatMap((trace) => trace.y);
+  const points = () => plot.data ? estimates().length : -1;
   const paper = document.getElementById("paper");
   const found = { ready: plot.dataset.ready === "true", all: points() };
   found.height = plot.querySelector(".main-svg").getBoundingClientRect().height;
   paper.value = "lr";
   paper.dispatchEvent(new Event("input", { bubbles: true }));
-  found.lr = plot.data.flatMap((trace) => trace.y);
+  found.lr = estimates();
   plot.focus();
   found.focused = document.activeElement === plot;
   const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
@@ -194,7 +195,7 @@ def open_browser() -> tuple[Any, list[str]]:
     return view, console
 
 
-def wait_for_callback(start: Callable[[Callable], Any]) -> Any:
+def waited(start: Callable[[Callable], Any]) -> Any:
     """Run the event loop until `start` calls back, and return what with."""
     from PyQt6.QtCore import QEventLoop, QTimer
 
@@ -212,7 +213,7 @@ def pause(milliseconds: int) -> None:
     """Let the browser lay out and draw."""
     from PyQt6.QtCore import QTimer
 
-    wait_for_callback(lambda done: QTimer.singleShot(milliseconds, done))
+    waited(lambda done: QTimer.singleShot(milliseconds, done))
 
 
 def wait_for(view: Any, condition: str) -> None:
@@ -231,12 +232,12 @@ def load(view: Any, page: Path) -> bool:
         view.page().loadFinished.connect(done)
         view.load(QUrl.fromLocalFile(str(page)))
 
-    return wait_for_callback(start)
+    return waited(start)
 
 
 def ask(view: Any, script: str) -> Any:
     """Return the value of a JavaScript expression."""
-    answer = wait_for_callback(lambda done: view.page().runJavaScript(f"JSON.stringify({script})", done))
+    answer = waited(lambda done: view.page().runJavaScript(f"JSON.stringify({script})", done))
     if answer is None:
         sys.exit(f"a script failed: {script[:80]}")
     return json.loads(answer)

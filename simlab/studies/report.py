@@ -158,7 +158,9 @@ def _claim(row: Row, figures: Sequence[Drawn]) -> str:
         "registered": row.registered
         and f"{row.registered} the run".replace("exploratory the run", "exploratory"),
         "figures": ", ".join(f'<a href="#fig-{figure.name}">{escape(figure.name)}</a>' for figure in figures),
-        "experiment": row.experiment and f'<a href="#exp-{row.experiment}">{row.experiment}</a>{ran}',
+        "experiment": f'<a href="#exp-{row.experiment}">{row.experiment}</a>{ran}'
+        if row.evidence
+        else row.experiment,
     }
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts.items() if value)
     claim, name = row.claim, anchor(row)
@@ -198,9 +200,11 @@ def _effect(row: Row) -> dict[str, object]:
     found = row.primary
     assert found is not None
     ends = [end for end in (found.ci_low, found.ci_high) if math.isfinite(end)] or [found.estimate]
-    reach = max(abs(end) for end in ends if end is not None)
+    margin = found.criterion.margin
+    reach = max(margin, *(abs(end) for end in ends if end is not None))
     return {
-        "id": row.id,
+        "id": anchor(row),
+        "claim": row.id,
         "verdict": row.verdict,
         "style": _style(row.verdict),
         "statement": f"{row.claim.statement} ({row.regime_name})",
@@ -208,6 +212,7 @@ def _effect(row: Row) -> dict[str, object]:
         "effect": found.estimate,
         "low": found.ci_low if math.isfinite(found.ci_low) else -reach,
         "high": found.ci_high if math.isfinite(found.ci_high) else reach,
+        "margin": margin,
         "reach": reach,
     }
 
@@ -241,7 +246,9 @@ def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
 def _experiment(experiment: Experiment, manifest: Manifest, rows: Sequence[Row]) -> str:
     facts = {key: manifest[key] for key in ("commit", "dirty", "finished", "seeds", "config", "tables")}
     facts |= {key: manifest[key] for key in ("timings", "device", "versions", "xla_flags")}
-    minutes = manifest["timings"]["total"] / 60
+    timings = manifest["timings"]
+    # Runs from the result cache take no time again.
+    minutes = max(timings["total"], timings.get("sweep computing", 0.0)) / 60
     return (
         f'<details id="exp-{experiment.name}"><summary><b>{experiment.name}</b>: '
         f"{escape(experiment.question)} <span class=small>{minutes:.2g} min</span></summary>"

@@ -325,7 +325,7 @@ def test_slime_reports_sample_of_wrong_length(tmp_path):
         (_slime(log_probs=[Raw(NESTED)]), "must be numbers"),
         ({"something": 1}, "no rollout_data"),
         ({"rollout_data": {"log_probs": "text"}}, "must be a list"),
-        ({"rollout_data": {}}, "is missing"),
+        ({"rollout_data": {}}, "Missing: logp_train"),
     ],
 )
 def test_torch_file_rejects_hostile_content(tmp_path, content, reason):

@@ -1,6 +1,7 @@
 """Kinds of figures compare arms from equal initial policies; what those share widens no band."""
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from figures.catalog import FIGURES, REWARD
-from figures.heading import SETTINGS, describe_setting
+from figures.heading import SETTINGS, describe_setting, describe_verdicts
 from figures.kinds import Bars, Curves, arm_styles
 from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
 from figures.style import RC, render
@@ -124,6 +125,19 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
             _made([("chain: no correction", "a", 0, [1.0] * 4)], log_ppl_abs_diff=1.0)
         )
     assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward and sequence log ratio")
+
+
+def test_heading_names_verdicts_of_the_shipped_result_only(monkeypatch, tmp_path):
+    def row(claim, reference, experiment="lr_dynamics"):
+        stated = SimpleNamespace(paper="lr", reference=reference)
+        return SimpleNamespace(id=claim, claim=stated, verdict="no effect", experiment=experiment, evidence=1)
+
+    rows = [row("L6", "Fig. 11, 12"), row("L7", "Fig. 13"), row("L8", "Fig. 11", "theory")]
+    monkeypatch.setattr("figures.heading._board", lambda: rows)
+    shipped = Results(committed_results("lr_dynamics"))
+    assert describe_verdicts(shipped, "lr_dynamics", "lr Fig. 11") == "L6 no effect"
+    (tmp_path / MANIFEST_NAME).touch()
+    assert describe_verdicts(Results(tmp_path), "lr_dynamics", "lr Fig. 11") == ""
 
 
 @pytest.mark.parametrize("name", sorted({row.experiment for row in FIGURES.values()}))

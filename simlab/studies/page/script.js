@@ -7,8 +7,10 @@
   const plot = document.getElementById("forest");
   const effects = JSON.parse(document.getElementById("effects-data").textContent);
   const SYMBOLS = {
-    reproduced: "square", opposite: "diamond", "no effect": "circle", inconclusive: "square-open",
+    reproduced: "square", "partly reproduced": "triangle-up", contradicted: "diamond", "no effect": "circle",
+    inconclusive: "square-open", "premise absent": "x-open",
   };
+  const TONES = { "no-effect": "none", "partly-reproduced": "partly", "premise-absent": "untested" };
   let shown = new Set();
   let drawn = [];
   let pointed = -1;
@@ -24,13 +26,13 @@
       row.hidden = !fits;
       if (fits) shown.add(row.id);
     }
-    document.getElementById("shown").textContent = `${shown.size} of ${rows.length} claims`;
+    document.getElementById("shown").textContent = `${shown.size} of ${rows.length} rows`;
     draw();
   };
 
   const number = (value) => Number(value.toPrecision(3)).toString();
   const describe = (each) =>
-    `${each.id}, ${each.verdict}: ${number(each.effect)} [${number(each.low)}, ${number(each.high)}] ${each.unit}`;
+    `${each.claim}, ${each.verdict}: ${number(each.effect)} [${number(each.low)}, ${number(each.high)}] ${each.unit}`;
   const wrap = (text) => text.replace(/(.{1,48})(\s|$)/g, "$1<br>");
 
   // The effects of the claims that the filter shows, one trace per verdict.
@@ -38,7 +40,7 @@
     [...new Set(drawn.map((each) => each.verdict))].map((verdict) => {
       const mine = drawn.filter((each) => each.verdict === verdict);
       const scaled = (name) => mine.map((each) => each[name] / each.reach);
-      const tone = color(`--${mine[0].style === "no-effect" ? "none" : mine[0].style}`);
+      const tone = color(`--${TONES[mine[0].style] || mine[0].style}`);
       const centers = scaled("effect");
       return {
         type: "scatter", mode: "markers", name: verdict, x: centers, y: mine.map((each) => each.id),
@@ -49,11 +51,18 @@
         },
         marker: { color: tone, size: 9, symbol: SYMBOLS[verdict] || "circle-open", line: { color: tone, width: 2 } },
         text: mine.map((each) =>
-          `<b>${each.id}</b> ${verdict}<br>${wrap(each.statement)}${number(each.effect)} ` +
-          `[${number(each.low)}, ${number(each.high)}]<br>${wrap(each.unit)}`),
+          `<b>${each.claim}</b> ${verdict}<br>${wrap(each.statement)}${number(each.effect)} ` +
+          `[${number(each.low)}, ${number(each.high)}], margin ${number(each.margin)}<br>${wrap(each.unit)}`),
         hovertemplate: "%{text}<extra></extra>",
       };
     });
+
+  const margins = (color) => ({
+    type: "scatter", mode: "markers", name: "margin", hoverinfo: "skip",
+    x: drawn.flatMap((each) => [-each.margin / each.reach, each.margin / each.reach]),
+    y: drawn.flatMap((each) => [each.id, each.id]),
+    marker: { color: color("--muted"), symbol: "line-ns-open", size: 9 },
+  });
 
   const draw = () => {
     if (!window.Plotly) return;
@@ -63,17 +72,18 @@
     const color = (name) => style.getPropertyValue(name).trim();
     const axis = { color: color("--ink"), gridcolor: color("--line"), zerolinecolor: color("--muted"), fixedrange: true };
     plot.style.height = `${130 + 20 * drawn.length}px`;
-    Plotly.react(plot, traces(color), {
+    Plotly.react(plot, [...traces(color), margins(color)], {
       autosize: true,
-      margin: { l: 44, r: 12, t: 60, b: 44 },
+      margin: { l: 44, r: 12, t: plot.clientWidth < 640 ? 120 : 60, b: 44 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: color("--ink"), family: "system-ui, sans-serif", size: 13 },
-      legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 },
+      legend: { orientation: "h", yref: "container", y: 1, yanchor: "top", x: 0 },
       hoverlabel: { align: "left", bgcolor: color("--wash"), font: { color: color("--ink") } },
       hovermode: "closest", dragmode: false,
-      xaxis: { ...axis, range: [-1.05, 1.05], title: { text: "estimate / larger bound" } },
+      xaxis: { ...axis, range: [-1.05, 1.05], title: { text: "scaled estimate" } },
       yaxis: {
-        ...axis, type: "category", autorange: false, range: [drawn.length - 0.5, -0.5], dtick: 1,
+        ...axis, type: "category", autorange: false, range: [drawn.length - 0.5, -0.5],
+        tickvals: drawn.map((each) => each.id), ticktext: drawn.map((each) => each.claim),
         categoryorder: "array", categoryarray: drawn.map((each) => each.id),
       },
     }, { displayModeBar: false, responsive: true });
@@ -126,7 +136,9 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(filter));
   addEventListener("hashchange", reveal);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  for (const query of ["(prefers-color-scheme: dark)", "(max-width: 40rem)"]) {
+    matchMedia(query).addEventListener("change", draw);
+  }
   new IntersectionObserver((seen, observer) => {
     if (seen.some((each) => each.isIntersecting)) {
       observer.disconnect();
