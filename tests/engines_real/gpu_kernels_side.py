@@ -117,7 +117,7 @@ def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
 def main(engine: str) -> None:
     """Print kernels of the loops of `sample` and `learn` under an inference engine."""
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": 10, "seed": 0}
-    recipe, state = stack_shapes(run_config({**BASE, **changes}), RUNS_PER_BATCH, True)
+    recipe, state = stack_shapes(run_config({**BASE, **changes}), RUNS_PER_BATCH)
     sampling = compilation.sampling_recipe(recipe)
     arguments = sampling, compilation._sampled_part(state)
     shapes = jax.eval_shape(compilation._sample_leaves, *arguments)

@@ -9,7 +9,10 @@ import pytest
 
 from simlab.sweeps.sweep import ASK_ABOVE_MINUTES, _ask_to_start
 
-ASK = "from simlab.sweeps.sweep import _agreed; print('answers', [_agreed(60.0, False) for _ in '12'])"
+ASK = """
+from simlab.sweeps.sweep import _ask_to_start
+print("answers", [_ask_to_start(60.0, False) for _ in "12"])
+"""
 
 
 def test_long_sweep_asks_on_a_terminal():
