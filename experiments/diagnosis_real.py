@@ -84,10 +84,10 @@ def move(params: Any, steps: int) -> Any:
     """Return the policy after so many updates, all in one direction, of `UPDATE` a weight."""
     rng = np.random.default_rng(0)
 
-    def changed(leaf: Any) -> Any:
+    def change_leaf(leaf: Any) -> Any:
         return leaf + UPDATE * steps * rng.normal(size=leaf.shape).astype(np.float32)
 
-    return jax.tree.map(changed, params)
+    return jax.tree.map(change_leaf, params)
 
 
 def reload_logs(params: Any) -> Iterator[Entry]:

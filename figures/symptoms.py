@@ -17,7 +17,7 @@ from simlab.diagnosis.log import TokenLog
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "symptoms"
 
 
-def _shifted() -> TokenLog:
+def _shift_tokens() -> TokenLog:
     log = generate_log("no_fault", 0, 1, noise=0.5, sequences=128)
     ends = np.cumsum(log.lengths)
     source = np.arange(len(log.logp_infer)) + 1
@@ -42,7 +42,7 @@ def _frozen_old() -> TokenLog:
 
 
 LOGS: dict[str, Callable[[], TokenLog]] = {
-    "ratio_explodes": _shifted,
+    "ratio_explodes": _shift_tokens,
     "kl_grows_slowly": lambda: generate_log("frozen", 0.6, 4, noise=0.05, sequences=128),
     "entropy_surges": _one_worker,
     "clip_fraction_is_tiny": _frozen_old,

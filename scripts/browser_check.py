@@ -195,7 +195,7 @@ def open_browser() -> tuple[Any, list[str]]:
     return view, console
 
 
-def waited(start: Callable[[Callable], Any]) -> Any:
+def run_until_called(start: Callable[[Callable], Any]) -> Any:
     """Run the event loop until `start` calls back, and return what with."""
     from PyQt6.QtCore import QEventLoop, QTimer
 
@@ -213,7 +213,7 @@ def pause(milliseconds: int) -> None:
     """Let the browser lay out and draw."""
     from PyQt6.QtCore import QTimer
 
-    waited(lambda done: QTimer.singleShot(milliseconds, done))
+    run_until_called(lambda done: QTimer.singleShot(milliseconds, done))
 
 
 def wait_for(view: Any, condition: str) -> None:
@@ -232,12 +232,12 @@ def load(view: Any, page: Path) -> bool:
         view.page().loadFinished.connect(done)
         view.load(QUrl.fromLocalFile(str(page)))
 
-    return waited(start)
+    return run_until_called(start)
 
 
 def ask(view: Any, script: str) -> Any:
     """Return the value of a JavaScript expression."""
-    answer = waited(lambda done: view.page().runJavaScript(f"JSON.stringify({script})", done))
+    answer = run_until_called(lambda done: view.page().runJavaScript(f"JSON.stringify({script})", done))
     if answer is None:
         sys.exit(f"a script failed: {script[:80]}")
     return json.loads(answer)

@@ -59,7 +59,7 @@ report("arm", differences=arms["chain: token TIS at 3"]["differences"], claims=s
 
 from simlab.studies.board import board
 rows = {row.id: row for row in board(Path(sys.argv[1])).rows}
-report("claim", verdict=rows["L99"].verdict, paper=rows["L99"].paper)
+report("claim", verdict=rows["L99"].verdict, paper=rows["L99"].claim.paper)
 
 from figures.catalog import FIGURES
 from figures.style import render

@@ -101,14 +101,14 @@ FAULTS: dict[str, Fault] = {
     "wrong page": Fault("confident_disagreement", forward.wrong_page),
     "garbage": Fault("confident_disagreement", forward.garbage, held_out=True),
     "offset": Fault("unknown", score=logged.offset),
-    "permuted": Fault("unknown", score=logged.permuted),
-    "rounded": Fault("unknown", score=logged.rounded),
+    "permuted": Fault("unknown", score=logged.permute),
+    "rounded": Fault("unknown", score=logged.round_log_probs),
     "entropy": Fault("unknown", score=logged.entropy),
     "sequence mean": Fault("unknown", score=logged.sequence_mean),
-    "squared": Fault("unknown", score=logged.squared),
+    "squared": Fault("unknown", score=logged.square),
     "reversed": Fault("unknown", score=logged.reverse),
     "argmax": Fault("unknown", score=logged.argmax, held_out=True),
-    "clipped": Fault("unknown", score=logged.clipped, held_out=True),
+    "clipped": Fault("unknown", score=logged.clip, held_out=True),
     "running sum": Fault("unknown", score=logged.running_sum, held_out=True),
 }
 """Every variant by name."""

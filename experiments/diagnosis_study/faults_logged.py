@@ -206,11 +206,11 @@ def offset(draft: Draft) -> None:
     draft.logp_infer = draft.logp_infer - uniform(draft, 0.3, 3.0)
 
 
-def permuted(draft: Draft) -> None:
+def permute(draft: Draft) -> None:
     draft.logp_infer = draft.rng.permutation(draft.logp_infer)
 
 
-def rounded(draft: Draft) -> None:
+def round_log_probs(draft: Draft) -> None:
     draft.logp_infer = np.round(draft.logp_infer, 1)
 
 
@@ -224,7 +224,7 @@ def sequence_mean(draft: Draft) -> None:
     draft.logp_infer = (sums / draft.lengths)[draft.sequence]
 
 
-def squared(draft: Draft) -> None:
+def square(draft: Draft) -> None:
     draft.logp_infer = -np.square(draft.logp_infer)
 
 
@@ -238,7 +238,7 @@ def argmax(draft: Draft) -> None:
     draft.logp_infer = log_softmax(draft.infer).max(1)
 
 
-def clipped(draft: Draft) -> None:
+def clip(draft: Draft) -> None:
     draft.logp_infer = np.maximum(draft.logp_infer, -uniform(draft, 1.0, 0.1))
 
 

@@ -64,14 +64,14 @@ def collect_evidence(results: Results) -> list[Measured]:
 
 def as_tables(results: Results) -> Tables:
     """Return the tables of the flagship with the columns of the other training experiments."""
-    steps, bins = (_renamed(results.table(name)) for name in ("steps", "bins"))
+    steps, bins = (rename_columns(results.table(name)) for name in ("steps", "bins"))
     runs = steps.groupby(["run", "arm", "initial_policy", "seed"], as_index=False)["step"].max()
     runs = runs.rename(columns={"step": "steps"}).assign(status="finished")
     runs["steps"] += 1
     return Tables({"runs": runs, "chunks": steps, "bins": bins})
 
 
-def _renamed(table: Any) -> Any:
+def rename_columns(table: Any) -> Any:
     """Name runs by arm, initial policy and seed, and the initial policy by its seed."""
     keys = [table[name].astype(str) for name in ("arm", "warm_start", "seed")]
     names = keys[0] + " " + keys[1] + " " + keys[2]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from simlab.core.json_value import Json
 from simlab.diagnosis.curve_names import CURVES, has_level
 from simlab.diagnosis.event_file import MARK, read_event_file
 from simlab.diagnosis.log import Problem
@@ -59,7 +60,7 @@ def _is_curve(path: Path) -> bool:
         return has_level(file.read(2**16).decode(errors="replace"))
 
 
-def read_entries(file: Path, problems: list[Problem]) -> Iterator[Any]:
+def read_entries(file: Path, problems: list[Problem]) -> Iterator[Json]:
     """Yield the entries of a file, dicts if they are well-formed; add broken ones to `problems`."""
     if MARK in file.name:
         yield from read_event_file(file, problems)

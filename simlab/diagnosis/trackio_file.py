@@ -5,8 +5,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
+from simlab.core.json_value import Json
 from simlab.diagnosis.log import Problem, printable
 
 SUFFIX = ".db"
@@ -15,7 +15,7 @@ MAX_VALUE_BYTES = 2**20
 QUERY = "SELECT run_name, step, metrics FROM metrics ORDER BY id LIMIT ?"
 
 
-def read_trackio_file(path: Path, problems: list[Problem]) -> Iterator[dict[str, Any]]:
+def read_trackio_file(path: Path, problems: list[Problem]) -> Iterator[dict[str, Json]]:
     """Yield one entry per logged step of the newest run; `problems` names the run if there are several.
 
     Raises:

@@ -15,7 +15,7 @@ from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.loading import load_claims, load_experiments, load_papers
 from simlab.studies.records import Claim, Criterion, Measured, Trial, arms_of
-from simlab.studies.registration import AFTER, registered
+from simlab.studies.registration import AFTER, find_registration
 from simlab.studies.verdicts import VERDICTS, CriterionEvidence, Evidence, decide_family
 
 CORES = 2
@@ -177,7 +177,7 @@ def _row(claim: Claim, trial: Trial, evidence: Evidence | None, experiments: Map
     manifest = cast(Manifest, evidence.manifest)
     return replace(
         row,
-        registered=registered(trial, manifest),
+        registered=find_registration(trial, manifest),
         commit=(manifest["commit"] or "unknown")[:12] + ("+" if manifest["dirty"] else ""),
         finished=manifest["finished"],
         minutes=round(manifest["timings"]["total"] / 60, 2),

@@ -335,14 +335,14 @@ def _reward_curves(views: Views, arm: str) -> dict[str, np.ndarray]:
     """Return the reward by chunk of each initial policy, averaged over its seeds."""
     curves: dict[str, list[np.ndarray]] = {}
     for (policy, _), view in views.arms.get(arm, {}).items():
-        curves.setdefault(policy, []).append(_padded(view))
+        curves.setdefault(policy, []).append(_pad_curve(view))
     return {
         policy: np.mean([curve[: min(map(len, each))] for curve in each], axis=0)
         for policy, each in curves.items()
     }
 
 
-def _padded(view: View) -> np.ndarray:
+def _pad_curve(view: View) -> np.ndarray:
     """Return the reward by chunk; a run that diverged earns nothing from then on."""
     curve = view.curve("reward")
     if not view.diverged or len(curve) < 2:

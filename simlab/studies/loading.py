@@ -27,12 +27,12 @@ def load_papers() -> tuple[str, ...]:
 
 def load_experiments() -> dict[str, Experiment]:
     """Return all experiments by name, in the order in which the board reads them."""
-    return {name: _registered(name, _load(where)) for name, where in _catalog().items()}
+    return {name: _register(name, _load(where)) for name, where in _catalog().items()}
 
 
 def load_experiment(name: str) -> Experiment:
     """Return the experiment `name`; `ValueError` lists the names there are."""
-    return _registered(name, _load(lookup(_catalog(), name, "experiment")))
+    return _register(name, _load(lookup(_catalog(), name, "experiment")))
 
 
 def _catalog() -> Mapping[str, str]:
@@ -45,7 +45,7 @@ def _load(where: str) -> Experiment:
     return getattr(import_module(module), attribute or "EXPERIMENT")
 
 
-def _registered(name: str, experiment: Experiment) -> Experiment:
+def _register(name: str, experiment: Experiment) -> Experiment:
     """Return the experiment with the hashes of its criteria, which its run writes into the manifest."""
     if not experiment.claims:
         return experiment

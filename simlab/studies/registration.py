@@ -56,19 +56,21 @@ def register(claims: Sequence[Claim], experiment: str, looks: Sequence[int] = LO
     }
 
 
-def registered(trial: Trial, manifest: Mapping[str, Any]) -> Registered:
+def find_registration(trial: Trial, manifest: Mapping[str, Json]) -> Registered:
     """Return whether the rule of `trial` was fixed before the run.
 
     A result that resumes from another one holds its runs, so that one must have registered the rule as well.
     """
     if trial.is_exploratory:
         return "exploratory"
-    return "before" if _is_before(trial, manifest.get("config", {})) else "after"
+    config: Any = manifest.get("config", {})
+    return "before" if _is_before(trial, config) else "after"
 
 
-def planned_looks(manifest: Mapping[str, Any]) -> tuple[int, ...]:
+def planned_looks(manifest: Mapping[str, Json]) -> tuple[int, ...]:
     """Return the looks that were registered; empty if none were, and the result is read once."""
-    return tuple(manifest.get("config", {}).get("registered", {}).get("looks", ()))
+    config: Any = manifest.get("config", {})
+    return tuple(config.get("registered", {}).get("looks", ()))
 
 
 def _is_before(trial: Trial, config: Mapping[str, Any]) -> bool:

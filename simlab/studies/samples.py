@@ -95,7 +95,7 @@ class RatioOfMeans:
         def rejects(bound: float, side: Side) -> bool:
             return _flips(side * self.contrasts(bound)) <= alpha
 
-        return _widened(low, 1, rejects, high - low), _widened(high, -1, rejects, high - low)
+        return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
 
     def _fieller(self, alpha: float) -> Ends:
         a, b, n = self.numerator, self._scale, self.num_policies
@@ -215,7 +215,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return np.array([[values.var(ddof=1), 0.0], [0.0, 0.0]])
 
 
-def _widened(end: float, side: Side, rejects: Callable[[float, Side], bool], width: float) -> float:
+def _widen(end: float, side: Side, rejects: Callable[[float, Side], bool], width: float) -> float:
     """Return the end that the sign-flip test rejects too, at or outside `end`."""
     if rejects(end, side):
         return end

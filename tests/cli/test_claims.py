@@ -136,7 +136,7 @@ def test_report_loads_its_pictures_lazily(tmp_path):
     assert json.loads(data)[0]["statement"] == "</script><b> (a <unit>)"
 
 
-def test_a_result_that_cannot_be_read_is_said_on_the_page_and_here(shop, tmp_path):
+def test_unreadable_result_is_named_on_the_page(shop, tmp_path):
     (shop / "tis" / "rows.parquet").unlink()
     done = runner.invoke(app, ["report", "--out", str(tmp_path / "a.html"), "--results", str(shop)])
     assert done.exit_code == 0

@@ -44,7 +44,6 @@ from simlab.objectives import TokenBatch
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapseRate, CollapsesMore, CollapsesSooner, LeavesBand, Share
-from simlab.studies.ranking import rank
 from simlab.studies.records import (
     COLLAPSE,
     COLLAPSE_TIME,
@@ -56,6 +55,7 @@ from simlab.studies.records import (
     primary,
     slope,
 )
+from simlab.studies.remedy_ranking import rank
 from simlab.studies.samples import Exact
 from simlab.studies.verdicts import decide_family, measure_trials
 from simlab.sweeps import run_config

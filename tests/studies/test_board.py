@@ -19,7 +19,7 @@ from simlab.studies import estimands as m
 from simlab.studies.board import Board, board, counts, list_stored, measurements, summary
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary
-from simlab.studies.registration import register, registered
+from simlab.studies.registration import find_registration, register
 from simlab.studies.samples import Exact, mean_of_policies
 from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family
 
@@ -189,14 +189,18 @@ def test_a_sign_conflict_of_processors_is_inconclusive():
 def test_registration_is_before_only_if_no_rule_changed():
     claim = Claim("H7", "hacking", "s", "r", "dynamics", (trial(),))
     config = {"registered": register([claim], "runs")}
-    assert registered(claim.trials[0], {"config": config}) == "before"
-    assert registered(claim.trials[0], {"config": {}}) == "after"
+    assert find_registration(claim.trials[0], {"config": config}) == "before"
+    assert find_registration(claim.trials[0], {"config": {}}) == "after"
     stricter = Claim("H7", "hacking", "s", "r", "dynamics", (trial(criteria=(criterion(margin=0.1),)),))
-    assert registered(stricter.trials[0], {"config": config}) == "after"
-    assert registered(claim.trials[0], {"config": config | {"resumed_from": {"config": {}}}}) == "after"
+    assert find_registration(stricter.trials[0], {"config": config}) == "after"
+    assert (
+        find_registration(claim.trials[0], {"config": config | {"resumed_from": {"config": {}}}}) == "after"
+    )
     twice = config | {"resumed_from": {"config": config}}
-    assert registered(claim.trials[0], {"config": twice}) == "before"
-    assert registered(replace(claim.trials[0], is_exploratory=True), {"config": config}) == "exploratory"
+    assert find_registration(claim.trials[0], {"config": twice}) == "before"
+    assert (
+        find_registration(replace(claim.trials[0], is_exploratory=True), {"config": config}) == "exploratory"
+    )
 
 
 def test_a_result_that_cannot_be_read_is_a_problem(monkeypatch, tmp_path):

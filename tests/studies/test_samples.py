@@ -72,7 +72,7 @@ def test_intervals_of_mirrored_values_are_mirrored(values, shift, alpha):
     assert (low, high) == pytest.approx((-other[1], -other[0]), rel=1e-3, abs=1e-3)
 
 
-def test_few_policies_need_one_sign_where_flips_cannot_reach_the_level():
+def test_few_policies_need_one_sign():
     values = np.array([0.5, 0.52, 0.48, 0.51, 0.49, 0.5, 0.53, 0.47])
     assert mean_of_policies(values).p_beyond(0.2, 1) < 1e-6
     assert mean_of_policies(np.append(values[:-1], 0.19)).p_beyond(0.2, 1) >= 4 / 2**8
