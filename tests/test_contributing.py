@@ -183,7 +183,7 @@ def test_arm_recipe_shows_in_the_plan(reports):
 
 
 def test_claim_recipe_shows_on_the_board(reports):
-    assert (reports["claim"]["verdict"], reports["claim"]["paper"]) == ("not yet tested", "lr")
+    assert (reports["claim"]["verdict"], reports["claim"]["paper"]) == ("not run", "lr")
 
 
 def test_figure_recipe_draws(reports):
