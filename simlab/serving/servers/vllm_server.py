@@ -167,7 +167,7 @@ class Server:
 
     @staticmethod
     def _params(**options: Any) -> Any:
-        return vllm.SamplingRequest(detokenize=False, ignore_eos=True, **options)
+        return vllm.SamplingParams(detokenize=False, ignore_eos=True, **options)
 
 
 def _logps(tokens: list[int], reported: Any) -> list[float]:
