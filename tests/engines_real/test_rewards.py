@@ -104,7 +104,7 @@ def test_a_policy_of_the_lab_learns_from_reasoning_gym():
         objective=get_objective("grpo"),
         task=task,
         model=MODELS["tiny-dense"],
-        prompts=8,
+        prompts_per_step=8,
         group_size=8,
         minibatches=1,
     )
