@@ -25,6 +25,7 @@ from simlab.training.step import (
     train_step,
 )
 from simlab.training.step import token_batch as token_batch_of
+from tests.compiling import compile_quickly
 from tests.tolerances import assert_exact
 from tests.training.recipes import (
     COARSE,
@@ -306,6 +307,7 @@ def test_replay_reaches_the_updates(routed):
 
 @pytest.mark.slow
 def test_copying_from_a_truly_identical_engine_is_the_same_run():
+    compile_quickly(False)
     runs = []
     for source in ("train", "rollout"):
         recipe = small_recipe(
