@@ -3,12 +3,17 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.engines_real.frameworks import ROOT, interpreter
 
-pytestmark = pytest.mark.engines
+HOME = Path(os.environ.get("SIMLAB_VENVS") or ROOT / ".cache" / "venvs") / "cuda"
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(not HOME.is_dir(), reason="needs scripts/make_env.py cuda, 5.5 GB"),
+]
 # Measured with jax 0.10.2 on 2026-11-24 at 64 runs per batch of the flagship's shape, autotuning off.
 MOST = {("f32", "sample"): 58, ("bf16", "sample"): 79, ("f32", "learn"): 290}
 
