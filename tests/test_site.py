@@ -7,7 +7,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from scripts.site.build import ROOT, configuration, with_formulas, with_spaced_lists
+from scripts.site.build import ROOT, TEX, configuration, with_formulas, with_spaced_lists
 from scripts.site.claims import claim_pages
 from scripts.site.formulas import FORMULAS
 from scripts.site.links import broken_links, rewrite_links
@@ -98,6 +98,13 @@ def test_formulas_become_mathml(text, is_formula):
     assert ("<math" in with_formulas(text)) == is_formula
 
 
+def test_formulas_on_their_own_line_become_blocks():
+    drawn = with_formulas("It is\n\n$$A \\times\nu$$\n\nsummed over $t$.")
+    assert drawn.count("<math") == 2
+    assert 'display="block"' in drawn
+    assert "$" not in drawn
+
+
 def test_reference_formulas_exist_and_are_drawn():
     from simlab import metrics, objectives
 
@@ -109,6 +116,8 @@ def test_reference_formulas_exist_and_are_drawn():
             assert "<math" in with_formulas(f"| ${formula}$ |")
     assert "`tis` | $w = \\min(\\rho, C)$ |" in pages["simlab.objectives.md"]
     assert r"\vert \pi_{train}" in pages["simlab.metrics.md"]
+    for name, text in pages.items():
+        assert not TEX.search(with_formulas(text)), name
 
 
 def test_lists_get_a_blank_line_before_them():

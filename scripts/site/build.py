@@ -35,6 +35,7 @@ EXTRA = {
 """Pages from files outside docs/."""
 LIST = re.compile(r"^((?![ ]*(?:[-*|>#]|\d+\.) )(?! ).*\S.*)\n(?=(?:- |1\. ))", re.MULTILINE)
 FORMULA = re.compile(r"(?<![\\$`\w])\$(?! )([^$`\n]+?(?:\n[^$`\n]+?)?)(?<! )\$(?![\w$])")
+DISPLAY = re.compile(r"^\$\$(.+?)\$\$$", re.MULTILINE | re.DOTALL)
 TEX = re.compile(r"\$[^$`\n]*\\(?:pi|rho|theta|frac|sum)")
 
 
@@ -69,7 +70,8 @@ def write_board() -> Board:
 
 
 def with_formulas(text: str) -> str:
-    """Return Markdown whose `$...$` are MathML, which browsers draw without a script."""
+    """Return Markdown whose `$...$` and `$$...$$` are MathML, which browsers draw without a script."""
+    text = DISPLAY.sub(lambda found: convert(found[1].replace("\n", " "), display="block"), text)
     return FORMULA.sub(lambda found: convert(found[1].replace("\n", " ")), text)
 
 

@@ -85,7 +85,7 @@ def _catalog(catalog: Mapping[str, Any], formulas: Mapping[str, str]) -> str:
         cells = [f"`{key}`", _summary(text or "").replace("|", "\\|")]
         if formulas:
             # In a table a bar is the end of a cell.
-            cells.insert(1, f"${formulas[key].replace('|', BAR)}$" if key in formulas else "")
+            cells.insert(1, f"${formulas[key].replace('|', BAR).strip()}$" if key in formulas else "")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
