@@ -7,7 +7,6 @@ from typing import Literal
 from simlab.core.json_value import Json
 from simlab.studies.contrasts import (
     CollapseRate,
-    CollapsesMore,
     CollapsesSooner,
     Compares,
     Contrast,
@@ -300,7 +299,6 @@ __all__ = [
     "COLLAPSE_TIME",
     "Claim",
     "CollapseRate",
-    "CollapsesMore",
     "CollapsesSooner",
     "Contrast",
     "Criterion",

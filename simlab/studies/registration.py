@@ -40,7 +40,12 @@ def criterion_hash(trial: Trial, criterion: Criterion, looks: Sequence[int] = LO
         "margin": criterion.margin,
         "looks": list(looks),
     }
-    return hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()
+    return hash_rule(json.dumps(rule, sort_keys=True))
+
+
+def hash_rule(text: str) -> str:
+    """Return the SHA-256 of a rule in words, which a manifest records under the claim's id."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def register(claims: Sequence[Claim], experiment: str, looks: Sequence[int] = LOOKS) -> dict[str, Json]:

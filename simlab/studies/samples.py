@@ -88,7 +88,7 @@ class RatioOfMeans:
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that the t-test or the sign-flip test accepts at level `alpha`."""
-        low, high = self._fieller(alpha)
+        low, high = self.fieller_interval(alpha)
         if not np.isfinite(low) or not np.isfinite(high):
             return -np.inf, np.inf
 
@@ -97,7 +97,11 @@ class RatioOfMeans:
 
         return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
 
-    def _fieller(self, alpha: float) -> Ends:
+    def fieller_interval(self, alpha: float) -> Ends:
+        """Return the bounds that Student's t-test accepts; infinite where they are unbounded.
+
+        Reference: Fieller 1954.
+        """
         a, b, n = self.numerator, self._scale, self.num_policies
         t2 = stats.t.ppf(1 - alpha / 2, n - 1) ** 2 / n
         (aa, ab), (_, bb) = np.atleast_2d(np.cov(a, b)) if self.denominator is not None else _plain(a)
