@@ -68,7 +68,7 @@ def rank_remedies(
     rows = [
         row
         for arm, sample in samples.items()
-        if isinstance(sample, RatioOfMeans) and (row := _recovered(arm, sample, family))
+        if isinstance(sample, RatioOfMeans) and (row := _measure_recovery(arm, sample, family))
     ]
     return sorted(rows, key=lambda row: -row.share)
 
@@ -90,7 +90,7 @@ def compare_pairs(finals: Frame) -> Frame:
     return table.assign(significant=table["adjusted_p"] <= table["alpha"])
 
 
-def _recovered(arm: str, sample: RatioOfMeans, family: int) -> Recovered | None:
+def _measure_recovery(arm: str, sample: RatioOfMeans, family: int) -> Recovered | None:
     lead = mean_of_policies(np.asarray(sample.denominator))
     if lead.num_policies < 3 or lead.fieller_interval(ALPHA)[0] <= MIN_LOSS:
         return None
