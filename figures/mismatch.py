@@ -256,4 +256,3 @@ def draw_flagship(results: Results) -> Figure:
     axes[2].set(title="Mean $\\rho$ of rare tokens", xlabel="training step", ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=len(FLAGSHIP))
     return figure
-

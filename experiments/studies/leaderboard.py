@@ -2,7 +2,7 @@
 
 The estimand is the share of the loss that a remedy recovers: (remedy - no correction) / (BF16 control - no
 correction), of the held-out reward under both engines. Round to nearest E4M3 with its three mantissa bits and
-no remedy is run beside the untreated arm, so that the two are not mistaken for each other.
+no remedy is run next to the untreated arm, so that the two are not mistaken for each other.
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ def energy_by_frequency(
     parts, so a very frequent type may leave the next bucket empty. NaN when no token pushes.
 
     Source: cancel Eq. 24.
-    Deviation: how the paper cuts frequencies into buckets is not said; this is ours.
+    Deviation: the paper does not define its frequency buckets; these are ours.
     """
     real = as_mask(mask)
     norms = jnp.abs(coefficients) if score_norms is None else jnp.abs(coefficients) * score_norms

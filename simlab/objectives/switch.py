@@ -1,4 +1,4 @@
-"""Objectives as a sweep axis: one compiled program that holds several and picks by index."""
+"""Objectives as a sweep axis: one compiled function that holds several and picks by index."""
 
 from collections.abc import Sequence
 

@@ -284,7 +284,7 @@ def _reward_curves(views: Views, arm: str) -> dict[str, np.ndarray]:
 
 
 def _pad_curve(view: View) -> np.ndarray:
-    """Return the reward by chunk; a run that diverged earns nothing from then on."""
+    """Return the reward by chunk; a run that diverged has reward zero from then on."""
     curve = view.curve("reward")
     if not view.diverged or len(curve) < 2:
         return curve

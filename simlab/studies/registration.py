@@ -21,7 +21,7 @@ AFTER = "rule changed after the run"
 
 
 def criterion_id(trial: Trial, criterion: Criterion) -> str:
-    """Return the id of a criterion: claim, experiment, regime and place, such as `L6 lr_dynamics/R 1`."""
+    """Return the id of a criterion: claim, experiment, regime and number, such as `L6 lr_dynamics/R 1`."""
     number = trial.criteria.index(criterion) + 1
     return f"{trial.claim} {trial.experiment}/{trial.regime.name} {number}"
 

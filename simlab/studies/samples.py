@@ -48,7 +48,7 @@ class RatioOfMeans:
 
     A bound b is tested on the contrasts numerator - b denominator: by Student's t and by sign flips, which
     must agree. The interval contains the bounds that one of the two accepts, so it is Fieller's interval,
-    widened where sign flips ask for it. Few policies cannot reach every level by sign flips; there all
+    widened where sign flips need it. Few policies cannot reach every level by sign flips; there all
     contrasts must have the claimed sign.
 
     Reference: Fieller 1954. Deviation: the union with the interval that inverts the sign-flip test.
@@ -176,7 +176,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class StoredInterval:
-    """An interval of level 1 - `alpha` from a stored table; its ends are taken for those of a normal law."""
+    """An interval of level 1 - `alpha` from a stored table; its ends are taken as those of a normal one."""
 
     estimate: float
     low: float
