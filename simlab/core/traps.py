@@ -1,7 +1,7 @@
 """What XLA does to bits, tested on the machine at hand.
 
 Each trap is a rewrite or a rule of the compiler that would silently change an emulated format.
-The lab works around all of them; this file says which ones are real here.
+The lab works around all of them; this file tests which ones are real here.
 """
 
 import subprocess

@@ -230,12 +230,6 @@ def _fall(view: View) -> float:
     return (0.0 if view.diverged else view.late("reward")) - float(smooth.max())
 
 
-def _collapse(view: View) -> float:
-    smooth = _smooth(view)
-    low = np.flatnonzero(smooth < 0.8 * np.maximum.accumulate(smooth))
-    return float(view.chunks["step"].iloc[low[0]]) if len(low) else float(view.steps)
-
-
 def _peak(view: View) -> float:
     return float(_smooth(view).max())
 
@@ -247,7 +241,6 @@ FINAL_REWARD = Estimand(
 )
 FALL = Estimand("reward, last quarter minus best 50 steps", _fall)
 PEAK_REWARD = Estimand("reward, best 50 steps", _peak)
-COLLAPSE_STEP = Estimand("first step below 0.8 of the best reward so far, the length if none", _collapse)
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 GROWTH = growth("rms_log_rho", "RMS log rho")
 GROWTH_AFTER_FORK = Estimand(

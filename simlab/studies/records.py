@@ -256,7 +256,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one result measured of one trial: a sample per criterion, None where the result cannot say.
+    """What one result measured of one trial: a sample per criterion, None where the result has no number.
 
     `note` states what else was found, `conflict` how processor families disagree, `rms_log_rho` the mismatch
     (nats) at the start of the untreated runs of the regime. `manifest` is that of the result.

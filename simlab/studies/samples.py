@@ -126,8 +126,8 @@ class Proportion:
     """`count` of `num_policies` initial policies, less `offset`; with the exact binomial interval.
 
     With `offset` 1/2 and the discordant pairs alone it is McNemar's test; of pairs in which one run collapses
-    first it is the log-rank test stratified by policy. `discordant` is then the number of pairs that say
-    something.
+    first it is the log-rank test stratified by policy. `trials` is then the number of discordant
+    pairs.
 
     Reference: Clopper & Pearson 1934; McNemar 1947.
     """
@@ -210,7 +210,7 @@ def t_p(values: np.ndarray) -> float:
 
 
 def _flips(values: np.ndarray) -> float:
-    """Return twice the sign-flip p-value, 0 where all contrasts are positive: no flip says more."""
+    """Return twice the sign-flip p-value, 0 where all contrasts are positive, the least possible."""
     count, total = flip_count(values)
     return 0.0 if count == 1 else 2 * count / total
 

@@ -51,7 +51,7 @@ def compute(
 ) -> dict[str, float]:
     """Compute the missing runs of `plan`; return seconds by phase.
 
-    `agreed` gets the expected minutes and says whether to go on; raises `StoppedError` if not, and
+    `agreed` gets the expected minutes and returns whether to continue; raises `StoppedError` if not, and
     `WorkerError` for a process that does not do its work.
     """
     count = _processes(plan, workers)

@@ -112,7 +112,7 @@ def _ask_to_start(minutes: float, yes: bool) -> bool:
     console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
-    return console.input(Text("go on? [y/N] ")).strip().lower() in ("y", "yes")
+    return console.input(Text("continue? [y/N] ")).strip().lower() in ("y", "yes")
 
 
 def _duration(minutes: float) -> str:

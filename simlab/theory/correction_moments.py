@@ -185,7 +185,7 @@ CORRECTIONS: dict[str, Correction] = {
     "sequence TIS": temper("sequence", 1.0, high=CLIP),
     "sequence MIS": mask_ratio("sequence", high=CLIP),
 }
-"""Every correction of `simlab.objectives`; `counterparts` says which is which."""
+"""Every correction of `simlab.objectives`; `counterparts` maps one to the other."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ RECENT: dict[str, Correction] = {
     "probability difference": leaving(lambda pair: np.abs(_gap(pair)) <= 0.2),
     "trust region mask": reject_sequences(_within_max_k2),
 }
-"""The corrections of 2026 with their default numbers; `counterparts` says which objective is which."""
+"""The corrections of 2026 with their default numbers; `counterparts` maps them to objectives."""
 
 KEEPS: dict[str, Callable[[PolicyPair, int], np.ndarray]] = {
     "DPPO-TV": keep_tv,

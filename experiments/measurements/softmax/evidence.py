@@ -7,6 +7,7 @@ import numpy as np
 
 from experiments.measurements.softmax.statistics import mean_interval
 from experiments.measurements.softmax.tables import PAPER_PLACEMENT
+from experiments.papers.hacking import H1, H2, H3
 from simlab.studies.samples import StoredInterval
 
 Frame = Any  # the types of pandas are too loose to check
@@ -42,15 +43,15 @@ def write_note(claim: str, rows: Mapping[str, StoredInterval]) -> str:
 
 
 NOTES = {
-    "H1": (
+    H1.id: (
         "real_spread",
         "BF16 spreads a real model's ratio as it does Gaussian logits': std, SmolLM2 over Gaussian",
     ),
-    "H2": (
+    H2.id: (
         "real_levels",
         "a real model's BF16 probabilities fall on few levels too: distinct sampled values over float32",
     ),
-    "H3": (
+    H3.id: (
         "inverse_reported",
         "with rounded probabilities as the engine reports them, which do not sum to 1: fraction of vectors "
         "where E[1/rho] is below 1 (the bound is then the sum of the probabilities)",

@@ -14,7 +14,7 @@ VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars."
 def flat_config(text: str) -> dict[str, Json]:
     """Return the values of a YAML by dotted keys, interpolations left out.
 
-    Raises `ValueError` for text that is no YAML of a mapping, `ImportError` saying what to install.
+    Raises `ValueError` for text that is not YAML of a mapping, `ImportError` naming what to install.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters; a verl config has at most {LONGEST:,}")
