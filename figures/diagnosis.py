@@ -1,4 +1,4 @@
-"""Signatures of a user's log in small panels; each title says what a healthy run looks like."""
+"""Signatures of a user's log in small panels; each title describes a healthy run."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MISMATCH = {
     "std_rho": "std of $\\rho$",
     "mean_abs_log_rho": "mean |log $\\rho$| (nats)",
 }
-# Panel of the table `panels` -> title that says what is healthy, x axis, y axis.
+# Panel of the table `panels` -> title that describes a healthy run, x axis, y axis.
 PANELS: dict[str, tuple[str, str, str]] = {
     "log_rho": ("Log ratio\nhealthy: symmetric", "log $\\rho$ (nats)", "tokens (fraction)"),
     "probability": ("By probability\nhealthy: falls toward 1", "$\\pi_{infer}$", "RMS log $\\rho$ (nats)"),
