@@ -115,6 +115,19 @@ def test_unmasked_padding_is_reported_and_dropped(tmp_path):
     assert_exact(read.log.drop_masked().lengths, log.lengths)
 
 
+def test_padding_of_one_engine_is_reported_and_dropped(tmp_path):
+    """verl pads the rollout's log-probs with -1; the trainer scores the padding."""
+    rng, rows, lengths = np.random.default_rng(0), [], np.arange(8) + 5
+    for length in lengths:
+        train = -rng.exponential(1.0, 16)
+        infer = np.where(np.arange(16) < length, train + 0.01, -1.0)
+        rows.append({"old_log_probs": train.tolist(), "rollout_log_probs": np.minimum(infer, 0).tolist()})
+    read = read_log(_write_lines(tmp_path / "padded.jsonl", rows))
+    assert "logp_infer -1" in str(read.problems[0])
+    assert "dropped as padding" in str(read.problems[0])
+    assert_exact(read.log.drop_masked().lengths, lengths)
+
+
 @pytest.mark.parametrize("rows_with_prompt", [8, 3])
 def test_zeros_before_the_response_are_never_silent(tmp_path, rows_with_prompt):
     """Different prompt ids and no mask: dropped if nearly all rows begin with zeros, else kept and named."""
