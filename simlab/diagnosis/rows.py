@@ -118,7 +118,8 @@ def _check_values(reasons: np.ndarray, tokens: Mapping[str, Ragged]) -> None:
 
         def why(row: int, n: str = name, c: Ragged = column, f: np.ndarray = fine, s: np.ndarray = starts):
             token = int(np.flatnonzero(~f[s[row] : s[row + 1]])[0])
-            return f"{n} is {c.values[s[row] + token]:g} at token {token + 1}"
+            limit = "; log-probs must be at most 0" if n in LOGPS else ""
+            return f"{n} is {c.values[s[row] + token]:g} at token {token + 1}{limit}"
 
         _set_reason(reasons, wrong, why)
 

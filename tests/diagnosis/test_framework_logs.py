@@ -115,6 +115,19 @@ def test_unmasked_padding_is_reported_and_dropped(tmp_path):
     assert_exact(read.log.drop_masked().lengths, log.lengths)
 
 
+def test_padding_of_one_engine_is_reported_and_dropped(tmp_path):
+    """verl pads the rollout's log-probs with -1; the trainer scores the padding."""
+    rng, rows, lengths = np.random.default_rng(0), [], np.arange(8) + 5
+    for length in lengths:
+        train = -rng.exponential(1.0, 16)
+        infer = np.where(np.arange(16) < length, train + 0.01, -1.0)
+        rows.append({"old_log_probs": train.tolist(), "rollout_log_probs": np.minimum(infer, 0).tolist()})
+    read = read_log(_write_lines(tmp_path / "padded.jsonl", rows))
+    assert "logp_infer -1" in str(read.problems[0])
+    assert "dropped as padding" in str(read.problems[0])
+    assert_exact(read.log.drop_masked().lengths, lengths)
+
+
 @pytest.mark.parametrize("rows_with_prompt", [8, 3])
 def test_zeros_before_the_response_are_never_silent(tmp_path, rows_with_prompt):
     """Different prompt ids and no mask: dropped if nearly all rows begin with zeros, else kept and named."""
@@ -157,6 +170,9 @@ def test_refused_file_lists_columns_once(tmp_path, suffix):
     with pytest.raises(ValueError, match="Columns found: my_train, my_infer") as caught:
         read_log(path)
     assert str(caught.value).count("my_train") == 1
+    with pytest.raises(ValueError, match="--rename of mine: no such column") as caught:
+        read_log(path, {"my_train": "logp_train", "mine": "logp_infer"})
+    assert "Missing: logp_infer" in str(caught.value)
     renamed = read_log(path, {"my_train": "logp_train", "my_infer": "logp_infer"})
     assert renamed.log.num_sequences == 4
     options = ["--rename", "my_train=logp_train", "--rename", "my_infer=logp_infer"]
