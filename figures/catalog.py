@@ -5,11 +5,22 @@ from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
-from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
-from figures.heading import add_heading, describe_setting, describe_verdicts
-from figures.kinds import Bars, Curves, Custom, Forest, Kind, Panel
-from figures.series import best, fall, final, steps_to_gain
+from figures import (
+    benchmarks,
+    format_error,
+    gpu_pairs,
+    heading,
+    leaderboards,
+    mismatch,
+    real_engines,
+    softmax,
+    theory,
+)
+from figures.kinds import Bars, Curves, Custom, Forest, Kind, Leveled, Panel
+from figures.papers import DIFFERS
+from figures.series import final, measure
 from simlab.core.results import Results
+from simlab.studies.estimands import PEAK_REWARD, steps_to_gain
 
 
 @dataclass(frozen=True)
@@ -18,28 +29,32 @@ class FigureSpec:
 
     Args:
         experiment: the experiment whose result tables the figure reads.
-        title: what it shows.
+        title: what it shows, without a finding: that is on the board.
         kind: how it is drawn.
         paper: the figure or table of a paper that it corresponds to, such as `hacking Fig. 2`.
+        claims: ids of the claims that the figure is about, before those that cite `paper`.
     """
 
     experiment: str
     title: str
     kind: Kind
     paper: str = ""
+    claims: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
-        """The title, followed by the meaning of lines, bands, dots and bars."""
-        return f"{self.title}. {self.kind.encoding}".rstrip(" .")
+        """The title, the meaning of lines, dots and bars, and how the figure differs from the paper's."""
+        lacks = f" Differs from the paper: {DIFFERS[self.paper]}." if self.paper in DIFFERS else ""
+        return f"{self.title}. {self.kind.encoding}{lacks}".rstrip(" .")
 
     def draw(self, results: Results) -> Figure:
-        """Draw the figure from the results of its experiment, under a title and its setting."""
-        figure = self.kind.draw(results)
-        title = f"{self.paper}: {self.title}" if self.paper else self.title
-        setting = describe_setting(results, self.experiment, self.kind.arms)
-        verdicts = describe_verdicts(results, self.experiment, self.paper)
-        add_heading(figure, title, f"{setting}; claims: {verdicts}" if verdicts else setting)
+        """Draw the figure from the results of its experiment, under its finding, title and setting."""
+        rows = heading.find_rows(results, self.experiment, self.paper, self.claims)
+        figure = self.kind.draw(results, heading.find_level(rows))
+        shown = f"{self.paper}: {self.title}" if self.paper else self.title
+        setting = heading.describe_setting(results, self.experiment, self.kind.arms)
+        finding = heading.state_finding(rows[0]) if rows else ""
+        heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(results, rows)])
         return figure
 
 
@@ -52,12 +67,20 @@ NORM = Panel("grad_norm", "gradient norm", log=True)
 LPD = Panel("log_ppl_abs_diff", "|sequence log $\\rho$| (nats)")
 RATE = Panel("learning_rate_factor", "learning rate / initial")
 LENGTH = Panel("response_length", "response length (tokens)")
-CLIPPED = Panel("clip_fraction", "fraction of tokens clipped", log=True)
+CLIPPED = Panel("clip_fraction", "fraction of tokens clipped", log=True, table="diagnostics")
 CORRELATION = Panel("pcc", "correlation of $\\pi_{train}$, $\\pi_{infer}$")
 LARGEST = Panel("max_rho", "largest $\\rho$ in 10 steps", log=True)
-MONITOR = Panel("hacking_j", "monitor J at $\\delta$ = 2", reference=0)
+MONITOR = Panel("hacking_j", "monitor J at $\\delta$ = 2", reference=0, table="diagnostics")
 JITTER = Panel("reward_jitter", "|second difference| of reward")
-SHADOW = Panel("discrepancy_fp8", "mean $|\\pi_{train} - \\pi_{infer}|$, FP8", limits=(0, None))
+SHADOW = Panel(
+    "discrepancy_fp8", "mean $|\\pi_{train} - \\pi_{infer}|$, FP8", limits=(0, None), table="diagnostics"
+)
+SHARING = tuple(
+    Panel(column, f"fraction sharing $\\pi_{{{engine}}}$", limits=(0, 1), table="diagnostics")
+    for column, engine in {"shared_values": "infer", "shared_values_train": "train"}.items()
+)
+ASYM = Panel("asym", "Asym", table="diagnostics")
+ENERGY = Panel("energy_frequent", "Energy, frequent tokens", table="diagnostics")
 DYNAMICS = (REWARD, ENTROPY, MISMATCH)
 EXTENDED = (LPD, SPREAD, NORM)
 SCHEDULED = (REWARD, LPD, RATE)
@@ -76,18 +99,14 @@ def minus(reference: str, others: Sequence[str]) -> dict[str, str]:
 
 
 HACKING, LR, LENGTHS = "hacking_dynamics", "lr_dynamics", "length_dynamics"
-VEXACT, ACRL_RUNS, CANCEL, SPELLINGS = (
-    "vexact_dynamics",
-    "acrl_dynamics",
-    "cancel_dynamics",
-    "spelling_dynamics",
-)
+VEXACT, ACRL_RUNS = "vexact_dynamics", "acrl_dynamics"
+CANCEL, SPELLINGS = "cancel_dynamics", "spelling_dynamics"
 NONE = "chain: no correction"
 BF16 = "chain: BF16 control"
 GSPO = "chain: GSPO"
 ACRL = "chain: ACRL 0.35"
 CORRECTED = (NONE, "chain: token TIS", GSPO, BF16)
-CLIPS = (NONE, "chain: clip 0.28", GSPO)
+CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
@@ -102,14 +121,14 @@ SIZES = {2: ", G = 2", 4: ", G = 4", 8: ", G = 8", 16: ""}
 SIZE_PAIRS = {f"template: DFPO min{size}": f"template: GSPO{size}" for size in SIZES.values()}
 ACRL_PAIRS = {ACRL: NONE, "chain: PPO, ACRL": "chain: PPO", "chain: DAPO, ACRL": "chain: DAPO"}
 VARIANTS = ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
-FORKS = (NONE, "fork, other data", "fork, BF16 engines", "fork, sequence TIS")
-HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving")
-STRENGTHS = (*arms("chain", "ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1"), NONE)
+FORKS = (NONE, "fork, other data", "fork, BF16 engines", "fork, sequence TIS", BF16)
+HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving", BF16)
+STRENGTHS = (*arms("chain", "ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1"), NONE, BF16)
 LEVELS = (NONE, "chain: ACRL per sequence", ACRL, "chain: ACRL per batch", BF16)
-RUNS = "Lines: mean of the runs; bands: 1 standard error."
-POLICIES = "Lines and marks: mean over initial policies; bands and bars: 1 standard error."
-RANKED = "Final: last quarter. Dots: initial policies; bars: 95% CI; ticks: mean."
-MINUS_GSPO, STEPS = "final reward minus GSPO", "steps to a gain of 0.05 minus GSPO"
+MARKS = (
+    "Lines and marks: mean over initial policies; dots: initial policies; bars: CI at the level of the board."
+)
+MINUS_GSPO, STEPS = "final reward minus GSPO", "log of the steps to a gain of 0.05, minus GSPO"
 
 # A row: name, experiment, title, kind, and the figure or table of a paper that it corresponds to.
 # fmt: off
@@ -122,50 +141,53 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(softmax.draw_spread,
             "Marks: measured; bars: 95% CI; lines: first-order theory; stars: named formats.")),
     "softmax_real": FigureSpec("softmax",
-        "BF16 rounding distorts the probabilities of a real model more than those of Gaussian logits",
+        "Distortion of the probabilities of a real model and of Gaussian logits by rounding",
         Custom(softmax.draw_real, "Marks: measured; lines: first-order theory.")),
     "board_exact": FigureSpec("theory", "Residuals of identities and tightness of bounds",
         Custom(theory.draw_residuals, "One row per check; residuals below 1e-17 stand at the left edge.")),
     "theory_corrections": FigureSpec("theory_corrections",
-        "Exact bias, spread and MSE of every correction at equal mismatch", Custom(theory.draw_corrections)),
+        "Exact bias, spread and MSE of every correction at equal mismatch", Custom(theory.draw_corrections),
+        claims=("V6", "V4")),
     "recent_corrections": FigureSpec("theory_corrections",
         "Exact bias, spread and MSE with the corrections of 2026, and the tokens that trust regions drop",
-        Custom(theory.draw_recent_corrections)),
+        Custom(theory.draw_recent_corrections), claims=("N1",)),
     "all_corrections": FigureSpec("group_corrections",
         "Exact bias, spread and MSE of every correction, sorted by MSE",
         Custom(theory.draw_all_corrections,
             "Four binary tokens, groups of four, RLOO. Marks: mean over 8 policies; bold: of 2026.")),
     "theory_survival": FigureSpec("theory_survival",
         "Exact survival bias: mean IS ratio by token probability",
-        Custom(theory.draw_survival_bias, "Filled: bins of pi_train; open: bins of pi_infer.")),
-    "flagship": FigureSpec("flagship",
-        "Without correction, reward rises, then falls, as the RMS log rho grows",
-        Custom(mismatch.draw_flagship, RUNS)),
-    "flagship_sweep": FigureSpec("flagship_sweep", "The flagship in five minutes: four arms, two seeds",
-        Custom(mismatch.draw_flagship, RUNS)),
+        Custom(theory.draw_survival_bias, "Filled: bins of pi_train; open: bins of pi_infer."),
+        claims=("H4",)),
+    "flagship": FigureSpec("flagship", "Reward, RMS log rho and mean IS ratio of rare tokens",
+        Leveled(mismatch.draw_flagship, Curves.encoding), claims=("H7", "H4", "L3")),
+    "flagship_sweep": FigureSpec("flagship_sweep",
+        "Reward, RMS log rho and mean IS ratio of rare tokens; five minutes, two seeds",
+        Leveled(mismatch.draw_flagship, Curves.encoding)),
     "gpu_pairs": FigureSpec("gpu_pairs", "RMS log rho between the tensor cores of all pairs of GPUs",
-        Custom(gpu_pairs.draw_matrix, "Colors and numbers: mean over seeds; 0: bitwise identical.")),
+        Custom(gpu_pairs.draw_matrix, "Colors and numbers: mean over seeds; 0: bitwise identical."),
+        claims=("T4",)),
     "gpu_pair_shares": FigureSpec("gpu_pairs",
         "Shapley shares of format, accumulator and summation order in the mismatch of two GPUs",
-        Custom(gpu_pairs.draw_causes, "Bars: 95% CI.")),
+        Custom(gpu_pairs.draw_causes, "Bars: 95% CI."), claims=("T2", "T3")),
     "accumulator_drift": FigureSpec("accumulator_drift",
-        "Long on-policy runs whose engines differ only in their accumulators",
-        Curves(None, (REWARD, replace(MISMATCH, log=True, limits=(1e-9, 1)), ENTROPY))),
+        "Long on-policy runs; in the first three arms the engines differ only in their accumulators",
+        Curves(None, (REWARD, replace(MISMATCH, log=True), ENTROPY)), claims=("T5",)),
     "hacking_fig2": FigureSpec(HACKING, "Reward, entropy and RMS log rho with and without TIS",
         Curves(CORRECTED, DYNAMICS), "hacking Fig. 2"),
     "hacking_fig3": FigureSpec(HACKING,
         "Fraction of uncertain tokens that share their probability with another token, by engine",
-        Custom(mismatch.draw_shared_values, POLICIES, (NONE,)), "hacking Fig. 3"),
+        Curves((NONE,), SHARING), "hacking Fig. 3", ("H18",)),
     "hacking_fig4": FigureSpec(HACKING,
         "Reward, entropy and RMS log rho under token clips of two strengths and sequence clips",
         Curves(CLIPS, DYNAMICS), "hacking Fig. 4"),
     "hacking_fig5": FigureSpec(HACKING, "Reward, entropy and RMS log rho as rare tokens get larger weights",
         Curves(DELTAS, DYNAMICS), "hacking Fig. 5"),
     "hacking_fig6": FigureSpec(HACKING, "Monitor J with and without distorted token weights",
-        Curves(("chain: GSPO, delta 2", GSPO), (MONITOR,), table="diagnostics"), "hacking Fig. 6"),
+        Curves(("chain: GSPO, delta 2", GSPO), (MONITOR,)), "hacking Fig. 6"),
     "hacking_fig7": FigureSpec(HACKING,
         "RMS log rho by token probability, and drift of the mean IS ratio, without correction",
-        Custom(mismatch.draw_by_probability, POLICIES, (NONE,)), "hacking Fig. 7"),
+        Leveled(mismatch.draw_by_probability, MARKS, (NONE,)), "hacking Fig. 7"),
     "hacking_fig8": FigureSpec(HACKING, "Runs forked halfway with one link of the feedback loop removed",
         Curves(FORKS, (REWARD, MISMATCH, NORM)), "hacking Fig. 8"),
     "hacking_fig9": FigureSpec(HACKING, "Correlation of pi_train and pi_infer, and the largest IS ratio",
@@ -179,20 +201,20 @@ FIGURES: dict[str, FigureSpec] = {
     "softmax_levels": FigureSpec("softmax", "Sampled token probabilities in every number format",
         Custom(softmax.draw_levels,
             "Height: tokens per bin; dark: range over seeds; levels: distinct values."), "hacking Fig. 13"),
-    "hacking_fig14": FigureSpec(HACKING, "Change points of five metrics in every run without correction",
-        Custom(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; ticks: mean.", (NONE,)),
-        "hacking Fig. 14"),
+    "hacking_fig14": FigureSpec(HACKING, "Change points of five metrics with and without distorted weights",
+        Leveled(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; bars: CI of the mean.",
+            tuple(mismatch.DISTORTED)), "hacking Fig. 14"),
     "hacking_fig15": FigureSpec(HACKING,
         "Sequence log ratio, std of rho and gradient norm with and without TIS",
-        Curves(CORRECTED, EXTENDED), "hacking Fig. 15"),
+        Curves(CORRECTED, EXTENDED), "hacking Fig. 15", ("H7",)),
     "hacking_fig16": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho and gradient norm under token and sequence clips",
-        Curves(CLIPS, EXTENDED), "hacking Fig. 16"),
+        "Sequence log ratio, std of rho, gradient norm and clipped tokens under token and sequence clips",
+        Curves(CLIPS, (*EXTENDED, CLIPPED)), "hacking Fig. 16", ("H9",)),
     "hacking_fig17": FigureSpec(HACKING,
         "Sequence log ratio, std of rho and gradient norm as rare tokens get larger weights",
-        Curves(DELTAS, EXTENDED), "hacking Fig. 17"),
+        Curves(DELTAS, EXTENDED), "hacking Fig. 17", ("H10",)),
     "hacking_tab1": FigureSpec(HACKING, "Fraction of tokens clipped",
-        Curves(CLIPS, (CLIPPED,), table="diagnostics"), "hacking Tab. 1"),
+        Curves(CLIPS, (CLIPPED,)), "hacking Tab. 1"),
     "softmax_placements": FigureSpec("softmax", "Rounding placements that reproduce the published table",
         Custom(softmax.draw_placements,
             "Dots: mean of five seeds; bars: 95% prediction interval; lines: the paper."), "hacking Tab. 2"),
@@ -203,9 +225,9 @@ FIGURES: dict[str, FigureSpec] = {
     "lr_fig3": FigureSpec(LR, "Gradient norm without correction",
         Curves((NONE, BF16), (NORM,), mark_best=NONE), "lr Fig. 3"),
     "lr_fig4": FigureSpec(LR, "Reward and sequence log ratio at the learning rate and at a tenth of it",
-        Curves((NONE, "chain: learning rate / 10"), (REWARD, LPD)), "lr Fig. 4"),
+        Curves((NONE, "chain: learning rate / 10", BF16), (REWARD, LPD)), "lr Fig. 4"),
     "lr_fig5": FigureSpec(LR, "Reward and sequence log ratio with all prompts and with 2.5% of the prompts",
-        Curves((NONE, "chain: 2.5% of the prompts"), (REWARD, LPD)), "lr Fig. 5"),
+        Curves((NONE, "chain: 2.5% of the prompts", BF16), (REWARD, LPD)), "lr Fig. 5"),
     "lr_fig6": FigureSpec(LENGTHS,
         "Response length and reward in models of two widths, longer responses rewarded",
         Curves((NARROW[0], BROAD[0], NARROW[2]), (LENGTH, REWARD)), "lr Fig. 6"),
@@ -214,24 +236,25 @@ FIGURES: dict[str, FigureSpec] = {
     "lr_fig8": FigureSpec(LENGTHS, "Length-triggered schedule against a constant learning rate, wider model",
         Curves(BROAD[:2], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 8"),
     "lr_fig9": FigureSpec(LENGTHS, "Length-triggered schedule with two periods",
-        Curves((*NARROW[:2], NARROW[3]), SCHEDULED), "lr Fig. 9"),
+        Curves(NARROW, SCHEDULED), "lr Fig. 9"),
     "lr_fig10": FigureSpec(LENGTHS, "Length-triggered schedule with two periods, wider model",
         Curves(BROAD, SCHEDULED), "lr Fig. 10"),
     "lr_fig11": FigureSpec(LR, "Learning rate halved at intervals, without correction and with token MIS",
         Curves(HALVINGS, HALVED), "lr Fig. 11"),
     "lr_fig12": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
-        Curves((NONE, "chain: token TIS", "chain: token TIS, halving"), HALVED), "lr Fig. 12"),
+        Curves((NONE, "chain: token TIS", "chain: token TIS, halving", BF16), HALVED), "lr Fig. 12"),
     "lr_fig13": FigureSpec(LR, "FP16 in both engines against BF16 and no correction",
         Curves(("chain: FP16 in both engines", BF16, NONE), (REWARD, LPD, NORM)), "lr Fig. 13"),
     "vexact_doses": FigureSpec(VEXACT,
-        "Rounding error collapses training; logit noise with the same RMS log rho does not",
-        Custom(mismatch.draw_noise_kinds,
-            "Final: last quarter. Left: mean by noise level; right: initial policies (dots); bars: 95% CI.")),
+        "Final reward by kind and level of noise, and without mismatch, minus the BF16 control",
+        Leveled(mismatch.draw_noise_kinds,
+            "Final: last quarter. Left: means; right: initial policies as dots. Bars: CI of the board."),
+        claims=("V3", "V1", "V7")),
     "vexact_survival": FigureSpec(VEXACT,
-        "Fraction of runs whose reward stays above 0.8 of its best, by kind and level of noise",
-        Custom(mismatch.draw_survival, "Numbers in parentheses: runs.")),
+        "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
+        Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),
     "acrl_fig6": FigureSpec(ACRL_RUNS, "Mean IS ratio by token probability under FP8 rollouts",
-        Custom(mismatch.draw_ratio_by_probability, POLICIES, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
+        Leveled(mismatch.draw_ratio_by_probability, MARKS, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
     "acrl_fig8": FigureSpec(ACRL_RUNS, "Entropy under ACRL and two other corrections",
         Curves((ACRL, *RIVALS[1:3], BF16), (ENTROPY,)), "acrl Fig. 8"),
     "acrl_fig9": FigureSpec(ACRL_RUNS, "Discrepancy under FP8, round to nearest",
@@ -240,20 +263,21 @@ FIGURES: dict[str, FigureSpec] = {
         "Discrepancy, entropy, gradient norm and reward under FP8, round to nearest",
         Curves(FP8, (DISCREPANCY, ENTROPY, NORM, REWARD)), "acrl Fig. 10"),
     "acrl_fig11": FigureSpec(ACRL_RUNS, "Discrepancy, entropy and reward under truncation to 2 mantissa bits",
-        Curves((*RIVALS, BF16), CONTROLLED), "acrl Fig. 11"),
+        Curves((*RIVALS, BF16), CONTROLLED), "acrl Fig. 11", ("A2", "A3")),
     "acrl_tab1": FigureSpec(ACRL_RUNS,
         "Best and final reward under FP8, round to nearest, minus the BF16 control",
-        Forest(minus(BF16, (BF16, *FP8)), {"best reward (mean of 50 steps) minus BF16": best("reward"),
+        Forest(minus(BF16, (BF16, *FP8)), {"best reward (mean of 50 steps) minus BF16": measure(PEAK_REWARD),
             "final reward minus BF16": final("reward")}, 1.9), "acrl Tab. 1"),
     "acrl_tab2": FigureSpec(ACRL_RUNS,
-        "Final reward under truncation to 2 mantissa bits, and its fall, minus the BF16 control",
+        "Final reward and discrepancy under truncation to 2 mantissa bits, minus the BF16 control",
         Forest(minus(BF16, (BF16, *RIVALS)), {"final reward minus BF16": final("reward"),
-            "final minus best reward, minus BF16": fall("reward")}, 1.9), "acrl Tab. 2"),
+            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus BF16": final("discrepancy")}, 1.9),
+        "acrl Tab. 2"),
     "acrl_tab4": FigureSpec("acrl_variants",
         "ACRL on other objectives and with other distances, minus the objective alone",
         Forest(ACRL_PAIRS | minus(NONE, VARIANTS), {"final reward minus objective alone": final("reward"),
             "final mean $|\\pi_{train} - \\pi_{infer}|$ minus objective alone": final("discrepancy")}, 2.4),
-            "acrl Tab. 4"),
+            "acrl Tab. 4", ("A9", "A14", "A16")),
     "acrl_tab5": FigureSpec("moe_dynamics", "Dense and MoE policies at one noise level",
         Curves(MODELS, (REWARD, MISMATCH), height=2.6), "acrl Tab. 5"),
     "acrl_tab6": FigureSpec(ACRL_RUNS, "Held-out reward with FP8 and BF16 inference, minus the BF16 control",
@@ -267,19 +291,20 @@ FIGURES: dict[str, FigureSpec] = {
             {"final reward minus correct X": final("reward"),
             "final entropy (nats) minus correct X": final("entropy")}, 1.5), "acrl Tab. 7"),
     "acrl_tab8": FigureSpec(ACRL_RUNS, "Discrepancy of a BF16 run if its rollouts were in FP8",
-        Curves((BF16,), (SHADOW,), table="diagnostics"), "acrl Tab. 8"),
+        Curves((BF16,), (SHADOW,)), "acrl Tab. 8"),
     "acrl_tab9": FigureSpec(ACRL_RUNS, "Discrepancy, entropy and reward for four strengths of ACRL",
         Curves(STRENGTHS, CONTROLLED), "acrl Tab. 9"),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
-    "cancel_fig2": FigureSpec(CANCEL, "Reward of DFPO, its components and other objectives",
-        Curves(TEMPLATE, (replace(REWARD, limits=None), JITTER)), "cancel Fig. 2"),
+    "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",
+        Curves(TEMPLATE, (replace(REWARD, limits=None), JITTER, ASYM, ENERGY)), "cancel Fig. 2",
+        ("C9", "C11")),
     "cancel_tab1": FigureSpec(SPELLINGS,
         "Final reward of DFPO and other objectives minus GSPO, two correct spellings",
         Forest(minus(SPELLING[0], SPELLING), {MINUS_GSPO: final("reward")}, 1.9), "cancel Tab. 1"),
     "cancel_tab2": FigureSpec(SPELLINGS,
-        "Steps of DFPO and other objectives to a gain of 0.05 (all steps if never), minus GSPO",
-        Forest(minus(SPELLING[0], SPELLING), {STEPS: steps_to_gain(0.05)}, 2.0), "cancel Tab. 2"),
+        "Log of the steps to a gain of 0.05, minus GSPO, without runs that never gain it",
+        Forest(minus(SPELLING[0], SPELLING), {STEPS: measure(steps_to_gain(0.05))}, 2.0), "cancel Tab. 2"),
     "cancel_tab3": FigureSpec(CANCEL, "Final reward of DFPO without its components, minus GSPO",
         Forest(minus(PARTS[0], PARTS), {MINUS_GSPO: final("reward")}, 1.9), "cancel Tab. 3"),
     "cancel_tab4": FigureSpec(CANCEL, "Final reward of DFPO minus GSPO, by group size",
@@ -291,10 +316,11 @@ FIGURES: dict[str, FigureSpec] = {
     "leaderboard": FigureSpec("leaderboard",
         "Held-out reward by remedy, share of the loss that each recovers, and pairs that differ (V6)",
         Custom(leaderboards.draw_recovery,
-            "Dots: initial policies; bars: Fieller interval at the level of the look and the family.")),
+            "Dots: initial policies; bars: Fieller interval at the level of the look and the family."),
+        claims=("V6",)),
     "leaderboard_experts": FigureSpec("leaderboard_experts",
         "Remedies for MoE, of routing too: final reward minus no correction, same initial policy",
-        Custom(mismatch.draw_leaderboard, RANKED)),
+        Leveled(mismatch.draw_leaderboard, Forest.encoding), claims=("V6",)),
     "real_pairs": FigureSpec("real_pairs",
         "Measured mismatch of real engines, by engine pair and token probability",
         Custom(real_engines.draw_pairs,
@@ -324,3 +350,13 @@ FIGURES: dict[str, FigureSpec] = {
         Bars("linear", "ratio", ("name",), "time (float32 products)", "variant", "kind", "shape")),
 }
 # fmt: on
+
+NAMES = {row.paper: name for name, row in FIGURES.items() if row.paper}
+"""Maps a paper's figure, such as `hacking Fig. 2`, to our name of it."""
+
+
+def find_cited(paper: str, where: str, claim: str = "") -> list[str]:
+    """Return our figures of those in `where`, such as `Fig. 3, 9b, Tab. 1-2`, and those about `claim`."""
+    cited = [NAMES[item] for item in heading.list_cited(paper, where) if item in NAMES]
+    about = [name for name, row in FIGURES.items() if claim in row.claims]
+    return list(dict.fromkeys([*cited, *about]))

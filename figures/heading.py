@@ -1,4 +1,4 @@
-"""The lines above a figure: what it shows, and task, model, noise level and n of the results behind it."""
+"""The lines above a figure: the finding on the board, what is drawn, and the setting behind it."""
 
 import re
 import textwrap
@@ -8,12 +8,16 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from figures.series import read_labels
 from figures.style import MUTED
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.board import Row, board
+from simlab.studies.board import Row, board, estimate_text
+from simlab.studies.verdicts import ALPHA
 
-TITLE_POINTS, SETTING_POINTS = 8.5, 6.5
+BOLD: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold"}
+PLAIN: dict[str, Any] = {"fontsize": 7.5}
+SMALL: dict[str, Any] = {"fontsize": 6.5, "color": MUTED}
 BOLD_LETTER, LETTER = 0.6, 0.55  # mean width of a letter in font sizes
 LINE = 1.3  # height of a line in font sizes
 LONGEST_LIST = 3
@@ -92,17 +96,44 @@ def list_cited(paper: str, where: str) -> list[str]:
     return found
 
 
-def describe_verdicts(results: Results, experiment: str, paper: str) -> str:
-    """Return the claims whose reference is the figure `paper`, with their verdicts in this experiment.
+def find_rows(results: Results, experiment: str, paper: str, claims: Sequence[str]) -> list[Row]:
+    """Return the rows of the board behind a figure: those of `claims`, then those that cite `paper`.
 
     Empty for results other than those shipped with the package: the board reads these.
     """
     folder = getattr(results, "folder", None)
-    if not paper or folder is None or folder.resolve() != committed_results(experiment).resolve():
-        return ""
-    rows = [row for row in _board() if row.experiment == experiment and row.evidence]
-    rows = [row for row in rows if paper in list_cited(row.claim.paper, row.claim.reference)]
-    return ", ".join(dict.fromkeys(f"{row.id} {row.verdict}" for row in rows))
+    if folder is None or folder.resolve() != committed_results(experiment).resolve():
+        return []
+    rows = {row.id: row for row in _board() if row.experiment == experiment and row.primary}
+    cited = [row.id for row in rows.values() if paper in list_cited(row.claim.paper, row.claim.reference)]
+    return [rows[claim] for claim in dict.fromkeys((*claims, *cited)) if claim in rows]
+
+
+def find_level(rows: Sequence[Row]) -> float:
+    """Return the confidence level at which the board tested the first of `rows`; 95% without rows."""
+    return 1 - (rows[0].primary.alpha if rows and rows[0].primary else ALPHA)
+
+
+def state_finding(row: Row) -> str:
+    """Return verdict, statement, claim id and n in one sentence."""
+    num = row.primary.num_policies if row.primary else 0
+    n = f", n = {num}" if num else ""
+    return f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n})"
+
+
+def state_estimates(results: Results, rows: Sequence[Row]) -> list[str]:
+    """Return the primary criterion of each row with estimate, interval and margin."""
+    labels = read_labels(results) if "runs" in results.table_names else {}
+    lines = []
+    for number, row in enumerate(rows):
+        if row.primary is None:
+            continue
+        rule, verdict = row.primary.criterion, f" {row.verdict}" if number else ""
+        text = rule.text
+        for arm in sorted(labels, key=len, reverse=True):
+            text = text.replace(arm, labels[arm])
+        lines.append(f"{row.id}{verdict}: {text} = {estimate_text(row.primary)}, margin {rule.margin:.2g}")
+    return lines
 
 
 def _noise(runs: Any) -> Any:
@@ -128,16 +159,17 @@ def _range(numbers: Any) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def add_heading(figure: Figure, title: str, setting: str) -> None:
-    """Make a figure higher and write a bold title and a muted line over what is drawn."""
+def add_heading(figure: Figure, finding: str, shown: str, small: Sequence[str]) -> None:
+    """Make a figure higher and write its finding, what is drawn, and lines of small letters above."""
     width, height = figure.get_size_inches()
-    bold: dict[str, Any] = {"fontsize": TITLE_POINTS, "fontweight": "bold"}
-    muted: dict[str, Any] = {"fontsize": SETTING_POINTS, "color": MUTED}
-    setting = setting.replace("n = ", "n\xa0=\xa0")
+    parts = ((finding, BOLD), (shown, PLAIN if finding else BOLD), *((line, SMALL) for line in small))
     lines = [
         (line, style)
-        for text, style, letter in ((title, bold, BOLD_LETTER), (setting, muted, LETTER))
-        for line in textwrap.wrap(text, int(72 * width / (letter * style["fontsize"])))
+        for text, style in parts
+        for line in textwrap.wrap(
+            text.replace("n = ", "n\xa0=\xa0"),
+            int(72 * width / ((BOLD_LETTER if style is BOLD else LETTER) * style["fontsize"])),
+        )
     ]
     heading = 0.06 + sum(LINE * style["fontsize"] / 72 for _, style in lines)
     total = height + heading

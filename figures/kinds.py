@@ -8,34 +8,52 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.series import Estimate, bands, curves, read_labels
-from figures.style import COLORS, COLUMN, DASHES, MUTED, PAGE, legend_above, new_figure, plain_log
+from figures.series import Estimate, curves, read_labels
+from figures.style import COLORS, DASHES, MUTED, PAGE, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
 FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}
 """Arms that look the same in every figure."""
+LEVEL = 0.95  # confidence level where the board has none
+WINDOW = 0.1  # part of a run in the moving average of a curve
+SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
+GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
 
 
 @dataclass(frozen=True)
 class Custom:
     """A figure that no other kind draws: a function, how to read it, and the arms it shows (None: all)."""
 
-    draw: Callable[[Results], Figure]
+    function: Callable[..., Figure]
     encoding: str = ""
     arms: Sequence[str] | None = None
+
+    def draw(self, results: Results, level: float = LEVEL) -> Figure:  # noqa: ARG002
+        """Draw the figure, whose intervals have a level of their own."""
+        return self.function(results)
+
+
+@dataclass(frozen=True)
+class Leveled(Custom):
+    """A figure of training runs: its function takes the confidence level as well."""
+
+    def draw(self, results: Results, level: float = LEVEL) -> Figure:
+        """Draw the figure with intervals of `level`."""
+        return self.function(results, level)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One metric over steps: a column of a table and its label; logarithmic if `log` and wide."""
+    """One metric over steps: a column of `table` and its label; logarithmic if `log` and wide."""
 
     metric: str
     label: str
     log: bool = False
     limits: tuple[float, float | None] | None = None
     reference: float | None = None
+    table: str = "chunks"
 
 
 @dataclass(frozen=True)
@@ -46,34 +64,30 @@ class Curves:
         arms: the arms to draw; None for those that the manifest lists. Missing arms are skipped.
         panels: the metrics.
         height: of the figure, in inches.
-        table: the table that holds the metrics.
         mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
     """
 
     arms: Sequence[str] | None
     panels: Sequence[Panel]
     height: float = 2.3
-    table: str = "chunks"
     mark_best: str = ""
 
-    @property
-    def encoding(self) -> str:
-        """Meaning of lines and bands."""
-        dotted = " Dotted: best mean reward." if self.mark_best else ""
-        return f"Lines: mean over initial policies; bands: 1 standard error.{dotted}"
+    encoding = (
+        "Lines: mean over initial policies, thin where not smoothed. Gray: last quarter; dots: initial "
+        "policies; bars: CI at the level of the board."
+    )
 
-    def draw(self, results: Results) -> Figure:
+    def draw(self, results: Results, level: float = LEVEL) -> Figure:
         """Draw the panels side by side under one legend."""
         arms = results.manifest["config"]["arms"] if self.arms is None else self.arms
-        width = COLUMN if len(self.panels) == 1 else PAGE
-        figure, axes = new_figure(width, self.height, ncols=len(self.panels), squeeze=False)
-        found = [curves(results, arms, panel.metric, self.table) for panel in self.panels]
+        figure, axes = new_figure(PAGE, self.height, ncols=len(self.panels), squeeze=False)
+        found = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in found)]
         styles = arm_styles(shown, read_labels(results))
         for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
-            draw_panel(axis, each, panel, styles)
+            draw_panel(axis, each, panel, styles, level)
         num = max((curve.shape[1] for each in found for curve in each.values()), default=0)
-        legend_above(figure, axes[0], f"Lines: mean of {num} initial policies; bands: 1 standard error")
+        legend_above(figure, axes[0], describe_lines(num, level))
         if self.mark_best:
             rewards = curves(results, arms, "reward")
             for axis in axes[0]:
@@ -96,19 +110,21 @@ class Forest:
     panels: Mapping[str, Estimate]
     height: float
     row_labels: Sequence[str] = ()
-    encoding = "Final: last quarter. Dots: initial policies; ticks: mean; bars: 95% CI; right: means of arms."
+    encoding = (
+        "Final: last quarter. Dots: initial policies; ticks: mean; bars: CI at the level of the board; "
+        "right: means of arms."
+    )
 
     @property
     def arms(self) -> Sequence[str]:
         """The arms and their references."""
         return [*self.pairs, *self.pairs.values()]
 
-    def draw(self, results: Results) -> Figure:
+    def draw(self, results: Results, level: float = LEVEL) -> Figure:
         """Draw the panels side by side, the first arm on top."""
-        width = COLUMN if len(self.panels) == 1 else PAGE
-        figure, axes = new_figure(width, self.height, ncols=len(self.panels), sharey=True, squeeze=False)
+        figure, axes = new_figure(PAGE, self.height, ncols=len(self.panels), sharey=True, squeeze=False)
         for axis, (label, estimate) in zip(axes[0], self.panels.items(), strict=True):
-            draw_forest(axis, estimate(results), self.pairs, label, read_labels(results))
+            draw_forest(axis, estimate(results), self.pairs, label, read_labels(results), level)
         if self.row_labels:
             axes[0][0].set_yticks([-row for row in range(len(self.row_labels))], self.row_labels)
         return figure
@@ -140,7 +156,7 @@ class Bars:
     arms = None
     encoding = "Numbers: lengths of the bars."
 
-    def draw(self, results: Results) -> Figure:
+    def draw(self, results: Results, level: float = LEVEL) -> Figure:  # noqa: ARG002
         """Draw the panels side by side, with one legend of the colors below."""
         rows: Any = results.table(self.table).dropna(subset=[self.value])
         if self.first:
@@ -194,27 +210,95 @@ def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> 
     }
 
 
-def draw_panel(axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any]) -> None:
-    """Draw the means and bands of curves [step, initial policy], with `styles` from `arm_styles`."""
-    means = np.concatenate([[np.nan], *(curve.mean(axis=1) for curve in found.values())])
-    low, high = np.nanmin(means, where=means > 0, initial=np.inf), np.nanmax(means, initial=0)
-    log = panel.log and high > NARROW * low
-    for arm, band in bands(found, log).items():
-        axis.plot(band.index, band["middle"], **styles[arm])
-        axis.fill_between(band.index, band["low"], band["high"], color=styles[arm]["color"], alpha=0.18, lw=0)
+def name_level(level: float) -> str:
+    """Return the name of an interval of `level`, which the number of claims of a paper may have widened."""
+    return f"{100 * level:.4g}% CI{' (family-wise)' if level > LEVEL else ''}"
+
+
+def describe_lines(num: int, level: float) -> str:
+    """Return how to read panels of `num` initial policies."""
+    dots = f"dots: policies; bars: {name_level(level)}"
+    return f"Lines: mean of {num} initial policies. Gray: last quarter; {dots}"
+
+
+def draw_panel(
+    axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any], level: float
+) -> None:
+    """Draw the means of curves [step, initial policy], and their last quarter with intervals at the right.
+
+    Means are geometric on logarithmic axes without zeros. A mean is smoothed over a tenth of its run, over
+    the raw one. `styles` are those of `arm_styles`.
+    """
     axis.set(xlabel="training step", ylabel=panel.label)
-    if log:
+    found = {arm: curve for arm, curve in found.items() if len(curve)}
+    if not found:
+        return
+    values = np.concatenate([curve.to_numpy(float).ravel() for curve in found.values()])
+    low, high = np.nanmin(values, where=values > 0, initial=np.inf), np.nanmax(values)
+    log = panel.log and high > NARROW * low
+    geometric = bool(log and np.nanmin(values) > 0)
+    last = max(curve.index.max() for curve in found.values())
+    for arm, curve in found.items():
+        _draw_mean(axis, curve, geometric, styles[arm])
+    _scale(axis, panel, log, geometric, float(low), float(high))
+    _draw_ends(
+        axis,
+        {arm: curve[curve.index >= 0.75 * last] for arm, curve in found.items()},
+        last,
+        geometric,
+        styles,
+        level,
+    )
+
+
+def _draw_mean(axis: Any, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:
+    mean = np.exp(np.log(curve).mean(axis=1)) if geometric else curve.mean(axis=1)
+    window = int(WINDOW * len(mean))
+    window = window if window > 2 else 1  # an even window of two would shift the curve
+    if window > 1:
+        axis.plot(mean.index, mean, color=style["color"], lw=0.5, alpha=0.4)
+    axis.plot(mean.index, mean.rolling(window, min_periods=1, center=True).mean(), **style)
+
+
+def _scale(axis: Any, panel: Panel, log: bool, geometric: bool, low: float, high: float) -> None:
+    """Scale the y axis; a logarithmic one has room for zeros below."""
+    if geometric:
         axis.set_yscale("log")
         if high < WIDE * low:
             plain_log(axis.yaxis)
+    elif log:
+        smallest = 10.0 ** np.floor(np.log10(max(low, high * SMALLEST)))
+        axis.set_yscale("symlog", linthresh=smallest)
+        axis.set_ylim(-0.5 * smallest, None)
     if panel.limits:
         axis.set_ylim(*panel.limits)
     if panel.reference is not None:
         axis.axhline(panel.reference, color=MUTED, lw=0.8)
 
 
+def _draw_ends(
+    axis: Any, late: Mapping[str, Any], last: float, geometric: bool, styles: Mapping[str, Any], level: float
+) -> None:
+    """Draw the mean of each initial policy over the rows of `late`, and their interval, right of `last`."""
+    axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, last) if 0 <= tick <= 1.02 * last])
+    axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
+    axis.margins(x=0.01)
+    axis.relim()
+    limits = axis.get_ylim()
+    for number, (arm, rows) in enumerate(late.items()):
+        ends = (np.log(rows) if geometric else rows).mean().dropna()
+        x, color = last * (1.07 + GAP * number), styles[arm]["color"]
+        back = np.exp if geometric else np.asarray
+        axis.plot([x] * len(ends), back(ends), ".", color=color, ms=2.5, alpha=0.6, mew=0)
+        if len(ends) > 1:
+            interval = paired_effect(ends, 0.0, ends.index, level=level)
+            axis.plot([x, x], back([interval.low, interval.high]), color=color, lw=2.2, alpha=0.45)
+            axis.plot([x], back([interval.effect]), "_", color=color, ms=4, mew=1.2)
+    axis.set_ylim(limits)
+
+
 def draw_forest(
-    axis: Any, ends: Any, pairs: Mapping[str, str], label: str, labels: Mapping[str, str]
+    axis: Any, ends: Any, pairs: Mapping[str, str], label: str, labels: Mapping[str, str], level: float
 ) -> None:
     """Draw arms minus others from equal initial policies, the mean of each arm at the right.
 
@@ -224,6 +308,7 @@ def draw_forest(
         pairs: maps each arm to the one that is subtracted; an arm paired with itself is only listed.
         label: of the axis.
         labels: the label of each arm.
+        level: of the intervals.
     """
     known = {arm: other for arm, other in pairs.items() if {arm, other} <= set(ends.index.unique("arm"))}
     if not known:
@@ -231,22 +316,22 @@ def draw_forest(
         return
     nums = {len((ends[arm] - ends[other]).dropna()) for arm, other in known.items()}
     num = f"{min(nums)} to {max(nums)}" if len(nums) > 1 else f"{max(nums)}"
-    axis.set(xlabel=f"{label}\n(n = {num} initial policies; bars: 95% CI)")
+    axis.set(xlabel=f"{label}\n(n = {num} initial policies; bars: {name_level(level)})")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean", (1.02, 0.8), color=MUTED, **text)
     for row, (arm, other) in enumerate(known.items()):
         axis.annotate(f"{ends[arm].mean():.3g}", (1.02, -row), **text)
         if arm != other:
-            _draw_differences(axis, (ends[arm] - ends[other]).dropna(), -row)
+            _draw_differences(axis, (ends[arm] - ends[other]).dropna(), -row, level)
     axis.axvline(0, color=MUTED, lw=0.8)
     axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
     axis.set(ylim=(-len(known) + 0.4, 0.6))
     axis.xaxis.set_major_locator(MaxNLocator(4))
 
 
-def _draw_differences(axis: Any, differences: Any, height: float) -> None:
+def _draw_differences(axis: Any, differences: Any, height: float, level: float) -> None:
     if len(differences) > 1:
-        interval = paired_effect(differences, 0.0, differences.index)
+        interval = paired_effect(differences, 0.0, differences.index, level=level)
         axis.plot([interval.low, interval.high], [height] * 2, color=COLORS[5], lw=3.5, alpha=0.5)
         axis.plot([interval.effect], [height], "|", color=COLORS[1], ms=10, mew=2)
     axis.plot(differences, [height] * len(differences), "o", color=COLORS[0], ms=3, alpha=0.7, mew=0)

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from figures.series import read_labels
 from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
-from simlab.studies.board import board
 from simlab.studies.remedy_ranking import MARGIN
 
 PLAIN_LEVEL = 0.95
@@ -23,7 +22,6 @@ def draw_recovery(results: Results) -> Figure:
     figure, (rewards, shares, pairs) = new_figure(
         PAGE, 0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1)
     )
-    figure.supxlabel(_write_finding(results), x=0.01, ha="left", fontsize=8, fontweight="bold")
     labels = read_labels(results)
     names = [f"{labels.get(arm, arm)} ({finals[arm].count()})" for arm in order]
     for row, arm in enumerate(order):
@@ -37,18 +35,6 @@ def draw_recovery(results: Results) -> Figure:
         axis.set(ylim=(len(order) - 0.5, -0.5))
         axis.set_yticks(range(len(order)), names if axis is rewards else [""] * len(order))
     return figure
-
-
-def _write_finding(results: Results) -> str:
-    """Return the finding and the claim with its verdict."""
-    rows: Any = results.table("recovery")
-    labels = read_labels(results)
-    certain = [str(labels.get(arm, arm)) for arm in rows[rows["verdict"] == "supported"]["arm"]]
-    verb = "recovers" if len(certain) < 2 else "recover"
-    finding = f"{' and '.join(certain) or 'No remedy certainly'} {verb} over {MARGIN:.0%} of the loss"
-    rows_of_board = board(results.folder.parent).rows
-    verdicts = [f"{row.id} {row.verdict}" for row in rows_of_board if row.experiment == "leaderboard"]
-    return f"{finding[0].upper()}{finding[1:]} ({', '.join(verdicts) or 'V6 not decided'})"
 
 
 def _draw_shares(axis: Any, results: Results, order: list[str]) -> None:

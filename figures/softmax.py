@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, COLUMN, DASHES, MARKERS, MUTED, PAGE, new_figure
+from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
 HALF_LEFT = 0.5  # formats that lose more vectors of logits than this are named below, not drawn
@@ -103,7 +103,7 @@ def _draw_ridge(axes: Axes, part: Any, base: float, scale: Any) -> None:
 def draw_spread(results: Results) -> Figure:
     """Draw measured spreads as points with intervals, theory as lines, named formats as stars."""
     spread: Any = results.table("spread")
-    figure, axes = new_figure(COLUMN, 3.3)
+    figure, axes = new_figure(PAGE, 3.3)
     for number, ((placement, rounding), label) in enumerate(SPREADS.items()):
         part = spread[(spread["placement"] == placement) & (spread["rounding"] == rounding)]
         part = part.sort_values("mantissa_bits")

@@ -17,8 +17,8 @@ from PIL import Image
 
 from simlab.core.results import Results
 
-COLUMN, PAGE = 3.4, 7.0
-"""Width of one column and of a page in inches."""
+PAGE = 7.0
+"""Width of every figure in inches: letters have one size wherever figures are shown at one width."""
 
 # Okabe and Ito's palette without its yellow, which vanishes on white paper.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -55,7 +55,7 @@ RC: Any = {
 }
 
 
-def new_figure(width: float = COLUMN, height: float = 2.4, **subplots: Any) -> tuple[Figure, Any]:
+def new_figure(width: float = PAGE, height: float = 2.4, **subplots: Any) -> tuple[Figure, Any]:
     """Return `plt.subplots(...)`; sizes in inches."""
     return plt.subplots(figsize=(width, height), **subplots)
 

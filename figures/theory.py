@@ -25,11 +25,7 @@ CORRECTIONS = dict(zip(_NAMES, _NAMES, strict=True)) | {
 }  # fmt: skip
 OLD = {*CORRECTIONS, "ACRL per sequence", "geometric MIS"}
 # Families of `recent_corrections.FAMILIES` and what drives the engines apart in them.
-DRIFTS = {
-    "more noise": "Noise grows",
-    "sharper policy": "Policy sharpens",
-    "both": "Both",
-}
+DRIFTS = {"more noise": "Noise grows", "sharper policy": "Policy sharpens", "both": "Both"}
 LINES = {"token TIS": 6, "sequence MIS": 6, "sequence TIS": -11}  # where the name stands, in points
 LEVELS = (0.1, 0.3)
 GROUPS = 64
@@ -62,7 +58,9 @@ def draw_residuals(results: Results) -> Figure:
     right.axvline(1, color=MUTED, linewidth=0.8)
     right.set_xlabel("measured / bound")
     right.set_title("Bounds")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2)
+    handles, names = right.get_legend_handles_labels()
+    labels = [f"{name} ({(table['verdict'] == name).sum()})" for name in names]
+    figure.legend(handles, labels, loc="outside lower right", ncols=2)
     return figure
 
 
@@ -71,7 +69,8 @@ def _draw_rows(axes: Axes, rows: list[dict], column: str, least: float) -> None:
         chosen = [(y, row[column]) for y, row in enumerate(rows) if row["verdict"] == verdict]
         y, values = np.array(chosen, float).reshape(-1, 2).T
         axes.plot(np.maximum(values, least), y, marker, color=color, linestyle="none", label=verdict)
-    labels = [f"{row['claim']}  {row['equation'].split(' ', 1)[1]}" for row in rows]
+    words = [row["equation"].removeprefix("ours, ").split(" ", 1)[1] for row in rows]
+    labels = [f"{row['claim']}  {text}" for row, text in zip(rows, words, strict=True)]
     axes.set_yticks(range(len(rows)), labels, fontsize=6)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("log")

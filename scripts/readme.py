@@ -154,6 +154,18 @@ def remade() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def paper_figures() -> str:
+    """Return our figure of each figure and table of the papers, and how the two differ."""
+    papers = import_module("figures.papers")
+    lines = ["| paper | our figure | experiment | what it shows | differs |", "|---|---|---|---|---|"]
+    for name, row in figure_catalog().items():
+        if row.paper:
+            lacks = papers.DIFFERS.get(row.paper, "")
+            lines.append(f"| {row.paper} | `{name}` | `{row.experiment}` | {row.title} | {lacks} |")
+    lines += [f"| {item} | - | | not drawn | {reason} |" for item, reason in papers.NOT_DRAWN.items()]
+    return "\n" + "\n".join(lines) + "\n"
+
+
 # Choices that all objectives have, as the presets of 2026 make them.
 USUAL = {"advantage": "grpo", "aggregation": "token-mean", "group_filter": False, "baseline": "survivors"}
 KINDS = {"correction": "correction", "rejections": "rejection", "regularizers": "term", "centering": "term"}
@@ -228,6 +240,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "findings": findings,
     "modifier_names": modifier_names,
     "objective_names": objective_names,
+    "paper_figures": paper_figures,
     "remade": remade,
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),

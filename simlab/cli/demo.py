@@ -34,7 +34,7 @@ def demo(
     """
     from simlab.sweeps import sweep
 
-    typer.echo("Expected: under 60 s on two free cores, most of it to compile one function.", err=True)
+    typer.echo("Expected: under 60 s on two free cores, most of it to compile.", err=True)
     with one_clear_error():
         result = sweep(
             BASE | {"steps": steps},

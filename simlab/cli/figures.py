@@ -38,8 +38,7 @@ def figures(
 
 def _find_figure(name: str) -> str:
     """Return the catalog's name of a figure, also from the paper's: `acrl Tab. 2` is `acrl_tab2`."""
-    from figures.catalog import FIGURES
-    from figures.papers import NAMES
+    from figures.catalog import FIGURES, NAMES
     from simlab.core.catalog import lookup
 
     by_paper = {paper.casefold(): own for paper, own in NAMES.items()}

@@ -135,7 +135,7 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
             begun = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
             parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in begun.items()]
             shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
-            state = f"reward / mismatch: {shown}" if shown else "no step finished yet"
+            state = f"reward / std of rho: {shown}" if shown else "no step finished yet"
             console.print(f"{finished}/{len(monitor.arm_of)} runs; {state}", highlight=False)
 
     live = Live(console=console, refresh_per_second=2) if console.is_terminal else None

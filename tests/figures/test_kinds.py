@@ -1,7 +1,6 @@
-"""Kinds of figures compare arms from equal initial policies; what those share widens no band."""
+"""Kinds of figures show intervals at the level of the board and, where n is small, the raw points."""
 
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -9,26 +8,40 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from figures.catalog import FIGURES, REWARD
-from figures.heading import SETTINGS, describe_setting, describe_verdicts
-from figures.kinds import Bars, Curves, arm_styles
-from figures.series import bands, best, curves, fall, final, mean_within, steps_to_gain
-from figures.style import RC, render
+from figures.catalog import FIGURES
+from figures.catalog import REWARD as REWARD_PANEL
+from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
+from figures.kinds import Bars, Curves, Panel, arm_styles, draw_panel
+from figures.series import curves, final, mean_within, measure
+from figures.style import PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.estimands import Tables
+from simlab.studies import Measured, paired_effect
+from simlab.studies.board import Row
+from simlab.studies.estimands import PEAK_REWARD, REWARD, Tables, steps_to_gain
+from simlab.studies.records import Claim, Trial, minus, primary
+from simlab.studies.samples import mean_of_policies
+from simlab.studies.verdicts import decide_family
 
 STARTS = ("a", "b", "c")
+STEPS = np.arange(0, 100, 10)
 BAR_ROWS = [("a", "static", 1), ("a", "traced", 1), ("b", "static", 1), ("b", "static", 2)]
 
 
 def _made(rows, **columns) -> Any:
     """Results of runs (arm, start, seed, reward of each chunk)."""
-    setting = {"task": "add", "model": "tiny-llama", "noise_kind": "truncation", "noise_level": 1.0}
+    setting = {
+        "task": "add",
+        "model": "tiny-llama",
+        "noise_kind": "truncation",
+        "noise_level": 1.0,
+        "status": "finished",
+    }
     runs = [
         {"run": f"{n}", "arm": arm, "initial_policy": start, "seed": seed, "steps": 10 * len(rewards)}
         | setting
+        | {"status": "finished"}
         for n, (arm, start, seed, rewards) in enumerate(rows)
     ]
     chunks = [
@@ -39,26 +52,45 @@ def _made(rows, **columns) -> Any:
     return Tables({"runs": pd.DataFrame(runs), "chunks": pd.DataFrame(chunks)})
 
 
-def _curves(*values):
-    return pd.DataFrame([values], columns=list(STARTS))
+def _panel(panel, **values):
+    """Draw a panel of curves [step 0 to 90, policy] and return its axis."""
+    _, axis = new_figure()
+    found = {
+        arm: pd.DataFrame(dict(zip(STARTS, rows, strict=True)), index=STEPS) for arm, rows in values.items()
+    }
+    draw_panel(axis, found, panel, arm_styles(list(values)), 0.99)
+    return axis
 
 
-def test_bands_add_up_to_the_paired_error_of_two_arms():
-    found = {"one": _curves(1.0, 5.0, 9.0), "other": _curves(1.3, 5.1, 9.9)}
-    drawn = bands(found, log=False)
-    one, other = (float((band["high"] - band["middle"]).iloc[0]) for band in drawn.values())
-    gaps = np.array([0.3, 0.1, 0.9])
-    assert np.hypot(one, other) == pytest.approx(gaps.std(ddof=1) / np.sqrt(3))
+def test_panel_ends_show_the_interval_of_the_last_quarter():
+    policies = [np.where(STEPS >= 70, late, 9.0) for late in (1.0, 2.0, 4.0)]
+    (bar,) = [line for line in _panel(Panel("m", "m"), one=policies).lines if line.get_linewidth() == 2.2]
+    expected = paired_effect([1.0, 2.0, 4.0], 0.0, STARTS, level=0.99)
+    assert bar.get_ydata() == pytest.approx([expected.low, expected.high])
+    assert bar.get_xdata()[0] > STEPS[-1]
 
 
-def test_bands_are_zero_for_an_arm_without_spread():
-    drawn = bands({"one": _curves(1.0, 5.0, 9.0), "exact": _curves(1.0, 1.0, 1.0)}, log=False)
-    assert drawn["exact"]["low"].iloc[0] == drawn["exact"]["high"].iloc[0] == 1.0
+def test_panel_means_are_geometric_on_log_axes():
+    axis = _panel(Panel("m", "m", log=True), one=[np.full(10, value) for value in (1.0, 10.0, 100.0)])
+    assert axis.get_yscale() == "log"
+    assert axis.lines[0].get_ydata()[0] == pytest.approx(10)
 
 
-def test_bands_on_log_axes_are_geometric_unless_zero():
-    assert bands({"one": _curves(1.0, 10.0, 100.0)}, log=True)["one"]["middle"].iloc[0] == pytest.approx(10)
-    assert bands({"one": _curves(0.0, 10.0, 20.0)}, log=True)["one"]["middle"].iloc[0] == pytest.approx(10)
+def test_panel_shows_an_arm_at_exactly_zero_on_a_log_axis():
+    axis = _panel(
+        Panel("m", "m", log=True),
+        zero=[np.zeros(10)] * 3,
+        other=[np.full(10, value) for value in (1e-4, 1e-3, 1e-2)],
+    )
+    assert axis.get_yscale() == "symlog"
+    assert axis.get_ylim()[0] < 0
+
+
+def test_every_figure_has_the_width_of_a_page():
+    for name in ("hacking_tab1", "hacking_fig2", "cancel_tab3"):
+        with mpl.rc_context(RC):
+            figure = FIGURES[name].draw(Results(committed_results(FIGURES[name].experiment)))
+        assert figure.get_figwidth() == PAGE
 
 
 def test_curves_keep_shared_policies_and_average_seeds():
@@ -89,7 +121,7 @@ def test_figures_draw_without_warnings_when_arms_are_missing(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert render(FIGURES[name].draw, results, tmp_path, name)[0].is_file()
-        figure = Curves(("another",), (REWARD,)).draw(results)
+        figure = Curves(("another",), (REWARD_PANEL,)).draw(results)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["another"]
 
 
@@ -97,11 +129,11 @@ def test_estimates_of_one_run_match_hand_counts():
     rewards = [0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02]
     results = _made([("one", "a", 0, rewards)])
     values = {
-        "final": final("reward"), "best": best("reward"), "fall": fall("reward"), "gain": steps_to_gain(0.05)
+        "final": final("reward"), "best": measure(PEAK_REWARD), "gain": measure(steps_to_gain(0.05))
     }  # fmt: skip
     found = {name: estimate(results)["one", "a"] for name, estimate in values.items()}
     # The last quarter is steps 90 to 110; 5 chunks of 0.1 end at step 70; 3 of 5 reach 0.05 at step 50.
-    assert found == pytest.approx({"final": 0.02, "best": 0.1, "fall": -0.08, "gain": 60.0})
+    assert found == pytest.approx({"final": 0.02, "best": 0.1, "gain": np.log(60)})
 
 
 def test_bars_draw_one_bar_per_value_from_the_top():
@@ -127,17 +159,33 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
     assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward and sequence log ratio")
 
 
-def test_heading_names_verdicts_of_the_shipped_result_only(monkeypatch, tmp_path):
-    def row(claim, reference, experiment="lr_dynamics"):
-        stated = SimpleNamespace(paper="lr", reference=reference)
-        return SimpleNamespace(id=claim, claim=stated, verdict="no effect", experiment=experiment, evidence=1)
+def _row(claim, reference, experiment="lr_dynamics"):
+    sample = mean_of_policies(np.array([0.9, 1.0, 1.1]))
+    rule = primary(REWARD, minus("chain: a", "chain: b"), "positive", 0.2, because="a reason")
+    trial = Trial(experiment, (rule,))
+    (evidence,) = decide_family(
+        [Measured(Claim(claim, "lr", "", "", "dynamics", (trial,)).trials[0], (sample,))]
+    )
+    stated = Claim(claim, "lr", "A statement", reference, "dynamics", (trial,))
+    return Row(stated, trial, evidence.verdict, evidence, experiment=experiment)
 
-    rows = [row("L6", "Fig. 11, 12"), row("L7", "Fig. 13"), row("L8", "Fig. 11", "theory")]
+
+def test_heading_states_the_verdict_of_the_shipped_result_only(monkeypatch, tmp_path):
+    rows = [_row("L6", "Fig. 11, 12"), _row("L7", "Fig. 13"), _row("L8", "Fig. 11", "theory")]
     monkeypatch.setattr("figures.heading._board", lambda: rows)
     shipped = Results(committed_results("lr_dynamics"))
-    assert describe_verdicts(shipped, "lr_dynamics", "lr Fig. 11") == "L6 no effect"
+    found = find_rows(shipped, "lr_dynamics", "lr Fig. 11", ("L7",))
+    assert [row.id for row in found] == ["L7", "L6"]
+    assert state_finding(found[1]) == "Reproduced: A statement (L6, n = 3)"
+    assert find_level(found) == pytest.approx(0.95)
+    assert find_level([]) == 0.95
+    first, second = state_estimates(shipped, found)
+    assert first == (
+        "L7: reward, last quarter: chain: a minus chain: b = 1 (95% CI 0.752 to 1.25, n = 3), margin 0.2"
+    )
+    assert second.startswith("L6 reproduced: ")
     (tmp_path / MANIFEST_NAME).touch()
-    assert describe_verdicts(Results(tmp_path), "lr_dynamics", "lr Fig. 11") == ""
+    assert find_rows(Results(tmp_path), "lr_dynamics", "lr Fig. 11", ("L7",)) == []
 
 
 @pytest.mark.parametrize("name", sorted({row.experiment for row in FIGURES.values()}))

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/symptoms; `python -m figures.symptoms` writes them."""
+"""Draw the figures of docs/symptoms; `python -m scripts.symptom_figures` writes them."""
 
 import tempfile
 from collections.abc import Callable
