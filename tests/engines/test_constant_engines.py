@@ -1,7 +1,7 @@
 """Engines as constants of a program and engines as data give the same bits.
 
-Operands are arguments. If a program knows them, the compiler turns quotients into products with the
-reciprocal, whatever the form of the engine: 53 of 128 numbers of a cache in E4M3 differ then.
+Operands are arguments. If a program knows them, the compiler may turn quotients into products with the
+reciprocal: with traced engines 53 of 128 numbers of a cache in E4M3 differed then, with constant ones none.
 """
 
 import jax
