@@ -86,6 +86,11 @@ def format_peers(results: Results) -> str:
             loud = int((mine["alarms"] != "").sum())
             row[program] = f"{loud} of {len(mine)}{': ' + ', '.join(kinds) if kinds else ''}"
         rows.append(row)
+    faulty = alarms[alarms["cause"] != "rounding"]
+    total = {"cause": "every fault", "variant": "alarms of any kind"}
+    for program, mine in faulty.groupby("program"):
+        total[str(program)] = f"{int((mine['alarms'] != '').sum())} of {len(mine)}"
+    rows.append(total)
     line = "{cause} ({variant}) | " + " | ".join("{" + name + "}" for name in programs)
     return _table(f"cause | {' | '.join(programs)}", line, rows)
 

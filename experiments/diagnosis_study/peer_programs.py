@@ -58,8 +58,14 @@ def run_martingale(log, with_digests):
                 sequence.reward(row["reward"])
             record.score(sequence.record.digest, revisions[row["step"]].digest, row["logp_train"])
         for step in replay(record.ledger):
-            alarms |= {alarm.kind for alarm in step.alarms}
+            alarms |= {describe_alarm(alarm) for alarm in step.alarms}
     return sorted(alarms)
+
+
+def describe_alarm(alarm):
+    """Return the kind; an observed stale engine, from digests, apart from one inferred from log-probs."""
+    is_observed = alarm.evidence.get("observed", False)
+    return f"{alarm.kind} (observed)" if is_observed else alarm.kind
 
 
 def averages(log):

@@ -15,6 +15,9 @@ from simlab.diagnosis.signatures import FEW, measure_signatures
 MAX_EVIDENCE = 4
 SHOWN = 0.01
 """Probability below which a cause comes without evidence."""
+SHORT = 24
+"""Length of the longest response, tokens, below which `position` is not named: in short answers of one form
+the index cannot be told from the content."""
 SYNC_CAUSES = ("weight_sync", "one_worker")
 PROCESSING_CAUSES = ("temperature", "support", "log_base")
 LEVELS = (
@@ -44,13 +47,17 @@ class RankedCause:
 def rank_causes(log: TokenLog) -> tuple[list[RankedCause], dict[str, float]]:
     """Return every cause, most probable first, and the signatures of a log without masked tokens.
 
-    A log with fewer than `FEW` tokens is `unknown`.
+    A log with fewer than `FEW` tokens is `unknown`; with responses below `SHORT`, so is what looks like
+    `position`.
     """
     count = len(log.logp_train)
     if count < FEW:
         return list_causes({UNKNOWN: 1.0}, {}, (f"{count} tokens; at least {FEW} are needed",)), {}
     signatures = measure_signatures(log)
-    return list_causes(estimate_causes(signatures), signatures), signatures
+    probabilities = estimate_causes(signatures)
+    if log.lengths.max() < SHORT:
+        probabilities[UNKNOWN] += probabilities.pop("position", 0.0)
+    return list_causes(probabilities, signatures), signatures
 
 
 def list_causes(

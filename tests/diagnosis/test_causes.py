@@ -14,6 +14,7 @@ from simlab.diagnosis import CAUSES, rank_causes
 from simlab.diagnosis.causes import WORDS
 from simlab.diagnosis.classifier import PATH, load_classifier
 from simlab.diagnosis.injected_faults import generate_log
+from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.ranking import RankedCause, answer_from_causes, describe_signs
 from simlab.diagnosis.signatures import measure_signatures
 
@@ -112,6 +113,23 @@ def test_signatures_ignore_order_of_columns_that_are_missing(faultless):
     assert with_all.keys() == without.keys()
     assert without["level"] == with_all["level"]
     assert np.isnan(without["id_offset"])
+
+
+@pytest.mark.parametrize(("length", "is_named"), [(16, False), (64, True)])
+def test_position_is_named_only_in_long_responses(length, is_named):
+    rng, rows = np.random.default_rng(0), 8192 // length
+    infer = -rng.exponential(1.0, (rows, length)) - 0.05
+    noise = np.where(np.arange(length) >= length // 2, 0.6, 0.02) * rng.normal(size=infer.shape)
+    log = TokenLog(
+        lengths=np.full(rows, length),
+        logp_train=np.minimum(infer + noise, 0).ravel().astype(np.float32),
+        logp_infer=infer.ravel().astype(np.float32),
+        mask=np.ones(rows * length, bool),
+        step=np.zeros(rows, np.int64),
+    )
+    causes = {cause.cause: cause.probability for cause in rank_causes(log)[0]}
+    assert (causes["position"] > 0.1) == is_named
+    assert sum(causes.values()) <= 1 + 1e-9
 
 
 def test_evidence_shows_percentages(faultless):
