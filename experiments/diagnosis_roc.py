@@ -33,8 +33,8 @@ POLICIES: dict[str, dict[str, str]] = {
         "add-tiny-llama-0": "fit",
         "add-sharp-3": "calibrate",
         "add-tiny-llama-2": "calibrate",
+        "add-tiny-dense-0": "test",
     },
-    "add with norms of queries": {"add-tiny-dense-0": "test"},
     "chain": {
         "chain-6": "fit",
         "chain-10": "fit",
