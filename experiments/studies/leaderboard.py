@@ -84,11 +84,11 @@ class Contest:
 
     @property
     def schedule(self) -> Schedule:
-        """The arms of the primary criterion in two blocks, the others in the same, then the third block."""
+        """The arms of the primary criterion and E4M3 first, then the others, block by block."""
         first = tuple(map(self.named, (NONE, BF16, TIS, EXACT)))
         others = tuple(arm for arm in self.arms if arm not in first)
         later = [(block, (arm,)) for block in (0, 1) for arm in others]
-        return [(0, first), later[0], (1, first), *later[1:], (2, first), (2, others)]
+        return [(0, first), later[0], (1, first), (2, first), *later[1:], (2, others)]
 
     @property
     def arms(self) -> tuple[str, ...]:

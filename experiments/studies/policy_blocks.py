@@ -1,7 +1,8 @@
 """Run arms from blocks of initial policies, all arms that are compared before the next block.
 
 Whoever stops an experiment early then has a balanced result: compared arms have the same initial policies. A
-finished pair of arm and block is kept as tables, so that an interrupted experiment resumes from there.
+finished pair of arm and block is kept as tables, so that an interrupted experiment resumes from there or from
+an earlier result.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from jax import Array
 from experiments.arms import ARMS
 from experiments.regimes import BASE
 from experiments.studies.repeated_runs import curves, policy_folder, run_row, start_runs
-from experiments.studies.resume import merge_tables
+from experiments.studies.resume import load_resumed, merge_tables
 from experiments.studies.runs import (
     CHUNK,
     VECTORS,
@@ -61,10 +62,10 @@ def run_blocks(run: Run, schedule: Schedule, minutes: Mapping[str, float]) -> Ta
     wanted = {arm: run_specs(arm, SEED, run.smoke) for arm in arms}
     blocks = split_blocks(len(wanted[arms[0]]))
     report_plan(run, schedule, minutes)
-    tables, done = Tables({}), []
+    tables, earlier, done = Tables({}), load_resumed(run, arms), []
     for number, names in schedule:
         try:
-            parts = [make_part(run, arm, wanted[arm][blocks[number]]) for arm in names]
+            parts = [make_part(run, arm, wanted[arm][blocks[number]], earlier) for arm in names]
         except KeyboardInterrupt:
             run.report(
                 f"interrupted in entry {len(done) + 1} of {len(schedule)}: the tables hold those before"
@@ -103,8 +104,22 @@ def report_plan(run: Run, schedule: Schedule, minutes: Mapping[str, float]) -> N
         run.report(f"  block {number + 1}, {cost:.0f} core-minutes: {', '.join(arms)}")
 
 
-def make_part(run: Run, arm: str, wanted: Sequence[RunSpec]) -> Tables:
-    """Return the tables of one block of an arm, from the cache if it was finished before."""
+def resumed_part(earlier: Tables, arm: str, wanted: Sequence[RunSpec]) -> Tables | None:
+    """Return the rows of one block of an arm in an earlier result, None if it lacks one of the runs."""
+    if not earlier.tables:
+        return None
+    runs = earlier.table("runs")
+    policies = [spec.initial_policy for spec in wanted]
+    chosen = runs["run"][(runs["arm"] == arm) & runs["initial_policy"].isin(policies)]
+    if len(chosen) < len(wanted):
+        return None
+    return Tables({name: table[table["run"].isin(list(chosen))] for name, table in earlier.tables.items()})
+
+
+def make_part(run: Run, arm: str, wanted: Sequence[RunSpec], earlier: Tables) -> Tables:
+    """Return the tables of one block of an arm, from `earlier` or the cache if it was finished before."""
+    if (part := resumed_part(earlier, arm, wanted)) is not None:
+        return part
     folder = run.out.parent / "cache" / "blocks" / _part_key(arm, wanted)
     finished = folder / "seconds"
     if not finished.is_file():

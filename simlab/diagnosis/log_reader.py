@@ -128,7 +128,7 @@ def _read_parquet(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
         if twice:
             raise ValueError(f"column {printable(twice[0])} occurs twice")
         if not set(columns.values()) >= REQUIRED:
-            raise ValueError(explain_missing(source.schema_arrow.names))
+            raise ValueError(explain_missing(source.schema_arrow.names, rename))
         _check_size(source.metadata, wanted, rename)
         first = 1
         for index in range(source.metadata.num_row_groups):
@@ -248,7 +248,7 @@ def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
     yield None, problems
     complete = [row for _, row in rows if row.keys() >= REQUIRED]
     if not complete:
-        raise ValueError(explain_missing(keys))
+        raise ValueError(explain_missing(keys, rename))
     # The columns are those of most usable rows. Checking row by row keeps the row numbers.
     counts = Counter(name for row in complete for name in row)
     names = [name for name, count in counts.items() if 2 * count >= len(complete)]

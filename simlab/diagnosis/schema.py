@@ -117,13 +117,13 @@ def find_column(name: str, rename: Mapping[str, str] | None = None) -> str | Non
     return next((column for column, spec in COLUMNS.items() if name in spec.aliases), None)
 
 
-def explain_missing(found: Iterable[str]) -> str:
-    """Return why a file with the columns `found` is not a token-level log."""
+def explain_missing(found: Iterable[str], rename: Mapping[str, str] | None = None) -> str:
+    """Return why a file with the columns `found` is not a token-level log, `rename` applied."""
     names = list(dict.fromkeys(found))
     for markers, reason in TEXT_ONLY.items():
         if set(markers) <= set(names):
             return reason
-    columns = {find_column(name) for name in names}
+    columns = {find_column(name, rename) for name in names}
     lacking = [
         f"{name} (or {', '.join(spec.aliases)})"
         for name, spec in COLUMNS.items()
@@ -133,4 +133,6 @@ def explain_missing(found: Iterable[str]) -> str:
     first = next(
         (name for name, spec in COLUMNS.items() if spec.required and name not in columns), "logp_train"
     )
-    return f"Columns found: {shown}. Missing: {missing}. Use --rename FOUND={first}."
+    unused = [name for name in rename or {} if name not in names]
+    hint = f"--rename of {', '.join(unused)}: no such column. " if unused else ""
+    return f"{hint}Columns found: {shown}. Missing: {missing}. Use --rename FOUND={first}."

@@ -170,6 +170,9 @@ def test_refused_file_lists_columns_once(tmp_path, suffix):
     with pytest.raises(ValueError, match="Columns found: my_train, my_infer") as caught:
         read_log(path)
     assert str(caught.value).count("my_train") == 1
+    with pytest.raises(ValueError, match="--rename of mine: no such column") as caught:
+        read_log(path, {"my_train": "logp_train", "mine": "logp_infer"})
+    assert "Missing: logp_infer" in str(caught.value)
     renamed = read_log(path, {"my_train": "logp_train", "my_infer": "logp_infer"})
     assert renamed.log.num_sequences == 4
     options = ["--rename", "my_train=logp_train", "--rename", "my_infer=logp_infer"]
