@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 # Without initial_policies and initial_moe_policies: policies from seeds differ between CPUs.
-RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship length_growth gpu_pairs readme_example \
+RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship gpu_pairs readme_example \
 	accumulator_drift attribution_ladder decision_rule diagnosis_roc diagnosis_peers \
 	moe_dynamics acrl_variants length_dynamics spelling_dynamics hacking_dynamics lr_dynamics vexact_dynamics \
 	acrl_dynamics cancel_dynamics leaderboard leaderboard_experts \
 	bench_quantize bench_linear bench_step bench_sweep bench_tensor_cores bench_diagnose bench_live \
-	bench_device bench_ray bench_vocabulary fault_table long_run real_pairs real_rl
+	bench_device bench_vocabulary fault_table long_run real_pairs real_rl
 
 .PHONY: help demo results test tests check test-slow docs release environments test-engines equations lock clean
 help:  ## show this list

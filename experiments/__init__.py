@@ -31,7 +31,6 @@ EXPERIMENTS: dict[str, str] = {
     "gpu_pairs": "experiments.measurements.gpu_pairs.experiment",
     "real_card": "experiments.measurements.local_gpu",
     "accumulator_drift": "experiments.studies.accumulator_drift",
-    "length_growth": "experiments.studies.length_growth",
     "diagnosis_roc": "experiments.diagnosis_roc",
     "diagnosis_peers": "experiments.diagnosis_peers",
     "diagnosis_real": "experiments.diagnosis_real",
@@ -47,7 +46,6 @@ EXPERIMENTS: dict[str, str] = {
     "bench_tensor_cores": "experiments.benchmarks.products:TENSOR_CORES_EXPERIMENT",
     "bench_device": "experiments.benchmarks.device_speed",
     "bench_vocabulary": "experiments.benchmarks.vocabulary_columns",
-    "bench_ray": "experiments.benchmarks.ray_speed",
     "fault_table": "experiments.benchmarks.fault_table",
     "long_run": "experiments.benchmarks.long_run",
 }

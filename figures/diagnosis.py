@@ -1,6 +1,6 @@
 """Signatures of a user's log in small panels.
 
-Each title says what a healthy run looks like, and is red where a signature of the panel is outside the range
+Each title describes a healthy run, and is red where a signature of the panel is outside the range
 of logs without a fault. Gray lines show the healthy place.
 """
 
@@ -14,7 +14,7 @@ from simlab.core.results import Results
 from simlab.diagnosis.classifier import MISSING, as_row, load_classifier
 
 MISMATCH = {"rms_log_rho": "all tokens", "controlled_rms_log_rho": "at fixed probability"}
-# Panel of the table `panels` -> title that says what is healthy, x axis, y axis.
+# Panel of the table `panels` -> title that describes a healthy run, x axis, y axis.
 PANELS: dict[str, tuple[str, str, str]] = {
     "log_rho": ("Log ratio\nhealthy: symmetric", "log $\\rho$ (nats)", "tokens (fraction)"),
     "probability": ("By probability\nhealthy: falls toward 1", "$\\pi_{infer}$", "RMS log $\\rho$ (nats)"),

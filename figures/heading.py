@@ -36,7 +36,6 @@ SETTINGS = {
     "flagship_sweep": "Task add, tiny-llama; FP8 range, 2 mantissa bits, truncated; n = {n} seeds",
     "accumulator_drift": "Task {base[task][name]}, {base[model][num_hidden_layers]}-layer "
     "{base[model][name]}, {base[steps]} on-policy steps; noise: see legend; n = {n} initial policies",
-    "length_growth": "Task {task}, {steps} steps, engines {engines}: no mismatch; n = {n} seeds",
     "gpu_pairs": "SmolLM2-135M and policies trained on add ({steps} steps); no injected noise; "
     "{prompts} prompts, {positions} positions; n = {n} seeds",
     "attribution_ladder": "Task add, engines {engines}; "

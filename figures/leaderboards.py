@@ -9,9 +9,8 @@ from figures.series import read_labels
 from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 from simlab.studies.board import board
+from simlab.studies.remedy_ranking import MARGIN
 
-MARGIN = 0.2
-"""Share of the loss that the criterion of each remedy must exceed."""
 PLAIN_LEVEL = 0.95
 """Level of an interval that no look and no family has widened."""
 VERDICTS = {"supported": COLORS[2], "inconclusive": COLORS[5], "negligible": MUTED, "contradicted": COLORS[1]}

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.kinds import Panel, arm_styles, draw_forest, draw_panel
@@ -41,7 +40,6 @@ COLLAPSED = 0.8  # of the best reward so far
 REFERENCES = (NONE, "chain, MoE: no correction")
 FLAGSHIP = {"no correction": 0, "TIS": 1, "GSPO": 2, "BF16 control": -1}
 RARE = 0.01
-GROWTH = {"reward": "reward (fraction of terms)", "response_length": "response length (tokens)"}
 
 
 def draw_shared_values(results: Results) -> Figure:
@@ -257,16 +255,4 @@ def draw_flagship(results: Results) -> Figure:
     axes[2].axhline(1, color=MUTED, lw=0.6)
     axes[2].set(title="Mean $\\rho$ of rare tokens", xlabel="training step", ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=len(FLAGSHIP))
-    return figure
-
-
-def draw_length_growth(results: Results) -> Figure:
-    """Draw response length and reward of each seed, means of the last 20 steps."""
-    figure, axes = new_figure(PAGE, 2.4, ncols=2)
-    for number, (seed, rows) in enumerate(results.table("steps").groupby("seed")):
-        for axis, (column, label) in zip(axes, GROWTH.items(), strict=True):
-            smooth = pd.Series(rows[column]).rolling(20, min_periods=1).mean()
-            axis.plot(rows["step"], smooth, **look(number, label=f"seed {seed}", marker=""))
-            axis.set(xlabel="training step", ylabel=label, ylim=(0, None))
-    axes[0].legend(loc="lower right")
     return figure

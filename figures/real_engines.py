@@ -61,7 +61,7 @@ def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]
     for found, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
         values = np.maximum(found.rms_log_rho.to_numpy(), FLOOR)
         y = [samplers.index(name) for name in found.sampling_engine]
-        # Hollow, so that marks in one place are all seen.
+        # Hollow, so that marks at one point are all visible.
         axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
     axis.set(xscale="log", xlabel="RMS log $\\rho$ of sampled tokens (nats)")
     axis.set_xticks([FLOOR, 1e-6, 1e-4, 1e-2, 1], ["0", "$10^{-6}$", "$10^{-4}$", "0.01", "1"], minor=False)

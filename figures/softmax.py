@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, COLUMN, DASHES, MARKERS, MUTED, PAGE, look, new_figure
+from figures.style import COLORS, COLUMN, DASHES, MARKERS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
 HALF_LEFT = 0.5  # formats that lose more vectors of logits than this are named below, not drawn
@@ -22,8 +22,6 @@ RATIO_COLUMNS = {"mean": "Mean", "std": "Std", "max": "Largest", "min": "Smalles
 HALF_DIGIT = 5e-5
 FEW = 0.1
 PAPER = COLORS[1]
-LOSSY = ("e5m2", "e4m3fnuz", "e4m3fn", "e3m4", "fp16")
-ROUNDINGS = {"nearest_even": "to nearest", "toward_zero": "toward zero", "stochastic": "stochastic"}
 SOURCES = {"smollm2": "SmolLM2-135M", "gaussian": "Gaussian"}
 FORMATS = ("tf32", "fp16", "bf16", "e4m3fn", "e5m2")
 LEAST_MASS = 0.005
@@ -174,32 +172,6 @@ def draw_placements(results: Results) -> Figure:
         fontsize=7,
         color=MUTED,
     )
-    return figure
-
-
-def draw_vocabulary(results: Results) -> Figure:
-    """Draw probability rounded to zero, and the spread and bias of BF16, against vocabulary size."""
-    sweep: Any = results.table("sweep")
-    sweep = sweep[sweep["placement"] == "logits-probs"]
-    nearest, unit = sweep["rounding"] == "nearest_even", sweep["temperature"] == 1.0
-    bf16 = sweep["format"] == "bf16"
-    temperatures = sorted(sweep.loc[bf16, "temperature"].unique())
-    lost = {name: (nearest & unit & (sweep["format"] == name), "lost") for name in LOSSY}
-    spread = {f"T = {t:g}": (bf16 & nearest & (sweep["temperature"] == t), "std") for t in temperatures}
-    bias = {label: (bf16 & unit & (sweep["rounding"] == name), "bias") for name, label in ROUNDINGS.items()}
-    sweep = sweep.assign(bias=sweep["mean"] - 1)
-    figure, panels = new_figure(PAGE, 2.7, ncols=3)
-    for axes, lines in zip(panels, (lost, spread, bias), strict=True):
-        for number, (label, (chosen, column)) in enumerate(lines.items()):
-            part = sweep[chosen]
-            axes.plot(part["vocabulary"], part[column], **look(number, label=label, markersize=3))
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("vocabulary size V")
-        below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25)}
-        axes.legend(ncols=3, columnspacing=1, handlelength=1.6, **below)
-    panels[0].set(title="Probability rounded to zero", ylabel="fraction of p(float32)")
-    panels[1].set(title="BF16 spread", ylabel="std of p(float32) / p(BF16)", ylim=(0, None))
-    panels[2].set(title="BF16 bias", ylabel="mean of the ratio minus 1")
     return figure
 
 

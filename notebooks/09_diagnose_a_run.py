@@ -15,7 +15,7 @@
 #
 # In two runs the engines disagree by tenths of a nat per token. One run samples in FP8 without a fault. In
 # the other, a quarter of the rows of the output head never reached the inference engine. Averages over tokens
-# do not tell the runs apart, but the distribution over tokens does.
+# do not distinguish the runs, but the distribution over tokens does.
 #
 # The logs are synthetic, with an injected fault, so this notebook needs no GPU and no checkpoint. The verl
 # plug-in writes files of the same format, and `simlab diagnose FILE` prints the answers below.

@@ -117,7 +117,7 @@ def decision_rule() -> str:
         return "\nnot run\n"
     rows: Any = load_stored("decision_rule").table("rates").to_dict("records")
     lines = [
-        "| paper | criteria | law | design | truth | false support (95% at most) | power | claimed power |",
+        "| paper | criteria | distribution | design | truth | false support (max) | power | claimed power |",
         "|---|---:|---|---|---|---:|---:|---:|",
     ]
     for row in rows:
@@ -128,7 +128,7 @@ def decision_rule() -> str:
         cells = (
             row["paper"],
             row["criteria"],
-            row["law"],
+            row["distribution"],
             row["design"],
             row["truth"],
             false,

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from experiments.benchmarks.timing import compile_call, least_seconds
+from experiments.benchmarks.timing import compile_call, least_seconds, train_call
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.paths import checkout_root
@@ -12,7 +12,7 @@ from simlab.objectives import get_objective
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import load_initial_params
 from simlab.training.recipe import initial_state
-from simlab.training.step import rollout, score_rollout, token_batch, train_step
+from simlab.training.step import rollout, score_rollout, token_batch
 
 REPEATS = 30
 
@@ -34,7 +34,7 @@ def acrl_share(smoke: bool) -> list[dict[str, float]]:
     correction: Any = get_objective("grpo+acrl").correction
     calls = {
         "weights_seconds": compile_call(lambda batch: correction(batch, batch.logp), batch),
-        "step_seconds": compile_call(train_step, recipe, state),
+        "step_seconds": train_call(recipe, state, 1),
     }
     repeats = 3 if smoke else REPEATS
     return [{name: least_seconds(call, at_least=repeats) for name, call in calls.items()}]

@@ -20,7 +20,7 @@ from experiments.benchmarks import step_floor
 from experiments.benchmarks.quantize_speed import InPlace
 from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMALL, processes
-from experiments.benchmarks.timing import least_seconds
+from experiments.benchmarks.timing import least_seconds, train_call
 from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
@@ -29,7 +29,8 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.recipe import Recipe
+from simlab.training.loop import HostMetrics, alternate
+from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import learn, rollout, score
 
 STAGES = ("rollout", "score", "updates", "step")
@@ -97,21 +98,22 @@ def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[s
     jax.block_until_ready(read(recipe, state.params, trajectory))
     update = update.lower(recipe, state, trajectory).compile()
     spent = time.perf_counter() - start
-    params = jax.tree.map(jnp.copy, state.params)  # the step donates the state
-    second = jax.tree.map(jnp.copy, state)
-    kept = [state]
 
-    def step_on() -> None:
-        state = kept.pop()
-        for _ in range(STEPS):
-            state, _ = update(recipe, state, sample(recipe, state))
-        kept.append(jax.block_until_ready(state))
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+        return alternate(
+            lambda state: (sample(recipe, state), {}),
+            lambda state, trajectory: update(recipe, state, trajectory),
+            state,
+            STEPS,
+            along=1,
+        )
 
+    step = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
     budget = 0.01 if smoke else 1.0
     found = {
-        "rollout": least_seconds(lambda: jax.block_until_ready(sample(recipe, second)), budget),
-        "score": least_seconds(lambda: jax.block_until_ready(read(recipe, params, trajectory)), budget),
-        "step": least_seconds(step_on, budget) / STEPS,
+        "rollout": least_seconds(lambda: jax.block_until_ready(sample(recipe, state)), budget),
+        "score": least_seconds(lambda: jax.block_until_ready(read(recipe, state.params, trajectory)), budget),
+        "step": least_seconds(step, budget) / STEPS,
     }
     found["updates"] = found["step"] - found["rollout"] - found["score"]
     return found, spent

@@ -226,7 +226,7 @@ def damage(path: Path, moments: random.Random, number: int) -> None:
 
 
 def damage_result(bench: Bench, count: Count, number: int) -> Path:
-    """Damage a file of a finished run and do what the error tells: only this run is computed again."""
+    """Damage a file of a finished run and follow the error message: only this run is computed again."""
     kind = ("json", "steps.parquet", "vectors.parquet")[number % 3]
     folder = bench.new_folder()
     shutil.copytree(bench.undisturbed, folder)

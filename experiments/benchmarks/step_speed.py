@@ -1,4 +1,4 @@
-"""Time of one training step and its parts, beside its arithmetic floor and the same step in PyTorch, TRL."""
+"""Time of one training step and its parts, against its arithmetic floor, the step in PyTorch and in TRL."""
 
 import importlib
 import json
@@ -343,7 +343,7 @@ def run(run: Run) -> None:
 
 EXPERIMENT = Experiment(
     name="bench_step",
-    question="How fast is one training step, beside its products alone, the same step in PyTorch, and TRL's?",
+    question="How fast is one training step, against its products, the same step in PyTorch, and TRL's?",
     decision_rule="Fast enough if, in one run (least times), the step of the flagship's recipe under "
     f"f32/fp8-s4-truncated takes at most {LIMITS['step / floor']} times its arithmetic floor and its "
     f"rollout {LIMITS['rollout / floor']} times, the step at most {LIMITS['emulated / float32']} times that "

@@ -5,9 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from simlab.core.experiment import Run
+from simlab.training.loop import Advance, train
+from simlab.training.recipe import Recipe, TrainState
 
 Call = Callable[[], Any]
 
@@ -17,6 +21,19 @@ def compile_call(function: Callable[..., Any], *arguments: Any) -> Call:
     compiled = jax.jit(function)
     placed = jax.device_put(arguments)
     return lambda: jax.block_until_ready(compiled(*placed))
+
+
+def train_call(
+    recipe: Recipe, state: TrainState, steps: int, axes: PyTree = None, advance: Advance | None = None
+) -> Call:
+    """Return a call that makes the next `steps` steps of a run, or of many, after those of the last call."""
+    last = [jax.tree.map(jnp.copy, state)]  # training donates it
+
+    def train_on() -> None:
+        state, _ = train(recipe, last.pop(), steps, chunk=steps, axes=axes, advance=advance)
+        last.append(jax.block_until_ready(state))
+
+    return train_on
 
 
 def time_call(call: Call) -> float:

@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
     question="Which sites of the flagship's engine make its mismatch, in dense policies and with experts?",
     decision_rule=(
         "Measured, not judged: the Shapley value of each group of sites in the sum of squared log rho, a "
-        "95% interval over prompts beside it. The run fails unless the shares sum to the total within 1e-9."
+        "its 95% interval over prompts. The run fails unless the shares sum to the total within 1e-9."
     ),
     run=run,
     minutes=3.0,

@@ -1,4 +1,4 @@
-"""The card at hand against the models of cards: the same products, bit by bit, in every order we know."""
+"""The local GPU against the models of tensor cores: the same products, bit by bit, in every known order."""
 
 import subprocess
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def native(a: Array, b: Array, fmt: str) -> Array:
 
 
 def stand_in(a: Array, b: Array, fmt: str) -> Array:
-    """Multiply as the model of one card does, in place of a card."""
+    """Multiply as the model of one GPU does, without a GPU."""
     return matmul(a, b, accumulator=STAND_IN, format=fmt)
 
 
@@ -49,7 +49,7 @@ def candidates(fmt: str) -> dict[str, Accumulator]:
 
 
 def compare(product: Product, shape: tuple[int, int, int], fmt: str, spread: float, seed: int) -> list[dict]:
-    """Return for every candidate the share of outputs equal to the bit, and how far the worst is off."""
+    """Return for every candidate the fraction of bitwise equal outputs, and the largest error in ulp."""
     rows, terms, columns = shape
     rng = np.random.default_rng(seed)
 
@@ -93,14 +93,14 @@ def run(run: Run) -> None:
 
 
 def best(fmt: str, rows: list[dict]) -> str:
-    """Say which candidate agrees most over all products of a format, and how much."""
+    """Name the candidate that agrees most over all products of a format, and how much."""
     shares = {
         name: np.mean([row["equal"] for row in rows if row["candidate"] == name])
         for name in dict.fromkeys(row["candidate"] for row in rows)
     }
     name = max(shares, key=lambda name: shares[name])
     worst = max(row["worst_ulp"] for row in rows if row["candidate"] == name)
-    return f"{fmt}: {name}, {shares[name]:.2%} of the outputs equal to the bit, worst {worst} ulp"
+    return f"{fmt}: {name}, {shares[name]:.2%} of the outputs bitwise equal, worst {worst} ulp"
 
 
 def driver() -> str:
@@ -114,10 +114,10 @@ def driver() -> str:
 
 EXPERIMENT = Experiment(
     name="real_card",
-    question="Does the card at hand add as its model does, and in which order?",
+    question="Does the local GPU add as its model does, and in which order?",
     decision_rule=(
-        "A model is right for a format if one of its orders gives every output of every shape to the bit; a "
-        "card that no candidate reproduces is a finding. In the smoke mode a model stands in for the card."
+        "A model is right for a format if one of its orders gives every output of every shape bit by bit; a "
+        "GPU that no candidate reproduces is reported. In smoke mode a model replaces the GPU."
     ),
     run=run,
     minutes=3.0,

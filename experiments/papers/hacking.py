@@ -160,7 +160,7 @@ CLAIMS = (
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_SPREAD, mean_of(NONE), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
-            note="Engines that truncate flatten the law, so part of it needs no survival; see "
+            note="Engines that truncate flatten the distribution, so part of it needs no survival; see "
             "theory_survival. The control of the spread are the common tokens of the same run.")),
     identity("H5", "The mismatch changes the objective by the sum over positions of Cov(X, 1/rho)",
         "Eq. 10, 31",

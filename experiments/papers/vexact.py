@@ -28,7 +28,6 @@ from experiments.papers.shared import (
     trial,
 )
 from experiments.regimes import CHAINS, KINDS_OF_NOISE, MOE_CHAINS, ON_POLICY_CHAINS
-from experiments.studies.recovery import FINAL_REWARD
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -143,10 +142,10 @@ CLAIMS = (
     dynamics("V6", "Remedies differ under the same mismatch, and can be ranked", "review",
         *(
             trial(name,
-                primary(FINAL_REWARD,
+                primary(m.FINAL_REWARD,
                     ShareDifference(named(arms.EXACT), named(arms.TIS), named(arms.NONE), named(arms.BF16)),
                     "positive", FIFTH, because=FIFTH_OF_LOSS),
-                manipulation(FINAL_REWARD, minus(named(arms.NONE), named(arms.BF16)), "negative", LOSS,
+                manipulation(m.FINAL_REWARD, minus(named(arms.NONE), named(arms.BF16)), "negative", LOSS,
                     because="ten answers in 100: from a smaller loss no share can be recovered"),
                 regime=regime,
                 rule_sha256=LEADERBOARD_RULE)

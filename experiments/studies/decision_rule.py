@@ -1,7 +1,7 @@
 """Simulate the decision rule itself: how often a family of criteria is wrongly or rightly called supported.
 
 Standard deviations and margins are those of the stored primary criteria of each paper. Every synthetic study
-draws one contrast per criterion and initial policy, from a normal law or from the stored residuals, around no
+draws one contrast per criterion and initial policy, normal or from the stored residuals, around no
 effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t and exact
 sign flips at the margin, Holm's method over the family, looks at 16 and 24 initial policies.
 """
@@ -25,7 +25,7 @@ from simlab.studies.verdicts import ALPHA
 STUDIES, SMOKE_STUDIES = 1000, 50
 TRUTHS = {"no effect": 0.0, "at the margin": 1.0, "twice the margin": 2.0}
 DESIGNS = {"8 policies, one look": (8,), "16 and 24 policies": LOOKS}
-LAWS = ("normal", "stored residuals")
+DISTRIBUTIONS = ("normal", "stored residuals")
 GRID = np.geomspace(1e-9, 0.4, 80)
 
 
@@ -65,30 +65,36 @@ def load_families() -> list[Family]:
 
 
 def run(run: Run) -> None:
-    """Write the table `rates`, a row per paper, law, design and truth."""
+    """Write the table `rates`, a row per paper, distribution, design and truth."""
     studies = SMOKE_STUDIES if run.smoke else STUDIES
     run.configure(studies=studies, alpha=ALPHA, looks=list(LOOKS))
     rng = np.random.default_rng(*run.seeds([0]))
     families = load_families()
     rows = []
     for family in run.track(families[:1] if run.smoke else families, "families", len(families)):
-        for law in LAWS:
+        for distribution in DISTRIBUTIONS:
             for design, looks in DESIGNS.items():
                 for truth, times in TRUTHS.items():
-                    supported = simulate(rng, family, law, looks, times, studies)
+                    supported = simulate(rng, family, distribution, looks, times, studies)
                     rows.append(
-                        {"paper": family.paper, "law": law, "design": design, "truth": truth}
+                        {"paper": family.paper, "distribution": distribution}
+                        | {"design": design, "truth": truth}
                         | summarize(family, supported, looks, times)
                     )
     run.table("rates", rows)
 
 
 def simulate(
-    rng: np.random.Generator, family: Family, law: str, looks: Sequence[int], times: float, studies: int
+    rng: np.random.Generator,
+    family: Family,
+    distribution: str,
+    looks: Sequence[int],
+    times: float,
+    studies: int,
 ) -> np.ndarray:
     """Return [studies, criteria] whether each criterion is supported, at a truth of `times` the margin."""
     shape = (studies, len(family.spreads), looks[-1])
-    draws = rng.normal(size=shape) if law == "normal" else rng.choice(family.residuals, size=shape)
+    draws = rng.normal(size=shape) if distribution == "normal" else rng.choice(family.residuals, size=shape)
     values = times + family.spreads[:, None] * draws
     deciding = Looks(tuple(looks)).deciding
     p = np.ones(shape[:2])

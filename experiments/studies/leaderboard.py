@@ -2,11 +2,11 @@
 
 The estimand is the share of the loss that a remedy recovers: (remedy - no correction) / (BF16 control - no
 correction), of the held-out reward under both engines. Round to nearest E4M3 with its three mantissa bits and
-no remedy is run beside the untreated arm, so that the two are not mistaken for each other.
+no remedy is run next to the untreated arm, so that the two are not mistaken for each other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pandas as pd
 
@@ -31,22 +31,21 @@ from experiments.arms import (
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
 from experiments.studies.policy_blocks import SEED, Schedule, run_blocks
-from experiments.studies.recovery import (
-    LOOKS,
-    LOSS,
-    MARGIN,
-    Recovery,
-    compare_pairs,
-    final_rewards,
-    recovered_shares,
-    registered_hash,
-)
 from experiments.studies.resume import check_arms
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.design import Design
+from simlab.studies.registration import LOOKS, hash_rule
+from simlab.studies.remedy_ranking import (
+    MARGIN,
+    MIN_LOSS,
+    Recovered,
+    compare_pairs,
+    final_rewards,
+    rank_remedies,
+)
 from simlab.studies.verdicts import measure_trials
 
 E4M3 = NEAREST_BITS[3]
@@ -62,8 +61,8 @@ RULE = (
     f"the remedies lies above {MARGIN:g} and a sign-flip test of remedy - no correction - {MARGIN:g} (BF16 "
     "control - no correction) over initial policies rejects at that level too; contradicted if it lies below "
     f"-{MARGIN:g}; negligible if inside. Primary criterion of V6: zero mismatch minus token TIS, share "
-    f"beyond {MARGIN:g}, at the level of the look. Premise: BF16 control minus no correction above {LOSS:g} "
-    "at 95%, else premise absent. Looks after 8 (futility only), 16 and 24 initial policies at "
+    f"beyond {MARGIN:g}, at the level of the look. Premise: BF16 control minus no correction above "
+    f"{MIN_LOSS:g} at 95%, else premise absent. Looks after 8 (futility only), 16 and 24 initial policies at "
     "O'Brien-Fleming levels; blocks of 8 initial policies, the arms of the primary criterion before the "
     "others. Margin: a fifth of the loss is the least that "
     "decides which remedy to use."
@@ -102,30 +101,22 @@ class Contest:
         run.configure(rule=RULE)
         tables = run_blocks(run, self.schedule[:1] if run.smoke else self.schedule, minutes)
         views = m.Views(tables)
-        finals = final_rewards(views, [arm for arm in self.arms if arm in views.arms])
+        finals = final_rewards(views, m.FINAL_REWARD, [arm for arm in self.arms if arm in views.arms])
         run.table("final_rewards", finals.rename_axis("initial_policy").reset_index())
         run.table("pairs", compare_pairs(finals))
-        run.table("recovery", self._recovery_table(tables))
+        columns = [field.name for field in fields(Recovered)]
+        run.table("recovery", pd.DataFrame(self.list_recovered(tables), columns=columns))
 
-    def _recovery_table(self, tables: m.Tables) -> pd.DataFrame:
-        rows = [
-            {"arm": row.arm, "share": row.share.effect, "ci_low": row.share.low, "ci_high": row.share.high}
-            | {"level": row.level, "p": row.p, "verdict": row.verdict, "policies": row.share.units}
-            for row in self.list_recovered(tables)
-        ]
-        columns = ["arm", "share", "ci_low", "ci_high", "level", "p", "verdict", "policies"]
-        return pd.DataFrame(rows, columns=columns)
-
-    def list_recovered(self, results: Results | m.Tables) -> list[Recovery]:
+    def list_recovered(self, results: Results | m.Tables) -> list[Recovered]:
         """Return the share of the loss that each remedy recovers, the largest first."""
         views = m.Views(results)
         others = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
-        rows = recovered_shares(views, others, self.named(NONE), self.named(BF16), len(self.remedies))
-        return sorted(rows, key=lambda row: -row.share.effect)
+        none, control = self.named(NONE), self.named(BF16)
+        return rank_remedies(views, m.FINAL_REWARD, others, none, control, len(self.remedies))
 
     def collect_evidence(self, results: Results | m.Tables) -> list[Measured]:
         """Return V6, with the share that each remedy recovers in the note."""
-        note = ", ".join(f"{each.arm} {each.share.effect:+.2f}" for each in self.list_recovered(results))
+        note = ", ".join(f"{each.arm} {each.share:+.2f}" for each in self.list_recovered(results))
         found = measure_trials(results, [V6.trial(self.experiment)])
         return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in found]
 
@@ -147,7 +138,7 @@ def _experiment(name: str, question: str, contest: Contest) -> Experiment:
         collect_evidence=contest.collect_evidence,
         check_resume=check_arms,
         design=Design(BASE, arms, contest.named(NONE), (SEED,)),
-        registered={"looks": list(LOOKS), V6.id: registered_hash(RULE)},
+        registered={"looks": list(LOOKS), V6.id: hash_rule(RULE)},
     )
 
 

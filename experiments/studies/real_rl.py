@@ -2,7 +2,7 @@
 
 The same recipe, warm start, prompts and recipe_of_arm; only the sampler differs: vLLM on a CPU in BF16 with
 keys and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the
-emulation with several seeds, which say how far apart two runs of one thing are. A killed run goes on where it
+emulation with several seeds, which show the spread of equal runs. A killed run resumes where it
 was saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
 """
 

@@ -33,47 +33,6 @@ Make = Callable[[Run, Sequence[str], int], Frames]
 """Run these arms from that block of initial policies."""
 
 
-def as_one_part(arms: Sequence[str]) -> list[Sequence[str]]:
-    """Return one part: the arms share their compiled functions."""
-    return [arms] if arms else []
-
-
-def one_part_per_arm(arms: Sequence[str]) -> list[Sequence[str]]:
-    """Return a part per arm: an interrupted block keeps its finished arms."""
-    return [[arm] for arm in arms]
-
-
-def run_stages(
-    run: Run,
-    arms: Sequence[str],
-    undecided: Callable[[Tables], Sequence[str]],
-    make: Make,
-    parts: Callable[[Sequence[str]], Sequence[Sequence[str]]] = as_one_part,
-    diagnosed: Collection[str] = (),
-) -> None:
-    """Run the first block for `arms`, each later one for those that `undecided` returns; write the tables.
-
-    Runs only what the result that `run` resumes from lacks; `diagnosed` arms without diagnostics are run
-    again. If interrupted after the first block, write the tables of the finished `parts`.
-    """
-    tables = load_resumed(run, arms, diagnosed)
-    for block in range(len(LOOKS)):
-        if block and (run.smoke or not (arms := with_policies(undecided(tables), block))):
-            break
-        try:
-            for part in parts(missing_arms(tables, arms, block)):
-                tables = merge_tables(tables, build_tables(make(run, part, block)))
-        except KeyboardInterrupt:
-            if block == 0 and run.resume_from is None:
-                raise
-            run.report(f"interrupted in block {block + 1} of {len(LOOKS)}: the tables hold the finished runs")
-            run.configure(stopped_in_block=block + 1)
-            break
-    run.seeds(sorted(set(tables.table("runs")["seed"])))
-    for name, table in tables.tables.items():
-        run.table(name, table)
-
-
 def with_policies(arms: Sequence[str], block: int) -> list[str]:
     """Return those of `arms` that have initial policies in this block."""
     return [arm for arm in arms if arm not in ALL_ARMS or len(ALL_ARMS[arm].initial_policies) > BLOCK * block]
@@ -86,9 +45,29 @@ def run_trials(
     make: Make = run_arms,
     diagnosed: Collection[str] = (),
 ) -> None:
-    """Run the blocks that `trials` need by `make`, or one block of the arms `smoke` in smoke mode."""
+    """Run the first block for the arms of `trials`, each later one for those still open; write the tables.
+
+    In smoke mode run one block of the arms `smoke`. Runs only what the result that `run` resumes from lacks;
+    `diagnosed` arms without diagnostics are run again. If interrupted after the first block, write the tables
+    of the finished blocks.
+    """
     arms = smoke if run.smoke else arms_of(trials)
-    run_stages(run, arms, lambda tables: open_arms(tables, trials), make, diagnosed=diagnosed)
+    tables = load_resumed(run, arms, diagnosed)
+    for block in range(len(LOOKS)):
+        if block and (run.smoke or not (arms := with_policies(open_arms(tables, trials), block))):
+            break
+        try:
+            if missing := missing_arms(tables, arms, block):
+                tables = merge_tables(tables, build_tables(make(run, missing, block)))
+        except KeyboardInterrupt:
+            if block == 0 and run.resume_from is None:
+                raise
+            run.report(f"interrupted in block {block + 1} of {len(LOOKS)}: the tables hold the finished runs")
+            run.configure(stopped_in_block=block + 1)
+            break
+    run.seeds(sorted(set(tables.table("runs")["seed"])))
+    for name, table in tables.tables.items():
+        run.table(name, table)
 
 
 def open_arms(tables: Tables, trials: Sequence[Trial]) -> tuple[str, ...]:

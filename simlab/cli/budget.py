@@ -36,7 +36,7 @@ def budget(
     logit_std: Annotated[float, typer.Option(help="Standard deviation of the synthetic logits.")] = 1.5,
     json: Json = False,
 ) -> None:
-    """Translate a mismatch per token into the effective sample size of whole sequences.
+    """Translate a mismatch per token into the effective sample size of complete sequences.
 
     With a format only the rounding of the logits counts, on Gaussian logits: a lower end for a real
     engine, which rounds at every layer. Give the std of rho that you measured to get its budget.

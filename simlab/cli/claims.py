@@ -34,7 +34,7 @@ def claims(
     check: Annotated[
         bool, typer.Option("--check", help="Check commits and processors of stored results instead.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a long run.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Print every claim of the papers, a row per regime, with the verdict that the stored results give.

@@ -30,11 +30,11 @@ def demo(
     """Train one policy under four inference precisions and show what the mismatch does to its reward.
 
     Training computes in float32. Inference keeps 1, 2, 4 or 21 mantissa bits of both operands of
-    each projection, truncated. All runs share one compiled program, because precision is data.
+    each projection, truncated. All runs share one compiled function, because precision is data.
     """
     from simlab.sweeps import sweep
 
-    typer.echo("Expected: under 60 s on two free cores, most of it to compile one program.", err=True)
+    typer.echo("Expected: under 60 s on two free cores, most of it to compile one function.", err=True)
     with one_clear_error():
         result = sweep(
             BASE | {"steps": steps},

@@ -70,7 +70,7 @@ def slurm(
         typer.Option(help="Shell command run first, such as 'source /path/.venv/bin/activate'."),
     ] = None,
 ) -> None:
-    """Print a batch script that computes a sweep, and goes on where a stopped job left it."""
+    """Print a batch script that computes a sweep, and resumes where a stopped job left it."""
     from simlab.integrations.export import slurm_script
     from simlab.sweeps.file import read_file
 

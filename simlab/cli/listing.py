@@ -144,7 +144,7 @@ def metrics(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list tasks`")
 def tasks(json: Json = False) -> None:
-    """Tasks: what earns a reward, and how long responses are."""
+    """Tasks: what is rewarded, and how long responses are."""
     from simlab.tasks import TASKS
 
     rows = [

@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """Run an experiment and write its tables and manifest.
 
-    A run of more than 5 minutes prints its plan first and asks, on a terminal.
+    A run of more than 5 minutes prints its plan and waits for confirmation, on a terminal.
     """
     from simlab.core.experiment import execute, find_resumable
     from simlab.core.paths import default_out

@@ -1,4 +1,4 @@
-"""`simlab watch`: look at a sweep while it runs."""
+"""`simlab watch`: show a sweep while it runs."""
 
 from pathlib import Path
 from typing import Annotated

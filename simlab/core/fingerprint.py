@@ -1,7 +1,7 @@
 """A digest of a record by content: its numbers, and the code of its functions and classes.
 
 Code of installed packages counts by its name; all other code by its instructions, constants, defaults and
-what it reads from its module. So a function of a notebook is told from its changed version.
+what it reads from its module. So a function of a notebook is distinguished from its changed version.
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ def _container(value: Any, seen: dict[int, int]) -> Any:
     if hasattr(value, "__dict__"):
         return _code(type(value), seen), _content(vars(value), seen)
     if is_own_code(type(value).__module__) or " at 0x" in repr(value):
-        raise ValueError(f"a value of type {name} has no content that tells its versions apart")
+        raise ValueError(f"a value of type {name} has no content that distinguishes its versions")
     return name, repr(value)
 
 

@@ -1,4 +1,4 @@
-"""The manifest beside every result: what was run, on what, from which commit."""
+"""The manifest of every result: what was run, on what, from which commit."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def processor(description: str | None = None) -> dict[str, str]:
     """Return the processor's name and vector instructions, from Linux's `description` of it.
 
     XLA compiles for what it finds: a float32 sum may be added in another order on another processor, and a
-    policy that was taught there is another one.
+    policy that was trained there is another one.
     """
     if description is None:
         file = Path("/proc/cpuinfo")
@@ -120,7 +120,7 @@ def processor(description: str | None = None) -> dict[str, str]:
 def processor_family() -> str:
     """Return what all arms of one initial policy must share: the GPU, or the processor without its stepping.
 
-    Two machines of one family compile and add alike, so their runs may be paired.
+    Two machines of one family compile and add equally, so their runs may be paired.
     """
     first = jax.devices()[0]
     if first.platform != "cpu":

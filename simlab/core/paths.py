@@ -16,7 +16,7 @@ def checkout_root() -> Path:
         if (root / "experiments" / "__init__.py").is_file() and (root / "figures" / "__init__.py").is_file():
             return root
     raise FileNotFoundError(
-        "experiments/ and figures/ were found neither beside the package nor inside it; "
+        "experiments/ and figures/ were found neither next to the package nor inside it; "
         "install simlab from its checkout or from a built wheel"
     )
 

@@ -115,7 +115,7 @@ def _find(name: str) -> tuple[Path, Path]:
             place = Path(path) if path is not None else Path(next(iter(folders)), "__init__.py")
             root = place.parent.parent if spec.submodule_search_locations is not None else place.parent
     if path is None or root is None or not path.endswith(".py"):
-        raise ValueError(f"module {name!r} has no source file; its results could not be told apart")
+        raise ValueError(f"module {name!r} has no source file; its results could not be distinguished")
     return Path(path), root
 
 

@@ -1,7 +1,7 @@
 """What XLA does to bits, tested on the machine at hand.
 
 Each trap is a rewrite or a rule of the compiler that would silently change an emulated format.
-The lab works around all of them; this file says which ones are real here.
+The lab works around all of them; this file tests which ones are real here.
 """
 
 import subprocess
@@ -76,7 +76,7 @@ def division_by_scalar_becomes_product() -> Trap:
 
 
 def exp2_inexact() -> Trap:
-    """`exp2(n)` for whole n should be a power of two."""
+    """`exp2(n)` for integer n should be a power of two."""
     n = np.arange(-126, 128, dtype=np.float32)
     wrong = int((np.asarray(jax.jit(jnp.exp2)(n)) != np.ldexp(np.float32(1), n.astype(int))).sum())
     return Trap(
@@ -212,7 +212,7 @@ def product_in_low_precision() -> Trap:
 
 
 def classes_are_one_tree() -> Trap:
-    """Two dataclasses of one shape may be one pytree: a jitted function can run the program of the other."""
+    """Two dataclasses of one shape may be one pytree: jit can run what it compiled for the other."""
     one, other = (make_dataclass(name, ["x"], frozen=True) for name in ("One", "Other"))
     for each in (one, other):
         jax.tree_util.register_dataclass(each, ["x"], [])

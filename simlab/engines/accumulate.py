@@ -68,7 +68,7 @@ class PartialSums:
     - `ordered`: its products from left to right, elementwise; the same bits for every shape by construction,
       and on every device if the operands have at most 12 significant bits (all formats but fp32), since their
       products are exact in float32. Masked products at the end (zeros) do not change a bit.
-    - `dot`: the device's float32 product, faster; its last bit may depend on the shape before it is rounded.
+    - `dot`: the device's float32 product, faster; it may differ by 1 ulp with the shape before it is rounded.
       Operands are padded to whole tiles of 8 x 64, with which blocks of up to 32 terms came out equal on CPU
       for every shape that was tried: measured, not promised. Longer blocks, and split-k, have no such luck.
     """
@@ -80,7 +80,7 @@ class PartialSums:
     inside: str = static(default="dot")
 
     def __post_init__(self):
-        """Refuse unknown names and empty blocks."""
+        """Reject unknown names and empty blocks."""
         for value, allowed, kind in ((self.order, ORDERS, "order"), (self.inside, INSIDE, "inside")):
             if value not in allowed:
                 raise ValueError(f"unknown {kind} {value!r}; allowed: {', '.join(allowed)}")
@@ -154,7 +154,7 @@ def blocks_of(x: Array, terms: int) -> Array:
 
 
 def _zeros(rows: int, columns: int) -> Array:
-    """Zeros that the compiler does not see through, so that the first sum is no special case."""
+    """Zeros that the compiler does not see through, so that the first sum is not a special case."""
     return lax.optimization_barrier(jnp.zeros((rows, columns), jnp.float32))
 
 

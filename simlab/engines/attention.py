@@ -1,4 +1,4 @@
-"""Attention of one head over one sequence, decoding and scoring alike."""
+"""Attention of one head over one sequence, for decoding and scoring."""
 
 from dataclasses import replace
 

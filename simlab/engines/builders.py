@@ -211,7 +211,7 @@ def fp8_exact() -> Engine:
 
 
 def on_card(architecture: str, projection: Linear | None = None) -> Engine:
-    """BF16 server on a card's tensor cores, with other projections if given; values by FlashAttention."""
+    """BF16 inference engine on a GPU's tensor cores, other projections if given; values by FlashAttention."""
     core = TENSOR_CORES[architecture]["bf16"]
     engine = with_accumulators(server(BF16, core), core, LastTileFirst(core))
     return engine if projection is None else replace(engine, projection=projection)

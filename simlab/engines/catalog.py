@@ -52,12 +52,12 @@ class EngineCard:
 
 _CARD_GAPS = (
     "split-K and tile shapes that libraries choose by size, the rescaling inside FlashAttention, "
-    "exponentials of the card's own unit"
+    "exponentials of the GPU's own unit"
 )
 
 # What none of them has: tile order within a float32 product, kernels chosen by shape. Adders of tensor cores
-# are in those named after a card, whose rounding points are those of vllm-bf16: two of them differ by the
-# card and the format alone.
+# are in those named after a GPU, whose rounding points are those of vllm-bf16: two of them differ by the
+# GPU and the format alone.
 ENGINE_CARDS: dict[str, EngineCard] = {
     "f32": EngineCard(
         Engine(),
@@ -305,7 +305,7 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     "f32-exact": EngineCard(
         with_accumulators(Engine(), EXACT, ORDERED),
         "none: float32 storage, exact sums; equals its own decoding bit for bit, provided that the compiler "
-        "contracts the multiply-adds of attention values alike",
+        "contracts the multiply-adds of attention values equally",
         "everything about the order of sums",
     ),
     "bf16-exact": EngineCard(
@@ -330,7 +330,7 @@ ENGINE_CARDS: dict[str, EngineCard] = {
     ),
     "h100-bf16": EngineCard(
         on_card("hopper"),
-        "BF16 kernels of an H100 (wgmma, 25 bits, blocks of 16), one running sum over K; a B200 adds alike",
+        "BF16 kernels of an H100 (wgmma, 25 bits, blocks of 16), one running sum over K; a B200 adds equally",
         _CARD_GAPS,
     ),
     "h100-fp8": EngineCard(

@@ -37,7 +37,7 @@ class Linear:
     backward: str = static(default="dequantized")
 
     def __post_init__(self):
-        """Refuse an unknown backward pass, and a quantized one of weight-only kernels."""
+        """Reject an unknown backward pass, and a quantized one of weight-only kernels."""
         if self.backward not in BACKWARDS:
             raise ValueError(f"unknown backward {self.backward!r}; allowed: {', '.join(BACKWARDS)}")
         if self.backward == "quantized" and self.dequantized is not None:
@@ -81,7 +81,7 @@ class Attention:
     cache_from: int = static(default=0)
 
     def __post_init__(self):
-        """Refuse an unknown order of division, and a negative position."""
+        """Reject an unknown order of division, and a negative position."""
         if self.cache_from < 0:
             raise ValueError(f"cache_from must be a position >= 0, got {self.cache_from}.")
         if self.normalize not in NORMALIZE:
@@ -156,7 +156,7 @@ class EnginePair:
     replay: str = static(default="none")
 
     def __post_init__(self):
-        """Refuse an unknown replay."""
+        """Reject an unknown replay."""
         if self.replay not in REPLAYS:
             raise ValueError(f"unknown replay {self.replay!r}; allowed: {', '.join(REPLAYS)}")
 

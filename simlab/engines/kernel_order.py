@@ -24,7 +24,7 @@ class Promoted:
     every: int = static(default=128)
 
     def __post_init__(self):
-        """Refuse empty partial sums."""
+        """Reject empty partial sums."""
         if self.every < 1:
             raise ValueError(f"promotion every {self.every} products; allowed: an integer >= 1")
 
@@ -45,7 +45,7 @@ class SplitK:
     tile: int = static(default=32)
 
     def __post_init__(self):
-        """Refuse empty ranges."""
+        """Reject empty ranges."""
         if self.splits < 1 or self.tile < 1:
             raise ValueError(f"splits {self.splits}, tile {self.tile}; allowed: integers >= 1")
 
@@ -70,7 +70,7 @@ class LastTileFirst:
     tile: int = static(default=128)
 
     def __post_init__(self):
-        """Refuse empty tiles."""
+        """Reject empty tiles."""
         if self.tile < 1:
             raise ValueError(f"tile {self.tile}; allowed: an integer >= 1")
 

@@ -60,7 +60,7 @@ def linear(
     if not isinstance(x, Quantized):
         # Not through `quantize_operand`: docs/architecture.md counts the calls.
         spec = None if site.format is None else site.spec(site_key(key, "x"))
-        x = unquantized(x) if spec is None else elements_through(materialize_once(x, site), spec)
+        x = as_quantized(x) if spec is None else elements_through(materialize_once(x, site), spec)
     if not isinstance(w, Quantized | WithOriginal):
         w = quantize_weights(w, sites, site_key(key, "w"))
     quantized = w.quantized if isinstance(w, WithOriginal) else w
@@ -88,11 +88,11 @@ def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldW
 def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
     """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
     if site.format is None:
-        return unquantized(x)
+        return as_quantized(x)
     return elements_through(materialize_once(x, site), site.spec(key))
 
 
-def unquantized(x: Array) -> Quantized:
+def as_quantized(x: Array) -> Quantized:
     """Return float32 x as the operand of a site that rounds nothing."""
     return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
 

@@ -28,7 +28,7 @@ def matmul(
 
     Returns float32 [..., M, N] (or [N]). Nothing is rounded before the products. `accumulator` is a name of
     `ACCUMULATORS`, an architecture of `TENSOR_CORES`, or a record; `format`, a name of `FORMATS` or a record
-    of plain numbers, tells it the grid of the operands: `exact` takes as many slices as make every value of
+    of plain numbers, gives it the grid of the operands: `exact` takes as many slices as make every value of
     it exact, an architecture takes the accumulator that it has for it. The gradient is that of the float32
     product, whatever the accumulator.
     Raises `ValueError` for unknown names, for a format that an architecture does not have, for operands of a

@@ -1,4 +1,4 @@
-"""Tensor cores to the bit: products aligned to their largest exponent, truncated, added without error.
+"""Bit-exact tensor cores: products aligned to their largest exponent, truncated, added without error.
 
 An operand becomes a float32 significand, of magnitude below 2, and an exponent. The product of two
 significands is exact in float32; in units of the last bit that the accumulator keeps it converts to int32,
@@ -144,10 +144,10 @@ class NVFP4TensorCore:
 
     Operands come scaled already, an E2M1 number times its E4M3 scale, which float32 holds, as it does the sum
     of a group. The exponent of a scale is read off the largest element of its group: 6 under rounding to
-    nearest, unless the scale is subnormal. A float32 scale of the tensor is no part of it: it multiplies the
+    nearest, unless the scale is subnormal. A float32 scale of the tensor is not part of it: it multiplies the
     result.
     Source: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
-    Deviation: the exponent of a group of zeros is -126, whatever its scale: that matters only beside products
+    Deviation: the exponent of a group of zeros is -126, whatever its scale: it matters only with products
       of scales 2^27 times smaller.
     """
 

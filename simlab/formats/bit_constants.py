@@ -103,7 +103,7 @@ def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturat
     # Words wrap round at 2^32.
     with np.errstate(over="ignore"):
         words = _range_constants(xp, fmt, mode, saturate) | _grid_constants(xp, fmt, mode, is_chance)
-    return BitConstants(**jax.tree.map(_signed, words))
+    return BitConstants(**jax.tree.map(_to_signed, words))
 
 
 def _range_constants(xp: Any, fmt: Format, mode: Rounding, saturate: Flag) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _word(value: Scalar, xp: Any) -> Any:
     return xp.asarray(value, xp.float32).view(xp.uint32)
 
 
-def _signed(word: Any) -> Word:
+def _to_signed(word: Any) -> Word:
     if isinstance(word, Array):
         return lax.bitcast_convert_type(word, jnp.int32)
     return int(np.asarray(word, np.uint32).view(np.int32))

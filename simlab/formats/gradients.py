@@ -15,7 +15,7 @@ from jax import Array
 from simlab.core.pytree import Flag
 from simlab.formats.bit_constants import is_on_host, prepare_format
 from simlab.formats.format import Format
-from simlab.formats.rounding import round_to_format, rounded
+from simlab.formats.rounding import round_array, round_to_format
 from simlab.formats.rounding_modes import Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide, multiply
 from simlab.formats.scaling import ERRORS, Scaling, expand_scale, find_scale, find_tensor_scale, has_error
@@ -24,7 +24,7 @@ GRADIENTS = ("identity", "clipped")
 
 
 class QuantizeSpec(NamedTuple):
-    """All that quantizes, as one tree of data; `scaling` None is no scale."""
+    """All that quantizes, as one tree of data; `scaling` None means without scales."""
 
     fmt: Format
     rounding: Rounding | StochasticRounding
@@ -72,10 +72,10 @@ def quantize_elements(x: Array, spec: QuantizeSpec) -> Quantized:
     """Quantize float32 x and keep the scale apart; not differentiable, see `elements_through`."""
     scaling, numbers = spec.scaling, (spec.fmt, spec.rounding, spec.saturate, spec.key)
     if scaling is None:
-        return Quantized(rounded(x, *numbers), jnp.ones((1,) * x.ndim, jnp.float32))
+        return Quantized(round_array(x, *numbers), jnp.ones((1,) * x.ndim, jnp.float32))
     upper, scale = find_tensor_scale(x, spec.fmt, scaling), find_scale(x, spec.fmt, scaling)
     ratio = _ratio(x, scale, scaling)
-    elements = rounded(ratio, *numbers)
+    elements = round_array(ratio, *numbers)
     if scaling.errors != ERRORS:
         elements = jnp.where(has_error(ratio, elements, spec.fmt, scaling.errors), elements, ratio)
     return Quantized(elements, scale, upper)
@@ -91,7 +91,7 @@ def quantize_through(gradient: str, x: Array, spec: QuantizeSpec, cotangent_form
 @jax.jit
 def _dequantize(x: Array, spec: QuantizeSpec) -> Array:
     if spec.scaling is None:
-        return rounded(x, spec.fmt, spec.rounding, spec.saturate, spec.key)
+        return round_array(x, spec.fmt, spec.rounding, spec.saturate, spec.key)
     elements, scale, _ = quantize_elements(x, spec)
     return multiply(elements, expand_scale(scale, x.shape, spec.scaling))
 

@@ -61,11 +61,11 @@ def round_to_format(
         raise ValueError("stochastic rounding needs key=, a key of jax.random")
     if is_on_host(fmt, rounding, overflow):
         fmt = prepare_format(fmt, rounding, overflow)
-    return rounded(jnp.asarray(x), fmt, rounding, overflow, key)
+    return round_array(jnp.asarray(x), fmt, rounding, overflow, key)
 
 
 @jax.jit
-def rounded(
+def round_array(
     x: Array,
     fmt: Format,
     rounding: Rounding | StochasticRounding,

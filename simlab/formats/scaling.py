@@ -40,7 +40,7 @@ class Scaling:
       sizes for the last axes, such as `(128, 128)`. The last block of an axis may be short.
 
     The element format is not part of it: the largest magnitude of a block (amax) goes to the largest
-    finite value of whatever format is asked for. `scale_format`:
+    finite value of the requested format. `scale_format`:
 
     - `float32`: amax / max_finite, but at least `min_scale`.
     - `e8m0`: a power of two, 2^-126 to 2^127, by `rule`: `floor` 2^(floor(log2 amax) - emax) as OCP has
@@ -80,7 +80,7 @@ class Scaling:
     given: ArrayLike | None = None
 
     def __post_init__(self):
-        """Refuse what has no meaning; `given` may be a tracer and is not looked at."""
+        """Reject what has no meaning; `given` may be a tracer and is not checked."""
         _require(self.granularity, GRANULARITIES, "granularity")
         _require(self.scale_format, SCALE_FORMATS, "scale_format")
         _require(self.rule, (*scale_rules.E8M0_RULES, FOUR_OVER_SIX), "rule")

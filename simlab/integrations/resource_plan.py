@@ -2,7 +2,7 @@
 
 Bytes and seconds are per device. Assumed: states, work and batch divide evenly over all devices; training in
 BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and the rest recomputed; the engine
-that samples holds the same weights, sharded too, while the training states are elsewhere or beside it.
+that samples holds the same weights, sharded too, while the training states are elsewhere or next to it.
 """
 
 import json
@@ -93,7 +93,7 @@ class Step:
     """One step of training: `sequences` of `prompt` and `response` tokens, and what devices reach.
 
     `compute` and `memory` are the fractions of peak FLOP/s and of memory bandwidth that kernels reach.
-    `weight_bytes` of the sampling engine: 2 for BF16, 1 for FP8; `cache_bytes` alike.
+    `weight_bytes` of the sampling engine: 2 for BF16, 1 for FP8; `cache_bytes` likewise.
     """
 
     sequences: int = 2048
@@ -106,7 +106,7 @@ class Step:
     memory: float = 0.7
 
     def __post_init__(self):
-        """Refuse what cannot be."""
+        """Reject invalid values."""
         for name in ("sequences", "prompt", "response", "micro_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"bad {name} {getattr(self, name)}; allowed: 1 or more")
@@ -157,7 +157,7 @@ def find_model(name: str) -> TransformerConfig:
 def parameter_counts(config: TransformerConfig) -> tuple[int, int]:
     """Return the number of parameters, and of those that one token uses.
 
-    The latter counts the chosen experts and, once, the head; the look-up of an embedding is no product.
+    The latter counts the chosen experts and, once, the head; the look-up of an embedding is not a product.
     """
     total, active = 0, 0
     for place, leaf in leaves_of(shapes_of(config)).items():

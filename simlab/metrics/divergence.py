@@ -1,4 +1,4 @@
-"""Divergence of two policies over the whole vocabulary, position by position."""
+"""Divergence of two policies over the vocabulary, position by position."""
 
 import jax
 import jax.numpy as jnp

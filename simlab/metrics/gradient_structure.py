@@ -29,12 +29,12 @@ def energy_by_frequency(
     parts, so a very frequent type may leave the next bucket empty. NaN when no token pushes.
 
     Source: cancel Eq. 24.
-    Deviation: how the paper cuts frequencies into buckets is not said; this is ours.
+    Deviation: the paper does not define its frequency buckets; these are ours.
     """
     real = as_mask(mask)
     norms = jnp.abs(coefficients) if score_norms is None else jnp.abs(coefficients) * score_norms
     norms = jnp.where(real, norms, 0).reshape(-1)
-    # Padding gets an id of its own, dropped after counting: whatever stands there is not looked at.
+    # Padding gets an id of its own, dropped after counting: its values are not read.
     flat = jnp.where(real, ids, vocabulary).reshape(-1)
     counts = jnp.bincount(flat, length=vocabulary + 1)[:vocabulary]
     order = jnp.argsort(-counts, stable=True)

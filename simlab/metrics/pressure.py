@@ -106,7 +106,7 @@ def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]
 
 
 def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
-    """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling is no rejection."""
+    """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling does not count."""
     resolved, ready = replace(resolve(objective), group_filter=False), prepare_batch(batch)
     terms = rollout_terms(resolved, ready)
     if resolved.staleness is None:

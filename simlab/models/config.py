@@ -35,14 +35,14 @@ class TransformerConfig:
     rms_norm_eps: float = 1e-6
 
     def __post_init__(self):
-        """Refuse shapes that attention or the router cannot have."""
+        """Reject shapes that attention or the router cannot have."""
         for name, value in vars(self).items():
             least = 0 if name == "num_experts" else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise ValueError(f"{name} {value}; allowed: at least {least}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is no multiple of "
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
                 f"num_key_value_heads {self.num_key_value_heads}"
             )
         if self.head_dim % 2:

@@ -122,7 +122,7 @@ def sum_of_scores(space: SequenceSpace, probs: np.ndarray, coefficients: np.ndar
     """Return `sum_{s,t} c[s,t] grad log pi(token | context)` in the logits, exactly, `[K, V]`.
 
     The score of token a in context h is `e_a - pi(.|h)` in row h and zero elsewhere, so one scatter
-    of the coefficients `[S, T]` is the whole gradient. `probs` `[K, V]` are the policy's.
+    of the coefficients `[S, T]` is the gradient. `probs` `[K, V]` are the policy's.
     """
     flat = (space.contexts * space.vocabulary + space.tokens)[space.mask]
     size = space.table_shape[0] * space.vocabulary
@@ -146,7 +146,7 @@ def squared_score_norms(space: SequenceSpace, probs: np.ndarray, coefficients: n
 
 
 def sequence_scores(space: SequenceSpace, probs: np.ndarray) -> np.ndarray:
-    """Return grad log pi of each whole sequence, dense `[S, K V]`: for a few thousand sequences."""
+    """Return grad log pi of each sequence, dense `[S, K V]`: for a few thousand sequences."""
     scores = np.zeros((len(space.tokens), *space.table_shape))
     rows = np.arange(len(space.tokens))
     for t in range(space.tokens.shape[1]):

@@ -41,13 +41,13 @@ Weights = dict[str, PyTree]
 SCANNED_LAYERS = 4
 
 States = dict[str, Array]
-"""Values by the name of the place that computes them."""
+"""Values by the name of the site that computes them."""
 
 
 class Scores(NamedTuple):
     """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`.
 
-    `logp_vocabulary` [B, T, V], of all tokens, is None unless asked for.
+    `logp_vocabulary` [B, T, V], of all tokens, is None unless requested.
     """
 
     logp: Array
@@ -73,7 +73,7 @@ class Positions(NamedTuple):
 
 
 class Intermediates(NamedTuple):
-    """Outputs of the places of a forward pass [B, T, ...]; of experts, only what they return.
+    """Outputs of the sites of a forward pass [B, T, ...]; of experts, only what they return.
 
     A compiled function that does not return them does not compute them. A scan over layers has none of
     `layers`.
@@ -260,7 +260,7 @@ def _mlp(
     """SwiGLU of normed x [B, T, D]."""
     del config, replayed
     both = linear(x, layer["gate_up"], engine.projection)
-    activated, gated = _gated(both, engine)
+    activated, gated = _apply_gate(both, engine)
     result = linear(gated, layer["down"], engine.reduced)
     return result, None, {"gate and up": both, "activation": activated, "gated": gated, "down": result}
 
@@ -278,7 +278,7 @@ def _experts(
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
     first, last = engine.experts or engine.projection, engine.experts or engine.reduced
     both = jax.vmap(linear, (None, 0, None))(x, layer["gate_up"], first)
-    gated = _gated(both, engine)[1]
+    gated = _apply_gate(both, engine)[1]
     outputs = jax.vmap(linear, (0, 0, None), out_axes=-2)(gated, layer["down"], last)
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
     ranks = used * engine.expert_ranks // config.num_experts
@@ -286,7 +286,7 @@ def _experts(
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
-def _gated(both: Array, engine: Engine) -> tuple[Array, Array]:
+def _apply_gate(both: Array, engine: Engine) -> tuple[Array, Array]:
     """Return silu of the gate, and that times the other half, of `both` [..., 2 I]."""
     gate, up = jnp.split(both, 2, axis=-1)
     activated = store(jax.nn.silu(gate), engine.elementwise)

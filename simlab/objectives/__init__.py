@@ -18,7 +18,6 @@ from simlab.objectives.objective import (
     with_overrides,
 )
 from simlab.objectives.proximal import with_loglinear_proximal
-from simlab.objectives.switch import switch_coefficients
 from simlab.objectives.vocabulary_terms import on_sampler_support, with_top_k_report
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "prepare_batch",
     "resolve",
     "rollout_terms",
-    "switch_coefficients",
     "token_coefficients",
     "value_from_terms",
     "vocabulary_coefficients",

@@ -36,7 +36,7 @@ def per_group(one_group: Callable[[Array, Array], Array]) -> Estimator:
 
 
 def differ(rewards: Array, survivors: Array) -> Array:
-    """Whether the rewards of the survivors are not all equal, exactly (a rounded mean would not tell)."""
+    """Whether the rewards of the survivors are not all equal, exactly (a rounded mean would not show it)."""
     highest = jnp.max(jnp.where(survivors, rewards, -jnp.inf))
     lowest = jnp.min(jnp.where(survivors, rewards, jnp.inf))
     return highest > lowest

@@ -250,7 +250,7 @@ OBJECTIVE_MODIFIERS: dict[str, ObjectiveModifier] = {
 def get_objective(name: str) -> Objective:
     """The objective called `name`: a preset, or a preset and suffixes joined by `+`.
 
-    Raises `ValueError` for unknown names and for two suffixes that fill the same place.
+    Raises `ValueError` for unknown names and for two modifiers of the same component.
     """
     base, *suffixes = name.split("+")
     return with_suffixes(lookup(OBJECTIVES, base, kind="objective"), suffixes, name)

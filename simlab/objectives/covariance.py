@@ -50,7 +50,7 @@ class ClipCov(Surrogate):
 
     Of the unclipped tokens in that band, max(1, int(cov_ratio n)) are drawn with `batch.key`; the others have
     the sign-aware clip. A key is needed if there are more candidates than draws: without one, a compiled
-    program returns NaN, and any other call raises `ValueError`.
+    function returns NaN, and any other call raises `ValueError`.
 
     Reference: arXiv 2505.22617; verl core_algos.compute_policy_loss_clip_cov.
     Deviation: the draw is JAX's, not torch's; log r is clamped to +-60.

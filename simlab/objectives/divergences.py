@@ -74,7 +74,7 @@ def head_and_rest(batch: TokenBatch, top_k: Scalar) -> tuple[Array, Array, Array
 
     Args:
         batch: with `tokens` and both vocabulary columns.
-        top_k: number of tokens kept apart beside the sampled one; may be traced.
+        top_k: number of tokens kept apart in addition to the sampled one; may be traced.
 
     Returns:
         Which tokens are kept apart [B, T, V]; log p and log mu [B, T, V]; the logs of the merged masses

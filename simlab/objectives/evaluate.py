@@ -1,4 +1,4 @@
-"""The two questions one asks an objective: its value, and its coefficient at every token."""
+"""Value of an objective, and its coefficient at every token."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Terms beside the policy objective, to be added to it with a coefficient each; all are to be maximized.
+"""Terms besides the policy objective, to be added to it with a coefficient each; all are to be maximized.
 
 Only `kl_penalty` is a function of logp; the others reach the parameters through the entropy and the critic.
 """

@@ -122,7 +122,7 @@ def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Ar
 
 
 def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
-    """The objective of a prepared batch (or of whole groups of it) with rollout terms of the same rows."""
+    """The objective of a prepared batch (or of complete groups of it) with rollout terms of the same rows."""
     mask = terms.mask
     if objective.staleness is not None:
         mask = mask & objective.staleness(replace(batch, mask=mask), terms.advantages)

@@ -41,7 +41,7 @@ def token_ratio(batch: TokenBatch) -> Array:
 
 
 def product_ratio(batch: TokenBatch) -> Array:
-    """s[i] = prod_t r[i, t], the importance ratio of the whole sequence, at each of its tokens.
+    """s[i] = prod_t r[i, t], the importance ratio of the sequence, at each of its tokens.
 
     Under `seq-mean-token-mean` the value is that of Eq. 11 and each token's coefficient is A s.
 

@@ -1,4 +1,4 @@
-"""Masks: tokens or whole sequences that leave the loss, and its denominators, because the engines disagree.
+"""Masks: tokens or complete sequences that leave the loss, and its denominators, if the engines disagree.
 
 A rejection maps a batch to the tokens it keeps, bool [B, T].
 """

@@ -15,7 +15,7 @@ class OptimalTokenBaseline:
     """A_t = G - b_t with b_t = sum_i G_i W_it / (sum_i W_it + 1e-8) over the group's members that reach t.
 
     W_t is the cumulative sum of 1 - 2 q + sum_v q^2, each term times the squared correction weight if any.
-    With `zero_tail`, b is zero where only the longest response of the group goes on.
+    With `zero_tail`, b is zero where only the longest response of the group is left.
 
     Reference: OTB arXiv 2602.07078; verl core_algos.compute_optimal_token_baseline_advantage.
     """

@@ -75,7 +75,7 @@ class NonNegativeProjection(GroupTransform):
 
     v = max(w - m A, 0) for the multiplier m at which g(m) = sum A max(w - m A, 0) vanishes. g falls, and
     entry j leaves at m = w_j / A_j; so j stays positive exactly if that point lies beyond the root, which the
-    sign of g there tells. With the active set known, m = (A.w) / (A.A) over it.
+    sign of g there shows. With the active set known, m = (A.w) / (A.A) over it.
 
     Source: cancel Eq. 51.
     """
@@ -138,7 +138,7 @@ class Differentiated(GroupTransform):
 
     Source: cancel Tab. 3, App. K.6.
     Deviation: differentiating Eq. 49-50 as printed gives zero, since sum A = 0; so the ablation must keep the
-        score term. Here the transformed weight is differentiated as a factor beside log pi.
+        score term. Here the transformed weight is differentiated as a factor of log pi.
     """
 
     inner: GroupTransform

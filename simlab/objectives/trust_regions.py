@@ -196,7 +196,7 @@ class M2po(Surrogate):
     """M2PO: drop the tokens with the largest (log w)^2 until the mean of the rest is at most `m2_threshold`.
 
     Only tokens that the update pushes further away count: A > 0 with w > 1, and A < 0 with w < 1. u has value
-    and coefficient w keep, without a clip. The mask is that of the whole optimizer batch.
+    and coefficient w keep, without a clip. The mask is that of the complete optimizer batch.
 
     Reference: M2PO arXiv 2510.01161 Algorithm 1; Trinity-RFT pull requests 615 and 616.
     Deviation: the authors' repository clips with bounds exp(+-t) instead; AReaL has `m2_mask`.

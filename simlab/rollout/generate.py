@@ -1,4 +1,4 @@
-"""Sampling whole responses: one prefill per prompt, then one scan over tokens with a KV cache."""
+"""Sampling complete responses: one prefill per prompt, then one scan over tokens with a KV cache."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """Noise on the sampler's logits: mismatch of a chosen size without an engine that makes it.
 
-Sampling and reported log-probabilities both see the noisy logits, so the sampler reports honestly the
-distribution that it draws from, and only training does not know the noise.
+Sampling and reported log-probabilities both see the noisy logits, so the engine reports the
+distribution that it samples from; only the training engine has no noise.
 """
 
 from typing import Annotated
@@ -26,10 +26,10 @@ class LogitNoise:
 
     - `fresh`: drawn anew for every token that is sampled, as by a kernel whose order changes.
     - `fixed`: a function of the token and its context alone, the same in all runs with one `seed`, as by a
-      kernel that errs always alike.
+      kernel whose error is always the same.
 
     Source: vexact V3, V7.
-    Deviation: errors of real engines grow with the logits and are alike for like contexts; these are not.
+    Deviation: errors of real engines grow with the logits and agree in similar contexts; these do not.
     """
 
     scale: Scalar
@@ -37,7 +37,7 @@ class LogitNoise:
     seed: Annotated[Integer, SEED] = 0
 
     def __post_init__(self):
-        """Refuse an unknown kind."""
+        """Reject an unknown kind."""
         if self.kind not in KINDS:
             raise ValueError(f"unknown kind {self.kind!r}; allowed: {', '.join(KINDS)}")
 

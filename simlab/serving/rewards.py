@@ -65,7 +65,7 @@ def _check_text(task: Task, prompt: np.ndarray, answer: str) -> float:
 def load_gym_questions(name: str, count: int, split: str = "train", **options: object) -> list[Question]:
     """Return questions of a task of reasoning-gym with its `options`; the splits are two of its seeds.
 
-    EngineScores the text inside the last `<answer>` tag, or the complete answer; an answer that contains the
+    Scores the text inside the last `<answer>` tag, or the complete answer; an answer that contains the
     correct one gets a partial reward. A scorer may evaluate the answer, without a time limit.
     """
     gym = _import_package("reasoning_gym", "reasoning-gym")

@@ -23,7 +23,7 @@ def change_point(values: ArrayLike) -> ChangePoint:
     """Find the change of mean in a curve [n].
 
     The statistic is the largest |cumulated sum - its chord| over sqrt(n) and the long-run standard deviation;
-    without a change it follows Kolmogorov's law. Curves may be autocorrelated: the long-run variance is that
+    without a change it is Kolmogorov's. Curves may be autocorrelated: the long-run variance is that
     of a process of first order, fitted to what is left around the two means.
 
     Source: hacking App. D; Page 1955; Ploberger & Kraemer 1992; Andrews 1991.

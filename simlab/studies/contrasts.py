@@ -17,6 +17,7 @@ from simlab.studies.samples import Proportion, RatioOfMeans, Sample, mean_of_pol
 COLLAPSED = 0.5
 """A run has collapsed whose reward is below this fraction of the control's from the same policy."""
 WINDOW = 5  # chunks
+ROLES = ("remedy", "arm", "other", "untreated", "control")
 EMPTY = pd.MultiIndex.from_arrays([[], []], names=["initial_policy", "seed"])
 
 
@@ -81,7 +82,24 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Share:
+class OfArms:
+    """Base of the contrasts whose fields named in `ROLES` hold ids of arms."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The ids of the arms."""
+        return tuple(dict.fromkeys(self._by_role().values()))
+
+    def with_arms(self, names: Mapping[str, str]) -> Self:
+        """Return the contrast with other arms."""
+        return replace(self, **{role: names.get(arm, arm) for role, arm in self._by_role().items()})
+
+    def _by_role(self) -> dict[str, str]:
+        return {role: getattr(self, role) for role in ROLES if hasattr(self, role)}
+
+
+@dataclass(frozen=True)
+class Share(OfArms):
     """How much of the control's lead over the untreated arm a remedy recovers: 0 nothing, 1 all of it."""
 
     remedy: str
@@ -90,18 +108,9 @@ class Share:
     unit: str = "share of the loss recovered"
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return tuple(dict.fromkeys((self.remedy, self.untreated, self.control)))
-
-    @property
     def text(self) -> str:
         """The contrast in words."""
         return f"({self.remedy} minus {self.untreated}) / ({self.control} minus {self.untreated})"
-
-    def with_arms(self, names: Mapping[str, str]) -> "Share":
-        """Return the share with other arms."""
-        return Share(*(names.get(arm, arm) for arm in (self.remedy, self.untreated, self.control)))
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the ratio of the means over initial policies."""
@@ -109,7 +118,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class ShareDifference:
+class ShareDifference(OfArms):
     """The difference of the shares of the loss that two remedies recover."""
 
     remedy: str
@@ -119,19 +128,9 @@ class ShareDifference:
     unit: str = "share of the loss"
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return tuple(dict.fromkeys((self.remedy, self.other, self.untreated, self.control)))
-
-    @property
     def text(self) -> str:
         """The contrast in words."""
         return f"({self.remedy} minus {self.other}) / ({self.control} minus {self.untreated})"
-
-    def with_arms(self, names: Mapping[str, str]) -> "ShareDifference":
-        """Return the difference with other arms."""
-        arms = (self.remedy, self.other, self.untreated, self.control)
-        return ShareDifference(*(names.get(arm, arm) for arm in arms))
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the ratio of the means over initial policies."""
@@ -139,7 +138,7 @@ class ShareDifference:
 
 
 @dataclass(frozen=True)
-class CollapseRate:
+class CollapseRate(OfArms):
     """The fraction of initial policies from which an arm collapses."""
 
     arm: str
@@ -147,18 +146,9 @@ class CollapseRate:
     unit: str = "fraction of initial policies"
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return self.arm, self.control
-
-    @property
     def text(self) -> str:
         """The contrast in words."""
         return f"{self.arm} below half of {self.control}"
-
-    def with_arms(self, names: Mapping[str, str]) -> "CollapseRate":
-        """Return the rate of another arm."""
-        return CollapseRate(names.get(self.arm, self.arm), names.get(self.control, self.control))
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the proportion, with the exact binomial interval."""
@@ -168,7 +158,7 @@ class CollapseRate:
 
 
 @dataclass(frozen=True)
-class LeavesBand:
+class LeavesBand(OfArms):
     """The fraction of initial policies from which an arm leaves the band around the control.
 
     The band is a factor of `width` wide on both sides; `side` 1 counts runs above it, -1 below, 0 both.
@@ -181,20 +171,10 @@ class LeavesBand:
     unit: str = "fraction of initial policies"
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return self.arm, self.control
-
-    @property
     def text(self) -> str:
         """The contrast in words."""
         where = {1: "above", -1: "below", 0: "outside"}[self.side]
         return f"{self.arm} {where} a factor {self.width:g} of {self.control}"
-
-    def with_arms(self, names: Mapping[str, str]) -> "LeavesBand":
-        """Return the fraction of another arm."""
-        arm, control = (names.get(each, each) for each in (self.arm, self.control))
-        return replace(self, arm=arm, control=control)
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the proportion, with the exact binomial interval."""
@@ -206,37 +186,7 @@ class LeavesBand:
 
 
 @dataclass(frozen=True)
-class CollapsesMore:
-    """Of the initial policies from which just one of two arms collapses: how many, of `arm`, above 1/2."""
-
-    arm: str
-    other: str
-    control: str
-    unit: str = "probability above 1/2 that the first arm is the one that collapses"
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return tuple(dict.fromkeys((self.arm, self.other, self.control)))
-
-    @property
-    def text(self) -> str:
-        """The contrast in words."""
-        return f"{self.arm} against {self.other}, each below half of {self.control}"
-
-    def with_arms(self, names: Mapping[str, str]) -> "CollapsesMore":
-        """Return the contrast with other arms."""
-        return CollapsesMore(*(names.get(arm, arm) for arm in (self.arm, self.other, self.control)))
-
-    def measure(self, views: Views, estimand: Estimand) -> Sample | None:
-        """Return McNemar's sample of discordant policies."""
-        rewards = by_policy(by_run(views, estimand, self.arms))
-        one, two = (rewards[arm] < COLLAPSED * rewards[self.control] for arm in (self.arm, self.other))
-        return _discordant(int((one & ~two).sum()), int((two & ~one).sum()), len(rewards))
-
-
-@dataclass(frozen=True)
-class CollapsesSooner:
+class CollapsesSooner(OfArms):
     """Of the initial policies from which one of two arms collapses first: how many, of `arm`, above 1/2.
 
     A run has collapsed at the first step at which the mean reward of five chunks is below half of the
@@ -249,18 +199,9 @@ class CollapsesSooner:
     unit: str = "probability above 1/2 that the first arm collapses first"
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return tuple(dict.fromkeys((self.arm, self.other, self.control)))
-
-    @property
     def text(self) -> str:
         """The contrast in words."""
         return f"{self.arm} against {self.other}, each below half of {self.control}"
-
-    def with_arms(self, names: Mapping[str, str]) -> "CollapsesSooner":
-        """Return the contrast with other arms."""
-        return CollapsesSooner(*(names.get(arm, arm) for arm in (self.arm, self.other, self.control)))
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:  # noqa: ARG002
         """Return the sample of the policies in which the order of the two is known."""
@@ -343,7 +284,7 @@ def _reward_curves(views: Views, arm: str) -> dict[str, np.ndarray]:
 
 
 def _pad_curve(view: View) -> np.ndarray:
-    """Return the reward by chunk; a run that diverged earns nothing from then on."""
+    """Return the reward by chunk; a run that diverged has reward zero from then on."""
     curve = view.curve("reward")
     if not view.diverged or len(curve) < 2:
         return curve

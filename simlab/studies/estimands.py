@@ -205,6 +205,11 @@ def _both_engines(view: View) -> float:
     return float(np.mean([_mean(rows, name) for name in ("held_out_infer", "held_out_train")]))
 
 
+def _final(view: View) -> float:
+    rewards = _both_engines(view)
+    return REWARD(view) if np.isnan(rewards) else rewards
+
+
 def diagnostic_range(metric: str, quantity: str) -> Estimand:
     """Log of the largest over the smallest value of a diagnostic."""
 
@@ -225,21 +230,17 @@ def _fall(view: View) -> float:
     return (0.0 if view.diverged else view.late("reward")) - float(smooth.max())
 
 
-def _collapse(view: View) -> float:
-    smooth = _smooth(view)
-    low = np.flatnonzero(smooth < 0.8 * np.maximum.accumulate(smooth))
-    return float(view.chunks["step"].iloc[low[0]]) if len(low) else float(view.steps)
-
-
 def _peak(view: View) -> float:
     return float(_smooth(view).max())
 
 
 REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
 HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter", _both_engines)
+FINAL_REWARD = Estimand(
+    "held-out reward, mean of both engines, last quarter (sampled reward if not recorded)", _final
+)
 FALL = Estimand("reward, last quarter minus best 50 steps", _fall)
 PEAK_REWARD = Estimand("reward, best 50 steps", _peak)
-COLLAPSE_STEP = Estimand("first step below 0.8 of the best reward so far, the length if none", _collapse)
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 GROWTH = growth("rms_log_rho", "RMS log rho")
 GROWTH_AFTER_FORK = Estimand(

@@ -63,7 +63,7 @@ class ExplainTarget:
     def score(self, engine: Engine, params: Params | None = None) -> np.ndarray:
         """Log-probabilities [B, T] of the sampled tokens, zero where there is none.
 
-        Operation by operation: engines between two others share no program, and their operations do.
+        Operation by operation: engines between two others share operations, but no compiled function.
         """
         taken = self.sampled
         replayed = taken.routed_experts if self.pair.replay == "R3" else None
@@ -103,7 +103,7 @@ def explain(subject: ExplainTarget, track: Track, top: int = 8) -> dict[str, lis
 
     whole = log_rho(sites)
     if not whole.any():
-        raise ValueError("the two engines give every sampled token the same probability, to the bit")
+        raise ValueError("the two engines give every sampled token bitwise the same probability")
     sequence, position = np.unravel_index(np.argmax(np.abs(whole)), whole.shape)
     worst = int(sequence), int(position)
     for chosen in track(subsets(list(groups)), "groups of sites", 2 ** len(groups)):
@@ -200,7 +200,7 @@ def _probabilities(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) 
 
 
 def _groups(groups: dict[str, list[str]], log_rho: Callable, whole: np.ndarray) -> list[Row]:
-    """Shares of the mean squared log rho: alone, missing from the whole, and Shapley's, which sum to one."""
+    """Shares of the mean squared log rho: alone, missing from all, and Shapley's, which sum to one."""
     shares = shapley(lambda chosen: (log_rho(_members(groups, chosen)) ** 2).sum(), list(groups))
     every = set(_members(groups, groups))
     rows = [

@@ -1,4 +1,4 @@
-"""The chance that a study which goes on will be decided, from what it has found so far."""
+"""The probability that a study will be decided if it continues, from its results so far."""
 
 import numpy as np
 from scipy import stats
@@ -10,7 +10,7 @@ from simlab.studies.samples import Sample
 def chance_to_decide(sample: Sample, criterion: Criterion, policies: int, alpha: float) -> float:
     """Return the predictive probability that an interval over all `policies` gives a verdict.
 
-    The estimate and its standard error, from the interval so far, are taken for those of a normal law; the
+    The estimate and its standard error, from the interval so far, are taken as normal; the
     final estimate is spread by what the remaining initial policies and today's uncertainty add.
 
     Args:

@@ -1,6 +1,6 @@
 """The one loader of experiments and of the claims that their papers make.
 
-simlab does not know the texts of claims: `experiments` and `experiments.papers` list them.
+simlab contains no texts of claims: `experiments` and `experiments.papers` list them.
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,6 @@ from typing import Literal
 from simlab.core.json_value import Json
 from simlab.studies.contrasts import (
     CollapseRate,
-    CollapsesMore,
     CollapsesSooner,
     Compares,
     Contrast,
@@ -257,7 +256,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one result measured of one trial: a sample per criterion, None where the result cannot say.
+    """What one result measured of one trial: a sample per criterion, None where the result has no number.
 
     `note` states what else was found, `conflict` how processor families disagree, `rms_log_rho` the mismatch
     (nats) at the start of the untreated runs of the regime. `manifest` is that of the result.
@@ -300,7 +299,6 @@ __all__ = [
     "COLLAPSE_TIME",
     "Claim",
     "CollapseRate",
-    "CollapsesMore",
     "CollapsesSooner",
     "Contrast",
     "Criterion",

@@ -21,7 +21,7 @@ AFTER = "rule changed after the run"
 
 
 def criterion_id(trial: Trial, criterion: Criterion) -> str:
-    """Return the id of a criterion: claim, experiment, regime and place, such as `L6 lr_dynamics/R 1`."""
+    """Return the id of a criterion: claim, experiment, regime and number, such as `L6 lr_dynamics/R 1`."""
     number = trial.criteria.index(criterion) + 1
     return f"{trial.claim} {trial.experiment}/{trial.regime.name} {number}"
 
@@ -40,7 +40,12 @@ def criterion_hash(trial: Trial, criterion: Criterion, looks: Sequence[int] = LO
         "margin": criterion.margin,
         "looks": list(looks),
     }
-    return hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()
+    return hash_rule(json.dumps(rule, sort_keys=True))
+
+
+def hash_rule(text: str) -> str:
+    """Return the SHA-256 of a rule in words, which a manifest records under the claim's id."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def register(claims: Sequence[Claim], experiment: str, looks: Sequence[int] = LOOKS) -> dict[str, Json]:

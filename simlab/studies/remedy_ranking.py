@@ -1,130 +1,115 @@
-"""Ranking of remedies: the share of the loss that each recovers, and which pairs differ."""
+"""Ranking of remedies: the share of the loss that each recovers, and which pairs of arms differ."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
-from string import ascii_lowercase
 
-from simlab.studies.contrasts import Share, ShareDifference
-from simlab.studies.estimands import Estimand, Views
-from simlab.studies.samples import Side
-from simlab.studies.statistics import holm, holm_levels
+import numpy as np
+import pandas as pd
+
+from simlab.studies.contrasts import Share, by_policy, by_run
+from simlab.studies.estimands import Estimand, Frame, Views
+from simlab.studies.registration import LOOKS
+from simlab.studies.samples import RatioOfMeans, mean_of_policies, t_p
+from simlab.studies.sequential import stopping_levels
+from simlab.studies.sign_flips import flip_p
+from simlab.studies.statistics import holm
 from simlab.studies.verdicts import ALPHA, CriterionVerdict, criterion_verdict
 
 MARGIN = 0.2
-"""A fifth of the loss: the smallest share that counts, recovered or between two remedies."""
+"""A fifth of the loss: the smallest share that counts."""
+MIN_LOSS = 0.1
+"""Least difference between the control and the untreated arm, in reward, that leaves something to recover."""
+LOOK_ALPHAS = tuple(map(float, 1 - stopping_levels(len(LOOKS))))
+"""Two-sided error of each look, 5% over all (O'Brien & Fleming). A sign-flip test of 8 policies cannot reach
+the first, so that look can only show futility."""
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """A remedy: the share of the loss that it recovers, at the level at which Holm's method tested it.
+class Recovered:
+    """The share of the loss that `arm` recovers; `p` is that of the sign-flip test of the margin, one-sided.
 
-    `adjusted_p` is of the hypothesis that the share does not exceed the margin. Remedies that share a letter
-    in `letters` do not differ significantly by more than the margin.
+    The interval has the `level` of look and family. Where that one is unbounded it has 95%, and the verdict
+    is inconclusive.
     """
 
-    remedy: str
+    arm: str
     share: float
     ci_low: float
     ci_high: float
-    alpha: float
-    adjusted_p: float
+    level: float
+    p: float
     verdict: CriterionVerdict
-    num_policies: int
-    letters: str = ""
+    policies: int
 
 
-@dataclass(frozen=True)
-class PairDifference:
-    """Two remedies whose shares differ by more than the margin, or not, over all pairs by Holm's method."""
-
-    better: str
-    worse: str
-    difference: float
-    ci_low: float
-    ci_high: float
-    adjusted_p: float
-    differs: bool
+def look_alpha(policies: int) -> float:
+    """Return the two-sided error of the last look that `policies` initial policies have reached."""
+    return LOOK_ALPHAS[max(sum(policies >= look for look in LOOKS) - 1, 0)]
 
 
-def rank(
-    views: Views, estimand: Estimand, remedies: Sequence[str], untreated: str, control: str
-) -> list[Ranked]:
-    """Return the remedies that have been run, the largest recovered share first, with their letters."""
-    samples = {
-        arm: Share(arm, untreated, control).measure(views, estimand)
-        for arm in remedies
-        if {arm, untreated, control} <= set(views.arms)
-    }
-    known = {arm: sample for arm, sample in samples.items() if sample is not None}
-    if not known:
-        return []
-    p_values = [sample.p_beyond(MARGIN, 1) for sample in known.values()]
-    rows = []
-    for (arm, sample), level, p in zip(
-        known.items(), holm_levels(p_values, ALPHA), holm(p_values), strict=True
-    ):
-        ends = sample.interval(float(level))
-        verdict = criterion_verdict(ends, "positive", MARGIN)
-        rows.append(Ranked(arm, sample.estimate, *ends, float(level), float(p), verdict, sample.num_policies))
-    rows.sort(key=lambda row: -row.share)
-    order = [row.remedy for row in rows]
-    letters = compact_letters(order, compare_pairs(views, estimand, order, untreated, control))
-    return [replace(row, letters=letters[row.remedy]) for row in rows]
+def rank_remedies(
+    views: Views, estimand: Estimand, remedies: Sequence[str], untreated: str, control: str, family: int
+) -> list[Recovered]:
+    """Return the share of the loss that each remedy recovers, the largest first.
 
+    Args:
+        views: the runs.
+        estimand: the reward.
+        remedies: the arms to rank.
+        untreated: the arm without a remedy.
+        control: the arm without injected noise.
+        family: number of remedies that are tested together; levels are divided by it (Bonferroni).
 
-def compare_pairs(
-    views: Views, estimand: Estimand, remedies: Sequence[str], untreated: str, control: str
-) -> list[PairDifference]:
-    """Return every pair of remedies with the difference of their recovered shares, by Holm's method."""
-    found = []
-    for one, other in combinations(remedies, 2):
-        sample = ShareDifference(one, other, untreated, control).measure(views, estimand)
-        if sample is not None:
-            side: Side = 1 if sample.estimate >= 0 else -1
-            found.append((one, other, sample, side, sample.p_beyond(side * MARGIN, side)))
-    p_values = [each[-1] for each in found]  # two-sided, so the side may be that of the estimate
-    rows = []
-    for (one, other, sample, side, _), level, p in zip(
-        found, holm_levels(p_values, ALPHA), holm(p_values), strict=True
-    ):
-        low, high = sample.interval(float(level))
-        better, worse = (one, other) if side > 0 else (other, one)
-        ends = (low, high) if side > 0 else (-high, -low)
-        rows.append(
-            PairDifference(better, worse, abs(sample.estimate), *ends, float(p), bool(ends[0] > MARGIN))
-        )
-    return rows
-
-
-def compact_letters(order: Sequence[str], pairs: Sequence[PairDifference]) -> dict[str, str]:
-    """Return the letters of each remedy: two that share a letter do not differ.
-
-    Reference: Piepho 2004 (insert and absorb).
+    Returns:
+        One row per remedy with a bounded interval; none where the control leads by at most `MIN_LOSS`.
     """
-    columns: list[set[str]] = [set(order)]
-    for pair in pairs:
-        if not pair.differs:
-            continue
-        split = [
-            column - {name}
-            for column in columns
-            if {pair.better, pair.worse} <= column
-            for name in (pair.better, pair.worse)
-        ]
-        kept = [column for column in columns if not {pair.better, pair.worse} <= column]
-        merged = [*kept, *split]
-        columns = [
-            column
-            for index, column in enumerate(merged)
-            if not any(column < other or (column == other and index > at) for at, other in enumerate(merged))
-        ]
-    columns.sort(key=lambda column: [name not in column for name in order])
-    return {
-        name: "".join(letter for letter, column in zip(_letters(), columns, strict=False) if name in column)
-        for name in order
-    }
+    samples = {arm: Share(arm, untreated, control).measure(views, estimand) for arm in remedies}
+    rows = [
+        row
+        for arm, sample in samples.items()
+        if isinstance(sample, RatioOfMeans) and (row := _measure_recovery(arm, sample, family))
+    ]
+    return sorted(rows, key=lambda row: -row.share)
 
 
-def _letters() -> list[str]:
-    return [*ascii_lowercase, *(2 * letter for letter in ascii_lowercase)]
+def final_rewards(views: Views, estimand: Estimand, arms: Sequence[str]) -> Frame:
+    """Return the reward of each arm (column) by initial policy (row); NaN where it was not run."""
+    return pd.DataFrame({arm: by_policy(by_run(views, estimand, [arm])[arm]) for arm in arms}).sort_index()
+
+
+def compare_pairs(finals: Frame) -> Frame:
+    """Return every pair of arms with its mean difference, Holm-adjusted p-value and significance.
+
+    The p-value of a pair is the larger one of the paired t-test and the exact sign-flip test, two-sided,
+    over the initial policies that both arms have; the level is that of the look which they have reached.
+    """
+    rows = [_compare_pair(finals, arm, other) for arm, other in combinations(finals.columns, 2)]
+    table = pd.DataFrame(rows, columns=["arm", "other", "difference", "policies", "p", "alpha"])
+    table["adjusted_p"] = holm(table["p"]) if len(table) else []
+    return table.assign(significant=table["adjusted_p"] <= table["alpha"])
+
+
+def _measure_recovery(arm: str, sample: RatioOfMeans, family: int) -> Recovered | None:
+    lead = mean_of_policies(np.asarray(sample.denominator))
+    if lead.num_policies < 3 or lead.fieller_interval(ALPHA)[0] <= MIN_LOSS:
+        return None
+    alpha, tested = look_alpha(sample.num_policies) / family, True
+    if not np.isfinite(sample.fieller_interval(alpha)).all():
+        alpha, tested = ALPHA, False
+    low, high = sample.fieller_interval(alpha)
+    if not np.isfinite([low, high]).all():
+        return None
+    above, below = flip_p(sample.contrasts(MARGIN)), flip_p(-sample.contrasts(-MARGIN))
+    verdict = criterion_verdict((low, high), "positive", MARGIN)
+    flips = {"supported": above, "contradicted": below}.get(verdict, 0.0)
+    if not tested or flips > alpha / 2:
+        verdict = "inconclusive"
+    return Recovered(arm, sample.estimate, low, high, 1 - alpha, above, verdict, sample.num_policies)
+
+
+def _compare_pair(finals: Frame, arm: str, other: str) -> dict[str, object]:
+    difference = np.asarray((finals[arm] - finals[other]).dropna(), float)
+    p = max(2 * min(test(difference), test(-difference)) for test in (t_p, flip_p))
+    row: dict[str, object] = {"arm": arm, "other": other, "difference": difference.mean()}
+    return row | {"policies": len(difference), "p": min(p, 1.0), "alpha": look_alpha(len(difference))}

@@ -1,4 +1,4 @@
-"""The claims board as a page with interactive effects, and a folder of pictures beside it; no network."""
+"""The claims board as a page with interactive effects, and a folder of pictures next to it; no network."""
 
 import base64
 import gzip
@@ -46,7 +46,7 @@ class Drawn:
 
 
 def write_report(path: Path, results: Path | None = None, figures: Path | None = None) -> Board:
-    """Write the page to `path`, its pictures to the folder `NAME_files` beside it, and return the board.
+    """Write the page to `path`, its pictures to the folder `NAME_files` next to it, and return the board.
 
     Args:
         path: file of the page.

@@ -48,7 +48,7 @@ class RatioOfMeans:
 
     A bound b is tested on the contrasts numerator - b denominator: by Student's t and by sign flips, which
     must agree. The interval contains the bounds that one of the two accepts, so it is Fieller's interval,
-    widened where sign flips ask for it. Few policies cannot reach every level by sign flips; there all
+    widened where sign flips need it. Few policies cannot reach every level by sign flips; there all
     contrasts must have the claimed sign.
 
     Reference: Fieller 1954. Deviation: the union with the interval that inverts the sign-flip test.
@@ -88,7 +88,7 @@ class RatioOfMeans:
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that the t-test or the sign-flip test accepts at level `alpha`."""
-        low, high = self._fieller(alpha)
+        low, high = self.fieller_interval(alpha)
         if not np.isfinite(low) or not np.isfinite(high):
             return -np.inf, np.inf
 
@@ -97,7 +97,11 @@ class RatioOfMeans:
 
         return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
 
-    def _fieller(self, alpha: float) -> Ends:
+    def fieller_interval(self, alpha: float) -> Ends:
+        """Return the bounds that Student's t-test accepts; infinite where they are unbounded.
+
+        Reference: Fieller 1954.
+        """
         a, b, n = self.numerator, self._scale, self.num_policies
         t2 = stats.t.ppf(1 - alpha / 2, n - 1) ** 2 / n
         (aa, ab), (_, bb) = np.atleast_2d(np.cov(a, b)) if self.denominator is not None else _plain(a)
@@ -122,8 +126,8 @@ class Proportion:
     """`count` of `num_policies` initial policies, less `offset`; with the exact binomial interval.
 
     With `offset` 1/2 and the discordant pairs alone it is McNemar's test; of pairs in which one run collapses
-    first it is the log-rank test stratified by policy. `discordant` is then the number of pairs that say
-    something.
+    first it is the log-rank test stratified by policy. `trials` is then the number of discordant
+    pairs.
 
     Reference: Clopper & Pearson 1934; McNemar 1947.
     """
@@ -172,7 +176,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class StoredInterval:
-    """An interval of level 1 - `alpha` from a stored table; its ends are taken for those of a normal law."""
+    """An interval of level 1 - `alpha` from a stored table; its ends are taken as those of a normal one."""
 
     estimate: float
     low: float
@@ -206,7 +210,7 @@ def t_p(values: np.ndarray) -> float:
 
 
 def _flips(values: np.ndarray) -> float:
-    """Return twice the sign-flip p-value, 0 where all contrasts are positive: no flip says more."""
+    """Return twice the sign-flip p-value, 0 where all contrasts are positive, the least possible."""
     count, total = flip_count(values)
     return 0.0 if count == 1 else 2 * count / total
 

@@ -1,4 +1,4 @@
-"""Exact sign-flip tests of a mean: no law of the contrasts is assumed but symmetry."""
+"""Exact sign-flip tests of a mean: the contrasts need a symmetric distribution, nothing else."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -39,7 +39,7 @@ def paired_effect(
     cover `level` (it covers a median with 1 - 2^(1-n): five clusters and fewer at 95%) it is Student's,
     over clusters.
 
-    Source: Davison & Hinkley 1997 Sec. 3.8 (whole clusters), Hesterberg 2015 Sec. 5.3 (widening).
+    Source: Davison & Hinkley 1997 Sec. 3.8 (complete clusters), Hesterberg 2015 Sec. 5.3 (widening).
     Raises `ValueError` for unequal lengths, numbers that are not finite, and fewer than two clusters.
     """
     sums, counts = _by_cluster(a, b, clusters)

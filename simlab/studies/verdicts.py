@@ -31,9 +31,9 @@ VERDICTS = (
 
 @dataclass(frozen=True)
 class CriterionEvidence:
-    """What a result says of one criterion.
+    """Evidence of one result on one criterion.
 
-    `estimate` is None where the result cannot say; the interval is of level 1 - `alpha`. `p` and `adjusted_p`
+    `estimate` is None without a measured number; the interval is of level 1 - `alpha`. `p` and `adjusted_p`
     are of the hypothesis that the claimed effect does not exceed the margin; None of exact results.
     `adjusted_p` is corrected for looks and for the primary criteria of the paper.
     """
@@ -51,7 +51,7 @@ class CriterionEvidence:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one result says of one claim in one regime."""
+    """Evidence of one result on one claim in one regime."""
 
     trial: Trial
     verdict: str
@@ -110,7 +110,7 @@ def claim_verdict(criteria: Sequence[CriterionEvidence]) -> str:
 
 
 def measure_trials(results: Results | Tables, trials: Sequence[Trial]) -> list[Measured]:
-    """Return what stored runs say of each trial whose primary criterion they hold."""
+    """Return the samples of each trial whose primary criterion the stored runs hold."""
     views = Views(results)
     manifest = results.manifest if isinstance(results, Results) else {}
     measured = [

@@ -72,7 +72,7 @@ def count_operations(recipe: Recipe, state: TrainState) -> dict[str, int]:
 
 
 def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
-    """Return the program of stacked runs; a function of these structures and shapes is compiled once."""
+    """Return the functions of stacked runs, compiled once for these structures and shapes."""
     start = time.perf_counter()
     sampling = sampling_recipe(recipe)
     # A thread of its own: this one traces the next function in the meantime.

@@ -1,4 +1,4 @@
-"""How programs are compiled, and the folder in which they are kept from one process to the next."""
+"""How functions are compiled, and the folder in which they are kept from one process to the next."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ def cache_folder() -> Path | None:
 
 
 def enable_compile_cache() -> Path | None:
-    """Let JAX keep compiled programs in the cache folder, unless the user has chosen another; return it."""
+    """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it."""
     folder = cache_folder()
     if folder is not None and compile_cache_folder() is None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
@@ -46,6 +46,6 @@ def enable_compile_cache() -> Path | None:
 
 
 def compile_cache_folder() -> Path | None:
-    """Return the folder that JAX keeps programs in, None if it does not."""
+    """Return the folder that JAX keeps compiled functions in, None if it does not."""
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
     return None if folder is None else Path(folder)

@@ -95,7 +95,7 @@ def run_config(
     table = {name: _plain_value(name, value) for name, value in table.items()}
     changes = {name: _plain_value(name, value) for name, value in (changes or {}).items()}
     short = {name: table.pop(name) for name in ALIASES if name in table}
-    # The whole before its parts: `objective` first, then `objective.clip_low`.
+    # A record before its fields: `objective` first, then `objective.clip_low`.
     for dotted in sorted(changes, key=lambda name: name.count(".")):
         if dotted not in ALIASES:
             table = _change_field(table, dotted.split("."), changes[dotted])

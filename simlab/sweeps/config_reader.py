@@ -1,6 +1,6 @@
 """Read plain values (names, numbers, tables of both) into records: cattrs with a hook per kind of type.
 
-Nothing here knows the fields of a recipe: a new field of a known type, or of any dataclass, is read as it is,
+No field of a recipe is named here: a new field of a known type, or of any dataclass, is read as it is,
 and its range stands in its annotation.
 """
 

@@ -1,6 +1,6 @@
-"""Traced programs, kept from one process to the next.
+"""Traced functions, kept from one process to the next.
 
-JAX keeps compiled programs, but has to trace a program to find it, which takes longer than loading it.
+JAX keeps compiled functions, but has to trace a function to find it, which takes longer than loading it.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from jax import export
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
 
-# Of what a program is made of; whoever comes with code of his own has it traced every time.
+# Packages whose code shapes a function; a function with other code is traced every time.
 KNOWN = ("simlab", "builtins", "numpy", "jax", "jaxlib", "optax")
 # What changes the arithmetic of a trace.
 SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
@@ -55,7 +55,7 @@ def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path
 
 def _digest(leaves: list, trees: list, name: str) -> str:
     shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in part] for part in leaves]
-    # Functions print their place in memory; what they do is in the digest of the package.
+    # Functions print their address; what they do is in the digest of the package.
     written = [re.sub(r" at 0x[0-9a-f]+", "", str(tree)) for tree in trees]
     settings = [getattr(jax.config, setting) for setting in SETTINGS]
     versions = jax.__version__, optax.__version__

@@ -45,7 +45,7 @@ PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
 
 @dataclass(frozen=True)
 class Described:
-    """What a file asks for."""
+    """Contents of a sweep file."""
 
     name: str
     runs_per_batch: int | None

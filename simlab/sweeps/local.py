@@ -29,7 +29,7 @@ from simlab.sweeps.result_cache import ResultCache
 
 POLL_SECONDS = 0.2
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-# Status of a worker that has said in its last line what is wrong.
+# Status of a worker whose last line names the error.
 CLEAR = 2
 
 
@@ -51,7 +51,7 @@ def compute(
 ) -> dict[str, float]:
     """Compute the missing runs of `plan`; return seconds by phase.
 
-    `agreed` gets the expected minutes and says whether to go on; raises `StoppedError` if not, and
+    `agreed` gets the expected minutes and returns whether to continue; raises `StoppedError` if not, and
     `WorkerError` for a process that does not do its work.
     """
     count = _processes(plan, workers)
@@ -106,7 +106,7 @@ def _work_in_processes(
 ) -> None:
     with _start_workers(cache.folder, job, count) as processes:
         wanted = [run.key for group in plan.groups for run in group.runs]
-        # A worker that still loads its program when all is computed is not waited for.
+        # A worker that still loads its compiled function when all is computed is not waited for.
         while cache.missing(wanted) and any(process.poll() is None for process in processes):
             _check(processes, job)
             show()
@@ -141,7 +141,7 @@ def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subproc
 def worker_environment(environment: Mapping[str, str], index: int, backend: str) -> dict[str, str]:
     """Return what the process `index` starts with: a core of its own on a CPU, one device to see elsewhere.
 
-    Devices that the environment names already are shared out; only GPUs are told apart.
+    Devices that the environment names already are shared out; only GPUs are separated.
     """
     if backend == "cpu":
         cores = sorted(os.sched_getaffinity(0))

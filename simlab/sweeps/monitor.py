@@ -125,13 +125,13 @@ def table_of(arms: dict[str, Arm]) -> Table:
 @contextlib.contextmanager
 def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
     """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
-    said: list[int] = [-1]
+    reported: list[int] = [-1]
     drawn = [0.0, 0.0]
 
     def line(arms: dict[str, Arm]) -> None:
         finished = sum(arm.finished for arm in arms.values())
-        if finished != said[0]:
-            said[0] = finished
+        if finished != reported[0]:
+            reported[0] = finished
             begun = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
             parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in begun.items()]
             shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")

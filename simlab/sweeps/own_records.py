@@ -58,7 +58,7 @@ def _load(reference: str, source: str) -> tuple[Any, str]:
 def describe_own(record: object) -> dict[str, str]:
     """Return name and source of a record: of its module's file, or of its content where it has none.
 
-    Raises `ValueError` for a record that cannot be told from its changed version or carried to a worker.
+    Raises `ValueError` for a record that cannot be pickled or distinguished from its changed version.
     """
     for reference in _places(record):
         if not reference.startswith(f"{MAIN}:"):

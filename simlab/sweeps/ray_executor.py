@@ -56,9 +56,9 @@ def compute(
     """Compute the missing runs of `plan` on the cluster at `address`; return seconds by phase.
 
     `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
-    sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere refuses. A
+    sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere raises. A
     task advances a batch by `checkpoint_seconds`, and where its worker or node dies is run again; when the
-    driver dies its tasks end, and the next sweep goes on from what came back. `agreed` is as for the local
+    driver dies its tasks end, and the next sweep resumes from what came back. `agreed` is as for the local
     executor.
     Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
     fails.
@@ -143,7 +143,7 @@ class _Batch:
 def _work(
     ray: Any, plan: Plan, cache: ResultCache, report: Report, show: Callable[[], None], every: float
 ) -> None:
-    """Submit every batch that nobody else computes, segment by segment, and write it when it is whole."""
+    """Submit every batch that nobody else computes, segment by segment, and write it when it is complete."""
     submit = _task(ray, _compute_batch)
     running: dict[Any, _Batch] = {}
 

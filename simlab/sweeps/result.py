@@ -68,13 +68,13 @@ class SweepResult:
         return self._table("steps")
 
     def vectors(self) -> pd.DataFrame:
-        """Return one row per run, step, metric and place: the metrics that are vectors."""
+        """Return one row per run, step, metric and index: the metrics that are vectors."""
         return self._table("vectors")
 
     def frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per run and step: the scalar metrics, the arm, and columns of the config.
 
-        `columns` are short names or full paths, and keep the name they are asked by; by default the objective
+        `columns` are short names or full paths, and keep the given name; by default the objective
         and all columns that vary.
         Raises `ValueError` for a column that no run has, listing the columns.
         """
@@ -115,11 +115,11 @@ class SweepResult:
             paths = runs.attrs[PATHS]
             columns = [n for n in shown if n not in OWN and not str(paths.get(n)).endswith(SOURCE)]
         short = {path: name for name, path in runs.attrs[PATHS].items()}
-        asked = {short.get(name, name): name for name in columns}
-        absent = [name for name in asked if name not in runs]
+        named = {short.get(name, name): name for name in columns}
+        absent = [name for name in named if name not in runs]
         if absent:
             raise ValueError(f"no column {absent[0]!r}; there are: {', '.join(runs)}")
-        return runs.loc[:, list(dict.fromkeys(["run", "arm", *asked]))].rename(columns=asked)
+        return runs.loc[:, list(dict.fromkeys(["run", "arm", *named]))].rename(columns=named)
 
     def _table(self, name: str) -> pd.DataFrame:
         if name not in self._tables:

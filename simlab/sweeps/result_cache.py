@@ -2,7 +2,7 @@
 
 A sweep's folder holds `store/KEY.steps.parquet`, `store/KEY.vectors.parquet` and `store/KEY.json`, which is
 written last and marks a finished run. A stopped run resumes from `unfinished/KEY.npz`; it may
-be deleted at any time. The tables beside `store/` are the last sweep's view; see `tables.py`.
+be deleted at any time. The tables next to `store/` are the last sweep's view; see `tables.py`.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class ResultCache:
         save_progress(self._checkpoint(key), progress)
 
     def progress(self, key: str) -> Progress | None:
-        """Return how far a run is; None if nothing was kept, or, said in a line, nothing that can be used."""
+        """Return how far a run is; None if nothing usable was kept (a damaged checkpoint is reported)."""
         try:
             return load_progress(self._checkpoint(key)) if self._checkpoint(key).is_file() else None
         except ValueError as error:
@@ -163,7 +163,7 @@ def _whole(path: Path) -> Iterator[Path]:
     except (OSError, ValueError, AttributeError) as error:  # pyarrow's and JSON's errors are among them
         record = path.with_name(f"{path.name.split('.')[0]}.json")
         raise DamagedError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}); delete {record.name} beside it and call "
+            f"{path} cannot be read ({str(error).splitlines()[0]}); delete {record.name} next to it and call "
             "again: that run alone is computed anew"
         ) from error
 

@@ -41,7 +41,7 @@ def seeds_needed(
     `pilot` and `other` hold one number per run (a final reward, say) of one arm each, `other` may be left
     out; with `paired` they are runs of the same seeds, compared seed by seed. The std of a small pilot is
     itself uncertain: `confidence` above 0.5 plans with an upper bound of it, 0.8 say for three or four runs.
-    Raises `ValueError` for pilots that cannot tell a std, and effects that would need over 10,000 seeds.
+    Raises `ValueError` for pilots that give no std, and effects that would need over 10,000 seeds.
     """
     if not effect > 0 or not 0 < power < 1 or not 0 < alpha < 1 or not 0.5 <= confidence < 1:
         raise ValueError(

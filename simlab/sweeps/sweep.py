@@ -61,12 +61,12 @@ def sweep(
       this process elsewhere.
     - `executor`: where run batches are computed: `local`, in `workers` processes of this machine, or `ray`,
       on the cluster at `address` (see `simlab.sweeps.ray_executor`).
-    - `yes`: start without a question, however long it takes. The question is asked on a terminal only.
+    - `yes`: start without confirmation, however long it takes; only a terminal asks for it.
     - `watch`: redraw curves in `out/curves.png`.
     - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
       much work a kill may cost.
 
-    Killed at any moment and called again it goes on from there, and ends with the same bytes.
+    Killed at any moment and called again it resumes, and ends with the same bytes.
     Raises `ValueError` before any compute, naming the field, the value and what is allowed.
     """
     began = time.perf_counter()
@@ -108,11 +108,11 @@ def prepare(
 
 
 def _ask_to_start(minutes: float, yes: bool) -> bool:
-    """Print the expected time; ask on a terminal whether to start if that is long."""
+    """Print the expected time; on a terminal, wait for confirmation if that is long."""
     console.print(f"expected: {_duration(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
-    return console.input(Text("go on? [y/N] ")).strip().lower() in ("y", "yes")
+    return console.input(Text("continue? [y/N] ")).strip().lower() in ("y", "yes")
 
 
 def _duration(minutes: float) -> str:

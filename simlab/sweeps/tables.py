@@ -8,7 +8,7 @@
   `SweepResult.runs()` and `frame()` these columns have short names: `clip_low`. |
 | `steps` | run and step | `run`, `step` from 0, then every scalar metric of the training step under its name,
   float32, as measured on the rollout of that step, before its update |
-| `vectors` | run, step, metric and place | `run`, `step`, `metric`, `index`, `value`; the place of a
+| `vectors` | run, step, metric and index | `run`, `step`, `metric`, `index`, `value`; the place of a
   `..._by_pi_train` metric is a bin, between `simlab.metrics.PROBABILITY_EDGES[index]` and the next edge |
 
 A field that a run does not have (the `clip_low` of an objective without one) is empty in its row. A run that

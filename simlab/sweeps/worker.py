@@ -37,7 +37,7 @@ def main(folder: str, job: str, index: str) -> None:
         make_plan(runs, described["missing"], described["runs_per_batch"]),
         ResultCache(Path(folder)),
     )
-    # One process compiles a program; the others wait for its first event and find the program in the cache.
+    # One process compiles; the others wait for its first event and find the compiled function in the cache.
     first = path.with_suffix(f".{number % len(plan.groups)}.jsonl")
     while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):
         time.sleep(POLL_SECONDS)

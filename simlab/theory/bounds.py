@@ -22,7 +22,7 @@ class Bound:
 
 
 def drift(pair: PolicyPair) -> float:
-    """Delta_max: the largest total variation distance of the two next-token laws over contexts.
+    """Delta_max: the largest total variation distance of the two next-token distributions over contexts.
 
     Source: lr Asm. B.2.
     """
@@ -43,10 +43,10 @@ def gradient_error(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     """|E_infer[R grad log pi_train] - E_train[R grad log pi_train]| against 2 B Delta_max T^2; R in [0, 1].
 
     Source: lr Eq. 2, 3, 14, Thm. 3.1, B.1.
-    Deviation: the proof passes through a reward per token; the bound follows directly: the laws of the
+    Deviation: the proof passes through a reward per token; the bound follows directly: distributions of the
     sequences differ by at most 2 T Delta in L1 and a sequence's score is at most T B.
     """
-    error = pair.gradient((pair.law_infer - pair.law_train) * rewards)
+    error = pair.gradient((pair.probs_infer - pair.probs_train) * rewards)
     horizon = pair.space.tokens.shape[1]
     bound = 2 * score_bound(pair.train) * drift(pair) * horizon**2
     return Bound(float(np.linalg.norm(error)), bound)
@@ -62,7 +62,7 @@ def gradient_error_of_proof(pair: PolicyPair, rewards: np.ndarray, slopes: np.nd
     Deviation: Eq. 3, and every trainer, differentiates log pi_train: `gradient_error`.
     """
     engine = PolicyPair(pair.space, pair.infer, pair.infer)
-    error = slopes * engine.gradient(pair.law_infer * rewards) - pair.gradient(pair.law_train * rewards)
+    error = slopes * engine.gradient(pair.probs_infer * rewards) - pair.gradient(pair.probs_train * rewards)
     horizon = pair.space.tokens.shape[1]
     return Bound(float(np.linalg.norm(error)), 2 * score_bound(pair.train) * drift(pair) * horizon**2)
 
@@ -70,7 +70,7 @@ def gradient_error_of_proof(pair: PolicyPair, rewards: np.ndarray, slopes: np.nd
 def gradient_error_linear(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     """The same error against sqrt(T f) sqrt((1 + x)^T - 1), about T sqrt(f x): linear in T, not quadratic.
 
-    Write the error as E_train[(w - 1) R s], w the ratio of the laws. By Cauchy-Schwarz, in any direction
+    Write the error as E_train[(w - 1) R s], w the IS ratio. By Cauchy-Schwarz, in any direction
     u it is at most sqrt(E (w - 1)^2) sqrt(E <u, s>^2). Scores are martingale differences, so the second
     factor is at most sqrt(T f), f the largest eigenvalue of a context's Fisher matrix (at most 1/2); the
     first is at most sqrt((1 + x)^T - 1), x the largest chi2(infer, train) of a context.
@@ -78,7 +78,7 @@ def gradient_error_linear(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     Source: lr Thm. 3.1.
     Deviation: a sharper bound of ours, under chi2 in place of total variation.
     """
-    error = pair.gradient((pair.law_infer - pair.law_train) * rewards)
+    error = pair.gradient((pair.probs_infer - pair.probs_train) * rewards)
     horizon = pair.space.tokens.shape[1]
     chi2 = float(((pair.infer - pair.train) ** 2 / pair.train).sum(1).max())
     fisher = max(float(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1]) for p in pair.train)
@@ -91,7 +91,7 @@ def worst_rewards(pair: PolicyPair, starts: int = 8, rounds: int = 8) -> np.ndar
 
     Each round can only increase the error; the best of several starts is a local maximum.
     """
-    difference = pair.law_infer - pair.law_train
+    difference = pair.probs_infer - pair.probs_train
     rng = np.random.default_rng(0)
     best, largest = np.ones(len(difference)), 0.0
     for direction in rng.normal(size=(starts, *pair.space.table_shape)):
@@ -109,7 +109,7 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
     """|d_train,t - d_infer,t|_1 over the prefixes of length t against 2 t Delta_max, for t = 0..T-1.
 
     Source: lr Eq. 15, Lem. B.5.
-    Deviation: a state here is the whole prefix, the finest there is, so the drift is the largest.
+    Deviation: a state here is the complete prefix, the finest there is, so the drift is the largest.
     """
     space, largest = pair.space, drift(pair)
     found = []
@@ -117,7 +117,7 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
         code = (space.tokens[:, :t] * space.mask[:, :t]).astype(np.int64) @ _powers(space.vocabulary, t)
         code = code * (t + 1) + space.mask[:, :t].sum(1)  # an ended sequence stays apart
         _, state = np.unique(code, return_inverse=True)
-        difference = np.bincount(state, pair.law_train - pair.law_infer)
+        difference = np.bincount(state, pair.probs_train - pair.probs_infer)
         found.append(Bound(float(np.abs(difference).sum()), 2 * t * largest))
     return found
 
@@ -158,14 +158,14 @@ def expected_progress(pair: PolicyPair, logits: np.ndarray, rewards: np.ndarray,
     space = pair.space
     horizon = space.tokens.shape[1]
     smooth = 2 * horizon**2 + horizon / 2
-    true = pair.gradient(pair.law_train * rewards)
+    true = pair.gradient(pair.probs_train * rewards)
     steps = np.stack([pair.gradient(row) for row in np.diag(rewards)])
-    mean = np.tensordot(pair.law_infer, steps, 1)
-    variance = float(pair.law_infer @ (steps**2).sum((1, 2)) - (mean**2).sum())
+    mean = np.tensordot(pair.probs_infer, steps, 1)
+    variance = float(pair.probs_infer @ (steps**2).sum((1, 2)) - (mean**2).sum())
     bias = mean - true
     after = [_value(space, logits + eta * step, rewards) for step in steps]
     return Progress(
-        change=float(pair.law_infer @ np.asarray(after)) - _value(space, logits, rewards),
+        change=float(pair.probs_infer @ np.asarray(after)) - _value(space, logits, rewards),
         true_progress=eta * (1 - smooth * eta / 2) * float((true**2).sum()),
         bias_effect=eta * (1 - smooth * eta) * float((true * bias).sum()),
         noise_penalty=smooth * eta**2 / 2 * (variance + float((bias**2).sum())),

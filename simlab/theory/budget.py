@@ -13,7 +13,7 @@ def effective_fraction(pair: PolicyPair) -> float:
 
     Source: lr Eq. 4.
     """
-    return 1 / expect(pair.law_infer, np.exp(2 * pair.log_rho.sum(1)))
+    return 1 / expect(pair.probs_infer, np.exp(2 * pair.log_rho.sum(1)))
 
 
 def effective_fraction_of_chain(pair: PolicyPair, length: int) -> float:
@@ -63,7 +63,7 @@ def budget(rho_std: float, length: int) -> Budget:
 
     Var of rho under pi_infer is chi2(train, infer), and 1 + chi2 multiplies over independent tokens:
     ess = (1 + std^2)^-T, exact when every context has the same chi2. The sum of log rho is taken as
-    normal with variance s2 = T log(1 + std^2) and mean -s2 / 2, the law with E[rho] = 1.
+    normal with variance s2 = T log(1 + std^2) and mean -s2 / 2, the distribution with E[rho] = 1.
 
     Source: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
     Deviation: a result of ours; the papers give no such relation.

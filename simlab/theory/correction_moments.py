@@ -124,14 +124,14 @@ def acrl(
 
     Source: acrl Eq. 5-9.
     Deviation: for the group, d is put on `bins` steps up to the largest d, its mean kept, so that the
-        group's total has a law that can be written down: an error of second order in 1 / bins.
+        group's total has a distribution in closed form: an error of second order in 1 / bins.
     """
     if over not in ("group", "sequence"):
         raise ValueError(f"over must be group or sequence, got {over!r}")
 
     def weighting(pair: PolicyPair) -> Weighting:
         d, log_rho = sequence_discrepancy(pair), _log_rho(pair, "token")
-        reference = expect(pair.law_infer, d) / level
+        reference = expect(pair.probs_infer, d) / level
         if reference == 0:
             return none(pair)
         step = d.max() / bins
@@ -148,7 +148,7 @@ def acrl(
 
 def token_log_rho(pair: PolicyPair) -> np.ndarray:
     """Return log rho per token [S, T], zero in sequences that are never sampled."""
-    return np.where(pair.law_infer[:, None] > 0, pair.log_rho, 0.0)
+    return np.where(pair.probs_infer[:, None] > 0, pair.log_rho, 0.0)
 
 
 def _log_rho(pair: PolicyPair, level: str) -> np.ndarray:
@@ -185,7 +185,7 @@ CORRECTIONS: dict[str, Correction] = {
     "sequence TIS": temper("sequence", 1.0, high=CLIP),
     "sequence MIS": mask_ratio("sequence", high=CLIP),
 }
-"""Every correction of `simlab.objectives`; `counterparts` says which is which."""
+"""Every correction of `simlab.objectives`; `counterparts` maps one to the other."""
 
 
 @dataclass(frozen=True)
@@ -251,13 +251,13 @@ def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
     Source: lr Eq. 11.
     Deviation: a result of ours.
     """
-    values = rewards - float(pair.law_train @ rewards)
-    target = pair.gradient(pair.law_train * values).ravel()
+    values = rewards - float(pair.probs_train @ rewards)
+    target = pair.gradient(pair.probs_train * values).ravel()
     ones = np.ones(pair.space.tokens.shape)
     norms = np.sqrt(squared_score_norms(pair.space, pair.train, ones))
     scores = sequence_scores(pair.space, pair.train)
     directions = scores / np.where(norms > 0, norms, 1.0)[:, None]
-    second = directions.T @ (pair.law_infer[:, None] * directions)
+    second = directions.T @ (pair.probs_infer[:, None] * directions)
     solved = np.linalg.solve(np.eye(len(target)) + samples * second, target)
     return float(target @ solved / (target @ target))
 

@@ -1,4 +1,4 @@
-"""The same corrections in `simlab.objectives`, and their moments by brute force over whole groups."""
+"""The same corrections in `simlab.objectives`, and their moments by brute force over all groups."""
 
 from dataclasses import replace
 from itertools import product
@@ -85,7 +85,7 @@ def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:
     """The correction's name and its objective; ACRL's reference is set as `corrections.acrl` does."""
     correction, objective = COUNTERPARTS[name]
     if "acrl_reference" in override_names(objective):
-        reference = expect(pair.law_infer, sequence_discrepancy(pair)) / ACRL_LEVEL
+        reference = expect(pair.probs_infer, sequence_discrepancy(pair)) / ACRL_LEVEL
         objective = with_overrides(objective, acrl_reference=reference)
     return correction, objective
 
@@ -101,7 +101,7 @@ def enumerated_moments(
     """
     chosen = np.array(list(product(range(len(rewards)), repeat=size)))
     coefficients = _all_coefficients(objective, pair, rewards, chosen)
-    chance = pair.law_infer[chosen].prod(1)
+    chance = pair.probs_infer[chosen].prod(1)
     gradients = np.zeros((len(chosen), pair.train.size))
     for group, (members, c) in enumerate(zip(chosen, coefficients, strict=True)):
         weights = np.zeros(pair.space.tokens.shape)

@@ -111,7 +111,7 @@ class TemplateDrift:
 
 
 def template_drift(seed: int, step: float, rule: Advantage, size: int) -> TemplateDrift:
-    """A first token that says nothing about the rest: what follows is the same law after each.
+    """Compute the drift where the first token is independent of the rest: every context has the same policy.
 
     The mean of A given the token is zero, so weights that do not depend on the rest cancel in
     expectation; sequence weights are correlated with A and do not.
@@ -124,16 +124,16 @@ def template_drift(seed: int, step: float, rule: Advantage, size: int) -> Templa
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=space.table_shape)
     log_ratio = log_softmax(logits + step * rng.normal(size=logits.shape)) - log_softmax(logits)
-    law = np.exp(sequence_logp(space, logits))
+    probs = np.exp(sequence_logp(space, logits))
     rewards = np.tile((rng.random(9) < 0.5).astype(np.float64), 3)
     has = (space.tokens[:, 0] == 0).astype(np.float64)
     ratios = np.exp(token_values(space, log_ratio))
     token, sequence = (
-        float(group_value(law, law, u, rewards, rule, size)) / float(law @ has)
+        float(group_value(probs, probs, u, rewards, rule, size)) / float(probs @ has)
         for u in (has * ratios[:, 0], has * ratios.prod(1))
     )
-    given = law * has / (law @ has)
-    values, index, chances = reward_levels(rewards, law)
+    given = probs * has / (probs @ has)
+    values, index, chances = reward_levels(rewards, probs)
     advantage = mean_advantage(rule, chances, values, size)[index]
     weight = ratios.prod(1)
     covariance = float(given @ (advantage * weight) - (given @ advantage) * (given @ weight))

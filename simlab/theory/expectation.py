@@ -1,4 +1,4 @@
-"""Two policies on one space of sequences: exact laws, expectations and gradients.
+"""Two policies on one space of sequences: exact distributions, expectations and gradients.
 
 Everything here is numpy in float64. Gradients are taken in the logits of the training policy.
 """
@@ -15,8 +15,8 @@ from simlab.models.tabular import SequenceSpace, log_softmax, sum_of_scores, tok
 class PolicyPair:
     """The training policy and the policy that samples, as tables of probabilities `[K, V]`.
 
-    Rows sum to one: `infer` is the law that the engine samples from. An engine whose printed
-    probabilities do not sum to one has a law of its own; see `simlab.theory.engine_pairs`.
+    Rows sum to one: `infer` is the distribution that the engine samples from. An engine whose printed
+    probabilities do not sum to one samples from another one; see `simlab.theory.engine_pairs`.
 
     Source: hacking Eq. 5, 25.
     """
@@ -26,7 +26,7 @@ class PolicyPair:
     infer: np.ndarray
 
     def __post_init__(self) -> None:
-        """Refuse tables of the wrong shape or type, and rows that are no laws."""
+        """Reject tables of the wrong shape or type, and rows that are not distributions."""
         for name in ("train", "infer"):
             rows = getattr(self, name)
             if rows.shape != self.space.table_shape or rows.dtype != np.float64:
@@ -47,12 +47,12 @@ class PolicyPair:
         return token_values(self.space, safe_log(self.infer))
 
     @cached_property
-    def law_train(self) -> np.ndarray:
+    def probs_train(self) -> np.ndarray:
         """Probability of each sequence under pi_train, `[S]`."""
         return np.exp(self.logp_train.sum(1))
 
     @cached_property
-    def law_infer(self) -> np.ndarray:
+    def probs_infer(self) -> np.ndarray:
         """Probability of each sequence under pi_infer, `[S]`."""
         return np.exp(self.logp_infer.sum(1))
 
@@ -65,7 +65,7 @@ class PolicyPair:
     @cached_property
     def rho_std(self) -> float:
         """The papers' mismatch: std of rho over the sampled tokens (each token of a step counts once)."""
-        weights = self.law_infer[:, None] * self.space.mask
+        weights = self.probs_infer[:, None] * self.space.mask
         rho = np.exp(np.where(weights > 0, self.log_rho, 0.0))
         mean = (weights * rho).sum() / weights.sum()
         return float(np.sqrt((weights * (rho - mean) ** 2).sum() / weights.sum()))
@@ -83,9 +83,9 @@ def safe_log(probs: np.ndarray) -> np.ndarray:
         return np.log(probs)
 
 
-def expect(law: np.ndarray, values: np.ndarray) -> float:
-    """Mean of `values` `[S]` under `law` `[S]`; what cannot happen does not count, be it infinite."""
-    return float(np.sum(law * np.where(law > 0, values, 0.0)))
+def expect(probs: np.ndarray, values: np.ndarray) -> float:
+    """Mean of `values` `[S]` under `probs` `[S]`; values of probability zero do not count."""
+    return float(np.sum(probs * np.where(probs > 0, values, 0.0)))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

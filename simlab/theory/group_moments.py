@@ -15,10 +15,10 @@ NEGLIGIBLE = 1e-16
 
 @dataclass(frozen=True)
 class Weighting:
-    """How a correction weighs the tokens of a sample, and what it needs to know of the group.
+    """How a correction weighs the tokens of a sample, and what it needs of the group.
 
     `weights(mean_step, sign)`: `[S, T]` from the group's mean of `steps` and the sign of the sample's
-    advantage. `steps` `[S]`: numbers >= 0, zero where the group does not matter; one that is not whole
+    advantage. `steps` `[S]`: numbers >= 0, zero where the group does not matter; one that is not an integer
     counts as one of its neighbors, by chances that keep its mean. `kept` `[S]`: the sequences that stay
     in the loss, its denominator and the others' baseline.
     """
@@ -40,12 +40,12 @@ def fix_weights(weights: np.ndarray, kept: np.ndarray | None = None) -> Weightin
 
 
 @dataclass(frozen=True)
-class _GroupLaws:
+class _Totals:
     """Sums over all groups of coefficients A / n times the chance that the others' steps total m.
 
     A kind is a reward value with a sign of the advantage, (value, sign), listed in `kinds`. `one`,
     `square` `[kinds, m]`: for one sample's coefficient and its square. `pair` `[kinds, kinds, m]`: for the
-    product of two samples' coefficients. `total` `[m]`: chance of the whole group's total.
+    product of two samples' coefficients. `total` `[m]`: probability of the group's total.
     """
 
     kinds: list[tuple[int, int]]
@@ -55,17 +55,17 @@ class _GroupLaws:
     total: np.ndarray
 
 
-def _group_laws(chances: np.ndarray, values: np.ndarray, rule: Advantage, size: int) -> _GroupLaws:
+def _total_distributions(chances: np.ndarray, values: np.ndarray, rule: Advantage, size: int) -> _Totals:
     """Sum over the compositions of the others; `chances` `[R + 1, steps]`, the last row is dropped samples.
 
-    Steps add up, so the law of their total is a product of Fourier transforms.
+    Steps add up, so the distribution of their total is a product of Fourier transforms.
     """
     count, length = len(values), size * (chances.shape[1] - 1) + 1
     spectrum = np.fft.rfft(chances, length)
     one_more = np.eye(count, dtype=int)
 
     def over_others(number: int, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The laws of the others' total `[M, length]`, and the coefficient of each own value `[R, M]`."""
+        """Distributions of the others' total `[M, length]`, and coefficients by own value `[R, M]`."""
         counts = compositions(number, count + 1)
         transformed = multinomial_ways(counts)[:, None] * (spectrum ** counts[..., None]).prod(1)
         alive = counts[:, :count] + present
@@ -74,7 +74,7 @@ def _group_laws(chances: np.ndarray, values: np.ndarray, rule: Advantage, size: 
         ]
         return np.fft.irfft(transformed, length), np.stack(coefficient)
 
-    laws, alone = over_others(size - 1, np.zeros(count, int))
+    distributions, alone = over_others(size - 1, np.zeros(count, int))
     kinds = [(r, sign) for r in range(count) for sign in (1, -1) if (np.sign(alone[r]) == sign).any()]
     own = np.array([np.where(np.sign(alone[r]) == sign, alone[r], 0.0) for r, sign in kinds])
     pair = np.zeros((len(kinds), len(kinds), length))
@@ -86,7 +86,7 @@ def _group_laws(chances: np.ndarray, values: np.ndarray, rule: Advantage, size: 
             both = (np.sign(first) == sign) & (np.sign(given_first[other]) == other_sign)
             pair[i, j] = np.where(both, first * given_first[other], 0.0) @ rest
     total = np.fft.irfft(spectrum.sum(0) ** size, length)
-    return _GroupLaws(kinds, own @ laws, own**2 @ laws, pair, total)
+    return _Totals(kinds, own @ distributions, own**2 @ distributions, pair, total)
 
 
 def group_gradient_moments(
@@ -108,21 +108,24 @@ def group_gradient_moments(
     steps = _split(weighting.steps)
     reach = int(np.ceil(weighting.steps.max())) + 1
     chances = sum(
-        np.bincount(level * reach + step, pair.law_infer * share, (len(values) + 1) * reach)
+        np.bincount(level * reach + step, pair.probs_infer * share, (len(values) + 1) * reach)
         for step, share in steps
     )
-    laws = _group_laws(np.reshape(chances, (-1, reach)), values, rule, size)
+    distributions = _total_distributions(np.reshape(chances, (-1, reach)), values, rule, size)
     mean, own, crossed = np.zeros(pair.space.table_shape), 0.0, 0.0
-    for total in np.flatnonzero(laws.total > NEGLIGIBLE).tolist():
+    for total in np.flatnonzero(distributions.total > NEGLIGIBLE).tolist():
         parts = []
-        for i, (value, sign) in enumerate(laws.kinds):
+        for i, (value, sign) in enumerate(distributions.kinds):
             weights = weighting.weights(total / size, sign)
-            law = np.where(level == value, pair.law_infer, 0.0)
-            one, square = (_expect_rest(law, table[i], total, steps) for table in (laws.one, laws.square))
+            probs = np.where(level == value, pair.probs_infer, 0.0)
+            one, square = (
+                _expect_rest(probs, table[i], total, steps)
+                for table in (distributions.one, distributions.square)
+            )
             mean += pair.gradient(one[:, None] * weights)
             own += float(square @ squared_score_norms(pair.space, pair.train, weights))
-            parts.append(_by_step(pair, law[:, None] * weights, steps, reach))
-        crossed += _cross_samples(np.stack(parts), laws.pair, total)
+            parts.append(_by_step(pair, probs[:, None] * weights, steps, reach))
+        crossed += _cross_samples(np.stack(parts), distributions.pair, total)
     mean *= size
     return mean, size * own + size * (size - 1) * crossed - float(np.vdot(mean, mean))
 
@@ -131,17 +134,17 @@ Split = list[tuple[np.ndarray, np.ndarray]]
 
 
 def _split(steps: np.ndarray) -> Split:
-    """Whole steps `[S]` and the chance that each sequence counts as them."""
+    """Integer steps `[S]` and the chance that each sequence counts as them."""
     low = np.floor(steps).astype(int)
     if (low == steps).all():
         return [(low, np.ones(len(steps)))]
     return [(low, 1 - (steps - low)), (np.ceil(steps).astype(int), steps - low)]
 
 
-def _expect_rest(law: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
-    """`law` times the mean over its steps of `table` at what is left of the total, `[S]`."""
+def _expect_rest(probs: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
+    """`probs` times the mean over its steps of `table` at what is left of the total, `[S]`."""
     chance = sum(share * np.where(step <= total, table[total - step], 0.0) for step, share in steps)
-    return law * chance
+    return probs * chance
 
 
 def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: int) -> np.ndarray:
@@ -157,11 +160,11 @@ def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: in
     return (mass - mass.sum(2, keepdims=True) * pair.train).reshape(reach, size)
 
 
-def _cross_samples(parts: np.ndarray, laws: np.ndarray, total: int) -> float:
+def _cross_samples(parts: np.ndarray, distributions: np.ndarray, total: int) -> float:
     """Sum over two samples' kinds and steps of the inner product of `parts` `[kinds, reach, K V]`."""
     kinds, reach, width = parts.shape
     flat = parts.reshape(kinds * reach, width)
     inner = (flat @ flat.T).reshape(kinds, reach, kinds, reach)
     left = total - np.add.outer(np.arange(reach), np.arange(reach))
-    chance = np.where(left >= 0, laws[:, :, left], 0.0)
+    chance = np.where(left >= 0, distributions[:, :, left], 0.0)
     return float(np.einsum("ikjl,ijkl->", inner, chance))

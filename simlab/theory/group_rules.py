@@ -1,4 +1,4 @@
-"""Corrections that no weight per sample can state: masks that see the whole group, and score centering.
+"""Corrections that no weight per sample can state: masks that read the complete group, and score centering.
 
 Their moments are sums over all S^G groups, one by one. At theta_old the current policy is the old one, so
 w = p / mu is rho. Advantages are RLOO's, and a term is divided by the number of sequences in the loss.
@@ -160,7 +160,7 @@ def group_rule_qualities(pair: PolicyPair, rewards: np.ndarray, size: int) -> di
     same = PolicyPair(pair.space, pair.train, pair.train)
     target, _ = group_gradient_moments(same, none(same), rewards, leave_one_out, size)
     members = all_groups(len(rewards), size)
-    chance = pair.law_infer[members].prod(1)
+    chance = pair.probs_infer[members].prod(1)
     found = {}
     for name, rule in GROUP_RULES.items():
         gradients = rule(pair, rewards, members)

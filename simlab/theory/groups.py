@@ -79,10 +79,10 @@ def multinomial_ways(counts: np.ndarray) -> np.ndarray:
     return binom(np.cumsum(counts, -1), counts).prod(-1)
 
 
-def reward_levels(rewards: np.ndarray, law: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reward_levels(rewards: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reward values `[R]`, the value that each sequence has `[S]`, and the chance of each value `[R]`."""
     values, index = np.unique(rewards, return_inverse=True)
-    return values, index, np.bincount(index, law)
+    return values, index, np.bincount(index, probs)
 
 
 def _mean_given_others(
@@ -110,14 +110,14 @@ def _slope_in_chances(rule: Advantage, chances: np.ndarray, values: np.ndarray, 
 
 
 def group_value(
-    law: np.ndarray, others: np.ndarray, u: np.ndarray, rewards: np.ndarray, rule: Advantage, size: int
+    probs: np.ndarray, others: np.ndarray, u: np.ndarray, rewards: np.ndarray, rule: Advantage, size: int
 ) -> np.ndarray:
-    """E of (1/G) sum_i A_i u(o_i): own sample from `law`, the others from `others`; all `[S]`.
+    """E of (1/G) sum_i A_i u(o_i): own sample from `probs`, the others from `others`; all `[S]`.
 
     `u` may be `[S]` or `[S, ...]`. `ValueError` for rewards of too many values, see `compositions`.
     """
     values, index, chances = reward_levels(rewards, others)
-    return np.tensordot(law * mean_advantage(rule, chances, values, size)[index], u, 1)
+    return np.tensordot(probs * mean_advantage(rule, chances, values, size)[index], u, 1)
 
 
 def group_gap(
@@ -125,7 +125,7 @@ def group_gap(
 ) -> dict[str, np.ndarray]:
     """J' - J of a group objective, J = E (1/G) sum_i A_i u(o_i): exact, in parts, and to first order.
 
-    own: only the sample's law changes. others: only the law of the G - 1 others, through A_i. To first
+    own: only the sample's policy changes. others: only that of the G - 1 others, through A_i. To first
     order these are double_sum, the covariances of X_i with its own 1/rho, and cross_samples, with the
     1/rho of the other samples. printed: double_sum with each token's own 1/rho alone, for u spread
     evenly over the tokens. `u` is `[S]`, or `[S, ...]` for a gradient.
@@ -133,7 +133,7 @@ def group_gap(
     Source: hacking Eq. 3, 6-10, 28-31.
     Deviation: the paper's footnote mentions that advantages couple the samples; the size is ours.
     """
-    p, q = pair.law_train, pair.law_infer
+    p, q = pair.probs_train, pair.probs_infer
     excess = np.where(pair.space.mask, np.expm1(-pair.log_rho), 0.0)
     sequence = excess.sum(1)
     values, index, chances = reward_levels(rewards, p)

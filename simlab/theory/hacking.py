@@ -27,7 +27,7 @@ def objective_gap(pair: PolicyPair, x: np.ndarray) -> ObjectiveGap:
     """J' - J for per-token terms X `[S, T]`, where J is the mean of sum_t X_t under pi_train.
 
     Source: hacking Eq. 8-10, 28-31.
-    Deviation: Eq. 10, 28 and 31 reweight X_t by 1/rho_t alone. The sequence is sampled as a whole, so
+    Deviation: Eq. 10, 28 and 31 reweight X_t by 1/rho_t alone. All tokens are sampled as one sequence, so
     the ratio is the product over s of 1/rho_s; to first order the gap is sum over t and s of
     Cov(X_t, 1/rho_s), and the printed form lacks the terms t != s. They are equal for T = 1. When
     X_t = A / T, the printed form is the double sum divided by T.
@@ -45,11 +45,11 @@ def objective_gap_gradient(pair: PolicyPair, coefficients: np.ndarray) -> Object
 
 def _gap_measures(pair: PolicyPair) -> dict[str, np.ndarray]:
     """Signed measures on (sequence, token) `[S, T]`, one per form."""
-    law = pair.law_train[:, None]
+    probs = pair.probs_train[:, None]
     excess = np.where(pair.space.mask, np.expm1(-pair.log_rho), 0.0)
-    printed = law * excess
-    double_sum = law * excess.sum(1, keepdims=True)
-    exact = np.broadcast_to((pair.law_infer - pair.law_train)[:, None], excess.shape)
+    printed = probs * excess
+    double_sum = probs * excess.sum(1, keepdims=True)
+    exact = np.broadcast_to((pair.probs_infer - pair.probs_train)[:, None], excess.shape)
     # E of 1/rho given the prefix is one, so E[X (1/rho - 1)] is the covariance.
     return {
         "exact": np.where(pair.space.mask, exact, 0.0),
@@ -81,24 +81,24 @@ def weight_noise(pair: PolicyPair, x: np.ndarray, std: float) -> NoiseEffect:
     """Independent weights of mean 1 and std `std` on the terms X `[S, T]`, over every outcome of the noise.
 
     Only the first two moments of the noise enter, so weights 1 +- std with equal chances (2^T
-    outcomes, enumerated) stand for any law. The variance added to one sequence's objective is
+    outcomes, enumerated) stand for any distribution. The variance added to one sequence's objective is
     std^2 E sum_t X_t^2; with n sequences it is 1/n of that.
 
     Source: hacking Eq. 21, 22, 37-43.
     Deviation: the paper writes approximately zero; the mean is exactly zero, the variance is ours.
     """
-    law = pair.law_train
+    probs = pair.probs_train
     clean = x.sum(1)
     mean = second = 0.0
     for signs in product((-1.0, 1.0), repeat=x.shape[1]):
         noisy = (x * (1 + std * np.asarray(signs))).sum(1)
-        mean += float(law @ noisy) / 2 ** x.shape[1]
-        second += float(law @ noisy**2) / 2 ** x.shape[1]
-    exact_mean = float(law @ clean)
+        mean += float(probs @ noisy) / 2 ** x.shape[1]
+        second += float(probs @ noisy**2) / 2 ** x.shape[1]
+    exact_mean = float(probs @ clean)
     return NoiseEffect(
         bias=mean - exact_mean,
-        added_variance=second - mean**2 - (float(law @ clean**2) - exact_mean**2),
-        predicted_variance=std**2 * float(law @ (x**2).sum(1)),
+        added_variance=second - mean**2 - (float(probs @ clean**2) - exact_mean**2),
+        predicted_variance=std**2 * float(probs @ (x**2).sum(1)),
     )
 
 
@@ -122,6 +122,6 @@ def reweighting_gap(pair: PolicyPair, x: np.ndarray, phi: np.ndarray) -> tuple[f
 
     Source: hacking Eq. 11-15, 19, 20, 34, 35.
     """
-    law = pair.law_train
-    difference = float(law @ (phi * x).sum(1)) - float(law @ x.sum(1))
-    return difference, float(law @ (x * (phi - 1)).sum(1))
+    probs = pair.probs_train
+    difference = float(probs @ (phi * x).sum(1)) - float(probs @ x.sum(1))
+    return difference, float(probs @ (x * (phi - 1)).sum(1))

@@ -20,7 +20,7 @@ def by_sign(weights: Signed) -> Correction:
     """Weights [S, T] that depend on the sign of the sample's advantage."""
 
     def weighting(pair: PolicyPair) -> Weighting:
-        count = len(pair.law_infer)
+        count = len(pair.probs_infer)
         return Weighting(lambda _, sign: weights(pair, sign), np.zeros(count), np.ones(count, bool))
 
     return weighting
@@ -36,7 +36,7 @@ def _gap(pair: PolicyPair) -> np.ndarray:
 
 
 def binary_kl(x: np.ndarray, y: np.ndarray, floor: float) -> np.ndarray:
-    """D(x, y) of the laws (x, 1 - x) and (y, 1 - y), each probability at least `floor`.
+    """D(x, y) of the distributions (x, 1 - x) and (y, 1 - y), each probability at least `floor`.
 
     Reference: DPPO arXiv 2602.04879; AReaL functional.py metric binary_kl.
     """
@@ -150,7 +150,7 @@ RECENT: dict[str, Correction] = {
     "probability difference": leaving(lambda pair: np.abs(_gap(pair)) <= 0.2),
     "trust region mask": reject_sequences(_within_max_k2),
 }
-"""The corrections of 2026 with their default numbers; `counterparts` says which objective is which."""
+"""The corrections of 2026 with their default numbers; `counterparts` maps them to objectives."""
 
 KEEPS: dict[str, Callable[[PolicyPair, int], np.ndarray]] = {
     "DPPO-TV": keep_tv,
@@ -166,7 +166,7 @@ def masked_fractions(pair: PolicyPair) -> dict[str, float]:
 
     Reference: KPop, Ring blog of 2026-05-26 (IcePop drops fewer tokens while the gap widens).
     """
-    weights = pair.law_infer[:, None] * pair.space.mask
+    weights = pair.probs_infer[:, None] * pair.space.mask
     weights = weights / weights.sum()
     return {
         name: float(np.mean([(weights * ~keep(pair, sign)).sum() for sign in (1, -1)]))
@@ -193,4 +193,5 @@ def token_kl(pair: PolicyPair) -> float:
 
     Reference: hacking Eq. 5.
     """
-    return -expect(pair.law_infer, token_log_rho(pair).sum(1)) / expect(pair.law_infer, pair.space.lengths)
+    total = -expect(pair.probs_infer, token_log_rho(pair).sum(1))
+    return total / expect(pair.probs_infer, pair.space.lengths)

@@ -30,7 +30,7 @@ def _round(values: np.ndarray, fmt: str, rounding: str) -> np.ndarray:
 
 
 def normalized_rows(printed: np.ndarray) -> np.ndarray:
-    """The law that is sampled from when `printed` is printed; `ValueError` where a row is all zero."""
+    """Normalize the printed probabilities to what is sampled from; `ValueError` where a row is all zero."""
     total = printed.sum(-1, keepdims=True)
     if not (total > 0).all():
         raise ValueError("a row of probabilities rounds to zero everywhere: the format cannot hold it")
@@ -84,20 +84,20 @@ def predicted_rho_std(
     Source: hacking Eq. 5, 45, Tab. 2.
     """
     mean, variance = log_ratio_moments(logits, mantissa_bits, rounding, sites)
-    law = softmax(logits) / len(logits)
-    average = (law * mean).sum()
-    return float(np.sqrt((law * (variance + (mean - average) ** 2)).sum()))
+    probs = softmax(logits) / len(logits)
+    average = (probs * mean).sum()
+    return float(np.sqrt((probs * (variance + (mean - average) ** 2)).sum()))
 
 
 def measured_rho_std(logits: np.ndarray, printed: np.ndarray) -> float:
-    """Exact std of exact / printed probability over tokens sampled from the printed law.
+    """Exact std of exact / printed probability over tokens sampled from the printed probabilities.
 
     Source: hacking Eq. 5, Tab. 2.
     """
-    law = normalized_rows(printed) / len(printed)
+    probs = normalized_rows(printed) / len(printed)
     rho = np.where(printed > 0, softmax(logits) / np.where(printed > 0, printed, 1.0), 0.0)
-    mean = (law * rho).sum()
-    return float(np.sqrt((law * (rho - mean) ** 2).sum()))
+    mean = (probs * rho).sum()
+    return float(np.sqrt((probs * (rho - mean) ** 2).sum()))
 
 
 def gaussian_rho_std(

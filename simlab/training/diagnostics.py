@@ -90,17 +90,17 @@ class DiagnosticContext:
 Diagnostic = Callable[[DiagnosticContext], Metrics]
 
 
-def trainer_reward(context: DiagnosticContext) -> Metrics:
-    """`trainer_reward`, `sampler_reward`: mean reward of either engine on the prompts of the next step.
+def compare_rewards(context: DiagnosticContext) -> Metrics:
+    """`reward_train`, `reward_infer`: mean reward if either engine samples, on the prompts of the next step.
 
-    Both are given the same random numbers, so they differ only where the engines' distributions do; a
-    quantized sampler starts lower. The same to the bit for an exact pair. Under staleness the sampler has old
-    parameters, the trainer those of now.
+    Both get the same random numbers, so they differ only where the engines' distributions do; a quantized
+    engine starts lower. Bitwise equal for an exact pair. Under staleness the inference engine has old
+    parameters, the training engine those of now.
     """
-    trained = rollout(_trainer_samples(context.recipe), replace(context.state, past_params=None))
+    trained = rollout(_sample_with_train(context.recipe), replace(context.state, past_params=None))
     return {
-        "trainer_reward": jnp.mean(trained.rewards),
-        "sampler_reward": jnp.mean(context.sampled.rewards),
+        "reward_train": jnp.mean(trained.rewards),
+        "reward_infer": jnp.mean(context.sampled.rewards),
     }
 
 
@@ -110,17 +110,17 @@ def evaluate_held_out(context: DiagnosticContext) -> Metrics:
     return {f"held_out_{name}": value for name, value in measured.items()}
 
 
-def evaluate_held_out_trainer(context: DiagnosticContext) -> Metrics:
-    """The same as `held_out_trainer_...` under the training engine, prompt by prompt comparable.
+def evaluate_held_out_train(context: DiagnosticContext) -> Metrics:
+    """The same as `held_out_train_...` under the training engine, prompt by prompt comparable.
 
     Source: acrl Tab. 12, 13.
     """
-    recipe = _trainer_samples(context.recipe)
+    recipe = _sample_with_train(context.recipe)
     measured = evaluate(recipe, context.params, recipe.engines.infer, context.key)
-    return {f"held_out_trainer_{name}": value for name, value in measured.items()}
+    return {f"held_out_train_{name}": value for name, value in measured.items()}
 
 
-def _trainer_samples(recipe: Recipe) -> Recipe:
+def _sample_with_train(recipe: Recipe) -> Recipe:
     """The recipe in which the training engine samples, without injected noise on the logits."""
     engines = replace(recipe.engines, infer=recipe.engines.train)
     return replace(recipe, engines=engines, sampling=replace(recipe.sampling, noise=None))
@@ -130,7 +130,7 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
     """`noise_scale` and its parts `gradient_signal` |G|^2, `gradient_noise` tr Sigma, at theta_old.
 
     One prompt's group is the small batch and all groups are the big one, so the scale counts prompts: as many
-    as a step needs for its gradient to be half signal. Advantages are those of the whole rollout. NaN for a
+    as a step needs for its gradient to be half signal. Advantages are those of the full rollout. NaN for a
     single prompt.
 
     Unit: prompts; squared gradient.
@@ -238,9 +238,9 @@ def kl_to_base(context: DiagnosticContext) -> Metrics:
 
 
 DIAGNOSTICS: dict[str, Diagnostic] = {
-    "trainer_reward": trainer_reward,
+    "rewards": compare_rewards,
     "held_out": evaluate_held_out,
-    "held_out_trainer": evaluate_held_out_trainer,
+    "held_out_train": evaluate_held_out_train,
     "noise_scale": noise_scale,
     "energy": energy,
     "curvature": curvature,

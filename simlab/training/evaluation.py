@@ -16,7 +16,7 @@ def evaluate(
 ) -> dict[str, Array]:
     """Sample k = `recipe.group_size` responses to each of `prompts` prompts of a split, as `engine` would.
 
-    `avg_at_k` is the mean reward. A response passes if it earns the full reward of 1: `pass_at_1` is the
+    `avg_at_k` is the mean reward. A response passes if its reward is 1: `pass_at_1` is the
     fraction that does, of all k per prompt, `pass_at_k` the fraction of prompts with one that does. Where
     rewards are 0 or 1, `avg_at_k` is `pass_at_1`. For greedy decoding evaluate
     `replace(recipe, sampling=GREEDY, group_size=1)`.

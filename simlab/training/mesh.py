@@ -1,4 +1,4 @@
-"""One run over many devices: JAX's own SPMD divides the program of one device as the mesh says.
+"""One run over many devices: JAX's own SPMD divides the compiled function of one device as the mesh defines.
 
 | axis of the mesh | divides | repeats |
 |---|---|---|

@@ -34,7 +34,7 @@ class Recipe:
     The fields before `task` are data: all their numbers (formats of the engines, clip ranges, learning rate,
     temperature, `entropy_coeff`, `kl_loss_coef`) may be traced, stacked and mapped over. The others shape the
     program. One step samples `prompts_per_step` x `group_size` responses and makes `minibatches` updates,
-    each on whole groups. A coefficient that is None leaves its term out of the compiled function.
+    each on complete groups. A coefficient that is None leaves its term out of the compiled function.
 
     - `gradient_site`: how each leaf of the policy's gradient is rounded before its norm is clipped.
     - `critic`: with an objective whose advantage is `gae`, and only then; its `gamma` and `lam` rule.
@@ -66,7 +66,7 @@ class Recipe:
     old_log_probs: str = static(default="train")
 
     def __post_init__(self):
-        """Refuse what cannot run."""
+        """Reject invalid values."""
         if self.minibatches < 1 or self.prompts_per_step % self.minibatches:
             raise ValueError(
                 f"minibatches {self.minibatches} does not divide {self.prompts_per_step} prompts per step"

@@ -16,7 +16,7 @@ from simlab.core.ranges import FRACTION, HUGE, STEPS, Range
 
 
 class Schedule(ABC):
-    """Whatever says which part of the learning rate a step takes.
+    """Factor of the learning rate by step.
 
     One that reacts to the run has a schedule_state, a tree of arrays that `init` makes and `observe` renews.
     """

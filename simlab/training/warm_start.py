@@ -28,7 +28,7 @@ class WarmStart:
     Every digit of a demonstration is wrong with probability `demo_error_rate`, which leaves headroom. The
     learning rate rises over `lr_warmup_steps` (static; None: a twentieth of `steps`), then falls along a
     cosine to the part `min_lr_ratio` of it. `train_size` (static) is the number of training prompts to
-    demonstrate, so that runs on fewer can begin alike; None means those of the task.
+    demonstrate, so that runs on fewer begin equally; None means those of the task.
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))

@@ -28,8 +28,6 @@ from tests.tolerances import (
     normal_interval,
 )
 
-VERDICTS = {"reproduced", "opposite", "no effect", "inconclusive"}
-
 
 def _logits(n: int, vocabulary: int, seed: int = 0):
     return gaussian.logits(jax.random.key(seed), n, vocabulary)
@@ -144,10 +142,6 @@ def test_statistics_on_known_samples():
     assert statistics.total_variation(a, b) == pytest.approx(0.5)
     assert statistics.jaccard(a, b) == pytest.approx(0.5)
     assert statistics.shared_mass(a, b) == pytest.approx(0.75)
-    assert statistics.histogram_kl(a, a, 3, [0.0, 1e-10]) == [0.0, 0.0]
-    # Two bins: shares (3/4, 1/4) and (1/4, 3/4).
-    kl = statistics.histogram_kl(np.array([0, 0, 0, 4.0]), np.array([0, 4.0, 4.0, 4.0]), 2, [0.0])[0]
-    assert kl == pytest.approx(0.5 * np.log(3))
 
 
 def test_prediction_interval_covers():
@@ -164,16 +158,12 @@ def test_rule_accepts_paper_numbers_and_rejects_wider_std():
     noise = np.array([-1, 1, -1, 1, -1, 1]) * 1e-5
     base = {"per_vector": 1, "format": "bf16", "levels": 10, "levels_float32": 1000}
     rows = [
-        base | {"placement": name, "seed": s, **printed.PAPER, "std": std + unrest * noise[s]}
-        for name, std, unrest in (("right", 0.0048, 1), ("wide", 0.0074, 1), ("restless", 0.0048, 9))
+        base | {"placement": name, "seed": s, **printed.PAPER, "std": std + noise[s]}
+        for name, std in (("right", 0.0048), ("wide", 0.0074))
         for s in seeds
     ]
-    ratios = pd.DataFrame(rows)
-    fitting = printed.fitting(printed.fit(ratios), ratios)
-    assert bool(fitting.loc[(1, "right"), "table"])
-    assert not bool(fitting.loc[(1, "wide"), "table"])
-    assert list(fitting["steady"]) == [True, False, False]
-    assert fitting["collapse"].all()
+    fits = printed.fit(pd.DataFrame(rows)).groupby("placement")["inside"].all()
+    assert fits.to_dict() == {"right": True, "wide": False}
 
 
 def test_real_logits_are_small_sorted_and_faithful():
@@ -205,22 +195,17 @@ def test_smoke_run_repeats_byte_for_byte(smoke):
 
 
 @pytest.mark.slow
-def test_one_program_per_shape_and_verdicts_in_the_agreed_words(smoke):
-    config = smoke[0].manifest["config"]
-    assert config["sweep_programs"] == config["sweep_shapes"] == 2
-    verdicts = smoke[0].table("verdicts")
-    assert set(verdicts["verdict"]) <= VERDICTS
-    assert {"H1", "H2", "H3", "H18"} <= set(verdicts["claim"])
-    settled = verdicts.set_index("statement")["verdict"]
-    assert (settled[[s for s in settled.index if s.startswith("std of")]] == "reproduced").all()
+def test_smoke_run_measures_every_criterion(smoke):
+    measured = experiment.collect_evidence(smoke[0])
+    assert [each.trial.claim for each in measured] == ["H1", "H2", "H3", "H18"]
+    assert all(np.isfinite(sample.estimate) for each in measured for sample in each.samples)
 
 
 @pytest.mark.slow
 def test_sweep_covers_every_combination_once(smoke):
     frame = smoke[0].table("sweep")
-    axes = ["format", "placement", "rounding", "temperature", "vocabulary"]
+    axes = ["format", "placement", "rounding"]
     assert not frame.duplicated(axes).any()
-    expected = len(sweep.SWEPT_FORMATS) * len(sweep.SWEPT_PLACEMENTS) * len(sweep.ALL_ROUNDINGS)
-    assert len(frame) == expected * len(sweep.TEMPERATURES) * 2
+    assert len(frame) == len(sweep.SWEPT_FORMATS) * len(sweep.SWEPT_PLACEMENTS) * len(sweep.ROUNDINGS_SWEPT)
     untouched = frame[(frame["format"] == "fp32") & (frame["placement"] != "centered-logits")]
     assert (untouched["std"] == 0).all()

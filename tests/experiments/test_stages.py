@@ -111,21 +111,6 @@ def test_interrupted_blocks_keep_what_is_finished():
     assert run.config == {"stopped_in_block": 2}
 
 
-def test_interrupted_parts_keep_single_arms():
-    arms = ["none", CLEAR, OPEN]
-
-    def effects(arm, policy):
-        if arm == CLEAR and policy >= BLOCK:
-            raise KeyboardInterrupt
-        return _effects(arm, policy)
-
-    run, calls = Recorder(), []
-    stages.run_stages(run, arms, lambda _: arms, _made_up(effects, calls), stages.one_part_per_arm)  # pyright: ignore
-    made = run.tables["runs"].groupby("arm").size().to_dict()
-    assert made == {"none": 2 * BLOCK, CLEAR: BLOCK, OPEN: BLOCK}
-    assert calls[:3] == [(("none",), 0), ((CLEAR,), 0), ((OPEN,), 0)]
-
-
 def test_chance_to_decide_is_that_of_simulated_ends():
     rng = np.random.default_rng(3)
     criterion = _trial("H7", OPEN).primary

@@ -17,7 +17,6 @@ from simlab.objectives import (
     prepare_batch,
     resolve,
     rollout_terms,
-    switch_coefficients,
     token_coefficients,
     value_from_terms,
     with_overrides,
@@ -195,14 +194,6 @@ def test_detached_coefficients_give_same_gradient():
     for name in ("gmpo+mis", "dfpo_min_no_stop"):
         c = token_coefficients(name, batch)
         np.testing.assert_array_equal(jax.grad(lambda logp, c=c: jnp.sum(c * logp))(batch.logp), c)
-
-
-def test_switch_is_the_objectives_one_by_one():
-    names = ("grpo", "dfpo_min", "cispo", "grpo+acrl")
-    batch = random_batch(5)
-    together = jax.jit(jax.vmap(lambda i: switch_coefficients(i, batch, names)))(jnp.arange(len(names)))
-    for name, actual in zip(names, together, strict=True):
-        np.testing.assert_allclose(actual, token_coefficients(name, batch), atol=1e-6)
 
 
 def test_group_filter_leaves_the_denominator():

@@ -35,11 +35,11 @@ def test_long_sweep_asks_on_a_terminal():
             said += read
     os.close(terminal)
     assert asking.returncode == 0, said
-    assert said.count(b"go on? [y/N]") == 2
+    assert said.count(b"continue? [y/N]") == 2
     assert b"answers [False, True]" in said
 
 
 @pytest.mark.parametrize(("minutes", "yes"), [(60.0, False), (60.0, True), (ASK_ABOVE_MINUTES / 2, False)])
 def test_long_sweep_starts_without_a_terminal(minutes, yes, capsys):
     assert _ask_to_start(minutes, yes)
-    assert "go on?" not in capsys.readouterr().out
+    assert "continue?" not in capsys.readouterr().out

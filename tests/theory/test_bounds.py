@@ -84,7 +84,7 @@ def test_gradient_of_the_proof_is_the_derivative_of_the_engine():
         step = np.zeros_like(logits)
         step[index] = 1e-5
         numeric[index] = (value(logits + step) - value(logits - step)) / 2e-5
-    expected = np.linalg.norm(numeric - pair.gradient(pair.law_train * rewards))
+    expected = np.linalg.norm(numeric - pair.gradient(pair.probs_train * rewards))
     assert bounds.gradient_error_of_proof(pair, rewards, slopes).value == pytest.approx(expected, rel=1e-6)
 
 

@@ -98,9 +98,9 @@ def test_acrl_rejects_unknown_level_and_keeps_equal_engines():
 def test_sequence_weights_are_unbiased(pair):
     rewards = random_rewards(pair.space, 1)
     same = PolicyPair(pair.space, pair.train, pair.train)
-    target = pair.gradient(pair.law_train * rewards)
+    target = pair.gradient(pair.probs_train * rewards)
     weights = corrections.CORRECTIONS["sequence IS"](pair).weights(0.0, 1)
-    mean = pair.gradient((pair.law_infer * rewards)[:, None] * weights)
+    mean = pair.gradient((pair.probs_infer * rewards)[:, None] * weights)
     np.testing.assert_allclose(mean, target, rtol=0, atol=1e-9)
     for correction in (corrections.CORRECTIONS | RECENT).values():
         weighting = correction(same)
@@ -113,7 +113,7 @@ def test_rloo_target_is_the_policy_gradient():
     pair = noisy_pair(space, random_logits(space, 0), 0.0)
     rewards = random_rewards(space, 0)
     mean, _ = group_gradient_moments(pair, corrections.none(pair), rewards, ADVANTAGES["rloo"], 5)
-    np.testing.assert_allclose(mean, pair.gradient(pair.law_train * rewards), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(mean, pair.gradient(pair.probs_train * rewards), rtol=0, atol=1e-14)
 
 
 def test_trade_off_at_equal_mismatch():
@@ -148,11 +148,11 @@ def test_masked_fractions_are_expectations_over_sampled_tokens():
     assert set(found) == set(KEEPS)
     rho = np.exp(pair.log_rho)
     expected = 0.0
-    for law, row in zip(pair.law_infer, rho, strict=True):
+    for law, row in zip(pair.probs_infer, rho, strict=True):
         expected += law * np.mean((row < 0.5) | (row > 5))
     assert found["IcePop"] == pytest.approx(expected, rel=1e-12)
     assert 0 < found["DPPO-TV"] < 1
-    per_token = [law * -row.mean() for law, row in zip(pair.law_infer, pair.log_rho, strict=True)]
+    per_token = [law * -row.mean() for law, row in zip(pair.probs_infer, pair.log_rho, strict=True)]
     assert token_kl(pair) == pytest.approx(sum(per_token), rel=1e-12)
     same = noisy_pair(space, random_logits(space, 0), 0.0)
     assert set(masked_fractions(same).values()) == {0.0}
@@ -163,8 +163,8 @@ def test_no_sequence_weight_beats_the_oracle_bound():
     space = enumerate_sequences(3, 3)
     rewards = random_rewards(space, 0)
     pair = noisy_pair(space, random_logits(space, 0), 0.7)
-    values = rewards - float(pair.law_train @ rewards)
-    target = pair.gradient(pair.law_train * values)
+    values = rewards - float(pair.probs_train @ rewards)
+    target = pair.gradient(pair.probs_train * values)
     scale = (target**2).sum()
     n = 100
     bound = corrections.best_mse(pair, rewards, n)
@@ -173,15 +173,15 @@ def test_no_sequence_weight_beats_the_oracle_bound():
     rho = np.exp(pair.log_rho.sum(1))
 
     def uncentered(w):
-        error = (pair.law_infer * w) @ v - target.ravel()
-        return (error @ error + (pair.law_infer * w**2) @ (v**2).sum(1) / n) / scale
+        error = (pair.probs_infer * w) @ v - target.ravel()
+        return (error @ error + (pair.probs_infer * w**2) @ (v**2).sum(1) / n) / scale
 
     for weights in (rho, np.ones(27), np.minimum(rho, 2), *(rho * np.exp(rng.normal(size=(50, 27))))):
         assert uncentered(weights) >= bound
     # And the weights of the derivation reach it.
     norms = (v**2).sum(1)
     unit = v / np.sqrt(np.where(norms > 0, norms, 1))[:, None]
-    second = unit.T @ (pair.law_infer[:, None] * unit)
+    second = unit.T @ (pair.probs_infer[:, None] * unit)
     left = np.linalg.solve(np.eye(len(second)) + n * second, target.ravel())
     best = n * (v @ left) / np.where(norms > 0, norms, 1)
     assert uncentered(best) == pytest.approx(bound, rel=1e-9)
@@ -203,7 +203,7 @@ def test_budget_is_exact_when_all_contexts_are_one():
     found = budget(pair.rho_std, 7)
     assert found.ess == pytest.approx(effective_fraction(pair), rel=1e-10)
     # The rest is the normal approximation: of the right size.
-    absolute = float(pair.law_infer @ np.abs(pair.log_rho.sum(1)))
+    absolute = float(pair.probs_infer @ np.abs(pair.log_rho.sum(1)))
     assert found.log_ppl_abs_diff == pytest.approx(absolute, rel=0.2)
 
 

@@ -40,7 +40,7 @@ def case() -> tuple[PolicyPair, np.ndarray]:
 
 
 def moments(pair: PolicyPair, gradients: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, float]:
-    chance = pair.law_infer[members].prod(1)
+    chance = pair.probs_infer[members].prod(1)
     mean = chance @ gradients
     return mean, float(chance @ (gradients**2).sum(1) - mean @ mean)
 

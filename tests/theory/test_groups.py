@@ -72,7 +72,7 @@ def test_group_gap_against_all_groups(name, size, kind):
             total += chance * advantages(name, rewards[list(chosen)])[0] * u[chosen[0]]
         return total
 
-    p, q = PAIR.law_train, PAIR.law_infer
+    p, q = PAIR.probs_train, PAIR.probs_infer
     gap = group_gap(PAIR, u, rewards, ADVANTAGES[name], size)
     assert gap["exact"] == pytest.approx(value(q, q) - value(p, p), abs=1e-14)
     assert gap["own"] == pytest.approx(value(q, p) - value(p, p), abs=1e-14)
@@ -103,7 +103,7 @@ def moments_by_enumeration(weighting, rewards, name, size):
     for chosen in product(range(4), repeat=size):
         for ups in product((0, 1), repeat=size):
             rows = list(chosen)
-            chance = np.prod(PAIR.law_infer[rows]) * np.prod(
+            chance = np.prod(PAIR.probs_infer[rows]) * np.prod(
                 [share[i] if up else 1 - share[i] for i, up in zip(rows, ups, strict=True)]
             )
             if chance == 0:

@@ -30,9 +30,9 @@ def test_cross_terms_are_what_the_printed_form_lacks(pair):
 @given(pairs())
 def test_exact_gap_is_the_difference_of_two_expectations(pair):
     x = np.random.default_rng(0).normal(size=pair.space.tokens.shape) * pair.space.mask
-    expected = float(pair.law_infer @ x.sum(1) - pair.law_train @ x.sum(1))
+    expected = float(pair.probs_infer @ x.sum(1) - pair.probs_train @ x.sum(1))
     assert hacking.objective_gap(pair, x).exact == pytest.approx(expected, abs=1e-10)
-    gradient = pair.gradient(pair.law_infer[:, None] * x) - pair.gradient(pair.law_train[:, None] * x)
+    gradient = pair.gradient(pair.probs_infer[:, None] * x) - pair.gradient(pair.probs_train[:, None] * x)
     np.testing.assert_allclose(hacking.objective_gap_gradient(pair, x).exact, gradient, rtol=0, atol=1e-10)
 
 

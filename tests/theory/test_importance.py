@@ -38,8 +38,8 @@ def test_inverse_rho_is_infinite_where_train_misses_a_token():
 
 @given(pairs())
 def test_the_same_over_whole_sequences(pair):
-    assert expect(pair.law_infer, np.exp(pair.log_rho.sum(1))) == pytest.approx(1, rel=1e-9)
-    assert expect(pair.law_infer, np.exp(-pair.log_rho.sum(1))) >= 1 - 1e-12
+    assert expect(pair.probs_infer, np.exp(pair.log_rho.sum(1))) == pytest.approx(1, rel=1e-9)
+    assert expect(pair.probs_infer, np.exp(-pair.log_rho.sum(1))) >= 1 - 1e-12
 
 
 def test_pairs_refuse_tables_that_are_no_laws():

@@ -70,7 +70,7 @@ def subject():
 
 
 def test_diagnostics_return_finite_values_for_every_name(measured):
-    expected = {"trainer_reward", "held_out_avg_at_k", "held_out_trainer_avg_at_k", "noise_scale"}
+    expected = {"reward_train", "held_out_avg_at_k", "held_out_train_avg_at_k", "noise_scale"}
     expected |= {"energy_by_frequency", "hessian_top", "kl_to_base"}
     assert expected <= set(measured)
     for name, value in measured.items():
@@ -78,9 +78,9 @@ def test_diagnostics_return_finite_values_for_every_name(measured):
 
 
 def test_diagnostics_sample_with_next_step_policy(measured, subject):
-    np.testing.assert_allclose(measured["sampler_reward"], subject["sampled"].rewards.mean(), rtol=1e-6)
-    assert measured["trainer_reward"] != measured["sampler_reward"]
-    assert measured["held_out_trainer_avg_at_k"] != measured["held_out_avg_at_k"]
+    np.testing.assert_allclose(measured["reward_infer"], subject["sampled"].rewards.mean(), rtol=1e-6)
+    assert measured["reward_train"] != measured["reward_infer"]
+    assert measured["held_out_train_avg_at_k"] != measured["held_out_avg_at_k"]
 
 
 def test_noise_and_signal_make_up_the_whole_gradient(measured, subject):

@@ -11,7 +11,7 @@ FILE = checkout_root() / "tests" / "engines" / "goldens" / "tensor_cores.npz"
 
 
 def compare() -> list[dict]:
-    """Return, for each recorded product, how many outputs its own accumulator reproduces to the bit.
+    """Return, for each recorded product, how many outputs its own accumulator reproduces bit by bit.
 
     `nearest_other` is the share of outputs that the most similar other architecture reproduces.
     """

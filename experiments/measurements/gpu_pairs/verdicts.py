@@ -23,7 +23,7 @@ def judge(tables: Tables) -> list[dict]:
 def _vectors(vectors: list[dict]) -> dict:
     equal, outputs = (sum(row[name] for row in vectors) for name in ("equal", "outputs"))
     verdict = "supported" if equal == outputs else "contradicted"
-    return _row(T1.id, "recorded", "all vectors", verdict, f"{equal} of {outputs} outputs equal to the bit")
+    return _row(T1.id, "recorded", "all vectors", verdict, f"{equal} of {outputs} outputs bitwise equal")
 
 
 def _shares(shares: list[dict]) -> list[dict]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.measurements.softmax import gaussian, levels, printed, real, sweep, tables, verdicts
+from experiments.measurements.softmax import evidence, gaussian, levels, printed, real, sweep, tables
 from experiments.papers.hacking import H1, H2, H3, H18
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -33,17 +32,15 @@ class Size:
     seeds_per_format: int = 5
     tokens: int = 50_000
     per_vector_of_formats: int = 10
-    vocabularies: tuple[int, ...] = tuple(2**power for power in range(8, 18))
     positions: int = 100
     per_position: int = 500
 
 
-FULL = Size(seeds={1: 20, 10: 50, 100: 50, 500: 50, 50_000: 50})
+FULL = Size(seeds={1: 20, 10: 50})
 SMOKE = Size(
     seeds={10: 5},
     seeds_per_spread=2,
     tokens=10_000,
-    vocabularies=(256, 2048),
     positions=20,
 )
 FIRST_SEED = 1234
@@ -54,14 +51,13 @@ def run(run: Run) -> None:
     run.configure(**asdict(size), logit_std=gaussian.STD, vocabulary=gaussian.VOCABULARY)
     seeds = run.seeds(range(FIRST_SEED, FIRST_SEED + max(size.seeds.values())))
     found = _gaussian(run, size, seeds) | _sweep(run, size, seeds) | _real(run, size, seeds)
-    found["verdicts"] = pd.DataFrame(verdicts.judge(found))
     for name, frame in found.items():
         run.table(name, frame)
 
 
 def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
-    """The paper's table and figure: ratios, KL, levels of tokens drawn from Gaussian logits."""
-    rows: dict[str, list[dict]] = {"ratios": [], "kl": [], "level_pairs": [], "histograms": []}
+    """The paper's table and figure: ratios and levels of tokens drawn from Gaussian logits."""
+    rows: dict[str, list[dict]] = {"ratios": [], "level_pairs": [], "histograms": []}
     for per_vector, count in size.seeds.items():
         sampler = tables.PairSampler(per_vector, size.tokens)
         kept: dict[int, np.ndarray] = {}
@@ -76,7 +72,6 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
                         label | {"placement": placement, "format": name} | tables.ratio_row(pair)
                     )
                 paper = pairs[tables.PAPER_PLACEMENT, "bf16"]
-                rows["kl"] += [label | row for row in tables.kl_rows(paper)]
                 if index < size.seeds_per_format:
                     kept[seed] = paper
                     if per_vector == size.per_vector_of_formats:
@@ -86,7 +81,7 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
         inverse = [tables.inverse_row(seed) for seed in seeds]
     frames = {name: pd.DataFrame(each) for name, each in rows.items()} | {"inverse": pd.DataFrame(inverse)}
     bf16 = frames["ratios"][frames["ratios"]["format"] == "bf16"]
-    return frames | {"fit": printed.fit(bf16), "kl_fit": printed.fit_kl(frames["kl"])}
+    return frames | {"fit": printed.fit(bf16)}
 
 
 def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
@@ -112,17 +107,13 @@ def _histograms(pairs: dict[tuple[str, str], np.ndarray], seed: int) -> list[dic
 
 
 def _sweep(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
-    """All formats, roundings, placements and temperatures at every vocabulary; the spread against bits."""
-    frames, programs = [], sweep.compiled_programs()
-    few = seeds[: size.seeds_per_sweep]
+    """Measure all formats, roundings and placements, and the spread against mantissa bits."""
     with run.phase("sweep"):
-        for vocabulary in run.track(size.vocabularies, "formats x roundings x temperature"):
-            frame = tables.sweep_frame(*tables.gaussian_sweep(sweep.SWEPT_FORMATS, vocabulary, few))
-            frames.append(frame.assign(vocabulary=vocabulary))
+        few = seeds[: size.seeds_per_sweep]
+        swept = tables.sweep_frame(*tables.gaussian_sweep(sweep.SWEPT_FORMATS, few))
     with run.phase("spread"):
         spread = pd.DataFrame(tables.spread_rows(seeds[: size.seeds_per_spread]))
-    run.configure(sweep_programs=sweep.compiled_programs() - programs, sweep_shapes=len(size.vocabularies))
-    return {"sweep": pd.concat(frames, ignore_index=True), "spread": spread}
+    return {"sweep": swept, "spread": spread}
 
 
 def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
@@ -130,8 +121,8 @@ def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
     with run.phase("real"):
         taken = real.load(size.positions)
         key = stream(jax.random.key(seeds[0]), "real")
-        labels, settings = sweep.combine(sweep.SWEPT_FORMATS, (1.0,))
-        swept = sweep.measure(jnp.asarray(taken.logits), jnp.asarray(taken.rest), settings, key)
+        labels, settings = sweep.combine(sweep.SWEPT_FORMATS)
+        swept = sweep.measure(jnp.asarray(taken.logits), jnp.asarray(taken.rest), settings)
         z = np.sort(np.asarray(gaussian.logits(key, len(taken.logits))), -1)
         none = np.full(len(z), -np.inf, np.float32)
         sources = {
@@ -152,43 +143,35 @@ def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
 
 
 CLAIMS = (H1, H2, H3, H18)
-NOTED = {
-    H1.id: ("kl", "real_spread"),
-    H2.id: ("real_levels",),
-    H3.id: ("inverse_reported",),
-}
-"""Ids of rows of `verdicts` that decide nothing and stand in the note of a claim."""
 
 
 def collect_evidence(results: Results) -> list[Measured]:
     """Return H1 to H3, and H18 by whether levels are there before training."""
-    tables = {name: results.table(name) for name in results.table_names}
-    rows = {row["id"]: row for row in verdicts.judge(tables)}
-    measured = []
-    for claim in (H1, H2, H3, H18):
-        trial = claim.trial("softmax")
-        note = "; ".join(
-            f"{row['statement']} ({row['measured']:.4g})"
-            for row in map(rows.__getitem__, NOTED.get(claim.id, ()))
+    rows = evidence.measure_rows({name: results.table(name) for name in results.table_names})
+    return [
+        Measured(
+            trial,
+            tuple(_sample(criterion, rows) for criterion in trial.criteria),
+            evidence.write_note(claim.id, rows),
         )
-        samples = tuple(_sample(criterion, rows) for criterion in trial.criteria)
-        measured.append(Measured(trial, samples, f"Also: {note}" if note else ""))
-    return measured
+        for claim in CLAIMS
+        for trial in (claim.trial("softmax"),)
+    ]
 
 
-def _sample(criterion: Criterion, rows: dict[str, dict[str, Any]]) -> StoredInterval:
+def _sample(criterion: Criterion, rows: Mapping[str, StoredInterval]) -> StoredInterval:
     assert isinstance(criterion.estimand, StoredRow)
     row, reference = rows[criterion.estimand.id], criterion.estimand.reference
-    low, measured, high = sorted((row["low"], row["measured"], row["high"]))
+    low, measured, high = sorted((row.low, row.estimate, row.high))
     return StoredInterval(measured - reference, low - reference, high - reference)
 
 
 EXPERIMENT = Experiment(
     name="softmax",
     question="What does a softmax in few bits do to the probabilities of tokens, and to their ratio?",
-    decision_rule=f"H1: {printed.RULE}. Each row of the table `verdicts` states its own rule.",
+    decision_rule="The criteria of H1, H2, H3 and H18.",
     run=run,
-    minutes=4.0,
+    minutes=3.0,
     claims=tuple(claim.id for claim in CLAIMS),
     kind="measurement",
     collect_evidence=collect_evidence,
@@ -197,6 +180,5 @@ EXPERIMENT = Experiment(
         "softmax_spread",
         "softmax_real",
         "softmax_placements",
-        "softmax_vocabulary",
     ),
 )

@@ -115,7 +115,7 @@ def octave_rows(both: Distributions) -> list[dict[str, float]]:
 
 
 def discretization_row(both: Distributions, seed: int, per_vector: int) -> dict[str, float]:
-    """Return numbers of levels: in one distribution, in a sample of all, and how far apart they are."""
+    """Return numbers of levels: in one distribution, in a sample of all, and their distances."""
     shared = [np.unique(row[row > 0]) for row in both.infer]
     gaps = np.concatenate([np.diff(np.log(levels[levels > 2.0**-20])) for levels in shared])
     u = jax.random.uniform(stream(jax.random.key(seed), "real tokens"), (len(both.train), per_vector))

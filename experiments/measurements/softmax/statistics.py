@@ -1,7 +1,6 @@
 """Statistics that compare seeds with each other and with a printed table."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
@@ -36,21 +35,6 @@ def mean_interval(values: np.ndarray, alpha: float = 0.05) -> tuple[float, float
     values = np.asarray(values, float)
     half = stats.t.isf(alpha / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
-
-
-def histogram_kl(p: np.ndarray, q: np.ndarray, bins: int, floors: Sequence[float]) -> list[float]:
-    """Return KL(p || q) between histograms of two samples over their common range, for each floor.
-
-    A floor is added to every cell's share; with 0, cells empty in either histogram are left out.
-    """
-    limits = (min(p.min(), q.min()), max(p.max(), q.max()))
-    shares = [np.histogram(x, bins, limits)[0] / len(x) for x in (p, q)]
-    return [_divergence(*(share + floor for share in shares)) for floor in floors]
-
-
-def _divergence(a: np.ndarray, b: np.ndarray) -> float:
-    both = (a > 0) & (b > 0)
-    return float(np.sum(a[both] * np.log(a[both] / b[both])))
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:

@@ -1,12 +1,11 @@
-"""Formats x roundings x placements x temperature: exact expectations over the vocabulary.
+"""Formats x roundings x placements: exact expectations over the vocabulary.
 
 Nothing is sampled here: moments are taken under pi_infer itself, so the only randomness left is that
-of the logits. One program per shape of the logits; everything else is traced.
+of the logits. One compiled function per shape of the logits; everything else is traced.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import partial
 from itertools import product
 
 import jax
@@ -15,24 +14,19 @@ from jax import Array
 
 from experiments.measurements.softmax.placements import EXACT, Setting, probabilities, setting
 from simlab.engines.engine import Softmax
-from simlab.formats import FORMATS, ROUNDINGS, Format, Rounding, StochasticRounding, stack
+from simlab.formats import FORMATS, ROUNDINGS, Format, Rounding, stack
 
-FIXED_ROUNDINGS = tuple(name for name, mode in ROUNDINGS.items() if isinstance(mode, Rounding))
-TEMPERATURES = (0.6, 1.0, 1.5)
-ALL_ROUNDINGS = (*FIXED_ROUNDINGS, "stochastic")
+ROUNDINGS_SWEPT = ("nearest_even", "toward_zero")
 SWEPT_PLACEMENTS = ("logits-probs", "logits", "probs", "centered-logits")
 # Not a format of numbers with a sign: it holds powers of two, the scales of MX blocks.
 SWEPT_FORMATS = {name: fmt for name, fmt in FORMATS.items() if name != "e8m0"}
 
 
-_TRACED: list[tuple[int, ...]] = []  # shapes of logits; a program appends its own while it is traced
-
-
-def combine(formats: Mapping[str, Format], temperatures: Sequence[float]) -> tuple[list[dict], Setting]:
+def combine(formats: Mapping[str, Format]) -> tuple[list[dict], Setting]:
     """Return the labels of all combinations and the stacked `Setting` [C] that holds their numbers."""
-    axes = tuple(product(formats, SWEPT_PLACEMENTS, temperatures))
-    labels = [{"format": name, "placement": place, "temperature": t} for name, place, t in axes]
-    return labels, stack([setting(place, formats[name], temperature=t) for name, place, t in axes])
+    axes = tuple(product(formats, SWEPT_PLACEMENTS))
+    labels = [{"format": name, "placement": placement} for name, placement in axes]
+    return labels, stack([setting(placement, formats[name]) for name, placement in axes])
 
 
 def describe(train: Array, infer: Array) -> dict[str, Array]:
@@ -41,7 +35,7 @@ def describe(train: Array, infer: Array) -> dict[str, Array]:
     Averages are under `infer`, scaled to sum to 1 as a sampler does; rho = train / infer before that
     scaling. `lost` is the float32 probability of tokens whose rounded probability is zero, `levels`
     the number of distinct nonzero probabilities per distribution, for ascending columns. All but
-    `lost`, `levels` and `mass` are NaN where a whole distribution was rounded to zero, or a logit to inf.
+    `lost`, `levels` and `mass` are NaN where a complete distribution was rounded to zero, or a logit to inf.
     """
     mass = infer.sum(-1, keepdims=True)
     weight = infer / mass
@@ -62,42 +56,36 @@ def describe(train: Array, infer: Array) -> dict[str, Array]:
         "inverse": (weight * infer / train).sum(-1).mean(),
         "kl": (listed * terms).sum(-1).mean(),
     }
-    whole = (mass > 0).all()
+    complete = (mass > 0).all()
     steps = (infer[:, 1:] != infer[:, :-1]) & alive[:, 1:]
-    return {name: jnp.where(whole, value, jnp.nan) for name, value in ratios.items()} | {
+    return {name: jnp.where(complete, value, jnp.nan) for name, value in ratios.items()} | {
         "mass": mass.mean(),
         "lost": jnp.where(alive, 0, train).sum(-1).mean(),
         "levels": (steps.sum(-1) + alive[:, 0].astype(jnp.int32)).astype(jnp.float32).mean(),
     }
 
 
-def measure(z: Array, rest: Array, settings: Setting, key: Array) -> dict[str, Array]:
-    """Return `describe` of every setting [C] under every rounding of `ALL_ROUNDINGS` [R + 1]: [C, R + 1].
+def measure(z: Array, rest: Array, settings: Setting) -> dict[str, Array]:
+    """Return `describe` of every setting [C] under every rounding of `ROUNDINGS_SWEPT` [R]: [C, R].
 
     `z` [n, V] ascending along V, `rest` [n].
     """
-    return _measure(z, rest, settings, stack([ROUNDINGS[name] for name in FIXED_ROUNDINGS]), key)
-
-
-def compiled_programs() -> int:
-    """Return how many programs this process has compiled for `measure`: one per shape of its arguments."""
-    return len(_TRACED)
+    return _measure(z, rest, settings, stack([ROUNDINGS[name] for name in ROUNDINGS_SWEPT]))
 
 
 @jax.jit
-def _measure(z: Array, rest: Array, settings: Setting, roundings: Rounding, key: Array) -> dict[str, Array]:
-    _TRACED.append(z.shape)
+def _measure(z: Array, rest: Array, settings: Setting, roundings: Rounding) -> dict[str, Array]:
+    train = probabilities(z, rest, EXACT)
 
     def one(chosen: Setting) -> dict[str, Array]:
-        train = probabilities(z, rest, replace(EXACT, temperature=chosen.temperature))
-        fixed = jax.lax.map(lambda mode: probabilities(z, rest, rounded_by(chosen, mode)), roundings)
-        random = probabilities(z, rest, rounded_by(chosen, ROUNDINGS["stochastic"]), key)
-        return jax.lax.map(partial(describe, train), jnp.concatenate([fixed, random[None]]))
+        return jax.lax.map(
+            lambda mode: describe(train, probabilities(z, rest, rounded_by(chosen, mode))), roundings
+        )
 
     return jax.lax.map(one, settings)
 
 
-def rounded_by(chosen: Setting, mode: Rounding | StochasticRounding) -> Setting:
+def rounded_by(chosen: Setting, mode: Rounding) -> Setting:
     """Return `chosen` with another rounding at every site."""
     sites = {
         field.name: replace(getattr(chosen.sites, field.name), rounding=mode)

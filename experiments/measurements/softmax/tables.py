@@ -10,16 +10,14 @@ from jax import Array
 
 from experiments.measurements.softmax import gaussian, levels, sweep, theory
 from experiments.measurements.softmax.placements import setting
-from experiments.measurements.softmax.statistics import histogram_kl, mean_interval, summary
+from experiments.measurements.softmax.statistics import mean_interval, summary
 from simlab.core.streams import stream
 from simlab.engines import SOFTMAX_PLACEMENTS
 from simlab.formats import Format, stack
 
 PAPER_PLACEMENT = "logits-probs"
 PLACEMENTS = (*(name for name in SOFTMAX_PLACEMENTS if name != "float32"), "centered-logits")
-KL_BINS = (50, 100, 150, 200, 500, 1000)
-KL_FLOORS = (0.0, 1e-10)
-ELEMENTS = 2**15  # logits per seed and setting of a sweep: several vectors where the vocabulary is small
+ELEMENTS = 2**15  # logits per seed and setting of a sweep
 BF16 = setting(PAPER_PLACEMENT, "bf16")
 
 
@@ -60,15 +58,6 @@ def ratio_row(pair: np.ndarray) -> dict[str, float]:
     return drawn | summary(train / infer) | counts | {"inverse": float(np.mean(infer / train))}
 
 
-def kl_rows(pair: np.ndarray) -> list[dict[str, float]]:
-    """Return the KL between histograms of both samples, for every candidate definition."""
-    return [
-        {"bins": bins, "floor": floor, "kl": kl}
-        for bins in KL_BINS
-        for floor, kl in zip(KL_FLOORS, histogram_kl(pair[0], pair[1], bins, KL_FLOORS), strict=True)
-    ]
-
-
 def inverse_row(seed: int) -> dict[str, float]:
     """Return E[1/rho] over whole vocabularies for the first 250 vectors of a seed, in float64.
 
@@ -103,12 +92,10 @@ def sweep_frame(labels: list[dict], measured: Sequence[dict[str, Array]]) -> pd.
     columns = {name: np.stack([np.asarray(one[name], float) for one in measured]) for name in measured[0]}
     rows = []
     for i, label in enumerate(labels):
-        for j, rounding in enumerate(sweep.ALL_ROUNDINGS):
+        for j, rounding in enumerate(sweep.ROUNDINGS_SWEPT):
             row = label | {"rounding": rounding}
             row |= {name: float(values[:, i, j].mean()) for name, values in columns.items()}
             row["std_low"], row["std_high"] = _interval(columns["std"][:, i, j])
-            if rounding == "stochastic":  # it does not keep the order, so neighbors do not show the levels
-                row["levels"] = float("nan")
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -118,29 +105,28 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def gaussian_sweep(
-    formats: dict[str, Format], vocabulary: int, seeds: Sequence[int]
+    formats: dict[str, Format], seeds: Sequence[int]
 ) -> tuple[list[dict], list[dict[str, Array]]]:
-    """Return labels and measurements [seed][name][C, R + 1] of all settings at one vocabulary size."""
-    labels, settings = sweep.combine(formats, sweep.TEMPERATURES)
-    n = max(1, ELEMENTS // vocabulary)
+    """Return labels and measurements [seed][name][C, R] of all settings."""
+    labels, settings = sweep.combine(formats)
+    n = ELEMENTS // gaussian.VOCABULARY
     measured = []
     for seed in seeds:
-        key = stream(jax.random.key(seed), "sweep")
-        z = jnp.sort(gaussian.logits(key, n, vocabulary), -1)
-        measured.append(sweep.measure(z, jnp.full((n,), -jnp.inf), settings, stream(key, "rounding")))
+        z = jnp.sort(gaussian.logits(stream(jax.random.key(seed), "sweep"), n), -1)
+        measured.append(sweep.measure(z, jnp.full((n,), -jnp.inf), settings))
     return labels, measured
 
 
 def spread_rows(seeds: Sequence[int]) -> list[dict]:
     """Return the measured and the predicted std of rho against mantissa bits, exponents unlimited."""
     bits = range(1, len(sweep.SWEPT_FORMATS) + 1)  # as many as there are formats: the same program
-    labels, measured = gaussian_sweep({str(m): _wide(m) for m in bits}, gaussian.VOCABULARY, seeds)
+    labels, measured = gaussian_sweep({str(m): _wide(m) for m in bits}, seeds)
     frame = sweep_frame([label | {"mantissa_bits": int(label["format"])} for label in labels], measured)
     rows = []
     for row in frame.to_dict("records"):
         predicted = _predict(row)
         if predicted is not None:
-            kept = ("mantissa_bits", "placement", "rounding", "temperature", "std", "std_low", "std_high")
+            kept = ("mantissa_bits", "placement", "rounding", "std", "std_low", "std_high")
             rows.append({name: row[name] for name in kept} | {"theory": predicted})
     return rows
 
@@ -151,8 +137,6 @@ def _wide(mantissa_bits: int) -> Format:
 
 def _predict(row: dict) -> float | None:
     """Return the first-order std for a row of the spread table, None where the theory has no formula."""
-    if row["temperature"] != 1.0:
-        return None
     share, signed = theory.gaussian_shares(gaussian.STD)
     both = row["placement"] == PAPER_PLACEMENT
     if row["rounding"] == "nearest_even" and row["placement"] in (PAPER_PLACEMENT, "logits", "probs"):

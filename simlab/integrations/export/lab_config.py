@@ -44,7 +44,7 @@ def nearest_config(text: str) -> Nearest:
     """Return the run of the lab that is nearest to a verl config in YAML.
 
     Keys that are missing have verl's defaults. Raises `ValueError` for text that is not a YAML mapping and
-    for an unknown loss mode, and `ImportError` saying what to install without PyYAML.
+    for an unknown loss mode, and `ImportError` naming what to install without PyYAML.
     """
     flat = flat_config(text)
     found, differs = _objective(flat)
@@ -264,7 +264,7 @@ def _terms(flat: Flat) -> dict[str, Json]:
 
 
 def _unread(flat: Flat) -> Iterator[tuple[str, Json]]:
-    """Keys that could matter, are set, and were not looked at."""
+    """Keys that could matter, are set, and were not read."""
     read = {full_key(key) for key in DEFAULTS}
     for key, value in flat.items():
         matters = key.startswith(READ_UNDER) and not any(part in key for part in SILENT)

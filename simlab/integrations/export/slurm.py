@@ -1,4 +1,4 @@
-"""A sweep as a Slurm job that goes on where its last one was stopped."""
+"""A sweep as a Slurm job that resumes where the last one was stopped."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ def slurm_script(
 ) -> str:  # fmt: skip
     """Return a batch script: `parts` jobs of `hours` each, one after another, the same sweep in each.
 
-    A sweep may be killed at any moment and goes on from what its folder holds; the last jobs find nothing
+    A sweep may be killed at any moment and resumes from what its folder holds; the last jobs find nothing
     to do. `sweep` is its TOML file, `name` that of the job; `setup` is a shell command that makes `simlab`
     available on the node, such as `source /path/.venv/bin/activate`.
 

@@ -157,7 +157,7 @@ NUMBERS = {
     "kl_cov_coefficient": "actor.policy_loss.ppo_kl_coef",
 }
 
-# Numbers of a surrogate that verl's config has no place for: settings of the plug-in.
+# Numbers of a surrogate that verl's config has no field for: settings of the plug-in.
 SETTINGS = (
     "divergence_bound",
     "kpop_bound",
@@ -185,7 +185,7 @@ def _surrogate(draft: "Draft", surrogate: Any) -> None:
 
 
 def _around_rollout(draft: "Draft", objective: Objective) -> None:
-    """Write the token weights rho, from which the plug-in's losses know the rollout's log-probabilities."""
+    """Write the token weights rho, from which the plug-in's losses compute the rollout's log-probs."""
     if objective.correction is not None:
         draft.rejected.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
     _token_weights(draft)
@@ -307,7 +307,7 @@ def _distortion(draft: "Draft", distortion: Any) -> None:
 
 
 def _groups_together(draft: "Draft", transform: Any) -> None:
-    """DFPO looks at whole groups, so a micro-batch holds whole ones, in order."""
+    """DFPO reads complete groups, so a micro-batch holds complete ones, in order."""
     draft.overrides |= {
         f"{ACTOR}.use_dynamic_bsz": False,
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",

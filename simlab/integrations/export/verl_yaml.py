@@ -14,7 +14,7 @@ VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars."
 def flat_config(text: str) -> dict[str, Json]:
     """Return the values of a YAML by dotted keys, interpolations left out.
 
-    Raises `ValueError` for text that is no YAML of a mapping, `ImportError` saying what to install.
+    Raises `ValueError` for text that is not YAML of a mapping, `ImportError` naming what to install.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters; a verl config has at most {LONGEST:,}")
@@ -30,7 +30,7 @@ def flat_config(text: str) -> dict[str, Json]:
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"no YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(table, Mapping):
-        raise ValueError("the YAML is no mapping; paste a verl config, such as Hydra's .hydra/config.yaml")
+        raise ValueError("the YAML is not a mapping; paste a verl config, such as Hydra's .hydra/config.yaml")
     return dict(_flat(table))
 
 
@@ -102,7 +102,7 @@ DEFAULTS: dict[str, Json] = {
 
 
 def full_key(key: str) -> str:
-    """The whole of a key of `DEFAULTS`."""
+    """Return the full path of a key of `DEFAULTS`."""
     return key if key.startswith(("algorithm.", "data.", "trainer.")) else f"actor_rollout_ref.{key}"
 
 

@@ -32,7 +32,7 @@ def rollout_logp(batch: "Batch") -> Tensor:
 
 
 def unit_weights(batch: "Batch") -> Tensor:
-    """Return ones: the weights have told the anchor already."""
+    """Return ones: the weights contain the anchor already."""
     return torch.ones_like(batch.weights)
 
 
@@ -129,7 +129,7 @@ def m2po(batch: "Batch") -> Tensor:
 def smallest_with_mean(squares: Tensor, chosen: Tensor, bound: float, *, strict: bool) -> Tensor:
     """Return which of the `chosen` squares [B, T] stay when the largest go until their mean is small enough.
 
-    `strict` asks for a mean below `bound`, and keeps at least one entry; else the mean is at most `bound`.
+    `strict` requires a mean below `bound`, and keeps at least one entry; else the mean is at most `bound`.
     """
     order = squares[chosen].argsort(stable=True)
     ordered = squares[chosen][order]

@@ -23,7 +23,7 @@ TOKEN_LIMIT, SEQUENCE_LIMIT = 20.0, 10.0
 class Batch:
     """A micro-batch [B, T] as verl gives it to a policy loss; `weights` are its rollout_is_weights, or 1.
 
-    `group_size` is verl's rollout.n; a loss that looks at groups needs each whole, and together.
+    `group_size` is verl's rollout.n; a loss over groups needs each complete, in one micro-batch.
     """
 
     old: Tensor
@@ -122,10 +122,10 @@ def group_transformed(transform: Callable, *, stop: bool = True) -> Surrogate:
 
 
 def by_group(x: Tensor, group_size: int) -> Tensor:
-    """View [B] as [N, G]; `ValueError` when the micro-batch does not hold whole groups."""
+    """View [B] as [N, G]; `ValueError` when the micro-batch does not hold complete groups."""
     if len(x) % group_size:
         raise ValueError(
-            f"a micro-batch of {len(x)} sequences does not hold whole groups of {group_size}: set "
+            f"a micro-batch of {len(x)} sequences does not hold complete groups of {group_size}: set "
             "ppo_micro_batch_size_per_gpu to a multiple of rollout.n, use_dynamic_bsz=False, "
             "trainer.balance_batch=False and actor.shuffle=False"
         )
@@ -133,7 +133,7 @@ def by_group(x: Tensor, group_size: int) -> Tensor:
 
 
 def _check_groups(advantages: Tensor, real: Tensor) -> None:
-    # Advantages of a whole group sum to zero; those of a wrong one hardly ever do.
+    # Advantages of a complete group sum to zero; those of a wrong one hardly ever do.
     # (verl hands an empty response an advantage of zero, whatever its reward: such groups are not judged.)
     sums, size = advantages.sum(1).abs(), advantages.abs().sum(1)
     if bool(((sums > 1e-2 * size.clamp(min=1e-6)) & real.all(1)).any()):
@@ -223,7 +223,7 @@ ANCHORED = {
         anchored_losses.m2po,
     )
 }
-# With `rollout_is=token` around the rollout, these know its log-probabilities.
+# With `rollout_is=token` around the rollout, these have its log-probabilities.
 AROUND_ROLLOUT = {
     **ANCHORED,
     "grpo": Loss(ppo, anchored_losses.unit_weights),

@@ -9,7 +9,7 @@ from simlab.theory.residual import Residual
 
 
 def eight_cases() -> Residual:
-    """Weights above one exactly where Fig. 3 and 5 say so."""
+    """Weights above one exactly where Fig. 3 and 5 have them."""
     rows = sign_cases()
     wrong = [row["quadrant"] for row in rows if row["enhanced"] != row["expected"]]
     weights = ", ".join(

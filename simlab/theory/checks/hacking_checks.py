@@ -103,7 +103,7 @@ def softmax_spread() -> Residual:
 
 
 def survival_of_formats() -> Residual:
-    """Mean rho of the rarest bin per format: truncation lowers it whoever sorts, nearest does not."""
+    """Mean rho of the rarest bin per format: truncation lowers it under either sorting, nearest does not."""
     train = softmax(softmax_logits())
     rarest = {}
     for fmt in ("bf16", "e4m3fn"):

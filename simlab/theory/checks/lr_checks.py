@@ -83,7 +83,7 @@ def pairs_against_length() -> dict[str, list[PolicyPair]]:
     found = {}
     for name, pair in ENGINE_PAIRS.items():
         rows = pair_rows(logits, name) if pair.train is not pair.infer else (logits, logits)
-        # Rounding absorbs the order of summation: some pairs of different engines agree to the bit.
+        # Rounding absorbs the order of summation: some pairs of different engines are bitwise identical.
         if not np.array_equal(*rows):
             found[name] = [
                 PolicyPair(space, *(side[: space.table_shape[0]] for side in rows)) for space in spaces

@@ -1,22 +1,14 @@
 """The share of the loss that a remedy recovers, on made-up rewards."""
 
-from itertools import product
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.studies.policy_blocks import split_blocks
-from experiments.studies.recovery import (
-    FINAL_REWARD,
-    alpha_of,
-    compare_pairs,
-    fieller_interval,
-    recovered_shares,
-    registered_hash,
-    sign_flip_p,
-)
-from simlab.studies.estimands import Tables, View, Views
+from simlab.studies.estimands import FINAL_REWARD, Tables, View, Views
+from simlab.studies.registration import hash_rule
+from simlab.studies.remedy_ranking import compare_pairs, look_alpha, rank_remedies
+from simlab.studies.samples import RatioOfMeans
 
 NONE, CONTROL, GOOD, USELESS = "none", "control", "good", "useless"
 EMPTY = pd.DataFrame()
@@ -44,20 +36,20 @@ def _jitter(center, n=24, seed=0):
 
 def test_recovered_share_is_that_of_the_held_out_reward():
     views = _views(none=_jitter(0.2), control=_jitter(0.8, seed=1), good=_jitter(0.65, seed=2))
-    (row,) = recovered_shares(views, [GOOD], NONE, CONTROL, 7)
-    assert row.share.effect == pytest.approx(0.75, abs=0.03)
+    (row,) = rank_remedies(views, FINAL_REWARD, [GOOD], NONE, CONTROL, 7)
+    assert row.share == pytest.approx(0.75, abs=0.03)
     assert row.verdict == "supported"
 
 
 def test_recovered_share_within_the_margin_is_negligible():
     views = _views(none=_jitter(0.2), control=_jitter(0.8, seed=1), useless=_jitter(0.22, seed=2))
-    (row,) = recovered_shares(views, [USELESS], NONE, CONTROL, 7)
+    (row,) = rank_remedies(views, FINAL_REWARD, [USELESS], NONE, CONTROL, 7)
     assert row.verdict == "negligible"
 
 
 def test_recovered_share_needs_a_loss():
     views = _views(none=_jitter(0.75), control=_jitter(0.8, seed=1), good=_jitter(0.8, seed=2))
-    assert recovered_shares(views, [GOOD], NONE, CONTROL, 7) == []
+    assert rank_remedies(views, FINAL_REWARD, [GOOD], NONE, CONTROL, 7) == []
 
 
 def test_final_reward_falls_back_to_sampled_reward():
@@ -65,25 +57,18 @@ def test_final_reward_falls_back_to_sampled_reward():
     assert FINAL_REWARD(View(200, False, chunks, EMPTY, EMPTY, EMPTY)) == 0.6
 
 
-@pytest.mark.parametrize("n", [5, 8])
-def test_sign_flip_p_equals_enumeration(n):
-    values = np.random.default_rng(n).normal(0.4, 1.0, n)
-    sums = np.array(list(product((-1, 1), repeat=n))) @ values
-    assert sign_flip_p(values) == np.mean(sums >= values.sum() - 1e-12)
-
-
 def test_fieller_interval_covers_as_often_as_it_says():
     rng, hits, draws = np.random.default_rng(0), 0, 2000
     for _ in range(draws):
         below = rng.normal(0.5, 0.2, 16)
-        found = fieller_interval(0.6 * below + rng.normal(0, 0.1, 16), below, 0.9)
-        hits += found is not None and found.low <= 0.6 <= found.high
+        low, high = RatioOfMeans(0.6 * below + rng.normal(0, 0.1, 16), below).fieller_interval(0.1)
+        hits += np.isfinite(low) and low <= 0.6 <= high
     assert hits / draws == pytest.approx(0.9, abs=0.03)
 
 
 def test_fieller_interval_is_unbounded_without_a_loss():
     below = np.array([-1.0, 1.0, 0.5, -0.6])
-    assert fieller_interval(np.ones(4), below, 0.95) is None
+    assert RatioOfMeans(np.ones(4), below).fieller_interval(0.05) == (-np.inf, np.inf)
 
 
 def test_compare_pairs_finds_only_the_pair_that_differs():
@@ -92,12 +77,12 @@ def test_compare_pairs_finds_only_the_pair_that_differs():
     assert found == {("a", "b"): False, ("a", "c"): True, ("b", "c"): True}
 
 
-def test_recovered_shares_use_the_policies_that_an_arm_has():
+def test_rank_remedies_use_the_policies_that_an_arm_has():
     views = _views(
         none=_jitter(0.2), control=_jitter(0.8, seed=1), good=_jitter(0.6, 8, 2), useless=_jitter(0.2)
     )
-    rows = recovered_shares(views, [GOOD, USELESS], NONE, CONTROL, 3)
-    assert [row.share.units for row in rows] == [8, 24]
+    rows = rank_remedies(views, FINAL_REWARD, [GOOD, USELESS], NONE, CONTROL, 3)
+    assert [row.policies for row in rows] == [8, 24]
 
 
 def test_split_blocks_keeps_a_short_last_block():
@@ -105,18 +90,18 @@ def test_split_blocks_keeps_a_short_last_block():
 
 
 def test_alpha_grows_to_five_percent_over_the_looks():
-    first, second, last = (alpha_of(policies) for policies in (8, 16, 24))
-    assert alpha_of(20) == second
+    first, second, last = (look_alpha(policies) for policies in (8, 16, 24))
+    assert look_alpha(20) == second
     assert first < 2 / 2**8 < second < last < 0.05
 
 
-def test_registered_hash_changes_with_the_rule():
-    assert registered_hash("margin 0.2") != registered_hash("margin 0.3")
+def test_hash_rule_changes_with_the_rule():
+    assert hash_rule("margin 0.2") != hash_rule("margin 0.3")
 
 
 def test_recovered_share_is_inconclusive_when_unbounded():
     none, control = _jitter(0.2, 8), 0.8 - 0.3 * np.array([0, 0, 0, 1.9, 0, 0, 1.9, 0])
-    (row,) = recovered_shares(
-        _views(none=none, control=control, good=_jitter(0.6, 8, 2)), [GOOD], NONE, CONTROL, 7
+    (row,) = rank_remedies(
+        _views(none=none, control=control, good=_jitter(0.6, 8, 2)), FINAL_REWARD, [GOOD], NONE, CONTROL, 7
     )
     assert (row.level, row.verdict) == (0.95, "inconclusive")
