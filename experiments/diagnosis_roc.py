@@ -55,8 +55,9 @@ POLICIES: dict[str, dict[str, str]] = {
     },
 }
 """Split of each stored policy; those of one shape share their compiled functions."""
-TEST_SEED = 4
-"""Number of the set of test logs. Sets 1 to 3 were looked at while signatures and model were designed."""
+TEST_SEED = 5
+"""Number of the set of test logs. Sets 1 to 4 were looked at: 1 to 3 while signatures and model
+were designed, 4 before MXFP8 and MXFP4 moved from the unseen engines into the fit."""
 SIZES: dict[str, tuple[tuple[float, float], ...]] = {
     "fit": ((0.0, 0.35), (0.5, 0.85)),
     "calibrate": ((0.0, 0.35), (0.5, 0.85)),

@@ -37,8 +37,10 @@ INFER_ENGINES = (
     "int8-w8a8",
     "nvfp4",
     "nvfp4-w4a16",
+    "mxfp8",
+    "mxfp4",
 )
-HELD_OUT_ENGINES = ("vllm-bf16-tp4", "mxfp8", "mxfp4")
+HELD_OUT_ENGINES = ("vllm-bf16-split-kv8", "fp8-block128", "int4-g128-w4a8")
 """Inference engines that the fit never sees."""
 UPDATES = 6
 UPDATE_SIZE = 1.5e-3
