@@ -67,7 +67,13 @@ def worker_rows(draft: Draft, layout: str) -> np.ndarray:
         # The responses of a prompt stay together.
         worker = rows // int(draft.rng.choice([2, 4, 8])) % workers
     else:
-        worker = rows * workers // count
+        # Each worker returns a block of every step.
+        if count < 4 * len(np.unique(draft.step)):
+            draft.step = np.zeros_like(draft.step)
+        within = rows - np.searchsorted(draft.step, draft.step)
+        per_step = int(np.bincount(draft.step).max())
+        workers = min(workers, per_step)
+        worker = np.minimum(within * workers // per_step, workers - 1)
     if draft.rng.random() < 0.3:
         draft.columns["worker"] = worker
     return worker == worker[draft.rng.integers(count)]
@@ -97,6 +103,24 @@ def worker_head(draft: Draft) -> None:
     good = draft.infer
     head_rows(draft)
     draft.infer = np.where(bad[:, None], draft.infer, good)
+
+
+def two_bad_workers(draft: Draft) -> None:
+    """Leave two of 8 or 16 workers with other weights."""
+    workers = int(draft.rng.choice([8, 16]))
+    worker = np.arange(len(draft.lengths)) % workers
+    bad = np.isin(worker, draft.rng.choice(workers, 2, replace=False))[draft.sequence]
+    draft.infer = draft.infer + bad[:, None] * draft.change("old 6", scale_nats(draft, 0.08, 0.9))
+
+
+def long_are_old(draft: Draft) -> None:
+    """Sample long responses some updates ago: they finish later than short ones."""
+    lag = np.clip(np.argsort(np.argsort(draft.lengths)) * 5 // len(draft.lengths), 0, 4)
+    age, nats = lag[draft.sequence], scale_nats(draft, 0.03, 0.4)
+    draft.infer = draft.infer + sum(
+        (age == k)[:, None] * draft.change(f"old {k}", k / 2 * nats) for k in range(1, 5)
+    )
+    draft.columns["version"] = draft.step - lag
 
 
 def two_ages(draft: Draft) -> None:
@@ -140,6 +164,12 @@ def grows(draft: Draft) -> None:
     for number, factor in enumerate(ROPE_FACTORS):
         nats = (number + 0.3) / 2 * scale_nats(draft)
         draft.infer = draft.infer + (level == number)[:, None] * draft.change(f"rope {factor}", nats)
+
+
+def dynamic_rope(draft: Draft) -> None:
+    """Rescale the rotations once a response is longer than a limit, in one engine."""
+    late = draft.index >= draft.rng.uniform(0.3, 0.6) * draft.lengths.max()
+    draft.infer = draft.infer + late[:, None] * draft.change("rope 4.0", scale_nats(draft, 0.05, 0.8))
 
 
 def alternate(draft: Draft) -> None:
@@ -204,6 +234,15 @@ def wrong_page(draft: Draft) -> None:
     other = draft.rng.integers(0, len(draft.pool.index), count)
     strange = draft.read(draft.pool.engines["bf16"], other)
     draft.infer = np.where(hit[:, None], strange, draft.infer)
+
+
+def aligned_pages(draft: Draft) -> None:
+    """Read 16-token pages of another sequence."""
+    page = draft.sequence * 1000 + draft.index // 16
+    _, place = np.unique(page, return_inverse=True)
+    hit = (draft.rng.random(int(place.max()) + 1) < 10 ** uniform(draft, -2.3, -1.3))[place]
+    other = draft.rng.permutation(draft.context)
+    draft.infer = np.where(hit[:, None], draft.read(draft.pool.engines["bf16"], other), draft.infer)
 
 
 def garbage(draft: Draft) -> None:

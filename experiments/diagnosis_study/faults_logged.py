@@ -39,6 +39,13 @@ def min_p(draft: Draft) -> None:
     draft.infer = np.where(kept, draft.infer, -np.inf)
 
 
+def epsilon_cutoff(draft: Draft) -> None:
+    """Sample from tokens above a fixed probability."""
+    probs = np.exp(log_softmax(draft.infer))
+    kept = (probs >= uniform(draft, 0.01, 0.12)) | (probs == probs.max(1, keepdims=True))
+    draft.infer = np.where(kept, draft.infer, -np.inf)
+
+
 def top_p_and_top_k(draft: Draft) -> None:
     top_p(draft)
     top_k(draft)
@@ -83,6 +90,12 @@ def token_shift(draft: Draft) -> None:
         draft.logp_train = draft.logp_train[source]
 
 
+def shift_by_three(draft: Draft) -> None:
+    """Shift the trainer's list by three tokens."""
+    source = np.arange(len(draft.index)) + np.minimum(3, draft.from_end)
+    draft.logp_train = draft.logp_train[source]
+
+
 def roll(draft: Draft) -> None:
     """Shift the flat list of all sequences, over their borders."""
     draft.logp_infer = np.roll(draft.logp_infer, int(draft.rng.choice([-1, 1])))
@@ -99,6 +112,12 @@ def stop_string(draft: Draft) -> None:
     """Log 0 for the last tokens, which a stop string cut off."""
     reach = int(draft.rng.choice([2, 3, 4]))
     draft.logp_infer = np.where(draft.from_end < reach, 0.0, draft.logp_infer)
+
+
+def two_end_tokens(draft: Draft) -> None:
+    """Log the value of a forced stop for the two tokens that end a turn."""
+    value = -uniform(draft, 2.0, 12.0)
+    draft.logp_infer = np.where(draft.from_end < 2, value, draft.logp_infer)
 
 
 def end_value(draft: Draft) -> None:
@@ -148,11 +167,31 @@ def slip(draft: Draft) -> None:
     draft.logp_train = draft.logp_train[source]
 
 
+def slip_and_return(draft: Draft) -> None:
+    """Shift the trainer's list for some tokens only: one id became two, and later two became one."""
+    chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
+    place, span = (
+        draft.rng.uniform(0, 0.6, len(draft.lengths)),
+        draft.rng.uniform(0.1, 0.4, len(draft.lengths)),
+    )
+    begin = (place * draft.lengths).astype(int)[draft.sequence]
+    stop = ((place + span) * draft.lengths).astype(int)[draft.sequence]
+    late = chosen[draft.sequence] & (draft.index >= begin) & (draft.index < stop) & (draft.from_end > 0)
+    draft.logp_train = draft.logp_train[np.arange(len(late)) + late]
+
+
 def identical(draft: Draft) -> None:
     """Repeat the first response of a group in the others: one seed for all samples."""
     source = np.arange(len(draft.lengths))
     groups = draft.rng.random(len(source) // 8 + 1) < uniform(draft, 0.4, 1.0)
     repeat_rows(draft, np.where(groups[source // 8], source // 8 * 8, source))
+
+
+def two_seeds(draft: Draft) -> None:
+    """Repeat two responses in each group of 8, in turn."""
+    source = np.arange(len(draft.lengths))
+    some = draft.rng.random(len(source) // 8 + 1) < uniform(draft, 0.4, 1.0)
+    repeat_rows(draft, np.where(some[source // 8], source // 8 * 8 + source % 2, source))
 
 
 def pairs(draft: Draft) -> None:
@@ -246,3 +285,20 @@ def running_sum(draft: Draft) -> None:
     total = np.cumsum(draft.logp_infer)
     starts = (np.cumsum(draft.lengths) - draft.lengths)[draft.sequence]
     draft.logp_infer = total - total[starts] + draft.logp_infer[starts]
+
+
+def one_minus(draft: Draft) -> None:
+    """Log the probability that the token is not drawn."""
+    draft.logp_infer = np.log1p(-np.clip(np.exp(draft.logp_infer), 0, 1 - 1e-6))
+
+
+def moving_average(draft: Draft) -> None:
+    """Log the mean over a token and its two neighbors."""
+    padded = np.pad(draft.logp_infer, 1, mode="edge")
+    draft.logp_infer = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
+
+
+def eight_levels(draft: Draft) -> None:
+    """Log one of eight levels, as a compressed log may."""
+    levels = np.quantile(draft.logp_infer, np.linspace(0.02, 0.98, 8))
+    draft.logp_infer = levels[np.argmin(np.abs(draft.logp_infer[:, None] - levels), axis=1)]

@@ -28,13 +28,14 @@ def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifie
     """
     # Needed for the fit only; the package reads the fitted numbers.
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits
 
     labels, place, counts = np.unique(causes, return_inverse=True, return_counts=True)
     weights = (len(rows) / len(labels) / counts)[place]
     weights[labels[place] == "rounding"] *= FAULTLESS_WEIGHT
     predictors, baselines = [], []
     for number in range(BOOSTERS):
-        model = HistGradientBoostingClassifier(
+        booster = HistGradientBoostingClassifier(
             max_iter=TREES,
             max_leaf_nodes=LEAVES,
             learning_rate=RATE,
@@ -43,7 +44,10 @@ def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifie
             max_features=0.2,
             early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=number,
-        ).fit(rows, causes, sample_weight=weights)
+        )
+        # Threads that wait for each other on a busy machine take twenty times as long as one.
+        with threadpool_limits(1):
+            model = booster.fit(rows, causes, sample_weight=weights)
         predictors += model._predictors
         baselines.append(np.ravel(model._baseline_prediction).astype(np.float64))
     known = causes.to_numpy() != UNKNOWN

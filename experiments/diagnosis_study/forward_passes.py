@@ -27,10 +27,20 @@ from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 CONTEXTS = 800
 """Maximum number of contexts of a pool."""
 TRAIN_ENGINES = ("f32", "bf16")
-INFER_ENGINES = ("f32", "bf16", "vllm-bf16", "fp8-e4m3", "nvfp4")
-WEIGHT_ENGINES = ("nvfp4-w4a16", "int8-w8a8")
-"""Inference engines whose error is mostly that of the weights; logs without a fault have them too."""
-HELD_OUT_ENGINES = ("vllm-bf16-tp2", "int4-g32")
+INFER_ENGINES = (
+    "f32",
+    "bf16",
+    "fp16",
+    "vllm-bf16",
+    "bf16-fp8kv",
+    "fp8-e4m3",
+    "int8-w8a8",
+    "nvfp4",
+    "nvfp4-w4a16",
+    "mxfp8",
+    "mxfp4",
+)
+HELD_OUT_ENGINES = ("vllm-bf16-split-kv8", "fp8-block128", "int4-g128-w4a8")
 """Inference engines that the fit never sees."""
 UPDATES = 6
 UPDATE_SIZE = 1.5e-3
@@ -78,17 +88,9 @@ class Pool:
 
 
 def make_pool(
-    name: str,
-    seed: int,
-    infer_engines: tuple[str, ...] = INFER_ENGINES,
-    contexts: int = CONTEXTS,
-    *,
-    with_faults: bool = True,
+    name: str, seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES, contexts: int = CONTEXTS
 ) -> Pool:
-    """Sample contexts of the stored policy `name` and run every engine and every faulty forward pass.
-
-    Without faults only the weights of one update ago are run, which every log may need.
-    """
+    """Sample contexts of the stored policy `name` and run every engine and every faulty forward pass."""
     task = TASKS["chain" if name.startswith("chain") else "add"]()
     config = _config(name)
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
@@ -104,13 +106,12 @@ def make_pool(
     names = dict.fromkeys((*TRAIN_ENGINES, *infer_engines))
     engines = {engine: pick(_read(params, config, tokens, engine)) for engine in names}
     sequence, index = np.nonzero(mask)
-    faults, old = _old_weights(params, config, tokens, first, mask, rng, pick, UPDATES if with_faults else 1)
-    if not with_faults:
-        return Pool(name, engines, faults, sequence, index, None, None)
+    faults, old = _old_weights(params, config, tokens, first, mask, rng, pick)
     faults |= _missing_weights(params, config, tokens, rng, pick, old)
     faults |= _context_faults(params, config, tokens, first, rng, pick)
     faults |= {f"dropout {rate}": pick(_dropout(params, config, tokens, rate, seed)) for rate in (0.05, 0.1)}
-    faults["dropout in the last layer"] = pick(_dropout(params, config, tokens, 0.15, seed, True))
+    faults["dropout in the last layer"] = pick(_dropout(params, config, tokens, 0.15, seed, "last layer"))
+    faults["dropout in attention"] = pick(_dropout(params, config, tokens, 0.15, seed, "attention"))
     experts = flipped = None
     if config.num_experts:
         chosen = np.asarray(_forward(params, config, tokens).routed_experts)
@@ -182,11 +183,10 @@ def _old_weights(
     mask: np.ndarray,
     rng: Any,
     pick: Pick,
-    updates: int,
 ) -> tuple[dict[str, Pass], Any]:
-    """Return the passes with the weights of 1 to `updates` updates ago, and the oldest weights."""
+    """Return the passes with the weights of 1 to `UPDATES` updates ago, and the oldest weights."""
     found, old = {}, params
-    for age in range(1, updates + 1):
+    for age in range(1, UPDATES + 1):
         # Adam's first steps move every weight by about the learning rate, in the direction of the gradient.
         advantages = rng.normal(size=(len(tokens), 1)).astype(np.float32)
         step = _gradient(old, config, tokens, first, advantages * mask)
@@ -212,10 +212,21 @@ def _missing_weights(
         },
         "norms old": {"layers": jax.tree.map(lambda leaf: leaf * _gain(leaf, rng), layers)},
         "layers swapped": {"layers": (*layers[:-2], layers[-1], layers[-2])},
+        "fresh layer": {"layers": (jax.tree.map(lambda leaf: _fresh(leaf, rng), layers[0]), *layers[1:])},
+        "attention corrupt": {
+            "layers": tuple(dict(layer) | {"o": _noisy(layer["o"], rng, 0.2)} for layer in layers)
+        },
     }
     for name, leaves in changed.items():
         found[name] = pick(_read(dict(params) | leaves, config, tokens, "f32"))
     return found
+
+
+def _fresh(leaf: Any, rng: Any) -> Any:
+    """Return values as they are before training: a layer that never arrived in a new engine."""
+    return (
+        leaf.std() * rng.normal(size=leaf.shape).astype(np.float32) if leaf.ndim > 1 else np.ones_like(leaf)
+    )
 
 
 def _gain(leaf: Any, rng: Any) -> Any:
@@ -246,9 +257,18 @@ def _expert_faults(
     for name, edit in edits.items():
         some = {"layers": (*layers[:-1], change(layers[-1], edit))}
         found[name] = pick(_read(dict(params) | some, config, tokens, "f32"))
-    everywhere = {"layers": tuple(change(layer, edits["experts permuted"]) for layer in layers)}
-    found["all experts permuted"] = pick(_read(dict(params) | everywhere, config, tokens, "f32"))
+    for name in ("experts permuted", "experts scrambled"):
+        everywhere = {"layers": tuple(change(layer, edits[name]) for layer in layers)}
+        found[f"all {name}"] = pick(_read(dict(params) | everywhere, config, tokens, "f32"))
+    swapped = tuple(dict(layer) | {"gate_up": _swap_halves(layer["gate_up"])} for layer in layers)
+    found["gate and up swapped"] = pick(_read(dict(params) | {"layers": swapped}, config, tokens, "f32"))
     return found
+
+
+def _swap_halves(leaf: Any) -> Any:
+    """Return [..., 2 n] with the two halves of the last axis exchanged."""
+    half = leaf.shape[-1] // 2
+    return jnp.concatenate([leaf[..., half:], leaf[..., :half]], axis=-1)
 
 
 def _objective(params: Any, config: TransformerConfig, tokens: Any, first: int, advantages: Any) -> Any:
@@ -275,6 +295,9 @@ def _context_faults(
     prompt = tokens.copy()
     prompt[:, first - 1] = rng.integers(2, 30, len(tokens))
     found["prompt end"] = pick(_read(params, config, prompt, "f32"))
+    found["other prompt"] = pick(
+        _read(params, config, np.concatenate([np.roll(tokens[:, :first], 1, 0), tokens[:, first:]], 1), "f32")
+    )
     found["no first token"] = pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
     other = tokens.copy()
     place = first + rng.integers(0, max(1, tokens.shape[1] - first - 2), len(tokens))
@@ -297,14 +320,19 @@ def _with_gap(params: Any, config: TransformerConfig, tokens: Any, first: int, g
 
 @partial(jax.jit, static_argnums=(1, 5))
 def _dropout(
-    params: Any, config: TransformerConfig, tokens: Any, rate: Any, seed: Any, last: bool = False
+    params: Any, config: TransformerConfig, tokens: Any, rate: Any, seed: Any, where: str = "everywhere"
 ) -> Any:
-    """Score with dropout on the output of every block, or of the last layer's, as in training mode."""
+    """Score with dropout on the output of blocks, as in training mode.
+
+    `where` is "everywhere", "last layer", or "attention": every second block.
+    """
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
     calls = iter(range(64))
 
     def drop_units(stored: Any, update: Any, engine: Any) -> Any:
-        if last and next(calls) < 2 * (config.num_hidden_layers - 1):
+        call = next(calls)
+        is_last = call >= 2 * (config.num_hidden_layers - 1)
+        if not {"everywhere": True, "last layer": is_last, "attention": call % 2 == 0}[where]:
             return plain(stored, update, engine)
         kept = jax.random.bernoulli(next(keys), 1 - rate, update.shape)
         return plain(stored, jnp.where(kept, update / (1 - rate), 0), engine)

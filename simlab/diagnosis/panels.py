@@ -4,7 +4,8 @@ import numpy as np
 
 from simlab.core.json_value import Json
 from simlab.diagnosis.log import TokenLog
-from simlab.diagnosis.signatures import FEW, MAX_SHIFT, View, view_log
+from simlab.diagnosis.signatures import FEW, MAX_SHIFT
+from simlab.diagnosis.token_view import View, view_log
 
 BINS, MAX_DOTS = 24, 800
 

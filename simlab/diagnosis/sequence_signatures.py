@@ -5,67 +5,105 @@ import numpy as np
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.rank_tests import rms, spearman_z
 from simlab.diagnosis.routing import find_flips, fraction_from_flips
+from simlab.diagnosis.token_view import View, signed_log
 
 STRIDES = range(2, 17)
 GROUPS = (2, 4, 8, 16)
 """Numbers of responses per prompt."""
 MIN_ROWS = 8
+ROWS_PER_STEP = 4
 MIN_TOKENS = 4
 """Number of tokens below which a sequence has no level."""
 
 
-def measure_rows(log: TokenLog, size: np.ndarray, sequence: np.ndarray) -> dict[str, float]:
-    """Measure which rows differ: every k-th, blocks, one worker, or two kinds without order.
-
-    Args:
-        log: Log without empty sequences.
-        size: abs(log rho) over its typical value, [N].
-        sequence: Row of each token, [N].
-    """
+def measure_rows(view: View) -> dict[str, float]:
+    """Measure which rows differ: every k-th, blocks, one worker, or several kinds without order."""
     names = (
         "row_stride",
         "row_block",
         "row_class_effect",
+        "row_order",
         "row_worker",
         "row_two_kinds",
         "row_share",
         "row_spread",
+        "row_trend",
+        "row_parity",
+        "row_halves",
     )
+    log = view.log
     found = dict.fromkeys(names, np.nan) | _measure_duplicates(log)
     chosen = log.lengths >= MIN_TOKENS
     if chosen.sum() < MIN_ROWS:
         return found
-    sums = np.bincount(sequence, size, len(log.lengths))[chosen]
+    sums = np.bincount(view.sequence, view.size, len(log.lengths))[chosen]
     lengths = log.lengths[chosen]
-    level = np.log(sums / lengths + 0.02)
-    rows = np.flatnonzero(chosen)
-    step = log.step[chosen]
-    within = rows - np.searchsorted(step, step) if (np.diff(step) >= 0).all() else rows
-    per_step = max(1, int(np.bincount(np.unique(step, return_inverse=True)[1]).max()))
-    strides = [_class_contrast(level, order % k) for k in STRIDES for order in (rows, within)]
-    # The responses of a prompt go to one worker: every k-th group of rows.
-    strides += [_class_contrast(level, rows // group % k) for group in GROUPS for k in (2, 4, 8, 16)]
-    blocks = [_class_contrast(level, rows * k // (rows.max() + 1)) for k in STRIDES]
-    blocks += [_class_contrast(level, np.minimum(within * k // per_step, k - 1)) for k in STRIDES]
-    for name, tests in (("row_stride", strides), ("row_block", blocks)):
-        z, effect = max(tests, key=lambda pair: pair[0])
+    whole = np.log(sums / lengths + 0.02)
+    rows, step = np.flatnonzero(chosen), log.step[chosen]
+    # A bad worker differs within a step; engines that stay behind differ between steps.
+    level = whole - _step_means(whole, step)
+    for name, classes in _list_orders(rows, step).items():
+        tests = [_class_contrast(level, each) for each in classes]
+        z, effect, _ = max(tests)
         found[name] = np.log1p(z)
         if not found["row_class_effect"] >= effect:
             found["row_class_effect"] = effect
+        found["row_order"] = np.fmax(found["row_order"], max(share for _, _, share in tests))
     if log.worker is not None:
         found["row_worker"] = np.log1p(_class_contrast(level, log.worker[chosen])[0])
     found["row_two_kinds"], found["row_share"] = _split_in_two(level)
     noise = np.sqrt(np.mean(1 / lengths))
     found["row_spread"] = np.log(level.std() / noise + 1e-3)
+    found["row_trend"] = signed_log(spearman_z(rows, whole))
+    late = 2 * view.index >= view.length
+    found["row_parity"] = _correlate_parts(view, view.index % 2 == 1, chosen)
+    found["row_halves"] = _correlate_parts(view, late, chosen)
     return found
 
 
-def _class_contrast(level: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
-    """Return the largest t statistic of one class of rows against the others, and its difference of means."""
+def _step_means(level: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Return the mean level of each row's step, 0 if steps have fewer than `ROWS_PER_STEP` rows."""
+    _, place = np.unique(step, return_inverse=True)
+    counts = np.bincount(place)
+    if len(counts) < 2 or len(step) < ROWS_PER_STEP * len(counts):
+        return np.zeros_like(level)
+    return (np.bincount(place, level) / counts)[place]
+
+
+def _list_orders(rows: np.ndarray, step: np.ndarray) -> dict[str, list[np.ndarray]]:
+    """Return the classes of rows that a worker may have: every k-th, or blocks, of the log or of a step."""
+    within = rows - np.searchsorted(step, step) if (np.diff(step) >= 0).all() else rows
+    per_step = max(1, int(np.bincount(np.unique(step, return_inverse=True)[1]).max()))
+    strides = [order % k for k in STRIDES for order in (rows, within)]
+    # The responses of a prompt go to one worker: every k-th group of rows.
+    strides += [order // group % k for group in GROUPS for k in (2, 4, 8, 16) for order in (rows, within)]
+    blocks = [np.minimum(within * k // per_step, k - 1) for k in STRIDES]
+    return {"row_stride": strides, "row_block": blocks}
+
+
+def _correlate_parts(view: View, second: np.ndarray, chosen: np.ndarray) -> float:
+    """Return the correlation over rows of the mean ranks of two parts of a row: what the row explains."""
+    means = []
+    for part in (second, ~second):
+        owner = view.sequence[part]
+        counts = np.bincount(owner, minlength=len(chosen))
+        means.append((np.bincount(owner, view.rank[part], len(chosen)) / np.maximum(counts, 1))[chosen])
+    a, b = (values - values.mean() for values in means)
+    scale = float(np.sqrt(np.sum(a * a) * np.sum(b * b)))
+    return float(np.sum(a * b)) / scale if scale > 0 else 0.0
+
+
+def _class_contrast(level: np.ndarray, classes: np.ndarray) -> tuple[float, float, float]:
+    """Compare each class of rows with the others.
+
+    Returns:
+        The largest t statistic, the difference of means of that class, and the fraction of the variance that
+        the classes explain beyond chance.
+    """
     _, place = np.unique(classes, return_inverse=True)
     counts = np.bincount(place).astype(np.float64)
     if not 2 <= len(counts) <= 256:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     sums, squares = np.bincount(place, level), np.bincount(place, level**2)
     others = np.maximum(len(level) - counts, 1)
     apart = sums / counts - (level.sum() - sums) / others
@@ -73,7 +111,8 @@ def _class_contrast(level: np.ndarray, classes: np.ndarray) -> tuple[float, floa
     t = apart / np.sqrt(max(within, 1e-4) * (1 / counts + 1 / others))
     t[counts < 2] = 0
     best = int(np.argmax(t))
-    return max(0.0, float(t[best])), float(apart[best])
+    share = 1 - within / max(float(level.var(ddof=1)), 1e-4)
+    return max(0.0, float(t[best])), float(apart[best]), float(share)
 
 
 def _split_in_two(level: np.ndarray) -> tuple[float, float]:
@@ -102,7 +141,9 @@ def _measure_duplicates(log: TokenLog) -> dict[str, float]:
     pairs = np.mean(sizes - 1) / 2
     # Without the prompt, equal answers to other prompts count as repeats too: more are expected.
     expected = float(chance.sum()) * max(pairs if log.group is not None else min(pairs, 8), 0.0)
+    surplus = repeats - min(expected, len(keys))
     return {
+        "repeats_z": signed_log(surplus / np.sqrt(min(expected, len(keys)) + 1)),
         "repeats": repeats / len(keys),
         "repeats_excess": float(np.log10((repeats + 0.5) / (min(expected, len(keys)) + 0.5))),
     }
@@ -154,7 +195,7 @@ def _measure_ages(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[st
     oldest, freshest = level[age == age.max()].mean(), level[age == age.min()].mean()
     z_score = spearman_z(age, level)
     return {
-        "age_z": float(np.sign(z_score) * np.log1p(abs(z_score))),
+        "age_z": signed_log(z_score),
         "age_growth": float(np.log((oldest + 0.02) / (freshest + 0.02))),
     }
 

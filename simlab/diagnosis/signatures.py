@@ -1,87 +1,24 @@
 """Signatures of a log: numbers that describe where its mismatch is, and of which shape.
 
-All but the levels are relative to the mismatch of the log itself, and compare tokens of equal probability:
-`View.size` divides abs(log rho) by its typical value at the token's probability.
+All but the levels are relative to the mismatch of the log itself, and compare tokens of equal probability.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from simlab.diagnosis.log import LOWEST, TokenLog, log_rho
+from simlab.diagnosis.index_signatures import measure_index
+from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.diagnosis.sequence_signatures import measure_logged_columns, measure_rows
+from simlab.diagnosis.token_view import View, contrast, signed_log, view_log
 
 FEW = 200
 """Number of tokens below which a log has no signatures."""
 MAX_SHIFT = 3
 PROBABILITIES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0 + 1e-9)
 LOG_BASES = {"base_2": np.log(2), "base_10": np.log(10)}
-BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 EPSILON = 1e-12
-
-
-@dataclass(frozen=True)
-class View:
-    """Input of the signatures, [N]: arrays over the tokens of nonempty sequences.
-
-    - `x`: log rho, nats; `train`, `infer`: log-probabilities.
-    - `z`: log rho over its typical size at this probability, within +-10; `size`: abs(z).
-    - `sequence`, `index`, `from_end`: place of the token; `length`: tokens of its sequence.
-    """
-
-    log: TokenLog
-    x: np.ndarray
-    train: np.ndarray
-    infer: np.ndarray
-    z: np.ndarray
-    size: np.ndarray
-    sequence: np.ndarray
-    index: np.ndarray
-    from_end: np.ndarray
-    length: np.ndarray
-
-
-def view_log(log: TokenLog) -> View:
-    """Return the view of a log without masked tokens."""
-    lengths = log.lengths
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
-    index = np.arange(len(sequence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    length = lengths[sequence]
-    x = log_rho(log).astype(np.float64)
-    z = np.clip(x / _typical_size(x, log.logp_infer), -10, 10)
-    return View(
-        log, x, log.logp_train, log.logp_infer, z, np.abs(z), sequence, index, length - 1 - index, length
-    )
-
-
-def _typical_size(x: np.ndarray, infer: np.ndarray) -> np.ndarray:
-    """Return the typical abs(x) of the tokens with about the same probability, [N]."""
-    count = int(np.clip(len(x) // 200, 1, 24))
-    edges = np.unique(np.quantile(infer, np.linspace(0, 1, count + 1)[1:-1]))
-    place = np.searchsorted(edges, infer, side="right")
-    order = np.argsort(place, kind="stable")
-    sizes = np.zeros(len(edges) + 1)
-    bounds = np.searchsorted(place[order], np.arange(len(edges) + 2))
-    magnitude = np.abs(x)[order]
-    for number in range(len(sizes)):
-        inside = magnitude[bounds[number] : bounds[number + 1]]
-        if len(inside):
-            # The median resists outliers; where most are exactly 0 a tenth of the RMS stands in.
-            sizes[number] = max(1.48 * np.median(inside), 0.1 * np.sqrt(np.mean(inside**2)), 1e-7)
-    return np.maximum(sizes, 1e-7)[place]
-
-
-def contrast(values: np.ndarray, chosen: np.ndarray) -> float:
-    """Return the log of the mean of the chosen values over that of the others, shrunk if few are chosen."""
-    count, others = int(chosen.sum()), int(len(chosen) - chosen.sum())
-    if min(count, others) < 4:
-        return np.nan
-    inside = float(values[chosen].mean())
-    outside = (float(values.sum()) - inside * count) / others
-    effect = np.log((inside + 0.02) / (outside + 0.02))
-    return float(effect * min(count, others) / (min(count, others) + 20))
 
 
 def _balance(x: np.ndarray) -> float:
@@ -176,13 +113,23 @@ def _measure_outliers(view: View) -> dict[str, float]:
 def _measure_scale(view: View) -> dict[str, float]:
     """Measure a common factor of the log-probabilities (base of the log) and of the logits (temperature)."""
     found: dict[str, float] = dict.fromkeys(
-        ("log_factor", "log_factor_spread", "temperature", "temperature_spread", *LOG_BASES), np.nan
+        (
+            "log_factor",
+            "log_factor_spread",
+            "log_factor_fit",
+            "temperature",
+            "temperature_spread",
+            "temperature_fit",
+            *LOG_BASES,
+        ),
+        np.nan,
     )
     usable = (view.infer < -0.05) & (view.train < -1e-4) & (view.infer > LOWEST)
     if usable.sum() >= 30:
         factor = np.log(view.infer[usable] / view.train[usable])
         low, middle, high = np.quantile(factor, (0.25, 0.5, 0.75))
         found |= {"log_factor": float(middle), "log_factor_spread": float(high - low)}
+        found["log_factor_fit"] = float(np.log((abs(middle) + 1e-3) / (high - low + 1e-3)))
         for name, base in LOG_BASES.items():
             distance = np.minimum(np.abs(factor - np.log(base)), np.abs(factor + np.log(base)))
             found[name] = float(np.mean(distance < 0.05))
@@ -194,50 +141,8 @@ def _measure_scale(view: View) -> dict[str, float]:
         ratio = np.log(trained / (1 - trained)) / np.log(inferred / (1 - inferred))
         low, middle, high = np.quantile(ratio, (0.25, 0.5, 0.75))
         found |= {"temperature": float(middle), "temperature_spread": float(high - low)}
+        found["temperature_fit"] = float(np.log((abs(middle - 1) + 1e-3) / (high - low + 1e-3)))
     return found
-
-
-def _measure_index(view: View) -> dict[str, float]:
-    index, size, z = view.index, view.size, view.z
-    first, last = index == 0, view.from_end == 0
-    found = {
-        "first_token": contrast(size, first),
-        "first_8": contrast(size, index < 8),
-        "first_32": contrast(size, index < 32) if view.log.lengths.max() > 64 else np.nan,
-        "last_token": contrast(size, last),
-        "last_8": contrast(size, view.from_end < 8),
-        "before_last": contrast(size, (view.from_end > 0) & (view.from_end < 4)),
-        "last_is_0": float(np.mean(view.infer[last] == 0)),
-        "first_token_sign": float(z[first].mean()),
-        "last_token_sign": float(z[last].mean()),
-        "second_half": contrast(size, 2 * index >= view.length),
-    }
-    found["index_jump"], found["index_trend"] = _find_jump(index, size)
-    blocks = [
-        contrast(size, (index % block == 0) & (index > 0)) for block in BLOCKS if index.max() >= 2 * block
-    ]
-    found["index_block"] = max((value for value in blocks if np.isfinite(value)), default=np.nan)
-    chunks = [contrast(size, index // block % 2 == 1) for block in (8, *BLOCKS) if index.max() >= 2 * block]
-    found["index_alternate"] = max((abs(value) for value in chunks if np.isfinite(value)), default=np.nan)
-    return found
-
-
-def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
-    """Return the largest log ratio of the mean size after an index and before it, and the trend over bins."""
-    count = int(np.clip(len(index) // 100, 3, 24))
-    edges = np.unique(np.quantile(index, np.linspace(0, 1, count + 1)[1:-1]))
-    place = np.searchsorted(edges, index, side="right")
-    tokens = np.bincount(place, minlength=len(edges) + 1)
-    sums = np.bincount(place, size, len(edges) + 1)
-    tokens, sums = tokens[tokens > 0], sums[tokens > 0]
-    if len(tokens) < 3:
-        return np.nan, np.nan
-    before, counts = np.cumsum(sums)[:-1], np.cumsum(tokens)[:-1]
-    after, rest = sums.sum() - before, tokens.sum() - counts
-    jumps = np.log((after / rest + 0.02) / (before / counts + 0.02)) * (counts / (counts + 100))
-    means = np.log(sums / tokens + 0.02)
-    trend = float(np.corrcoef(np.arange(len(means)), means)[0, 1]) if means.std() > 0 else 0.0
-    return float(jumps[np.argmax(np.abs(jumps))]), trend * float(means.std())
 
 
 def _measure_shift(view: View) -> dict[str, float]:
@@ -266,7 +171,7 @@ def _measure_shift(view: View) -> dict[str, float]:
 
 def _measure_ids(view: View) -> dict[str, float]:
     """Measure errors that tokens of one id share, as the correlation between two halves of the log."""
-    names = ("id_offset", "id_size", "id_range", "id_share")
+    names = ("id_offset", "id_offset_z", "id_size", "id_range", "id_share")
     ids = view.log.ids
     found: dict[str, float] = dict.fromkeys(names, np.nan)
     if ids is None or len(np.unique(ids[:5000])) < 4:
@@ -277,6 +182,7 @@ def _measure_ids(view: View) -> dict[str, float]:
     half = view.sequence[inner] % 2
     signed = np.clip(view.z[inner], -5, 5)
     found["id_offset"] = _halves_correlation(place, half, signed - signed.mean())
+    found["id_offset_z"] = _halves_z(place, half, signed - signed.mean())
     size = np.minimum(view.size[inner], 5)
     found["id_size"] = _halves_correlation(place, half, size - size.mean())
     edges = np.unique(np.quantile(ids[inner], np.linspace(0, 1, 17)[1:-1]))
@@ -302,15 +208,24 @@ def _halves_correlation(place: np.ndarray, half: np.ndarray, values: np.ndarray)
     return float((weight * a * b).sum() / scale) if scale > 0 else 0.0
 
 
+def _halves_z(place: np.ndarray, half: np.ndarray, values: np.ndarray) -> float:
+    """Return the `signed_log` z of the products of the two halves' sums per id; near 0 for chance."""
+    size, variance = int(place.max()) + 1, float(np.mean(values**2))
+    a, b = (np.bincount(place[half == part], values[half == part], size) for part in (0, 1))
+    n, m = (np.bincount(place[half == part], minlength=size).astype(np.float64) for part in (0, 1))
+    error = variance * np.sqrt(float((n * m).sum()))
+    return signed_log(float((a * b).sum()) / error) if error > 0 else np.nan
+
+
 PARTS: tuple[Callable[[View], dict[str, float]], ...] = (
     _measure_levels,
     _measure_neighbors,
     _measure_outliers,
     _measure_scale,
-    _measure_index,
+    measure_index,
     _measure_shift,
     _measure_ids,
-    lambda view: measure_rows(view.log, view.size, view.sequence),
+    lambda view: measure_rows(view),
     lambda view: measure_logged_columns(view.log, view.x, view.z, view.sequence),
 )
 

@@ -44,12 +44,46 @@ ROW, INDEX = np.arange(ROWS)[:, None], np.arange(LENGTH)
         (ROW < 24, "row_block"),
         (INDEX // 8 % 2 == 1, "index_alternate"),
         ((INDEX >= LENGTH - 4) & (INDEX < LENGTH - 1), "before_last"),
+        (INDEX == 0, "first_token_z"),
+        (INDEX == LENGTH - 1, "last_token_z"),
+        ((INDEX >= LENGTH - 4) & (INDEX < LENGTH - 1), "before_last_z"),
+        (INDEX >= 25, "index_jump_z"),
+        (INDEX >= LENGTH // 2, "half_t"),
+        (ROW >= ROWS // 2, "row_trend"),
+        (ROW % 4 == 1, "row_order"),
+        (ROW * 7 % 5 == 1, "row_parity"),
+        (ROW * 7 % 5 == 1, "row_halves"),
     ],
-    ids=["fourth", "eighth", "groups", "block", "chunks", "before-last"],
 )
 def test_signature_rises_at_its_fault(bad, name):
     with_fault, without = measure_signatures(_log(bad)), measure_signatures(_log())
     assert with_fault[name] > without[name] + 0.5
+
+
+def test_tokens_of_a_stop_string_are_counted():
+    log = _log()
+    infer = log.logp_infer.reshape(ROWS, LENGTH).copy()
+    infer[:, -3:] = 0
+    found = measure_signatures(replace(log, logp_infer=infer.ravel()))
+    assert found["trailing_zeros"] == 3
+    assert found["end_constant"] > 0.9
+    assert measure_signatures(log)["trailing_zeros"] == 0
+
+
+def test_ids_share_an_offset():
+    log = _log()
+    offset = np.random.default_rng(1).normal(0, 0.05, 50)[log.ids]
+    shifted = replace(log, logp_train=np.minimum(log.logp_train + offset, 0).astype(np.float32))
+    assert measure_signatures(shifted)["id_offset_z"] > measure_signatures(log)["id_offset_z"] + 1
+
+
+def test_frozen_engine_is_not_a_block_of_rows():
+    """Blocks of rows count within a step: between steps the rows of all workers differ."""
+    step = np.arange(ROWS) * 6 // ROWS
+    frozen = measure_signatures(replace(_log(ROW >= ROWS // 2), step=step))
+    worker = measure_signatures(replace(_log(ROW % 16 < 4), step=step))
+    assert worker["row_block"] > frozen["row_block"] + 0.5
+    assert frozen["row_trend"] > worker["row_trend"] + 0.5
 
 
 def test_steps_explain_a_frozen_engine():

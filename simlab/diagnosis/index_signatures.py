@@ -1,0 +1,112 @@
+"""Signatures of the place in a response: ends, jumps, trends, blocks of the cache."""
+
+import numpy as np
+
+from simlab.diagnosis.token_view import View, contrast, place_z, signed_log
+
+BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def measure_index(view: View) -> dict[str, float]:
+    """Measure where in a response the mismatch is."""
+    index, size, z = view.index, view.size, view.z
+    first, last = index == 0, view.from_end == 0
+    found = {
+        "first_token": contrast(size, first),
+        "first_8": contrast(size, index < 8),
+        "first_32": contrast(size, index < 32) if view.log.lengths.max() > 64 else np.nan,
+        "last_token": contrast(size, last),
+        "last_8": contrast(size, view.from_end < 8),
+        "before_last": contrast(size, (view.from_end > 0) & (view.from_end < 4)),
+        "last_is_0": float(np.mean(view.infer[last] == 0)),
+        "first_token_sign": float(z[first].mean()),
+        "last_token_sign": float(z[last].mean()),
+        "second_half": contrast(size, 2 * index >= view.length),
+        "first_token_z": place_z(view.rank, first),
+        "last_token_z": place_z(view.rank, last),
+        "before_last_z": place_z(view.rank, (view.from_end > 0) & (view.from_end < 4)),
+        "half_t": _compare_halves(view),
+        "trailing_zeros": _count_trailing_zeros(view),
+        "end_constant": _find_constant_end(view, last),
+    }
+    found["index_jump"], found["index_trend"] = _find_jump(index, size)
+    found["index_jump_z"] = _find_jump_z(index, view.rank)
+    blocks = [
+        contrast(size, (index % block == 0) & (index > 0)) for block in BLOCKS if index.max() >= 2 * block
+    ]
+    found["index_block"] = max((value for value in blocks if np.isfinite(value)), default=np.nan)
+    chunks = [contrast(size, index // block % 2 == 1) for block in (8, *BLOCKS) if index.max() >= 2 * block]
+    found["index_alternate"] = max((abs(value) for value in chunks if np.isfinite(value)), default=np.nan)
+    return found
+
+
+def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
+    """Return the largest log ratio of the mean size after an index and before it, and the trend over bins."""
+    count = int(np.clip(len(index) // 100, 3, 24))
+    edges = np.unique(np.quantile(index, np.linspace(0, 1, count + 1)[1:-1]))
+    place = np.searchsorted(edges, index, side="right")
+    tokens = np.bincount(place, minlength=len(edges) + 1)
+    sums = np.bincount(place, size, len(edges) + 1)
+    tokens, sums = tokens[tokens > 0], sums[tokens > 0]
+    if len(tokens) < 3:
+        return np.nan, np.nan
+    before, counts = np.cumsum(sums)[:-1], np.cumsum(tokens)[:-1]
+    after, rest = sums.sum() - before, tokens.sum() - counts
+    jumps = np.log((after / rest + 0.02) / (before / counts + 0.02)) * (counts / (counts + 100))
+    means = np.log(sums / tokens + 0.02)
+    trend = float(np.corrcoef(np.arange(len(means)), means)[0, 1]) if means.std() > 0 else 0.0
+    return float(jumps[np.argmax(np.abs(jumps))]), trend * float(means.std())
+
+
+def _find_jump_z(index: np.ndarray, rank: np.ndarray) -> float:
+    """Return the largest `signed_log` z of the ranks after an index against those before it."""
+    edges = np.unique(np.quantile(index, np.linspace(0, 1, 25)[1:-1]))
+    place = np.searchsorted(edges, index, side="right")
+    tokens = np.bincount(place, minlength=len(edges) + 1)
+    before = np.cumsum(np.bincount(place, rank, len(edges) + 1))[:-1]
+    counts = np.cumsum(tokens)[:-1]
+    total, sums = len(rank), float(rank.sum())
+    usable = (counts >= 20) & (total - counts >= 20)
+    if not usable.any():
+        return np.nan
+    before, counts = before[usable], counts[usable]
+    rest = total - counts
+    z = ((sums - before) / rest - before / counts) * np.sqrt(12 / (1 / rest + 1 / counts))
+    return signed_log(float(z[np.argmax(np.abs(z))]))
+
+
+def _compare_halves(view: View) -> float:
+    """Return the `signed_log` t over sequences of the mean rank of the second half minus the first."""
+    count, late = len(view.log.lengths), 2 * view.index >= view.length
+    means = []
+    for part in (late, ~late):
+        owner = view.sequence[part]
+        means.append(
+            np.bincount(owner, view.rank[part], count) / np.maximum(np.bincount(owner, minlength=count), 1)
+        )
+    apart = (means[0] - means[1])[view.log.lengths >= 8]
+    if len(apart) < 4:
+        return np.nan
+    return signed_log(float(apart.mean() / (apart.std() / np.sqrt(len(apart)) + 1e-6)))
+
+
+def _count_trailing_zeros(view: View) -> float:
+    """Return the mean number of tokens with logp_infer = 0, and not logp_train, that end a response."""
+    count = len(view.log.lengths)
+    zero = (view.infer == 0) & (view.train < -1e-4)
+    ends = np.cumsum(view.log.lengths) - 1
+    running, total = np.ones(count, bool), 0.0
+    for back in range(8):
+        running &= (view.log.lengths > back) & zero[np.maximum(ends - back, 0)]
+        total += float(running.mean())
+    return total
+
+
+def _find_constant_end(view: View, last: np.ndarray) -> float:
+    """Return the fraction of last tokens with the most frequent logp_infer, minus that of logp_train."""
+    if last.sum() < 4:
+        return np.nan
+    shares = [
+        np.unique(np.round(part[last], 3), return_counts=True)[1].max() for part in (view.infer, view.train)
+    ]
+    return float(shares[0] - shares[1]) / float(last.sum())

@@ -1,0 +1,97 @@
+"""The tokens of a log as the signatures read them, and the tests that several signatures share.
+
+`View.size` divides abs(log rho) by its typical value at the token's probability.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from simlab.diagnosis.log import TokenLog, log_rho
+
+
+@dataclass(frozen=True)
+class View:
+    """Input of the signatures, [N]: arrays over the tokens of nonempty sequences.
+
+    - `x`: log rho, nats; `train`, `infer`: log-probabilities.
+    - `z`: log rho over its typical size at this probability, within +-10; `size`: abs(z); `rank`: rank of
+      the size, 0 to 1.
+    - `sequence`, `index`, `from_end`: place of the token; `length`: tokens of its sequence.
+    """
+
+    log: TokenLog
+    x: np.ndarray
+    train: np.ndarray
+    infer: np.ndarray
+    z: np.ndarray
+    size: np.ndarray
+    rank: np.ndarray
+    sequence: np.ndarray
+    index: np.ndarray
+    from_end: np.ndarray
+    length: np.ndarray
+
+
+def view_log(log: TokenLog) -> View:
+    """Return the view of a log without masked tokens."""
+    lengths = log.lengths
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    index = np.arange(len(sequence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    length = lengths[sequence]
+    x = log_rho(log).astype(np.float64)
+    z = np.clip(x / _typical_size(x, log.logp_infer), -10, 10)
+    size = np.abs(z)
+    return View(
+        log=log,
+        x=x,
+        train=log.logp_train,
+        infer=log.logp_infer,
+        z=z,
+        size=size,
+        rank=(rankdata(size) - 0.5) / max(1, len(size)),
+        sequence=sequence,
+        index=index,
+        from_end=length - 1 - index,
+        length=length,
+    )
+
+
+def _typical_size(x: np.ndarray, infer: np.ndarray) -> np.ndarray:
+    """Return the typical abs(x) of the tokens with about the same probability, [N]."""
+    count = int(np.clip(len(x) // 200, 1, 24))
+    edges = np.unique(np.quantile(infer, np.linspace(0, 1, count + 1)[1:-1]))
+    place = np.searchsorted(edges, infer, side="right")
+    order = np.argsort(place, kind="stable")
+    sizes = np.zeros(len(edges) + 1)
+    bounds = np.searchsorted(place[order], np.arange(len(edges) + 2))
+    magnitude = np.abs(x)[order]
+    for number in range(len(sizes)):
+        inside = magnitude[bounds[number] : bounds[number + 1]]
+        if len(inside):
+            # The median resists outliers; where most are exactly 0 a tenth of the RMS stands in.
+            sizes[number] = max(1.48 * np.median(inside), 0.1 * np.sqrt(np.mean(inside**2)), 1e-7)
+    return np.maximum(sizes, 1e-7)[place]
+
+
+def contrast(values: np.ndarray, chosen: np.ndarray) -> float:
+    """Return the log of the mean of the chosen values over that of the others, shrunk if few are chosen."""
+    count, others = int(chosen.sum()), int(len(chosen) - chosen.sum())
+    if min(count, others) < 4:
+        return np.nan
+    inside = float(values[chosen].mean())
+    outside = (float(values.sum()) - inside * count) / others
+    effect = np.log((inside + 0.02) / (outside + 0.02))
+    return float(effect * min(count, others) / (min(count, others) + 20))
+
+
+def signed_log(z: float) -> float:
+    """Return sign(z) log(1 + abs(z)): a test statistic on a scale that trees and tables can read."""
+    return float(np.sign(z) * np.log1p(abs(z)))
+
+
+def place_z(rank: np.ndarray, chosen: np.ndarray) -> float:
+    """Return the `signed_log` of the Wilcoxon z of the ranks at `chosen`; NaN if fewer than 4 are chosen."""
+    count = int(chosen.sum())
+    return signed_log(float(rank[chosen].mean() - 0.5) * np.sqrt(12 * count)) if count >= 4 else np.nan
