@@ -76,7 +76,7 @@ def _find_unusual(results: Results) -> set[str]:
     table: Any = results.table("signatures")
     model = load_classifier()
     row = as_row(dict(zip(table["signature"], table["value"], strict=True)), model.names)
-    is_outside = (row < model.honest_low - MARGIN) | (row > model.honest_high + MARGIN)
+    is_outside = (row < model.faultless_low - MARGIN) | (row > model.faultless_high + MARGIN)
     outside = set(model.names[(row > MISSING) & is_outside].tolist())
     return {panel for panel, names in SIGNS.items() if outside.intersection(names)}
 

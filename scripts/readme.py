@@ -60,7 +60,7 @@ def remaining_bias(correction: str) -> str:
     return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
 
 
-def recovered(arm: str) -> str:
+def recovered_share(arm: str) -> str:
     """Return the share of the loss that an arm of the dense leaderboard recovers, with its interval."""
     table = load_stored("leaderboard").table("recovery").set_index("arm")
     share, low, high = table.loc[f"chain: {arm}", ["share", "ci_low", "ci_high"]]
@@ -77,7 +77,7 @@ def findings() -> str:
     lines = (
         "**Removing the mismatch keeps the reward; token TIS keeps part of it.** "
         "Of the reward that truncation to two bits costs, an exact engine recovers "
-        f"{recovered('zero mismatch')}, token TIS {recovered('token TIS')} "
+        f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, family-wise intervals, rule "
         "registered before the run).",
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "

@@ -58,7 +58,7 @@ def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifie
         baseline=np.mean(baselines, axis=0),
         temperature=np.array(1.0),
         **_fit_distance(rows[known], causes[known]),
-        **_honest_range(rows[(causes == "rounding").to_numpy()]),
+        **_faultless_range(rows[(causes == "rounding").to_numpy()]),
     )
 
 
@@ -104,9 +104,9 @@ def _fit_distance(rows: np.ndarray, causes: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _honest_range(rows: np.ndarray) -> dict[str, np.ndarray]:
+def _faultless_range(rows: np.ndarray) -> dict[str, np.ndarray]:
     low, high = np.quantile(rows, (0.02, 0.98), axis=0)
-    return {"honest_low": low, "honest_high": high}
+    return {"faultless_low": low, "faultless_high": high}
 
 
 def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray) -> Classifier:

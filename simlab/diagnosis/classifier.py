@@ -28,7 +28,7 @@ class Classifier:
     - `shrink` [2]: slope and offset of the shrinkage of the best probability, see `shrink_probability`.
     - `center`, `scale` [F], `means` [K, F], `precision` [F, F]: open-set check; `far` [2]: squared distance
       at which `unknown` has probability one half, and the width of that logistic in log distance.
-    - `honest_low`, `honest_high` [F]: 2% and 98% quantiles of logs without a fault.
+    - `faultless_low`, `faultless_high` [F]: 2% and 98% quantiles of logs without a fault.
     """
 
     names: np.ndarray
@@ -46,8 +46,8 @@ class Classifier:
     means: np.ndarray
     precision: np.ndarray
     far: np.ndarray
-    honest_low: np.ndarray
-    honest_high: np.ndarray
+    faultless_low: np.ndarray
+    faultless_high: np.ndarray
     shrink: np.ndarray = field(default_factory=lambda: np.array([1.0, 0.0]))
 
     def score(self, rows: np.ndarray) -> np.ndarray:

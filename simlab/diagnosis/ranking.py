@@ -85,7 +85,7 @@ def describe_signs(names: tuple[str, ...], signatures: Mapping[str, float]) -> t
         value = signatures.get(name, np.nan)
         if not np.isfinite(value) or name not in places:
             continue
-        low, high = model.honest_low[places[name]], model.honest_high[places[name]]
+        low, high = model.faultless_low[places[name]], model.faultless_high[places[name]]
         inside = low <= row[places[name]] <= high
         words = f"{WORDS[name][0]}: {format_sign(name, value)}"
         if low > -9:

@@ -241,7 +241,7 @@ def test_there_and_back_is_the_same_objective(objective):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("- a\n- b", "no mapping"),
+        ("- a\n- b", "not a mapping"),
         ("a: [", "no YAML"),
         ("a: &x [1]\nb: *x", "aliases"),
         ("a: !!python/object/apply:os.system ['true']", "no YAML"),

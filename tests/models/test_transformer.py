@@ -240,7 +240,7 @@ def test_engine_sites_are_swept_in_one_program(params, config, tokens):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"num_key_value_heads": 3}, "no multiple of num_key_value_heads 3"),
+        ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads 3"),
         ({"head_dim": 31}, "head_dim 31 is odd"),
         ({"num_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok 3; allowed: 1 to 2"),
     ],
