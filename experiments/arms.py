@@ -51,11 +51,19 @@ CHAIN_SEEDS = (
 )
 CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in CHAIN_SEEDS}
 """Files in `experiments/warm_starts` that `initial_policies` trained and screened."""
-MOE_POLICIES = {
+FIRST_MOE_POLICIES = {
     label: f"chain-moe-{seed}"
     for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=False)
 }
-"""Files of `initial_moe_policies`, each under the label of the dense policy that it is paired with."""
+"""Policies of the stored MoE runs, trained at 8e-3 (one seed in ten passed); each under the label of the
+dense policy that it is paired with."""
+MOE_SEEDS = (
+    *(102, 104, 105, 106, 107, 108, 112, 113, 114, 115, 117, 118),
+    *(120, 121, 122, 123, 125, 126, 128, 129, 131, 133, 134, 135),
+)
+MOE_POLICIES = {label: f"chain-moe-{seed}" for label, seed in zip(CHAIN_POLICIES, MOE_SEEDS, strict=True)}
+"""Files of `initial_moe_policies`, trained at 4e-3, under the same labels. BF16 is stable from them at a
+learning rate of 4e-4, not at the 7e-4 of the stored runs; no arm reads them yet."""
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["lr_warmup_steps"]
@@ -211,7 +219,7 @@ def _with_moe(arm: Arm) -> Arm:
     dense = _on_chains(arm)
     changes = {**dense.changes, **MOE_MODEL}
     return replace(
-        dense, changes=changes, initial_policies=MOE_POLICIES, x_from=arm.x_from and moe_arm(arm.x_from)
+        dense, changes=changes, initial_policies=FIRST_MOE_POLICIES, x_from=arm.x_from and moe_arm(arm.x_from)
     )
 
 
