@@ -49,7 +49,6 @@ SETTINGS = {
     "bench_quantize": CORES + ", {elements:,} values; median of {rounds} rounds",
     "bench_linear": CORES + "; median of {rounds} rounds",
     "bench_step": CORES + ", {model[num_hidden_layers]}-layer dense policy; median of {rounds} rounds",
-    "bench_speedup": CORES + ", flagship shape, {runs} runs per batch; before: commit {parent:.7}",
     "bench_sweep": CORES + ", task {base[task][name]}, {base[model]}, engines {base[engines]}",
     "bench_device": CORES + ", task {config[task][name]}, {config[model][name]}, "
     "engines {config[engines][name]}",

@@ -29,7 +29,7 @@ from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md", "docs/figures.md", "docs/objectives.md", "docs/performance.md")
+PAGES = ("README.md", "docs/results.md", "docs/figures.md", "docs/objectives.md")
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 RHO_STD, LENGTH = 0.1, 8
 PLACEMENT = "logits-probs"
@@ -232,32 +232,6 @@ def vocabulary_cost() -> str:
     return "\n" + "\n".join(rows) + "\n"
 
 
-def speedup() -> str:
-    """Return CPU time before the work on speed and now, and of both forms of engines (`bench_speedup`)."""
-    if not is_stored("bench_speedup"):
-        return "\nnot run\n"
-    stored = load_stored("bench_speedup")
-    speed: Any = stored.table("speed").pivot(
-        index=["quantity", "engines"], columns="version", values="cpu_seconds"
-    )
-    lines = ["| CPU time | engines | before | now | ratio |", "|---|---|---:|---:|---:|"]
-    for (quantity, engines), row in speed.iterrows():
-        cells = f"{row['before']:.3g} s | {row['now']:.3g} s | {row['before'] / row['now']:.2f}"
-        lines.append(f"| {quantity} | `{engines}` | {cells} |")
-    rollouts: Any = stored.table("rollouts").pivot(
-        index="engine", columns="form", values=["cpu_ms", "compile_cpu_seconds"]
-    )
-    lines += ["", "| rollout of eight runs | as data | as constants | compilation, data | constants |"]
-    lines += ["|---|---:|---:|---:|---:|"]
-    for engine, row in rollouts.iterrows():
-        time_taken, compiling = row["cpu_ms"], row["compile_cpu_seconds"]
-        lines.append(
-            f"| `{engine}` | {time_taken['data']:.0f} ms | {time_taken['constants']:.0f} ms "
-            f"| {compiling['data']:.1f} s | {compiling['constants']:.1f} s |"
-        )
-    return "\n" + "\n".join(lines) + "\n"
-
-
 def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
     table: Any = load_stored("group_corrections").table("moments")
@@ -286,7 +260,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "num_formats": lambda: str(len(FORMATS)),
     "num_objectives": lambda: str(len(OBJECTIVES)),
     "num_tasks": lambda: str(len(TASKS)),
-    "speedup": speedup,
     "vocabulary_cost": vocabulary_cost,
 }
 

@@ -1,6 +1,6 @@
 """Time of a step under every engine of the catalog: one run and a run batch, wall and CPU seconds.
 
-The calls are those of a sweep: `sample` and `learn` of a batch whose engines are constants.
+The calls are those of a sweep: `sample` and `learn` of a batch, with engines as data.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from simlab.engines import ENGINES
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
-from simlab.sweeps.program import BatchedRun, hold_engines, stack_members, swept_recipe
+from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState
 
@@ -24,16 +24,14 @@ BATCH_SIZES = (1, 8)
 STEPS, ROUNDS = 5, 5
 
 
-def build_batch(
-    engine: str, runs_per_batch: int, smoke: bool, is_constant: bool = True
-) -> tuple[Recipe, TrainState]:
+def build_batch(engine: str, runs_per_batch: int, smoke: bool) -> tuple[Recipe, TrainState]:
     """Return stacked runs of the flagship's shape with inference engine `engine`, trained in float32."""
     small = {"model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1}} if smoke else {}
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": STEPS, "seed": 0}
     recipe = swept_recipe(run_config({**BASE, **changes, **small}))
     params = init_params(jax.random.key(0), recipe.model)
     members = [BatchedRun(recipe, params, seed) for seed in range(runs_per_batch)]
-    return stack_members(hold_engines(members) if is_constant else members, runs_per_batch)
+    return stack_members(members, runs_per_batch)
 
 
 def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, Any]:

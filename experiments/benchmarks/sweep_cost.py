@@ -22,7 +22,7 @@ from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import advance_members, build_member
 from simlab.sweeps.plan import PlannedRun
-from simlab.sweeps.program import chunk_length, hold_engines, stack_members
+from simlab.sweeps.program import chunk_length, stack_members
 from simlab.sweeps.result_cache import ResultCache
 
 BASE: dict[str, Any] = {
@@ -104,7 +104,7 @@ def cost(base: dict[str, Any], runs_per_batch: int, axis: str, value: int) -> di
     )
     config = run_config(base, changes)
     member = build_member(PlannedRun("", config, ""), ResultCache(Path()))
-    compile_seconds = compile_batch(*stack_members(hold_engines([member]), runs_per_batch)).seconds
+    compile_seconds = compile_batch(*stack_members([member], runs_per_batch)).seconds
     seconds = min(_seconds(member, runs_per_batch, config.steps, runs) for _ in range(3))
     return {
         "compile_s": compile_seconds,

@@ -12,7 +12,6 @@ from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (
     BatchedRun,
     chunk_length,
-    hold_engines,
     stack_members,
     swept_recipe,
 )
@@ -53,10 +52,9 @@ def _work_on(
 ) -> bool:
     """Compute what can be acquired of a group; return whether there was anything."""
     worked = False
-    for part in group.split_by_engines(runs_per_batch):
-        while acquired := _acquire(part, cache, runs_per_batch):
-            _compute(acquired, part, runs_per_batch, cache, report, every)
-            worked = True
+    while acquired := _acquire(group, cache, runs_per_batch):
+        _compute(acquired, group.steps, runs_per_batch, cache, report, every)
+        worked = True
     return worked
 
 
@@ -88,18 +86,16 @@ def _acquire(group: CompileGroup, cache: ResultCache, runs_per_batch: int) -> li
 
 def _compute(
     runs: Sequence[PlannedRun],
-    group: CompileGroup,
+    steps: int,
     runs_per_batch: int,
     cache: ResultCache,
     report: Report,
     every: float,
 ) -> None:
     """Compute one acquired batch, write its runs and release them."""
-    began, keys, steps = time.perf_counter(), [run.key for run in runs], group.steps
+    began, keys = time.perf_counter(), [run.key for run in runs]
     try:
         members = start_members(runs, cache, report)
-        if group.has_constant_engines:
-            members = hold_engines(members)
         while is_unfinished(members, steps):
             members = advance_members(
                 members, runs_per_batch, steps, every, lambda live: report(chunk_event(keys, live))

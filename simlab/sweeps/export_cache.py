@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import optax
 from jax import export
-from jax.tree_util import PyTreeDef
 
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
@@ -82,8 +81,6 @@ def _is_known(value: Any) -> bool:
     """Return whether the package's digest and the value's text say all there is to say of a static value."""
     if isinstance(value, tuple | list):
         return all(map(_is_known, value))
-    if isinstance(value, PyTreeDef):
-        return _is_known_tree(value)
     kind = value if isinstance(value, type) or callable(value) else type(value)
     if getattr(kind, "__module__", type(kind).__module__).partition(".")[0] not in KNOWN:
         return False

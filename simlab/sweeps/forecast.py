@@ -84,11 +84,8 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
     compiling, seen = {}, set()
     for index in unknown[:MOST_TRACED]:
         group = groups[index]
-        first, *others = group.split_by_engines(runs_per_batch)
-        shapes = stack_shapes(group.runs[0].config, runs_per_batch, first.has_constant_engines)
-        operations = count_operations(*shapes)
-        # Further engine pairs of the group have functions of their own, of about this size.
-        number = (1 + len(others)) * sum(count for name, count in operations.items() if name not in seen)
+        operations = count_operations(*stack_shapes(group.runs[0].config, runs_per_batch))
+        number = sum(count for name, count in operations.items() if name not in seen)
         compiling[index], seen = rate * number, seen | set(operations)
         if compile_cache_folder() is not None:
             _write(_path(group, runs_per_batch), {"operations": number})

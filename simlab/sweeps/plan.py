@@ -1,12 +1,11 @@
 """Plan a sweep: the missing runs, grouped by compiled function."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
 
 from simlab.core.catalog import shorten
-from simlab.core.constant import hold_constant
 from simlab.core.json_value import Json
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
@@ -19,8 +18,6 @@ from simlab.sweeps.program import program_name, static_signature, swept_recipe
 # ones. Part of every key, so it depends on nothing but the kind of device.
 RUNS_PER_BATCH = {"cpu": 4}
 RUNS_PER_BATCH_ON_GPU = 64
-STEPS_PER_COMPILATION = 300
-"""Steps of a batch whose time a compilation for one engine pair saves: 12 to 15 s against 45 ms."""
 # Fields that make another run of the same arm.
 REPEATS = ("seed", "warm_start")
 
@@ -36,10 +33,9 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class CompileGroup:
-    """Runs that share compiled functions; with constant engines all have the same engine pair."""
+    """Runs that share compiled functions."""
 
     runs: tuple[PlannedRun, ...]
-    has_constant_engines: bool = False
 
     @property
     def steps(self) -> int:
@@ -49,19 +45,6 @@ class CompileGroup:
     def count_batches(self, runs_per_batch: int) -> int:
         """Return how many batches of `runs_per_batch` the runs fill."""
         return -(-len(self.runs) // runs_per_batch)
-
-    def split_by_engines(self, runs_per_batch: int) -> tuple["CompileGroup", ...]:
-        """Return a group with constant engines for each engine pair.
-
-        Where faster steps are not worth one more compilation for each further pair, return this group.
-        """
-        by_pair: dict[Hashable, list[PlannedRun]] = {}
-        for run in self.runs:
-            by_pair.setdefault(hold_constant(recipe_of(run.config).engines), []).append(run)
-        steps = self.count_batches(runs_per_batch) * self.steps
-        if steps < STEPS_PER_COMPILATION * (len(by_pair) - 1):
-            return (self,)
-        return tuple(CompileGroup(tuple(runs), has_constant_engines=True) for runs in by_pair.values())
 
     @property
     def cost(self) -> float:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from simlab.core.constant import hold_constant
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
@@ -66,10 +65,9 @@ def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[R
     return _stack([member.recipe for member in padded]), _stack([_state(member) for member in padded])
 
 
-def stack_shapes(config: RunConfig, runs_per_batch: int, has_constant_engines: bool) -> tuple[PyTree, PyTree]:
+def stack_shapes(config: RunConfig, runs_per_batch: int) -> tuple[PyTree, PyTree]:
     """Return recipe and state of a batch of runs like `config` as `stack_members` does, in shapes alone."""
-    member = BatchedRun(swept_recipe(config), {}, 0)
-    recipe = (hold_engines([member])[0] if has_constant_engines else member).recipe
+    recipe = swept_recipe(config)
 
     def first(key: jax.Array) -> TrainState:
         return initial_state(recipe, init_params(key, recipe.model), key)
@@ -79,19 +77,6 @@ def stack_shapes(config: RunConfig, runs_per_batch: int, has_constant_engines: b
 
     state = jax.eval_shape(first, jax.random.key(0))
     return jax.tree.map(stack, recipe), jax.tree.map(stack, state)
-
-
-def hold_engines(members: Sequence[BatchedRun]) -> list[BatchedRun]:
-    """Return members whose engine pair is part of the program, or `members` if their pairs differ.
-
-    Rounding to known formats takes half of the time, and the results have the same bits.
-    """
-    pairs = [hold_constant(member.recipe.engines) for member in members]
-    if any(pair != pairs[0] for pair in pairs):
-        return list(members)
-    pair = members[0].recipe.engines
-    held = replace(pair, train=hold_constant(pair.train), infer=hold_constant(pair.infer))
-    return [replace(member, recipe=replace(member.recipe, engines=held)) for member in members]
 
 
 def _state(member: BatchedRun) -> TrainState:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import PyTree
 
-from simlab.core.constant import release_constants
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.engines.site import Site, prepare_sites, store
@@ -70,7 +69,7 @@ def sample(
     recipe: SamplingRecipe, params: Params, past_params: Params | None, key: Array, step: Array
 ) -> Trajectory:
     """Return the rollout of one step; arguments after `recipe` are parts of a `TrainState`."""
-    recipe, key = prepare_sites(release_constants(recipe)), jax.random.fold_in(stream(key, "rollout"), step)
+    recipe, key = prepare_sites(recipe), jax.random.fold_in(stream(key, "rollout"), step)
     return generate(
         rollout_params(past_params, params, step),
         recipe.model,
@@ -111,7 +110,7 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 
     Advantages, corrections and rho are fixed here, once per rollout; ratios are recomputed per minibatch.
     """
-    recipe = prepare_sites(release_constants(recipe))
+    recipe = prepare_sites(recipe)
     scores, replayed = score_rollout(recipe, state.params, trajectory)
     batch = token_batch(recipe, state, replayed, scores)
     objective, factor = recipe.objective, recipe.schedule(state.step, state.schedule_state)

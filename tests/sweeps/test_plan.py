@@ -33,21 +33,6 @@ def test_objectives_and_numbers_share_a_program():
     assert len(plan_of({"schedule": ["constant", "cosine"]}).groups) == 2
 
 
-@pytest.mark.parametrize(("steps", "parts"), [(2, 1), (300, 2)])
-def test_split_by_engines_pays_for_each_compilation(steps, parts):
-    over = {"engines.infer.residual": ["e5m2", "bf16"], "seed": range(3), "steps": [steps]}
-    (group,) = plan_of(over).groups
-    found = group.split_by_engines(4)
-    assert [part.has_constant_engines for part in found] == [parts > 1] * parts
-    assert sorted(run.key for part in found for run in part.runs) == sorted(run.key for run in group.runs)
-
-
-def test_split_by_engines_holds_a_single_pair():
-    (group,) = plan_of({"seed": range(3)}).groups
-    (part,) = group.split_by_engines(4)
-    assert part.has_constant_engines
-
-
 def test_expand_drops_duplicate_runs():
     plan = plan_of({"optimizer.learning_rate": [1, 1.0]})
     assert len(plan.runs) == 1
