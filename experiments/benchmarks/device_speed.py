@@ -29,8 +29,8 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.loop import HostMetrics, alternate
-from simlab.training.recipe import Recipe, TrainState
+from simlab.training.loop import build_advance
+from simlab.training.recipe import Recipe
 from simlab.training.step import learn, rollout, score
 
 STAGES = ("rollout", "score", "updates", "step")
@@ -99,16 +99,7 @@ def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[s
     update = update.lower(recipe, state, trajectory).compile()
     spent = time.perf_counter() - start
 
-    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
-        return alternate(
-            lambda state: (sample(recipe, state), {}),
-            lambda state, trajectory: update(recipe, state, trajectory),
-            state,
-            STEPS,
-            along=1,
-        )
-
-    step = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
+    step = train_call(recipe, state, STEPS, axes=(0, 0), advance=build_advance(sample, update, STEPS, 1))
     budget = 0.01 if smoke else 1.0
     found = {
         "rollout": least_seconds(lambda: jax.block_until_ready(sample(recipe, state)), budget),

@@ -1,7 +1,7 @@
 """Detect padding and prompts that no mask marks.
 
-Both log-probs are exactly 0 at the end or the begin of rows, or logp_infer repeats one number at the ends of
-rows of one length.
+Both log-probs are exactly 0 at the beginning or the end of rows, or logp_infer repeats one number at the ends
+of rows of one length.
 """
 
 from dataclasses import replace

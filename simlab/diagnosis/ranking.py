@@ -17,7 +17,7 @@ SHOWN = 0.01
 """Probability below which a cause comes without evidence."""
 SHORT = 24
 """Length of the longest response, tokens, below which `position` is not named: in short answers of one form
-the index cannot be told from the content."""
+the index cannot be distinguished from the content."""
 SYNC_CAUSES = ("weight_sync", "one_worker")
 PROCESSING_CAUSES = ("temperature", "support", "log_base")
 LEVELS = (

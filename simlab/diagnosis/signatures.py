@@ -225,7 +225,7 @@ PARTS: tuple[Callable[[View], dict[str, float]], ...] = (
     measure_index,
     _measure_shift,
     _measure_ids,
-    lambda view: measure_rows(view),
+    measure_rows,
     lambda view: measure_logged_columns(view.log, view.x, view.z, view.sequence),
 )
 

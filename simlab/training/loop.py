@@ -127,15 +127,20 @@ def compile_steps(steps: int, axes: PyTree = None) -> Advance:
     donates the state.
     """
     leaves, tree = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
-    sample, update = _compile_step(tuple(leaves), tree)
+    return build_advance(*_compile_step(tuple(leaves), tree), steps, 0 if axes is None else 1)
+
+
+def build_advance(
+    sample: Callable[[Recipe, TrainState], Trajectory],
+    update: Callable[[Recipe, TrainState, Trajectory], tuple[TrainState, Metrics]],
+    steps: int,
+    along: int = 0,
+) -> Advance:
+    """Return the function that makes `steps` steps with `sample` and `update`; see `alternate`."""
 
     def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
         return alternate(
-            lambda state: (sample(recipe, state), {}),
-            lambda state, trajectory: update(recipe, state, trajectory),
-            state,
-            steps,
-            0 if axes is None else 1,
+            lambda state: (sample(recipe, state), {}), partial(update, recipe), state, steps, along
         )
 
     return advance

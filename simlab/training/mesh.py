@@ -30,7 +30,7 @@ from jaxtyping import PyTree
 
 from simlab.core.pytree import pytree, static
 from simlab.engines import Accumulator, Engine, Linear
-from simlab.training.loop import Advance, HostMetrics, alternate
+from simlab.training.loop import Advance, build_advance
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import learn, rollout
 
@@ -151,15 +151,7 @@ def compile_sharded(
         compiler_options=compiler_options,
     )
 
-    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
-        return alternate(
-            lambda state: (sample(recipe, state), {}),
-            lambda state, trajectory: update(recipe, state, trajectory),
-            state,
-            steps,
-        )
-
-    return advance
+    return build_advance(sample, update, steps)
 
 
 def bytes_per_device(tree: PyTree[Array]) -> int:
