@@ -162,7 +162,7 @@ FIGURES: dict[str, FigureSpec] = {
     "flagship": FigureSpec("flagship", "Reward, RMS log rho and mean IS ratio of rare tokens",
         Leveled(mismatch.draw_flagship, Curves.encoding), claims=("H7", "H4", "L3")),
     "flagship_sweep": FigureSpec("flagship_sweep",
-        "Reward, RMS log rho and mean IS ratio of rare tokens; five minutes, two seeds",
+        "Reward, RMS log rho and mean IS ratio of rare tokens, one initial policy",
         Leveled(mismatch.draw_flagship, Curves.encoding)),
     "gpu_pairs": FigureSpec("gpu_pairs", "RMS log rho between the tensor cores of all pairs of GPUs",
         Custom(gpu_pairs.draw_matrix, "Colors and numbers: mean over seeds; 0: bitwise identical."),

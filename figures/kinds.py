@@ -216,7 +216,9 @@ def name_level(level: float) -> str:
 
 
 def describe_lines(num: int, level: float) -> str:
-    """Return how to read panels of `num` initial policies."""
+    """Return how to read panels of `num` initial policies; one alone has no interval."""
+    if num == 1:
+        return "Lines: one initial policy, mean over seeds. Gray: last quarter"
     dots = f"dots: policies; bars: {name_level(level)}"
     return f"Lines: mean of {num} initial policies. Gray: last quarter; {dots}"
 

@@ -11,7 +11,7 @@ import pytest
 from figures.catalog import FIGURES
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
-from figures.kinds import Bars, Curves, Panel, arm_styles, draw_panel
+from figures.kinds import Bars, Curves, Panel, arm_styles, describe_lines, draw_panel
 from figures.series import curves, final, mean_within, measure
 from figures.style import PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
@@ -194,3 +194,8 @@ def test_heading_describes_every_stored_experiment(name):
         words = describe_setting(Results(committed_results(name)), name, None)
         assert "{" not in words
         assert name in SETTINGS or ("noise: " in words and "n = " in words)
+
+
+def test_legend_names_no_interval_for_one_policy():
+    assert "CI" not in describe_lines(1, 0.95)
+    assert "mean of 2 initial policies" in describe_lines(2, 0.95)
