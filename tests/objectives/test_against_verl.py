@@ -159,11 +159,13 @@ def check_losses(arrays, name: str) -> None:
 
 
 def case(arrays, label: str, name: str) -> Case:
-    """One batch; where a response goes on alone, full-tail OTB leaves a difference of equal numbers."""
+    """One batch; a response that outweighs its group leaves a difference of equal numbers as advantage."""
     batch, absolute = batch_from(arrays, label), 0.0
     if "otb_full_tail" in name:
         error = estimator_error(ADVANTAGES["otb_full_tail"], prepare_batch(batch), np.zeros(batch.mask.shape))
         absolute = float(2 * error.max() / batch.mask.sum())
+    elif "otb" in name:
+        absolute = float(2 * FACTORS * EPS * np.abs(np.asarray(batch.rewards)).max() / batch.mask.sum())
     return Case(batch, expected(arrays, label, name), absolute=absolute)
 
 

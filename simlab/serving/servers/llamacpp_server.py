@@ -9,7 +9,24 @@ from typing import Any
 
 import llama_cpp  # pyright: ignore[reportMissingImports]
 import numpy as np
+from llama_cpp import llama_cpp as bindings  # pyright: ignore[reportMissingImports]
 from messages import serve  # pyright: ignore[reportMissingImports]
+
+_library_defaults = bindings.llama_model_default_params
+
+
+def _without_repacking() -> Any:
+    """Default settings of a model, with matrices in their plain layout.
+
+    Processors with AMX would repack them, and those kernels end the process when a mixture of experts in
+    q8_0 is scored. `Llama` has no argument for this setting.
+    """
+    settings = _library_defaults()
+    settings.use_extra_bufts = False
+    return settings
+
+
+bindings.llama_model_default_params = _without_repacking
 
 
 class Server:
