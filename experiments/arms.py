@@ -62,8 +62,9 @@ MOE_SEEDS = (
     *(120, 121, 122, 123, 125, 126, 128, 129, 131, 133, 134, 135),
 )
 MOE_POLICIES = {label: f"chain-moe-{seed}" for label, seed in zip(CHAIN_POLICIES, MOE_SEEDS, strict=True)}
-"""Files of `initial_moe_policies`, trained at 4e-3, under the same labels. BF16 is stable from them at a
-learning rate of 4e-4, not at the 7e-4 of the stored runs; no arm reads them yet."""
+"""Files of `initial_moe_policies`, trained at 4e-3, under the same labels. BF16 is stable from them at
+`STEADY_MOE_RATE`, not at the 7e-4 of the runs from the first policies."""
+STEADY_MOE_RATE = 4e-4
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["lr_warmup_steps"]
@@ -193,6 +194,11 @@ def moe_arm(name: str) -> str:
     return f"chain, MoE: {name}"
 
 
+def steady_moe_arm(name: str) -> str:
+    """Return the name of an arm of an MoE at the learning rate at which BF16 is stable."""
+    return f"chain, MoE at {STEADY_MOE_RATE:g}: {name}"
+
+
 def halving_arm(name: str) -> str:
     """Return the name of an arm whose learning rate is halved every quarter of the run."""
     return f"{name}, halving"
@@ -221,6 +227,12 @@ def _with_moe(arm: Arm) -> Arm:
     return replace(
         dense, changes=changes, initial_policies=FIRST_MOE_POLICIES, x_from=arm.x_from and moe_arm(arm.x_from)
     )
+
+
+def _with_steady_moe(arm: Arm) -> Arm:
+    moe = _with_moe(arm)
+    changes = {"optimizer.learning_rate": STEADY_MOE_RATE, **moe.changes}
+    return replace(moe, changes=changes, initial_policies=MOE_POLICIES)
 
 
 def _replay(mode: str) -> dict[str, Any]:
@@ -357,6 +369,14 @@ ARMS |= {
 ARMS |= {
     moe_arm(name): replace(_with_moe(arm), label=f"MoE: {name}")
     for name, arm in (CHAIN_ARMS | ROUTER_ARMS).items()
+}
+STEADY_MOE = (NONE, BF16, NEAREST_BITS[3], TIS, EXACT, FP16, GSPO, SEQ_MIS, DPPO, ROUTER, R2, R3)
+"""Arms of an MoE from `MOE_POLICIES`."""
+ARMS |= {
+    steady_moe_arm(name): replace(
+        _with_steady_moe((CHAIN_ARMS | ROUTER_ARMS)[name]), label=f"MoE at {STEADY_MOE_RATE:g}: {name}"
+    )
+    for name in STEADY_MOE
 }
 LEVELS = {level: chain_arm(f"ACRL per {level}") for level in ("sequence", "group", "batch")}
 LEVELS["group"] = chain_arm(ACRL)

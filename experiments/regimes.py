@@ -69,6 +69,12 @@ E4M3_MOE_CHAINS = replace(E4M3_CHAINS, name="chains, MoE, E4M3", model=_EXPERTS,
 MOE_CHAINS = replace(
     CHAINS, name="chains, MoE, truncation", model=_EXPERTS, untreated="chain, MoE: no correction"
 )
+STEADY_MOE_CHAINS = replace(
+    MOE_CHAINS,
+    name="chains, MoE at 4e-4, truncation",
+    learning_rate="learning rate 4e-4, at which BF16 was stable in three trial runs",
+    untreated="chain, MoE at 0.0004: no correction",
+)
 BOTH_CHAINS = replace(CHAINS, name="chains, dense and MoE, truncation", model=f"{_DENSE}; {_EXPERTS}")
 KINDS_OF_NOISE = replace(
     CHAINS,

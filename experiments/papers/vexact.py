@@ -10,7 +10,7 @@ from math import log
 import numpy as np
 
 from experiments import arms
-from experiments.arms import chain_arm, moe_arm
+from experiments.arms import chain_arm, steady_moe_arm
 from experiments.measurements.exact_sums import compare
 from experiments.papers.shared import (
     FIFTH,
@@ -27,7 +27,7 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, KINDS_OF_NOISE, MOE_CHAINS, ON_POLICY_CHAINS
+from experiments.regimes import CHAINS, KINDS_OF_NOISE, ON_POLICY_CHAINS, STEADY_MOE_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -71,7 +71,7 @@ OTHER_TOKENS = 0.01
 ERROR_MARGIN = 0.02
 """2% of the norm of the gradient, or of its squared error."""
 LEADERBOARD_RULE = "f903e05ffe34ebf85ab4f238885810ce85268fefa415e34ea8ea0c47c552d9e0"
-"""Hash of the rule in words that the leaderboards record; the criterion of V6 states the same."""
+"""Hash of the rule in words that the dense leaderboard records; the criterion of V6 states the same."""
 
 # fmt: off
 CLAIMS = (
@@ -148,9 +148,10 @@ CLAIMS = (
                 manipulation(m.FINAL_REWARD, minus(named(arms.NONE), named(arms.BF16)), "negative", LOSS,
                     because="ten answers in 100: from a smaller loss no share can be recovered"),
                 regime=regime,
-                rule_sha256=LEADERBOARD_RULE)
-            for name, named, regime in (
-                ("leaderboard", chain_arm, CHAINS), ("leaderboard_experts", moe_arm, MOE_CHAINS))
+                rule_sha256=rule)
+            for name, named, regime, rule in (
+                ("leaderboard", chain_arm, CHAINS, LEADERBOARD_RULE),
+                ("leaderboard_experts", steady_moe_arm, STEADY_MOE_CHAINS, ""))
         ),
         trial("theory_corrections",
             stored_row("saved", "log of mean squared error of the gradient, no correction minus the best",

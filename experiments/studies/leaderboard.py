@@ -13,20 +13,14 @@ import pandas as pd
 from experiments.arms import (
     ALL_ARMS,
     BF16,
-    DPPO,
     EXACT,
-    FP16,
-    GSPO,
     NEAREST_BITS,
     NONE,
-    R2,
     R3,
-    ROUTER,
-    SEQ_MIS,
     TIS,
     chain_arm,
     halving_arm,
-    moe_arm,
+    steady_moe_arm,
 )  # fmt: skip
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
@@ -37,7 +31,7 @@ from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.design import Design
-from simlab.studies.registration import LOOKS, hash_rule
+from simlab.studies.registration import hash_rule, register
 from simlab.studies.remedy_ranking import (
     MARGIN,
     MIN_LOSS,
@@ -51,10 +45,9 @@ from simlab.studies.verdicts import measure_trials
 E4M3 = NEAREST_BITS[3]
 REFERENCES = (NONE, BF16, E4M3)
 REMEDIES = (TIS, EXACT, halving_arm(NONE))
-LATER = (FP16, GSPO, SEQ_MIS, DPPO)
-"""Remedies of a later extension, with a family of its own."""
+MOE_REMEDIES = (TIS, EXACT, R3)
 RULE = (
-    f"Remedies: {', '.join(REMEDIES)}. "
+    "Remedies: {remedies}. "
     "Estimand: mean held-out reward under the training and the inference engine at steps 150 and 200. Share "
     "of the loss recovered by a remedy = (remedy - no correction) / (BF16 control - no correction), ratio of "
     "means over initial policies, Fieller interval; supported if the interval at the Bonferroni level over "
@@ -67,7 +60,7 @@ RULE = (
     "others. Margin: a fifth of the loss is the least that "
     "decides which remedy to use."
 )
-MINUTES = {FP16: 8.0, EXACT: 6.0}
+MINUTES = {EXACT: 6.0}
 DEFAULT_MINUTES = 4.5
 """Core-minutes of eight runs of an arm of dense models, on a core whose neighbor is busy."""
 
@@ -80,6 +73,11 @@ class Contest:
     named: Callable[[str], str]
     remedies: tuple[str, ...]
     slowness: float = 1.0
+
+    @property
+    def rule(self) -> str:
+        """The rule in words, hashed into the manifest before the first block."""
+        return RULE.format(remedies=", ".join(self.remedies))
 
     @property
     def schedule(self) -> Schedule:
@@ -98,7 +96,7 @@ class Contest:
         """Run the schedule; in smoke mode its first entry."""
         named = {self.named(arm): MINUTES.get(arm, DEFAULT_MINUTES) for arm in (*REFERENCES, *self.remedies)}
         minutes = {arm: self.slowness * value for arm, value in named.items()}
-        run.configure(rule=RULE)
+        run.configure(rule=self.rule)
         tables = run_blocks(run, self.schedule[:1] if run.smoke else self.schedule, minutes)
         views = m.Views(tables)
         finals = final_rewards(views, m.FINAL_REWARD, [arm for arm in self.arms if arm in views.arms])
@@ -122,7 +120,7 @@ class Contest:
 
 
 DENSE = Contest("leaderboard", chain_arm, REMEDIES)
-MOE = Contest("leaderboard_experts", moe_arm, (*REMEDIES, *LATER, ROUTER, R2, R3), slowness=3.0)
+MOE = Contest("leaderboard_experts", steady_moe_arm, MOE_REMEDIES, slowness=1.3)
 
 
 def _experiment(name: str, question: str, contest: Contest) -> Experiment:
@@ -130,7 +128,7 @@ def _experiment(name: str, question: str, contest: Contest) -> Experiment:
     return Experiment(
         name=name,
         question=question,
-        decision_rule=RULE,
+        decision_rule=contest.rule,
         run=contest.run,
         minutes=60.0 * contest.slowness,
         claims=(V6.id,),
@@ -138,7 +136,7 @@ def _experiment(name: str, question: str, contest: Contest) -> Experiment:
         collect_evidence=contest.collect_evidence,
         check_resume=check_arms,
         design=Design(BASE, arms, contest.named(NONE), (SEED,)),
-        registered={"looks": list(LOOKS), V6.id: hash_rule(RULE)},
+        registered={**register((V6,), name), V6.id: hash_rule(contest.rule)},
     )
 
 
