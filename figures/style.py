@@ -79,8 +79,8 @@ def legend_above(figure: Figure, axes: Sequence[Any], title: str | None = None) 
     letters = sum(len(label) + 8 for label in handles)
     lines = -(-letters // round(LETTERS_PER_LINE * figure.get_figwidth() / PAGE))
     columns = -(-len(handles) // lines)
-    place: Any = {"loc": "outside upper center", "ncols": columns, "fontsize": 6.5}
-    figure.legend(handles.values(), handles, title=title, title_fontsize=6.5, **place)
+    where: Any = {"loc": "outside upper center", "ncols": columns, "fontsize": 6.5}
+    figure.legend(handles.values(), handles, title=title, title_fontsize=6.5, **where)
 
 
 def look(number: int, **more: Any) -> dict[str, Any]:

@@ -99,5 +99,5 @@ def _check_bits(bits: Integer, allowed: tuple[int, ...]) -> Integer:
     if isinstance(bits, jax.Array):
         return bits.astype(jnp.int32)
     if bits not in allowed:
-        raise ValueError(f"bad noise level of {bits!r} bits; allowed: {', '.join(map(str, allowed))}")
+        raise ValueError(f"invalid noise level of {bits!r} bits; allowed: {', '.join(map(str, allowed))}")
     return np.int32(bits)

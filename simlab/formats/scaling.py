@@ -92,12 +92,12 @@ class Scaling:
             sizes = self.block if isinstance(self.block, tuple) else (self.block,)
             if not sizes or not all(_is_size(size) for size in sizes):
                 raise ValueError(
-                    f"bad block size {self.block!r}; allowed: an integer >= 1, or a tuple of them"
+                    f"invalid block size {self.block!r}; allowed: an integer >= 1, or a tuple of them"
                 )
         elif self.block is not None:
             raise ValueError(f"block={self.block!r} needs granularity='block', not {self.granularity!r}")
         if not (isinstance(self.min_scale, int | float) and 0.0 <= self.min_scale < math.inf):
-            raise ValueError(f"bad min_scale {self.min_scale!r}; allowed: a finite number >= 0")
+            raise ValueError(f"invalid min_scale {self.min_scale!r}; allowed: a finite number >= 0")
 
     def block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a block of an array of `shape`: one size per axis.

@@ -109,10 +109,10 @@ class Step:
         """Reject invalid values."""
         for name in ("sequences", "prompt", "response", "micro_batch"):
             if getattr(self, name) < 1:
-                raise ValueError(f"bad {name} {getattr(self, name)}; allowed: 1 or more")
+                raise ValueError(f"invalid {name} {getattr(self, name)}; allowed: 1 or more")
         for name in ("compute", "memory"):
             if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"bad {name} {getattr(self, name)}; allowed: above 0, up to 1")
+                raise ValueError(f"invalid {name} {getattr(self, name)}; allowed: above 0, up to 1")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def find_devices(text: str) -> tuple[int, Device]:
     """Return number and kind of devices of `8xH100`. Raises `ValueError` for anything else."""
     found = re.fullmatch(r"(\d+)x(.+)", text)
     if not found or int(found[1]) < 1:
-        raise ValueError(f"bad devices {text!r}; write them as 8xH100")
+        raise ValueError(f"invalid devices {text!r}; write them as 8xH100")
     exact = {name.lower(): name for name in DEVICES}.get(found[2].lower(), found[2])
     return int(found[1]), lookup(DEVICES, exact, "device")
 
@@ -160,10 +160,10 @@ def parameter_counts(config: TransformerConfig) -> tuple[int, int]:
     The latter counts the chosen experts and, once, the head; the look-up of an embedding is not a product.
     """
     total, active = 0, 0
-    for place, leaf in leaves_of(shapes_of(config)).items():
+    for path, leaf in leaves_of(shapes_of(config)).items():
         size = prod(leaf.shape)
         total += size
-        if place[-1] == "embedding":
+        if path[-1] == "embedding":
             active += size if config.tie_word_embeddings else 0
         elif len(leaf.shape) == 3:
             active += size * config.num_experts_per_tok // config.num_experts

@@ -58,13 +58,13 @@ def check_range(name: str, value: PyTree) -> None:
     numbers = value if isinstance(value, tuple | list) else (value,)
     allowed = f"{low:g} to {high:g}" + (", or a pair (low, high) of such with low <= high" if pairs else "")
     if len(numbers) > 1 and not (pairs and len(numbers) == 2):
-        raise ValueError(f"bad {name} {shorten(value)}; allowed: one number, {allowed}")
+        raise ValueError(f"invalid {name} {shorten(value)}; allowed: one number, {allowed}")
     if any(isinstance(number, Tracer) or getattr(number, "ndim", 0) for number in numbers):
         return
     try:
         known = [float(number) for number in numbers]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"bad {name} {shorten(value)}; allowed: a number, {allowed}") from error
+        raise ValueError(f"invalid {name} {shorten(value)}; allowed: a number, {allowed}") from error
     # `not low <= x` also catches NaN.
     if any(not low <= number <= high for number in known) or known != sorted(known):
-        raise ValueError(f"bad {name} {shorten(value)}; allowed: {allowed}")
+        raise ValueError(f"invalid {name} {shorten(value)}; allowed: {allowed}")

@@ -59,8 +59,8 @@ def generate(
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         caches, last, ended, digest = carry
         position, uniform = inputs
-        place = prompt_length + position - 1
-        hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], place)
+        index = prompt_length + position - 1
+        hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], index)
         digest = extend_digest(digest, last)
         token, logp, every = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)

@@ -279,7 +279,7 @@ def estimate_text(evidence: CriterionEvidence | None) -> str:
 def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
     found = []
     for name, experiment in load_experiments().items():
-        place = committed_results(name) if folder is None else folder / name
-        if (place / MANIFEST_NAME).is_file():
-            found.append((experiment, Results(place)))
+        directory = committed_results(name) if folder is None else folder / name
+        if (directory / MANIFEST_NAME).is_file():
+            found.append((experiment, Results(directory)))
     return found

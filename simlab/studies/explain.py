@@ -229,15 +229,15 @@ def _weights(
 ) -> list[Row]:
     """Each matrix alone as the inference engine holds it, everything else as in training."""
     engine = subject.pair.infer
-    places = [(name, None) for name in ("embedding", "lm_head") if name in subject.params]
-    places += [
+    matrices = [(name, None) for name in ("embedding", "lm_head") if name in subject.params]
+    matrices += [
         (name, number)
         for number, layer in enumerate(subject.params["layers"])
         for name, matrix in layer.items()
         if matrix.ndim > 1
     ]
     rows = []
-    for name, number in track(places, "weights", len(places)):
+    for name, number in track(matrices, "weights", len(matrices)):
         held = _with_one(
             subject.params, name, number, lambda matrix, name=name: _round_matrix(matrix, name, engine)
         )
@@ -284,7 +284,7 @@ def _autopsy(subject: ExplainTarget, worst: tuple[int, int]) -> list[Row]:
     )
     rows = [
         {
-            "place": name + _count_flips(experts.get(name), others.get(name)),
+            "site": name + _count_flips(experts.get(name), others.get(name)),
             "train": float(np.linalg.norm(expected)),
             "infer": float(np.linalg.norm(infer[name])),
             "relative_error": _relative_error(infer[name], expected),
@@ -299,7 +299,7 @@ def _autopsy(subject: ExplainTarget, worst: tuple[int, int]) -> list[Row]:
     for token in dict.fromkeys((sampled, int(pi.argmax()), int(mu.argmax()))):
         rows.append(
             {
-                "place": f"probability of {decode(np.array([token]))}",
+                "site": f"probability of {decode(np.array([token]))}",
                 "train": float(pi[token]),
                 "infer": float(mu[token]),
                 "relative_error": float(abs(mu[token] / pi[token] - 1)),
@@ -320,16 +320,16 @@ def _count_flips(experts: list[int] | None, others: list[int] | None) -> str:
 def _states(
     subject: ExplainTarget, engine: Engine, tokens: Array
 ) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """What every place stores for the last of `tokens [1, T]`, and the experts chosen, by their place."""
+    """Return what each site stores for the last of `tokens [1, T]`, and the experts chosen, by site."""
     weights = prepare(subject.params, subject.model, engine)
     caches = empty_cache(subject.model, *tokens.shape)
     forward = extend(weights, subject.model, engine, caches, tokens, 0)
     seen = forward.intermediates
     named = {"embedding": seen.embedding}
     for number, layer in enumerate(seen.layers):
-        named |= {f"layer {number} {place}": value for place, value in layer.items()}
+        named |= {f"layer {number} {site}": value for site, value in layer.items()}
     named |= {"last norm": seen.last_norm, "logits": read_logits(weights, engine, forward.hidden)}
-    states = {place: np.asarray(value[0, -1], float).reshape(-1) for place, value in named.items()}
+    states = {site: np.asarray(value[0, -1], float).reshape(-1) for site, value in named.items()}
     states["logits"] -= states["logits"].mean()
     picked = [] if forward.routed_experts is None else np.asarray(forward.routed_experts)[0, -1]
     experts = {f"layer {n} experts": sorted(layer.tolist()) for n, layer in enumerate(picked)}

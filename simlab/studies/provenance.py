@@ -16,8 +16,8 @@ def check_results(folder: Path | None = None) -> list[str]:
         folder: one folder per experiment; default the results shipped with the code.
     """
     root = checkout_root()
-    place = folder or root / "experiments" / "results"
-    found = [Results(path.parent) for path in sorted(place.glob(f"*/{MANIFEST_NAME}"))]
+    directory = folder or root / "experiments" / "results"
+    found = [Results(path.parent) for path in sorted(directory.glob(f"*/{MANIFEST_NAME}"))]
     return [f"{results.folder.name}: {line}" for results in found for line in check_result(results, root)]
 
 

@@ -105,11 +105,11 @@ def _crossing(bounds: np.ndarray, information: np.ndarray) -> float:
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     limits = bounds * np.sqrt(information)
-    places = limits[0] * nodes
-    density = stats.norm.pdf(places, scale=np.sqrt(information[0]))
+    points = limits[0] * nodes
+    density = stats.norm.pdf(points, scale=np.sqrt(information[0]))
     for (before, limit), width in zip(pairwise(limits), np.sqrt(np.diff(information)), strict=True):
         reached = limit * nodes
-        step = stats.norm.pdf(reached[:, None] - places[None], scale=width)
+        step = stats.norm.pdf(reached[:, None] - points[None], scale=width)
         density = step @ (density * weights * before)
-        places = reached
+        points = reached
     return float(1 - density @ weights * limits[-1])

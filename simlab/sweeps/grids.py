@@ -83,7 +83,7 @@ def as_grid(over: Grid | Mapping[str, Json] | None) -> Grid:
         return over
     if isinstance(over, Mapping):
         return grid(over)
-    raise ValueError(f"bad grid {over!r}; allowed: a table of axes, grid(...), listed(...), sampled(...)")
+    raise ValueError(f"invalid grid {over!r}; allowed: a table of axes, grid(...), listed(...), sampled(...)")
 
 
 def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
@@ -96,7 +96,7 @@ def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
     ((scale, bounds),) = how.items()
     low, high = bounds
     if not low < high or (scale == "log_uniform" and low <= 0):
-        raise ValueError(f"{name}: bad range {bounds!r}; allowed: low < high, above 0 for log_uniform")
+        raise ValueError(f"{name}: invalid range {bounds!r}; allowed: low < high, above 0 for log_uniform")
     uniform = generator.random(count)
     if scale == "uniform":
         return [float(low + (high - low) * u) for u in uniform]
@@ -105,7 +105,7 @@ def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
 
 def _values(name: str, values: Any) -> list[Any]:
     if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
-        raise ValueError(f"{name}: bad axis {values!r}; allowed: a list of values")
+        raise ValueError(f"{name}: invalid axis {values!r}; allowed: a list of values")
     found = list(values)
     if not found:
         raise ValueError(f"{name}: an axis without values")

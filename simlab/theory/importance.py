@@ -51,10 +51,10 @@ def mean_rho_in_bins(
     if sorted_by not in ("train", "infer"):
         raise ValueError(f"sorted_by must be train or infer, got {sorted_by!r}")
     key = {"train": train, "infer": infer}[sorted_by]
-    place = np.digitize(key.ravel(), edges) - 1
-    inside = (place >= 0) & (place < len(edges) - 1)
+    bins = np.digitize(key.ravel(), edges) - 1
+    inside = (bins >= 0) & (bins < len(edges) - 1)
     mass_train, mass_infer = (
-        np.bincount(place[inside], rows.ravel()[inside], minlength=len(edges) - 1) for rows in (train, infer)
+        np.bincount(bins[inside], rows.ravel()[inside], minlength=len(edges) - 1) for rows in (train, infer)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(mass_infer > 0, mass_train / mass_infer, np.nan), mass_infer / len(infer)

@@ -69,8 +69,8 @@ def load_progress(path: Path) -> Progress:
         raise ValueError(f"{path} was written on {device}; this is {_device()}")
     parts: dict[str, dict[str, np.ndarray]] = {"state": {}, "metrics": {}}
     for name, array in arrays.items():
-        part, _, place = name.partition(" ")
-        parts[part][place] = array
+        part, _, tree_path = name.partition(" ")
+        parts[part][tree_path] = array
     return Progress(**parts)
 
 

@@ -50,7 +50,7 @@ def test_plan_option_computes_nothing(tmp_path):
             SWEEP.replace('"grpo"', '"grop"'),
             r"objective: unknown objective 'grop'; did you mean 'grpo'\? allowed",
         ),
-        (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed: bad axis 1; allowed: a list of values"),
+        (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed: invalid axis 1; allowed: a list of values"),
         (SWEEP.replace("[over]", "[ovr]"), r"unknown part of sweep.toml 'ovr'; did you mean 'over'\?"),
         (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
         ("[over]\nseed = [0]", r"the table \[base\] is missing"),

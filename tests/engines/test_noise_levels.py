@@ -82,8 +82,8 @@ def test_a_dose_goes_to_the_inference_side():
 @pytest.mark.parametrize(
     ("name", "bits", "words"),
     [
-        ("truncated-fp8", 1, "bad noise level of 1 bits; allowed: 2, 3"),
-        ("truncated", 22, "bad noise level of 22 bits"),
+        ("truncated-fp8", 1, "invalid noise level of 1 bits; allowed: 2, 3"),
+        ("truncated", 22, "invalid noise level of 22 bits"),
         ("rounded-sums", 22, "allowed: 0.*21, 23"),
         ("noise", 1, "unknown noise kind 'noise'; allowed: truncated-fp8, truncated, rounded-sums"),
     ],

@@ -288,7 +288,7 @@ def test_scale_of_one_batch_serves_another():
         ({"granularity": "tensor", "scale_format": "e5m3"}, "allowed: float32, e8m0, e4m3"),
         ({"granularity": "tensor", "rule": "round"}, "allowed: floor, ceil, rceil, even"),
         ({"granularity": "token", "block": 32}, "granularity='block'"),
-        ({"granularity": "tensor", "min_scale": -1.0}, "bad min_scale"),
+        ({"granularity": "tensor", "min_scale": -1.0}, "invalid min_scale"),
         *[
             ({"granularity": "block", "block": b}, "integer >= 1")
             for b in (0, -3, 2.0, True, None, (), (8, 0), "8")

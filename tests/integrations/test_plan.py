@@ -130,13 +130,13 @@ def test_default_step_has_the_sequences_of_the_export():
 
 def test_what_cannot_be_is_refused():
     assert find_devices("4xtpu-V5P") == (4, DEVICES["TPU-v5p"])
-    with pytest.raises(ValueError, match="bad devices 'H100'; write them as 8xH100"):
+    with pytest.raises(ValueError, match="invalid devices 'H100'; write them as 8xH100"):
         find_devices("H100")
     with pytest.raises(ValueError, match="unknown device 'H101'"):
         find_devices("8xH101")
     with pytest.raises(ValueError, match="unknown model 'Qwen3-30B'"):
         find_model("Qwen3-30B")
-    with pytest.raises(ValueError, match=r"bad compute 1\.5"):
+    with pytest.raises(ValueError, match=r"invalid compute 1\.5"):
         Step(compute=1.5)
     with pytest.raises(ValueError, match="no room for a single sequence"):
         plan("Qwen3-235B-A22B", "1xH100", Step())

@@ -87,14 +87,14 @@ def test_shares_of_an_explanation_sum_to_the_whole():
     assert abs(worst["log_rho"]) == max(abs(row["log_rho"]) for row in tables["tokens"])
     assert worst["log_rho"] == pytest.approx(math.log(worst["pi_train"] / worst["pi_infer"]))
     # Sites before the first that differs agree to the bit; from there on none does.
-    errors = {row["place"]: row["relative_error"] for row in tables["autopsy"]}
+    errors = {row["site"]: row["relative_error"] for row in tables["autopsy"]}
     assert list(errors)[:3] == ["embedding", "layer 0 attention norm", "layer 0 qkv"]
     assert errors["embedding"] == errors["layer 0 attention norm"] == 0
     for place in ("qkv", "queries", "keys", "values", "attention", "o", "gate and up", "gated", "down"):
         assert 0 < errors[f"layer 0 {place}"] < 0.05
     # The sampled token's probabilities, recomputed site by site for one sequence: float32 sums of another
     # shape, then e4m3 logits, which such a last bit can move by a step for tokens on an edge.
-    last = next(row for row in tables["autopsy"] if row["place"].startswith("probability"))
+    last = next(row for row in tables["autopsy"] if row["site"].startswith("probability"))
     assert last["train"] == pytest.approx(worst["pi_train"], rel=1e-4)
     # Each weight of a product is rounded: qkv, o, gate_up, down, head.
     assert {row["weight"] for row in tables["weights"]} == {

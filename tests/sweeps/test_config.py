@@ -164,7 +164,7 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
         ),
         ({"objective": "grpo+tos"}, r"objective: unknown suffix 'tos'; did you mean .* allowed: tis, "),
         ({"objective.clip": 2}, r"unknown field of objective 'clip'; did you mean 'clip_low'\? allowed: "),
-        ({"objective.clip_low": -1}, r"objective: bad clip_low -1.0; allowed: 0 to inf"),
+        ({"objective.clip_low": -1}, r"objective: invalid clip_low -1.0; allowed: 0 to inf"),
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
         ({"task.difficulty": 20}, r"task: difficulty must be 1 to 8 digits, got 20"),

@@ -45,13 +45,13 @@ def test_samples_depend_on_seed_and_field_alone():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: grid({"a": "grpo"}), "a: bad axis 'grpo'; allowed: a list"),
+        (lambda: grid({"a": "grpo"}), "a: invalid axis 'grpo'; allowed: a list"),
         (lambda: grid({"a": []}), "a: an axis without values"),
         (lambda: listed({"a": [1], "b": [1, 2]}), "equally long"),
         (lambda: grid({"a": [1]}) * grid({"a": [2]}), "both factors of a grid change a"),
         (lambda: sampled(2, 0, {"a": {"normal": [0, 1]}}), "unknown scale of a 'normal'"),
         (lambda: sampled(2, 0, {"a": {"log_uniform": [0, 1]}}), "above 0 for log_uniform"),
-        (lambda: as_grid([1]), "bad grid"),
+        (lambda: as_grid([1]), "invalid grid"),
     ],
 )
 def test_bad_grids(make, message):
