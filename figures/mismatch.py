@@ -27,7 +27,7 @@ MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
 ROUNDED = {"chain: FP8": "nearest FP8", NONE: "truncation to 2 bits"}
 METRICS = {
     "rms_log_rho": "RMS log $\\rho$",
-    "log_ppl_abs_diff": "|sequence log $\\rho$|",
+    "abs_seq_log_ratio": "|sequence log $\\rho$|",
     "entropy": "entropy",
     "grad_norm": "gradient norm",
     "reward": "reward",
@@ -95,11 +95,11 @@ def _draw_bins(axis: Any, values: Any, offset: float, level: float, **style: Any
     bins = [(high, own.dropna()) for high, own in values.groupby("high")]
     x = np.arange(len(bins)) + offset
     axis.plot(x, [own.mean() for _, own in bins], **style)
-    for place, (_, own) in zip(x, bins, strict=True):
-        axis.plot([place] * len(own), own, ".", color=style["color"], ms=2.5, alpha=0.6, mew=0)
+    for center, (_, own) in zip(x, bins, strict=True):
+        axis.plot([center] * len(own), own, ".", color=style["color"], ms=2.5, alpha=0.6, mew=0)
         if len(own) > 1:
             interval = paired_effect(own, 0.0, own.index, level=level)
-            axis.plot([place] * 2, [interval.low, interval.high], color=style["color"], lw=2.2, alpha=0.45)
+            axis.plot([center] * 2, [interval.low, interval.high], color=style["color"], lw=2.2, alpha=0.45)
     axis.set_xticks(range(len(bins)), [f"{high:g}" for high, _ in bins])
     axis.set_xlabel("upper bound of $\\pi_{train}$")
 

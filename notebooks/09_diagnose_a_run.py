@@ -56,7 +56,7 @@ no_fault = min(noisy, key=lambda log: abs(level(log) - level(broken)))
 logs = {"FP8 without fault": no_fault, "broken sync": broken}
 paths = {name: write_log(log, FOLDER / f"{name.replace(' ', '_')}.parquet") for name, log in logs.items()}
 found = {name: diagnose(path) for name, path in paths.items()}
-shown = ["discrepancy_per_token", "rms_log_rho", "std_rho", "k3_kl", "log_ppl_abs_diff_per_token", "pcc"]
+shown = ["discrepancy_per_token", "rms_log_rho", "std_rho", "k3_kl", "log_ppl_abs_diff", "pcc"]
 pd.DataFrame({name: {metric: result.metrics[metric] for metric in shown} for name, result in found.items()})
 
 # %% [markdown]

@@ -61,9 +61,9 @@ WIDE, WIDE_BF16, WIDE_TRIGGERED, WIDE_LATE = (
 FLAGSHIP_NONE, FLAGSHIP_TIS, FLAGSHIP_BF16 = "no correction", "TIS", "BF16 control"
 
 # Estimands.
-LPD_WITH_NORM = m.rank_correlation("log_ppl_abs_diff", "grad_norm", "log_ppl_abs_diff and gradient norm")
-LPD_WITH_REWARD = m.rank_correlation("log_ppl_abs_diff", "reward", "log_ppl_abs_diff and reward")
-LPD = m.late_log("log_ppl_abs_diff", "log_ppl_abs_diff")
+LPD_WITH_NORM = m.rank_correlation("abs_seq_log_ratio", "grad_norm", "abs_seq_log_ratio and gradient norm")
+LPD_WITH_REWARD = m.rank_correlation("abs_seq_log_ratio", "reward", "abs_seq_log_ratio and reward")
+LPD = m.late_log("abs_seq_log_ratio", "abs_seq_log_ratio")
 SHARPNESS = m.detrended_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 LONGER = m.growth("response_length", "the response length")
 

@@ -14,7 +14,7 @@ from simlab.sweeps.file import read_file
 
 CHUNK = 20
 START = ["warm_start", "seed"]
-KEPT = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std_rho", "log_ppl_abs_diff"]
+KEPT = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std_rho", "abs_seq_log_ratio"]
 SMOKE = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "warm_start": None,

@@ -20,7 +20,7 @@ from simlab.sweeps.plan import default_runs_per_batch
 from simlab.sweeps.start import PREFIX
 
 CHUNK = 10
-CHANGING = ("rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm", "reward")
+CHANGING = ("rms_log_rho", "abs_seq_log_ratio", "entropy", "grad_norm", "reward")
 VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
 SMOKE_RUNS_PER_BATCH = 4
 BLOCK, SEED = 8, 0

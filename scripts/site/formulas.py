@@ -68,8 +68,8 @@ FORMULAS: dict[str, dict[str, str]] = {
         "chi2_sequence": r"\frac{1}{n} \sum_i \left(\prod_t \rho_{it}\right)^2 - 1",
         "ess_token": r"\bar{\rho}^2 / \overline{\rho^2}",
         "max_rho_sequence": r"\max_i \prod_t \rho_{it}",
-        "log_ppl_abs_diff": r"\frac{1}{n} \sum_i \left|\sum_t \log \rho_{it}\right|",
-        "log_ppl_abs_diff_per_token": r"\frac{1}{n} \sum_i \left|\frac{1}{T_i} \sum_t \log \rho_{it}\right|",
+        "abs_seq_log_ratio": r"\frac{1}{n} \sum_i \left|\sum_t \log \rho_{it}\right|",
+        "log_ppl_abs_diff": r"\frac{1}{n} \sum_i \left|\frac{1}{T_i} \sum_t \log \rho_{it}\right|",
     },
     "WEIGHT_METRICS": {"effective_sample_size": r"\bar{w}^2 / \overline{w^2}"},
 }

@@ -16,7 +16,7 @@ MEANINGS = {
     "length": "tokens of a response",
     "ess": "effective sample size of exact sequence weights, fraction of the samples: (1 + std^2)^-length",
     "length_at_half_ess": "tokens at which half of the samples remain",
-    "log_ppl_abs_diff": "mean of |sum of log rho| over a response, nats",
+    "abs_seq_log_ratio": "mean of |sum of log rho| over a response, nats",
     "masked_above_2": "fraction of responses whose product of rho exceeds 2: sequence MIS drops them",
     "median_sequence_ratio": "median over responses of the product of rho",
     "rho_std_for_half_ess": "std of rho per token that would leave half of the samples at this length",

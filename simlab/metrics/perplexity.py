@@ -24,7 +24,7 @@ def _over_sequences(per_sequence: Array, batch: TokenBatch) -> Array:
 
 
 @on_tokens
-def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
+def abs_seq_log_ratio(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of |sum of logp_train - sum of logp_infer|; grows with the length.
 
     Unit: nats.
@@ -35,8 +35,8 @@ def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
 
 
 @on_tokens
-def log_ppl_abs_diff_per_token(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of |mean of logp_train - mean of logp_infer|: what verl calls log_ppl_abs_diff.
+def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
+    """Mean over sequences of |mean of logp_train - mean of logp_infer|.
 
     Unit: nats.
     Source: verl rollout_corr_helper log_ppl_abs_diff.

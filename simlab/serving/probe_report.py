@@ -25,7 +25,7 @@ SCALARS = (
     "k3_kl",
     "ess_token",
     "ess_sequence",
-    "log_ppl_abs_diff",
+    "abs_seq_log_ratio",
 )
 BINNED = ("tokens_by_pi_train", "mean_rho_by_pi_train", "rms_log_rho_by_pi_train")
 BLOCKS = 8

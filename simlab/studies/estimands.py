@@ -247,7 +247,7 @@ GROWTH_AFTER_FORK = Estimand(
     "log growth of RMS log rho, last quarter against the first chunk after the fork",
     lambda view: float(np.log(view.late("rms_log_rho") / view.curve("rms_log_rho")[0])),
 )
-GROWTH_LPD = growth("log_ppl_abs_diff", "log_ppl_abs_diff")
+GROWTH_LPD = growth("abs_seq_log_ratio", "abs_seq_log_ratio")
 GROWTH_D = growth("discrepancy", "the discrepancy d")
 ENTROPY = late("entropy", "entropy")
 ENTROPY_GROWTH = growth("entropy", "entropy")

@@ -42,7 +42,7 @@ class Budget:
     """What a std of rho of `rho_std` per token means for sequences of `length` tokens.
 
     ess: expected effective sample size of exact sequence weights, as a fraction of the samples.
-    length_at_half_ess: tokens until it is one half. log_ppl_abs_diff: mean of |sum_t log rho_t|.
+    length_at_half_ess: tokens until it is one half. abs_seq_log_ratio: mean of |sum_t log rho_t|.
     masked_above_2: fraction of sequences that sequence masking at C = 2 drops. median_sequence_ratio: of
     the product of rho over a sequence. rho_std_for_half_ess: the mismatch per token that would leave half
     of the samples at this length.
@@ -52,7 +52,7 @@ class Budget:
     rho_std: float
     ess: float
     length_at_half_ess: float
-    log_ppl_abs_diff: float
+    abs_seq_log_ratio: float
     masked_above_2: float
     median_sequence_ratio: float
     rho_std_for_half_ess: float
@@ -83,7 +83,7 @@ def budget(rho_std: float, length: int) -> Budget:
         rho_std=rho_std,
         ess=float(np.exp(-length * per_token)),
         length_at_half_ess=float(np.log(2) / per_token) if per_token > 0 else float("inf"),
-        log_ppl_abs_diff=float(folded),
+        abs_seq_log_ratio=float(folded),
         masked_above_2=float(norm.sf((np.log(2) - shift) / spread)) if spread > 0 else 0.0,
         median_sequence_ratio=float(np.exp(shift)),
         rho_std_for_half_ess=float(np.sqrt(np.expm1(np.log(2) / length))),

@@ -20,7 +20,7 @@ STEP_METRICS = (
     "pcc",
     "k3_kl",
     "ess_token",
-    "log_ppl_abs_diff",
+    "abs_seq_log_ratio",
     "tokens_by_pi_train",
     "mean_rho_by_pi_train",
     "rms_log_rho_by_pi_train",

@@ -412,7 +412,7 @@ def test_steps_are_measured_separately():
     for row in diagnose_log(mixed).steps:
         alone = measure(mixed.select_sequences(mixed.step == row["step"]))
         assert row["std_rho"] == alone["std_rho"]
-        assert row["log_ppl_abs_diff"] == alone["log_ppl_abs_diff"]
+        assert row["abs_seq_log_ratio"] == alone["abs_seq_log_ratio"]
 
 
 def test_every_column_is_documented():

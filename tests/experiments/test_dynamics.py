@@ -74,7 +74,7 @@ def _results(rewards, rms=None, steps=STEPS):
             numbers = {"reward": values, "rms_log_rho": spread, "discrepancy": spread, "std_rho": spread}
             numbers |= {"max_rho": spread, "entropy": spread, "grad_norm": spread}
             rows.append(
-                pd.DataFrame({"run": key, "step": np.arange(steps), "log_ppl_abs_diff": spread} | numbers)
+                pd.DataFrame({"run": key, "step": np.arange(steps), "abs_seq_log_ratio": spread} | numbers)
             )
     runs = pd.DataFrame(runs).assign(status="finished", steps_completed=steps)
     return m.Tables({"runs": runs, "chunks": summarize_chunks(pd.concat(rows))})
@@ -168,7 +168,7 @@ def test_growth_and_gain_of_a_made_up_run():
 
 def test_chunks_changes_and_bins_of_a_step_table():
     steps = pd.DataFrame({"run": "r", "step": np.arange(40)})
-    for name in ("reward", "rms_log_rho", "log_ppl_abs_diff", "entropy", "grad_norm"):
+    for name in ("reward", "rms_log_rho", "abs_seq_log_ratio", "entropy", "grad_norm"):
         steps[name] = np.where(steps["step"] < 25, 0.0, 1.0) + 0.01 * np.sin(steps["step"])
     steps = steps.assign(discrepancy=0.5, std_rho=1.0, max_rho=np.arange(40.0))
     table = summarize_chunks(steps)

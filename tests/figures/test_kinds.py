@@ -154,7 +154,7 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
     assert "40, 90 steps" in describe_setting(results, "lr_dynamics", None)
     with mpl.rc_context(RC):
         figure = FIGURES["lr_fig4"].draw(
-            _made([("chain: no correction", "a", 0, [1.0] * 4)], log_ppl_abs_diff=1.0)
+            _made([("chain: no correction", "a", 0, [1.0] * 4)], abs_seq_log_ratio=1.0)
         )
     assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward and sequence log ratio")
 

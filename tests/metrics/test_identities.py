@@ -44,7 +44,7 @@ def test_bounds(batch):
     assert m["k3_kl"] >= 0
     assert m["min_rho"] * (1 - ROUND_OFF) <= m["mean_rho"] <= m["max_rho"] * (1 + ROUND_OFF)
     assert 0 <= m["discrepancy"] <= m["discrepancy_max"] * (1 + ROUND_OFF) <= 2
-    assert abs(m["log_ppl_diff"]) <= m["log_ppl_abs_diff_per_token"] + ROUND_OFF * 20
+    assert abs(m["log_ppl_diff"]) <= m["log_ppl_abs_diff"] + ROUND_OFF * 20
     assert m["log_ppl_diff_min"] <= m["log_ppl_diff"] + ROUND_OFF * 20
     assert m["log_ppl_diff"] <= m["log_ppl_diff_max"] + ROUND_OFF * 20
 
@@ -76,7 +76,7 @@ def test_the_bins_contain_all_tokens(batch):
 def test_equal_lengths_make_the_two_averages_agree(batch):
     m = measure(batch)
     close(m["discrepancy"], m["discrepancy_per_token"])
-    close(m["log_ppl_abs_diff"], SHAPE[1] * m["log_ppl_abs_diff_per_token"], size=100)
+    close(m["abs_seq_log_ratio"], SHAPE[1] * m["log_ppl_abs_diff"], size=100)
 
 
 @given(batches())
@@ -92,7 +92,7 @@ def test_engines_that_agree(batch):
         "k1_kl",
         "k3_kl",
     )
-    zero += ("chi2_token", "chi2_sequence", "log_ppl_abs_diff", "log_ppl_abs_diff_per_token", "log_ppl_diff")
+    zero += ("chi2_token", "chi2_sequence", "abs_seq_log_ratio", "log_ppl_abs_diff", "log_ppl_diff")
     for name in (*zero, "fraction_rho_above", "fraction_rho_below"):
         assert m[name] == 0, name
     for name in ("mean_rho", "max_rho", "min_rho", "max_rho_sequence", "min_rho_sequence", "ess_token"):

@@ -36,7 +36,7 @@ def oracle(batch: TokenBatch) -> dict[str, float]:
         "fraction_rho_above": (rho > 2).mean(),
         "fraction_rho_below": (rho < 0.5).mean(),
         "discrepancy": np.mean([distance[i][real[i]].mean() for i in range(len(real)) if real[i].any()]),
-        "log_ppl_abs_diff": np.abs(sums).mean(),
+        "abs_seq_log_ratio": np.abs(sums).mean(),
         "ess_token": rho.mean() ** 2 / (rho**2).mean(),
         "ess_sequence": np.exp(sums).mean() ** 2 / np.exp(2 * sums).mean(),
         "pcc": np.corrcoef(np.exp(train)[real], np.exp(infer)[real])[0, 1],
@@ -85,7 +85,7 @@ def test_log_ratios_of_a_hundred():
     for name in set(METRICS) - PER_BIN - UNBOUNDED - {"pcc"}:
         assert np.isfinite(measured[name]), name
     assert measured["max_rho"] == pytest.approx(np.exp(20))
-    assert measured["log_ppl_abs_diff"] == 25
+    assert measured["abs_seq_log_ratio"] == 25
 
 
 def test_bounds_of_the_fractions_are_arguments():

@@ -204,7 +204,7 @@ def test_budget_is_exact_when_all_contexts_are_one():
     assert found.ess == pytest.approx(effective_fraction(pair), rel=1e-10)
     # The rest is the normal approximation: of the right size.
     absolute = float(pair.probs_infer @ np.abs(pair.log_rho.sum(1)))
-    assert found.log_ppl_abs_diff == pytest.approx(absolute, rel=0.2)
+    assert found.abs_seq_log_ratio == pytest.approx(absolute, rel=0.2)
 
 
 def test_budget_inverts_itself_and_knows_zero():
@@ -212,7 +212,7 @@ def test_budget_inverts_itself_and_knows_zero():
     assert budget(found.rho_std_for_half_ess, 4096).ess == pytest.approx(0.5)
     assert budget(0.01, round(found.length_at_half_ess)).ess == pytest.approx(0.5, rel=1e-3)
     none = budget(0.0, 10)
-    assert (none.ess, none.log_ppl_abs_diff, none.masked_above_2) == (1.0, 0.0, 0.0)
+    assert (none.ess, none.abs_seq_log_ratio, none.masked_above_2) == (1.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="rho_std must be >= 0"):
         budget(-1.0, 10)
 
@@ -222,6 +222,6 @@ def test_folded_normal_against_sampling():
     spread = np.sqrt(50 * np.log1p(0.04))
     draws = np.random.default_rng(0).normal(-(spread**2) / 2, spread, size=1_000_000)
     found = budget(0.2, 50)
-    assert found.log_ppl_abs_diff == pytest.approx(np.abs(draws).mean(), abs=5e-3 * spread)
+    assert found.abs_seq_log_ratio == pytest.approx(np.abs(draws).mean(), abs=5e-3 * spread)
     assert found.masked_above_2 == pytest.approx((draws > np.log(2)).mean(), abs=2.5e-3)
     assert found.median_sequence_ratio == pytest.approx(np.exp(np.median(draws)), rel=1e-2)

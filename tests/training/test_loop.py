@@ -112,7 +112,7 @@ def test_fork_keeps_rollout_when_learning_rate_changes(whole):
     half, after, metrics = whole
     faster = replace(RECIPE, optimizer=AdamW(learning_rate=1e-2))
     other, measured = train(faster, fork(half, faster), 2, chunk=2)
-    for name in ("reward", "response_length", "entropy", "log_ppl_abs_diff", "mean_rho_by_pi_train"):
+    for name in ("reward", "response_length", "entropy", "abs_seq_log_ratio", "mean_rho_by_pi_train"):
         np.testing.assert_array_equal(measured[name][0], metrics[name][0])
     assert differ(other.params, after.params)
     assert measured["grad_norm"][1] != metrics["grad_norm"][1]
