@@ -21,7 +21,8 @@ class LlamaCppEngine(ServedEngine):
     """
 
     server = "llamacpp_server.py"
-    install = "python scripts/make_env.py llamacpp"
+    environment = "llamacpp"
+    packages = "'simlab[llamacpp]'"
 
     def __init__(
         self, python: str | Path | None, *, stored: str = "q8_0", context: int = 512, timeout: float = 600.0

@@ -9,6 +9,7 @@ import numpy as np
 
 from simlab.checkpoints.checkpoint_writer import save_checkpoint
 from simlab.core.json_value import Json
+from simlab.core.paths import checkout_root
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.protocol import (
@@ -30,31 +31,42 @@ PARITY = {"float32": 1e-3, "bfloat16": 0.3, "float16": 0.1}
 """Tolerance of the parity check by the format of weights, nats; a corrupt sync exceeds 1 nat."""
 
 
+def install_command(environment: str, packages: str) -> str:
+    """Return the command that installs a framework: in a checkout its environment, else pip's `packages`."""
+    script = Path("scripts") / "make_env.py"
+    if (checkout_root() / script).is_file():
+        return f"python {script} {environment}"
+    return f"pip install {packages}"
+
+
 class ServedEngine:
     """Base of the engines of other frameworks; a context manager.
 
-    A subclass sets `server`, a file of `simlab/serving/servers`, and `install`, the command that installs its
-    imports. `python` is the interpreter of an environment that has them; None computes in this process.
+    A subclass sets `server`, a file of `simlab/serving/servers`, and for errors the name of its `environment`
+    and the `packages` that pip installs. `python` is the interpreter of an environment that has them; None
+    computes in this process.
     """
 
     server: str
-    install: str
+    environment: str
+    packages: str
 
     def __init__(self, name: str, python: str | Path | None, *, dtype: str, parity: float, timeout: float):
         """Start the server. Raises `EngineError` with the install command if that fails."""
         self.name, self.dtype, self.parity, self._loaded = name, dtype, parity, False
         self._folder = tempfile.TemporaryDirectory(prefix="simlab-")
         script = SERVERS / self.server
+        install = install_command(self.environment, self.packages)
         self._server = (
-            InProcessServer(script, name, self.install)
+            InProcessServer(script, name, install)
             if python is None
-            else ServerProcess([str(python), str(script)], name, self.install, timeout)
+            else ServerProcess([str(python), str(script)], name, install, timeout)
         )
         try:
             self.versions = self._server.call("describe")[0]
         except EngineError as error:
             self.close()
-            raise EngineError(f"{error} Install: {self.install}") from error
+            raise EngineError(f"{error} Install: {install}") from error
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -16,7 +16,8 @@ class TransformersEngine(ServedEngine):
     """
 
     server = "transformers_server.py"
-    install = "python scripts/make_env.py hf"
+    environment = "hf"
+    packages = "torch transformers"
 
     def __init__(self, python: str | Path | None, *, dtype: str = "float32", timeout: float = 600.0):
         """Start the server. Raises `EngineError` with the install command if that fails."""

@@ -32,7 +32,8 @@ class VllmEngine(ServedEngine):
     """
 
     server = "vllm_server.py"
-    install = "python scripts/make_env.py vllm"
+    environment = "vllm"
+    packages = "'simlab[vllm]'"
 
     def __init__(
         self,

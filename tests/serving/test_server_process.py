@@ -11,6 +11,7 @@ import pytest
 from simlab.models import TransformerConfig, init_params
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.protocol import EngineError, SamplingRequest, build_samples, check_logps
+from simlab.serving.served_engine import install_command
 from simlab.serving.server_process import InProcessServer, ServerProcess
 from simlab.serving.servers import messages
 
@@ -68,6 +69,17 @@ def test_server_process_times_out(server):
 def test_server_process_names_the_install_command(tmp_path):
     with pytest.raises(EngineError, match=r"peer is not installed .* Install: pip install peer"):
         ServerProcess([str(tmp_path / "python")], "peer", "pip install peer", timeout=1.0)
+
+
+@pytest.mark.parametrize(
+    ("has_script", "command"), [(True, "python scripts/make_env.py hf"), (False, "pip install torch")]
+)
+def test_install_command_is_pip_without_a_checkout(tmp_path, monkeypatch, has_script, command):
+    monkeypatch.setattr("simlab.serving.served_engine.checkout_root", lambda: tmp_path)
+    if has_script:
+        (tmp_path / "scripts").mkdir()
+        (tmp_path / "scripts" / "make_env.py").touch()
+    assert install_command("hf", "torch") == command
 
 
 HERE = """
