@@ -37,12 +37,21 @@ def figures(
 
 
 def _find_figure(name: str) -> str:
-    """Return the catalog's name of a figure, also from the paper's: `acrl Tab. 2` is `acrl_tab2`."""
+    """Return the catalog's name of a figure, also from the paper's: `acrl Tab. 2` is `acrl_tab2`.
+
+    Raises `ValueError` for an unknown figure, and with the reason for one of a paper that is not drawn.
+    """
     from figures.catalog import FIGURES, NAMES
+    from figures.papers import NOT_DRAWN
     from simlab.core.catalog import lookup
 
-    by_paper = {paper.casefold(): own for paper, own in NAMES.items()}
-    name = by_paper.get(" ".join(name.split()).casefold(), name)
+    def plain(text: str) -> str:
+        return "".join(filter(str.isalnum, text)).casefold()
+
+    for paper, reason in NOT_DRAWN.items():
+        if plain(paper) == plain(name):
+            raise ValueError(f"{paper} is not drawn: {reason}.")
+    name = {plain(paper): own for paper, own in NAMES.items()}.get(plain(name), name)
     lookup(FIGURES, name, "figure")
     return name
 

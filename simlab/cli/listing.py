@@ -196,17 +196,34 @@ def sites(json: Json = False) -> None:
     from dataclasses import fields, is_dataclass
 
     from simlab.engines import Engine, Site
+    from simlab.engines.engine import BACKWARDS, NORMALIZE
+
+    site = f"a format's name, or a table of {', '.join(vars(Site()))}"
+    products = "a table of the sites of projection; default: those of projection"
+    others = {
+        "accumulator": "the order of the sum; set by the engine's name",
+        "score_accumulator": "the order of the sum; set by the engine's name",
+        "value_accumulator": "the order of the sum; set by the engine's name",
+        "dequantized": f"{site}; default: scales are applied after the sum",
+        "experts": products,
+        "row_parallel": products,
+        "backward": ", ".join(BACKWARDS),
+        "normalize": ", ".join(NORMALIZE),
+        "cache_from": "a position, 0 or more",
+        "expert_ranks": "a number of ranks, 1 or more",
+    }
 
     def walk(record: object, key: str) -> Iterator[dict[str, str]]:
+        name = key.rpartition(".")[2]
         if isinstance(record, Site):
-            yield {"name": key, "takes": f"a format's name, or a table of {', '.join(vars(record))}"}
-        elif key.endswith("accumulator"):
-            yield {"name": key, "takes": "the order of the sum; set by the engine's name"}
+            yield {"name": key, "takes": site}
+        elif name in others:
+            yield {"name": key, "takes": others[name]}
         elif is_dataclass(record):
             for each in fields(record):
                 yield from walk(getattr(record, each.name), f"{key}.{each.name}")
         else:
-            yield {"name": key, "takes": "before, after"}
+            raise NotImplementedError(f"{key} must be described here.")
 
     show(list(walk(Engine(), "engines.infer")), json, "Sites of the inference engine; engines.train likewise")
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.core.paths import committed_results
+from simlab.sweeps.config import run_config
 
 runner = CliRunner()
 
@@ -52,6 +53,21 @@ def test_lists_print_tables_and_json(catalog):
     assert rows[0]["name"].split("-")[0] in shown.stdout
 
 
+def test_listed_sites_take_what_they_say():
+    rows = json.loads(runner.invoke(app, ["list", "sites", "--json"]).stdout)
+    examples = {
+        "a format's name": ["bf16"],
+        "a table": [{"output": "bf16"}],
+        "a position": [2],
+        "a number": [2],
+    }
+    for row in rows:
+        found = [values for start, values in examples.items() if row["takes"].startswith(start)]
+        for value in found[0] if found else row["takes"].split(", "):
+            if not row["takes"].startswith("the order"):
+                run_config({"task": "add", "model": "tiny-moe", "engines": "f32/f32"}, {row["name"]: value})
+
+
 def test_run_writes_a_result_that_pandas_opens(tmp_path):
     result = runner.invoke(app, ["run", "formats", "--smoke", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -72,7 +88,7 @@ def test_figures_draw_from_a_named_run(tmp_path):
 
 def test_figures_accept_the_papers_name(tmp_path):
     shipped = str(committed_results(""))
-    result = runner.invoke(app, ["figures", "ACRL tab. 2", "--results", shipped, "--out", str(tmp_path)])
+    result = runner.invoke(app, ["figures", "ACRL tab 2", "--results", shipped, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert {path.name for path in tmp_path.iterdir()} == {"acrl_tab2.png", "acrl_tab2.svg"}
 
@@ -81,6 +97,7 @@ def test_figures_accept_the_papers_name(tmp_path):
     ("arguments", "message"),
     [
         (["run", "sofmax"], r"unknown experiment 'sofmax'; did you mean 'softmax'\? allowed: "),
+        (["figures", "acrl Tab. 3"], r"acrl Tab. 3 is not drawn: benchmarks of real models; `acrl_tab1`"),
         (["figures", "nothing"], r"unknown figure 'nothing'; .*allowed: .*format_error"),
         (
             ["figures", "format_error", "--results", "/nowhere"],
