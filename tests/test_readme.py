@@ -1,12 +1,15 @@
 """The README and docs: generated parts are current, links lead somewhere, the README stays short."""
 
 import ast
+import inspect
 import re
+from importlib import import_module
 
 import pytest
 
 from experiments.studies.readme_example import BASE, LATE, OVER
 from scripts.readme import PAGES, ROOT, render
+from scripts.site.reference import PACKAGES
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
@@ -34,6 +37,22 @@ def test_render_rejects_unknown_parts():
 
 def test_readme_has_at_most_150_lines():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", ["README.md", *DOCS])
+def test_python_code_calls_names_of_the_api_reference(page):
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        tree = ast.parse(code)
+        names = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("simlab"):
+                assert node.module in PACKAGES
+                names |= {name.name: getattr(import_module(node.module), name.name) for name in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+                keywords = {word.arg for word in node.keywords}
+                known = inspect.signature(names[node.func.id]).parameters
+                assert keywords <= set(known) or "options" in known
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *DOCS])

@@ -1,4 +1,4 @@
-"""The API reference: a page per package, from the names in `__all__` and their docstrings."""
+"""The API reference: a page per package or module, from its public names and their docstrings."""
 
 import inspect
 import re
@@ -19,11 +19,19 @@ PACKAGES = (
     "simlab.objectives",
     "simlab.metrics",
     "simlab.theory",
+    "simlab.training.loop",
+    "simlab.training.mesh",
     "simlab.sweeps",
     "simlab.studies",
     "simlab.checkpoints",
+    "simlab.serving.open_engine",
+    "simlab.serving.real_training",
+    "simlab.serving.rewards",
+    "simlab.serving.vllm_engine",
     "simlab.diagnosis",
     "simlab.integrations.export",
+    "simlab.integrations.live_diagnosis",
+    "simlab.integrations.trackers",
 )
 SECTION = re.compile(r"^(Args|Returns|Raises|Reference|Source|Deviation|Unit|Example):[ \t]*", re.MULTILINE)
 
@@ -34,7 +42,7 @@ def reference_pages() -> dict[str, str]:
     listed = "\n".join(
         f"- [`{name}`]({name}.md): {_summary(module.__doc__)}" for name, module in pages.items()
     )
-    index = f"# API reference\n\nEach name in the `__all__` of a package, with its docstring.\n\n{listed}\n"
+    index = f"# API reference\n\nThe public names of each package, with their docstrings.\n\n{listed}\n"
     return {"index.md": index} | {f"{name}.md": _package(name, module) for name, module in pages.items()}
 
 
@@ -42,8 +50,18 @@ def _package(name: str, module: Any) -> str:
     parts = [f"# `{name}`", doc_text(module.__doc__)]
     if name in INTRODUCTIONS:
         parts.append(f'<div style="overflow-x: auto">${INTRODUCTIONS[name]}$</div>')
-    parts += [_entry(each, getattr(module, each)) for each in module.__all__]
+    parts += [_entry(each, getattr(module, each)) for each in public_names(module)]
     return "\n\n".join(parts) + "\n"
+
+
+def public_names(module: Any) -> list[str]:
+    """Return the names in `__all__`; without it, those of the functions and classes that a module defines."""
+    defined = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    return list(getattr(module, "__all__", defined))
 
 
 def _entry(name: str, value: Any) -> str:
