@@ -51,6 +51,8 @@ RC: Any = {
     "legend.fontsize": 7,
     "legend.frameon": False,
     "lines.linewidth": 1.4,
+    # Bars of intervals end where the interval does.
+    "lines.solid_capstyle": "butt",
     "lines.markersize": 4,
 }
 

@@ -103,8 +103,37 @@ def example() -> str:
         f"\n```text\n{shown}\n```\n\n"
         "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
         f"bit less, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
-        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX gives "
-        "slightly other numbers).\n"
+        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX version gives "
+        "other numbers).\n"
+    )
+
+
+def leaderboard_regime() -> str:
+    """Return formats, response length and steps of the runs of the dense leaderboard."""
+    arm: Any = load_stored("leaderboard").manifest["config"]["arms"]["chain: no correction"]
+    sites = arm["changes"]["engines"]["infer"]["projection"]
+    activations, weights = (sites[name]["format"]["mantissa_bits"] for name in ("activations", "weights"))
+    length = TASKS[arm["changes"]["task"]]().response_length
+    return (
+        f"FP8 range with {activations} (activations) and {weights} (weights) mantissa bits, truncated; "
+        f"{length}-token responses, {arm['steps']} steps"
+    )
+
+
+def papers() -> str:
+    """Return the keys of the papers with their titles."""
+    add_checkout_to_path()
+    titles = import_module("scripts.equations").PAPERS
+    named = "; ".join(f"*{key}*: {title}" for key, title in titles.items())
+    return f"\nPapers: {named}. [EQUATIONS.md](EQUATIONS.md) lists where each equation lives in the code.\n"
+
+
+def peers() -> str:
+    """Return the frameworks that the objectives are compared with, and their pinned versions."""
+    pins = (ROOT / "requirements" / name for name in ("verl.txt", "trl.txt"))
+    versions = (re.search(r"^(?:verl|trl)==(\S+)", path.read_text(), re.MULTILINE) for path in pins)
+    return " and ".join(
+        f"{name} {found[1]}" for name, found in zip(("verl", "TRL"), versions, strict=True) if found
     )
 
 
@@ -251,9 +280,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "correction_errors": correction_errors,
     "example": example,
     "findings": findings,
+    "leaderboard_regime": leaderboard_regime,
+    "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
     "modifier_names": modifier_names,
     "objective_names": objective_names,
     "paper_figures": paper_figures,
+    "papers": papers,
+    "peers": peers,
     "remade": remade,
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import tomllib
 from importlib import import_module
 
 import pytest
@@ -28,6 +29,16 @@ def test_readme_shows_the_example_that_was_run():
     assert isinstance(call, ast.Call)
     assert [ast.literal_eval(argument) for argument in call.args] == [BASE, OVER]
     assert f"frame['step'] >= {LATE}" in ast.unparse(ast.parse(code[1]))
+
+
+def test_readme_names_the_versions_of_the_project_file():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (jax,) = (each for each in project["dependencies"] if each.startswith("jax>"))
+    low, high = re.fullmatch(r"jax>=0\.(\d+),<0\.(\d+)", jax).groups()
+    shown = (
+        f"Python {project['requires-python'].removeprefix('>=')} or later, JAX 0.{low} to 0.{int(high) - 1}"
+    )
+    assert shown in (ROOT / "README.md").read_text()
 
 
 def test_render_rejects_unknown_parts():
