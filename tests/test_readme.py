@@ -3,14 +3,17 @@
 import ast
 import inspect
 import re
+import shlex
 import tomllib
 from importlib import import_module
 
 import pytest
+from typer.main import get_command
 
 from experiments.studies.readme_example import BASE, LATE, OVER
 from scripts.readme import PAGES, ROOT, render
 from scripts.site.reference import PACKAGES
+from simlab.cli import app
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
@@ -29,6 +32,28 @@ def test_readme_shows_the_example_that_was_run():
     assert isinstance(call, ast.Call)
     assert [ast.literal_eval(argument) for argument in call.args] == [BASE, OVER]
     assert f"frame['step'] >= {LATE}" in ast.unparse(ast.parse(code[1]))
+
+
+def list_commands(text: str) -> list[list[str]]:
+    """Return the arguments of every `simlab` command in console blocks, and of those in table rows."""
+    consoles = "\n".join(re.findall(r"```console\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+    lines = re.findall(r"^\$ (.+)$", consoles, re.MULTILINE)
+    lines += re.findall(r"`(simlab [^\s`]+ [^`]+)`", "\n".join(re.findall(r"^\|.*\|$", text, re.MULTILINE)))
+    words = [shlex.split(part, comments=True) for line in lines for part in re.split(r" && | > ", line)]
+    return [each[1:] for each in words if each[:1] == ["simlab"] and len(each) > 1]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))],
+)
+def test_commands_have_the_options_that_pages_name(page):
+    for arguments in list_commands((ROOT / page).read_text()):
+        command = get_command(app)
+        while hasattr(command, "commands") and not arguments[0].startswith("-"):
+            command, arguments = command.commands[arguments[0]], arguments[1:]
+        if arguments != ["--version"]:
+            command.make_context("simlab", list(arguments))
 
 
 def test_readme_names_the_versions_of_the_project_file():

@@ -19,8 +19,10 @@ ENGINES_HELP = "Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8
 def calibrate(
     results: Annotated[Path, typer.Argument(help="Result directory of `simlab probe`.")],
     checkpoint: Annotated[Path, typer.Argument(help="The probed checkpoint.")],
-    sampler: Annotated[str, typer.Option(help="Measured sampling engine.")],
-    scorer: Annotated[str, typer.Option(help="Measured scoring engine.")],
+    sampler: Annotated[
+        str | None, typer.Option(help="Measured sampling engine; needed if the probe has several pairs.")
+    ] = None,
+    scorer: Annotated[str | None, typer.Option(help="Measured scoring engine, likewise.")] = None,
     engine: Annotated[list[str] | None, typer.Option(help=ENGINES_HELP)] = None,
     noise_kind: Annotated[
         str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list noise-kinds`.")
@@ -58,8 +60,10 @@ def calibrate(
             emulations |= calibration.get_noisy_emulations(noise_kind, range(4, 11))
         scoring = find_engine(train)
         probe = Results(results)
+        tokens = probe.table("tokens")
+        sampler, scorer = calibration.find_pair(tokens, sampler, scorer)
         prompts, responses, *measured = calibration.read_measured_pair(
-            probe.table("tokens"), probe.table("samples"), sampler, scorer
+            tokens, probe.table("samples"), sampler, scorer
         )
         model, params = load_checkpoint(checkpoint)
 

@@ -21,7 +21,10 @@ SHOWN = 5
 def diagnose(
     path: Annotated[Path, typer.Argument(help="Log file, or directory of log files.")],
     after: Annotated[Path | None, typer.Argument(help="Second log, to compare with the first.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory for the tables (Parquet).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the tables (Parquet); with --figure, default runs/diagnosis."),
+    ] = None,
     figure: Annotated[
         bool, typer.Option("--figure", help="Plots of the signatures over one log, written to OUT.")
     ] = False,
@@ -35,8 +38,10 @@ def diagnose(
     from simlab.diagnosis import diagnose as diagnose_path
 
     with one_clear_error():
-        if figure and (out is None or after is not None):
-            raise ValueError("--figure needs --out, the directory for the figure, and one log.")
+        if figure and after is not None:
+            raise ValueError("--figure takes one log. Remove the second one.")
+        if figure and out is None:
+            out = Path("runs") / "diagnosis"
         names = _parse_rename(rename or [])
         if after is not None:
             rows = compare_logs(path, after, names)

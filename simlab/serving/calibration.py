@@ -195,6 +195,29 @@ def _rms(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x**2)))
 
 
+def find_pair(tokens: Frame, sampling_engine: str | None, scoring_engine: str | None) -> tuple[str, str]:
+    """Return the only measured pair of two engines, by name where one is given.
+
+    Raises:
+        ValueError: No pair, or more than one, has these names.
+    """
+    measured = sorted(set(zip(tokens.sampling_engine, tokens.scoring_engine, strict=True)))
+    found = [
+        (sampled, scored)
+        for sampled, scored in measured
+        if sampling_engine in (None, sampled)
+        and scoring_engine in (None, scored)
+        and (sampled != scored or scoring_engine is not None)
+    ]
+    if len(found) != 1:
+        raise ValueError(
+            "--sampler and --scorer must name one pair (sampling / scoring engine) of "
+            f"{', '.join(f'{sampled} / {scored}' for sampled, scored in measured)}, "
+            f"got {sampling_engine} / {scoring_engine}."
+        )
+    return found[0]
+
+
 def read_measured_pair(
     tokens: Frame, samples: Frame, sampling_engine: str, scoring_engine: str, **labels: str
 ) -> tuple[np.ndarray, ...]:

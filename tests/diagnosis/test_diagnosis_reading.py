@@ -387,10 +387,11 @@ def test_trl_reports_and_skips_broken_entries(tmp_path):
         diagnose(tmp_path)
 
 
-def test_diagnose_writes_json_tables_and_figure(tmp_path):
+def test_diagnose_writes_json_tables_and_figure(tmp_path, monkeypatch):
     path = write_log(generate_log("partial", 0.8, 0), tmp_path / "log.parquet")
-    out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["diagnose", str(path), "--out", str(out), "--figure", "--json"])
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "runs" / "diagnosis"
+    done = CliRunner().invoke(app, ["diagnose", str(path), "--figure", "--json"])
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)
     assert content["causes"][0]["cause"] == "weight_sync"

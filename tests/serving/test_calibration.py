@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from simlab.engines import ENGINES
@@ -9,6 +10,7 @@ from simlab.models import TransformerConfig, init_params
 from simlab.serving.calibration import (
     Emulation,
     calibrate,
+    find_pair,
     get_catalog_emulations,
     measure_distance,
     predict_log_rho,
@@ -16,6 +18,17 @@ from simlab.serving.calibration import (
 )
 
 CONFIG = TransformerConfig(hidden_size=32, num_hidden_layers=1, intermediate_size=32)
+
+
+def test_find_pair_needs_no_names_when_one_pair_was_measured():
+    tokens = pd.DataFrame({"sampling_engine": ["a", "a", "a"], "scoring_engine": ["a", "b", "b"]})
+    assert find_pair(tokens, None, None) == find_pair(tokens, "a", "b") == ("a", "b")
+    assert find_pair(tokens, "a", "a") == ("a", "a")
+    with pytest.raises(ValueError, match=r"must name one pair .* of a / a, a / b, got c / None"):
+        find_pair(tokens, "c", None)
+    tokens.loc[3] = ["a", "c"]
+    with pytest.raises(ValueError, match=r"of a / a, a / b, a / c, got None / None"):
+        find_pair(tokens, None, None)
 
 
 def test_measure_distance_by_hand():
