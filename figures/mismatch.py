@@ -42,7 +42,6 @@ NOISE_KINDS = {
 WITHOUT_MISMATCH = {
     f"chain: {name}": name for name in ("identical engines", "bypass mode", "on-policy", "on-policy, BF16")
 }
-UNTREATED = "chain, MoE: no correction"
 FLAGSHIP = ("no correction", "TIS", "GSPO", "BF16 control")
 FLAGSHIP_PANELS = (
     Panel("reward", "reward", limits=(0, 1)),
@@ -188,24 +187,6 @@ def draw_survival(results: Results) -> Figure:
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
     axes[0].set_ylabel("initial policies with half\nof the control's reward")
-    return figure
-
-
-def draw_leaderboard(results: Results, level: float) -> Figure:
-    """Draw the final reward of every arm minus no correction, ranked, and the mismatch that remains."""
-    reward, mismatch = mean_within(results, "reward"), mean_within(results, "rms_log_rho")
-    order = reward.groupby("arm").mean().sort_values(ascending=False).index.tolist()
-    figure, (left, right) = new_figure(PAGE, 0.21 * len(order) + 1, ncols=2, sharey=True)
-    pairs = dict.fromkeys(order, UNTREATED)
-    draw_forest(left, reward, pairs, "final reward minus no correction", read_labels(results), level)
-    for row, arm in enumerate(order):
-        values = mismatch[arm]
-        right.plot(values, [-row] * len(values), "o", color=COLORS[0], ms=3, alpha=0.5, mew=0)
-        right.plot([values.mean()], [-row], "|", color=COLORS[1], ms=9, mew=2)
-    right.axvline(mismatch[UNTREATED].mean(), color=MUTED, lw=0.8)
-    right.set(xlabel="final RMS log $\\rho$ (nats)")
-    right.set_xscale("symlog", linthresh=1e-3)
-    right.set_xlim(-3e-4, 1.5 * mismatch.max())
     return figure
 
 
