@@ -55,7 +55,7 @@ class Run:
 
     def report(self, message: str) -> None:
         """Print one line on the terminal."""
-        console.print(message, highlight=False)
+        console.print(message, highlight=False, markup=False)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

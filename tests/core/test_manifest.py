@@ -49,3 +49,9 @@ def test_manifest_records_what_was_registered(tmp_path):
     assert execute(experiment, tmp_path / "with").manifest["config"]["registered"] == rules
     bare = replace(experiment, registered={})
     assert "registered" not in execute(bare, tmp_path / "without").manifest["config"]
+
+
+def test_report_prints_square_brackets(tmp_path, capsys):
+    command = "pip install 'simlab[vllm]'"
+    execute(Experiment("made_up", "?", "none", lambda run: run.report(command), 1.0), tmp_path)
+    assert command in capsys.readouterr().err
