@@ -20,6 +20,8 @@
 #     python scripts/make_env.py hf
 #     python scripts/make_env.py vllm
 #
+# Where only the wheel is installed, use the packages themselves: `pip install 'simlab[vllm]' transformers`.
+#
 # `docs/real_models.md` shows the same steps as commands, and how to train on real rollouts.
 
 # %%

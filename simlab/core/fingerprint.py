@@ -5,6 +5,7 @@ what it reads from its module. So a function of a notebook is distinguished from
 """
 
 import dataclasses
+import dis
 import functools
 import hashlib
 import sys
@@ -30,6 +31,8 @@ def fingerprint(record: object) -> str:
 def is_own_code(module: str | None) -> bool:
     """Return whether a module is neither of this package, nor of Python, nor installed."""
     top = (module or "").partition(".")[0]
+    if top == "__main__":  # in a worker process an installed file, whatever code it received
+        return True
     if top in ("", "simlab", "builtins") or top in sys.stdlib_module_names:
         return False
     return "site-packages" not in (getattr(sys.modules.get(top), "__file__", None) or "")
@@ -133,5 +136,8 @@ def _instructions(code: types.CodeType) -> Any:
 
 
 def _names(code: types.CodeType) -> list[str]:
+    """Return the names that `code` reads from its module."""
     inner = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names(part)]
-    return sorted({*code.co_names, *inner})
+    # `co_names` has attributes, too: a global of a notebook may have the name of one.
+    read = [each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    return sorted({*read, *inner})

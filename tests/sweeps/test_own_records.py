@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
-from simlab.core.fingerprint import fingerprint
+from simlab.core.fingerprint import fingerprint, is_own_code
 from simlab.engines import find_pair
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.sweeps import recipe_of, run_config, run_key, sweep
@@ -201,6 +202,21 @@ def test_carried_record_is_received():
     assert list(texts) == [config.table["objective"]["source"]]
     receive(texts)
     assert fingerprint(recipe_of(run_config(config)).objective) == config.table["objective"]["source"]
+
+
+def test_fingerprint_ignores_globals_named_like_attributes():
+    def digest(**names):
+        code = compile("lambda x: x.width * scale", "notebook", "eval")
+        return fingerprint(eval(code, {"__name__": "__main__", "scale": 1} | names))
+
+    assert digest() == digest(width=3) != digest(scale=2)
+
+
+def test_code_of_main_is_own_when_main_is_an_installed_file(monkeypatch):
+    main = ModuleType("__main__")
+    main.__file__ = "/venv/lib/python3.12/site-packages/simlab/sweeps/worker.py"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert is_own_code("__main__")
 
 
 def test_record_without_content_is_an_error(tmp_path):
