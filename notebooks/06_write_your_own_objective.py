@@ -167,16 +167,17 @@ for width, value in zip(widths, values, strict=True):
 # `"mymodule:parabola"`, also in a TOML file.
 
 # %%
+small = {
+    "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
+    "model": "tiny-dense",
+    "prompts_per_step": 2,
+    "group_size": 4,
+    "minibatches": 1,
+    "steps": 2,
+}
+full = {"task": "add", "model": "tiny-llama", "warm_start": "add-tiny-llama-0", "steps": 60}
 result = simlab.sweep(
-    {
-        "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
-        "model": "tiny-dense",
-        "infer_mantissa_bits": 3,
-        "prompts_per_step": 2,
-        "group_size": 4,
-        "minibatches": 1,
-        "steps": 2 if SMOKE else 60,
-    },
+    (small if SMOKE else full) | {"engines": "f32/f32", "infer_mantissa_bits": 2},
     {"objective": [corrected, "grpo+tis"], "seed": [0, 1]},
     OUT,
     runs_per_batch=2,
