@@ -370,13 +370,9 @@ ARMS |= {
     moe_arm(name): replace(_with_moe(arm), label=f"MoE: {name}")
     for name, arm in (CHAIN_ARMS | ROUTER_ARMS).items()
 }
-STEADY_MOE = (NONE, BF16, NEAREST_BITS[3], TIS, EXACT, FP16, GSPO, SEQ_MIS, DPPO, ROUTER, R2, R3)
-"""Arms of an MoE from `MOE_POLICIES`."""
 ARMS |= {
-    steady_moe_arm(name): replace(
-        _with_steady_moe((CHAIN_ARMS | ROUTER_ARMS)[name]), label=f"MoE at {STEADY_MOE_RATE:g}: {name}"
-    )
-    for name in STEADY_MOE
+    steady_moe_arm(name): replace(_with_steady_moe((CHAIN_ARMS | ROUTER_ARMS)[name]), label=name)
+    for name in (NONE, BF16, NEAREST_BITS[3], TIS, EXACT, R3)
 }
 LEVELS = {level: chain_arm(f"ACRL per {level}") for level in ("sequence", "group", "batch")}
 LEVELS["group"] = chain_arm(ACRL)
