@@ -51,20 +51,14 @@ CHAIN_SEEDS = (
 )
 CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in CHAIN_SEEDS}
 """Files in `experiments/warm_starts` that `initial_policies` trained and screened."""
-FIRST_MOE_POLICIES = {
-    label: f"chain-moe-{seed}"
-    for label, seed in zip(CHAIN_POLICIES, (5, 6, 10, 17, 44, 47, 48, 80), strict=False)
-}
-"""Policies of the stored MoE runs, trained at 8e-3 (one seed in ten passed); each under the label of the
-dense policy that it is paired with."""
 MOE_SEEDS = (
     *(102, 104, 105, 106, 107, 108, 112, 113, 114, 115, 117, 118),
     *(120, 121, 122, 123, 125, 126, 128, 129, 131, 133, 134, 135),
 )
 MOE_POLICIES = {label: f"chain-moe-{seed}" for label, seed in zip(CHAIN_POLICIES, MOE_SEEDS, strict=True)}
-"""Files of `initial_moe_policies`, trained at 4e-3, under the same labels. BF16 is stable from them at
-`STEADY_MOE_RATE`, not at the 7e-4 of the runs from the first policies."""
-STEADY_MOE_RATE = 4e-4
+"""Files of `initial_moe_policies`, trained at 4e-3, each under the label of its dense pair. BF16
+is stable from them at `STEADY_RATE`, not at the 7e-4 of the dense arms."""
+STEADY_RATE = 4e-4
 CLIP = {"clip_low": 0.03, "clip_high": 0.04}
 """Of a sequence: a hundred times that of the papers, whose responses are a hundred times as long."""
 WARMUP = BASE["schedule"]["lr_warmup_steps"]
@@ -189,14 +183,14 @@ def chain_arm(name: str) -> str:
     return f"chain: {name}"
 
 
+def steady_arm(name: str) -> str:
+    """Return the name of an arm on chains of 64 terms at the learning rate of the MoE arms."""
+    return f"chain at {STEADY_RATE:g}: {name}"
+
+
 def moe_arm(name: str) -> str:
     """Return the name of an arm on chains of 64 terms whose model is an MoE."""
-    return f"chain, MoE: {name}"
-
-
-def steady_moe_arm(name: str) -> str:
-    """Return the name of an arm of an MoE at the learning rate at which BF16 is stable."""
-    return f"chain, MoE at {STEADY_MOE_RATE:g}: {name}"
+    return f"chain, MoE at {STEADY_RATE:g}: {name}"
 
 
 def halving_arm(name: str) -> str:
@@ -221,18 +215,20 @@ def _on_chains(arm: Arm) -> Arm:
     )
 
 
-def _with_moe(arm: Arm) -> Arm:
+def _at_steady_rate(arm: Arm) -> Arm:
     dense = _on_chains(arm)
-    changes = {**dense.changes, **MOE_MODEL}
+    changes = {"optimizer.learning_rate": STEADY_RATE, **dense.changes}
+    return replace(dense, changes=changes, x_from=arm.x_from and steady_arm(arm.x_from))
+
+
+def _with_moe(arm: Arm) -> Arm:
+    steady = _at_steady_rate(arm)
     return replace(
-        dense, changes=changes, initial_policies=FIRST_MOE_POLICIES, x_from=arm.x_from and moe_arm(arm.x_from)
+        steady,
+        changes={**steady.changes, **MOE_MODEL},
+        initial_policies=MOE_POLICIES,
+        x_from=arm.x_from and moe_arm(arm.x_from),
     )
-
-
-def _with_steady_moe(arm: Arm) -> Arm:
-    moe = _with_moe(arm)
-    changes = {"optimizer.learning_rate": STEADY_MOE_RATE, **moe.changes}
-    return replace(moe, changes=changes, initial_policies=MOE_POLICIES)
 
 
 def _replay(mode: str) -> dict[str, Any]:
@@ -367,12 +363,12 @@ ARMS |= {
     chain_arm(name): replace(_on_chains(arm), label=name) for name, arm in (CHAIN_ARMS | RLOO_ARMS).items()
 }
 ARMS |= {
-    moe_arm(name): replace(_with_moe(arm), label=f"MoE: {name}")
-    for name, arm in (CHAIN_ARMS | ROUTER_ARMS).items()
+    steady_arm(name): replace(_at_steady_rate(CHAIN_ARMS[name]), label=name) for name in (NONE, BF16, ACRL)
 }
 ARMS |= {
-    steady_moe_arm(name): replace(_with_steady_moe((CHAIN_ARMS | ROUTER_ARMS)[name]), label=name)
-    for name in (NONE, BF16, NEAREST_BITS[3], TIS, EXACT, R3)
+    moe_arm(name): replace(_with_moe(arm), label=name)
+    for name, arm in (CHAIN_ARMS | ROUTER_ARMS).items()
+    if "optimizer.learning_rate" not in arm.changes  # a multiple of the rate of the dense arms
 }
 LEVELS = {level: chain_arm(f"ACRL per {level}") for level in ("sequence", "group", "batch")}
 LEVELS["group"] = chain_arm(ACRL)

@@ -37,6 +37,7 @@ BASE: dict[str, Any] = {
 
 _CHAIN = "chains of 64 terms, 65 tokens"
 _RATE = "learning rate 7e-4, the largest of the stability map at which BF16 is stable"
+_STEADY = "learning rate 4e-4, at which BF16 was stable in three trial runs"
 _DENSE, _EXPERTS = "dense, 2 layers, width 64", "MoE, 2 layers, width 64, 2 of 8 experts"
 CHAINS = Regime(
     "chains, truncation",
@@ -65,17 +66,21 @@ E4M3_CHAINS = Regime(
     2000,
     "chain: E4M3",
 )
-E4M3_MOE_CHAINS = replace(E4M3_CHAINS, name="chains, MoE, E4M3", model=_EXPERTS, untreated="chain, MoE: E4M3")
-MOE_CHAINS = replace(
-    CHAINS, name="chains, MoE, truncation", model=_EXPERTS, untreated="chain, MoE: no correction"
-)
-STEADY_MOE_CHAINS = replace(
-    MOE_CHAINS,
-    name="chains, MoE at 4e-4, truncation",
-    learning_rate="learning rate 4e-4, at which BF16 was stable in three trial runs",
+STEADY_CHAINS = replace(
+    CHAINS,
+    name="chains, dense and MoE at 4e-4, truncation",
+    model=f"{_DENSE}; {_EXPERTS}",
+    learning_rate=_STEADY,
     untreated="chain, MoE at 0.0004: no correction",
 )
-BOTH_CHAINS = replace(CHAINS, name="chains, dense and MoE, truncation", model=f"{_DENSE}; {_EXPERTS}")
+MOE_CHAINS = replace(STEADY_CHAINS, name="chains, MoE at 4e-4, truncation", model=_EXPERTS)
+E4M3_MOE_CHAINS = replace(
+    E4M3_CHAINS,
+    name="chains, MoE at 4e-4, E4M3",
+    model=_EXPERTS,
+    learning_rate=_STEADY,
+    untreated="chain, MoE at 0.0004: E4M3",
+)
 KINDS_OF_NOISE = replace(
     CHAINS,
     name="chains, noise of four kinds",
@@ -128,7 +133,7 @@ MEASURED: dict[str, tuple[str, str]] = {
     "chains, truncation": ("vexact_dynamics", "chain: no correction"),
     "chains, round to nearest": ("acrl_dynamics", "chain: FP8"),
     "chains, BF16": ("vexact_dynamics", "chain: BF16 control"),
-    "chains, MoE, truncation": ("moe_dynamics", "chain, MoE: no correction"),
+    "chains, MoE, truncation": ("moe_dynamics", "chain, MoE at 0.0004: no correction"),
     "recurrence": ("length_dynamics", "length: no schedule"),
     "template": ("cancel_dynamics", "template: GRPO"),
     "two spellings": ("spelling_dynamics", "two_spellings: GRPO"),

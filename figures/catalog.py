@@ -110,7 +110,11 @@ CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
-MODELS = (NONE, "chain, MoE: no correction", ACRL, "chain, MoE: ACRL 0.35", BF16, "chain, MoE: BF16 control")
+MODELS = {
+    f"{prefix} at 0.0004: {name}": f"{model}: {name}"
+    for name in ("no correction", "ACRL 0.35", "BF16 control")
+    for prefix, model in (("chain", "dense"), ("chain, MoE", "MoE"))
+}
 CORRECTIONS = arms("chain", "token TIS", "token MIS", "sequence TIS", "sequence MIS")
 NARROW = arms("length", "no schedule", "triggered", "BF16", "triggered late")
 BROAD = arms("length, wide", "no schedule", "triggered", "triggered late")
@@ -279,7 +283,7 @@ FIGURES: dict[str, FigureSpec] = {
             "final mean $|\\pi_{train} - \\pi_{infer}|$ minus objective alone": final("discrepancy")}, 2.4),
             "acrl Tab. 4", ("A9", "A14", "A16")),
     "acrl_tab5": FigureSpec("moe_dynamics", "Dense and MoE policies at one noise level",
-        Curves(MODELS, (REWARD, MISMATCH), height=2.6), "acrl Tab. 5"),
+        Curves(tuple(MODELS), (REWARD, MISMATCH), height=2.6, labels=MODELS), "acrl Tab. 5"),
     "acrl_tab6": FigureSpec(ACRL_RUNS, "Held-out reward with FP8 and BF16 inference, minus the BF16 control",
         Forest(minus(BF16, (BF16, *FP8[1:])),
             {"held-out reward (FP8 inference) minus BF16": final("held_out_fp8", "diagnostics"),

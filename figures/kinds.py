@@ -1,7 +1,7 @@
 """Kinds of figures: each reads the tables of one experiment and draws them from its parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,12 +65,14 @@ class Curves:
         panels: the metrics.
         height: of the figure, in inches.
         mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
+        labels: replace those of the table, by arm.
     """
 
     arms: Sequence[str] | None
     panels: Sequence[Panel]
     height: float = 2.3
     mark_best: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     encoding = (
         "Lines: mean over initial policies, thin where not smoothed. Gray: last quarter; dots: initial "
@@ -83,7 +85,7 @@ class Curves:
         figure, axes = new_figure(PAGE, self.height, ncols=len(self.panels), squeeze=False)
         found = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in found)]
-        styles = arm_styles(shown, read_labels(results))
+        styles = arm_styles(shown, read_labels(results) | dict(self.labels))
         for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
             draw_panel(axis, each, panel, styles, level)
         num = max((curve.shape[1] for each in found for curve in each.values()), default=0)

@@ -10,7 +10,7 @@ from math import log
 import numpy as np
 
 from experiments import arms
-from experiments.arms import chain_arm, steady_moe_arm
+from experiments.arms import chain_arm, moe_arm
 from experiments.measurements.exact_sums import compare
 from experiments.papers.shared import (
     FIFTH,
@@ -27,7 +27,7 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, KINDS_OF_NOISE, ON_POLICY_CHAINS, STEADY_MOE_CHAINS
+from experiments.regimes import CHAINS, KINDS_OF_NOISE, MOE_CHAINS, ON_POLICY_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -151,7 +151,7 @@ CLAIMS = (
                 rule_sha256=rule)
             for name, named, regime, rule in (
                 ("leaderboard", chain_arm, CHAINS, LEADERBOARD_RULE),
-                ("leaderboard_experts", steady_moe_arm, STEADY_MOE_CHAINS, ""))
+                ("leaderboard_experts", moe_arm, MOE_CHAINS, ""))
         ),
         trial("theory_corrections",
             stored_row("saved", "log of mean squared error of the gradient, no correction minus the best",

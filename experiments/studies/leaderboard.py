@@ -20,7 +20,7 @@ from experiments.arms import (
     TIS,
     chain_arm,
     halving_arm,
-    steady_moe_arm,
+    moe_arm,
 )  # fmt: skip
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
@@ -120,7 +120,7 @@ class Contest:
 
 
 DENSE = Contest("leaderboard", chain_arm, REMEDIES)
-MOE = Contest("leaderboard_experts", steady_moe_arm, MOE_REMEDIES, slowness=1.3)
+MOE = Contest("leaderboard_experts", moe_arm, MOE_REMEDIES, slowness=1.3)
 
 
 def _experiment(name: str, question: str, contest: Contest) -> Experiment:

@@ -7,7 +7,7 @@ EXPERIMENT = training_experiment(
     "moe_dynamics",
     "Are mixtures of experts more fragile than dense models at one noise level, and does ACRL help both?",
     (*hacking.CLAIMS, *acrl.CLAIMS),
-    minutes=25.0,
+    minutes=110.0,
     figures=("acrl_tab5",),
     # Smoke mode has one small dense model for all arms, so the dense baseline would repeat this one.
     baseline=acrl.MOE,

@@ -48,23 +48,25 @@ def run_arms(run: Run, names: Sequence[str], block: int) -> Frames:
 
     The result cache lies next to the results: all experiments below one folder share it.
     """
-    references = (ARMS[name].x_from for name in names if ARMS[name].x_factor is not None)
-    chosen = list(dict.fromkeys([*names, *references]))
-    plain = [name for name in chosen if ARMS[name].x_factor is None]
-    frames = [run_sweep(run, [spec for name in plain for spec in block_specs(name, block, run.smoke)])]
-    if len(plain) < len(chosen):
-        first = first_discrepancies(frames[0]["runs"], frames[0]["steps"])
-        referred = [
-            spec for name in chosen if name not in plain for spec in block_specs(name, block, run.smoke)
-        ]
-        frames.append(run_sweep(run, [with_reference(spec, first) for spec in referred]))
-    described = {name: ARMS[name].recorded for name in chosen}
+    referred = [name for name in names if ARMS[name].x_factor is not None]
+    plain = [name for name in names if name not in referred]
+    frames = []
+    if plain:
+        frames.append(
+            run_sweep(run, [spec for name in plain for spec in block_specs(name, block, run.smoke)])
+        )
+    if referred:
+        sources = dict.fromkeys(ARMS[name].x_from for name in referred)
+        first = {name: first_discrepancies(run, name, block) for name in sources}
+        specs = [spec for name in referred for spec in block_specs(name, block, run.smoke)]
+        frames.append(run_sweep(run, [with_reference(spec, first) for spec in specs]))
+    described = {name: ARMS[name].recorded for name in names}
     run.configure(
         base=BASE,
         runs_per_batch=RUNS_PER_BATCH,
         chunk=CHUNK,
         arms=run.config.get("arms", {}) | described,
-        **{f"arms of block {block}": chosen},
+        **{f"arms of block {block}": list(names)},
     )
     return {name: pd.concat([frame[name] for frame in frames], ignore_index=True) for name in frames[0]}
 
@@ -112,11 +114,11 @@ def block_specs(name: str, block: int, smoke: bool) -> list[RunSpec]:
     return specs if smoke else specs[BLOCK * block : BLOCK * (block + 1)]
 
 
-def with_reference(spec: RunSpec, first: Mapping[tuple[str, str], float]) -> RunSpec:
+def with_reference(spec: RunSpec, first: Mapping[str, Mapping[str, float]]) -> RunSpec:
     """Set the reference X of an ACRL run from the first discrepancies, by arm and initial policy."""
     arm = ARMS[spec.arm]
     assert arm.x_factor is not None
-    reference = float(f"{arm.x_factor * first[arm.x_from, spec.initial_policy]:.4g}")
+    reference = float(f"{arm.x_factor * first[arm.x_from][spec.initial_policy]:.4g}")
     return replace(spec, changes={**spec.changes, "objective.acrl_reference": reference})
 
 
@@ -163,11 +165,21 @@ def with_attributes(runs: Frame) -> Frame:
     return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
 
 
-def first_discrepancies(runs: Frame, steps: Frame) -> dict[tuple[str, str], float]:
-    """Return the mean discrepancy of the first five steps, by arm and initial policy, to three digits."""
-    early = steps[steps["step"] < 5].merge(runs[["run", "arm", "initial_policy"]], on="run")
-    means = early.groupby(["arm", "initial_policy"])["discrepancy"].mean()
-    return {key: float(f"{value:.3g}") for key, value in means.items()}
+def first_discrepancies(run: Run, name: str, block: int) -> dict[str, float]:
+    """Return the mean discrepancy of the first five steps by initial policy, to three digits.
+
+    The first steps of a run do not depend on its length, so one chunk of the arm `name` is run for them.
+    """
+    specs = [
+        replace(spec, changes={**spec.changes, "steps": CHUNK})
+        for spec in block_specs(name, block, run.smoke)
+    ]
+    found = run_sweep(run, specs)
+    early = found["steps"][found["steps"]["step"] < 5].merge(
+        found["runs"][["run", "initial_policy"]], on="run"
+    )
+    means = early.groupby("initial_policy")["discrepancy"].mean()
+    return {str(key): float(f"{value:.3g}") for key, value in means.items()}
 
 
 def summarize_chunks(steps: Frame) -> Frame:

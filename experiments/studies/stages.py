@@ -17,7 +17,7 @@ from simlab.studies.design import Design
 from simlab.studies.estimands import Views
 from simlab.studies.futility import chance_to_decide
 from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of
-from simlab.studies.registration import LOOKS
+from simlab.studies.registration import LOOKS, register
 from simlab.studies.sequential import Looks
 from simlab.studies.verdicts import ALPHA, criterion_verdict, measure, measure_trials
 
@@ -156,4 +156,5 @@ def training_experiment(
         collect_evidence=measure_all or collect,
         check_resume=check_arms,
         design=design,
+        registered=register(claims, name),
     )

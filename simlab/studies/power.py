@@ -61,7 +61,7 @@ def criterion_power(
         return None
     looks = Looks(LOOKS) if num_policies > LOOKS[0] else Looks()
     alpha = looks.nominal(ALPHA / family, num_policies)
-    alternative = 0.0 if criterion.direction == "zero" else 2 * criterion.margin
+    alternative = 0.0 if criterion.direction in ("zero", "at most") else 2 * criterion.margin
     if isinstance(sample, Proportion):
         power, std = _power_of_proportion(sample, criterion, alternative, num_policies, alpha), None
     elif isinstance(sample, RatioOfMeans):

@@ -24,7 +24,8 @@ from simlab.theory.residual import Residual
 
 Kind = Literal["identity", "measurement", "dynamics"]
 Role = Literal["primary", "secondary", "manipulation"]
-Direction = Literal["positive", "negative", "zero"]
+Direction = Literal["positive", "negative", "zero", "at most"]
+"""Beyond the margin on one side, inside it, or, for `at most`, not above it."""
 
 COLLAPSE = Estimand("collapse, reward of the last quarter", REWARD.of)
 COLLAPSE_TIME = Estimand("time to collapse", REWARD.of)

@@ -73,6 +73,8 @@ class Evidence:
 
 def criterion_verdict(ends: Ends, direction: Direction, margin: float) -> CriterionVerdict:
     """Return the verdict of an interval: only an interval that lies beyond a margin, or inside, decides."""
+    if direction == "at most":
+        return "supported" if ends[1] <= margin else "contradicted" if ends[0] > margin else "inconclusive"
     low, high = ends if direction != "negative" else (-ends[1], -ends[0])
     if -margin <= low and high <= margin:
         return "supported" if direction == "zero" else "negligible"
@@ -88,6 +90,8 @@ def p_supported(sample: Sample, criterion: Criterion) -> float:
         return sample.p_beyond(margin, 1)
     if criterion.direction == "negative":
         return sample.p_beyond(-margin, -1)
+    if criterion.direction == "at most":
+        return sample.p_beyond(margin, -1)
     return max(sample.p_beyond(-margin, 1), sample.p_beyond(margin, -1))
 
 

@@ -164,6 +164,10 @@ def test_stored_intervals_scale_with_the_level():
         (0.2, 0.9, "zero", "contradicted"),
         (0.05, 0.9, "zero", "inconclusive"),
         (-np.inf, np.inf, "positive", "inconclusive"),
+        (-0.9, -0.2, "at most", "supported"),
+        (-0.05, 0.08, "at most", "supported"),
+        (0.05, 0.2, "at most", "inconclusive"),
+        (0.2, 0.9, "at most", "contradicted"),
     ],
 )
 def test_verdict_follows_the_interval_and_the_margin(low, high, direction, verdict):
