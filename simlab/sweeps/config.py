@@ -16,7 +16,15 @@ from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.ranges import SEED, STEPS
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES
-from simlab.sweeps.config_reader import Plain, default_of, number, read, read_fields, reading
+from simlab.sweeps.config_reader import (
+    Plain,
+    default_of,
+    number,
+    paths_below,
+    read,
+    read_fields,
+    reading,
+)
 from simlab.sweeps.start import model_of_start, read_start, start_key
 from simlab.training.recipe import Recipe
 
@@ -157,17 +165,9 @@ def nested_fields() -> tuple[str, ...]:
     """Return the dotted path of every field below those of a run, without the training engine's."""
     paths: dict[str, None] = {}
     for field, hint in typing.get_type_hints(Recipe).items():
-        for path in _paths_below(hint, field):
+        for path in paths_below(hint, field):
             paths[path] = None
     return tuple(path for path in paths if not path.startswith("engines.train."))
-
-
-def _paths_below(hint: Any, above: str) -> Iterator[str]:
-    for option in (hint, *typing.get_args(hint)):
-        if dataclasses.is_dataclass(option):
-            for name, inner in typing.get_type_hints(option).items():
-                yield f"{above}.{name}"
-                yield from _paths_below(inner, f"{above}.{name}")
 
 
 def recipe_of(config: RunConfig) -> Recipe:

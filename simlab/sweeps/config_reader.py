@@ -6,6 +6,7 @@ and its range stands in its annotation.
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import types
 import typing
@@ -109,6 +110,25 @@ def read(hint: Any, value: Plain, path: str) -> Read:
     return found if isinstance(found, Read) else Read(found, plain(found))
 
 
+def paths_below(hint: Any, above: str) -> Iterator[str]:
+    """Yield the dotted path of every field of the records below `above`."""
+    for option in (hint, *typing.get_args(hint)):
+        if dataclasses.is_dataclass(option):
+            for name, inner in typing.get_type_hints(option).items():
+                yield f"{above}.{name}"
+                yield from paths_below(inner, f"{above}.{name}")
+
+
+def _check_field(hints: Mapping[str, Any], name: str, fields: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for an unknown field, naming a similar one of the records below."""
+    if name not in fields and not difflib.get_close_matches(name, fields):
+        paths = [path for field in fields for path in paths_below(hints[field], field)]
+        below = {path.rpartition(".")[2]: path for path in reversed(paths)}
+        if close := difflib.get_close_matches(name, below, n=1):
+            raise ValueError(f"unknown field {name!r}; did you mean {below[close[0]]!r}?")
+    lookup(fields, name, "field")
+
+
 def read_fields(cls: type, values: Table, present: Any = None) -> Read:
     """Return (keyword arguments, canonical table) of the dataclass `cls`.
 
@@ -117,7 +137,7 @@ def read_fields(cls: type, values: Table, present: Any = None) -> Read:
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     hints = typing.get_type_hints(cls, include_extras=True)
     for name in values:
-        lookup(fields, name, "field")
+        _check_field(hints, name, fields)
     records, canonical = {}, {}
     for name, field in fields.items():
         start = getattr(present, name) if present is not None else default_of(field)
@@ -157,7 +177,7 @@ def _apply_changes(record: Any, changes: Table) -> Read:
     hints = typing.get_type_hints(type(record), include_extras=True)
     records, canonical = {}, {}
     for name in sorted(changes):
-        lookup(hints, name, "field")
+        _check_field(hints, name, hints)
         start = getattr(record, name)
         found = _read_change(start, hints[name], changes[name], name)
         # A format's own numbers have fixed types.

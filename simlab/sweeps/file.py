@@ -38,6 +38,8 @@ from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
 from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
+from simlab.sweeps.aliases import ALIASES
+from simlab.sweeps.config import FIELDS
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
@@ -61,6 +63,8 @@ def read_file(path: Path) -> Described:
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: {error}") from error
     for name in parts:
+        if name not in PARTS and name in (*FIELDS, *ALIASES):
+            raise ValueError(f"{path.name}: {name!r} is a field of the run; it belongs under [base]")
         lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
     for folder in (Path.cwd(), path.parent):
         add_plugin_folder(folder)

@@ -21,6 +21,8 @@ from simlab.sweeps.result_cache import ResultCache
 LIVE_FOLDER = "live"
 REDRAW_SECONDS = 1.0
 REDRAW_FILE_SECONDS = 10.0
+LINE_SECONDS = 60.0
+"""Seconds after which a new line is written where there is no terminal, if no run has finished."""
 RECENT = 10  # steps over which the shown numbers are averaged
 
 
@@ -122,21 +124,29 @@ def table_of(arms: dict[str, Arm]) -> Table:
     return table
 
 
+def line_of(arms: dict[str, Arm]) -> str:
+    """Return the arms as a line: finished runs, run-steps, reward and mismatch."""
+    finished, runs = (sum(getattr(arm, name) for arm in arms.values()) for name in ("finished", "runs"))
+    started = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
+    if not started:
+        return f"{finished}/{runs} runs; no step finished yet"
+    steps = sum(len(curve) for arm in started.values() for curve in arm.curves["reward"])
+    parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in started.items()]
+    shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
+    return f"{finished}/{runs} runs, {steps} run-steps; reward / std of rho: {shown}"
+
+
 @contextlib.contextmanager
 def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
     """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
     reported: list[int] = [-1]
-    drawn = [0.0, 0.0]
+    drawn = [0.0, 0.0, 0.0]
 
     def line(arms: dict[str, Arm]) -> None:
         finished = sum(arm.finished for arm in arms.values())
-        if finished != reported[0]:
-            reported[0] = finished
-            begun = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
-            parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in begun.items()]
-            shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
-            state = f"reward / std of rho: {shown}" if shown else "no step finished yet"
-            console.print(f"{finished}/{len(monitor.arm_of)} runs; {state}", highlight=False)
+        if finished != reported[0] or drawn[0] - drawn[2] > LINE_SECONDS:
+            reported[0], drawn[2] = finished, drawn[0]
+            console.print(line_of(arms), highlight=False)
 
     live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
 

@@ -53,6 +53,7 @@ def test_plan_option_computes_nothing(tmp_path):
         (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed: invalid axis 1; allowed: a list of values"),
         (SWEEP.replace("[over]", "[ovr]"), r"unknown part of sweep.toml 'ovr'; did you mean 'over'\?"),
         (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
+        ('task = "add"\n' + SWEEP, r"'task' is a field of the run; it belongs under \[base\]"),
         ("[over]\nseed = [0]", r"the table \[base\] is missing"),
         (SWEEP.replace("runs_per_batch = 2", "sampled = {count = 3}"), r"\[sampled\] needs fields, seed"),
     ],

@@ -157,6 +157,10 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
         ({"steps": 2.5}, r"steps must be an integer, got 2.5"),
         ({"steps": 0}, r"steps must be at least 1 and at most 10000000, got 0"),
         ({"seed": True}, r"seed must be a number, got True"),
+        (
+            {"engines.infer.kv_cache": "bf16"},
+            r"engines.infer: unknown field 'kv_cache'; did you mean 'attention.cache'\?",
+        ),
         ({"stepz": 3}, r"unknown field of the run 'stepz'; did you mean 'steps'\? allowed: engines, "),
         (
             {"engines": "f32/fp7"},
