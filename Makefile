@@ -57,8 +57,8 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 2 -m "slow and not engines"
 
-NOTEBOOKS ?= smoke
-docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=full: full size; REPOSITORY=owner/name: Colab
+NOTEBOOKS ?= full
+docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=smoke: small sizes; REPOSITORY=owner/name: Colab
 	$(BIN)/python -m scripts.site.build --notebooks $(NOTEBOOKS) --repository "$(REPOSITORY)"
 
 release: $(VENV)/.docs  ## build wheel and sdist in dist/, check them, run the wheel outside the checkout

@@ -107,7 +107,7 @@ def configuration() -> str:
 def main() -> None:
     """Assemble, build and check the site."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--notebooks", choices=("full", "smoke", "none"), default="smoke")
+    parser.add_argument("--notebooks", choices=("full", "smoke", "none"), default="full")
     parser.add_argument("--repository", default="", help="OWNER/NAME on GitHub, for buttons to Colab")
     chosen = parser.parse_args()
     assemble(chosen.notebooks, chosen.repository)
