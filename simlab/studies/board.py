@@ -82,7 +82,7 @@ class Row:
             parts.append(AFTER)
         if self.core_minutes is not None:
             parts.append(f"not run: about {self.core_minutes:.0f} core-minutes")
-        return "; ".join(filter(None, parts))
+        return "; ".join(part.rstrip(".") for part in parts if part)
 
     def as_dict(self) -> dict[str, Json]:
         """Return the row as plain values; unbounded ends of intervals are None."""

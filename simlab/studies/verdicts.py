@@ -196,7 +196,7 @@ def _decide(measured: Measured, alpha: float, adjusted_p: float | None) -> Evide
     if measured.conflict:
         verdict = "inconclusive"
         notes.append(measured.conflict)
-    note = "; ".join(filter(None, notes))
+    note = "; ".join(part.rstrip(".") for part in notes if part)
     return Evidence(measured.trial, verdict, criteria, note, measured.manifest, measured.rms_log_rho)
 
 
