@@ -36,10 +36,15 @@ def cache_folder() -> Path | None:
 
 
 def enable_compile_cache() -> Path | None:
-    """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it."""
+    """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it.
+
+    Small functions are kept too: a sweep begins with dozens of them.
+    """
     folder = cache_folder()
     if folder is not None and compile_cache_folder() is None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         # JAX looks for the folder once, at its first compilation, which may have been before this.
         compilation_cache.reset_cache()
     return compile_cache_folder()
