@@ -4,7 +4,7 @@ Timings are kept next to the compiled functions, a file per static signature and
 group without one is traced: compilation is forecast from the number of operations, and a step from the work
 of its products and the number of operations that it executes. The trace is kept, so the workers read it
 instead of tracing again. Rates are those of this machine's timings, or those of a machine of reference times
-the slowness that a calibration run at the start measures (`calibration`).
+the slowness that a calibration run at the start measures (`machine_speed`).
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from pathlib import Path
 
 from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
-from simlab.sweeps.calibration import calibrate
 from simlab.sweeps.compilation import count_operations
 from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.config import code_digest, recipe_of
+from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
 

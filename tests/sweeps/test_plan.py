@@ -1,9 +1,9 @@
 import pytest
 
 from simlab.sweeps import forecast
-from simlab.sweeps.calibration import Calibration
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import as_grid, grid
+from simlab.sweeps.machine_speed import Calibration
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.program import chunk_length
 from tests.sweeps.small import BASE
