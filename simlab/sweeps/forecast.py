@@ -170,8 +170,8 @@ class Stopwatch:
         self._last = now
 
     def _record(self, group: CompileGroup, intervals: list[tuple[float, float]]) -> None:
-        # The longest interval is the one in which the program was compiled. In CPU time it tells nothing of
-        # other processes, nor of the wait for a function that one of them compiles.
+        # The longest interval is the one in which the program was compiled. Its CPU time excludes other
+        # processes, and the wait for a function that one of them compiles.
         seconds, path = [wall for wall, _ in intervals], _path(group, self._runs_per_batch)
         usual = statistics.median(seconds) if len(seconds) > 2 else min(seconds)
         if len(seconds) == 1:
