@@ -49,6 +49,8 @@ SETTINGS = {
     "bench_quantize": CORES + ", {elements:,} values; median of {rounds} rounds",
     "bench_linear": CORES + "; median of {rounds} rounds",
     "bench_step": CORES + ", {model[num_hidden_layers]}-layer dense policy; median of {rounds} rounds",
+    "bench_speedup": CORES + ", flagship shape, {processes} x {runs} runs; before: commit {parent:.7}",
+    "bench_compile": CORES + ", flagship shape unless stated; {within} is the largest factor wanted",
     "bench_sweep": CORES + ", task {base[task][name]}, {base[model]}, engines {base[engines]}",
     "bench_device": CORES + ", task {config[task][name]}, {config[model][name]}, "
     "engines {config[engines][name]}",

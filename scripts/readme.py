@@ -29,7 +29,7 @@ from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md", "docs/figures.md", "docs/objectives.md")
+PAGES = ("README.md", "docs/results.md", "docs/figures.md", "docs/objectives.md", "docs/performance.md")
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 RHO_STD, LENGTH = 0.1, 8
 MOE_BOARD = "leaderboard_experts"
@@ -264,6 +264,101 @@ def vocabulary_cost() -> str:
     return "\n" + "\n".join(rows) + "\n"
 
 
+def step_speed() -> str:
+    """Return the time of one flagship step against its products and its peers, from `bench_step`."""
+    stages: Any = load_stored("bench_step").table("stages")
+    steps = stages[stages["stage"] == "step"].set_index("implementation")
+    ms = steps["ms"]
+
+    def least(peer: str) -> str:
+        times = ms[ms.index.str.startswith(peer)]
+        return f"{times.min() / ms['emulated']:.2g} times" if len(times) else "not measured"
+
+    return (
+        f"{steps.loc['emulated', 'steps_per_s']:.1f} steps/s, {steps.loc['emulated', 'floors']:.2f} times "
+        f"the matrix products alone; compiled PyTorch: {least('pytorch')}, TRL's trainer: {least('trl')}; "
+        f"emulated FP8: {ms['emulated'] / ms['float32']:.2f} times float32"
+    )
+
+
+def first_steps() -> str:
+    """Return the seconds to the end of a sweep of one step in a new process, from `bench_compile`."""
+    if not is_stored("bench_compile"):
+        return "not run"
+    rows: Any = load_stored("bench_compile").table("first_steps").to_dict("records")
+    return ", ".join(
+        f"{row['cache']} {row['seconds']:.1f} s ({row['cpu_seconds']:.1f} CPU s)" for row in rows
+    )
+
+
+def forecasts() -> str:
+    """Return how many forecasts are within the factor wanted, from `bench_compile`."""
+    if not is_stored("bench_compile"):
+        return "not run"
+    stored = load_stored("bench_compile")
+    factors, within = stored.table("sweeps")["off_by"], stored.manifest["config"]["within"]
+    return (
+        f"{(factors <= within).sum()} of {len(factors)} within a factor {within}; worst {factors.max():.2f}"
+    )
+
+
+def engine_speed() -> str:
+    """Return time of a step and of compilation by engine, from `bench_step`."""
+    stored = load_stored("bench_step")
+    if "engines" not in stored.manifest["tables"]:
+        return "\nnot run\n"
+    lines = [
+        "| inference engine | runs | step, ms (CPU) | over float32 | run-steps/s "
+        "| compilation: cold, s (CPU) | warm, s (CPU) |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows: Any = stored.table("engines")
+    for row in rows.itertuples():
+        cells = (
+            f"`{row.engine}`",
+            row.runs_per_batch,
+            f"{row.ms:.0f} ({row.cpu_ms:.0f})",
+            f"{row.ratio:.2f}",
+            f"{row.run_steps_per_s:.1f}",
+            f"{row.cold_seconds:.1f} ({row.cold_cpu_seconds:.1f})",
+            f"{row.warm_seconds:.1f} ({row.warm_cpu_seconds:.1f})",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def speedup() -> str:
+    """Return times before the work on speed and now, and of both forms of engines, from `bench_speedup`."""
+    if not is_stored("bench_speedup"):
+        return "\nnot run\n"
+    stored = load_stored("bench_speedup")
+    speed: Any = stored.table("speed").pivot(
+        index=["quantity", "engines"], columns="version", values=["seconds", "cpu_seconds"]
+    )
+    lines = ["| 2 batches of 8 runs | engines | before, s (CPU) | now, s (CPU) | ratio (CPU) |"]
+    lines += ["|---|---|---:|---:|---:|"]
+    for (quantity, engines), row in speed.iterrows():
+        wall, cpu = row["seconds"], row["cpu_seconds"]
+        times = [f"{wall[version]:.3g} ({cpu[version]:.3g})" for version in ("before", "now")]
+        ratio = f"{wall['before'] / wall['now']:.2f} ({cpu['before'] / cpu['now']:.2f})"
+        lines.append(f"| {quantity} | `{engines}` | {' | '.join(times)} | {ratio} |")
+    rollouts: Any = stored.table("rollouts").pivot(
+        index="engine", columns="form", values=["cpu_ms", "compile_cpu_seconds"]
+    )
+    lines += [
+        "",
+        "| rollout of 8 runs, CPU time | as arguments | as constants | compilation | as constants |",
+    ]
+    lines += ["|---|---:|---:|---:|---:|"]
+    for engine, row in rollouts.iterrows():
+        taken, compiling = row["cpu_ms"], row["compile_cpu_seconds"]
+        lines.append(
+            f"| `{engine}` | {taken['arguments']:.0f} ms | {taken['constants']:.0f} ms "
+            f"| {compiling['arguments']:.1f} s | {compiling['constants']:.1f} s |"
+        )
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
     table: Any = load_stored("group_corrections").table("moments")
@@ -281,8 +376,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "claims": claims,
     "decision_rule": decision_rule,
     "correction_errors": correction_errors,
+    "engine_speed": engine_speed,
     "example": example,
     "findings": findings,
+    "first_steps": first_steps,
+    "forecasts": forecasts,
     "leaderboard_regime": leaderboard_regime,
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
     "modifier_names": modifier_names,
@@ -296,6 +394,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "num_formats": lambda: str(len(FORMATS)),
     "num_objectives": lambda: str(len(OBJECTIVES)),
     "num_tasks": lambda: str(len(TASKS)),
+    "speedup": speedup,
+    "step_speed": step_speed,
     "vocabulary_cost": vocabulary_cost,
 }
 

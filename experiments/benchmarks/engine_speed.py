@@ -1,71 +1,136 @@
-"""Time of a step under every engine of the catalog: one run and a run batch, wall and CPU seconds.
+"""Time of a step under engines of each kind: one run and a run batch, cold and warm, wall and CPU seconds.
 
-The calls are those of a sweep: `sample` and `learn` of a batch, with engines as data.
+The calls are those of a sweep: `sample` and `learn` of a batch whose engines are constants. Training is in
+float32, so all engines share `learn`.
 """
 
-import itertools
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
-from simlab.engines import ENGINES
 from simlab.models.parameters import init_params
-from simlab.sweeps.compilation import compile_batch
-from simlab.sweeps.config import run_config
+from simlab.sweeps.compilation import BatchProgram, compile_batch, forget_compiled
+from simlab.sweeps.compile_cache import compile_cache_folder
+from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState
 
-BATCH_SIZES = (1, 8)
-STEPS, ROUNDS = 5, 5
+BATCH = 8
+TIMED = (
+    "f32",
+    "bf16",
+    "fp8-e4m3",
+    "fp8-s2-truncated-all",
+    "vllm-bf16",
+    "bf16-fp8kv",
+    "int8-w8a8",
+    "int4-g128",
+    "fp8-block128",
+    "mxfp8",
+    "nvfp4",
+    "h100-bf16",
+)
+"""Engines that are timed in a batch: one of each kind of sites, scaling and sum. Others of the catalog differ
+in format, group size or ranks; all 63 would take half an hour of compilation."""
+ALONE = TIMED[:5]
+"""Engines that are timed for one run too."""
+STEPS, ROUNDS = 4, 3
+SMALL = {"model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1}}
 
 
-def build_batch(engine: str, runs_per_batch: int, smoke: bool) -> tuple[Recipe, TrainState]:
+def build_batch(
+    engine: str, runs_per_batch: int, smoke: bool, is_constant: bool = True
+) -> tuple[Recipe, TrainState]:
     """Return stacked runs of the flagship's shape with inference engine `engine`, trained in float32."""
-    small = {"model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1}} if smoke else {}
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": STEPS, "seed": 0}
-    recipe = swept_recipe(run_config({**BASE, **changes, **small}))
+    config = run_config({**BASE, **changes, **(SMALL if smoke else {})})
+    recipe = swept_recipe(config)
+    if not is_constant:
+        recipe = replace(recipe, engines=recipe_of(config).engines)
     params = init_params(jax.random.key(0), recipe.model)
     members = [BatchedRun(recipe, params, seed) for seed in range(runs_per_batch)]
     return stack_members(members, runs_per_batch)
 
 
+def read_clocks() -> np.ndarray:
+    """Return the wall and the CPU clock, in seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def time_compilation(recipe: Recipe, state: TrainState) -> tuple[BatchProgram, np.ndarray]:
+    """Return the functions of a batch, and the wall and CPU seconds until this process has them."""
+    start = read_clocks()
+    return compile_batch(recipe, state), read_clocks() - start
+
+
+@contextmanager
+def temporary_cache() -> Iterator[None]:
+    """Keep compiled functions in a folder of this benchmark, empty at first."""
+    before = compile_cache_folder()
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", str(Path(folder, "programs")))
+        compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_compilation_cache_dir", None if before is None else str(before))
+            compilation_cache.reset_cache()
+
+
 def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, Any]:
-    """Return seconds of one step of one batch, the least of some rounds, and what the compilation took."""
+    """Return seconds of one step of one batch, the least of some rounds, and what the compilation took.
+
+    `cold` is a new engine: its `sample` is compiled, `learn` is there, except for the first engine of a size.
+    `warm` reads both from the cache folder, as a second process does.
+    """
     recipe, state = build_batch(engine, runs_per_batch, smoke)
-    cpu = time.process_time()
-    program = compile_batch(recipe, state)
-    compile_cpu = time.process_time() - cpu
-    # The loop of a sweep, a chunk per round.
-    seconds = np.empty((1 if smoke else ROUNDS, 2))
-    for row in seconds:
-        start = np.array([time.perf_counter(), time.process_time()])
+    _, cold = time_compilation(recipe, state)
+    forget_compiled()
+    program, warm = time_compilation(recipe, state)
+    rounds = []
+    for _ in range(1 if smoke else ROUNDS):
+        start = read_clocks()
         state, _ = train(
             recipe, state, STEPS, chunk=STEPS, axes=(0, 0), advance=lambda r, s: program.advance(STEPS, r, s)
         )
-        row[:] = (np.array([time.perf_counter(), time.process_time()]) - start) / STEPS
-    wall, cpu = seconds.min(axis=0)
+        rounds.append((read_clocks() - start) / STEPS)
+    wall, cpu = np.min(rounds, axis=0)
     return {
         "engine": engine,
         "runs_per_batch": runs_per_batch,
         "ms": 1e3 * float(wall),
         "cpu_ms": 1e3 * float(cpu),
-        "compile_seconds": program.seconds,
-        "compile_cpu_seconds": compile_cpu,
+        "run_steps_per_s": runs_per_batch / float(wall),
+        "cold_seconds": float(cold[0]),
+        "cold_cpu_seconds": float(cold[1]),
+        "warm_seconds": float(warm[0]),
+        "warm_cpu_seconds": float(warm[1]),
     }
 
 
 def measure_engines(run: Run) -> list[dict[str, Any]]:
-    """Return the rows of all engines; `ratio` is to float32 at the same number of runs."""
-    engines = ("f32", "bf16") if run.smoke else tuple(ENGINES)
-    sizes = (2,) if run.smoke else BATCH_SIZES
-    rows = [
-        measure_engine(engine, size, run.smoke)
-        for engine, size in run.track(list(itertools.product(engines, sizes)), "engines")
-    ]
+    """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is to float32 of that size."""
+    engines = TIMED[:2] if run.smoke else TIMED
+    cases = [(engine, BATCH) for engine in engines] + [(engine, 1) for engine in ALONE if engine in engines]
+    with temporary_cache():
+        rows = [measure_engine(engine, size, run.smoke) for engine, size in run.track(cases, "engines")]
     plain = {row["runs_per_batch"]: row["ms"] for row in rows if row["engine"] == "f32"}
     return [row | {"ratio": row["ms"] / plain[row["runs_per_batch"]]} for row in rows]
+
+
+def time_cpu(call: Callable[[], Any]) -> float:
+    """Return the CPU seconds of one call."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start

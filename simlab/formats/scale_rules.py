@@ -24,8 +24,9 @@ def divide(x: Array, s: Array) -> Array:
     """x / s rounded once, where an x below 2^-126 counts as a zero; s is a scalar or of x's rank.
 
     The divisor depends on x, so that no compiler sees a broadcast; an optimization barrier would hide it too,
-    but not under vmap, which broadcasts behind the barrier. What a quotient below 2^-126 becomes is left to
-    the device: that takes a block whose numbers are 2^126 apart.
+    but not under vmap, which broadcasts behind the barrier. This needs an x that the compiler does not know:
+    where x is a constant of the program, the quotient becomes a product with the reciprocal. What a quotient
+    below 2^-126 becomes is left to the device: that takes a block whose numbers are 2^126 apart.
     """
     return x / jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(jnp.inf), s)
 

@@ -16,7 +16,12 @@ from jax import Array, export
 from jaxtyping import PyTree
 
 from simlab.rollout.trajectory import Trajectory
-from simlab.sweeps.compile_cache import compile_cache_folder, fixed_order_options, use_all_cores
+from simlab.sweeps.compile_cache import (
+    compile_cache_folder,
+    compiling_alone,
+    fixed_order_options,
+    use_all_cores,
+)
 from simlab.sweeps.export_cache import load_or_export
 from simlab.training.loop import HostMetrics, alternate
 from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
@@ -65,10 +70,7 @@ def count_operations(recipe: Recipe, state: TrainState) -> dict[str, int]:
     sampled = _trace(_sample_leaves, (sampling, _sampled_part(state)))
     trajectory = jax.tree.unflatten(_trajectory_tree(sampling), _shapes(sampled))
     learned = _trace(_learn_leaves, (learning_recipe(recipe), state, trajectory))
-    return {
-        hashlib.sha256(each.mlir_module_serialized).hexdigest(): each.mlir_module().count(" stablehlo.")
-        for each in (sampled, learned)
-    }
+    return {_digest(each): each.mlir_module().count(" stablehlo.") for each in (sampled, learned)}
 
 
 def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
@@ -81,6 +83,11 @@ def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
         trajectory = jax.tree.unflatten(_trajectory_tree(sampling), shapes)
         learned, _ = _compile(pool, _learn_leaves, (learning_recipe(recipe), state, trajectory), donated=(1,))
         return BatchProgram(sampled.result(), learned.result(), time.perf_counter() - start)
+
+
+def forget_compiled() -> None:
+    """Forget the functions that this process has; they stay in the cache folder."""
+    _COMPILED.clear()
 
 
 def _compile(
@@ -105,7 +112,13 @@ def _shapes(traced: export.Exported) -> Shapes:
 
 def _compile_traced(traced: export.Exported, parts: list, donated: tuple[int, ...]) -> jax.stages.Compiled:
     function = jax.jit(traced.call, donate_argnums=donated, compiler_options=fixed_order_options())
-    return function.lower(*parts).compile()
+    # Processes that begin with different engine pairs need the same `learn` at the same time.
+    with compiling_alone(_digest(traced)):
+        return function.lower(*parts).compile()
+
+
+def _digest(traced: export.Exported) -> str:
+    return hashlib.sha256(traced.mlir_module_serialized).hexdigest()
 
 
 def _sampled_part(state: TrainState) -> tuple:

@@ -1,6 +1,9 @@
 """How functions are compiled, and the folder in which they are kept from one process to the next."""
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -36,10 +39,15 @@ def cache_folder() -> Path | None:
 
 
 def enable_compile_cache() -> Path | None:
-    """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it."""
+    """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it.
+
+    Small functions are kept too: a sweep begins with dozens of them.
+    """
     folder = cache_folder()
     if folder is not None and compile_cache_folder() is None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         # JAX looks for the folder once, at its first compilation, which may have been before this.
         compilation_cache.reset_cache()
     return compile_cache_folder()
@@ -49,3 +57,19 @@ def compile_cache_folder() -> Path | None:
     """Return the folder that JAX keeps compiled functions in, None if it does not."""
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
     return None if folder is None else Path(folder)
+
+
+@contextlib.contextmanager
+def compiling_alone(name: str) -> Iterator[None]:
+    """Let one process at a time compile the function `name`: the next one finds it in the cache folder.
+
+    A process that dies releases its lock. Where the folder cannot hold locks, processes compile side by side.
+    """
+    folder = compile_cache_folder()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(open(folder / f"{name}.lock", "wb"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield

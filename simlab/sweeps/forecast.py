@@ -1,8 +1,10 @@
 """Forecast of the time of a sweep before compilation, from earlier sweeps or from the traced functions.
 
 Timings are kept next to the compiled functions, a file per static signature and version of the code. A
-group without one is traced, and its compilation is forecast from the number of operations. The trace is kept,
-so the workers read it instead of tracing again.
+group without one is traced: compilation is forecast from the number of operations, and a step from the work
+of its products and the number of operations that it executes. The trace is kept, so the workers read it
+instead of tracing again. Rates are those of this machine's timings, or those of a machine of reference times
+the slowness that a calibration run at the start measures (`machine_speed`).
 """
 
 import hashlib
@@ -19,22 +21,26 @@ from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.sweeps.compilation import count_operations
 from simlab.sweeps.compile_cache import compile_cache_folder
-from simlab.sweeps.config import code_digest
+from simlab.sweeps.config import code_digest, recipe_of
+from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
 
 # Two pinned processes share caches and memory: together they were 1.7 times one of them.
 GAIN = 0.85
-# On two quiet cores, until this machine has timings of its own.
-SECONDS_PER_OPERATION = 1.7e-3
-"""CPU time of a compilation per operation of the traced function."""
-SECONDS_PER_COST = 6e-10
+# CPU time on the machine of reference, which has a slowness of 1; until this machine has timings of its own.
+SECONDS_PER_OPERATION = 4.5e-3
+"""Of a compilation, per operation of the traced function."""
+SECONDS_PER_COST = 2.0e-10
+"""Of a step, per run and unit of `CompileGroup.cost`."""
+SECONDS_PER_EXECUTION = 4.0e-7
+"""Of a step, per executed operation of the traced functions, whatever its size."""
 # A kept program is traced or read again in about this part of the time that it took to compile.
-LOAD_FRACTION = 0.3
+LOAD_FRACTION = 0.1
 NEAR = 4.0
 """Largest ratio of the costs of two programs whose timings predict each other."""
-START_SECONDS = 5.0
-"""Seconds until a worker process has imported JAX."""
+START_SECONDS = 3.0
+"""Seconds until a worker process has imported JAX, on the machine of reference."""
 MOST_TRACED = 4
 """Groups that are traced; a larger sweep takes the mean of these for the others."""
 
@@ -64,7 +70,7 @@ def expected_minutes(plan: Plan, processes: int) -> float:
     loading = sum(each.compile for each in groups if each.is_cached) / at_once
     compiling = sum(each.compile for each in groups if not each.is_cached) / _cores()
     if processes:
-        loading += START_SECONDS
+        loading += START_SECONDS * calibrate().slowness
     if processes > len(groups):
         loading += LOAD_FRACTION * max(each.compile for each in groups) / _cores()
     return (compiling + loading + max(busy / speed, longest)) / 60
@@ -80,35 +86,45 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
     """Return what each group takes; compilation in CPU seconds, of a function that groups share once."""
     known = [_read(_path(group, runs_per_batch)) for group in groups]
     unknown = [index for index, timing in enumerate(known) if "step" not in timing]
-    rate = _seconds_per_operation()
-    compiling, seen = {}, set()
+    rate = _seconds_per_operation() if unknown else 0.0
+    compiling, steps, seen = {}, {}, set()
     for index in unknown[:MOST_TRACED]:
         group = groups[index]
         operations = count_operations(*stack_shapes(group.runs[0].config, runs_per_batch))
         number = sum(count for name, count in operations.items() if name not in seen)
         compiling[index], seen = rate * number, seen | set(operations)
+        steps[index] = _expect_step(group, runs_per_batch, tuple(operations.values()))
         if compile_cache_folder() is not None:
-            _write(_path(group, runs_per_batch), {"operations": number})
+            _write(_path(group, runs_per_batch), {"operations": number, "expected_step": steps[index]})
     mean = statistics.fmean(compiling.values()) if compiling else 0.0
     return [
         Expectation(timing.get("load", LOAD_FRACTION * timing["compile"]), timing["step"], True)
         if "step" in timing
-        else Expectation(compiling.get(index, mean), _expect_step(group, runs_per_batch))
+        else Expectation(compiling.get(index, mean), steps.get(index) or _expect_step(group, runs_per_batch))
         for index, (group, timing) in enumerate(zip(groups, known, strict=True))
     ]
 
 
-def _expect_step(group: CompileGroup, runs_per_batch: int) -> float:
+def _expect_step(group: CompileGroup, runs_per_batch: int, operations: Sequence[int] = ()) -> float:
+    """Return the seconds of a step of a run batch; `operations` are those of `sample` and `learn`."""
     near = [timing for timing in _read_all(runs_per_batch) if is_near(timing["cost"], group.cost)]
-    costs = [timing["step"] / timing["cost"] for timing in near]
-    return group.cost * (statistics.median(costs) if costs else SECONDS_PER_COST * runs_per_batch / 4)
+    if near:
+        return group.cost * statistics.median(timing["step"] / timing["cost"] for timing in near)
+    recipe, executed = recipe_of(group.runs[0].config), 0
+    if operations:
+        # Decoding repeats most of `sample` for each token, the minibatches most of `learn`.
+        sampled, learned = operations
+        executed = sampled * recipe.task.response_length + learned * recipe.minibatches
+    work = SECONDS_PER_COST * runs_per_batch * group.cost + SECONDS_PER_EXECUTION * executed
+    return calibrate().slowness * work
 
 
 def _seconds_per_operation() -> float:
-    """Return the CPU seconds per operation on this machine, as far as it has compiled."""
-    timings = [timing for timing in _read_all() if timing.get("operations") and timing["compile"]]
-    rates = [_cores() * timing["compile"] / timing["operations"] for timing in timings]
-    return statistics.median(rates) if rates else SECONDS_PER_OPERATION
+    """Return the seconds of one core per operation on this machine, as far as it has compiled."""
+    timings = [timing for timing in _read_all() if timing.get("operations") and timing.get("compile_cpu")]
+    rates = [timing["compile_cpu"] / timing["operations"] for timing in timings]
+    now = calibrate()
+    return now.contention * statistics.median(rates) if rates else now.slowness * SECONDS_PER_OPERATION
 
 
 def _read_all(runs_per_batch: int | None = None) -> list[Timing]:
@@ -136,30 +152,37 @@ class Stopwatch:
         """Start at the beginning of the work on `plan`."""
         self._runs_per_batch = plan.runs_per_batch
         self._group_of = {run.key: group for group in plan.groups for run in group.runs}
-        self._seconds: dict[int, list[float]] = {}
+        self._intervals: dict[int, list[tuple[float, float]]] = {}
         self._is_kept = {
             id(group): "step" in _read(_path(group, plan.runs_per_batch)) for group in plan.groups
         }
-        self._last = time.perf_counter()
+        self._last = time.perf_counter(), time.process_time()
 
     def __call__(self, event: Mapping[str, Json]) -> None:
         """Note the time of an event; the end of a batch writes the timing of its group."""
         group = self._group_of[event["runs"][0]]  # type: ignore[index]
-        now = time.perf_counter()
+        now, before = (time.perf_counter(), time.process_time()), self._last
         if event["event"] == "chunk":
-            self._seconds.setdefault(id(group), []).append(now - self._last)
-        elif compile_cache_folder() is not None and self._seconds.get(id(group)):
-            self._record(group, self._seconds[id(group)])
+            interval = now[0] - before[0], now[1] - before[1]
+            self._intervals.setdefault(id(group), []).append(interval)
+        elif compile_cache_folder() is not None and self._intervals.get(id(group)):
+            self._record(group, self._intervals[id(group)])
         self._last = now
 
-    def _record(self, group: CompileGroup, seconds: list[float]) -> None:
-        # The longest interval is the one in which the program was compiled.
+    def _record(self, group: CompileGroup, intervals: list[tuple[float, float]]) -> None:
+        # The longest interval is the one in which the program was compiled. Its CPU time excludes other
+        # processes, and the wait for a function that one of them compiles.
+        seconds, path = [wall for wall, _ in intervals], _path(group, self._runs_per_batch)
         usual = statistics.median(seconds) if len(seconds) > 2 else min(seconds)
         if len(seconds) == 1:
-            usual = min(usual, _expect_step(group, self._runs_per_batch) * chunk_length(group.steps))
-        path = _path(group, self._runs_per_batch)
-        name = "load" if self._is_kept[id(group)] else "compile"
-        timing = {"compile": 0.0} | _read(path) | {name: max(seconds) - usual}
+            step = _read(path).get("expected_step") or _expect_step(group, self._runs_per_batch)
+            usual = min(usual, step * chunk_length(group.steps))
+        longest, cpu = max(intervals)
+        timing = {"compile": 0.0} | _read(path)
+        if self._is_kept[id(group)]:
+            timing["load"] = longest - usual
+        else:
+            timing |= {"compile": longest - usual, "compile_cpu": max(0.0, cpu - usual)}
         timing |= {"step": usual / chunk_length(group.steps), "cost": group.cost}
         _write(path, timing)
 

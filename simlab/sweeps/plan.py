@@ -51,8 +51,8 @@ class CompileGroup:
         """Return the relative cost of a step: weights times tokens."""
         recipe = recipe_of(self.runs[0].config)
         model = recipe.model
-        inner = model.num_experts_per_tok * model.moe_intermediate_size if model.num_experts else 0
-        inner = inner or model.intermediate_size
+        # Every expert reads every token.
+        inner = model.num_experts * model.moe_intermediate_size or model.intermediate_size
         attention = (sum(model.heads) + model.num_attention_heads) * model.head_dim
         weights = model.num_hidden_layers * model.hidden_size * (attention + 3 * inner)
         tokens = recipe.task.prompt_length + recipe.task.response_length

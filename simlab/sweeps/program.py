@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from simlab.engines.constant import ConstantEngine, hold_constant
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
@@ -19,14 +20,27 @@ LONGEST_CHUNK = 10
 
 
 def swept_recipe(config: RunConfig) -> Recipe:
-    """Return the recipe of a run as a sweep computes it: its objective in the form that all share."""
+    """Return the recipe of a run as a sweep computes it.
+
+    Its objective has the form that all share; engines of the catalog are constants. Both follow from the
+    config alone, not from the other runs of the sweep.
+    """
     recipe = recipe_of(config)
-    return replace(recipe, objective=as_switch_objective(recipe.objective))
+    pair = recipe.engines
+    pair = replace(pair, train=hold_constant(pair.train), infer=hold_constant(pair.infer))
+    return replace(recipe, objective=as_switch_objective(recipe.objective), engines=pair)
 
 
 def program_name(recipe: Recipe) -> str:
-    """Return what shapes a run's compiled function beyond its config: the branches of its objective."""
-    return PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
+    """Return what shapes a run's compiled functions beyond its config.
+
+    These are the branches of its objective, and the engines that are constants: in bits a run is one of its
+    form. A run whose engines are arguments has the name that it had before there were constants.
+    """
+    branches = PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
+    sides = {"train": recipe.engines.train, "infer": recipe.engines.infer}
+    held = [side for side, engine in sides.items() if isinstance(engine, ConstantEngine)]
+    return f"{branches}; constant engines: {', '.join(held)}" if held else branches
 
 
 def static_signature(recipe: Recipe, steps: int) -> Hashable:

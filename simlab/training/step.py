@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
+from simlab.engines.constant import release_constants
 from simlab.engines.site import Site, prepare_sites, store
 from simlab.metrics import METRICS
 from simlab.models.parameters import Params
@@ -69,7 +70,7 @@ def sample(
     recipe: SamplingRecipe, params: Params, past_params: Params | None, key: Array, step: Array
 ) -> Trajectory:
     """Return the rollout of one step; arguments after `recipe` are parts of a `TrainState`."""
-    recipe, key = prepare_sites(recipe), jax.random.fold_in(stream(key, "rollout"), step)
+    recipe, key = prepare_sites(release_constants(recipe)), jax.random.fold_in(stream(key, "rollout"), step)
     return generate(
         rollout_params(past_params, params, step),
         recipe.model,
@@ -110,7 +111,7 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
 
     Advantages, corrections and rho are fixed here, once per rollout; ratios are recomputed per minibatch.
     """
-    recipe = prepare_sites(recipe)
+    recipe = prepare_sites(release_constants(recipe))
     scores, replayed = score_rollout(recipe, state.params, trajectory)
     batch = token_batch(recipe, state, replayed, scores)
     objective, factor = recipe.objective, recipe.schedule(state.step, state.schedule_state)

@@ -1,8 +1,12 @@
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
-from simlab.sweeps.compile_cache import cache_folder
+import pytest
+
+from simlab.sweeps import compile_cache
+from simlab.sweeps.compile_cache import cache_folder, compiling_alone
 
 
 def test_cache_folder_follows_the_environment(monkeypatch):
@@ -20,3 +24,28 @@ def test_cache_folder_follows_the_environment(monkeypatch):
 def test_importing_the_package_is_cheap():
     code = "import simlab, sys; assert 'jax' not in sys.modules; simlab.sweep; assert 'jax' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("other", "is_blocked"), [("learn", True), ("sample", False)])
+def test_compiling_alone_waits_for_the_same_function(monkeypatch, tmp_path, other, is_blocked):
+    monkeypatch.setattr(compile_cache, "compile_cache_folder", lambda: tmp_path)
+    entered = threading.Event()
+
+    def enter():
+        with compiling_alone(other):
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    with compiling_alone("learn"):
+        thread.start()
+        assert entered.wait(0.3 if is_blocked else 30.0) != is_blocked
+    thread.join()
+    assert entered.is_set()
+
+
+def test_compiling_alone_does_without_a_folder(monkeypatch, tmp_path):
+    for folder in (None, tmp_path / "file" / "programs"):
+        monkeypatch.setattr(compile_cache, "compile_cache_folder", lambda folder=folder: folder)
+        (tmp_path / "file").write_text("a file where a folder should be")
+        with compiling_alone("learn"):
+            pass

@@ -3,6 +3,7 @@ import pytest
 from simlab.sweeps import forecast
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import as_grid, grid
+from simlab.sweeps.machine_speed import Calibration
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.program import chunk_length
 from tests.sweeps.small import BASE
@@ -55,26 +56,44 @@ def test_chunks_cover_the_steps():
         assert 0 <= calls * chunk - steps < calls
 
 
-def test_forecast_counts_batches_steps_and_functions(monkeypatch):
+@pytest.fixture
+def quiet(monkeypatch):
+    """Two cores of a machine twice as slow as that of reference, with nothing else on them."""
+    monkeypatch.setattr(forecast, "_cores", lambda: 2)
+    monkeypatch.setattr(forecast, "calibrate", lambda: Calibration(slowness=2.0, contention=1.0))
+
+
+def test_forecast_counts_batches_steps_and_functions(monkeypatch, quiet):
     plan = plan_of({"seed": range(8), "engines": ["f32/f32", "f32/bf16"]})
     monkeypatch.setattr(forecast, "expect_groups", lambda *_: [forecast.Expectation(30.0, 3.0)] * 2)
-    monkeypatch.setattr(forecast, "_cores", lambda: 2)
     # 2 groups x (30 CPU seconds to compile on two cores and 2 run batches x 2 steps x 3 s).
     assert expected_minutes(plan, 0) == pytest.approx((24 + 30) / 60)
     assert expected_minutes(plan, 2) < expected_minutes(plan, 0)
 
 
-def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
+def test_forecast_without_timings_is_calibrated(monkeypatch, tmp_path, quiet):
+    monkeypatch.setattr(forecast, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "count_operations", lambda *_: {"sample": 100, "learn": 400})
+    (group,) = plan_of({"seed": range(8)}).groups
+    (expected,) = forecast.expect_groups([group], 4)
+    assert expected.compile == pytest.approx(2 * 500 * forecast.SECONDS_PER_OPERATION)
+    tokens, minibatches = forecast.recipe_of(group.runs[0].config).task.response_length, 1
+    executed = (100 * tokens + 400 * minibatches) * forecast.SECONDS_PER_EXECUTION
+    assert expected.step == pytest.approx(2 * (4 * group.cost * forecast.SECONDS_PER_COST + executed))
+
+
+def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path, quiet):
     monkeypatch.setattr(forecast, "compile_cache_folder", lambda: tmp_path)
     counts = iter([{"sample": 100, "learn": 400}, {"sample of another": 50, "learn": 400}])
     monkeypatch.setattr(forecast, "count_operations", lambda *_: next(counts))
-    monkeypatch.setattr(forecast, "_cores", lambda: 2)
     now = [0.0]
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
+    # Another process takes a third of the time of the first chunk.
+    monkeypatch.setattr(forecast.time, "process_time", lambda: 2 / 3 * now[0])
     plan = plan_of({"seed": range(8)})
     (group,), key = plan.groups, plan.runs[0].key
     assert expected_minutes(plan, 0) > 0
-    for compile_seconds in (50.0, 4.0):  # the second process finds the program
+    for compile_seconds in (51.0, 4.0):  # the second process finds the program
         stopwatch = forecast.Stopwatch(plan)
         for seconds in (compile_seconds + 6.0, 6.0, 6.0):
             now[0] += seconds
@@ -85,11 +104,11 @@ def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path):
     # Another signature: as many CPU seconds per operation, as many seconds of a step per weight and token.
     other = plan_of({"prompts_per_step": [4]}).groups[0]
     (timing,) = forecast.expect_groups([other], 4)
-    assert timing.compile == pytest.approx(2 * 50.0 / 500 * 450)
+    assert timing.compile == pytest.approx((2 / 3 * 57.0 - 6.0) / 500 * 450)
     assert timing.step == pytest.approx(3.0 * other.cost / group.cost)
     # A step of much more or less work says nothing: small ones are mostly overhead.
     far = plan_of({"prompts_per_step": [64]}).groups[0]
-    assert forecast._expect_step(far, 4) == pytest.approx(far.cost * forecast.SECONDS_PER_COST)
+    assert forecast._expect_step(far, 4) == pytest.approx(2 * 4 * far.cost * forecast.SECONDS_PER_COST)
 
 
 def test_errors_name_the_point():
