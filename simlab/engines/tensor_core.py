@@ -91,15 +91,15 @@ class TensorCore:
         exponents = [row.exponent[:, None] + column.exponent[None, :] for row, column in pairs]
         largest = reduce(jnp.maximum, exponents, total.exponent)
 
-        def in_units(significand: Array, exponent: Array) -> Array:
+        def align(significand: Array, exponent: Array) -> Array:
             shift = jnp.maximum(exponent - largest + self.fraction_bits, NOTHING_LEFT)
             return significand * _power_of_two(shift)
 
         terms = [
-            in_units(row.significand[:, None] * column.significand[None, :], exponent)
+            align(row.significand[:, None] * column.significand[None, :], exponent)
             for (row, column), exponent in zip(pairs, exponents, strict=True)
         ]
-        terms.append(in_units(*total))
+        terms.append(align(*total))
         # Finite terms are too small to overflow: their float32 sum is infinite or NaN where a term is.
         special = reduce(jnp.add, terms)
         summed = _truncate_sum(_exact_sum(terms), largest - self.fraction_bits, self.result_bits)
@@ -174,15 +174,17 @@ class NVFP4TensorCore:
         terms = Split(*(jnp.concatenate([x[None], y]) for x, y in zip(total, groups, strict=True)))
         largest = jnp.max(terms.exponent, axis=0)
         shift = jnp.maximum(terms.exponent - largest[None] + self.fraction_bits, NOTHING_LEFT)
-        units = terms.significand * _power_of_two(shift)
+        aligned = terms.significand * _power_of_two(shift)
         # A sum of a group is below 2^11 significands, so 46 bits: upper and lower ones apart.
-        high = (units * jnp.float32(2.0**-20)).astype(jnp.int32)
-        low = (units - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
+        high = (aligned * jnp.float32(2.0**-20)).astype(jnp.int32)
+        low = (aligned - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
         negative, high, low = _magnitude(jnp.sum(high, axis=0), jnp.sum(low, axis=0), 20)
         # 31 bits of the magnitude are enough, see `_truncate_sum`.
         drop = jnp.maximum(21 - lax.clz(high), 0)
         magnitude = (high << (20 - drop)) | (low >> drop)
-        summed = _cut(negative, magnitude, largest - self.fraction_bits + drop, self.result_bits)
+        summed = _truncate_magnitude(
+            negative, magnitude, largest - self.fraction_bits + drop, self.result_bits
+        )
         special = jnp.sum(terms.significand, axis=0)
         return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
 
@@ -213,7 +215,7 @@ def _truncate_sum(total: tuple[Array, Array], unit: Array, bits: Integer) -> Spl
     # 31 bits of the magnitude are enough: cutting more off later is the same as cutting all at once.
     long = high >= 1 << 15
     magnitude = jnp.where(long, (high << 12) | (low >> 4), (high << 16) | low)
-    return _cut(negative, magnitude, jnp.where(long, unit + 4, unit), bits)
+    return _truncate_magnitude(negative, magnitude, jnp.where(long, unit + 4, unit), bits)
 
 
 def _magnitude(high: Array, low: Array, bits: int) -> tuple[Array, Array, Array]:
@@ -225,11 +227,11 @@ def _magnitude(high: Array, low: Array, bits: int) -> tuple[Array, Array, Array]
     return negative, jnp.where(negative, -high, high) + (low >> bits), low & mask
 
 
-def _cut(negative: Array, magnitude: Array, unit: Array, bits: Integer) -> Split:
+def _truncate_magnitude(negative: Array, magnitude: Array, unit: Array, bits: Integer) -> Split:
     """Truncate an int32 magnitude times 2^unit to so many fraction bits, from -126 to infinity."""
     length = 32 - lax.clz(magnitude)
-    cut = jnp.maximum(jnp.maximum(length - 1, MIN_EXPONENT - unit) - bits, 0)
-    magnitude = (magnitude >> cut) << cut
+    num_dropped = jnp.maximum(jnp.maximum(length - 1, MIN_EXPONENT - unit) - bits, 0)
+    magnitude = (magnitude >> num_dropped) << num_dropped
     exponent = jnp.where(magnitude == 0, ZERO_EXPONENT, jnp.maximum(length - 1 + unit, MIN_EXPONENT))
     significand = magnitude.astype(jnp.float32) * _power_of_two(jnp.clip(unit - exponent, -31, 0))
     significand = jnp.where(exponent > MAX_EXPONENT, jnp.float32(jnp.inf), significand)

@@ -97,7 +97,7 @@ def truncated_float32(x: Fraction, result_bits: int) -> np.float32:
     top = abs(x).numerator.bit_length() - abs(x).denominator.bit_length()
     top -= abs(x) < Fraction(2) ** top
     quantum = Fraction(2) ** (max(top, MIN_EXPONENT) - result_bits)
-    kept = math.trunc(x / quantum) * quantum
-    if abs(kept) >= Fraction(2) ** 128:
+    truncated = math.trunc(x / quantum) * quantum
+    if abs(truncated) >= Fraction(2) ** 128:
         return np.float32(math.copysign(math.inf, x))
-    return np.float32(float(kept))
+    return np.float32(float(truncated))

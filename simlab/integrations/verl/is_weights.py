@@ -118,8 +118,8 @@ def keep_difference(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) 
     return (difference >= low) & (difference <= high)
 
 
-Keep = Callable[[Tensor, Tensor, Tensor, str], Tensor]
-REJECTIONS: dict[str, Keep] = {
+RejectionRule = Callable[[Tensor, Tensor, Tensor, str], Tensor]
+REJECTIONS: dict[str, RejectionRule] = {
     "kpop_mask": keep_kpop,
     "m2_mask": keep_second_moment,
     "prob_diff": keep_difference,
