@@ -178,5 +178,5 @@ def group_filter(batch: TokenBatch) -> Array:
     Source: lr App. C; DAPO dynamic sampling, verl algorithm.filter_groups.
     """
     rewards = by_group(batch.rewards, batch.group_size)
-    kept = jax.vmap(differ)(rewards, jnp.ones_like(rewards, bool))
-    return jnp.repeat(kept, batch.group_size)
+    differs = jax.vmap(differ)(rewards, jnp.ones_like(rewards, bool))
+    return jnp.repeat(differs, batch.group_size)

@@ -126,21 +126,21 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     mask = terms.mask
     if objective.staleness is not None:
         mask = mask & objective.staleness(replace(batch, mask=mask), terms.advantages)
-    kept = replace(batch, mask=mask)
-    weights = objective.surrogate(kept, terms.advantages)
+    remaining = replace(batch, mask=mask)
+    weights = objective.surrogate(remaining, terms.advantages)
     if objective.transform is not None:
-        weights = transformed_weights(objective, weights, kept, terms.advantages)
+        weights = transformed_weights(objective, weights, remaining, terms.advantages)
     correction = objective.surrogate.pool(terms.correction, mask)
     per_token = terms.advantages * weights
-    penalty = objective.surrogate.penalty(kept, terms.advantages)
+    penalty = objective.surrogate.penalty(remaining, terms.advantages)
     if penalty is not None:
         per_token = per_token - penalty
     if objective.centering is not None:
-        per_token = per_token - objective.centering(objective.surrogate, kept, terms.advantages)
+        per_token = per_token - objective.centering(objective.surrogate, remaining, terms.advantages)
     per_token = per_token * correction * terms.distortion
     value = objective.aggregation(jnp.where(mask, per_token, 0), mask)
     for regularizer in objective.regularizers:
-        value = value - regularizer(kept)
+        value = value - regularizer(remaining)
     return value
 
 

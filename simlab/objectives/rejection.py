@@ -145,8 +145,8 @@ class SecondMomentMask:
     def __call__(self, batch: TokenBatch) -> Array:
         """Kept tokens [B, T]."""
         squares = token_log_rho(batch) ** 2
-        kept = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
-        return kept | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
+        selected = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
+        return selected | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
 
 
 @pytree

@@ -51,10 +51,10 @@ def differing(train: Engine, infer: Engine, config: TransformerConfig | None = N
 
 def group_sites(sites: Iterable[str]) -> dict[str, list[str]]:
     """Return `sites` by group, in the order of `GROUPS`, without the empty groups."""
-    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    by_group: dict[str, list[str]] = {group: [] for group in GROUPS}
     for site in sites:
-        found[next(group for group, starts in GROUPS.items() if site.startswith(starts))].append(site)
-    return {group: members for group, members in found.items() if members}
+        by_group[next(group for group, starts in GROUPS.items() if site.startswith(starts))].append(site)
+    return {group: members for group, members in by_group.items() if members}
 
 
 def between(train: Engine, infer: Engine, sites: Iterable[str]) -> Engine:

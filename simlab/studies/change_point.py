@@ -39,10 +39,10 @@ def change_point(values: ArrayLike) -> ChangePoint:
     residuals = series - np.where(np.arange(count) < index, series[:index].mean(), series[index:].mean())
     variance = _long_run_variance(residuals)
     if variance <= 0:
-        found = np.inf if shift else 0.0
+        statistic = np.inf if shift else 0.0
     else:
-        found = float(drift[index - 1] / np.sqrt(variance * count))
-    return ChangePoint(index, shift, found, float(stats.kstwobign.sf(found)))
+        statistic = float(drift[index - 1] / np.sqrt(variance * count))
+    return ChangePoint(index, shift, statistic, float(stats.kstwobign.sf(statistic)))
 
 
 def _long_run_variance(residuals: np.ndarray) -> float:

@@ -112,14 +112,14 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
     Deviation: a state here is the complete prefix, the finest there is, so the drift is the largest.
     """
     space, largest = pair.space, drift(pair)
-    found = []
+    bounds = []
     for t in range(space.tokens.shape[1]):
         code = (space.tokens[:, :t] * space.mask[:, :t]).astype(np.int64) @ _powers(space.vocabulary, t)
         code = code * (t + 1) + space.mask[:, :t].sum(1)  # an ended sequence stays apart
         _, state = np.unique(code, return_inverse=True)
         difference = np.bincount(state, pair.probs_train - pair.probs_infer)
-        found.append(Bound(float(np.abs(difference).sum()), 2 * t * largest))
-    return found
+        bounds.append(Bound(float(np.abs(difference).sum()), 2 * t * largest))
+    return bounds
 
 
 def _powers(base: int, count: int) -> np.ndarray:

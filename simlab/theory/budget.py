@@ -71,11 +71,11 @@ def budget(rho_std: float, length: int) -> Budget:
     if rho_std < 0 or length < 1:
         raise ValueError(f"rho_std must be >= 0 and length >= 1, got {rho_std} and {length}")
     per_token = np.log1p(rho_std**2)
-    spread = np.sqrt(length * per_token)
-    shift = -(spread**2) / 2
+    std = np.sqrt(length * per_token)
+    shift = -(std**2) / 2
     folded = (
-        spread * np.sqrt(2 / np.pi) * np.exp(-(spread**2) / 8) + shift * (1 - 2 * norm.cdf(-shift / spread))
-        if spread > 0
+        std * np.sqrt(2 / np.pi) * np.exp(-(std**2) / 8) + shift * (1 - 2 * norm.cdf(-shift / std))
+        if std > 0
         else 0.0
     )
     return Budget(
@@ -84,7 +84,7 @@ def budget(rho_std: float, length: int) -> Budget:
         ess=float(np.exp(-length * per_token)),
         length_at_half_ess=float(np.log(2) / per_token) if per_token > 0 else float("inf"),
         abs_seq_log_ratio=float(folded),
-        masked_above_2=float(norm.sf((np.log(2) - shift) / spread)) if spread > 0 else 0.0,
+        masked_above_2=float(norm.sf((np.log(2) - shift) / std)) if std > 0 else 0.0,
         median_sequence_ratio=float(np.exp(shift)),
         rho_std_for_half_ess=float(np.sqrt(np.expm1(np.log(2) / length))),
     )

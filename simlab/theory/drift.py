@@ -132,11 +132,13 @@ def template_drift(seed: int, step: float, rule: Advantage, size: int) -> Templa
         float(group_value(probs, probs, u, rewards, rule, size)) / float(probs @ has)
         for u in (has * ratios[:, 0], has * ratios.prod(1))
     )
-    given = probs * has / (probs @ has)
-    values, index, chances = reward_levels(rewards, probs)
-    advantage = mean_advantage(rule, chances, values, size)[index]
+    conditional = probs * has / (probs @ has)
+    values, index, level_probs = reward_levels(rewards, probs)
+    advantage = mean_advantage(rule, level_probs, values, size)[index]
     weight = ratios.prod(1)
-    covariance = float(given @ (advantage * weight) - (given @ advantage) * (given @ weight))
+    covariance = float(
+        conditional @ (advantage * weight) - (conditional @ advantage) * (conditional @ weight)
+    )
     return TemplateDrift(token, sequence, covariance)
 
 

@@ -28,8 +28,10 @@ def engine_rows(logits: np.ndarray, engine: Engine | str) -> np.ndarray:
         raise ValueError(f"at most {WIDTH} tokens, got {logits.shape[-1]}")
     projection, head = _factors(logits.shape[-1])
     hidden = jnp.asarray(logits @ (projection @ head).T, jnp.float32)
-    found = find_engine(engine)
-    return np.exp(np.asarray(_forward(hidden, jnp.asarray(projection), jnp.asarray(head), found), np.float64))
+    resolved = find_engine(engine)
+    return np.exp(
+        np.asarray(_forward(hidden, jnp.asarray(projection), jnp.asarray(head), resolved), np.float64)
+    )
 
 
 @jax.jit

@@ -26,10 +26,10 @@ def all_groups(sequences: int, size: int) -> np.ndarray:
 def token_scores(pair: PolicyPair) -> np.ndarray:
     """Return grad log pi_train of every token [S, T, K V], zero where masked."""
     space = pair.space
-    return _spread(space, np.eye(space.vocabulary)[space.tokens] - pair.train[space.contexts])
+    return _put_into_contexts(space, np.eye(space.vocabulary)[space.tokens] - pair.train[space.contexts])
 
 
-def _spread(space: SequenceSpace, rows: np.ndarray) -> np.ndarray:
+def _put_into_contexts(space: SequenceSpace, rows: np.ndarray) -> np.ndarray:
     """Put rows [S, T, V] into the contexts of their tokens, [S, T, K V]."""
     table = np.zeros((*space.tokens.shape, *space.table_shape))
     at = np.ix_(*map(np.arange, space.tokens.shape))
@@ -105,7 +105,7 @@ def center(coefficient: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Group
         mass = pair.infer * every
         means = mass - pair.train * mass.sum(1, keepdims=True)
         sampled = every[space.contexts, space.tokens][..., None] * token_scores(pair)
-        sequences = (sampled - _spread(space, means[space.contexts])).sum(1)
+        sequences = (sampled - _put_into_contexts(space, means[space.contexts])).sum(1)
         advantages = rloo(rewards[members], np.ones(members.shape, bool))
         total = np.zeros((len(members), pair.train.size))
         for i in range(members.shape[1]):
