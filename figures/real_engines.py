@@ -58,9 +58,9 @@ def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]
         for scorer, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
     ]
     prefill = {"color": MUTED, "marker": "D", "markersize": 3}
-    for found, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
-        values = np.maximum(found.rms_log_rho.to_numpy(), FLOOR)
-        y = [samplers.index(name) for name in found.sampling_engine]
+    for marked, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
+        values = np.maximum(marked.rms_log_rho.to_numpy(), FLOOR)
+        y = [samplers.index(name) for name in marked.sampling_engine]
         # Hollow, so that marks at one point are all visible.
         axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
     axis.set(xscale="log", xlabel="RMS log $\\rho$ of sampled tokens (nats)")

@@ -39,13 +39,13 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Return all entries of the checkout, sorted by work and by number within it."""
-    found = set()
+    unique = set()
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for name, text in _sources(ast.parse(path.read_text())):
                 for work, item in parse_source(text):
-                    found.add(Entry(work, _position(item), item, str(path.relative_to(ROOT)), name))
-    return sorted(found)
+                    unique.add(Entry(work, _position(item), item, str(path.relative_to(ROOT)), name))
+    return sorted(unique)
 
 
 def parse_source(text: str) -> Iterator[tuple[str, str]]:
@@ -91,7 +91,7 @@ def _row_source(key: ast.expr | None, value: ast.expr) -> Iterator[tuple[str, st
                     yield f'"{key.value}"', str(keyword.value.value)
 
 
-def render(found: list[Entry]) -> str:
+def render(all_entries: list[Entry]) -> str:
     """Return the text of EQUATIONS.md."""
     lines = [
         "# Where each equation lives",
@@ -100,7 +100,7 @@ def render(found: list[Entry]) -> str:
         "It keeps no line numbers: search for the name.",
     ]
     for work, title in [*PAPERS.items(), ("other", "Standards, frameworks and other works")]:
-        rows = [entry for entry in found if entry.work == work]
+        rows = [entry for entry in all_entries if entry.work == work]
         if rows:
             lines += [
                 "",

@@ -159,7 +159,7 @@ CLAIMS = (
         trial("hacking_dynamics",
             primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
-            secondary(m.RARE_SPREAD, mean_of(NONE), "positive", FACTOR, because=GROWS),
+            secondary(m.RARE_STD_RHO, mean_of(NONE), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
             note="Engines that truncate flatten the distribution, so part of it needs no survival; see "
             "theory_survival. The control of the spread are the common tokens of the same run.")),

@@ -60,8 +60,8 @@ class Distance:
 def penalize_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Return GRPO advantages of the reward minus the discrepancy, in units of the mean of the batch."""
     d = sequence_discrepancy(batch)
-    share = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
-    return grpo(replace(batch, rewards=batch.rewards - PENALTY * share), survivors)
+    relative = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
+    return grpo(replace(batch, rewards=batch.rewards - PENALTY * relative), survivors)
 
 
 @dataclass(frozen=True)

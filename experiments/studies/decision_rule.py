@@ -53,9 +53,9 @@ def load_families() -> list[Family]:
                 continue
             values = sample.contrasts(sample.estimate)
             scale = 1.0 if sample.denominator is None else abs(float(sample.denominator.mean()))
-            spread = float(values.std(ddof=1))
-            if spread > 0 and scale > 0:
-                spreads.append(spread / scale / criterion.margin)
+            std = float(values.std(ddof=1))
+            if std > 0 and scale > 0:
+                spreads.append(std / scale / criterion.margin)
                 absent.append(criterion.direction == "zero")
                 residuals.append((values - values.mean()) / values.std())
         if len(spreads) > 1:

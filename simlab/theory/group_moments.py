@@ -94,8 +94,8 @@ def group_gradient_moments(
 ) -> tuple[np.ndarray, float]:
     """Mean `[K, V]` and total variance of one group's gradient (1/n) sum_i A_i sum_t w_t grad log pi_train.
 
-    The G samples come from pi_infer; n of them stay in the loss. Rewards may take any few values. `ValueError`
-    for groups of one and for too many values, see `groups.compositions`.
+    The G samples come from pi_infer; n of them stay in the loss. Rewards may take any few values.
+    `ValueError` for groups of one and for too many values, see `groups.compositions`.
 
     Source: lr Eq. 3-6, 11; acrl Eq. 1-9.
     """

@@ -56,5 +56,5 @@ def histograms(infer: ndarray) -> list[dict]:
 
 def count_levels(values: ndarray) -> tuple[int, float]:
     """Return the number of distinct values of a sample, and exp of their entropy: as many equal ones."""
-    share = np.unique(values, return_counts=True)[1] / len(values)
-    return len(share), float(np.exp(-np.sum(share * np.log(share))))
+    fractions = np.unique(values, return_counts=True)[1] / len(values)
+    return len(fractions), float(np.exp(-np.sum(fractions * np.log(fractions))))

@@ -152,7 +152,7 @@ def _through(weights: Tensor, new: Tensor) -> Tensor:
     return weights.detach() * (1 + new - new.detach())
 
 
-def received_weights(batch: Batch) -> Tensor:
+def get_received_weights(batch: Batch) -> Tensor:
     """verl's rollout_is_weights."""
     return batch.weights
 
@@ -206,7 +206,7 @@ class Loss:
     """
 
     surrogate: Surrogate
-    weights: Callable[[Batch], Tensor] = received_weights
+    weights: Callable[[Batch], Tensor] = get_received_weights
     token_mask: Callable[[Batch], Tensor] = everything
     penalty: Callable[[Batch], Tensor] | None = None
 
