@@ -81,7 +81,8 @@ def measure_masked(seed: int) -> list[dict]:
                 "gap": token_kl(policies),
             }
             rows += [
-                level | {"rule": rule, "masked": share} for rule, share in masked_fractions(policies).items()
+                level | {"rule": rule, "masked": fraction}
+                for rule, fraction in masked_fractions(policies).items()
             ]
     return rows
 

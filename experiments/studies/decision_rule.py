@@ -159,8 +159,8 @@ def summarize(
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
     claimed = [
-        power_of_mean(1.0, float(spread), looks[-1], alpha, bool(absent))
-        for spread, absent in zip(family.spreads[is_true], family.absent[is_true], strict=True)
+        power_of_mean(1.0, float(std), looks[-1], alpha, bool(absent))
+        for std, absent in zip(family.spreads[is_true], family.absent[is_true], strict=True)
     ]
     return {
         "criteria": count,

@@ -249,8 +249,8 @@ def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[st
     text = metric.__doc__ or ""
 
     def line(label: str) -> str:
-        found = re.search(rf"^ *(?:{label}): (.+?)\.?$", text, re.MULTILINE)
-        return found.group(1) if found else ""
+        match = re.search(rf"^ *(?:{label}): (.+?)\.?$", text, re.MULTILINE)
+        return match.group(1) if match else ""
 
     return {
         "name": name,

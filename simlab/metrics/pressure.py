@@ -105,8 +105,8 @@ def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]
     return masked_sum(terms.advantages * (terms.distortion - 1), ready.mask)
 
 
-def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
-    """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling does not count."""
+def tokens_in_loss(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
+    """Return which tokens no rejection removes from the loss, bool [B, T]; ignores dynamic sampling."""
     resolved, ready = replace(resolve(objective), group_filter=False), prepare_batch(batch)
     terms = rollout_terms(resolved, ready)
     if resolved.staleness is None:
@@ -119,7 +119,7 @@ def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Fl
 
     Source: verl rollout_corr_helper rollout_rs_masked_fraction.
     """
-    return _fraction(~kept_tokens(objective, batch), prepare_batch(batch).mask)
+    return _fraction(~tokens_in_loss(objective, batch), prepare_batch(batch).mask)
 
 
 def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
@@ -129,7 +129,7 @@ def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) ->
     Deviation: of the sequences that have tokens; verl divides by all.
     """
     mask = prepare_batch(batch).mask
-    return _fraction((mask & ~kept_tokens(objective, batch)).any(axis=1), mask.any(axis=1))
+    return _fraction((mask & ~tokens_in_loss(objective, batch)).any(axis=1), mask.any(axis=1))
 
 
 def asym(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:

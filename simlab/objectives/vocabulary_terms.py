@@ -108,8 +108,8 @@ def with_top_k_report(batch: TokenBatch, ids: Array, logp: Array, vocabulary: in
     )
 
 
-def on_sampler_support(batch: TokenBatch) -> TokenBatch:
-    """Return `batch` with the current policy renormalized over the tokens that the sampler could draw.
+def restrict_to_sampled_support(batch: TokenBatch) -> TokenBatch:
+    """Return `batch` with the current policy renormalized over the tokens that sampling could draw.
 
     The support holds the tokens whose `logp_infer_vocabulary` is not minus infinity, as top-p and top-k
     sampling report it. `logp` and `logp_vocabulary` lose the log of the policy's mass on the support.

@@ -70,10 +70,10 @@ def m2_mask(threshold: float = 0.04) -> GroupRule:
 
     def gradients(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
         squares, real = pair.log_rho[members] ** 2, pair.space.mask[members]
-        kept = smallest_with_mean(squares, real, threshold, strict=True)
-        present = np.asarray(kept.any(2))
+        selected = smallest_with_mean(squares, real, threshold, strict=True)
+        present = np.asarray(selected.any(2))
         advantages = rloo(rewards[members], present)[..., None]
-        return _weigh(pair, members, advantages * kept) / present.sum(1)[:, None]
+        return _weigh(pair, members, advantages * selected) / present.sum(1)[:, None]
 
     return gradients
 
@@ -161,10 +161,10 @@ def group_rule_qualities(pair: PolicyPair, rewards: np.ndarray, size: int) -> di
     target, _ = group_gradient_moments(same, none(same), rewards, leave_one_out, size)
     members = all_groups(len(rewards), size)
     chance = pair.probs_infer[members].prod(1)
-    found = {}
+    by_rule = {}
     for name, rule in GROUP_RULES.items():
         gradients = rule(pair, rewards, members)
         mean = chance @ gradients
         variance = float(chance @ (gradients**2).sum(1) - mean @ mean)
-        found[name] = quality_of(mean, variance, target.ravel())
-    return found
+        by_rule[name] = quality_of(mean, variance, target.ravel())
+    return by_rule

@@ -99,8 +99,10 @@ def _real(tables: Tables) -> dict[str, StoredInterval]:
     gaussian = each.loc["gaussian", "std"]
     squares = tables["real_positions"]["std"].to_numpy() ** 2
     low, high = np.sqrt(mean_interval(squares)) / gaussian
-    share = each["sampled_levels"] / each["sampled_levels_float32"]
+    fraction = each["sampled_levels"] / each["sampled_levels_float32"]
     return {
         "real_spread": StoredInterval(float(each.loc["smollm2", "std"] / gaussian), float(low), float(high)),
-        "real_levels": StoredInterval(float(share["smollm2"]), float(share.min()), float(share.max())),
+        "real_levels": StoredInterval(
+            float(fraction["smollm2"]), float(fraction.min()), float(fraction.max())
+        ),
     }

@@ -59,13 +59,13 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
     """The paper's table and figure: ratios and levels of tokens drawn from Gaussian logits."""
     rows: dict[str, list[dict]] = {"ratios": [], "level_pairs": [], "histograms": []}
     for per_vector, count in size.seeds.items():
-        sampler = tables.PairSampler(per_vector, size.tokens)
+        draw_pairs = tables.PairSampler(per_vector, size.tokens)
         pairs_by_seed: dict[int, np.ndarray] = {}
         with run.phase(f"gaussian, {per_vector} per vector"):
             for index, seed in enumerate(
                 run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
             ):
-                pairs = sampler(seed, _choose_settings(size, per_vector, index))
+                pairs = draw_pairs(seed, _choose_settings(size, per_vector, index))
                 label = {"per_vector": per_vector, "seed": seed}
                 for (placement, name), pair in pairs.items():
                     rows["ratios"].append(

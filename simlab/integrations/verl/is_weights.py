@@ -158,8 +158,8 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
         old, rollout, mask = _columns(batch)
         batch, metrics = weigh(batch, rest)
         for name, threshold in rejections:
-            kept = REJECTIONS[name](old, rollout, mask, threshold).to(mask.dtype)
-            batch.batch["response_mask"] = batch.batch["response_mask"] * kept
+            accepted = REJECTIONS[name](old, rollout, mask, threshold).to(mask.dtype)
+            batch.batch["response_mask"] = batch.batch["response_mask"] * accepted
         return batch, metrics
 
     def weigh(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

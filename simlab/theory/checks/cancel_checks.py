@@ -143,8 +143,8 @@ def equivalent_answers() -> Residual:
     rows = [log_odds_drift(space, logits, (1, 2), kappa, eta) for eta in ETAS]
     slope = order(ETAS, np.asarray([row.exact - row.own_constants for row in rows]))
     path = pair_entropy_path(space, logits, (1, 2), kappa, 0.1, 3000)
-    share = kappa[0] / kappa.sum()
-    limit = -(share * np.log(share) + (1 - share) * np.log(1 - share))
+    fraction = kappa[0] / kappa.sum()
+    limit = -(fraction * np.log(fraction) + (1 - fraction) * np.log(1 - fraction))
     residual = abs(rows[0].exact / rows[0].one_constant - 1)
     return Residual(
         residual,

@@ -198,7 +198,7 @@ def objective_gap_groups() -> Residual:
         errors.append(relative(gap["exact"] - first_order, first_order))
         shares.append(relative(gap["cross_samples"], first_order))
     rloo = group_gap(policies, scores, rewards, leave_one_out, 16)
-    listed = ", ".join(f"{share:.3f}" for share in shares)
+    listed = ", ".join(f"{fraction:.3f}" for fraction in shares)
     return Residual(
         max(errors),
         max(errors) < 0.02,
