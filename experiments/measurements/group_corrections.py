@@ -1,4 +1,4 @@
-"""Exact bias, spread and error of all corrections at one setting in which whole groups can be enumerated.
+"""Exact bias, spread and error of all corrections at one setting in which complete groups can be enumerated.
 
 Masks that see the whole batch (M2PO, the second-moment mask) and score centering have no weight per sample,
 so `theory_corrections` leaves them out. Here a group of four is the batch, and all 65536 groups of sequences

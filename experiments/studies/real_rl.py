@@ -121,7 +121,7 @@ def run(run: Run) -> None:
 
 
 def numbers(steps: Any) -> dict[str, float]:
-    """What is compared, of a run per arm: growth, level and reward of each, effects of the remedies."""
+    """Return the compared numbers of one run per arm: growth, level, reward, effects of the remedies."""
     quarter = max(1, (int(steps["step"].max()) + 1) // 4)
     values = {}
     for arm, rows in steps.groupby("arm", sort=False):

@@ -35,7 +35,7 @@ class Promoted:
 
 @pytree
 class SplitK:
-    """K in `splits` ranges of whole tiles, one partial sum each, added in float32 from left to right.
+    """K in `splits` ranges of complete tiles, one partial sum each, added in float32 from left to right.
 
     Source: CUTLASS GemmSplitKParallel; cuBLAS split-K with a float32 workspace.
     """

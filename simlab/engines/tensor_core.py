@@ -48,7 +48,7 @@ class TensorCore:
     `result_bits` fraction bits, within the exponents of float32. Sums beyond those are infinite, a zero sum
     is +0, infinities and NaN do what they do in float32.
 
-    K is filled up to whole blocks with zeros on both sides, which changes no bit: the exponent of their
+    K is filled up to complete blocks with zeros on both sides, which changes no bit: the exponent of their
     products, -252, is below that of any running sum. The numbers are data: `fraction_bits` at most 25,
     `result_bits` at most that and 23. Operands have at most 12 significant bits.
     Source: MMA-Sim (arXiv 2511.10909) Sec. IV.
@@ -66,7 +66,7 @@ class TensorCore:
 
     @property
     def together(self) -> int:
-        """Products per step of the loop: whole blocks, and at least 16, or XLA on CPU vectorizes nothing."""
+        """Products per step of the loop: complete blocks, at least 16, or XLA on CPU does not vectorize."""
         return -(-GROUP // self.block) * self.block
 
     def add_blocks(self, rows: Split, columns: Split) -> Array:

@@ -86,7 +86,7 @@ def _limit(negative: bool, fmt: Format) -> np.float32:
 
 
 def _beyond(negative: bool, fmt: Format, overflow: str, stops: bool) -> np.float32:
-    """What a number outside the range becomes; `stops`: finite, and the mode does not round outward."""
+    """Return the result for a number outside the range; `stops`: finite, not rounded outward."""
     if overflow not in ("saturate", "format"):
         raise ValueError(f"unknown overflow rule {overflow!r}")
     if overflow == "saturate" or stops or np.isfinite(fmt.overflow_value):

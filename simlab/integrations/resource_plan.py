@@ -1,4 +1,4 @@
-"""What a training step of a real model costs in memory and time on given devices, as arithmetic to check.
+"""Memory and time of a training step of a real model on given devices, as arithmetic to check.
 
 Bytes and seconds are per device. Assumed: states, work and batch divide evenly over all devices; training in
 BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and the rest recomputed; the engine

@@ -1,4 +1,4 @@
-"""How far the two engines are apart at theta_old: rho = pi_train / pi_infer of the sampled tokens.
+"""Mismatch of the two engines at theta_old: rho = pi_train / pi_infer of the sampled tokens.
 
 Every function maps a `TokenBatch` to a scalar. Log rho is clamped to +-20 wherever it is exponentiated, as in
 verl; sequences without tokens take no part in averages over sequences.

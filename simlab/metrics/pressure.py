@@ -1,4 +1,4 @@
-"""What an objective does to a batch: which tokens it clips or rejects, and what that adds to the objective.
+"""Effects of an objective on a batch: clipped and rejected tokens, and the terms that they add.
 
 Every function maps an objective (a preset's name or a record) and a `TokenBatch` to a scalar. A token
 counts as clipped when its advantage is not zero and yet its coefficient is: a clip that keeps pushing
@@ -78,7 +78,7 @@ def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Flo
 
 
 def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """What clipping adds to the objective: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
+    """Return the term that clipping adds: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
 
     X = r A / (G |o|) with the token's policy ratio.
 

@@ -79,7 +79,7 @@ class Objective:
 
 @pytree
 class RolloutTerms:
-    """What stays as it is while minibatches of one rollout are trained on; all [B, T]."""
+    """Terms that stay constant during the updates on one rollout; all [B, T]."""
 
     advantages: Array
     correction: Array

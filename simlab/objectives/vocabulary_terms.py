@@ -47,7 +47,7 @@ class ScoreCentering:
     def weights(
         self, surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Array, logp_infer: Array
     ) -> Array:
-        """What multiplies log p(v) in the subtracted term [B, T, V]."""
+        """Return the factor of log p(v) in the subtracted term [B, T, V]."""
         slopes = jax.vmap(
             lambda x, y: _slope(surrogate, batch, advantages, x, y), in_axes=(-1, -1), out_axes=-1
         )

@@ -76,7 +76,7 @@ class Row:
 
     @property
     def note(self) -> str:
-        """What is left out, what else was found, and when the rule was set."""
+        """Limits of the evidence, other results, and when the rule was set."""
         parts = [self.evidence.note if self.evidence else self.trial.note if self.trial else ""]
         if self.registered == "after":
             parts.append(AFTER)

@@ -1,4 +1,4 @@
-"""What a criterion was measured on: an estimate, its interval at any level, and tests against a margin.
+"""Samples of a criterion: an estimate, its interval at any level, and tests against a margin.
 
 A sample holds one value per initial policy; seeds of a policy were averaged before. `p_beyond` is twice the
 one-sided p-value, so that it is at most alpha where the interval of level 1 - alpha lies beyond the bound.

@@ -39,7 +39,7 @@ def effective_fraction_of_chain(pair: PolicyPair, length: int) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a std of rho of `rho_std` per token means for sequences of `length` tokens.
+    """The effect of a std of rho of `rho_std` per token on sequences of `length` tokens.
 
     ess: expected effective sample size of exact sequence weights, as a fraction of the samples.
     length_at_half_ess: tokens until it is one half. abs_seq_log_ratio: mean of |sum_t log rho_t|.

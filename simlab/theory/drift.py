@@ -1,4 +1,4 @@
-"""What uncancelled updates do: drift of common tokens, and of answers that are equally good."""
+"""Drift under uncancelled updates: of common tokens, and of answers that are equally good."""
 
 from dataclasses import dataclass
 

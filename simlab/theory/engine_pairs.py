@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from simlab.engines import Engine, find_engine, find_pair, linear, log_softmax
-from simlab.models.tabular import SequenceSpace
-from simlab.theory.expectation import PolicyPair
 from simlab.theory.rounding_error import normalized_rows
 
 WIDTH = 128
@@ -56,11 +54,3 @@ def pair_rows(logits: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     """
     pair = find_pair(name)
     return normalized_rows(engine_rows(logits, pair.train)), normalized_rows(engine_rows(logits, pair.infer))
-
-
-def engine_pair(space: SequenceSpace, logits: np.ndarray, name: str) -> PolicyPair:
-    """The pair `name` of `ENGINE_PAIRS` on a tabular policy.
-
-    Source: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
-    """
-    return PolicyPair(space, *pair_rows(logits, name))

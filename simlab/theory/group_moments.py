@@ -15,7 +15,7 @@ NEGLIGIBLE = 1e-16
 
 @dataclass(frozen=True)
 class Weighting:
-    """How a correction weighs the tokens of a sample, and what it needs of the group.
+    """The weights of a correction for the tokens of a sample, and its statistics of the group.
 
     `weights(mean_step, sign)`: `[S, T]` from the group's mean of `steps` and the sign of the sample's
     advantage. `steps` `[S]`: numbers >= 0, zero where the group does not matter; one that is not an integer

@@ -1,4 +1,4 @@
-"""How sampling from the wrong engine, clipping and noise change the objective itself."""
+"""Changes of the objective itself by sampling from another engine, clipping and noise."""
 
 from dataclasses import dataclass
 from itertools import product

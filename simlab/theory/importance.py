@@ -1,4 +1,4 @@
-"""What averages of rho and 1/rho must be, and survival bias: whose probability sorts the tokens decides."""
+"""Expected averages of rho and 1/rho, and survival bias by the policy that sorts the tokens."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How rounding a softmax moves probabilities: exactly per format, and predicted from ulps."""
+"""Changes of probabilities when a softmax is rounded: exactly per format, and predicted from ulps."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -5,12 +5,12 @@ They measure the rollout that the next step trains on: the same prompts and rand
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
 from simlab.core.catalog import lookup
 from simlab.core.streams import stream
@@ -258,14 +258,3 @@ def run_diagnostics(
     chosen = [lookup(DIAGNOSTICS, name, "diagnostic") for name in names]
     context = DiagnosticContext(recipe, state, base)
     return {key: value for measure in chosen for key, value in measure(context).items()}
-
-
-def compile_diagnostics(names: Sequence[str], axes: PyTree = None) -> Callable[..., Metrics]:
-    """Return the jitted `run_diagnostics` of `names`, mapped over `axes` of (recipe, state, base) if given.
-
-    Compile once per run; call the result in a callback of `simlab.training.loop.train`.
-    """
-    for name in names:
-        lookup(DIAGNOSTICS, name, "diagnostic")
-    one = partial(run_diagnostics, names=tuple(names))
-    return jax.jit(one if axes is None else jax.vmap(one, in_axes=axes))

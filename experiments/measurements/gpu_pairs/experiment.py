@@ -28,7 +28,7 @@ TRAINER = "h100-bf16"
 
 @dataclass(frozen=True)
 class Size:
-    """How much is scored: `models` by `seeds`, `prompts` each, and `positions` of real logits."""
+    """Sizes of the measurement: `models` by `seeds`, `prompts` each, and `positions` of real logits."""
 
     seeds: tuple[int, ...] = (0, 1)
     models: tuple[str, ...] = ("tiny-dense", "tiny-moe")

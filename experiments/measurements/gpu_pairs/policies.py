@@ -1,4 +1,4 @@
-"""What is scored: tokens of the lab's trained policies, and real logits, each under any engine."""
+"""Scored policies: tokens of the lab's trained policies, and real logits, each under any engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

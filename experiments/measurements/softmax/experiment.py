@@ -19,7 +19,7 @@ from simlab.studies.samples import StoredInterval
 
 @dataclass(frozen=True)
 class Size:
-    """How much is computed; `seeds` by the number of tokens per vector of logits.
+    """Sizes of the measurement; `seeds` by the number of tokens per vector of logits.
 
     The first five seeds are those of the paper's table. A vector of its own for every token costs a
     hundred million logits per seed.

@@ -88,6 +88,6 @@ def sample_seed(seed: int, settings: Setting, active: Array, per_vector: int, to
 
 @jax.jit
 def distributions(key: Array, chosen: Setting) -> tuple[Array, Array]:
-    """Return (p_float32, p_rounded), each [250, V]: the whole distributions of a chunk of `sample`."""
+    """Return (p_float32, p_rounded), each [250, V]: the complete distributions of a chunk of `sample`."""
     z, rest = logits(key, CHUNK), jnp.full((CHUNK,), -jnp.inf)
     return probabilities(z, rest, EXACT), probabilities(z, rest, chosen)

@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from experiments.measurements.softmax.statistics import jaccard, noise_variation, shared_mass, total_variation
 
-# The whole range in sixteenths of an octave, and a quarter octave in quarters of a BF16 step, with
+# The complete range in sixteenths of an octave, and a quarter octave in quarters of a BF16 step, with
 # every BF16 level at the center of a bin.
 WINDOWS: dict[str, ndarray] = {
     "octaves": np.exp2(np.arange(-14 * 16, -3 * 16 + 1) / 16),

@@ -3,7 +3,7 @@
 The file keeps the largest 2,047 logits of each position and the logsumexp of the others. That
 remainder is one bucket: it enters the normalizer in float32 under every engine, is never rounded and
 never drawn. It holds 0.8% of the probability on average; `full_std` in the file is the std of rho
-over the whole vocabulary, and says what the bucket costs. Made by `scripts/smollm2_logits.py`.
+over the complete vocabulary, and gives the error of the bucket. Made by `scripts/smollm2_logits.py`.
 """
 
 from dataclasses import dataclass

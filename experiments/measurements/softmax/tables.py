@@ -59,7 +59,7 @@ def ratio_row(pair: np.ndarray) -> dict[str, float]:
 
 
 def inverse_row(seed: int) -> dict[str, float]:
-    """Return E[1/rho] over whole vocabularies for the first 250 vectors of a seed, in float64.
+    """Return E[1/rho] over complete vocabularies for the first 250 vectors of a seed, in float64.
 
     Sampling follows p_infer / sum p_infer. `reported` takes 1/rho = p_infer / p_train with the rounded
     probabilities as they are, whose sum (`mass`) is not 1; `normalized` divides it by that sum.

@@ -198,7 +198,7 @@ def projections() -> Residual:
 
 
 def not_zero() -> Residual:
-    """What is left of the gradient on unshared tokens after each transform."""
+    """The remaining gradient on unshared tokens after each transform."""
     weights, advantages = random_weights(200, 8)
     scores = np.random.default_rng(2).normal(size=(200, 8, 20))
     shares = {}

@@ -175,7 +175,7 @@ def objective_gap_double_sum() -> Residual:
 
 
 def objective_gap_growth() -> Residual:
-    """What the printed form misses grows: printed is 1/T of the double sum when X_t = A / T."""
+    """The terms that the printed form omits grow: printed is 1/T of the double sum when X_t = A / T."""
     shares = []
     for length in (1, 2, 4, 6):
         policies = pair(length, noise_std=0.01)
