@@ -1,6 +1,6 @@
 """Write EQUATIONS.md: where each equation of the papers lives in the code.
 
-Reads the `Source:` and `Reference:` lines of docstrings and the `source=` keywords of catalog rows.
+Reads the `Reference:` lines of docstrings and the `source=` keywords of catalog rows.
 Example: python scripts/equations.py --check
 """
 
@@ -21,9 +21,7 @@ PAPERS = {
     "acrl": "ACRL: adaptive control of training-inference discrepancy",
     "cancel": "Design conditions for intra-group learning of sequence-level rewards",
 }
-SOURCE_LINES = re.compile(
-    r"^[ \t]*(?:Source|Reference):[ \t]*(.+(?:\n[ \t]+(?![A-Z][a-z]+:)\S.*)*)", re.MULTILINE
-)
+REFERENCE_LINES = re.compile(r"^[ \t]*Reference:[ \t]*(.+(?:\n[ \t]+(?![A-Z][a-z]+:)\S.*)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, order=True)
@@ -74,7 +72,7 @@ def _sources(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
             name = node.name if not isinstance(node, ast.Module) else "(module)"
-            for match in SOURCE_LINES.finditer(ast.get_docstring(node) or ""):
+            for match in REFERENCE_LINES.finditer(ast.get_docstring(node) or ""):
                 yield name, match.group(1)
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

@@ -34,7 +34,7 @@ def distances(batch: TokenBatch) -> Array:
     """Return the distances of the engines per sequence, [3, B]: absolute, squared, Kullback-Leibler.
 
     The last from sampled tokens, by the estimator rho - 1 - log rho, which is never negative.
-    Source: acrl Eq. 5, Remark 1.
+    Reference: acrl Eq. 5, Remark 1.
     """
     train, infer, log_rho = jnp.exp(batch.logp_train), jnp.exp(batch.logp_infer), token_log_rho(batch)
     tokens = jnp.stack([jnp.abs(train - infer), (train - infer) ** 2, jnp.expm1(log_rho) - log_rho])

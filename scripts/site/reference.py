@@ -33,7 +33,7 @@ PACKAGES = (
     "simlab.integrations.live_diagnosis",
     "simlab.integrations.trackers",
 )
-SECTION = re.compile(r"^(Args|Returns|Raises|Reference|Source|Deviation|Unit|Example):[ \t]*", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Returns|Raises|Reference|Deviation|Unit|Example):[ \t]*", re.MULTILINE)
 
 
 def reference_pages() -> dict[str, str]:

@@ -258,5 +258,5 @@ def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[st
         "measured": measured,
         "about": _first_line(metric),
         "unit": line("Unit"),
-        "source": line("Reference|Source"),
+        "source": line("Reference"),
     }

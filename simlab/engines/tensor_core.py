@@ -51,7 +51,7 @@ class TensorCore:
     K is filled up to complete blocks with zeros on both sides, which changes no bit: the exponent of their
     products, -252, is below that of any running sum. The numbers are data: `fraction_bits` at most 25,
     `result_bits` at most that and 23. Operands have at most 12 significant bits.
-    Source: MMA-Sim (arXiv 2511.10909) Sec. IV.
+    Reference: MMA-Sim (arXiv 2511.10909) Sec. IV.
     """
 
     block: int = static()
@@ -113,7 +113,7 @@ class MXTensorCore:
     A scale is a power of two, which adds to the exponents of its elements, those of subnormals among them. It
     is read off the largest element of the block, which the floor rule puts into the highest binade of the
     format; `depth` says how many binades lie between that one and the smallest normal number (E4M3: 14).
-    Source: MMA-Sim (arXiv 2511.10909), mxf8f6f4 with block scales; OCP MX v1.0 Sec. 6.3.
+    Reference: MMA-Sim (arXiv 2511.10909), mxf8f6f4 with block scales; OCP MX v1.0 Sec. 6.3.
     Deviation: the exponent of a zero stays -126, as if its scale were 1: that matters only for products 2^100
       times smaller than the scales of other blocks.
     """
@@ -146,7 +146,7 @@ class NVFP4TensorCore:
     of a group. The exponent of a scale is read off the largest element of its group: 6 under rounding to
     nearest, unless the scale is subnormal. A float32 scale of the tensor is not part of it: it multiplies the
     result.
-    Source: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
+    Reference: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
     Deviation: the exponent of a group of zeros is -126, whatever its scale: it matters only with products
       of scales 2^27 times smaller.
     """

@@ -34,7 +34,7 @@ class Format:
     rule (inf, NaN, or `max_finite` in a format that has neither); `nan_value` float32, what a NaN becomes
     under that rule (NaN, or a zero whose sign the sign of the NaN flips); `negative_zero` bool, whether -0
     exists.
-    Source: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
+    Reference: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
     """
 
     mantissa_bits: Integer

@@ -49,7 +49,7 @@ def round_to_format(
     odd. e8m0 takes zero and negative numbers to NaN, and what is below 2^-127 to 2^-127; to nearest even it
     takes all between 2^-127 and 2^-126 up, as ml_dtypes does. fp32 returns `x` itself.
     Raises `TypeError` for other input types, `ValueError` for unknown names or a missing key.
-    Source: IEEE 754-2019 Sec. 4.3, 7.4; OCP OFP8 v1.0 Sec. 5; ml_dtypes astype.
+    Reference: IEEE 754-2019 Sec. 4.3, 7.4; OCP OFP8 v1.0 Sec. 5; ml_dtypes astype.
     Deviation: "saturate" keeps NaN in formats without one, where ml_dtypes gives zero; integers saturate,
     where ml_dtypes and NumPy wrap.
     """

@@ -14,7 +14,7 @@ def round_ref(
     """Round one float32 number to `fmt` by the definition of the mode; names as in the catalogs.
 
     `word` is the 32-bit random word of stochastic rounding. Raises `ValueError` for unknown names.
-    Source: IEEE 754-2019 Sec. 4.3, 7.4.
+    Reference: IEEE 754-2019 Sec. 4.3, 7.4.
     """
     value = np.float32(x)
     if fmt.mantissa_bits == 23:

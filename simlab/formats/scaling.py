@@ -62,7 +62,7 @@ class Scaling:
 
     Raises `ValueError` for an unknown name, or a block size that is not a positive integer.
 
-    Source: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
+    Reference: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
       acrl Sec. 5; vLLM dynamic_per_token_scaled_fp8_quant; Four Over Six arXiv 2512.02010; MXFP4 errors
       arXiv 2605.20402.
     Deviation: e8m0 scales stop at 2^-126, not 2^-127, which float32 arithmetic flushes (so does torchao);

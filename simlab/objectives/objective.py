@@ -59,7 +59,7 @@ class Objective:
     - `centering`: baseline of the score over the vocabulary, see `vocabulary.py`.
     - `source`: where the preset's form and numbers come from.
 
-    Source: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
+    Reference: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
     """
 
     advantage: Estimator = static()

@@ -74,7 +74,7 @@ def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the exact Shapley value of each name: its average step over all orders of joining.
 
     They sum to `value` of all names minus that of none. `value` is called 2^n times and may return any shape.
-    Source: L. S. Shapley, A value for n-person games (1953).
+    Reference: L. S. Shapley, A value for n-person games (1953).
     """
     known = {chosen: np.asarray(value(chosen)) for chosen in subsets(names)}
     shares = {}

@@ -29,7 +29,7 @@ def stopping_levels(analyses: int, shape: str = "obrien_fleming", alpha: float =
     with probability `alpha` over all analyses. `obrien_fleming` spends little on early analyses, `pocock`
     the same on each. Pass a level to `paired_effect`.
 
-    Source: O'Brien & Fleming 1979; Pocock 1977.
+    Reference: O'Brien & Fleming 1979; Pocock 1977.
     Raises `ValueError` for an unknown shape and fewer than one analysis.
     """
     if analyses < 1:
@@ -103,7 +103,7 @@ def _crossing(bounds: np.ndarray, information: np.ndarray) -> float:
 
     s_k is normal with variance i_k, the information of analysis k, and has independent increments.
 
-    Source: Armitage, McPherson & Rowe 1969 (the density of s_k on paths inside the bounds).
+    Reference: Armitage, McPherson & Rowe 1969 (the density of s_k on paths inside the bounds).
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     limits = bounds * np.sqrt(information)

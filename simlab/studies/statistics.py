@@ -39,7 +39,7 @@ def paired_effect(
     cover `level` (it covers a median with 1 - 2^(1-n): five clusters and fewer at 95%) it is Student's,
     over clusters.
 
-    Source: Davison & Hinkley 1997 Sec. 3.8 (complete clusters), Hesterberg 2015 Sec. 5.3 (widening).
+    Reference: Davison & Hinkley 1997 Sec. 3.8 (complete clusters), Hesterberg 2015 Sec. 5.3 (widening).
     Raises `ValueError` for unequal lengths, numbers that are not finite, and fewer than two clusters.
     """
     sums, counts = _by_cluster(a, b, clusters)
@@ -76,7 +76,7 @@ def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.nda
 def holm(p_values: ArrayLike) -> np.ndarray:
     """Return p-values [n] adjusted for n tests: those below alpha contain an error with probability alpha.
 
-    Source: Holm 1979.
+    Reference: Holm 1979.
     """
     values = np.asarray(p_values, float)
     order = np.argsort(values, kind="stable")

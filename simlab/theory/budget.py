@@ -11,7 +11,7 @@ from simlab.theory.expectation import PolicyPair, expect
 def effective_fraction(pair: PolicyPair) -> float:
     """Expected effective sample size of sequence weights over the number of samples, 1 / E_infer[rho^2].
 
-    Source: lr Eq. 4.
+    Reference: lr Eq. 4.
     """
     return 1 / expect(pair.probs_infer, np.exp(2 * pair.log_rho.sum(1)))
 
@@ -22,7 +22,7 @@ def effective_fraction_of_chain(pair: PolicyPair, length: int) -> float:
     E[rho^2] over a step from token a to token b is train^2 / infer, so the product over steps grows
     like the largest eigenvalue of that matrix.
 
-    Source: lr Eq. 4.
+    Reference: lr Eq. 4.
     """
     space = pair.space
     rows = {prefix: row for row, prefix in enumerate(space.prefixes)}
@@ -65,7 +65,7 @@ def budget(rho_std: float, length: int) -> Budget:
     ess = (1 + std^2)^-T, exact when every context has the same chi2. The sum of log rho is taken as
     normal with variance s2 = T log(1 + std^2) and mean -s2 / 2, the distribution with E[rho] = 1.
 
-    Source: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
+    Reference: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
     Deviation: a result of ours; the papers give no such relation.
     """
     if rho_std < 0 or length < 1:

@@ -20,7 +20,7 @@ def engine_rows(logits: np.ndarray, engine: Engine | str) -> np.ndarray:
     columns, whose product is the identity; so every linear site of the engine rounds, and the exact
     result is the table itself. Rows need not sum to one.
 
-    Source: hacking Eq. 44, 45; acrl Sec. 5.1.
+    Reference: hacking Eq. 44, 45; acrl Sec. 5.1.
     """
     if logits.shape[-1] > WIDTH:
         raise ValueError(f"at most {WIDTH} tokens, got {logits.shape[-1]}")
@@ -50,7 +50,7 @@ def _factors(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
 def pair_rows(logits: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows `[K, V]` that the two engines of the pair `name` sample from: printed rows, normalized.
 
-    Source: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
+    Reference: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
     """
     pair = find_pair(name)
     return normalized_rows(engine_rows(logits, pair.train)), normalized_rows(engine_rows(logits, pair.infer))

@@ -97,7 +97,7 @@ def group_gradient_moments(
     The G samples come from pi_infer; n of them stay in the loss. Rewards may take any few values.
     `ValueError` for groups of one and for too many values, see `groups.compositions`.
 
-    Source: lr Eq. 3-6, 11; acrl Eq. 1-9.
+    Reference: lr Eq. 3-6, 11; acrl Eq. 1-9.
     """
     if size < 2:
         raise ValueError(f"a group needs at least 2 samples, got {size}")

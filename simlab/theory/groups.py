@@ -21,7 +21,7 @@ Advantage = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
 def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean.
 
-    Source: cancel Eq. 29.
+    Reference: cancel Eq. 29.
     """
     return own - counts @ values / counts.sum(-1)
 
@@ -29,7 +29,7 @@ def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.nda
 def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus the mean of the others (RLOO); zero for a lone sample.
 
-    Source: lr App. C.
+    Reference: lr App. C.
     """
     others = counts.sum(-1) - 1
     return np.where(others > 0, own - (counts @ values - own) / np.maximum(others, 1), 0.0)
@@ -38,7 +38,7 @@ def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndar
 def normalize_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean over the unbiased std; zero in groups of equal rewards.
 
-    Source: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
+    Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
     """
     size = counts.sum(-1)
     mean = counts @ values / size
@@ -130,7 +130,7 @@ def group_gap(
     1/rho of the other samples. printed: double_sum with each token's own 1/rho alone, for u spread
     evenly over the tokens. `u` is `[S]`, or `[S, ...]` for a gradient.
 
-    Source: hacking Eq. 3, 6-10, 28-31.
+    Reference: hacking Eq. 3, 6-10, 28-31.
     Deviation: the paper's footnote mentions that advantages couple the samples; the size is ours.
     """
     p, q = pair.probs_train, pair.probs_infer

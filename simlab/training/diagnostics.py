@@ -113,7 +113,7 @@ def evaluate_held_out(context: DiagnosticContext) -> Metrics:
 def evaluate_held_out_train(context: DiagnosticContext) -> Metrics:
     """The same as `held_out_train_...` under the training engine, prompt by prompt comparable.
 
-    Source: acrl Tab. 12, 13.
+    Reference: acrl Tab. 12, 13.
     """
     recipe = _sample_with_train(context.recipe)
     measured = evaluate(recipe, context.params, recipe.engines.infer, context.key)
@@ -134,7 +134,7 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
     single prompt.
 
     Unit: prompts; squared gradient.
-    Source: arXiv 1812.06162 Eq. 2.9, App. A.1.
+    Reference: arXiv 1812.06162 Eq. 2.9, App. A.1.
     Deviation: the big gradient is the mean of the groups', also where the objective averages over tokens.
     """
     recipe, params = context.recipe, context.params
@@ -159,7 +159,7 @@ def energy(context: DiagnosticContext) -> Metrics:
 
     A token's norm is |c| times the norm of grad log pi, exactly: T backward passes for each sequence.
 
-    Source: cancel Eq. 24.
+    Reference: cancel Eq. 24.
     """
     recipe, trajectory = context.recipe, context.trajectory
     return {
@@ -194,7 +194,7 @@ def curvature(context: DiagnosticContext) -> Metrics:
     second derivative. So logp_train is the float32 one here, while rho keeps the engines' values.
 
     Unit: loss per squared weight.
-    Source: lr Sec. 3.1.
+    Reference: lr Sec. 3.1.
     """
     recipe, trajectory = context.recipe, context.trajectory
 
@@ -219,7 +219,7 @@ def kl_to_base(context: DiagnosticContext) -> Metrics:
     estimators from the sampled tokens alone, biased where the sampler is not the training engine.
 
     Unit: nats per token.
-    Source: verl core_algos.kl_penalty_forward.
+    Reference: verl core_algos.kl_penalty_forward.
     """
     if context.base is None:
         raise ValueError("base must be parameters for the diagnostic kl_to_base, got None. Pass base=.")

@@ -45,7 +45,7 @@ class Recipe:
       `rollout_correction.bypass_mode`, but the rollout is scored all the same, for the metrics.
 
     Raises `ValueError` for an unknown term or name, and sizes that do not fit together.
-    Source: vexact V7; verl algorithm.rollout_correction.bypass_mode.
+    Reference: vexact V7; verl algorithm.rollout_correction.bypass_mode.
     """
 
     engines: EnginePair

@@ -59,7 +59,7 @@ def sample(seed_keys: Array, settings: Setting, active: Array, per_vector: int, 
     Each vector of logits gives `per_vector` tokens. All settings see the same logits and the same
     uniform numbers: they differ by their rounding alone. Settings that are not `active` are skipped
     and return NaN, so that one program serves every choice of settings.
-    Source: hacking App. C.1, Eq. 44-45.
+    Reference: hacking App. C.1, Eq. 44-45.
     """
     n = min(CHUNK, tokens // per_vector)
     rest = jnp.full((n,), -jnp.inf)

@@ -21,7 +21,7 @@ def compare_seeds(samples: dict[int, ndarray]) -> list[dict]:
     `samples[seed]` [2, tokens]: float32 probabilities, rounded probabilities. `noise` is the total
     variation of a random split of both samples together: where it equals `variation`, the seed moves
     neither the places nor the heights of the levels.
-    Source: hacking Fig. 13.
+    Reference: hacking Fig. 13.
     """
     rows = []
     for (a, first), (b, second) in combinations(samples.items(), 2):

@@ -63,7 +63,7 @@ def inverse_row(seed: int) -> dict[str, float]:
 
     Sampling follows p_infer / sum p_infer. `reported` takes 1/rho = p_infer / p_train with the rounded
     probabilities as they are, whose sum (`mass`) is not 1; `normalized` divides it by that sum.
-    Source: hacking Eq. 46-47.
+    Reference: hacking Eq. 46-47.
     Deviation: the proof takes both distributions to sum to 1. Without that the bound on `reported` is
       the mass, and values below 1 occur.
     """
