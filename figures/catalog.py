@@ -60,7 +60,7 @@ class FigureSpec:
 
 REWARD = Panel("reward", "reward", limits=(0, None))
 MISMATCH = Panel("rms_log_rho", "RMS log $\\rho$ (nats)")
-SPREAD = Panel("std_rho", "std of IS ratio $\\rho$")
+STD_RHO = Panel("std_rho", "std of IS ratio $\\rho$")
 DISCREPANCY = Panel("discrepancy", "mean $|\\pi_{train} - \\pi_{infer}|$")
 ENTROPY = Panel("entropy", "entropy (nats)")
 NORM = Panel("grad_norm", "gradient norm", log=True)
@@ -82,7 +82,7 @@ SHARING = tuple(
 ASYM = Panel("asym", "Asym", table="diagnostics")
 ENERGY = Panel("energy_frequent", "Energy, frequent tokens", table="diagnostics")
 DYNAMICS = (REWARD, ENTROPY, MISMATCH)
-EXTENDED = (LPD, SPREAD, NORM)
+EXTENDED = (LPD, STD_RHO, NORM)
 SCHEDULED = (REWARD, LPD, RATE)
 HALVED = (REWARD, LPD, ENTROPY)
 CONTROLLED = (DISCREPANCY, ENTROPY, REWARD)

@@ -55,9 +55,9 @@ def _draw_ranges(axes: Any, profile: Any, heights: dict[str, float]) -> ScalarMa
     colors = ListedColormap(mpl.colormaps["YlGnBu_r"](np.linspace(0.08, 0.94, steps)))
     norm = LogNorm(2.0**FINEST, 2.0**COARSEST)
     # At a relative error of 1 nothing of the number is left.
-    kept = profile.query("max_relative_error < 1").sort_values("log2_magnitude").groupby("format")
+    errors = profile.query("max_relative_error < 1").sort_values("log2_magnitude").groupby("format")
     for name, height in heights.items():
-        strip = kept.get_group(name)
+        strip = errors.get_group(name)
         centers = strip.log2_magnitude.to_numpy()
         width = np.diff(centers).min()
         edges = np.append(centers - width / 2, centers[-1] + width / 2)

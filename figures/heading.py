@@ -90,12 +90,12 @@ def _board() -> list[Row]:
 
 def list_cited(paper: str, where: str) -> list[str]:
     """Return the figures and tables in `where`, such as `lr Fig. 3` in `Fig. 3, 9b, Tab. 1-2`."""
-    found = []
+    items = []
     for kind, listed in re.findall(r"(Fig|Tab)\. (\d+[a-z]?(?:(?:-|, )\d+[a-z]?)*)", where):
         for part in re.sub("[a-z]", "", listed).split(", "):
             first, _, last = part.partition("-")
-            found += [f"{paper} {kind}. {n}" for n in range(int(first), int(last or first) + 1)]
-    return found
+            items += [f"{paper} {kind}. {n}" for n in range(int(first), int(last or first) + 1)]
+    return items
 
 
 def find_rows(results: Results, experiment: str, paper: str, claims: Sequence[str]) -> list[Row]:

@@ -14,7 +14,7 @@ from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
-FIXED_LOOKS = {"no correction": 0, "BF16 control": len(COLORS) - 1}
+FIXED_STYLES = {"no correction": 0, "BF16 control": len(COLORS) - 1}
 """Arms that look the same in every figure."""
 LEVEL = 0.95  # confidence level where the board has none
 WINDOW = 0.1  # part of a run in the moving average of a curve
@@ -83,12 +83,12 @@ class Curves:
         """Draw the panels side by side under one legend."""
         arms = results.manifest["config"]["arms"] if self.arms is None else self.arms
         figure, axes = new_figure(PAGE, self.height, ncols=len(self.panels), squeeze=False)
-        found = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
-        shown = [arm for arm in arms if any(arm in each for each in found)]
+        by_panel = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
+        shown = [arm for arm in arms if any(arm in each for each in by_panel)]
         styles = arm_styles(shown, read_labels(results) | dict(self.labels))
-        for axis, each, panel in zip(axes[0], found, self.panels, strict=True):
+        for axis, each, panel in zip(axes[0], by_panel, self.panels, strict=True):
             draw_panel(axis, each, panel, styles, level)
-        num = max((curve.shape[1] for each in found for curve in each.values()), default=0)
+        num = max((curve.shape[1] for each in by_panel for curve in each.values()), default=0)
         legend_above(figure, axes[0], describe_lines(num, level))
         if self.mark_best:
             rewards = curves(results, arms, "reward")
@@ -204,11 +204,12 @@ Kind = Curves | Forest | Bars | Custom
 def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """Return the color, dashes and legend label of each arm."""
     names = {arm: (labels or {}).get(arm, arm) for arm in arms}
-    fixed = {arm: FIXED_LOOKS[name] for arm, name in names.items() if name in FIXED_LOOKS}
-    free = iter([look for look in range(len(COLORS)) if look not in fixed.values()] * len(arms))
+    fixed = {arm: FIXED_STYLES[name] for arm, name in names.items() if name in FIXED_STYLES}
+    free = iter([index for index in range(len(COLORS)) if index not in fixed.values()] * len(arms))
     numbers = {arm: fixed[arm] if arm in fixed else next(free) for arm in arms}
     return {
-        arm: {"color": COLORS[look], "ls": DASHES[look], "label": names[arm]} for arm, look in numbers.items()
+        arm: {"color": COLORS[index], "ls": DASHES[index], "label": names[arm]}
+        for arm, index in numbers.items()
     }
 
 
@@ -226,7 +227,7 @@ def describe_lines(num: int, level: float) -> str:
 
 
 def draw_panel(
-    axis: Any, found: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any], level: float
+    axis: Any, by_arm: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any], level: float
 ) -> None:
     """Draw the means of curves [step, initial policy], and their last quarter with intervals at the right.
 
@@ -234,20 +235,20 @@ def draw_panel(
     the raw one. `styles` are those of `arm_styles`.
     """
     axis.set(xlabel="training step", ylabel=panel.label)
-    found = {arm: curve for arm, curve in found.items() if len(curve)}
-    if not found:
+    by_arm = {arm: curve for arm, curve in by_arm.items() if len(curve)}
+    if not by_arm:
         return
-    values = np.concatenate([curve.to_numpy(float).ravel() for curve in found.values()])
+    values = np.concatenate([curve.to_numpy(float).ravel() for curve in by_arm.values()])
     low, high = np.nanmin(values, where=values > 0, initial=np.inf), np.nanmax(values)
     log = panel.log and high > NARROW * low
     geometric = bool(log and np.nanmin(values) > 0)
-    last = max(curve.index.max() for curve in found.values())
-    for arm, curve in found.items():
+    last = max(curve.index.max() for curve in by_arm.values())
+    for arm, curve in by_arm.items():
         _draw_mean(axis, curve, geometric, styles[arm])
     _scale(axis, panel, log, geometric, float(low), float(high))
     _draw_ends(
         axis,
-        {arm: curve[curve.index >= 0.75 * last] for arm, curve in found.items()},
+        {arm: curve[curve.index >= 0.75 * last] for arm, curve in by_arm.items()},
         last,
         geometric,
         styles,

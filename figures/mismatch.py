@@ -58,19 +58,19 @@ def draw_by_probability(results: Results, level: float) -> Figure:
     rows = rows[(rows["arm"] == NONE) & (rows["tokens"] > 0)]
     squares, last = rows.assign(square=rows["rms_log_rho"] ** 2), rows["step"].max()
     periods = {"first": squares["step"] <= last / 4, "last": squares["step"] >= 0.75 * last}
-    figure, (spread, drift) = new_figure(PAGE, 2.6, ncols=2)
+    figure, (size, drift) = new_figure(PAGE, 2.6, ncols=2)
     for number, (label, period) in enumerate(periods.items()):
         rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "initial_policy")))
-        _draw_bins(spread, rms, 0.1 * number, level, **look(number, label=f"{label} quarter"))
-    spread.set(ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
-    found = {}
+        _draw_bins(size, rms, 0.1 * number, level, **look(number, label=f"{label} quarter"))
+    size.set(ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
+    by_bin = {}
     for label, (low, high) in BINS.items():
         inside = rows[(rows["low"] >= low - 1e-6) & (rows["high"] <= high + 1e-6)]
         if len(inside):
             pooled = pool_tokens(inside, "mean_rho", ("step", "initial_policy"))
-            found[label] = pooled.unstack("initial_policy")
-    draw_panel(drift, found, MEAN_RATIO, arm_styles(list(BINS)), level)
-    for axis in (spread, drift):
+            by_bin[label] = pooled.unstack("initial_policy")
+    draw_panel(drift, by_bin, MEAN_RATIO, arm_styles(list(BINS)), level)
+    for axis in (size, drift):
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=6.5)
     return figure
 
@@ -109,11 +109,14 @@ def draw_change_points(results: Results, level: float) -> Figure:
     figure, axis = new_figure(PAGE, 2.6)
     for number, (arm, label) in enumerate(DISTORTED.items()):
         for row, metric in enumerate(METRICS):
-            found = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
-            y, sure, color = 0.18 - 0.36 * number - row, found["p_value"] < 0.05, COLORS[number]
-            for chosen, style in ((sure, {"alpha": 0.6, "mew": 0}), (~sure, {"mfc": "none"})):
-                axis.plot(found["step"][chosen], [y] * chosen.sum(), "o", color=color, **style)
-            steps = found.groupby("initial_policy")["step"].mean()
+            changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
+            y, is_significant, color = 0.18 - 0.36 * number - row, changes["p_value"] < 0.05, COLORS[number]
+            for chosen, style in (
+                (is_significant, {"alpha": 0.6, "mew": 0}),
+                (~is_significant, {"mfc": "none"}),
+            ):
+                axis.plot(changes["step"][chosen], [y] * chosen.sum(), "o", color=color, **style)
+            steps = changes.groupby("initial_policy")["step"].mean()
             if len(steps) > 1:
                 interval = paired_effect(steps, 0.0, steps.index, level=level)
                 axis.plot([interval.low, interval.high], [y] * 2, color=color, lw=3.5, alpha=0.3)
@@ -163,19 +166,22 @@ def _draw_levels(
     arms = [arm for arm in arms if {CONTROL, arm} <= present]
     arms.sort(key=lambda arm: noise[arm].mean())
     differences = [(late[arm] - late[CONTROL]).dropna() for arm in arms]
-    found = [paired_effect(each, 0.0, each.index, level=level) for each in differences if len(each) > 1]
-    if len(found) == len(arms) > 0:
-        reach = [[each.effect - each.low for each in found], [each.high - each.effect for each in found]]
+    intervals = [paired_effect(each, 0.0, each.index, level=level) for each in differences if len(each) > 1]
+    if len(intervals) == len(arms) > 0:
+        reach = [
+            [each.effect - each.low for each in intervals],
+            [each.high - each.effect for each in intervals],
+        ]
         x = [float(np.mean(noise[arm])) for arm in arms]
-        axis.errorbar(x, [each.effect for each in found], yerr=reach, capsize=2, **style)
+        axis.errorbar(x, [each.effect for each in intervals], yerr=reach, capsize=2, **style)
 
 
 def draw_survival(results: Results) -> Figure:
     """Draw the fraction of initial policies whose reward is at least half of the control's, by noise."""
     groups = {title: _select_noise(results, kind) for kind, title in NOISE_KINDS.items()}
     groups["Other arms"] = WITHOUT_MISMATCH
-    found = curves(results, [CONTROL, *(arm for arms in groups.values() for arm in arms)], "reward")
-    smooth = {arm: curve.rolling(HALF_WINDOW, min_periods=1).mean() for arm, curve in found.items()}
+    rewards = curves(results, [CONTROL, *(arm for arms in groups.values() for arm in arms)], "reward")
+    smooth = {arm: curve.rolling(HALF_WINDOW, min_periods=1).mean() for arm, curve in rewards.items()}
     figure, axes = new_figure(PAGE, 3.0, ncols=len(groups), sharey=True)
     for axis, (kind, arms) in zip(axes, groups.items(), strict=True):
         styles = arm_styles(list(arms), arms)
@@ -227,10 +233,10 @@ def draw_flagship(results: Results, level: float) -> Figure:
     styles = arm_styles(FLAGSHIP)
     for axis, panel in zip(axes, FLAGSHIP_PANELS, strict=True):
         rows = steps if panel.metric in steps else rare
-        found = {
+        by_arm = {
             arm: own.pivot_table(index="step", columns="warm_start", values=panel.metric)
             for arm, own in rows.groupby("arm")
         }
-        draw_panel(axis, {arm: found[arm] for arm in FLAGSHIP if arm in found}, panel, styles, level)
+        draw_panel(axis, {arm: by_arm[arm] for arm in FLAGSHIP if arm in by_arm}, panel, styles, level)
     legend_above(figure, axes, describe_lines(steps["warm_start"].nunique(), level))
     return figure

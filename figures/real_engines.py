@@ -51,16 +51,16 @@ def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]
     own = rows.sampling_engine == rows.scoring_engine
     marks: list[tuple[Any, str, dict[str, Any]]] = [
         (
-            rows[~own & (rows.scoring_engine == scorer)],
-            f"scored by {scorer}",
+            rows[~own & (rows.scoring_engine == scoring_engine)],
+            f"scored by {scoring_engine}",
             {"color": color, "marker": marker},
         )
-        for scorer, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
+        for scoring_engine, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
     ]
     prefill = {"color": MUTED, "marker": "D", "markersize": 3}
-    for found, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
-        values = np.maximum(found.rms_log_rho.to_numpy(), FLOOR)
-        y = [samplers.index(name) for name in found.sampling_engine]
+    for marked, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
+        values = np.maximum(marked.rms_log_rho.to_numpy(), FLOOR)
+        y = [samplers.index(name) for name in marked.sampling_engine]
         # Hollow, so that marks at one point are all visible.
         axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
     axis.set(xscale="log", xlabel="RMS log $\\rho$ of sampled tokens (nats)")
@@ -91,11 +91,11 @@ def draw_calibration(results: Results) -> Figure:
     figure, axes = new_figure(PAGE, 0.4 + 1.9 * rows, ncols=columns, nrows=rows, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    for axis, ((model, sampler), own) in zip(axes.flat, panels, strict=False):
-        chosen = (quantiles.model == model) & (quantiles.sampling_engine == sampler)
+    for axis, ((model, sampling_engine), own) in zip(axes.flat, panels, strict=False):
+        chosen = (quantiles.model == model) & (quantiles.sampling_engine == sampling_engine)
         shown = quantiles[chosen & (quantiles.scoring_engine == own.scoring_engine.iloc[0])]
         _draw_quantiles(axis, shown, own.set_index("emulation"))
-        axis.set_title(f"{sampler}\n{SHORT_TITLES.get(model, model)}", fontsize=7)
+        axis.set_title(f"{sampling_engine}\n{SHORT_TITLES.get(model, model)}", fontsize=7)
     figure.supxlabel("measured log $\\rho$ (nats), quantiles from 1% to 99%", fontsize=8)
     figure.supylabel("predicted log $\\rho$ (nats)", fontsize=8)
     handles = [axes[0][0].plot([], [], mark, c=color)[0] for color, mark, _ in EMULATIONS.values()]

@@ -92,12 +92,12 @@ def curves(results: Results, arms: Sequence[str], metric: str, table: str = "chu
     rows = join_runs(results, table, ("arm", "initial_policy")).reindex(
         columns=["arm", "initial_policy", "step", metric]
     )
-    found: dict[str, Any] = {}
+    by_arm: dict[str, Any] = {}
     for arm, own in rows.dropna().groupby("arm"):
-        found[str(arm)] = own.pivot_table(index="step", columns="initial_policy", values=metric)
-    found = {arm: found[arm] for arm in arms if arm in found}
-    shared = set.intersection(*(set(curve.columns) for curve in found.values())) if found else set()
-    return {arm: curve[sorted(shared)] if shared else curve for arm, curve in found.items()}
+        by_arm[str(arm)] = own.pivot_table(index="step", columns="initial_policy", values=metric)
+    by_arm = {arm: by_arm[arm] for arm in arms if arm in by_arm}
+    shared = set.intersection(*(set(curve.columns) for curve in by_arm.values())) if by_arm else set()
+    return {arm: curve[sorted(shared)] if shared else curve for arm, curve in by_arm.items()}
 
 
 def pool_tokens(rows: Any, column: str, by: Sequence[str]) -> Any:

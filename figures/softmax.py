@@ -10,7 +10,7 @@ from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
 
 HALF_LEFT = 0.5  # formats that lose more vectors of logits than this are named below, not drawn
-SPREADS = {
+ROUNDINGS = {
     ("logits-probs", "toward_zero"): "both, round toward zero",
     ("logits-probs", "nearest_even"): "logits and probabilities",
     ("logits", "nearest_even"): "logits only",
@@ -102,10 +102,10 @@ def _draw_ridge(axes: Axes, part: Any, base: float, scale: Any) -> None:
 
 def draw_spread(results: Results) -> Figure:
     """Draw measured spreads as points with intervals, theory as lines, named formats as stars."""
-    spread: Any = results.table("spread")
+    by_bits: Any = results.table("spread")
     figure, axes = new_figure(PAGE, 3.3)
-    for number, ((placement, rounding), label) in enumerate(SPREADS.items()):
-        part = spread[(spread["placement"] == placement) & (spread["rounding"] == rounding)]
+    for number, ((placement, rounding), label) in enumerate(ROUNDINGS.items()):
+        part = by_bits[(by_bits["placement"] == placement) & (by_bits["rounding"] == rounding)]
         part = part.sort_values("mantissa_bits")
         bits, color = part["mantissa_bits"].to_numpy(), COLORS[number]
         axes.plot(bits, part["theory"], color=color, linestyle=DASHES[number], linewidth=1)
@@ -177,7 +177,7 @@ def draw_placements(results: Results) -> Figure:
 
 def draw_real(results: Results) -> Figure:
     """Draw std of the ratio by probability and by format, and levels per distribution."""
-    figure, (octaves, spread, levels) = new_figure(PAGE, 2.7, ncols=3, width_ratios=(5, 4, 4))
+    figure, (octaves, stds, levels) = new_figure(PAGE, 2.7, ncols=3, width_ratios=(5, 4, 4))
     _draw_octaves(octaves, results.table("real_octaves"))
     real, gaussian = results.table("real"), results.table("sweep")
     centered = "SmolLM2, largest logit\nsubtracted before rounding"
@@ -189,15 +189,15 @@ def draw_real(results: Results) -> Figure:
     ):
         chosen = _select(table, placement).set_index("format").loc[list(FORMATS)]
         style = {"color": color, "markerfacecolor": face, "markersize": 5, "label": label}
-        for axes, column in ((spread, "std"), (levels, "levels")):
+        for axes, column in ((stds, "std"), (levels, "levels")):
             axes.plot(chosen[column], y, marker, **style)
-    for axes in (spread, levels):
+    for axes in (stds, levels):
         axes.set_xscale("log")
         axes.set_yticks(y, FORMATS)
         axes.set_ylim(len(FORMATS) - 0.5, -0.5)
-    spread.set(title="By format", xlabel="std of p(float32) / p(format)")
+    stds.set(title="By format", xlabel="std of p(float32) / p(format)")
     levels.set(title="Levels", xlabel="distinct values per distribution")
-    figure.legend(*spread.get_legend_handles_labels(), loc="outside lower right", ncols=3)
+    figure.legend(*stds.get_legend_handles_labels(), loc="outside lower right", ncols=3)
     return figure
 
 

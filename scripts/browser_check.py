@@ -144,16 +144,16 @@ def main() -> None:
         f"--no-sandbox --disable-gpu --blink-settings=preferredColorScheme={int(chosen.scheme == 'light')}"
     )
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": flags}
-    print(json.dumps(look(chosen.page.resolve(), chosen.shots, chosen.scheme), indent=1))
+    print(json.dumps(inspect_page(chosen.page.resolve(), chosen.shots, chosen.scheme), indent=1))
 
 
-def look(page: Path, shots: Path | None, scheme: str) -> dict:
+def inspect_page(page: Path, shots: Path | None, scheme: str) -> dict:
     """Return what the page shows: `console` messages, `widths`, `lazy`, `plot`, `filters`, `revealed`."""
     view, console = open_browser()
     view.resize(WIDTHS[-1], 900)
     view.show()
-    found: dict = {"console": console, "loaded": load(view, page), "widths": {}}
-    found["lazy"] = ask(view, LAZY)
+    report: dict = {"console": console, "loaded": load(view, page), "widths": {}}
+    report["lazy"] = ask(view, LAZY)
     ask(view, VIEWED.format(part="forest"))
     wait_for(view, 'document.getElementById("forest").dataset.ready === "true"')
     ask(view, SCROLLED)
@@ -163,17 +163,17 @@ def look(page: Path, shots: Path | None, scheme: str) -> dict:
         wait_for(view, f"innerWidth === {width}")
         pause(300)
         shoot(view, shots, f"{width}-{scheme}")
-        found["widths"][width] = ask(view, SEEN)
+        report["widths"][width] = ask(view, SEEN)
         for part in PARTS if shots else ():
             ask(view, f'document.getElementById("{part}").scrollIntoView({{behavior: "instant"}}) || 0')
             pause(200)
             shoot(view, shots, f"{width}-{part}-{scheme}")
-    found["plot"] = ask(view, PLOTTED)
-    found["filters"] = ask(view, FILTERED)
+    report["plot"] = ask(view, PLOTTED)
+    report["filters"] = ask(view, FILTERED)
     pause(200)
-    found["revealed"] = ask(view, REVEALED)
+    report["revealed"] = ask(view, REVEALED)
     view.setPage(None)
-    return found
+    return report
 
 
 def open_browser() -> tuple[Any, list[str]]:

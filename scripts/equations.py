@@ -1,6 +1,6 @@
 """Write EQUATIONS.md: where each equation of the papers lives in the code.
 
-Reads the `Source:` and `Reference:` lines of docstrings and the `source=` keywords of catalog rows.
+Reads the `Reference:` lines of docstrings and the `source=` keywords of catalog rows.
 Example: python scripts/equations.py --check
 """
 
@@ -21,9 +21,7 @@ PAPERS = {
     "acrl": "ACRL: adaptive control of training-inference discrepancy",
     "cancel": "Design conditions for intra-group learning of sequence-level rewards",
 }
-SOURCE_LINES = re.compile(
-    r"^[ \t]*(?:Source|Reference):[ \t]*(.+(?:\n[ \t]+(?![A-Z][a-z]+:)\S.*)*)", re.MULTILINE
-)
+REFERENCE_LINES = re.compile(r"^[ \t]*Reference:[ \t]*(.+(?:\n[ \t]+(?![A-Z][a-z]+:)\S.*)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, order=True)
@@ -39,13 +37,13 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Return all entries of the checkout, sorted by work and by number within it."""
-    found = set()
+    unique = set()
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for name, text in _sources(ast.parse(path.read_text())):
                 for work, item in parse_source(text):
-                    found.add(Entry(work, _position(item), item, str(path.relative_to(ROOT)), name))
-    return sorted(found)
+                    unique.add(Entry(work, _position(item), item, str(path.relative_to(ROOT)), name))
+    return sorted(unique)
 
 
 def parse_source(text: str) -> Iterator[tuple[str, str]]:
@@ -74,7 +72,7 @@ def _sources(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
             name = node.name if not isinstance(node, ast.Module) else "(module)"
-            for match in SOURCE_LINES.finditer(ast.get_docstring(node) or ""):
+            for match in REFERENCE_LINES.finditer(ast.get_docstring(node) or ""):
                 yield name, match.group(1)
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -91,7 +89,7 @@ def _row_source(key: ast.expr | None, value: ast.expr) -> Iterator[tuple[str, st
                     yield f'"{key.value}"', str(keyword.value.value)
 
 
-def render(found: list[Entry]) -> str:
+def render(all_entries: list[Entry]) -> str:
     """Return the text of EQUATIONS.md."""
     lines = [
         "# Where each equation lives",
@@ -100,7 +98,7 @@ def render(found: list[Entry]) -> str:
         "It keeps no line numbers: search for the name.",
     ]
     for work, title in [*PAPERS.items(), ("other", "Standards, frameworks and other works")]:
-        rows = [entry for entry in found if entry.work == work]
+        rows = [entry for entry in all_entries if entry.work == work]
         if rows:
             lines += [
                 "",

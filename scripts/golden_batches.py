@@ -16,7 +16,7 @@ MARGIN = 2e-5
 # Every threshold that a variant of the golden scripts compares with, by the quantity compared.
 _LOGS = np.log([0.5, 0.8, 0.9, 1.1, 1.2, 1.28, 2.0, 3.0, 4.0, 5.0])
 _RATIO = (*_LOGS, *-_LOGS)
-CUTS = {
+THRESHOLDS = {
     "log_r": (*_RATIO, -20.0, 20.0, -0.4, 0.4, -0.5, 0.5),
     "mean_log_r": (*_RATIO, *np.log([1 - 3e-4, 1 + 4e-4]), 10.0, 20.0, -0.05),
     "log_rho": (*_RATIO, -20.0, 20.0),
@@ -36,7 +36,7 @@ def random_batch(rng: np.random.Generator, far: float = 0.0, empty: bool = False
     """
     while True:
         batch = _draw(rng, far, empty)
-        if not _near_a_cut(batch):
+        if not _is_near_threshold(batch):
             return batch
 
 
@@ -73,7 +73,7 @@ def _rewards(rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([mixed, rng.normal(0, 1, GROUP_SIZE), winner, np.ones(GROUP_SIZE)])
 
 
-def _near_a_cut(batch: dict[str, np.ndarray]) -> bool:
+def _is_near_threshold(batch: dict[str, np.ndarray]) -> bool:
     mask = batch["mask"].astype(bool)
     wide = {name: values.astype(np.float64) for name, values in batch.items()}
     log_r = np.where(mask, wide["logp"] - wide["logp_train"], 0.0)
@@ -99,7 +99,7 @@ def _near_a_cut(batch: dict[str, np.ndarray]) -> bool:
         *(("k", k.sum(-1) / length, k.sum(-1) / length) for k in (k2, k3)),
     ]
     return any(
-        bool((np.abs(values - cut) < MARGIN * np.maximum(scale, abs(cut))).any())
+        bool((np.abs(values - threshold) < MARGIN * np.maximum(scale, abs(threshold))).any())
         for name, values, scale in quantities
-        for cut in CUTS[name]
+        for threshold in THRESHOLDS[name]
     )

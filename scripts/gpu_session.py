@@ -47,9 +47,9 @@ class Session:
     workers: int
     smoke: bool
 
-    def run_places(self, wanted: Sequence[RunSpec], name: str) -> SweepResult:
-        """Run `wanted` into the result cache that all sweeps of the session share."""
-        points = Grid(tuple(Point(place.changes, place.arm) for place in wanted))
+    def run_specs_cached(self, specs: Sequence[RunSpec], name: str) -> SweepResult:
+        """Run `specs` into the result cache that all sweeps of the session share."""
+        points = Grid(tuple(Point(spec.changes, spec.arm) for spec in specs))
         return sweep(
             BASE,
             points,
@@ -63,21 +63,21 @@ class Session:
 
 
 def leaderboards(session: Session) -> None:
-    """Run both leaderboards; finished blocks of an arm are kept in the cache of the session."""
+    """Run both leaderboards; finished blocks of an arm stay in the cache of the session."""
     for experiment in (leaderboard.EXPERIMENT, leaderboard.MOE_EXPERIMENT):
         execute(experiment, session.out / experiment.name, session.smoke)
 
 
-def long_places(named: Callable[[str], str], steps: int, smoke: bool) -> list[RunSpec]:
+def long_specs(named: Callable[[str], str], steps: int, smoke: bool) -> list[RunSpec]:
     """Return the runs of one kind of model over `steps`: engines by objectives by initial policies."""
     return [
         replace(
-            place,
-            arm=f"{place.arm}, {title}",
-            changes={**place.changes, "objective": objective} | ({} if smoke else {"steps": steps}),
+            spec,
+            arm=f"{spec.arm}, {title}",
+            changes={**spec.changes, "objective": objective} | ({} if smoke else {"steps": steps}),
         )
         for engine in (NEAREST_BITS[3], BF16)[: 1 if smoke else None]
-        for place in run_specs(named(engine), SEED, smoke)
+        for spec in run_specs(named(engine), SEED, smoke)
         for title, objective in OBJECTIVES.items()
     ]
 
@@ -87,13 +87,12 @@ def long_arms(session: Session) -> None:
 
     def run(run: Run) -> None:
         kinds = (chain_arm,) if run.smoke else (chain_arm, moe_arm)
-        wanted = [place for named in kinds for place in long_places(named, LONG_STEPS, run.smoke)]
-        done = session.run_places(wanted, run.name)
+        specs = [spec for named in kinds for spec in long_specs(named, LONG_STEPS, run.smoke)]
+        done = session.run_specs_cached(specs, run.name)
         runs: Any = done.runs()[["run", "seed", "status", "steps_completed", "steps"]]
-        runs = runs.rename(columns={"steps_completed": "steps_completed"})
-        runs["arm"], runs["initial_policy"] = [p.arm for p in wanted], [p.initial_policy for p in wanted]
+        runs["arm"], runs["initial_policy"] = [p.arm for p in specs], [p.initial_policy for p in specs]
         run.seeds([SEED])
-        run.configure(base=BASE, arms={place.arm: dict(place.changes) for place in wanted})
+        run.configure(base=BASE, arms={spec.arm: dict(spec.changes) for spec in specs})
         tables = build_tables({"runs": runs, "steps": done.steps(), "vectors": done.vectors()})
         for name in tables.table_names:
             run.table(name, tables.table(name))
@@ -110,14 +109,14 @@ def bench(session: Session) -> None:
 
 def compile_bench(session: Session) -> None:
     """Compile the programs of `bench` into the persistent cache, one process per batch size."""
-    command = [sys.executable, __file__, "one_width", "--out", str(session.out)]
+    command = [sys.executable, __file__, "compile_one_size", "--out", str(session.out)]
     command += ["--smoke"] if session.smoke else []
     environments = [{**os.environ, "BENCH_RUNS_PER_BATCH": str(size)} for size in BATCH_SIZES]
     processes = [subprocess.Popen(command, env=environment) for environment in environments]
     print([process.wait() for process in processes])
 
 
-def one_width(session: Session) -> None:
+def compile_one_size(session: Session) -> None:
     """Compile the programs of the batch size `$BENCH_RUNS_PER_BATCH`; its timings are void."""
     runs_per_batch = int(os.environ["BENCH_RUNS_PER_BATCH"])
     _measure_batch_sizes((runs_per_batch,), session.out / f"compile-{runs_per_batch}", session.smoke)
@@ -130,7 +129,7 @@ def _measure_batch_sizes(batch_sizes: Sequence[int], out: Path, smoke: bool) -> 
     execute(replace(device_speed.EXPERIMENT, run=measured), out, smoke)
 
 
-def compare_card(session: Session) -> None:
+def compare_gpu(session: Session) -> None:
     """Compare the GPU's own matrix products with the models of tensor cores."""
     execute(local_gpu.EXPERIMENT, session.out / "real_card", session.smoke)
 
@@ -138,8 +137,8 @@ def compare_card(session: Session) -> None:
 PIECES = {
     "bench": bench,
     "compile_bench": compile_bench,
-    "one_width": one_width,
-    "real_card": compare_card,
+    "compile_one_size": compile_one_size,
+    "real_card": compare_gpu,
     "leaderboards": leaderboards,
     "long_arms": long_arms,
 }

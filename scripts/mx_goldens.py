@@ -26,12 +26,12 @@ MICROXCALING_FORMATS = {
 def inputs() -> np.ndarray:
     """Rows of 96 numbers of many magnitudes: normals, one binade, powers of two, ties, zeros."""
     rng = np.random.default_rng(20)
-    spread = rng.standard_normal((9, 96)) * np.exp2(rng.integers(-30, 30, (9, 1)))
+    mixed = rng.standard_normal((9, 96)) * np.exp2(rng.integers(-30, 30, (9, 1)))
     wide = rng.standard_normal((4, 96)) * np.exp2(rng.integers(-20, 20, (4, 96)))
     binade = rng.uniform(1, 2, (2, 96)) * rng.choice([-1, 1], (2, 96))
     powers = np.exp2(rng.integers(-6, 6, (1, 96))) * rng.choice([-1, 1], (1, 96))
     ties = rng.integers(-64, 65, (2, 96)) / 8
-    rows = np.concatenate([spread, wide, binade, powers, ties]).astype(np.float32)
+    rows = np.concatenate([mixed, wide, binade, powers, ties]).astype(np.float32)
     rows[3, 32:64] = 0.0
     return rows
 

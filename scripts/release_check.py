@@ -38,14 +38,14 @@ def build(out: Path) -> list[Path]:
     """Return the new sdist and wheel in `out`; the wheel is built from the sdist."""
     shutil.rmtree(out, ignore_errors=True)
     run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)], ROOT)
-    found = sorted(out.iterdir())
-    run([sys.executable, "-m", "twine", "check", "--strict", *map(str, found)], ROOT)
-    for path in found:
+    files = sorted(out.iterdir())
+    run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)], ROOT)
+    for path in files:
         megabytes = path.stat().st_size / 1e6
         print(f"{path.name}: {megabytes:.1f} MB")
         if megabytes > LARGEST_MB:
             sys.exit(f"{path.name} must be at most {LARGEST_MB} MB, got {megabytes:.1f}.")
-    return found
+    return files
 
 
 def smoke(wheel: Path, python: str) -> None:

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # pyright: ignore[
 DATA = Path(__file__).parents[1] / "experiments" / "data"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 POSITIONS = 100
-KEPT = 2047
+LARGEST = 2047
 FIRST_POSITION = 8  # the first few tokens have next to no context
 
 
@@ -89,8 +89,8 @@ def main() -> None:
     ordered = torch.sort(logits, dim=-1, descending=True).values
     np.savez_compressed(
         arguments.out,
-        logits=ordered[:, :KEPT].numpy(),
-        rest=torch.logsumexp(ordered[:, KEPT:].double(), -1).float().numpy(),
+        logits=ordered[:, :LARGEST].numpy(),
+        rest=torch.logsumexp(ordered[:, LARGEST:].double(), -1).float().numpy(),
         positions=positions,
         full_std=full_vocabulary_std(logits),
     )

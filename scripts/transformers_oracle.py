@@ -105,10 +105,10 @@ def read_checkpoint(folder: Path, out: Path) -> None:
         texts = questions["texts"].tolist()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    asked = torch.as_tensor(prompts, dtype=torch.long)
+    token_ids = torch.as_tensor(prompts, dtype=torch.long)
     with torch.inference_mode():
         answered = model.generate(
-            asked, attention_mask=torch.ones_like(asked), max_new_tokens=int(length), do_sample=False
+            token_ids, attention_mask=torch.ones_like(token_ids), max_new_tokens=int(length), do_sample=False
         )
     responses = answered[:, prompts.shape[1] :].numpy()
     encoded = [tokenizer(text).input_ids for text in texts]

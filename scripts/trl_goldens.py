@@ -195,11 +195,11 @@ def compute_loss(
         inputs["importance_sampling_ratio"] = correction(stand_in, batch)
     seen: dict[str, Any] = {}
 
-    def watch(frame, event, _arg):
+    def record_locals(frame, event, _arg):
         if event == "return" and frame.f_code is GRPOTrainer._compute_loss.__code__:
             seen.update(frame.f_locals)
 
-    sys.setprofile(watch)
+    sys.setprofile(record_locals)
     value = GRPOTrainer._compute_loss(stand_in, None, inputs)
     sys.setprofile(None)
     return value, logp, seen

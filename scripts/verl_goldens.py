@@ -176,26 +176,26 @@ def advantages(
     )[0]
 
 
-def _survivor_groups(kept: torch.Tensor, mask: torch.Tensor, index: np.ndarray) -> np.ndarray:
+def _survivor_groups(surviving: torch.Tensor, mask: torch.Tensor, index: np.ndarray) -> np.ndarray:
     """Give every fully rejected response a group of its own: the others do not see it any more.
 
     A response of length 0 has a reward and was not rejected: it stays.
     """
-    rejected = mask.any(-1) & ~kept.any(-1)
+    rejected = mask.any(-1) & ~surviving.any(-1)
     return np.where(rejected.numpy(), 1000 + np.arange(len(index)), index)
 
 
 def _advantages_of(
-    variant: Variant, batch: dict[str, torch.Tensor], kept: torch.Tensor, weights: torch.Tensor | None
+    variant: Variant, batch: dict[str, torch.Tensor], surviving: torch.Tensor, weights: torch.Tensor | None
 ) -> torch.Tensor:
-    index = np.arange(len(kept)) // GROUP_SIZE
+    index = np.arange(len(surviving)) // GROUP_SIZE
     if variant.baseline == "all":
         return advantages(batch, variant.advantage, index, weights)
-    index = _survivor_groups(kept, batch["mask"], index)
-    given = advantages(batch, variant.advantage, index)
+    index = _survivor_groups(surviving, batch["mask"], index)
+    estimates = advantages(batch, variant.advantage, index)
     # verl hands a lone response its raw reward; with nobody to compare there is nothing to learn.
     counts = torch.from_numpy((index[:, None] == index[None]).sum(-1))
-    return torch.where(counts[:, None] > 1, given, 0.0)
+    return torch.where(counts[:, None] > 1, estimates, 0.0)
 
 
 def _unequal_groups(rewards: torch.Tensor) -> torch.Tensor:
@@ -211,13 +211,13 @@ class LocalsOf:
         self.name = function_name
         self.locals: dict[str, Any] = {}
 
-    def _watch(self, frame, event, _arg):
+    def _record(self, frame, event, _arg):
         if event == "return" and frame.f_code.co_name == self.name:
             self.locals = dict(frame.f_locals)
 
     def __enter__(self):
         """Start watching."""
-        sys.setprofile(self._watch)
+        sys.setprofile(self._record)
         return self
 
     def __exit__(self, *_):
@@ -230,14 +230,14 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
 
     The sum of the absolute terms bounds what another order of summation may change.
     """
-    weights, kept = None, batch["mask"]
+    weights, surviving = None, batch["mask"]
     if variant.correction:
-        proto, kept, _ = rollout_corr_helper.compute_rollout_correction_and_rejection_mask(
+        proto, surviving, _ = rollout_corr_helper.compute_rollout_correction_and_rejection_mask(
             batch["logp_train"], batch["logp_infer"], batch["mask"], **variant.correction
         )
         weights = None if proto is None else proto.batch["rollout_is_weights"]
     if variant.filter_groups:
-        kept = kept * _unequal_groups(batch["rewards"])[:, None]
+        surviving = surviving * _unequal_groups(batch["rewards"])[:, None]
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=GROUP_SIZE,
@@ -253,8 +253,8 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
         value, logged = function(
             batch["logp_train"],
             logp,
-            _advantages_of(variant, batch, kept, weights),
-            kept,
+            _advantages_of(variant, batch, surviving, weights),
+            surviving,
             variant.aggregation,
             config,
             weights,
@@ -329,13 +329,13 @@ def goldens(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         torched = tensors(batch)
         rows = [loss(variant, torched) for variant in VARIANTS.values()]
         index = np.arange(len(batch["rewards"])) // GROUP_SIZE
-        given = [advantages(torched, name, index).numpy() for name in ESTIMATORS]
+        estimates = [advantages(torched, name, index).numpy() for name in ESTIMATORS]
         columns = map(np.stack, zip(*rows, strict=True))
         results: dict[str, Any] = dict(
             zip(("value", "coefficients", "magnitude", "clipped"), columns, strict=True)
         )
         losses |= {f"{label}/{name}": array for name, array in (batch | results).items()}
-        losses[f"{label}/advantages"] = np.stack(given)
+        losses[f"{label}/advantages"] = np.stack(estimates)
         for name, (value, gradient) in extra_terms(torched).items():
             losses |= {f"{label}/{name} value": value, f"{label}/{name} gradient": gradient}
         if label in ("moderate", "extreme"):

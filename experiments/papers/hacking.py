@@ -106,12 +106,12 @@ CLAIMS = (
             stored_row("table_min", "smallest rho minus the printed 0.9815", "zero", 9.3e-4,
                 because=TWENTIETH, reference=0.9815, role="secondary")),
         exact_trial(
-            exact("hacking Eq. 45, Tab. 2", "BF16 softmax: std of rho 0.0048", checks.softmax_spread,
+            exact("hacking Eq. 45, Tab. 2", "BF16 softmax: std of rho 0.0048", checks.softmax_rho_std,
                 because="computed within 1e-4 of the table, predicted from ulps within 5%",
                 tolerance=0.05),
             exact("ours, on hacking Tab. 2",
                 "variance of the log ratio of a token from ulps: the spread of rho halves with each "
-                "mantissa bit", checks.spread_against_bits,
+                "mantissa bit", checks.rho_std_against_bits,
                 because="predicted within 10% of computed for FP16, BF16, E4M3 and E5M2 logits, both "
                 "roundings", tolerance=0.1))),
     measurement("H2", "BF16 probabilities fall onto few levels, the same for every seed", "Fig. 13",
@@ -159,7 +159,7 @@ CLAIMS = (
         trial("hacking_dynamics",
             primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
-            secondary(m.RARE_SPREAD, mean_of(NONE), "positive", FACTOR, because=GROWS),
+            secondary(m.RARE_STD_RHO, mean_of(NONE), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
             note="Engines that truncate flatten the distribution, so part of it needs no survival; see "
             "theory_survival. The control of the spread are the common tokens of the same run.")),

@@ -18,7 +18,7 @@ CONTROLS = (NARROWED, PLAIN)
 """Arms whose verdicts stand in the note of T5."""
 
 # Margins of gpu_pairs, each with its reason.
-ADDER_SHARE = 0.01
+ACCUMULATOR_SHARE = 0.01
 """1% of the mean squared log rho."""
 MATTERS = 0.1
 """A tenth of the FP8 mismatch of an H100 matters."""
@@ -36,7 +36,7 @@ CLAIMS = (
         trial("gpu_pairs",
             stored_row("T2",
                 "Shapley share of the accumulator in the mean squared log rho of h100-bf16/h100-fp8",
-                "positive", ADDER_SHARE, because="1% of the mean squared log rho"))),
+                "positive", ACCUMULATOR_SHARE, because="1% of the mean squared log rho"))),
     measurement("T3", "The order of the same products matters compared with the FP8 mismatch", "our question",
         trial("gpu_pairs",
             stored_row("T3", "RMS log rho of another order, over that of h100-bf16/h100-fp8",

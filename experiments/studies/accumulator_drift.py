@@ -68,9 +68,9 @@ def run(run: Run) -> None:
     )
     runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else RUNS_PER_BATCH
     run.configure(arms=arms, base=DRIFT_BASE, runs_per_batch=runs_per_batch, chunk=CHUNK)
-    places = Grid(tuple(place(arm, seed, run.smoke) for arm in arms for seed in seeds))
+    grid = Grid(tuple(make_point(arm, seed, run.smoke) for arm in arms for seed in seeds))
     result = sweep(
-        DRIFT_BASE, places, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True
+        DRIFT_BASE, grid, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True
     )
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     made: Any = result.runs()
@@ -88,7 +88,7 @@ def _check_control(run: Run, mismatch: Any) -> None:
         raise ArithmeticError(f"{SAME}: the control has a mismatch of {largest:.2g}")
 
 
-def place(arm: str, seed: int, smoke: bool = False) -> Point:
+def make_point(arm: str, seed: int, smoke: bool = False) -> Point:
     """Return a run: the arm's engines, from the warm start of that seed."""
     start = {"seed": seed, "steps": 1000, "demo_error_rate": 0.15, "min_lr_ratio": 1.0}
     changes = {"engines": ARMS[arm], "seed": seed, "warm_start": start}
@@ -114,8 +114,8 @@ def collect_evidence(results: Results) -> list[Measured]:
     others = {arm: measure_trials(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
     notes = [
         f"{arm}: {each.primary.estimate:.3g}"
-        for arm, found in others.items()
-        for each in found
+        for arm, measured in others.items()
+        for each in measured
         if each.primary
     ]
     return [replace(each, note="; ".join([each.note, *notes])) for each in measure_trials(results, [TRIAL])]

@@ -34,7 +34,7 @@ def distances(batch: TokenBatch) -> Array:
     """Return the distances of the engines per sequence, [3, B]: absolute, squared, Kullback-Leibler.
 
     The last from sampled tokens, by the estimator rho - 1 - log rho, which is never negative.
-    Source: acrl Eq. 5, Remark 1.
+    Reference: acrl Eq. 5, Remark 1.
     """
     train, infer, log_rho = jnp.exp(batch.logp_train), jnp.exp(batch.logp_infer), token_log_rho(batch)
     tokens = jnp.stack([jnp.abs(train - infer), (train - infer) ** 2, jnp.expm1(log_rho) - log_rho])
@@ -60,8 +60,8 @@ class Distance:
 def penalize_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Return GRPO advantages of the reward minus the discrepancy, in units of the mean of the batch."""
     d = sequence_discrepancy(batch)
-    share = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
-    return grpo(replace(batch, rewards=batch.rewards - PENALTY * share), survivors)
+    relative = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
+    return grpo(replace(batch, rewards=batch.rewards - PENALTY * relative), survivors)
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ def load_families() -> list[Family]:
                 continue
             values = sample.contrasts(sample.estimate)
             scale = 1.0 if sample.denominator is None else abs(float(sample.denominator.mean()))
-            spread = float(values.std(ddof=1))
-            if spread > 0 and scale > 0:
-                spreads.append(spread / scale / criterion.margin)
+            std = float(values.std(ddof=1))
+            if std > 0 and scale > 0:
+                spreads.append(std / scale / criterion.margin)
                 absent.append(criterion.direction == "zero")
                 residuals.append((values - values.mean()) / values.std())
         if len(spreads) > 1:
@@ -159,8 +159,8 @@ def summarize(
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
     claimed = [
-        power_of_mean(1.0, float(spread), looks[-1], alpha, bool(absent))
-        for spread, absent in zip(family.spreads[is_true], family.absent[is_true], strict=True)
+        power_of_mean(1.0, float(std), looks[-1], alpha, bool(absent))
+        for std, absent in zip(family.spreads[is_true], family.absent[is_true], strict=True)
     ]
     return {
         "criteria": count,

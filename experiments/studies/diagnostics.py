@@ -36,7 +36,7 @@ def mismatch(context: DiagnosticContext) -> dict[str, Array]:
 def clipping(context: DiagnosticContext) -> dict[str, Array]:
     """`clip_fraction`, `delta_clip_j` and `asym` with the ratios that the next step ends with.
 
-    Source: hacking Eq. 13; cancel Eq. 23.
+    Reference: hacking Eq. 13; cancel Eq. 23.
     """
     recipe = context.recipe
     after, _ = learn(recipe, context.state, context.sampled)
@@ -49,7 +49,7 @@ def clipping(context: DiagnosticContext) -> dict[str, Array]:
 def hacking(context: DiagnosticContext) -> dict[str, Array]:
     """`hacking_j`: J with the weights of delta = 2, whether or not the run is distorted.
 
-    Source: hacking Eq. 23, Fig. 6.
+    Reference: hacking Eq. 23, Fig. 6.
     """
     return {"hacking_j": OBJECTIVE_METRICS["hacking_j"](DISTORTED, context.batch)}
 
@@ -57,7 +57,7 @@ def hacking(context: DiagnosticContext) -> dict[str, Array]:
 def under_fp8(context: DiagnosticContext) -> dict[str, Array]:
     """`discrepancy_fp8`: the discrepancy if the FP8 engine of `NEAREST` sampled.
 
-    Source: acrl Tab. 8.
+    Reference: acrl Tab. 8.
     """
     engines = replace(context.recipe.engines, infer=FP8)
     other = DiagnosticContext(replace(context.recipe, engines=engines), context.state)
@@ -67,7 +67,7 @@ def under_fp8(context: DiagnosticContext) -> dict[str, Array]:
 def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     """`held_out_fp8`, `held_out_bf16`: reward on held-out prompts by inference engine.
 
-    Source: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; the policy knows one task.
+    Reference: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; the policy knows one task.
     """
     engines = {"held_out_fp8": FP8, "held_out_bf16": find_engine("bf16")}
     return {

@@ -14,7 +14,7 @@ from simlab.sweeps.file import read_file
 
 CHUNK = 20
 START = ["warm_start", "seed"]
-KEPT = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std_rho", "abs_seq_log_ratio"]
+METRICS = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std_rho", "abs_seq_log_ratio"]
 SMOKE = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
     "warm_start": None,
@@ -42,7 +42,7 @@ def record(
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     named = {start: "warm_start"}
     steps: Any = result.frame([start, "seed"]).rename(columns=named)
-    run.table("steps", steps[["arm", *START, "run", "step", *KEPT]])
+    run.table("steps", steps[["arm", *START, "run", "step", *METRICS]])
     run.table("bins", bins(result.vector_frame([start, "seed"]).rename(columns=named)))
 
 

@@ -115,8 +115,8 @@ class Contest:
     def collect_evidence(self, results: Results | m.Tables) -> list[Measured]:
         """Return V6, with the share that each remedy recovers in the note."""
         note = ", ".join(f"{each.arm} {each.share:+.2f}" for each in self.list_recovered(results))
-        found = measure_trials(results, [V6.trial(self.experiment)])
-        return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in found]
+        measured = measure_trials(results, [V6.trial(self.experiment)])
+        return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in measured]
 
 
 DENSE = Contest("leaderboard", chain_arm, REMEDIES)

@@ -1,9 +1,9 @@
 """RL with rollouts from vLLM, weights synced at every step, compared with the emulated run.
 
-The same recipe, warm start, prompts and recipe_of_arm; only the sampler differs: vLLM on a CPU in BF16 with
-keys and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm, the
-emulation with several seeds, which show the spread of equal runs. A killed run resumes where it
-was saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
+The same recipe, warm start, prompts and objective; only the inference engine differs: vLLM on a CPU in BF16
+with keys and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm,
+the emulation with several seeds, which show how far equal runs differ. A killed run resumes where it was
+saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
 """
 
 import contextlib
@@ -80,18 +80,18 @@ def sampling_engine(smoke: bool, stack: contextlib.ExitStack) -> RealEngine:
     return stack.enter_context(VllmEngine(python, dtype="bfloat16", kv_cache="fp8", parity=2.0))
 
 
-def record(run: Run, arm: str, advance: Advance | None, sampler: str, seed: int) -> list[dict]:
-    """Make the steps of one run, by default with the emulated sampler, and return their rows."""
+def record(run: Run, arm: str, advance: Advance | None, sampling_engine_name: str, seed: int) -> list[dict]:
+    """Make the steps of one run, by default with the emulated engine, and return their rows."""
     recipe_of_arm, steps = recipe(arm, run.smoke), 2 if run.smoke else STEPS
-    path = run.out / "states" / f"{sampler} {arm} {seed}.npz".replace(":", " ")
+    path = run.out / "states" / f"{sampling_engine_name} {arm} {seed}.npz".replace(":", " ")
     state, history = resume(path, first_state(recipe_of_arm, seed, run.smoke))
-    with run.progress(f"{sampler} {arm} {seed}", steps) as progress:
+    with run.progress(f"{sampling_engine_name} {arm} {seed}", steps) as progress:
         callbacks = [Checkpoint(path), progress]
         _, metrics = train(recipe_of_arm, state, steps, callbacks, chunk=1, advance=advance, history=history)
     metrics.setdefault("sync_apart", np.full(steps, np.nan))
     metrics["router_flips"] = metrics["router_flips"].mean(axis=1)
     return [
-        {"arm": arm, "sampling_engine": sampler, "seed": seed, "step": step}
+        {"arm": arm, "sampling_engine": sampling_engine_name, "seed": seed, "step": step}
         | {name: float(metrics[name][step]) for name in (*NUMBERS, "router_flips", "sync_apart")}
         for step in range(steps)
     ]
@@ -121,20 +121,20 @@ def run(run: Run) -> None:
 
 
 def numbers(steps: Any) -> dict[str, float]:
-    """What is compared, of a run per arm: growth, level and reward of each, effects of the remedies."""
+    """Return the compared numbers of one run per arm: growth, level, reward, effects of the remedies."""
     quarter = max(1, (int(steps["step"].max()) + 1) // 4)
-    found = {}
+    values = {}
     for arm, rows in steps.groupby("arm", sort=False):
         rows = rows.sort_values("step")
         mismatch = np.log(rows["rms_log_rho"].to_numpy())
         first, last = mismatch[:quarter].mean(), mismatch[-quarter:].mean()
-        found[f"{arm}: log of last quarter's mismatch over the first's"] = last - first
-        found[f"{arm}: log mismatch, last quarter"] = last
-        found[f"{arm}: reward, last quarter"] = rows["reward"].to_numpy()[-quarter:].mean()
+        values[f"{arm}: log of last quarter's mismatch over the first's"] = last - first
+        values[f"{arm}: log mismatch, last quarter"] = last
+        values[f"{arm}: reward, last quarter"] = rows["reward"].to_numpy()[-quarter:].mean()
     for arm in set(steps["arm"]) - {"none"}:
         for number in ("log mismatch, last quarter", "reward, last quarter"):
-            found[f"{arm} minus none: {number}"] = found[f"{arm}: {number}"] - found[f"none: {number}"]
-    return {name: float(value) for name, value in sorted(found.items())}
+            values[f"{arm} minus none: {number}"] = values[f"{arm}: {number}"] - values[f"none: {number}"]
+    return {name: float(value) for name, value in sorted(values.items())}
 
 
 def agreement(steps: Any) -> list[dict]:

@@ -1,6 +1,6 @@
 """Resume from an earlier result: keep its rows and run only what it lacks.
 
-Runs take hours and their cache may be lost; the tables of an experiment are kept.
+Runs take hours and their cache may be lost; the tables of an experiment remain.
 """
 
 import json
@@ -67,8 +67,8 @@ def load_resumed(run: Run, arms: Sequence[str], diagnosed: Collection[str] = ())
         tables.pop("diagnostics", None)
     runs = tables["runs"]
     seen = runs["run"].isin(tables["diagnostics"]["run"]) if "diagnostics" in tables else False
-    kept = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(list(diagnosed)) | seen)]
-    return Tables({name: table[table["run"].isin(list(kept))] for name, table in tables.items()})
+    complete = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(list(diagnosed)) | seen)]
+    return Tables({name: table[table["run"].isin(list(complete))] for name, table in tables.items()})
 
 
 def missing_arms(tables: Tables, arms: Sequence[str], block: int) -> list[str]:

@@ -174,9 +174,9 @@ def first_discrepancies(run: Run, name: str, block: int) -> dict[str, float]:
         replace(spec, changes={**spec.changes, "steps": CHUNK})
         for spec in block_specs(name, block, run.smoke)
     ]
-    found = run_sweep(run, specs)
-    early = found["steps"][found["steps"]["step"] < 5].merge(
-        found["runs"][["run", "initial_policy"]], on="run"
+    tables = run_sweep(run, specs)
+    early = tables["steps"][tables["steps"]["step"] < 5].merge(
+        tables["runs"][["run", "initial_policy"]], on="run"
     )
     means = early.groupby("initial_policy")["discrepancy"].mean()
     return {str(key): float(f"{value:.3g}") for key, value in means.items()}
@@ -202,10 +202,10 @@ def find_changes(steps: Frame) -> Frame:
         for metric in CHANGING:
             values = np.asarray(curve[metric], float)
             if len(values) > CHUNK and np.isfinite(values).all():
-                found = change_point(values)
+                change = change_point(values)
                 rows.append(
-                    {"run": key, "metric": metric, "step": found.index}
-                    | {"shift": found.shift, "p_value": found.p_value}
+                    {"run": key, "metric": metric, "step": change.index}
+                    | {"shift": change.shift, "p_value": change.p_value}
                 )
     return pd.DataFrame(rows, columns=["run", "metric", "step", "shift", "p_value"])
 
@@ -227,5 +227,5 @@ def pool_bins(vectors: Frame) -> Frame:
     rows["rms_log_rho"] = np.sqrt(rows["rms_log_rho"] / counted)
     edges = np.asarray(PROBABILITY_EDGES)
     rows["low"], rows["high"] = edges[rows["index"]], edges[rows["index"] + 1]
-    kept = ["tokens", "mean_rho", "rms_log_rho", "low", "high"]
-    return rows.drop(columns="index").astype(dict.fromkeys(kept, np.float32))
+    columns = ["tokens", "mean_rho", "rms_log_rho", "low", "high"]
+    return rows.drop(columns="index").astype(dict.fromkeys(columns, np.float32))

@@ -15,7 +15,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
-from simlab.studies.futility import chance_to_decide
+from simlab.studies.futility import predictive_power
 from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of
 from simlab.studies.registration import LOOKS, register
 from simlab.studies.sequential import Looks
@@ -91,7 +91,7 @@ def is_open(measured: Measured, family: int) -> bool:
     decided = criterion_verdict(ends, criterion.direction, criterion.margin) != "inconclusive"
     if looks.decides(sample.num_policies):
         return not decided
-    return chance_to_decide(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1])) >= HOPELESS
+    return predictive_power(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1])) >= HOPELESS
 
 
 def write_rule(trials: Sequence[Trial]) -> str:

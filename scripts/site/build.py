@@ -44,18 +44,18 @@ def assemble(mode: str, repository: str = "") -> None:
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     pages = {path: path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    pages |= {ROOT / name: place for name, place in EXTRA.items()}
+    pages |= {ROOT / name: target for name, target in EXTRA.items()}
     pictures = {path: f"figures/{path.name}" for path in (ROOT / "figures" / "out").glob("*.png")}
     scripts = {path: f"scripts/{path.name}" for path in (ROOT / "docs" / "scripts").glob("*.py")}
-    places = pages | pictures | scripts | {ROOT / "notebooks": "notebooks/index.md"}
-    for path, place in (pictures | scripts).items():
-        _write(place, path.read_bytes())
+    targets = pages | pictures | scripts | {ROOT / "notebooks": "notebooks/index.md"}
+    for path, target in (pictures | scripts).items():
+        _write(target, path.read_bytes())
     notebook_pages(ROOT / "notebooks", SOURCES / "notebooks", mode, repository)
     for folder, made in (("claims", claim_pages(write_board())), ("reference", reference_pages())):
         for name, text in made.items():
             _write(f"{folder}/{name}", text.encode())
-    for path, place in pages.items():
-        _write(place, rewrite_links(path.read_text(encoding="utf-8"), path, place, places).encode())
+    for path, target in pages.items():
+        _write(target, rewrite_links(path.read_text(encoding="utf-8"), path, target, targets).encode())
     for path in SOURCES.rglob("*.md"):
         text = outside_code(path.read_text(encoding="utf-8"), with_formulas)
         if left := TEX.search(FENCE.sub("", text)):
@@ -71,8 +71,8 @@ def write_board() -> Board:
 
 def with_formulas(text: str) -> str:
     """Return Markdown whose `$...$` and `$$...$$` are MathML, which browsers draw without a script."""
-    text = DISPLAY.sub(lambda found: convert(found[1].replace("\n", " "), display="block"), text)
-    return FORMULA.sub(lambda found: convert(found[1].replace("\n", " ")), text)
+    text = DISPLAY.sub(lambda match: convert(match[1].replace("\n", " "), display="block"), text)
+    return FORMULA.sub(lambda match: convert(match[1].replace("\n", " ")), text)
 
 
 def with_spaced_lists(text: str) -> str:
@@ -80,8 +80,8 @@ def with_spaced_lists(text: str) -> str:
     return LIST.sub(r"\1\n\n", text)
 
 
-def _write(place: str, content: bytes) -> None:
-    path = SOURCES / place
+def _write(target: str, content: bytes) -> None:
+    path = SOURCES / target
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
@@ -90,13 +90,13 @@ def configuration() -> str:
     """Return zensical.toml: docs/site.toml with folders and the list of claims and symptoms filled in."""
     text = (ROOT / "docs" / "site.toml").read_text(encoding="utf-8")
     claims = [path.name for path in (SOURCES / "claims").glob("*.md") if path.stem != "index"]
-    found = {
+    names_by_folder = {
         "claims": sorted(claims, key=lambda name: (re.sub(r"\d+", "", name), int(re.sub(r"\D", "", name)))),
         "notebooks": sorted(path.name for path in (SOURCES / "notebooks").glob("[0-9]*.md")),
         "reference": sorted(path.name for path in (SOURCES / "reference").glob("simlab*.md")),
         "symptoms": sorted(path.name for path in (SOURCES / "symptoms").glob("*.md")),
     }
-    for folder, names in found.items():
+    for folder, names in names_by_folder.items():
         if not names:
             text = re.sub(rf'^.*"{folder}/\*".*\n', "", text, flags=re.MULTILINE)
         pages = ", ".join(json.dumps(f"{folder}/{name}") for name in names)

@@ -18,27 +18,27 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join(part if part.startswith("```") else change(part) for part in parts)
 
 
-def rewrite_links(text: str, source: Path, page: str, places: dict[Path, str]) -> str:
-    """Return a page whose links lead to places in the site.
+def rewrite_links(text: str, source: Path, page: str, targets: dict[Path, str]) -> str:
+    """Return a page whose links lead into the site.
 
     Args:
         text: Markdown.
         source: file of the repository from which the page comes; its links are relative to it.
         page: path of the page in the site's sources.
-        places: file of the repository to its path in the site's sources.
+        targets: file of the repository to its path in the site's sources.
 
     A link to a file that is not part of the site becomes its text.
     """
 
-    def link(found: re.Match) -> str:
-        mark, label, target = found.groups()
+    def link(match: re.Match) -> str:
+        mark, label, target = match.groups()
         if urlsplit(target).scheme or target.startswith("#"):
-            return found[0]
+            return match[0]
         path, _, anchor = target.partition("#")
-        place = places.get((source.parent / path).resolve())
-        if place is None:
+        linked = targets.get((source.parent / path).resolve())
+        if linked is None:
             return label
-        relative = os.path.relpath(place, os.path.dirname(page) or ".")
+        relative = os.path.relpath(linked, os.path.dirname(page) or ".")
         return f"{mark}[{label}]({relative}{'#' if anchor else ''}{anchor})"
 
     return outside_code(text, lambda part: LINK.sub(link, part))
@@ -71,11 +71,11 @@ def broken_links(site: Path) -> list[str]:
             if parts.scheme or parts.netloc:
                 continue
             base = site if parts.path.startswith("/") else path.parent
-            found = (base / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
-            found = found / "index.html" if found.is_dir() else found
+            file = (base / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
+            file = file / "index.html" if file.is_dir() else file
             anchor = unquote(parts.fragment)
-            is_reached = found.is_file() and (
-                not anchor or found not in pages or anchor in pages[found].ids or anchor.startswith("__")
+            is_reached = file.is_file() and (
+                not anchor or file not in pages or anchor in pages[file].ids or anchor.startswith("__")
             )
             if not is_reached and path.name != "404.html":
                 broken.append(f"{path.relative_to(site.resolve())}: {target}")

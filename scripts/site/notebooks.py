@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 600
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 """Compiles in a third of the time; the kernels of smoke runs read it."""
-AT_ONCE = 2
+NUM_WORKERS = 2
 """Notebooks that run at the same time; each mostly waits for one compiler thread."""
 DOWNLOAD = "[Download the notebook]({name}.ipynb), or find it with `simlab list notebooks`."
 COLAB = (
@@ -40,7 +40,7 @@ def notebook_pages(folder: Path, out: Path, mode: str, repository: str = "") -> 
     if mode != "none":
         os.environ |= {"PYTHONPATH": str(folder.parent), "JUPYTER_PREFER_ENV_PATH": "1"}
         os.environ |= {"SIMLAB_SMOKE": "1", "XLA_FLAGS": QUICK} if mode == "smoke" else {"SIMLAB_SMOKE": ""}
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(NUM_WORKERS) as pool:
             list(pool.map(run, notebooks))
     listed = []
     for path, notebook in zip(paths, notebooks, strict=True):
@@ -58,8 +58,8 @@ def notebook_pages(folder: Path, out: Path, mode: str, repository: str = "") -> 
 def run(notebook: Any) -> None:
     """Run `notebook` in place, in an empty folder; raises `CellExecutionError` if a cell fails."""
     with tempfile.TemporaryDirectory() as folder:
-        place = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, timeout=TIMEOUT_SECONDS, kernel_name="python3", resources=place)
+        resources = {"metadata": {"path": folder}}
+        client = NotebookClient(notebook, timeout=TIMEOUT_SECONDS, kernel_name="python3", resources=resources)
         client.startup_timeout = TIMEOUT_SECONDS
         # The kernel warns of unencrypted TCP, which stays on this machine.
         client.extra_arguments = ["--IPKernelApp.log_level=40"]

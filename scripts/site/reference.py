@@ -33,7 +33,7 @@ PACKAGES = (
     "simlab.integrations.live_diagnosis",
     "simlab.integrations.trackers",
 )
-SECTION = re.compile(r"^(Args|Returns|Raises|Reference|Source|Deviation|Unit|Example):[ \t]*", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Returns|Raises|Reference|Deviation|Unit|Example):[ \t]*", re.MULTILINE)
 
 
 def reference_pages() -> dict[str, str]:
@@ -117,4 +117,4 @@ def doc_text(text: str | None) -> str:
     clean = inspect.cleandoc(text or "")
     clean = re.sub(r"^( {4})(\*{0,2}\w+)( \([^)]*\))?: ", r"- `\2`\3: ", clean, flags=re.MULTILINE)
     clean = re.sub(r"^ {4}>>>", "    >>>", clean, flags=re.MULTILINE)
-    return SECTION.sub(lambda found: f"\n**{found[1]}:** ", clean)
+    return SECTION.sub(lambda match: f"\n**{match[1]}:** ", clean)

@@ -112,10 +112,10 @@ def _open_folder(folder: Path) -> Checkpoint:
     config = parse_config_json(_read_json(folder / "config.json"), folder / "config.json")
     tensors: dict[str, StoredTensor] = {}
     for file in _weight_files(folder):
-        found = read_header(file)
-        if twice := set(found) & set(tensors):
+        header = read_header(file)
+        if twice := set(header) & set(tensors):
             raise ValueError(f"tensor {min(twice)!r} is in {file} and in {tensors[min(twice)].file}")
-        tensors |= found
+        tensors |= header
     fused = FUSED_EXPERTS in tensors
     listed = config.num_hidden_layers * (1 if fused else max(config.num_experts, 1))
     _check_counts(folder, config, len(tensors), listed)
@@ -184,10 +184,10 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
             raise ValueError(f"{path} {word} tensor {wrong[0]!r}{more}")
     shapes = {leaf_path: leaf.shape for leaf_path, leaf in leaves_of(shapes_of(config)).items()}
     for name, slot in layout.items():
-        expected, found = slot.get_stored_shape(shapes[slot.path]), tensors[name].shape
-        if expected != found:
+        expected, actual = slot.get_stored_shape(shapes[slot.path]), tensors[name].shape
+        if expected != actual:
             raise ValueError(
-                f"{name!r} in {tensors[name].file} must have shape {list(expected)}, got {list(found)}."
+                f"{name!r} in {tensors[name].file} must have shape {list(expected)}, got {list(actual)}."
             )
     if stored_tied_head and not _are_equal(tensors[_HEAD], tensors[_EMBEDDING]):
         raise ValueError(f"{path}: {_HEAD!r} must equal the embedding, since tie_word_embeddings is true.")

@@ -101,9 +101,9 @@ def _check_params(config: TransformerConfig, params: Params) -> None:
         leaves = leaves_of(tree).items()
         return {".".join(map(str, path)): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
-    expected, found = describe(shapes_of(config)), describe(params)
-    for path in sorted(expected.keys() | found.keys()):
-        wanted, actual = expected.get(path, "absent"), found.get(path, "missing")
+    expected, described = describe(shapes_of(config)), describe(params)
+    for path in sorted(expected.keys() | described.keys()):
+        wanted, actual = expected.get(path, "absent"), described.get(path, "missing")
         if wanted != actual:
             raise ValueError(f"parameter {path} must be {wanted}, got {actual}.")
 

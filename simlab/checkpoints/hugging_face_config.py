@@ -112,12 +112,12 @@ def _model_type(values: Mapping[str, PyTree], file: Path) -> str:
         by_type = {kind: kind for kind in ARCHITECTURES.values()}
         return lookup(by_type, model_type, "model_type")  # pyright: ignore[reportArgumentType]
     architecture = named[0] if isinstance(named, list) else named
-    found = lookup(ARCHITECTURES, architecture, "architecture")
-    if model_type not in (None, found):
+    expected = lookup(ARCHITECTURES, architecture, "architecture")
+    if model_type not in (None, expected):
         raise ValueError(
-            f"{file}: model_type must be {found!r} for architecture {architecture!r}, got {model_type!r}."
+            f"{file}: model_type must be {expected!r} for architecture {architecture!r}, got {model_type!r}."
         )
-    return found
+    return expected
 
 
 def _head_dim(json: Json, heads: int, model_type: str) -> int:
@@ -134,12 +134,12 @@ def _head_dim(json: Json, heads: int, model_type: str) -> int:
 def _expert_count(json: Json) -> int:
     """Return the number of experts from its older name, its newer one, or both if equal."""
     spellings = ("num_experts", "num_local_experts")
-    found = {name: json.integer(name) for name in spellings if json.values.get(name) is not None}
-    if len(set(found.values())) != 1:
+    counts = {name: json.integer(name) for name in spellings if json.values.get(name) is not None}
+    if len(set(counts.values())) != 1:
         raise ValueError(
-            f"{json.file} must have one number of experts as {' or '.join(spellings)}, got {found}."
+            f"{json.file} must have one number of experts as {' or '.join(spellings)}, got {counts}."
         )
-    return next(iter(found.values()))
+    return next(iter(counts.values()))
 
 
 def _rope_theta(values: Mapping[str, PyTree], file: Path) -> float:
@@ -201,15 +201,15 @@ def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[
 
 
 def _architecture_of(config: TransformerConfig) -> str:
-    found = {
+    architecture = {
         (True, True, False): "Qwen3MoeForCausalLM",
         (False, True, False): "Qwen3ForCausalLM",
         (False, False, True): "Qwen2ForCausalLM",
         (False, False, False): "LlamaForCausalLM",
     }.get((config.num_experts > 0, config.qk_norm, config.attention_bias))
-    if found is None:
+    if architecture is None:
         raise ValueError(
             f"config must be one of the architectures {', '.join(ARCHITECTURES)}, got num_experts "
             f"{config.num_experts}, qk_norm {config.qk_norm}, attention_bias {config.attention_bias}."
         )
-    return found
+    return architecture

@@ -56,13 +56,13 @@ def budget(
             )
         else:
             source = "given"
-        found = asdict(compute(rho_std, length))
+        numbers = asdict(compute(rho_std, length))
     if json:
-        show([found], True)
+        show([numbers], True)
         return
     meanings = MEANINGS | {"rho_std": f"std of the IS ratio of one token; {source}"}
     rows = [
         {"quantity": key.replace("_", " "), "value": value, "meaning": meanings[key]}
-        for key, value in found.items()
+        for key, value in numbers.items()
     ]
     show(rows, False, "Budget of independent tokens: 1 + std(rho)^2 multiplies over a response")

@@ -19,10 +19,14 @@ ENGINES_HELP = "Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8
 def calibrate(
     results: Annotated[Path, typer.Argument(help="Result directory of `simlab probe`.")],
     checkpoint: Annotated[Path, typer.Argument(help="The probed checkpoint.")],
-    sampler: Annotated[
-        str | None, typer.Option(help="Measured sampling engine; needed if the probe has several pairs.")
+    sampling_engine: Annotated[
+        str | None,
+        typer.Option("--sampler", help="Measured sampling engine; needed if the probe has several pairs."),
     ] = None,
-    scorer: Annotated[str | None, typer.Option(help="Measured scoring engine, likewise.")] = None,
+    scoring_engine: Annotated[
+        str | None,
+        typer.Option("--scorer", help="Measured scoring engine; needed if the probe has several pairs."),
+    ] = None,
     engine: Annotated[list[str] | None, typer.Option(help=ENGINES_HELP)] = None,
     noise_kind: Annotated[
         str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list noise-kinds`.")
@@ -61,9 +65,9 @@ def calibrate(
         scoring = find_engine(train)
         probe = Results(results)
         tokens = probe.table("tokens")
-        sampler, scorer = calibration.find_pair(tokens, sampler, scorer)
+        sampling_engine, scoring_engine = calibration.find_pair(tokens, sampling_engine, scoring_engine)
         prompts, responses, *measured = calibration.read_measured_pair(
-            tokens, probe.table("samples"), sampler, scorer
+            tokens, probe.table("samples"), sampling_engine, scoring_engine
         )
         model, params = load_checkpoint(checkpoint)
 
@@ -74,10 +78,10 @@ def calibrate(
     log_rho = {id(each.engine): predicted_train - score(each.engine) for each in emulations.values()}
     mask, logp_train, logp_infer = measured
     fits = calibration.calibrate(logp_train, logp_infer, mask, lambda engine: log_rho[id(engine)], emulations)
-    show([asdict(fit) for fit in fits], json, f"{sampler} / {scorer} on {checkpoint}")
+    show([asdict(fit) for fit in fits], json, f"{sampling_engine} / {scoring_engine} on {checkpoint}")
     if out is None:
         return
-    labels = {"model": checkpoint.name, "sampling_engine": sampler, "scoring_engine": scorer}
+    labels = {"model": checkpoint.name, "sampling_engine": sampling_engine, "scoring_engine": scoring_engine}
     first, measured_log_rho = next(iter(emulations)), (logp_train - logp_infer)[mask]
     quantiles = []
     for name in dict.fromkeys((first, fits[0].emulation)):

@@ -52,18 +52,18 @@ def inspect(
 
     with one_clear_error():
         try:
-            found = open_checkpoint(path)
+            source = open_checkpoint(path)
         except ImportError as error:
             raise ValueError(error) from error
     rows = [
         {"name": name, "stored": tensor.dtype, "shape": list(tensor.shape), "file": tensor.file.name}
-        for name, tensor in found.tensors.items()
+        for name, tensor in source.tensors.items()
     ]
     if tensors:
         show(rows, json, f"Tensors of {path}")
         return
     facts = {
-        **asdict(found.config),
+        **asdict(source.config),
         "parameters": sum(prod(row["shape"]) for row in rows),
         "stored": ", ".join(sorted({row["stored"] for row in rows})),
     }

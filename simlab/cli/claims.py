@@ -59,9 +59,13 @@ def claims(
         if check:
             _check(results)
             return
-        found = board(results)
-    rows = [row for row in found.rows if paper in (None, row.claim.paper) and verdict in (None, row.verdict)]
-    for problem in found.problems:
+        claims_board = board(results)
+    rows = [
+        row
+        for row in claims_board.rows
+        if paper in (None, row.claim.paper) and verdict in (None, row.verdict)
+    ]
+    for problem in claims_board.problems:
         typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
     if json:
         show([row.as_dict() for row in rows], True)

@@ -47,21 +47,21 @@ def diagnose(
             rows = compare_logs(path, after, names)
             show(rows, as_json, title=f"{after} minus {path}, 95% intervals by sequence")
             return
-        found = diagnose_path(path, names)
+        diagnosis = diagnose_path(path, names)
         if out is not None:
-            write_diagnosis(found, out, str(path))
+            write_diagnosis(diagnosis, out, str(path))
     if as_json:
-        problems = [str(problem) for problem in found.problems]
+        problems = [str(problem) for problem in diagnosis.problems]
         content = {
-            "source": found.source,
-            "causes": found.cause_rows(),
-            "answers": found.answer_rows(),
-            "metrics": found.metrics,
+            "source": diagnosis.source,
+            "causes": diagnosis.cause_rows(),
+            "answers": diagnosis.answer_rows(),
+            "metrics": diagnosis.metrics,
             "problems": problems,
         }
         typer.echo(json.dumps(_plain(content), indent=2))
     else:
-        _print(found)
+        _print(diagnosis)
     if figure and out is not None:
         paths = _draw(out)
         typer.echo(f"figure: {', '.join(map(str, paths))}", err=as_json)
@@ -72,19 +72,19 @@ def _parse_rename(pairs: list[str]) -> dict[str, str]:
 
     names = {}
     for pair in pairs:
-        found, equals, column = pair.partition("=")
+        source, equals, column = pair.partition("=")
         if not equals or column not in COLUMNS:
             allowed = ", ".join(COLUMNS)
             raise ValueError(f"--rename must be FOUND=COLUMN with a column of {allowed}, got {pair}.")
-        names[found] = column
+        names[source] = column
     return names
 
 
-def _print(found) -> None:
-    size = f"{found.num_sequences:,} sequences, {found.num_tokens:,} tokens"
-    best = [cause for cause in found.causes[:SHOWN] if cause.probability >= 0.005]
+def _print(diagnosis) -> None:
+    size = f"{diagnosis.num_sequences:,} sequences, {diagnosis.num_tokens:,} tokens"
+    best = [cause for cause in diagnosis.causes[:SHOWN] if cause.probability >= 0.005]
     rows = [{"cause": cause.cause, "probability": f"{cause.probability:.0%}"} for cause in best]
-    show(rows, False, title=size if found.num_tokens else found.source)
+    show(rows, False, title=size if diagnosis.num_tokens else diagnosis.source)
     for cause in best[:2]:
         typer.echo(f"\n{cause.cause} ({cause.probability:.0%})")
         for line in (*cause.evidence, f"check: {cause.check}", f"fix: {cause.fix}"):
@@ -93,18 +93,18 @@ def _print(found) -> None:
     show(
         [
             {"question": answer.question, "answer": answer.verdict, "confidence": f"{answer.confidence:.0%}"}
-            for answer in found.answers.values()
+            for answer in diagnosis.answers.values()
         ],
         False,
     )
-    for answer in found.answers.values():
+    for answer in diagnosis.answers.values():
         typer.echo(f"\n{answer.question}")
         for line in (*answer.evidence, *([f"-> {answer.recommendation}"] if answer.recommendation else [])):
             typer.echo(f"  {line}")
-    if found.metrics:
+    if diagnosis.metrics:
         typer.echo("")
-        show(found.metric_rows(), False)
-    for problem in found.problems:
+        show(diagnosis.metric_rows(), False)
+    for problem in diagnosis.problems:
         typer.secho(f"skipped: {problem}", err=True, fg=typer.colors.YELLOW)
 
 

@@ -1,4 +1,4 @@
-"""`simlab doctor`: what this machine does to your bits."""
+"""`simlab doctor`: device, versions and numerical pitfalls of this machine."""
 
 import os
 
@@ -10,16 +10,16 @@ EPILOG = "Example: `simlab doctor --json > doctor.json`"
 
 
 def doctor(json: Json = False) -> None:
-    """Print device, versions and XLA flags, and test which numerical traps of XLA hold here."""
+    """Print device, versions and XLA flags, and test which numerical pitfalls of XLA hold here."""
     import json as json_module
 
     from simlab.core.manifest import device, versions
-    from simlab.core.traps import check_traps
+    from simlab.core.xla_pitfalls import check_pitfalls
 
     facts = {"device": device(), "versions": versions(), "xla_flags": os.environ.get("XLA_FLAGS", "")}
-    traps = [trap.as_row() for trap in check_traps()]
+    pitfalls = [pitfall.as_row() for pitfall in check_pitfalls()]
     if json:
-        typer.echo(json_module.dumps({**facts, "traps": traps}, indent=2))
+        typer.echo(json_module.dumps({**facts, "pitfalls": pitfalls}, indent=2))
         return
     rows = [
         {"fact": f"{group} {name}", "value": str(value)}
@@ -27,4 +27,4 @@ def doctor(json: Json = False) -> None:
         for name, value in facts[group].items()
     ]
     show([*rows, {"fact": "XLA_FLAGS", "value": facts["xla_flags"] or "(none)"}], False, "This machine")
-    show(traps, False, "Traps of XLA for emulated formats (a trap that holds is one the lab works around)")
+    show(pitfalls, False, "XLA pitfalls for emulated formats; simlab works around those that hold")

@@ -46,12 +46,12 @@ def lab(
         if not (pasted or config.is_file()):
             raise FileNotFoundError(f"no file {config}")
         try:
-            found = nearest_config(sys.stdin.read() if pasted else config.read_text())
+            nearest = nearest_config(sys.stdin.read() if pasted else config.read_text())
         except ImportError as error:
             raise ValueError(str(error)) from error
-        text = to_toml(found, "pasted" if pasted else config.stem)
+        text = to_toml(nearest, "pasted" if pasted else config.stem)
         tomllib.loads(text)
-        for difference in found.differences:
+        for difference in nearest.differences:
             typer.echo(f"simlab: differs: {difference}", err=True)
         typer.echo(text, nl=False)
 

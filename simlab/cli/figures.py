@@ -62,12 +62,12 @@ def _draw(name: str, results: Path | None, out: Path, required: bool) -> bool:
     from figures.style import render
 
     try:
-        found = _find_results(FIGURES[name].experiment, results)
-        paths = render(FIGURES[name].draw, found, out, name)
+        source = _find_results(FIGURES[name].experiment, results)
+        paths = render(FIGURES[name].draw, source, out, name)
     except (FileNotFoundError, ValueError) as error:
         typer.secho(f"simlab: {name}: {error}", err=True, fg=typer.colors.RED if required else None)
         return not required
-    typer.echo(f"{name}: {', '.join(map(str, paths))}  (from {found.folder})")
+    typer.echo(f"{name}: {', '.join(map(str, paths))}  (from {source.folder})")
     return True
 
 
@@ -84,10 +84,12 @@ def _find_results(experiment: str, named: Path | None):
     )
     for folder in folders:
         if (folder / MANIFEST_NAME).is_file():
-            found = Results(folder)
-            if found.manifest["name"] != experiment:
-                raise ValueError(f"{folder} holds a run of {found.manifest['name']!r}, not of {experiment!r}")
-            return found
+            stored = Results(folder)
+            if stored.manifest["name"] != experiment:
+                raise ValueError(
+                    f"{folder} holds a run of {stored.manifest['name']!r}, not of {experiment!r}"
+                )
+            return stored
     searched = " and ".join(map(str, folders))
     smoke = default_out(experiment, smoke=True)
     fix = (

@@ -128,17 +128,17 @@ def metrics(json: Json = False) -> None:
         {"name": name, "reads": "run", "measured": "every step", "about": about, "unit": "", "source": ""}
         for name, about in STEP_NUMBERS.items()
     ]
-    rows += [_describe(name, found, "run", "between chunks") for name, found in DIAGNOSTICS.items()]
+    rows += [_describe(name, metric, "run", "between chunks") for name, metric in DIAGNOSTICS.items()]
     rows += [
-        _describe(name, found, "token batch", "every step" if name in STEP_METRICS else "on demand")
-        for name, found in METRICS.items()
+        _describe(name, metric, "token batch", "every step" if name in STEP_METRICS else "on demand")
+        for name, metric in METRICS.items()
     ]
     for reads, catalog in (
         ("objective, token batch", OBJECTIVE_METRICS),
         ("weights", WEIGHT_METRICS),
         ("curves of a run", CURVE_METRICS),
     ):
-        rows += [_describe(name, found, reads, "on demand") for name, found in catalog.items()]
+        rows += [_describe(name, metric, reads, "on demand") for name, metric in catalog.items()]
     show(rows, json, "Metrics and diagnostics; without a unit: a pure number")
 
 
@@ -249,8 +249,8 @@ def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[st
     text = metric.__doc__ or ""
 
     def line(label: str) -> str:
-        found = re.search(rf"^ *(?:{label}): (.+?)\.?$", text, re.MULTILINE)
-        return found.group(1) if found else ""
+        match = re.search(rf"^ *(?:{label}): (.+?)\.?$", text, re.MULTILINE)
+        return match.group(1) if match else ""
 
     return {
         "name": name,
@@ -258,5 +258,5 @@ def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[st
         "measured": measured,
         "about": _first_line(metric),
         "unit": line("Unit"),
-        "source": line("Reference|Source"),
+        "source": line("Reference"),
     }

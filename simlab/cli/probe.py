@@ -79,12 +79,12 @@ def probe(
             )
             Probe(run).measure(config, params, rows, sample, score or [], sampling)
 
-        found = execute(
+        written = execute(
             Experiment(name="probe", question="?", decision_rule="none", minutes=1.0, run=run), out
         )
-    if "pairs" in found.table_names:
+    if "pairs" in written.table_names:
         pairs = pq.read_table(out / "pairs.parquet", columns=COLUMNS).to_pylist()
         show(pairs, json, f"Engine pairs on {checkpoint}")
-    typer.echo(f"results: {out} ({', '.join(found.table_names)})", err=True)
-    if "failures" in found.table_names:
+    typer.echo(f"results: {out} ({', '.join(written.table_names)})", err=True)
+    if "failures" in written.table_names:
         raise typer.Exit(1)

@@ -26,8 +26,8 @@ def report(
     from simlab.studies.report import write_report
 
     with one_clear_error():
-        found = write_report(out, results, figures)
-    for problem in found.problems:
+        board = write_report(out, results, figures)
+    for problem in board.problems:
         typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
-    listed = ", ".join(f"{number} {word}" for word, number in counts(found.rows).items() if number)
+    listed = ", ".join(f"{number} {word}" for word, number in counts(board.rows).items() if number)
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB; {listed}")

@@ -53,9 +53,9 @@ def sweep(
         described = read_file(config)
         folder = out or Path("runs") / described.name
         chosen = runs_per_batch or described.runs_per_batch
-        found, _ = prepare(described.base, described.grid, folder, chosen or default_runs_per_batch())
+        sweep_plan, _ = prepare(described.base, described.grid, folder, chosen or default_runs_per_batch())
     if plan:
-        typer.echo(f"{described.name}: {found.describe()}")
+        typer.echo(f"{described.name}: {sweep_plan.describe()}")
         return
     try:
         result = compute(

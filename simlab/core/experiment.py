@@ -1,4 +1,4 @@
-"""What an experiment is, and what it gets to work with when it runs."""
+"""The record of an experiment, and the context that it receives when it runs."""
 
 import contextlib
 import time

@@ -105,7 +105,7 @@ def _members(cls: type, seen: dict[int, int]) -> Any:
     is_dataclass = "__dataclass_fields__" in vars(cls)
     # `__dataclass_params__` says whether the constructor is generated, too.
     written = () if not is_dataclass or cls.__dataclass_params__.init else ("__init__",)  # type: ignore[attr-defined]
-    found = []
+    members = []
     for name, member in sorted(vars(cls).items()):
         is_special = name.startswith("__") and not isinstance(member, types.FunctionType)
         if (
@@ -113,14 +113,14 @@ def _members(cls: type, seen: dict[int, int]) -> Any:
             and name != "_abc_impl"
             and (not is_dataclass or name in written or name not in GENERATED)
         ):
-            found.append((name, _content(member, seen)))
+            members.append((name, _content(member, seen)))
     for field in dataclasses.fields(cls) if is_dataclass else ():
         default = None if field.default is dataclasses.MISSING else field.default
         factory = field.default_factory if callable(field.default_factory) else None
-        found.append(
+        members.append(
             (field.name, [_content(part, seen) for part in (default, factory, dict(field.metadata))])
         )
-    return found
+    return members
 
 
 def _instructions(code: types.CodeType) -> Any:

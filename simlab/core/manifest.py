@@ -73,13 +73,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that can change a result."""
-    found = {"python": platform.python_version(), "simlab": __version__}
+    installed = {"python": platform.python_version(), "simlab": __version__}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 def device() -> dict[str, str | int]:

@@ -112,8 +112,8 @@ def _find(name: str) -> tuple[Path, Path]:
             raise ValueError(f"no module {name!r} (searched: {searched}); put {name}.py into one of them")
         path, folders = spec.origin, spec.submodule_search_locations or []
         if root is None:
-            place = Path(path) if path is not None else Path(next(iter(folders)), "__init__.py")
-            root = place.parent.parent if spec.submodule_search_locations is not None else place.parent
+            file = Path(path) if path is not None else Path(next(iter(folders)), "__init__.py")
+            root = file.parent.parent if spec.submodule_search_locations is not None else file.parent
     if path is None or root is None or not path.endswith(".py"):
         raise ValueError(f"module {name!r} has no source file; its results could not be distinguished")
     return Path(path), root

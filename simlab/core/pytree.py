@@ -32,8 +32,8 @@ def static(*, default: object = MISSING, default_factory: object = MISSING) -> o
 
     The value must be hashable. It shapes the compiled function and cannot be traced.
     """
-    given: dict[str, Any] = {"default": default, "default_factory": default_factory}
-    return field(**given, metadata={"static": True})
+    defaults: dict[str, Any] = {"default": default, "default_factory": default_factory}
+    return field(**defaults, metadata={"static": True})
 
 
 def static_names(record: PyTree) -> tuple[str, ...]:

@@ -69,8 +69,8 @@ class PartialSums:
       and on every device if the operands have at most 12 significant bits (all formats but fp32), since their
       products are exact in float32. Masked products at the end (zeros) do not change a bit.
     - `dot`: the device's float32 product, faster; it may differ by 1 ulp with the shape before it is rounded.
-      Operands are padded to whole tiles of 8 x 64, with which blocks of up to 32 terms came out equal on CPU
-      for every shape that was tried: measured, not promised. Longer blocks, and split-k, have no such luck.
+      Operands are padded to complete tiles of 8 x 64. With these, blocks of up to 32 terms were equal on CPU
+      for every tested shape: measured, not guaranteed. Longer blocks and split-k differ.
     """
 
     partial: Site
@@ -133,7 +133,7 @@ def float32_dot(a: Array, b: Array) -> Array:
 
 
 def tiled_dot(a: Array, b: Array) -> Array:
-    """Float32 product of a [M, K] and b [K, N], padded with zeros to whole tiles."""
+    """Float32 product of a [M, K] and b [K, N], padded with zeros to complete tiles."""
     rows, columns = a.shape[0], b.shape[1]
     a = jnp.pad(a, ((0, -rows % FLOAT32_TILE[0]), (0, 0)))
     b = jnp.pad(b, ((0, 0), (0, -columns % FLOAT32_TILE[1])))

@@ -172,8 +172,8 @@ CALIBRATED_AMAX = 16.0
 
 
 def _calibrate_site(fmt: str, scaling: Scaling, amax: float, level: float) -> Site:
-    given = np.float32(max(amax, 2.0**-100) / level)
-    return Site.of(fmt, scaling=replace(scaling, given=given))
+    scale = np.float32(max(amax, 2.0**-100) / level)
+    return Site.of(fmt, scaling=replace(scaling, given=scale))
 
 
 def calibrated_fp8(amax: float = CALIBRATED_AMAX) -> Site:
@@ -210,7 +210,7 @@ def fp8_exact() -> Engine:
     return replace(exact, projection=replace(exact.projection, accumulator=ExactSum(slices=2)))
 
 
-def on_card(architecture: str, projection: Linear | None = None) -> Engine:
+def on_gpu(architecture: str, projection: Linear | None = None) -> Engine:
     """BF16 inference engine on a GPU's tensor cores, other projections if given; values by FlashAttention."""
     core = TENSOR_CORES[architecture]["bf16"]
     engine = with_accumulators(server(BF16, core), core, LastTileFirst(core))

@@ -25,7 +25,7 @@ from simlab.engines.builders import (
     mxfp4,
     mxfp8_on,
     nvfp4_on_blackwell,
-    on_card,
+    on_gpu,
     projecting,
     quantize_operands,
     server,
@@ -50,7 +50,7 @@ class EngineCard:
     not_modeled: str
 
 
-_CARD_GAPS = (
+_GPU_GAPS = (
     "split-K and tile shapes that libraries choose by size, the rescaling inside FlashAttention, "
     "exponentials of the GPU's own unit"
 )
@@ -324,44 +324,44 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "everything about the order of sums",
     ),
     "a100-bf16": EngineCard(
-        on_card("ampere"),
+        on_gpu("ampere"),
         "BF16 kernels of an A100 (mma.sync, 24 bits, blocks of 8), one running sum over K",
-        _CARD_GAPS,
+        _GPU_GAPS,
     ),
     "h100-bf16": EngineCard(
-        on_card("hopper"),
+        on_gpu("hopper"),
         "BF16 kernels of an H100 (wgmma, 25 bits, blocks of 16), one running sum over K; a B200 adds equally",
-        _CARD_GAPS,
+        _GPU_GAPS,
     ),
     "h100-fp8": EngineCard(
-        on_card("hopper", fp8_on("hopper")),
+        on_gpu("hopper", fp8_on("hopper")),
         "vLLM with quantization=fp8 on an H100: CUTLASS with fast accumulation, 13 bits over all of K",
-        _CARD_GAPS,
+        _GPU_GAPS,
     ),
     "h100-fp8-deepgemm": EngineCard(
-        on_card("hopper", fp8_on("hopper", "deepseek-1x128", "deepseek-128x128")),
+        on_gpu("hopper", fp8_on("hopper", "deepseek-1x128", "deepseek-128x128")),
         "DeepGEMM on an H100: 13 bits within 128 products, whose sums are scaled and added in float32",
-        f"the fused multiply-add of scale and sum (two roundings here); {_CARD_GAPS}",
+        f"the fused multiply-add of scale and sum (two roundings here); {_GPU_GAPS}",
     ),
     "ada-fp8": EngineCard(
-        on_card("ampere", fp8_on("ada")),
+        on_gpu("ampere", fp8_on("ada")),
         "vLLM with quantization=fp8 on an L40S or RTX 4090: mma.sync, 13 bits, blocks of 16",
-        f"BF16 products of its own: those of an A100 stand in; {_CARD_GAPS}",
+        f"BF16 products of its own: those of an A100 stand in; {_GPU_GAPS}",
     ),
     "b200-fp8": EngineCard(
-        on_card("blackwell", fp8_on("blackwell")),
+        on_gpu("blackwell", fp8_on("blackwell")),
         "vLLM with quantization=fp8 on a B200: tcgen05, 25 bits, blocks of 32",
-        _CARD_GAPS,
+        _GPU_GAPS,
     ),
     "b200-mxfp8": EngineCard(
-        on_card("blackwell", mxfp8_on("blackwell")),
+        on_gpu("blackwell", mxfp8_on("blackwell")),
         "MXFP8 E4M3 on a B200: tcgen05 block scaling, scales added to exponents before 25 bits are kept",
-        f"scales by round-up, as torchao and cuBLAS choose them (floor rule here); {_CARD_GAPS}",
+        f"scales by round-up, as torchao and cuBLAS choose them (floor rule here); {_GPU_GAPS}",
     ),
     "b200-nvfp4": EngineCard(
-        on_card("blackwell", nvfp4_on_blackwell()),
+        on_gpu("blackwell", nvfp4_on_blackwell()),
         "NVFP4 W4A4 on a B200: tcgen05 adds four exact sums of 16 products under their E4M3 scales",
-        f"as nvfp4; {_CARD_GAPS}",
+        f"as nvfp4; {_GPU_GAPS}",
     ),
 }
 

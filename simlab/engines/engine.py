@@ -148,7 +148,7 @@ class EnginePair:
     `replay`, of an MoE: with `none` the training engine routes anew in every forward pass; with `R2` the
     updates take the experts that it chose at theta_old; with `R3` scoring and updates take those of the
     rollout. Replay fixes the choice only: shares are computed from the router's own logits.
-    Source: verl `router_replay.mode`.
+    Reference: verl `router_replay.mode`.
     """
 
     train: Engine

@@ -59,11 +59,11 @@ def _slice(x: Array, axis: int, slices: int) -> tuple[Array, Array]:
     bits = lax.bitcast_convert_type(_largest(x, axis), jnp.int32)
     exponent = jnp.clip((bits >> 23) - 126, MIN_EXPONENT, MAX_EXPONENT)
     rest = x * _power_of_two(SLICE_BITS - 1 - exponent)
-    cut = []
+    digits = []
     for _ in range(slices):
-        cut.append(jnp.round(rest))
-        rest = (rest - cut[-1]) * jnp.float32(2**SLICE_BITS)
-    return jnp.stack(cut), exponent
+        digits.append(jnp.round(rest))
+        rest = (rest - digits[-1]) * jnp.float32(2**SLICE_BITS)
+    return jnp.stack(digits), exponent
 
 
 def _digits(a: Array, b: Array) -> list[Array]:

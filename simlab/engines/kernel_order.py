@@ -17,7 +17,7 @@ from simlab.engines.accumulate import Accumulator, blocks_of
 class Promoted:
     """Partial sums of `every` products, each begun at zero and added to a float32 sum.
 
-    Source: DeepSeek-V3 Sec. 3.3.2 (every 128 products); CUTLASS sm90 without fast accumulation.
+    Reference: DeepSeek-V3 Sec. 3.3.2 (every 128 products); CUTLASS sm90 without fast accumulation.
     """
 
     inner: Accumulator
@@ -35,9 +35,9 @@ class Promoted:
 
 @pytree
 class SplitK:
-    """K in `splits` ranges of whole tiles, one partial sum each, added in float32 from left to right.
+    """K in `splits` ranges of complete tiles, one partial sum each, added in float32 from left to right.
 
-    Source: CUTLASS GemmSplitKParallel; cuBLAS split-K with a float32 workspace.
+    Reference: CUTLASS GemmSplitKParallel; cuBLAS split-K with a float32 workspace.
     """
 
     inner: Accumulator
@@ -61,7 +61,7 @@ class LastTileFirst:
 
     Its kernels go over the keys from the end, and the running sum stays in the registers that the tensor core
     adds to. Tiles of zeros, as of masked keys, change nothing.
-    Source: FlashAttention-2 and -3, forward kernels.
+    Reference: FlashAttention-2 and -3, forward kernels.
     Deviation: no tile rescales the running sum to the largest score so far, which is not known here. Where it
       rises, the kernel rounds the sum once more, in float32; and it rounds P relative to it, not to the last.
     """

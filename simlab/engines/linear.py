@@ -53,7 +53,7 @@ def linear(
     `Linear.backward` says. `key` is needed where a site rounds stochastically.
     Raises `ValueError` for scales that cannot be applied after the sum, for shapes that do not match, and
     for operands without the original that the backward pass needs.
-    Source: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
+    Reference: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
     original, site = x, sites.activations

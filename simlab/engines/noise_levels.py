@@ -27,7 +27,7 @@ def truncate_fp8_operands(engine: Engine, bits: Integer) -> Engine:
     Activations are scaled per token and weights per channel to the range of E4M3, whose numbers these are but
     for the bits. No number of bits is the identity, as the scales are no powers of two.
 
-    Source: acrl Sec. 5, Tab. 2; vexact V3.
+    Reference: acrl Sec. 5, Tab. 2; vexact V3.
     """
     fmt = replace(FP8_S4, mantissa_bits=_check_bits(bits, tuple(range(2, 22))))
     x, w = (_truncate_operand(fmt, SCALINGS[name]) for name in ("fp8-per-token", "fp8-per-channel"))
@@ -39,7 +39,7 @@ def truncate_operands(engine: Engine, bits: Integer) -> Engine:
 
     The range stays that of float32. An engine that stores BF16 operands is itself at 7 bits.
 
-    Source: acrl Tab. 2; vexact V3.
+    Reference: acrl Tab. 2; vexact V3.
     """
     site = _truncate_operand(_wide(_check_bits(bits, tuple(range(22)))), None)
     return replace(engine, projection=replace(engine.projection, activations=site, weights=site))
@@ -50,7 +50,7 @@ def round_sums(engine: Engine, bits: Integer) -> Engine:
 
     The order within is fixed, so an engine that adds in order (`bf16-ordered`) is itself at 23 bits.
 
-    Source: vexact V3; NVIDIA cuBLAS split-K in BF16.
+    Reference: vexact V3; NVIDIA cuBLAS split-K in BF16.
     Deviation: sums of all products are rounded equally, real kernels choose by shape.
     """
     fmt = _wide(_check_bits(bits, (*range(22), 23)))

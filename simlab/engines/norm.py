@@ -23,7 +23,7 @@ def rms_norm(
     """Normalize float32 x [..., D] to unit root mean square, times weight [D]; returns float32 [..., D].
 
     Statistics are float32 over a fixed tree. Roundings: what is read, x / rms(x), and the result.
-    Source: Qwen3RMSNorm of transformers; vLLM RMSNorm.forward_native.
+    Reference: Qwen3RMSNorm of transformers; vLLM RMSNorm.forward_native.
     """
     sites = find_engine(engine).norm
     x = store(x, sites.input, site_key(key, "input"))

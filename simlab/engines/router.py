@@ -26,7 +26,7 @@ def route(
     Returns (experts int32 [..., top_k], weights float32 [..., top_k]), in order of falling probability; of
     equal probabilities the lower expert comes first. `normalize` divides the weights by their sum, added in
     that order. The choice has no gradient, the weights have.
-    Source: Qwen3MoeSparseMoeBlock of transformers; vLLM fused_topk.
+    Reference: Qwen3MoeSparseMoeBlock of transformers; vLLM fused_topk.
     """
     record = find_engine(engine)
     probs = softmax(logits, record.router_softmax, site_key(key, "softmax"))

@@ -27,7 +27,7 @@ def softmax(
     says. `engine` is an engine, its name, or the sites alone (see `softmax_placement`). -inf masks a logit,
     unless the format of the logits has none. Rounded probabilities are not normalized again. The gradient is
     straight-through.
-    Source: hacking Eq. 44-45.
+    Reference: hacking Eq. 44-45.
     Deviation: the maximum is subtracted first, as every implementation does; in exact arithmetic it cancels.
     """
     sites = _sites(engine)
@@ -43,7 +43,7 @@ def log_softmax(
 
     Returns float32 [..., V]. Steps, roundings and `engine` are those of `softmax`, the last
     rounding is `log_probs`.
-    Source: verl torch_functional.logprobs_from_logits; vLLM Sampler.compute_logprobs.
+    Reference: verl torch_functional.logprobs_from_logits; vLLM Sampler.compute_logprobs.
     """
     sites = _sites(engine)
     shifted, exponentials = exponentials_at(z, sites, key)

@@ -48,10 +48,10 @@ class TensorCore:
     `result_bits` fraction bits, within the exponents of float32. Sums beyond those are infinite, a zero sum
     is +0, infinities and NaN do what they do in float32.
 
-    K is filled up to whole blocks with zeros on both sides, which changes no bit: the exponent of their
+    K is filled up to complete blocks with zeros on both sides, which changes no bit: the exponent of their
     products, -252, is below that of any running sum. The numbers are data: `fraction_bits` at most 25,
     `result_bits` at most that and 23. Operands have at most 12 significant bits.
-    Source: MMA-Sim (arXiv 2511.10909) Sec. IV.
+    Reference: MMA-Sim (arXiv 2511.10909) Sec. IV.
     """
 
     block: int = static()
@@ -66,7 +66,7 @@ class TensorCore:
 
     @property
     def together(self) -> int:
-        """Products per step of the loop: whole blocks, and at least 16, or XLA on CPU vectorizes nothing."""
+        """Products per step of the loop: complete blocks, at least 16, or XLA on CPU does not vectorize."""
         return -(-GROUP // self.block) * self.block
 
     def add_blocks(self, rows: Split, columns: Split) -> Array:
@@ -91,15 +91,15 @@ class TensorCore:
         exponents = [row.exponent[:, None] + column.exponent[None, :] for row, column in pairs]
         largest = reduce(jnp.maximum, exponents, total.exponent)
 
-        def in_units(significand: Array, exponent: Array) -> Array:
+        def align(significand: Array, exponent: Array) -> Array:
             shift = jnp.maximum(exponent - largest + self.fraction_bits, NOTHING_LEFT)
             return significand * _power_of_two(shift)
 
         terms = [
-            in_units(row.significand[:, None] * column.significand[None, :], exponent)
+            align(row.significand[:, None] * column.significand[None, :], exponent)
             for (row, column), exponent in zip(pairs, exponents, strict=True)
         ]
-        terms.append(in_units(*total))
+        terms.append(align(*total))
         # Finite terms are too small to overflow: their float32 sum is infinite or NaN where a term is.
         special = reduce(jnp.add, terms)
         summed = _truncate_sum(_exact_sum(terms), largest - self.fraction_bits, self.result_bits)
@@ -113,7 +113,7 @@ class MXTensorCore:
     A scale is a power of two, which adds to the exponents of its elements, those of subnormals among them. It
     is read off the largest element of the block, which the floor rule puts into the highest binade of the
     format; `depth` says how many binades lie between that one and the smallest normal number (E4M3: 14).
-    Source: MMA-Sim (arXiv 2511.10909), mxf8f6f4 with block scales; OCP MX v1.0 Sec. 6.3.
+    Reference: MMA-Sim (arXiv 2511.10909), mxf8f6f4 with block scales; OCP MX v1.0 Sec. 6.3.
     Deviation: the exponent of a zero stays -126, as if its scale were 1: that matters only for products 2^100
       times smaller than the scales of other blocks.
     """
@@ -146,7 +146,7 @@ class NVFP4TensorCore:
     of a group. The exponent of a scale is read off the largest element of its group: 6 under rounding to
     nearest, unless the scale is subnormal. A float32 scale of the tensor is not part of it: it multiplies the
     result.
-    Source: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
+    Reference: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
     Deviation: the exponent of a group of zeros is -126, whatever its scale: it matters only with products
       of scales 2^27 times smaller.
     """
@@ -174,15 +174,17 @@ class NVFP4TensorCore:
         terms = Split(*(jnp.concatenate([x[None], y]) for x, y in zip(total, groups, strict=True)))
         largest = jnp.max(terms.exponent, axis=0)
         shift = jnp.maximum(terms.exponent - largest[None] + self.fraction_bits, NOTHING_LEFT)
-        units = terms.significand * _power_of_two(shift)
+        aligned = terms.significand * _power_of_two(shift)
         # A sum of a group is below 2^11 significands, so 46 bits: upper and lower ones apart.
-        high = (units * jnp.float32(2.0**-20)).astype(jnp.int32)
-        low = (units - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
+        high = (aligned * jnp.float32(2.0**-20)).astype(jnp.int32)
+        low = (aligned - high.astype(jnp.float32) * jnp.float32(2.0**20)).astype(jnp.int32)
         negative, high, low = _magnitude(jnp.sum(high, axis=0), jnp.sum(low, axis=0), 20)
         # 31 bits of the magnitude are enough, see `_truncate_sum`.
         drop = jnp.maximum(21 - lax.clz(high), 0)
         magnitude = (high << (20 - drop)) | (low >> drop)
-        summed = _cut(negative, magnitude, largest - self.fraction_bits + drop, self.result_bits)
+        summed = _truncate_magnitude(
+            negative, magnitude, largest - self.fraction_bits + drop, self.result_bits
+        )
         special = jnp.sum(terms.significand, axis=0)
         return _where(jnp.isfinite(special), summed, Split(special, jnp.full_like(largest, ZERO_EXPONENT)))
 
@@ -213,7 +215,7 @@ def _truncate_sum(total: tuple[Array, Array], unit: Array, bits: Integer) -> Spl
     # 31 bits of the magnitude are enough: cutting more off later is the same as cutting all at once.
     long = high >= 1 << 15
     magnitude = jnp.where(long, (high << 12) | (low >> 4), (high << 16) | low)
-    return _cut(negative, magnitude, jnp.where(long, unit + 4, unit), bits)
+    return _truncate_magnitude(negative, magnitude, jnp.where(long, unit + 4, unit), bits)
 
 
 def _magnitude(high: Array, low: Array, bits: int) -> tuple[Array, Array, Array]:
@@ -225,11 +227,11 @@ def _magnitude(high: Array, low: Array, bits: int) -> tuple[Array, Array, Array]
     return negative, jnp.where(negative, -high, high) + (low >> bits), low & mask
 
 
-def _cut(negative: Array, magnitude: Array, unit: Array, bits: Integer) -> Split:
+def _truncate_magnitude(negative: Array, magnitude: Array, unit: Array, bits: Integer) -> Split:
     """Truncate an int32 magnitude times 2^unit to so many fraction bits, from -126 to infinity."""
     length = 32 - lax.clz(magnitude)
-    cut = jnp.maximum(jnp.maximum(length - 1, MIN_EXPONENT - unit) - bits, 0)
-    magnitude = (magnitude >> cut) << cut
+    num_dropped = jnp.maximum(jnp.maximum(length - 1, MIN_EXPONENT - unit) - bits, 0)
+    magnitude = (magnitude >> num_dropped) << num_dropped
     exponent = jnp.where(magnitude == 0, ZERO_EXPONENT, jnp.maximum(length - 1 + unit, MIN_EXPONENT))
     significand = magnitude.astype(jnp.float32) * _power_of_two(jnp.clip(unit - exponent, -31, 0))
     significand = jnp.where(exponent > MAX_EXPONENT, jnp.float32(jnp.inf), significand)

@@ -23,7 +23,7 @@ def tensor_core_ref(
 
     `min_exponent` is that of the smallest normal number of the operands' format. `scales` are exponents of
     powers of two by which the products are multiplied: the scales of MX blocks, of both sides together.
-    Source: MMA-Sim (arXiv 2511.10909) Sec. IV.
+    Reference: MMA-Sim (arXiv 2511.10909) Sec. IV.
     """
     total = np.float32(0)
     products = list(zip(a, b, [0] * len(a) if scales is None else scales, strict=True))
@@ -61,7 +61,7 @@ def fp4_tensor_core_ref(
 ) -> np.float32:
     """Return the sum of E2M1 products a[k] b[k] under E4M3 scales, one of each side for 16 of them.
 
-    Source: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
+    Reference: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
     """
     terms = []
     for group, scales in enumerate(zip(a_scales, b_scales, strict=True)):
@@ -97,7 +97,7 @@ def truncated_float32(x: Fraction, result_bits: int) -> np.float32:
     top = abs(x).numerator.bit_length() - abs(x).denominator.bit_length()
     top -= abs(x) < Fraction(2) ** top
     quantum = Fraction(2) ** (max(top, MIN_EXPONENT) - result_bits)
-    kept = math.trunc(x / quantum) * quantum
-    if abs(kept) >= Fraction(2) ** 128:
+    truncated = math.trunc(x / quantum) * quantum
+    if abs(truncated) >= Fraction(2) ** 128:
         return np.float32(math.copysign(math.inf, x))
-    return np.float32(float(kept))
+    return np.float32(float(truncated))

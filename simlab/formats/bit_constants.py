@@ -27,7 +27,7 @@ EXPONENT_BIAS = 127
 
 Word = int | Array
 BySign = tuple[Word, Word]
-"""What holds for positive and for negative numbers."""
+"""One value for positive and one for negative numbers."""
 
 
 class BitConstants(NamedTuple):

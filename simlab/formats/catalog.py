@@ -23,7 +23,7 @@ FORMATS: dict[str, Format] = {
     "e3m2": Format.declare(2, -2, 28.0, overflow_value=28.0, nan_value=-0.0),
     "e2m3": Format.declare(3, 0, 7.5, overflow_value=7.5, nan_value=-0.0),
     "e2m1": Format.declare(1, 0, 6.0, overflow_value=6.0, nan_value=-0.0),
-    # Two's complement integers: the whole range is subnormal, and -2^(bits-1) exists.
+    # Two's complement integers: the complete range is subnormal, and -2^(bits-1) exists.
     "int8": Format.declare(
         7, 7, 127.0, min_finite=-128.0, overflow_value=127.0, nan_value=0.0, negative_zero=False
     ),

@@ -15,7 +15,7 @@ def random_words(key: Array, shape: tuple[int, ...]) -> Array:
 
     Same key, same words. `key` is typed or raw; its two derived words enter at different depths, so that two
     keys do not share one stream at an offset. Indices wrap after 2^32 elements.
-    Source: G. L. Steele, D. Lea, C. H. Flood, SplitMix (OOPSLA 2014); C. Wellons, hash-prospector lowbias32.
+    Reference: Steele, Lea & Flood 2014, SplitMix (OOPSLA); C. Wellons, hash-prospector lowbias32.
     Deviation: three products instead of two, as words 1024 apart are otherwise visibly dependent; no last
     xor-shift, which only serves the lower bits.
     """

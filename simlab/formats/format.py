@@ -24,7 +24,7 @@ class Format:
     """A number format as a pytree of scalars; every leaf may be traced, stacked and vmapped over.
 
     Representable values are the multiples of 2^(max(e, min_exponent) - mantissa_bits) at binary exponent e,
-    between `min_finite` and `max_finite`. An integer format is one whose whole range is subnormal (int8: 7
+    between `min_finite` and `max_finite`. An integer format is one whose complete range is subnormal (int8: 7
     mantissa bits, minimum exponent 7). 23 mantissa bits mean float32: values pass untouched.
     Declare with `Format.declare`, which checks the numbers; the name of a format lives in the catalog.
 
@@ -34,7 +34,7 @@ class Format:
     rule (inf, NaN, or `max_finite` in a format that has neither); `nan_value` float32, what a NaN becomes
     under that rule (NaN, or a zero whose sign the sign of the NaN flips); `negative_zero` bool, whether -0
     exists.
-    Source: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
+    Reference: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
     """
 
     mantissa_bits: Integer

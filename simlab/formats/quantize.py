@@ -47,7 +47,7 @@ def quantize(
 
     Raises `TypeError` for input that is not floating point, `ValueError` for unknown names, for a scaling
     that x has too few axes for, and for a missing key.
-    Source: acrl Sec. 5; OCP MX v1.0 Sec. 6.3.
+    Reference: acrl Sec. 5; OCP MX v1.0 Sec. 6.3.
     """
     if gradient not in GRADIENTS:
         raise ValueError(f"unknown gradient {gradient!r}; allowed: {', '.join(GRADIENTS)}")

@@ -49,7 +49,7 @@ def round_to_format(
     odd. e8m0 takes zero and negative numbers to NaN, and what is below 2^-127 to 2^-127; to nearest even it
     takes all between 2^-127 and 2^-126 up, as ml_dtypes does. fp32 returns `x` itself.
     Raises `TypeError` for other input types, `ValueError` for unknown names or a missing key.
-    Source: IEEE 754-2019 Sec. 4.3, 7.4; OCP OFP8 v1.0 Sec. 5; ml_dtypes astype.
+    Reference: IEEE 754-2019 Sec. 4.3, 7.4; OCP OFP8 v1.0 Sec. 5; ml_dtypes astype.
     Deviation: "saturate" keeps NaN in formats without one, where ml_dtypes gives zero; integers saturate,
     where ml_dtypes and NumPy wrap.
     """
@@ -83,23 +83,23 @@ def round_array(
     bits = _bits(x)
     magnitude, is_negative = bits & MAGNITUDE, bits < constants.least_positive
     limit, beyond = (_by_sign(is_negative, ends) for ends in (constants.limit, constants.beyond))
-    is_kept = None
+    is_nonzero = None
     if isinstance(rounding, StochasticRounding):
         assert key is not None
         result = _round_by_chance(magnitude, constants, random_words(key, x.shape))
-        is_kept = (magnitude > _by_sign(is_negative, constants.threshold)) & (result > 0)
+        is_nonzero = (magnitude > _by_sign(is_negative, constants.threshold)) & (result > 0)
     elif _is_known_nearest_even(constants):
         # Four times the limit still rounds to what is beyond it, and keeps the sums finite.
         reach = limit if constants.limit == constants.beyond else limit + 2 * BINADE
         result = _round_by_addition(jnp.minimum(magnitude, reach), constants)
-        is_kept = None if constants.vanished == (0, NEGATIVE_ZERO) else result > 0
+        is_nonzero = None if constants.vanished == (0, NEGATIVE_ZERO) else result > 0
     else:
         result = _round_by_carry(magnitude, is_negative, constants)
         if not (_is_shared(constants) and constants.least_positive == 0):
-            is_kept = magnitude > _by_sign(is_negative, constants.threshold)
+            is_nonzero = magnitude > _by_sign(is_negative, constants.threshold)
     result = jnp.where(result > limit, beyond, result) | (bits & NEGATIVE_ZERO)
-    if is_kept is not None:
-        result = jnp.where(is_kept, result, _by_sign(is_negative, constants.vanished))
+    if is_nonzero is not None:
+        result = jnp.where(is_nonzero, result, _by_sign(is_negative, constants.vanished))
     special = bits & constants.special_mask ^ constants.special_flip
     return _float(jnp.where(magnitude > constants.last, special, result))
 
@@ -114,10 +114,10 @@ def _round_by_carry(magnitude: Array, is_negative: Array, constants: BitConstant
         exponent = magnitude >> MANTISSA_BITS
         # `& 31` spares the compiler's guard against shifts by 32 and more.
         dropped = jnp.maximum(constants.dropped - exponent, constants.least_dropped) & 31
-    kept = jnp.int32(-1) << dropped
+    kept_bits = jnp.int32(-1) << dropped
     shift = _by_sign(is_negative, jax.tree.map(lambda bits: bits & 31, constants.shift))
     tie = (magnitude | constants.tie_bits) >> dropped & constants.nearest
-    return magnitude + (~kept >> shift) + tie & kept
+    return magnitude + (~kept_bits >> shift) + tie & kept_bits
 
 
 def _round_by_addition(magnitude: Array, constants: BitConstants) -> Array:

@@ -14,7 +14,7 @@ def round_ref(
     """Round one float32 number to `fmt` by the definition of the mode; names as in the catalogs.
 
     `word` is the 32-bit random word of stochastic rounding. Raises `ValueError` for unknown names.
-    Source: IEEE 754-2019 Sec. 4.3, 7.4.
+    Reference: IEEE 754-2019 Sec. 4.3, 7.4.
     """
     value = np.float32(x)
     if fmt.mantissa_bits == 23:
@@ -86,7 +86,7 @@ def _limit(negative: bool, fmt: Format) -> np.float32:
 
 
 def _beyond(negative: bool, fmt: Format, overflow: str, stops: bool) -> np.float32:
-    """What a number outside the range becomes; `stops`: finite, and the mode does not round outward."""
+    """Return the result for a number outside the range; `stops`: finite, not rounded outward."""
     if overflow not in ("saturate", "format"):
         raise ValueError(f"unknown overflow rule {overflow!r}")
     if overflow == "saturate" or stops or np.isfinite(fmt.overflow_value):

@@ -114,8 +114,8 @@ def _rceil_rule(amax: Array, fmt: Format) -> Array:
 def _even_rule(amax: Array, fmt: Format) -> Array:
     top = _floor_log2(max_finite(fmt))
     # Where the largest values are subnormal (integers), they have fewer bits than the record says.
-    kept = jnp.minimum(fmt.mantissa_bits, top - fmt.min_exponent + fmt.mantissa_bits)
-    half = (1 << MANTISSA_BITS) >> (kept + 1)
+    mantissa_bits = jnp.minimum(fmt.mantissa_bits, top - fmt.min_exponent + fmt.mantissa_bits)
+    half = (1 << MANTISSA_BITS) >> (mantissa_bits + 1)
     return ((lax.bitcast_convert_type(amax, jnp.int32) + half) >> MANTISSA_BITS) - EXPONENT_BIAS - top
 
 

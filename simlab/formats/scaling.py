@@ -62,7 +62,7 @@ class Scaling:
 
     Raises `ValueError` for an unknown name, or a block size that is not a positive integer.
 
-    Source: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
+    Reference: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
       acrl Sec. 5; vLLM dynamic_per_token_scaled_fp8_quant; Four Over Six arXiv 2512.02010; MXFP4 errors
       arXiv 2605.20402.
     Deviation: e8m0 scales stop at 2^-126, not 2^-127, which float32 arithmetic flushes (so does torchao);
@@ -104,7 +104,7 @@ class Scaling:
 
         Raises `ValueError` when the array has too few axes.
         """
-        whole = tuple(max(n, 1) for n in shape)
+        extents = tuple(max(n, 1) for n in shape)
         sizes = [1] * len(shape)
         for axis, size in self._sizes_by_axis(len(shape)):
             if not -len(shape) <= axis < len(shape):
@@ -112,7 +112,7 @@ class Scaling:
                     f"scaling per {self.granularity} needs axis {axis}, but x has shape {shape}; "
                     f"allowed here: none, tensor{', token, block' if shape else ''}"
                 )
-            sizes[axis] = whole[axis] if size is None else min(size, whole[axis])
+            sizes[axis] = extents[axis] if size is None else min(size, extents[axis])
         return tuple(sizes)
 
     def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ def find_scale(x: Array, fmt: Format, scaling: Scaling) -> Array:
     """
     shape = scaling.scale_shape(x.shape)
     if scaling.given is not None and scaling.scale_format != "e4m3":
-        return _fit_given(scaling.given, shape)
+        return _fit_scale(scaling.given, shape)
     amax = block_amax(x, scaling.block_shape(x.shape))
     if scaling.scale_format == "float32":
         scale = scale_rules.float32_scale(amax, fmt, scaling.min_scale)
@@ -181,10 +181,10 @@ def has_error(ratio: Array, elements: Array, fmt: Format, errors: tuple[str, ...
     """Return where rounding `ratio`, x over its scale, to `elements` makes one of `errors`."""
     saturated = (ratio > fmt.max_finite) | (ratio < fmt.min_finite)
     kinds = zip(ERRORS, (saturated, elements == 0, ~saturated & (elements != 0)), strict=True)
-    found = jnp.zeros(ratio.shape, bool)
+    is_error = jnp.zeros(ratio.shape, bool)
     for error, made in kinds:
-        found = found | made if error in errors else found
-    return found
+        is_error = is_error | made if error in errors else is_error
+    return is_error
 
 
 def find_tensor_scale(x: Array, fmt: Format, scaling: Scaling) -> Array | None:
@@ -201,9 +201,9 @@ def _upper_scale(amax: Array, fmt: Format, scaling: Scaling) -> Array:
     if scaling.given is None:
         level = FOUR_OVER_SIX_LEVEL if scaling.rule == FOUR_OVER_SIX else 448.0
         return scale_rules.tensor_scale(amax, fmt, level)
-    given = jnp.asarray(scaling.given, jnp.float32)
-    _fit_given(given, amax.shape)
-    return given.reshape((1,) * (amax.ndim - given.ndim) + given.shape)
+    scale = jnp.asarray(scaling.given, jnp.float32)
+    _fit_scale(scale, amax.shape)
+    return scale.reshape((1,) * (amax.ndim - scale.ndim) + scale.shape)
 
 
 def block_amax(x: Array, block: tuple[int, ...]) -> Array:
@@ -233,11 +233,11 @@ def _interleave(counts: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, .
     return tuple(number for pair in zip(counts, sizes, strict=True) for number in pair)
 
 
-def _fit_given(given: Any, shape: tuple[int, ...]) -> Array:
-    scale = jnp.asarray(given, jnp.float32)
+def _fit_scale(value: Any, shape: tuple[int, ...]) -> Array:
+    scale = jnp.asarray(value, jnp.float32)
     scale = scale.reshape((1,) * (len(shape) - scale.ndim) + scale.shape)
     if scale.ndim != len(shape) or any(m not in (1, n) for m, n in zip(scale.shape, shape, strict=True)):
-        raise ValueError(f"given scale of shape {jnp.shape(given)} does not broadcast to {shape}")
+        raise ValueError(f"given scale of shape {jnp.shape(value)} does not broadcast to {shape}")
     return jnp.broadcast_to(scale, shape)
 
 

@@ -25,16 +25,18 @@ def quantize_ref(
     x = np.asarray(x, np.float32)
     result, elements, scales = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     tensor_amax = _amax(list(x.flat))
-    given = None if scaling.given is None else np.broadcast_to(scaling.given, scaling.scale_shape(x.shape))
+    given_scales = (
+        None if scaling.given is None else np.broadcast_to(scaling.given, scaling.scale_shape(x.shape))
+    )
     with np.errstate(all="ignore"):
         for number, members in _blocks(x.shape, scaling).items():
             amax = _amax([x[i] for i in members])
-            fixed = None if given is None else np.float32(given[number])
-            scale = scale_ref(amax, tensor_amax, fmt, scaling, fixed)
+            given_scale = None if given_scales is None else np.float32(given_scales[number])
+            scale = scale_ref(amax, tensor_amax, fmt, scaling, given_scale)
             if scaling.rule == "four_over_six" and np.isfinite(scale) and amax >= SMALLEST_NORMAL:
                 values = [x[i] for i in members]
                 four = scale_ref(
-                    amax, tensor_amax, fmt, scaling, fixed, np.float32(fmt.max_finite) / np.float32(1.5)
+                    amax, tensor_amax, fmt, scaling, given_scale, np.float32(fmt.max_finite) / np.float32(1.5)
                 )
                 if squared_error_ref(values, four, fmt) < squared_error_ref(values, scale, fmt):
                     scale = four
@@ -53,14 +55,14 @@ def scale_ref(
     tensor_amax: np.float32,
     fmt: Format,
     scaling: Scaling,
-    given: np.float32 | None,
+    given_scale: np.float32 | None,
     target: np.float32 | None = None,
 ) -> np.float32:
     """Return the scale of one block, of two levels the one that sends amax to `target`."""
     two_levels = scaling.scale_format == "e4m3"
-    if given is not None and not two_levels:
-        return given
-    if not np.isfinite(amax) or (two_levels and given is None and not np.isfinite(tensor_amax)):
+    if given_scale is not None and not two_levels:
+        return given_scale
+    if not np.isfinite(amax) or (two_levels and given_scale is None and not np.isfinite(tensor_amax)):
         return np.float32(np.nan)
     if amax < SMALLEST_NORMAL:
         return np.float32(1)
@@ -70,7 +72,7 @@ def scale_ref(
     if scaling.scale_format == "e8m0":
         exponent = _e8m0_exponent(amax, max_finite, fmt, scaling.rule)
         return np.float32(2.0 ** min(max(exponent, -126), 127))
-    upper = given
+    upper = given_scale
     if upper is None:
         largest = np.float32(256 if scaling.rule == "four_over_six" else 448)
         upper = max(_flush(tensor_amax / (largest * max_finite)), SMALLEST_NORMAL)

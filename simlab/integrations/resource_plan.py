@@ -1,4 +1,4 @@
-"""What a training step of a real model costs in memory and time on given devices, as arithmetic to check.
+"""Memory and time of a training step of a real model on given devices, as arithmetic to check.
 
 Bytes and seconds are per device. Assumed: states, work and batch divide evenly over all devices; training in
 BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and the rest recomputed; the engine
@@ -133,11 +133,11 @@ ESTIMATE, AT_LEAST = "estimate", "at least"
 
 def find_devices(text: str) -> tuple[int, Device]:
     """Return number and kind of devices of `8xH100`. Raises `ValueError` for anything else."""
-    found = re.fullmatch(r"(\d+)x(.+)", text)
-    if not found or int(found[1]) < 1:
+    match = re.fullmatch(r"(\d+)x(.+)", text)
+    if not match or int(match[1]) < 1:
         raise ValueError(f"invalid devices {text!r}; write them as 8xH100")
-    exact = {name.lower(): name for name in DEVICES}.get(found[2].lower(), found[2])
-    return int(found[1]), lookup(DEVICES, exact, "device")
+    exact = {name.lower(): name for name in DEVICES}.get(match[2].lower(), match[2])
+    return int(match[1]), lookup(DEVICES, exact, "device")
 
 
 def find_model(name: str) -> TransformerConfig:
@@ -181,18 +181,18 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
     total, _ = parameter_counts(config)
     length = step.prompt + step.response
     tokens = step.micro_batch * length
-    kept = 2 * tokens * config.hidden_size * config.num_hidden_layers
+    layer_inputs = 2 * tokens * config.hidden_size * config.num_hidden_layers
     layer = 2 * tokens * _layer_numbers(config)
     logits = 8 * tokens * config.vocab_size
     cache = _cache_bytes(config, step)
     free = device.memory * 0.9 - step.weight_bytes * total / count
-    at_once = max(0, int(free * count / (cache * length)))
+    num_concurrent = max(0, int(free * count / (cache * length)))
     gathered = 4 * (total // config.num_hidden_layers)
-    train = 16 * total / count + gathered + kept + layer + logits
+    train = 16 * total / count + gathered + layer_inputs + layer + logits
     return [
         Item("train", "states", 16 * total / count, "byte", "(2 + 2 + 4 + 4 + 4) x parameters / devices"),
         Item("train", "gathered layers", gathered, "byte", "2 layers x 2 byte x parameters / layers"),
-        Item("train", "layer inputs", kept, "byte", "2 x tokens x hidden x layers"),
+        Item("train", "layer inputs", layer_inputs, "byte", "2 x tokens x hidden x layers"),
         Item("train", "activations of a layer", layer, "byte", "2 x tokens x its intermediate values"),
         Item("train", "logits", logits, "byte", "(4 + 4) x tokens x vocabulary"),
         Item(
@@ -205,7 +205,7 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
         ),
         Item("sample", "weights", step.weight_bytes * total / count, "byte", "byte x parameters / devices"),
         Item("sample", "cache of a token", cache, "byte", "2 x layers x key heads x head_dim x byte"),
-        Item("sample", "concurrent", at_once, "sequences", "(.9 memory - weights) x devices / cache"),
+        Item("sample", "concurrent", num_concurrent, "sequences", "(.9 memory - weights) x devices / cache"),
     ]
 
 
@@ -223,12 +223,12 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
     forward = step.sequences * (2 * active * length + attention * length**2)
     prefill = step.sequences * (2 * active * step.prompt + attention * step.prompt**2) / speed
-    at_once = next(
+    num_concurrent = next(
         item.value for item in memory_items(config, count, device, step) if item.unit == "sequences"
     )
-    if not at_once:
+    if not num_concurrent:
         raise ValueError("the sampling engine has no room for a single sequence; take more devices")
-    rounds = ceil(step.sequences / at_once)
+    rounds = ceil(step.sequences / num_concurrent)
     batch = step.sequences / rounds
     mean_length = step.prompt + step.response / 2
     read = (step.weight_bytes * total + _cache_bytes(config, step) * mean_length * batch) / reading

@@ -8,7 +8,7 @@ from simlab.metrics.catalog import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, VE
 from simlab.metrics.divergence import exact_kl
 from simlab.metrics.gradient_structure import energy_by_frequency, jitter2
 from simlab.metrics.noise_scale import GradientNoise, gradient_noise
-from simlab.metrics.pressure import clipped_tokens, kept_tokens
+from simlab.metrics.pressure import clipped_tokens, tokens_in_loss
 from simlab.metrics.probability_bins import PROBABILITY_EDGES, controlled_rms_log_rho
 
 __all__ = [
@@ -25,5 +25,5 @@ __all__ = [
     "exact_kl",
     "gradient_noise",
     "jitter2",
-    "kept_tokens",
+    "tokens_in_loss",
 ]

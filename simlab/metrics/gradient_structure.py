@@ -28,7 +28,7 @@ def energy_by_frequency(
     type goes where the first of its occurrences falls when all occurrences are cut into `buckets` equal
     parts, so a very frequent type may leave the next bucket empty. NaN when no token pushes.
 
-    Source: cancel Eq. 24.
+    Reference: cancel Eq. 24.
     Deviation: the paper does not define its frequency buckets; these are ours.
     """
     real = as_mask(mask)
@@ -52,7 +52,7 @@ def _bucket(position: Array, total: Array, buckets: int) -> Array:
 def jitter2(curve: Float[AnyArray, " S"]) -> Float[Array, ""]:
     """Mean absolute second difference of a metric over steps [S]; NaN for fewer than three steps.
 
-    Source: cancel Eq. 20, 21.
+    Reference: cancel Eq. 20, 21.
     """
     second = jnp.abs(curve[2:] - 2 * curve[1:-1] + curve[:-2])
     return jnp.mean(second) if second.shape[0] else jnp.float32(jnp.nan)

@@ -1,4 +1,4 @@
-"""How far the two engines are apart at theta_old: rho = pi_train / pi_infer of the sampled tokens.
+"""Mismatch of the two engines at theta_old: rho = pi_train / pi_infer of the sampled tokens.
 
 Every function maps a `TokenBatch` to a scalar. Log rho is clamped to +-20 wherever it is exponentiated, as in
 verl; sequences without tokens take no part in averages over sequences.
@@ -37,7 +37,7 @@ def _distance(batch: TokenBatch) -> Array:
 def std_rho(batch: TokenBatch) -> Float[Array, ""]:
     """The mismatch: standard deviation of rho over all tokens.
 
-    Source: hacking Eq. 5, Sec. 2.
+    Reference: hacking Eq. 5, Sec. 2.
     """
     return std(_excess(batch), batch.mask)
 
@@ -46,7 +46,7 @@ def std_rho(batch: TokenBatch) -> Float[Array, ""]:
 def mean_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of rho over all tokens.
 
-    Source: hacking Tab. 2.
+    Reference: hacking Tab. 2.
     """
     return 1 + mean(_excess(batch), batch.mask)
 
@@ -55,7 +55,7 @@ def mean_rho(batch: TokenBatch) -> Float[Array, ""]:
 def max_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Largest rho of the batch.
 
-    Source: hacking Fig. 9.
+    Reference: hacking Fig. 9.
     """
     return jnp.exp(maximum(token_log_rho(batch), batch.mask))
 
@@ -64,7 +64,7 @@ def max_rho(batch: TokenBatch) -> Float[Array, ""]:
 def min_rho(batch: TokenBatch) -> Float[Array, ""]:
     """Smallest rho of the batch.
 
-    Source: hacking Tab. 2.
+    Reference: hacking Tab. 2.
     """
     return jnp.exp(minimum(token_log_rho(batch), batch.mask))
 
@@ -73,7 +73,7 @@ def min_rho(batch: TokenBatch) -> Float[Array, ""]:
 def max_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Largest product of rho over a sequence, its log clamped to +-20.
 
-    Source: verl rollout_corr_helper rollout_is_max at the sequence level.
+    Reference: verl rollout_corr_helper rollout_is_max at the sequence level.
     """
     return jnp.exp(maximum(_sequence_log_rho(batch), batch.mask.any(axis=1)))
 
@@ -82,7 +82,7 @@ def max_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
 def min_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Smallest product of rho over a sequence, its log clamped to +-20.
 
-    Source: verl rollout_corr_helper rollout_is_min at the sequence level.
+    Reference: verl rollout_corr_helper rollout_is_min at the sequence level.
     """
     return jnp.exp(minimum(_sequence_log_rho(batch), batch.mask.any(axis=1)))
 
@@ -100,7 +100,7 @@ def rms_log_rho(batch: TokenBatch) -> Float[Array, ""]:
 def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Float[Array, ""]:
     """Fraction of tokens with rho > `bound`.
 
-    Source: verl rollout_corr_helper rollout_is_ratio_fraction_high.
+    Reference: verl rollout_corr_helper rollout_is_ratio_fraction_high.
     """
     return mean(jnp.where(token_log_rho(batch) > jnp.log(jnp.float32(bound)), 1.0, 0.0), batch.mask)
 
@@ -109,7 +109,7 @@ def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Float[Array, ""
 def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Float[Array, ""]:
     """Fraction of tokens with rho < `bound`.
 
-    Source: verl rollout_corr_helper rollout_is_ratio_fraction_low.
+    Reference: verl rollout_corr_helper rollout_is_ratio_fraction_low.
     """
     return mean(jnp.where(token_log_rho(batch) < jnp.log(jnp.float32(bound)), 1.0, 0.0), batch.mask)
 
@@ -118,7 +118,7 @@ def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Float[Array, ""
 def discrepancy(batch: TokenBatch) -> Float[Array, ""]:
     """d: mean of |pi_train - pi_infer| over each sequence, then over sequences.
 
-    Source: acrl Eq. 5, 6.
+    Reference: acrl Eq. 5, 6.
     Deviation: averages over the sequences that have tokens, where Eq. 6 averages over questions first; the
     two agree when every group has as many such sequences.
     """
@@ -129,7 +129,7 @@ def discrepancy(batch: TokenBatch) -> Float[Array, ""]:
 def discrepancy_per_token(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of |pi_train - pi_infer| over all tokens, so long sequences weigh more.
 
-    Source: verl debug.metrics rollout_probs_diff_mean.
+    Reference: verl debug.metrics rollout_probs_diff_mean.
     """
     return mean(_distance(batch), batch.mask)
 
@@ -138,7 +138,7 @@ def discrepancy_per_token(batch: TokenBatch) -> Float[Array, ""]:
 def discrepancy_max(batch: TokenBatch) -> Float[Array, ""]:
     """Largest |pi_train - pi_infer|.
 
-    Source: verl debug.metrics rollout_probs_diff_max.
+    Reference: verl debug.metrics rollout_probs_diff_max.
     """
     return maximum(_distance(batch), batch.mask)
 
@@ -147,7 +147,7 @@ def discrepancy_max(batch: TokenBatch) -> Float[Array, ""]:
 def discrepancy_std(batch: TokenBatch) -> Float[Array, ""]:
     """Standard deviation of |pi_train - pi_infer| over all tokens, unbiased; NaN for a single token.
 
-    Source: verl debug.metrics rollout_probs_diff_std.
+    Reference: verl debug.metrics rollout_probs_diff_std.
     """
     count = jnp.sum(batch.mask, dtype=jnp.float32)
     return std(_distance(batch), batch.mask) * jnp.sqrt(count / (count - 1))
@@ -157,7 +157,7 @@ def discrepancy_std(batch: TokenBatch) -> Float[Array, ""]:
 def pcc(batch: TokenBatch) -> Float[Array, ""]:
     """Pearson correlation of pi_train and pi_infer over all tokens; NaN when either does not vary.
 
-    Source: hacking Fig. 3, 9; verl debug.metrics rollout_actor_probs_pearson_corr.
+    Reference: hacking Fig. 3, 9; verl debug.metrics rollout_actor_probs_pearson_corr.
     """
 
     def standardize(logp: Array) -> Array:
@@ -174,7 +174,7 @@ def k1_kl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of -log rho: an unbiased estimate of KL(pi_infer, pi_train), sometimes negative.
 
     Unit: nats.
-    Source: verl rollout_corr_helper kl.
+    Reference: verl rollout_corr_helper kl.
     """
     return mean(batch.logp_infer - batch.logp_train, batch.mask)
 
@@ -184,7 +184,7 @@ def k3_kl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of rho - 1 - log rho: an estimate of KL(pi_infer, pi_train) that is never negative.
 
     Unit: nats.
-    Source: verl rollout_corr_helper k3_kl.
+    Reference: verl rollout_corr_helper k3_kl.
     Deviation: log rho is clamped to +-20; verl's overflows beyond 88.
     """
     log_rho = token_log_rho(batch)
@@ -195,7 +195,7 @@ def k3_kl(batch: TokenBatch) -> Float[Array, ""]:
 def chi2_token(batch: TokenBatch) -> Float[Array, ""]:
     """Mean of rho^2 - 1 over all tokens; an estimate of chi^2(pi_train, pi_infer), negative only by chance.
 
-    Source: verl rollout_corr_helper chi2_token.
+    Reference: verl rollout_corr_helper chi2_token.
     """
     return mean(jnp.expm1(2 * token_log_rho(batch)), batch.mask)
 
@@ -204,7 +204,7 @@ def chi2_token(batch: TokenBatch) -> Float[Array, ""]:
 def chi2_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of (product of rho)^2 - 1, the log of the product clamped to +-20.
 
-    Source: verl rollout_corr_helper chi2_seq.
+    Reference: verl rollout_corr_helper chi2_seq.
     Deviation: sequences without tokens take no part; verl counts a zero for each.
     """
     return mean(jnp.expm1(2 * _sequence_log_rho(batch)), batch.mask.any(axis=1))
@@ -214,7 +214,7 @@ def chi2_sequence(batch: TokenBatch) -> Float[Array, ""]:
 def ess_token(batch: TokenBatch) -> Float[Array, ""]:
     """Effective sample size of rho over all tokens, as a fraction in (0, 1].
 
-    Source: verl rollout_corr_helper rollout_is_eff_sample_size.
+    Reference: verl rollout_corr_helper rollout_is_eff_sample_size.
     Deviation: of the raw ratios; `weights.effective_sample_size` takes the truncated ones that verl logs.
     """
     return effective_sample_size(jnp.exp(token_log_rho(batch)), batch.mask)
@@ -224,6 +224,6 @@ def ess_token(batch: TokenBatch) -> Float[Array, ""]:
 def ess_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Effective sample size of the sequences' products of rho, as a fraction in (0, 1].
 
-    Source: lr Eq. 4.
+    Reference: lr Eq. 4.
     """
     return effective_sample_size(jnp.exp(_sequence_log_rho(batch)), batch.mask.any(axis=1))

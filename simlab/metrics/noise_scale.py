@@ -30,7 +30,7 @@ def gradient_noise(
     batch is mostly noise: average the two over steps before dividing. NaN for `small` = `big`.
 
     Unit: scale in units of batch; signal and noise in squared gradient.
-    Source: arXiv 1812.06162 Eq. 2.9, App. A.1.
+    Reference: arXiv 1812.06162 Eq. 2.9, App. A.1.
     """
     signal = (big * big_square - small * small_square) / jnp.float32(big - small)
     noise = (small_square - big_square) * big * small / jnp.float32(big - small)

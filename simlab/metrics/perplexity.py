@@ -28,7 +28,7 @@ def abs_seq_log_ratio(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of |sum of logp_train - sum of logp_infer|; grows with the length.
 
     Unit: nats.
-    Source: lr Eq. 7, 8.
+    Reference: lr Eq. 7, 8.
     """
     total = masked_sum(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
     return _over_sequences(jnp.abs(total), batch)
@@ -39,7 +39,7 @@ def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of |mean of logp_train - mean of logp_infer|.
 
     Unit: nats.
-    Source: verl rollout_corr_helper log_ppl_abs_diff.
+    Reference: verl rollout_corr_helper log_ppl_abs_diff.
     """
     return _over_sequences(jnp.abs(_log_ppl_difference(batch)), batch)
 
@@ -49,7 +49,7 @@ def log_ppl_diff(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
-    Source: verl rollout_corr_helper log_ppl_diff.
+    Reference: verl rollout_corr_helper log_ppl_diff.
     """
     return _over_sequences(_log_ppl_difference(batch), batch)
 
@@ -59,7 +59,7 @@ def log_ppl_diff_max(batch: TokenBatch) -> Float[Array, ""]:
     """Largest over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
-    Source: verl rollout_corr_helper log_ppl_diff_max.
+    Reference: verl rollout_corr_helper log_ppl_diff_max.
     """
     return maximum(_log_ppl_difference(batch), batch.mask.any(axis=1))
 
@@ -69,7 +69,7 @@ def log_ppl_diff_min(batch: TokenBatch) -> Float[Array, ""]:
     """Smallest over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
-    Source: verl rollout_corr_helper log_ppl_diff_min.
+    Reference: verl rollout_corr_helper log_ppl_diff_min.
     """
     return minimum(_log_ppl_difference(batch), batch.mask.any(axis=1))
 
@@ -78,7 +78,7 @@ def log_ppl_diff_min(batch: TokenBatch) -> Float[Array, ""]:
 def ppl_ratio(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of training perplexity / inference perplexity.
 
-    Source: verl rollout_corr_helper ppl_ratio.
+    Reference: verl rollout_corr_helper ppl_ratio.
     """
     return _over_sequences(jnp.exp(_log_ppl_difference(batch)), batch)
 
@@ -88,7 +88,7 @@ def training_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the training engine's log-perplexity per token.
 
     Unit: nats.
-    Source: verl rollout_corr_helper training_log_ppl.
+    Reference: verl rollout_corr_helper training_log_ppl.
     """
     return sequence_mean(-batch.logp_train, batch.mask)
 
@@ -98,7 +98,7 @@ def rollout_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the inference engine's log-perplexity per token.
 
     Unit: nats.
-    Source: verl rollout_corr_helper rollout_log_ppl.
+    Reference: verl rollout_corr_helper rollout_log_ppl.
     """
     return sequence_mean(-batch.logp_infer, batch.mask)
 
@@ -107,7 +107,7 @@ def rollout_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
 def training_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the training engine's perplexity.
 
-    Source: verl rollout_corr_helper training_ppl.
+    Reference: verl rollout_corr_helper training_ppl.
     """
     return _over_sequences(jnp.exp(-masked_mean(batch.logp_train, batch.mask, axis=1)), batch)
 
@@ -116,6 +116,6 @@ def training_ppl(batch: TokenBatch) -> Float[Array, ""]:
 def rollout_ppl(batch: TokenBatch) -> Float[Array, ""]:
     """Mean over sequences of the inference engine's perplexity.
 
-    Source: verl rollout_corr_helper rollout_ppl.
+    Reference: verl rollout_corr_helper rollout_ppl.
     """
     return _over_sequences(jnp.exp(-masked_mean(batch.logp_infer, batch.mask, axis=1)), batch)

@@ -1,4 +1,4 @@
-"""What an objective does to a batch: which tokens it clips or rejects, and what that adds to the objective.
+"""Effects of an objective on a batch: clipped and rejected tokens, and the terms that they add.
 
 Every function maps an objective (a preset's name or a record) and a `TokenBatch` to a scalar. A token
 counts as clipped when its advantage is not zero and yet its coefficient is: a clip that keeps pushing
@@ -39,7 +39,7 @@ def _bare(objective: str | Objective) -> Objective:
 def clipped_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
     """Tokens that the clip keeps from pushing, bool [B, T].
 
-    Source: hacking Eq. 12.
+    Reference: hacking Eq. 12.
     """
     bare, batch = _bare(objective), prepare_batch(batch)
     pushes = token_coefficients(bare, batch) != 0
@@ -53,7 +53,7 @@ def _fraction(tokens: Array, mask: Array) -> Array:
 def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of all tokens that are clipped.
 
-    Source: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac.
+    Reference: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac.
     Deviation: includes what verl counts apart as pg_clipfrac_lower (dual clip).
     """
     return _fraction(clipped_tokens(objective, batch), prepare_batch(batch).mask)
@@ -62,7 +62,7 @@ def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array,
 def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of all tokens that are clipped and have a positive advantage.
 
-    Source: TRL clip_ratio/high_mean.
+    Reference: TRL clip_ratio/high_mean.
     """
     bare, ready = _bare(objective), prepare_batch(batch)
     return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) > 0), ready.mask)
@@ -71,19 +71,19 @@ def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Flo
 def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of all tokens that are clipped and have a negative advantage.
 
-    Source: TRL clip_ratio/low_mean.
+    Reference: TRL clip_ratio/low_mean.
     """
     bare, ready = _bare(objective), prepare_batch(batch)
     return _fraction(clipped_tokens(bare, batch) & (_advantages(bare, ready) < 0), ready.mask)
 
 
 def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """What clipping adds to the objective: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
+    """Return the term that clipping adds: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
 
     X = r A / (G |o|) with the token's policy ratio.
 
     Unit: advantage.
-    Source: hacking Eq. 7, 13, 14, 26.
+    Reference: hacking Eq. 7, 13, 14, 26.
     """
     bare, ready = _bare(objective), prepare_batch(batch)
     weighted = token_ratio(ready) * _advantages(bare, ready)
@@ -98,15 +98,15 @@ def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]
     The control of the paper's figure is this with the distorted objective on the batches of the other run.
 
     Unit: advantage.
-    Source: hacking Eq. 20, 23, Fig. 6.
+    Reference: hacking Eq. 20, 23, Fig. 6.
     """
     resolved, ready = resolve(objective), prepare_batch(batch)
     terms = rollout_terms(resolved, ready)
     return masked_sum(terms.advantages * (terms.distortion - 1), ready.mask)
 
 
-def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
-    """Tokens that no rejection takes out of the loss, bool [B, T]; dynamic sampling does not count."""
+def tokens_in_loss(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
+    """Return which tokens no rejection removes from the loss, bool [B, T]; ignores dynamic sampling."""
     resolved, ready = replace(resolve(objective), group_filter=False), prepare_batch(batch)
     terms = rollout_terms(resolved, ready)
     if resolved.staleness is None:
@@ -117,19 +117,19 @@ def kept_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B
 def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of the tokens that are rejected.
 
-    Source: verl rollout_corr_helper rollout_rs_masked_fraction.
+    Reference: verl rollout_corr_helper rollout_rs_masked_fraction.
     """
-    return _fraction(~kept_tokens(objective, batch), prepare_batch(batch).mask)
+    return _fraction(~tokens_in_loss(objective, batch), prepare_batch(batch).mask)
 
 
 def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Fraction of the sequences that lose at least one token.
 
-    Source: verl rollout_corr_helper rollout_rs_seq_masked_fraction.
+    Reference: verl rollout_corr_helper rollout_rs_seq_masked_fraction.
     Deviation: of the sequences that have tokens; verl divides by all.
     """
     mask = prepare_batch(batch).mask
-    return _fraction((mask & ~kept_tokens(objective, batch)).any(axis=1), mask.any(axis=1))
+    return _fraction((mask & ~tokens_in_loss(objective, batch)).any(axis=1), mask.any(axis=1))
 
 
 def asym(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
@@ -139,7 +139,7 @@ def asym(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     distortions included; the variance divides by the number of sequences with tokens.
 
     Unit: squared advantage.
-    Source: cancel Eq. 23, 94.
+    Reference: cancel Eq. 23, 94.
     """
     resolved, ready = resolve(objective), prepare_batch(batch)
     coefficients = token_coefficients(replace(resolved, aggregation=token_sum), batch)

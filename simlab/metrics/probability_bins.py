@@ -45,7 +45,7 @@ def tokens_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
 def mean_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
     """Mean rho in each bin of pi_train, [K]; below one at low probability is survival bias.
 
-    Source: hacking Fig. 7.
+    Reference: hacking Fig. 7.
     """
     return 1 + binned_mean(jnp.expm1(token_log_rho(batch)), membership(batch.logp_train, batch.mask))
 
@@ -61,7 +61,7 @@ def rms_log_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
     """Root mean square of log rho in each bin of pi_train, [K].
 
     Unit: nats.
-    Source: hacking Fig. 7.
+    Reference: hacking Fig. 7.
     """
     square = (batch.logp_train - batch.logp_infer) ** 2
     return jnp.sqrt(binned_mean(square, membership(batch.logp_train, batch.mask)))

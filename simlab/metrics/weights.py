@@ -17,7 +17,7 @@ Array = jax.Array
 def weight_mean(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Mean weight.
 
-    Source: verl rollout_corr_helper rollout_is_mean.
+    Reference: verl rollout_corr_helper rollout_is_mean.
     """
     return mean(weights, as_mask(mask))
 
@@ -25,7 +25,7 @@ def weight_mean(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
 def weight_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Standard deviation of the weights, dividing by the number of entries.
 
-    Source: verl rollout_corr_helper rollout_is_std.
+    Reference: verl rollout_corr_helper rollout_is_std.
     """
     return std(weights, as_mask(mask))
 
@@ -33,7 +33,7 @@ def weight_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"])
 def weight_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Largest weight.
 
-    Source: verl rollout_corr_helper rollout_is_max.
+    Reference: verl rollout_corr_helper rollout_is_max.
     """
     return maximum(weights, as_mask(mask))
 
@@ -41,7 +41,7 @@ def weight_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"])
 def weight_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Smallest weight.
 
-    Source: verl rollout_corr_helper rollout_is_min.
+    Reference: verl rollout_corr_helper rollout_is_min.
     """
     return minimum(weights, as_mask(mask))
 
@@ -51,7 +51,7 @@ def effective_sample_size(
 ) -> Float[Array, ""]:
     """(mean w)^2 / mean(w^2): one when all weights agree, 1/n when one has it all, NaN when all are zero.
 
-    Source: verl rollout_corr_helper rollout_is_eff_sample_size.
+    Reference: verl rollout_corr_helper rollout_is_eff_sample_size.
     """
     real = as_mask(mask)
     # Relative to the largest one: the square of a large weight would lose the small ones or overflow.
@@ -64,7 +64,7 @@ def weight_sequence_mean(
 ) -> Float[Array, ""]:
     """Mean over each sequence, then over sequences.
 
-    Source: verl rollout_corr_helper rollout_is_seq_mean.
+    Reference: verl rollout_corr_helper rollout_is_seq_mean.
     """
     return sequence_mean(weights, as_mask(mask))
 
@@ -77,7 +77,7 @@ def _per_sequence(weights: AnyArray, mask: AnyArray) -> tuple[Array, Array]:
 def weight_sequence_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Standard deviation of the sequences' mean weights, unbiased; NaN for a single sequence.
 
-    Source: verl rollout_corr_helper rollout_is_seq_std.
+    Reference: verl rollout_corr_helper rollout_is_seq_std.
     """
     means, real = _per_sequence(weights, mask)
     count = jnp.sum(real, dtype=jnp.float32)
@@ -87,7 +87,7 @@ def weight_sequence_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray,
 def weight_sequence_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Largest of the sequences' mean weights.
 
-    Source: verl rollout_corr_helper rollout_is_seq_max.
+    Reference: verl rollout_corr_helper rollout_is_seq_max.
     """
     return maximum(*_per_sequence(weights, mask))
 
@@ -95,7 +95,7 @@ def weight_sequence_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray,
 def weight_sequence_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
     """Smallest of the sequences' mean weights.
 
-    Source: verl rollout_corr_helper rollout_is_seq_min.
+    Reference: verl rollout_corr_helper rollout_is_seq_min.
     """
     return minimum(*_per_sequence(weights, mask))
 
@@ -105,7 +105,7 @@ def weight_sequence_max_deviation(
 ) -> Float[Array, ""]:
     """Largest distance of a sequence's mean weight from one.
 
-    Source: verl rollout_corr_helper rollout_is_seq_max_deviation.
+    Reference: verl rollout_corr_helper rollout_is_seq_max_deviation.
     """
     means, real = _per_sequence(weights, mask)
     return maximum(jnp.abs(means - 1), real)

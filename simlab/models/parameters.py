@@ -58,8 +58,3 @@ def _init_layer(key: Array, config: TransformerConfig) -> Params:
 
 def _normal(key: Array, shape: tuple[int, ...], variance_of: int) -> Array:
     return draw_array(jax.random.normal, key, shape, jnp.float32) / jnp.sqrt(jnp.float32(variance_of))
-
-
-def parameter_count(params: Params) -> int:
-    """Return the number of weights."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

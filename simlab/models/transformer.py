@@ -245,12 +245,12 @@ def _attend_by_group(
     The query heads that share a key head are rows of one product.
     """
     batch, length = queries.shape[:2]
-    heads, share, width = config.num_key_value_heads, config.queries_per_key, config.head_dim
-    rows = queries.reshape(batch, length, heads, share, width).transpose(0, 2, 3, 1, 4)
-    rows = rows.reshape(batch * heads, share * length, width)
-    mask = jnp.tile(visible, (share, 1))
+    heads, per_key, width = config.num_key_value_heads, config.queries_per_key, config.head_dim
+    rows = queries.reshape(batch, length, heads, per_key, width).transpose(0, 2, 3, 1, 4)
+    rows = rows.reshape(batch * heads, per_key * length, width)
+    mask = jnp.tile(visible, (per_key, 1))
     mixed = jax.vmap(lambda q, k, v: attend(q, k.T, v, mask, engine))(rows, cache.keys, cache.values)
-    mixed = mixed.reshape(batch, heads, share, length, width).transpose(0, 3, 1, 2, 4)
+    mixed = mixed.reshape(batch, heads, per_key, length, width).transpose(0, 3, 1, 2, 4)
     return mixed.reshape(batch, length, -1)
 
 
@@ -341,8 +341,10 @@ def response_logps(
     caches: Caches = empty_cache(config, count, prompts.shape[1] + responses.shape[1] - 1)
     if scan_layers:
         weights, caches = stack_layers(weights, caches, config)
-    rest = responses[:, :-1]
-    hidden, experts = _read_shared(weights, config, engine, caches, prompts, rest, replayed, group_size)
+    response_inputs = responses[:, :-1]
+    hidden, experts = _read_shared(
+        weights, config, engine, caches, prompts, response_inputs, replayed, group_size
+    )
     logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
     logp = jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0]
@@ -355,7 +357,7 @@ def _read_shared(
     engine: Engine,
     caches: Caches,
     prompts: AnyArray,
-    rest: AnyArray,
+    response_inputs: AnyArray,
     replayed: AnyArray | None,
     group_size: int,
 ) -> tuple[Array, Array | None]:
@@ -364,8 +366,8 @@ def _read_shared(
     They are [B, 1 + R, D]; the experts chosen, [B, P + R, L, top_k], are of all tokens.
     """
     count, length = len(prompts) // group_size, prompts.shape[1]
-    if group_size == 1 or not rest.shape[1]:
-        tokens = jnp.concatenate([prompts, rest], axis=1)
+    if group_size == 1 or not response_inputs.shape[1]:
+        tokens = jnp.concatenate([prompts, response_inputs], axis=1)
         forward = extend(weights, config, engine, caches, tokens, 0, replayed)
         return forward.hidden[:, length - 1 :], forward.routed_experts
     first, later = (
@@ -373,7 +375,7 @@ def _read_shared(
     )
     read, caches, chosen, _ = extend(weights, config, engine, caches, prompts[::group_size], 0, first)
     caches = repeat_caches(caches, count, group_size)
-    hidden, _, experts, _ = extend(weights, config, engine, caches, rest, length, later)
+    hidden, _, experts, _ = extend(weights, config, engine, caches, response_inputs, length, later)
     hidden = jnp.concatenate([jnp.repeat(read[:, -1:], group_size, axis=0), hidden], axis=1)
     if chosen is None or experts is None:
         return hidden, None

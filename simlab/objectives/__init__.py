@@ -18,7 +18,7 @@ from simlab.objectives.objective import (
     with_overrides,
 )
 from simlab.objectives.proximal import with_loglinear_proximal
-from simlab.objectives.vocabulary_terms import on_sampler_support, with_top_k_report
+from simlab.objectives.vocabulary_terms import restrict_to_sampled_support, with_top_k_report
 
 __all__ = [
     "ADVANTAGES",
@@ -35,11 +35,11 @@ __all__ = [
     "get_objective",
     "kl_penalty",
     "objective_value",
-    "on_sampler_support",
     "override_defaults",
     "override_names",
     "prepare_batch",
     "resolve",
+    "restrict_to_sampled_support",
     "rollout_terms",
     "token_coefficients",
     "value_from_terms",

@@ -45,7 +45,7 @@ def differ(rewards: Array, survivors: Array) -> Array:
 def reward(batch: TokenBatch, survivors: Array) -> Array:
     """The reward itself, no baseline.
 
-    Source: lr Eq. 2-4.
+    Reference: lr Eq. 2-4.
     """
     return jnp.where(survivors, batch.rewards, 0)
 
@@ -54,7 +54,7 @@ def reward(batch: TokenBatch, survivors: Array) -> Array:
 def grpo(rewards: Array, survivors: Array) -> Array:
     """Reward minus group mean over the group's unbiased standard deviation + 1e-6.
 
-    Source: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43; verl core_algos.compute_grpo_outcome_advantage.
+    Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43; verl core_algos.compute_grpo_outcome_advantage.
     Deviation: exactly zero when all survivors have the same reward or only one is left; verl gives a lone
         sample its reward.
     """
@@ -68,7 +68,7 @@ def grpo(rewards: Array, survivors: Array) -> Array:
 def grpo_no_std(rewards: Array, survivors: Array) -> Array:
     """Reward minus group mean (Dr. GRPO).
 
-    Source: cancel Eq. 29; verl core_algos.compute_grpo_outcome_advantage without std.
+    Reference: cancel Eq. 29; verl core_algos.compute_grpo_outcome_advantage without std.
     """
     centered = rewards - masked_mean(rewards, survivors)
     return jnp.where(differ(rewards, survivors), centered, 0)
@@ -78,7 +78,7 @@ def grpo_no_std(rewards: Array, survivors: Array) -> Array:
 def rloo(rewards: Array, survivors: Array) -> Array:
     """Reward minus the mean of the others: n / (n - 1) times `grpo_no_std`.
 
-    Source: lr App. C; verl core_algos.compute_rloo_outcome_advantage.
+    Reference: lr App. C; verl core_algos.compute_rloo_outcome_advantage.
     Deviation: a lone survivor gets zero, verl gives it its reward.
     """
     count = jnp.sum(survivors, dtype=jnp.float32)
@@ -100,7 +100,7 @@ def gpg(batch: TokenBatch, survivors: Array) -> Array:
 def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
     """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
 
-    Source: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
+    Reference: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
     Deviation: exactly zero when all survivors have the same reward.
     """
     tokens = batch.mask & survivors[:, None]
@@ -122,7 +122,7 @@ class Gae:
 
     The reward stands at the last token of a sequence; `gamma` and `lam` are those of GAE.
 
-    Source: verl core_algos.compute_gae_advantage_return.
+    Reference: verl core_algos.compute_gae_advantage_return.
     """
 
     gamma: Scalar = 1.0
@@ -175,8 +175,8 @@ ADVANTAGES: dict[str, Estimator] = {
 def group_filter(batch: TokenBatch) -> Array:
     """True [B] in groups whose rewards differ: the others are dropped, as dynamic sampling would.
 
-    Source: lr App. C; DAPO dynamic sampling, verl algorithm.filter_groups.
+    Reference: lr App. C; DAPO dynamic sampling, verl algorithm.filter_groups.
     """
     rewards = by_group(batch.rewards, batch.group_size)
-    kept = jax.vmap(differ)(rewards, jnp.ones_like(rewards, bool))
-    return jnp.repeat(kept, batch.group_size)
+    differs = jax.vmap(differ)(rewards, jnp.ones_like(rewards, bool))
+    return jnp.repeat(differs, batch.group_size)

@@ -13,7 +13,7 @@ Aggregation = Callable[[Array, Array], Array]
 def token_mean(terms: Array, mask: Array) -> Array:
     """Mean over all tokens of the batch: long sequences weigh more.
 
-    Source: verl core_algos.agg_loss token-mean; TRL loss_type dapo.
+    Reference: verl core_algos.agg_loss token-mean; TRL loss_type dapo.
     """
     return masked_mean(terms, mask)
 
@@ -21,7 +21,7 @@ def token_mean(terms: Array, mask: Array) -> Array:
 def token_sum(terms: Array, mask: Array) -> Array:
     """Sum over all tokens of the batch.
 
-    Source: verl core_algos.agg_loss token-sum.
+    Reference: verl core_algos.agg_loss token-sum.
     """
     return masked_sum(terms, mask)
 
@@ -29,7 +29,7 @@ def token_sum(terms: Array, mask: Array) -> Array:
 def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
     """Sum over the tokens of a sequence, mean over sequences that have a token.
 
-    Source: cancel Eq. 1, 8, 80; lr Eq. 2; verl core_algos.agg_loss seq-mean-token-sum.
+    Reference: cancel Eq. 1, 8, 80; lr Eq. 2; verl core_algos.agg_loss seq-mean-token-sum.
     """
     return masked_mean(masked_sum(terms, mask, axis=1), mask.any(axis=1))
 
@@ -37,7 +37,7 @@ def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
 def seq_mean_token_sum_norm(terms: Array, mask: Array) -> Array:
     """`seq_mean_token_sum` divided by the padded length T, a constant (Dr. GRPO).
 
-    Source: verl core_algos.agg_loss seq-mean-token-sum-norm; TRL loss_type dr_grpo.
+    Reference: verl core_algos.agg_loss seq-mean-token-sum-norm; TRL loss_type dr_grpo.
     """
     return seq_mean_token_sum(terms, mask) / terms.shape[1]
 
@@ -45,7 +45,7 @@ def seq_mean_token_sum_norm(terms: Array, mask: Array) -> Array:
 def seq_mean_token_mean(terms: Array, mask: Array) -> Array:
     """Mean over the tokens of a sequence, then mean over sequences that have a token.
 
-    Source: hacking Eq. 2, 16, 24; acrl Eq. 1; cancel Eq. 66, 68; verl core_algos.agg_loss
+    Reference: hacking Eq. 2, 16, 24; acrl Eq. 1; cancel Eq. 66, 68; verl core_algos.agg_loss
         seq-mean-token-mean.
     Deviation: sequences without a token leave the denominator (as in verl), where the papers divide by G.
     """

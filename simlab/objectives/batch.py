@@ -32,7 +32,7 @@ class TokenBatch:
     - `logp_vocabulary`, `logp_infer_vocabulary` [B, T, V]: log-probabilities of all tokens under theta and
       under the inference engine, after temperature and filters. For `score_centering`.
 
-    Source: hacking Eq. 5, 25; verl core_algos.
+    Reference: hacking Eq. 5, 25; verl core_algos.
     """
 
     logp: Float[AnyArray, "B T"]

@@ -27,7 +27,7 @@ VACO_LOG_LIMIT = 10.0
 def token_log_rho(batch: TokenBatch) -> Array:
     """log rho[i, t] clamped to +-20; [B, T].
 
-    Source: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
+    Reference: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
     Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the policy ratio; pi(theta_old) / mu(theta_old) is
         meant.
     """
@@ -37,7 +37,7 @@ def token_log_rho(batch: TokenBatch) -> Array:
 def sequence_log_rho(batch: TokenBatch) -> Array:
     """log of the product of rho over a sequence, clamped to +-20, at each of its tokens.
 
-    Source: lr Eq. 4; acrl Eq. 3; verl rollout_corr_helper rollout_is sequence.
+    Reference: lr Eq. 4; acrl Eq. 3; verl rollout_corr_helper rollout_is sequence.
     """
     total = masked_sum(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
     return jnp.broadcast_to(clamp(total, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
@@ -46,7 +46,7 @@ def sequence_log_rho(batch: TokenBatch) -> Array:
 def geometric_log_rho(batch: TokenBatch) -> Array:
     """Mean of log rho over a sequence, clamped to +-20, at each of its tokens.
 
-    Source: slime tis_level geometric.
+    Reference: slime tis_level geometric.
     """
     mean = masked_mean(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
     return jnp.broadcast_to(clamp(mean, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
@@ -62,7 +62,7 @@ def as_bounds(bounds: Bounds) -> tuple[Scalar, Scalar]:
 class Truncated:
     """min(rho, C), or rho clipped into a pair: truncated importance sampling (TIS).
 
-    Source: lr Eq. 5; acrl Eq. 2; verl rollout_corr_helper rollout_is_threshold; TRL token_truncate,
+    Reference: lr Eq. 5; acrl Eq. 2; verl rollout_corr_helper rollout_is_threshold; TRL token_truncate,
         sequence_truncate.
     """
 
@@ -81,7 +81,7 @@ class Masked:
     """rho where it is at most C, or inside a pair, and zero elsewhere: masked importance sampling (MIS,
     IcePop).
 
-    Source: lr Eq. 6; acrl Eq. 3; verl rollout_corr_helper rollout_is_threshold lo_hi; TRL token_mask,
+    Reference: lr Eq. 6; acrl Eq. 3; verl rollout_corr_helper rollout_is_threshold lo_hi; TRL token_mask,
         sequence_mask.
     """
 
@@ -139,7 +139,7 @@ class Vaco:
 def sequence_discrepancy(batch: TokenBatch) -> Array:
     """d[i] = mean over the tokens of |pi_train - pi_infer|; [B].
 
-    Source: acrl Eq. 5, 6.
+    Reference: acrl Eq. 5, 6.
     """
     # A log-probability above zero is the caller's error; capped, it stays finite.
     train, infer = (jnp.exp(jnp.minimum(logp, 0)) for logp in (batch.logp_train, batch.logp_infer))
@@ -176,7 +176,7 @@ class Acrl:
     X is `acrl_reference`, by default this batch's mean discrepancy; Y is the current one, per `acrl_level`.
     Where X is zero the engines agree and the weight is one.
 
-    Source: acrl Eq. 5-9.
+    Reference: acrl Eq. 5-9.
     Deviation: the text calls Y the sequence's discrepancy, the printed formula averages over the group:
         `group` is the default, `sequence` and `batch` are offered. Sequences without tokens leave both
         averages. alpha log rho is clamped to +-20.

@@ -17,7 +17,7 @@ from simlab.objectives.batch import Array, TokenBatch
 class LowProbabilityDelta:
     """`distortion_delta` at tokens with pi_train < `distortion_threshold`, one elsewhere.
 
-    Source: hacking Eq. 17-20, 36, Fig. 5, 10.
+    Reference: hacking Eq. 17-20, 36, Fig. 5, 10.
     """
 
     distortion_delta: Scalar = 2.0
@@ -33,7 +33,7 @@ class LowProbabilityDelta:
 class GaussianNoise:
     """Independent weights from N(1, `distortion_std`^2), drawn from `batch.key`.
 
-    Source: hacking Eq. 21, 22, 37-43, Fig. 12.
+    Reference: hacking Eq. 21, 22, 37-43, Fig. 12.
     """
 
     distortion_std: Scalar = 0.2

@@ -35,7 +35,7 @@ def token_coefficients(objective: str | Objective, batch: TokenBatch, **override
 
     A model trained on `sum(stop_gradient(c) * logp)` takes the same step as on the objective itself.
 
-    Source: cancel Eq. 9, 13, 15, 16, 66-70; hacking Eq. 7, 26.
+    Reference: cancel Eq. 9, 13, 15, 16, 66-70; hacking Eq. 7, 26.
     """
     resolved = resolve(objective, **overrides)
     logp = jnp.asarray(batch.logp, jnp.float32)

@@ -20,7 +20,7 @@ from simlab.objectives.rejection import k1, k2, k3
 def entropy_bonus(entropy: Array, mask: Array, aggregation: Aggregation = token_mean) -> Array:
     """Mean entropy of the policy; `entropy` [B, T] in nats, from the logits.
 
-    Source: acrl App. A entropy_coeff; verl core_algos.compute_entropy_loss.
+    Reference: acrl App. A entropy_coeff; verl core_algos.compute_entropy_loss.
     """
     real = mask.astype(bool)
     return aggregation(jnp.where(real, entropy, 0), real)
@@ -78,7 +78,7 @@ def critic_penalty(
 
     `batch.values` holds the critic at theta_old, around which the new values are clipped by `value_clip`.
 
-    Source: verl core_algos.compute_value_loss.
+    Reference: verl core_algos.compute_value_loss.
     """
     if batch.values is None:
         raise ValueError("critic_penalty needs TokenBatch.values, which is None")

@@ -59,7 +59,7 @@ class Objective:
     - `centering`: baseline of the score over the vocabulary, see `vocabulary.py`.
     - `source`: where the preset's form and numbers come from.
 
-    Source: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
+    Reference: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.
     """
 
     advantage: Estimator = static()
@@ -79,7 +79,7 @@ class Objective:
 
 @pytree
 class RolloutTerms:
-    """What stays as it is while minibatches of one rollout are trained on; all [B, T]."""
+    """Terms that stay constant during the updates on one rollout; all [B, T]."""
 
     advantages: Array
     correction: Array
@@ -126,21 +126,21 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     mask = terms.mask
     if objective.staleness is not None:
         mask = mask & objective.staleness(replace(batch, mask=mask), terms.advantages)
-    kept = replace(batch, mask=mask)
-    weights = objective.surrogate(kept, terms.advantages)
+    remaining = replace(batch, mask=mask)
+    weights = objective.surrogate(remaining, terms.advantages)
     if objective.transform is not None:
-        weights = transformed_weights(objective, weights, kept, terms.advantages)
+        weights = transformed_weights(objective, weights, remaining, terms.advantages)
     correction = objective.surrogate.pool(terms.correction, mask)
     per_token = terms.advantages * weights
-    penalty = objective.surrogate.penalty(kept, terms.advantages)
+    penalty = objective.surrogate.penalty(remaining, terms.advantages)
     if penalty is not None:
         per_token = per_token - penalty
     if objective.centering is not None:
-        per_token = per_token - objective.centering(objective.surrogate, kept, terms.advantages)
+        per_token = per_token - objective.centering(objective.surrogate, remaining, terms.advantages)
     per_token = per_token * correction * terms.distortion
     value = objective.aggregation(jnp.where(mask, per_token, 0), mask)
     for regularizer in objective.regularizers:
-        value = value - regularizer(kept)
+        value = value - regularizer(remaining)
     return value
 
 

@@ -1,4 +1,4 @@
-"""What the numbers of an objective may be, checked before any compute."""
+"""Ranges of the numbers of an objective, checked before any compute."""
 
 import math
 

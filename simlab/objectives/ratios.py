@@ -27,7 +27,7 @@ SEQUENCE_LIMIT = 10.0
 def score_through(weights: Array, logp: Array) -> Array:
     """`weights` as value, and `weights` times the score as gradient: a constant coefficient on d logp.
 
-    Source: cancel Eq. 68, 81, 85; verl core_algos.compute_policy_loss_gspo.
+    Reference: cancel Eq. 68, 81, 85; verl core_algos.compute_policy_loss_gspo.
     """
     return jax.lax.stop_gradient(weights) * (1 + logp - jax.lax.stop_gradient(logp))
 
@@ -35,7 +35,7 @@ def score_through(weights: Array, logp: Array) -> Array:
 def token_ratio(batch: TokenBatch) -> Array:
     """r[i, t] = exp(logp - logp_train), the log clamped to +-20 with zero gradient beyond.
 
-    Source: hacking Eq. 2, 25; acrl Eq. 1; cancel Eq. 7; verl core_algos.compute_policy_loss_vanilla.
+    Reference: hacking Eq. 2, 25; acrl Eq. 1; cancel Eq. 7; verl core_algos.compute_policy_loss_vanilla.
     """
     return jnp.exp(clamp(batch.logp - batch.logp_train, -TOKEN_LIMIT, TOKEN_LIMIT))
 
@@ -45,7 +45,7 @@ def product_ratio(batch: TokenBatch) -> Array:
 
     Under `seq-mean-token-mean` the value is that of Eq. 11 and each token's coefficient is A s.
 
-    Source: cancel Eq. 11-13, 31, 37; cancel Cor. 3.3.
+    Reference: cancel Eq. 11-13, 31, 37; cancel Cor. 3.3.
     """
     log_ratio = masked_sum(batch.logp - batch.logp_train, batch.mask, axis=1)
     ratio = jnp.exp(clamp(log_ratio, -TOKEN_LIMIT, TOKEN_LIMIT))
@@ -58,7 +58,7 @@ def geometric_ratio(batch: TokenBatch) -> Array:
     The token form has the gradient of the sequence form where all tokens of a sequence weigh the same, and
     lets a distortion weigh them differently.
 
-    Source: hacking Eq. 16; cancel Eq. 44, 56-58, 65; verl core_algos.compute_policy_loss_gspo.
+    Reference: hacking Eq. 16; cancel Eq. 44, 56-58, 65; verl core_algos.compute_policy_loss_gspo.
     """
     log_ratio = masked_mean(batch.logp - batch.logp_train, batch.mask, axis=1)
     score = batch.logp - jax.lax.stop_gradient(batch.logp)
@@ -72,7 +72,7 @@ class SignAwareClip:
     Gradient is zero where the bound is active. `clip_low` = `clip_high` is two-sided, unequal is decoupled
     (DAPO).
 
-    Source: hacking Eq. 2, 12, 16, 24; acrl Eq. 1; cancel Eq. 42, 46-49, 75-78.
+    Reference: hacking Eq. 2, 12, 16, 24; acrl Eq. 1; cancel Eq. 42, 46-49, 75-78.
     Deviation: hacking Eq. 12 clips by the ratio alone; its loss (Eq. 2) clips by ratio and sign, as here.
     """
 
@@ -90,7 +90,7 @@ class SignAwareClip:
 class DualClip:
     """`SignAwareClip`, and for negative advantages also bounded above by `dual_clip` (inf: off).
 
-    Source: verl core_algos.compute_policy_loss_vanilla clip_ratio_c.
+    Reference: verl core_algos.compute_policy_loss_vanilla clip_ratio_c.
     """
 
     clip_low: Scalar = 0.2
@@ -107,7 +107,7 @@ class DualClip:
 class SignFreeClip:
     """clip(r, 0, 1 + clip_high) whatever the sign of the advantage; zero gradient beyond.
 
-    Source: cancel Eq. 79, 80.
+    Reference: cancel Eq. 79, 80.
     """
 
     clip_high: Scalar = 0.2
@@ -171,7 +171,7 @@ class Clipped(Surrogate):
 class LogLikelihood(Surrogate):
     """u = log pi(theta): the policy gradient itself, no ratio.
 
-    Source: lr Eq. 2-4; verl core_algos.compute_policy_loss_gpg.
+    Reference: lr Eq. 2-4; verl core_algos.compute_policy_loss_gpg.
     """
 
     def elementwise(self) -> bool:
@@ -188,7 +188,7 @@ class LogLikelihood(Surrogate):
 class SignFreeWeight(Surrogate):
     """clip(r, 0, 1 + clip_high) as a constant weight on the score: clipped tokens keep pushing.
 
-    Source: cancel Eq. 81, 82.
+    Reference: cancel Eq. 81, 82.
     Deviation: the value is that of Eq. 80; only the gradient differs from `SignFreeClip`, beyond 1 +
         clip_high.
     """
@@ -206,7 +206,7 @@ class ClippedWeight(Surrogate):
 
     TRL bounds from above only, at an absolute value: `clip_low=1, clip_high=bound - 1`.
 
-    Source: verl core_algos.compute_policy_loss_cispo; TRL loss_type cispo.
+    Reference: verl core_algos.compute_policy_loss_cispo; TRL loss_type cispo.
     """
 
     clip_low: Scalar = 0.2
@@ -223,7 +223,7 @@ class ClippedWeight(Surrogate):
 class SoftGate(Surrogate):
     """SAPO: (4 / tau) sigmoid(tau (r - 1)), tau by the sign of the advantage.
 
-    Source: verl core_algos.compute_policy_loss_sapo; TRL loss_type sapo.
+    Reference: verl core_algos.compute_policy_loss_sapo; TRL loss_type sapo.
     """
 
     sapo_tau_positive: Scalar = 1.0
@@ -243,7 +243,7 @@ class GeometricMean(Surrogate):
 
     Correction weights join the geometric mean, as in verl.
 
-    Source: verl core_algos.compute_policy_loss_geo_mean.
+    Reference: verl core_algos.compute_policy_loss_geo_mean.
     Deviation: the mean log ratio is capped at 20 (verl overflows beyond 88); sequences without tokens leave
         the mean over sequences.
     """

@@ -40,7 +40,7 @@ def seq_max(x: Array, mask: Array) -> Array:
 def k1(log_rho: Array) -> Array:
     """-log rho, whose mean under pi_infer is KL(pi_infer, pi_train).
 
-    Source: verl rollout_corr_helper token_k1.
+    Reference: verl rollout_corr_helper token_k1.
     """
     return -log_rho
 
@@ -48,7 +48,7 @@ def k1(log_rho: Array) -> Array:
 def k2(log_rho: Array) -> Array:
     """log^2 rho / 2.
 
-    Source: verl rollout_corr_helper token_k2.
+    Reference: verl rollout_corr_helper token_k2.
     """
     return 0.5 * log_rho**2
 
@@ -56,7 +56,7 @@ def k2(log_rho: Array) -> Array:
 def k3(log_rho: Array) -> Array:
     """rho - 1 - log rho, never negative.
 
-    Source: verl rollout_corr_helper token_k3.
+    Reference: verl rollout_corr_helper token_k3.
     """
     return jnp.exp(log_rho) - 1 - log_rho
 
@@ -68,7 +68,7 @@ class RatioBand:
     With `seq_mean` this is the geometric mask. With `seq_max` a sequence stays if all its tokens are in the
     band.
 
-    Source: verl rollout_corr_helper token_k1, seq_sum_k1, seq_mean_k1.
+    Reference: verl rollout_corr_helper token_k1, seq_sum_k1, seq_mean_k1.
     Deviation: as in verl the band holds 1 / rho, not rho, since k1 = -log rho; `seq_max` is ours.
     """
 
@@ -88,7 +88,7 @@ class RatioBand:
 class DivergenceCap:
     """Keeps what has a divergence (`k2` or `k3`) of at most `rejection_bounds`.
 
-    Source: verl rollout_corr_helper token_k2, token_k3, seq_sum_k2, seq_sum_k3, seq_mean_k2, seq_mean_k3,
+    Reference: verl rollout_corr_helper token_k2, token_k3, seq_sum_k2, seq_sum_k3, seq_mean_k2, seq_mean_k3,
         seq_max_k2, seq_max_k3.
     """
 
@@ -105,7 +105,7 @@ class DivergenceCap:
 class Veto:
     """Drops a sequence as soon as one of its tokens has rho below `rejection_bounds`.
 
-    Source: slime rs_veto_threshold.
+    Reference: slime rs_veto_threshold.
     """
 
     rejection_bounds: Scalar = 1e-4
@@ -145,8 +145,8 @@ class SecondMomentMask:
     def __call__(self, batch: TokenBatch) -> Array:
         """Kept tokens [B, T]."""
         squares = token_log_rho(batch) ** 2
-        kept = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
-        return kept | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
+        selected = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
+        return selected | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
 
 
 @pytree
@@ -178,7 +178,7 @@ class OffPolicySequenceMask:
 
     It looks at theta, so it is applied per update, after the advantages; it never changes a baseline.
 
-    Source: slime use_opsm, opsm_delta.
+    Reference: slime use_opsm, opsm_delta.
     Deviation: dropped tokens also leave the denominators, as all rejections here; slime zeroes their terms.
     """
 

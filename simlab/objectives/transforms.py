@@ -17,7 +17,7 @@ from simlab.objectives.ratios import score_through
 class GroupTransform(ABC):
     """Base of the transforms; all treat the transformed weight as a constant (stop-gradient).
 
-    Source: cancel Eq. 16, 45, 68, 70, 85.
+    Reference: cancel Eq. 16, 45, 68, 70, 85.
     """
 
     @abstractmethod
@@ -33,7 +33,7 @@ class GroupTransform(ABC):
 class Unchanged(GroupTransform):
     """The post-clip weights themselves, detached: the control in which clipped sequences keep pushing.
 
-    Source: cancel Eq. 83, 86.
+    Reference: cancel Eq. 83, 86.
     """
 
     def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
@@ -46,7 +46,7 @@ class Unchanged(GroupTransform):
 class MinReplace(GroupTransform):
     """Every weight becomes the smallest of the group.
 
-    Source: cancel Eq. 17, 50, 59-62, 84, 87-91, Thm. C.1, Thm. K.1.
+    Reference: cancel Eq. 17, 50, 59-62, 84, 87-91, Thm. C.1, Thm. K.1.
     """
 
     def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
@@ -60,7 +60,7 @@ class MinReplace(GroupTransform):
 class OrthogonalProjection(GroupTransform):
     """w - (A.w / A.A) A: the nearest weights with sum A w = 0; entries may become negative.
 
-    Source: cancel Eq. 18, 63.
+    Reference: cancel Eq. 18, 63.
     """
 
     def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
@@ -77,7 +77,7 @@ class NonNegativeProjection(GroupTransform):
     entry j leaves at m = w_j / A_j; so j stays positive exactly if that point lies beyond the root, which the
     sign of g there shows. With the active set known, m = (A.w) / (A.A) over it.
 
-    Source: cancel Eq. 51.
+    Reference: cancel Eq. 51.
     """
 
     def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
@@ -99,7 +99,7 @@ class TruncateAndRebalance(GroupTransform):
     The positive side is scaled by min(1, n / p), the negative by min(1, p / n), with p and n the two sides'
     sums of |A| w.
 
-    Source: cancel Eq. 52-55.
+    Reference: cancel Eq. 52-55.
     Deviation: Eq. 55 prints a minus sign too many in beta; p / n is right. After scaling only w > 0 holds,
         not w >= floor. The paper gives no floor: 1e-6.
     """
@@ -121,7 +121,7 @@ class TruncateAndRebalance(GroupTransform):
 class Scaled(GroupTransform):
     """All weights times one constant: the ablation that only takes smaller steps.
 
-    Source: cancel Tab. 3, App. K.6.
+    Reference: cancel Tab. 3, App. K.6.
     """
 
     transform_scale: Scalar = 0.5
@@ -136,7 +136,7 @@ class Scaled(GroupTransform):
 class Differentiated(GroupTransform):
     """A transform without stop-gradient: u = w(theta) log pi(theta), both factors differentiated.
 
-    Source: cancel Tab. 3, App. K.6.
+    Reference: cancel Tab. 3, App. K.6.
     Deviation: differentiating Eq. 49-50 as printed gives zero, since sum A = 0; so the ablation must keep the
         score term. Here the transformed weight is differentiated as a factor of log pi.
     """

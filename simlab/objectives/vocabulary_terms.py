@@ -47,7 +47,7 @@ class ScoreCentering:
     def weights(
         self, surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Array, logp_infer: Array
     ) -> Array:
-        """What multiplies log p(v) in the subtracted term [B, T, V]."""
+        """Return the factor of log p(v) in the subtracted term [B, T, V]."""
         slopes = jax.vmap(
             lambda x, y: _slope(surrogate, batch, advantages, x, y), in_axes=(-1, -1), out_axes=-1
         )
@@ -108,8 +108,8 @@ def with_top_k_report(batch: TokenBatch, ids: Array, logp: Array, vocabulary: in
     )
 
 
-def on_sampler_support(batch: TokenBatch) -> TokenBatch:
-    """Return `batch` with the current policy renormalized over the tokens that the sampler could draw.
+def restrict_to_sampled_support(batch: TokenBatch) -> TokenBatch:
+    """Return `batch` with the current policy renormalized over the tokens that sampling could draw.
 
     The support holds the tokens whose `logp_infer_vocabulary` is not minus infinity, as top-p and top-k
     sampling report it. `logp` and `logp_vocabulary` lose the log of the policy's mass on the support.

@@ -28,7 +28,7 @@ class LogitNoise:
     - `fixed`: a function of the token and its context alone, the same in all runs with one `seed`, as by a
       kernel whose error is always the same.
 
-    Source: vexact V3, V7.
+    Reference: vexact V3, V7.
     Deviation: errors of real engines grow with the logits and agree in similar contexts; these do not.
     """
 
@@ -64,7 +64,7 @@ def perturb_logits(
 def context_digest(tokens: Int[AnyArray, "B S"]) -> UInt32[Array, " B"]:
     """Return a hash of the order and values of tokens int32 [B, S]: uint32 [B].
 
-    Source: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.
+    Reference: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.
     """
     start = jnp.full(tokens.shape[:1], DIGEST_START, jnp.uint32)
     return lax.scan(lambda digest, token: (extend_digest(digest, token), None), start, tokens.T)[0]

@@ -1,4 +1,4 @@
-"""How a token is drawn from logits, and which log-probability of it is reported."""
+"""Draw tokens from logits, and report their log-probabilities."""
 
 from typing import Annotated
 

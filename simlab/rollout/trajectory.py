@@ -1,4 +1,4 @@
-"""What a rollout hands to learning: the one record between the two."""
+"""The trajectory: the one record that a rollout passes to learning."""
 
 import jax.numpy as jnp
 from jax import Array

@@ -202,20 +202,20 @@ def find_pair(tokens: Frame, sampling_engine: str | None, scoring_engine: str | 
         ValueError: No pair, or more than one, has these names.
     """
     measured = sorted(set(zip(tokens.sampling_engine, tokens.scoring_engine, strict=True)))
-    found = [
+    pairs = [
         (sampled, scored)
         for sampled, scored in measured
         if sampling_engine in (None, sampled)
         and scoring_engine in (None, scored)
         and (sampled != scored or scoring_engine is not None)
     ]
-    if len(found) != 1:
+    if len(pairs) != 1:
         raise ValueError(
             "--sampler and --scorer must name one pair (sampling / scoring engine) of "
             f"{', '.join(f'{sampled} / {scored}' for sampled, scored in measured)}, "
             f"got {sampling_engine} / {scoring_engine}."
         )
-    return found[0]
+    return pairs[0]
 
 
 def read_measured_pair(

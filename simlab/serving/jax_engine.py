@@ -49,9 +49,11 @@ class JaxEngine:
     def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
         """Sample token by token with a KV cache."""
         config, params = self._get_weights()
-        sampler = SamplingParams(temperature=sampling.temperature) if sampling.temperature else GREEDY
+        sampling_params = SamplingParams(temperature=sampling.temperature) if sampling.temperature else GREEDY
         key = jax.random.key(sampling.seed)
-        trajectory = _generate(params, config, self.engine, sampler, key, jnp.asarray(prompts), sampling)
+        trajectory = _generate(
+            params, config, self.engine, sampling_params, key, jnp.asarray(prompts), sampling
+        )
         experts = None if trajectory.routed_experts is None else np.asarray(trajectory.routed_experts)
         responses, logps = trajectory.responses, trajectory.logp_infer
         return build_samples(self.name, responses, logps, experts, sampling, len(prompts))
@@ -95,12 +97,12 @@ def _hidden(params, config, engine, tokens):
 
 
 @partial(jax.jit, static_argnums=(1, 6))
-def _generate(params, config, engine, sampler, key, prompts, sampling: SamplingRequest):
+def _generate(params, config, engine, sampling_params, key, prompts, sampling: SamplingRequest):
     return generate(
         params,
         config,
         engine,
-        sampler,
+        sampling_params,
         key,
         prompts,
         lambda tokens: jnp.zeros(tokens.shape[0]),

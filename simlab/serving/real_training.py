@@ -25,14 +25,14 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     """Return what `engine` samples at the parameters of `state`, and the distance of its probe in nats.
 
     Prompts are those of `simlab.training.step.rollout` at this step. Raises `EngineError`, and `ValueError`
-    for a recipe that the engine cannot follow: stale parameters, or filters of the sampler.
+    for a recipe that the engine cannot follow: stale parameters, or filters of sampling.
     """
-    sampler = recipe.sampling
+    sampling_params = recipe.sampling
     if (
         recipe.staleness
-        or sampler.top_k is not None
-        or sampler.top_p is not None
-        or sampler.noise is not None
+        or sampling_params.top_k is not None
+        or sampling_params.top_p is not None
+        or sampling_params.noise is not None
     ):
         raise ValueError("a real engine samples at a temperature, with the parameters of now; nothing else")
     apart = engine.sync_weights(recipe.model, state.params)
@@ -48,20 +48,20 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         max_tokens=task.response_length,
         eos_token_id=end,
         pad_token_id=pad,
-        temperature=float(sampler.temperature),
+        temperature=float(sampling_params.temperature),
         seed=int(jax.random.randint(stream(key, "tokens"), (), 0, 2**30)),
     )
-    found = engine.generate(np.asarray(prompts), sampling)
-    if recipe.engines.replay == "R3" and found.routed_experts is None:
+    generation = engine.generate(np.asarray(prompts), sampling)
+    if recipe.engines.replay == "R3" and generation.routed_experts is None:
         raise EngineError("replay R3 needs an engine that reports its experts.")
-    responses = jnp.asarray(found.responses)
+    responses = jnp.asarray(generation.responses)
     trajectory = Trajectory(
         prompts=prompts,
         responses=responses,
-        mask=jnp.asarray(found.mask),
-        logp_infer=jnp.asarray(found.logps),
+        mask=jnp.asarray(generation.mask),
+        logp_infer=jnp.asarray(generation.logps),
         rewards=task.check(jnp.concatenate([prompts, responses], axis=-1)),
-        routed_experts=None if found.routed_experts is None else jnp.asarray(found.routed_experts),
+        routed_experts=None if generation.routed_experts is None else jnp.asarray(generation.routed_experts),
     )
     return trajectory, apart
 

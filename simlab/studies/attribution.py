@@ -51,10 +51,10 @@ def differing(train: Engine, infer: Engine, config: TransformerConfig | None = N
 
 def group_sites(sites: Iterable[str]) -> dict[str, list[str]]:
     """Return `sites` by group, in the order of `GROUPS`, without the empty groups."""
-    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    by_group: dict[str, list[str]] = {group: [] for group in GROUPS}
     for site in sites:
-        found[next(group for group, starts in GROUPS.items() if site.startswith(starts))].append(site)
-    return {group: members for group, members in found.items() if members}
+        by_group[next(group for group, starts in GROUPS.items() if site.startswith(starts))].append(site)
+    return {group: members for group, members in by_group.items() if members}
 
 
 def between(train: Engine, infer: Engine, sites: Iterable[str]) -> Engine:
@@ -74,7 +74,7 @@ def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the exact Shapley value of each name: its average step over all orders of joining.
 
     They sum to `value` of all names minus that of none. `value` is called 2^n times and may return any shape.
-    Source: L. S. Shapley, A value for n-person games (1953).
+    Reference: L. S. Shapley, A value for n-person games (1953).
     """
     known = {chosen: np.asarray(value(chosen)) for chosen in subsets(names)}
     shares = {}

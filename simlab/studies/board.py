@@ -76,7 +76,7 @@ class Row:
 
     @property
     def note(self) -> str:
-        """What is left out, what else was found, and when the rule was set."""
+        """Limits of the evidence, other results, and when the rule was set."""
         parts = [self.evidence.note if self.evidence else self.trial.note if self.trial else ""]
         if self.registered == "after":
             parts.append(AFTER)
@@ -151,13 +151,13 @@ def board(folder: Path | None = None) -> Board:
 def decide_board(measured: Sequence[Measured]) -> list[Row]:
     """Return a row per claim and regime, decided paper by paper."""
     claims, experiments = load_claims(), load_experiments()
-    found: dict[tuple[str, str, str], Evidence] = {}
+    evidence: dict[tuple[str, str, str], Evidence] = {}
     for paper in load_papers():
         members = [each for each in measured if claims[each.trial.claim].paper == paper]
-        found |= {_key(each.trial): each for each in decide_family(members)}
+        evidence |= {_key(each.trial): each for each in decide_family(members)}
     rows: list[Row] = []
     for claim in claims.values():
-        rows += [_row(claim, trial, found.get(_key(trial)), experiments) for trial in claim.trials]
+        rows += [_row(claim, trial, evidence.get(_key(trial)), experiments) for trial in claim.trials]
         if not claim.trials:
             rows.append(Row(claim, None, NOT_RUN))
     return rows
@@ -201,14 +201,14 @@ def list_stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]
 
 def measurements(folder: Path | None = None) -> tuple[list[Measured], list[str]]:
     """Return what every stored result measured, in the order of `EXPERIMENTS`, and problems."""
-    found: list[Measured] = []
+    measured: list[Measured] = []
     problems = []
     for experiment, results in _results(folder):
         try:
-            found += measure_result(experiment, results)
+            measured += measure_result(experiment, results)
         except ValueError as error:
             problems.append(f"{error}; run it again: simlab run {experiment.name}")
-    return found, problems
+    return measured, problems
 
 
 def measure_result(experiment: Experiment, results: Results) -> list[Measured]:
@@ -218,21 +218,21 @@ def measure_result(experiment: Experiment, results: Results) -> list[Measured]:
     """
     try:
         collect = experiment.collect_evidence
-        found = cast(Sequence[Measured], collect(results) if collect else ())
+        measured = cast(Sequence[Measured], collect(results) if collect else ())
     except (KeyError, FileNotFoundError, IndexError) as error:
         raise ValueError(f"{experiment.name} cannot decide from its tables: {error!r}") from error
     claims = load_claims()
-    unknown = [each.trial.claim for each in found if each.trial.claim not in claims]
+    unknown = [each.trial.claim for each in measured if each.trial.claim not in claims]
     if unknown:
         raise ValueError(f"{experiment.name} decides {', '.join(unknown)}, not a claim of the board")
     manifest: Any = results.manifest
-    return [replace(each, manifest=manifest) for each in found]
+    return [replace(each, manifest=manifest) for each in measured]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
     """Return the number of rows by verdict, in the order of `VERDICTS`."""
-    found = Counter(row.verdict for row in rows)
-    return {word: found[word] for word in VERDICTS}
+    numbers = Counter(row.verdict for row in rows)
+    return {word: numbers[word] for word in VERDICTS}
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -271,15 +271,15 @@ def estimate_text(evidence: CriterionEvidence | None) -> str:
         return ""
     if evidence.ci_low == evidence.ci_high:
         return f"{evidence.estimate:.3g} (exact)"
-    units = f", n = {evidence.num_policies}" if evidence.num_policies else ""
+    size = f", n = {evidence.num_policies}" if evidence.num_policies else ""
     ends = f"{evidence.ci_low:.3g} to {evidence.ci_high:.3g}"
-    return f"{evidence.estimate:.3g} ({100 * (1 - evidence.alpha):.4g}% CI {ends}{units})"
+    return f"{evidence.estimate:.3g} ({100 * (1 - evidence.alpha):.4g}% CI {ends}{size})"
 
 
 def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
-    found = []
+    stored = []
     for name, experiment in load_experiments().items():
         directory = committed_results(name) if folder is None else folder / name
         if (directory / MANIFEST_NAME).is_file():
-            found.append((experiment, Results(directory)))
-    return found
+            stored.append((experiment, Results(directory)))
+    return stored

@@ -26,7 +26,7 @@ def change_point(values: ArrayLike) -> ChangePoint:
     without a change it is Kolmogorov's. Curves may be autocorrelated: the long-run variance is that
     of a process of first order, fitted to what is left around the two means.
 
-    Source: hacking App. D; Page 1955; Ploberger & Kraemer 1992; Andrews 1991.
+    Reference: hacking App. D; Page 1955; Ploberger & Kraemer 1992; Andrews 1991.
     Raises `ValueError` for fewer than eight values, or values that are not finite.
     """
     series = np.asarray(values, float)
@@ -39,17 +39,17 @@ def change_point(values: ArrayLike) -> ChangePoint:
     residuals = series - np.where(np.arange(count) < index, series[:index].mean(), series[index:].mean())
     variance = _long_run_variance(residuals)
     if variance <= 0:
-        found = np.inf if shift else 0.0
+        statistic = np.inf if shift else 0.0
     else:
-        found = float(drift[index - 1] / np.sqrt(variance * count))
-    return ChangePoint(index, shift, found, float(stats.kstwobign.sf(found)))
+        statistic = float(drift[index - 1] / np.sqrt(variance * count))
+    return ChangePoint(index, shift, statistic, float(stats.kstwobign.sf(statistic)))
 
 
 def _long_run_variance(residuals: np.ndarray) -> float:
     """Variance of the shocks of an AR(1) process over (1 - phi)^2.
 
     phi is corrected for the two means that were fitted, and kept below 0.97.
-    Source: Kendall 1954 (bias -(1 + 3 phi) / n with one mean); Andrews 1991 Sec. 6 (0.97).
+    Reference: Kendall 1954 (bias -(1 + 3 phi) / n with one mean); Andrews 1991 Sec. 6 (0.97).
     """
     count, square = len(residuals), residuals[:-1] @ residuals[:-1]
     phi = residuals[1:] @ residuals[:-1] / square if square > 0 else 0.0

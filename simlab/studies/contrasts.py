@@ -36,7 +36,7 @@ class Compares(Protocol):
 
     @property
     def unit(self) -> str:
-        """What is compared with the margin, where it is not the estimand itself."""
+        """The unit of the contrast, if it differs from that of the estimand."""
         ...
 
     def with_arms(self, names: Mapping[str, str]) -> Self:
@@ -100,7 +100,7 @@ class OfArms:
 
 @dataclass(frozen=True)
 class Share(OfArms):
-    """How much of the control's lead over the untreated arm a remedy recovers: 0 nothing, 1 all of it."""
+    """The fraction of the control's lead over the untreated arm that a remedy recovers: 0 none, 1 all."""
 
     remedy: str
     untreated: str

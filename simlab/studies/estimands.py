@@ -259,7 +259,7 @@ RARE_DRIFT = Estimand(
     "change of mean rho at pi_train < 0.01",
     lambda v: v.mean_of_bins("mean_rho", 0, RARE, True) - v.mean_of_bins("mean_rho", 0, RARE, False),
 )
-RARE_SPREAD = Estimand(
+RARE_STD_RHO = Estimand(
     "log of RMS log rho at pi_train < 0.01 over that at > 0.5",
     lambda v: np.log(
         v.mean_of_bins("rms_log_rho", 0, RARE, True) / v.mean_of_bins("rms_log_rho", COMMON, 1, True)

@@ -101,23 +101,23 @@ def explain(subject: ExplainTarget, track: Track, top: int = 8) -> dict[str, lis
             known[key] = base - subject.score(between(train, infer, sorted(key)))
         return known[key]
 
-    whole = log_rho(sites)
-    if not whole.any():
+    total = log_rho(sites)
+    if not total.any():
         raise ValueError("the two engines give every sampled token bitwise the same probability")
-    sequence, position = np.unravel_index(np.argmax(np.abs(whole)), whole.shape)
+    sequence, position = np.unravel_index(np.argmax(np.abs(total)), total.shape)
     worst = int(sequence), int(position)
     for chosen in track(subsets(list(groups)), "groups of sites", 2 ** len(groups)):
         log_rho(_members(groups, chosen))
     for site in track(sites, "sites", len(sites)):
         log_rho([site])
     return {
-        "size": _size(subject, base, whole),
-        "tokens": _tokens(subject, base, whole, top),
-        "positions": _positions(subject, whole),
-        "probabilities": _probabilities(subject, base, whole),
-        "groups": _groups(groups, log_rho, whole),
-        "sites": [_site(site, log_rho, whole, worst) for site in sites],
-        "weights": _weights(subject, base, whole, worst, track),
+        "size": _size(subject, base, total),
+        "tokens": _tokens(subject, base, total, top),
+        "positions": _positions(subject, total),
+        "probabilities": _probabilities(subject, base, total),
+        "groups": _groups(groups, log_rho, total),
+        "sites": [_site(site, log_rho, total, worst) for site in sites],
+        "weights": _weights(subject, base, total, worst, track),
         "autopsy": _autopsy(subject, worst),
     }
 
@@ -126,11 +126,11 @@ def _members(groups: dict[str, list[str]], chosen: Iterable[str]) -> list[str]:
     return [site for group in chosen for site in groups[group]]
 
 
-def _share(log_rho: np.ndarray, whole: np.ndarray) -> float:
-    return float((log_rho**2).sum() / (whole**2).sum())
+def _fraction(log_rho: np.ndarray, total: np.ndarray) -> float:
+    return float((log_rho**2).sum() / (total**2).sum())
 
 
-def _size(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) -> list[Row]:
+def _size(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[Row]:
     """The mismatch, and how far decoding is from scoring the same tokens with the same engine."""
     mask = np.asarray(subject.sampled.mask)
     decoded = np.where(mask, np.asarray(subject.sampled.logp_infer, float), 0.0)
@@ -138,18 +138,18 @@ def _size(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) -> list[R
         {
             "tokens": int(mask.sum()),
             "reward": float(np.mean(np.asarray(subject.sampled.rewards))),
-            "std_rho": float(np.exp(whole[mask]).std()),
-            "rms_log_rho": float(np.sqrt(np.mean(whole[mask] ** 2))),
-            "rms_decoding_minus_scoring": float(np.sqrt(np.mean((decoded - base + whole)[mask] ** 2))),
+            "std_rho": float(np.exp(total[mask]).std()),
+            "rms_log_rho": float(np.sqrt(np.mean(total[mask] ** 2))),
+            "rms_decoding_minus_scoring": float(np.sqrt(np.mean((decoded - base + total)[mask] ** 2))),
         }
     ]
 
 
-def _tokens(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray, top: int) -> list[Row]:
+def _tokens(subject: ExplainTarget, base: np.ndarray, total: np.ndarray, top: int) -> list[Row]:
     """The tokens with the largest |log rho|."""
     taken, rows = subject.sampled, []
-    for flat in np.argsort(-np.abs(whole), axis=None)[:top]:
-        sequence, position = (int(each) for each in np.unravel_index(flat, whole.shape))
+    for flat in np.argsort(-np.abs(total), axis=None)[:top]:
+        sequence, position = (int(each) for each in np.unravel_index(flat, total.shape))
         text = decode(np.asarray(taken.responses)[sequence])
         rows.append(
             {
@@ -157,30 +157,30 @@ def _tokens(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray, top: in
                 "response": f"{text[:position]}[{text[position]}]{text[position + 1 :]}".rstrip("_"),
                 "position": position,
                 "pi_train": float(np.exp(base[sequence, position])),
-                "pi_infer": float(np.exp(base[sequence, position] - whole[sequence, position])),
-                "log_rho": float(whole[sequence, position]),
-                "share": float(whole[sequence, position] ** 2 / (whole**2).sum()),
+                "pi_infer": float(np.exp(base[sequence, position] - total[sequence, position])),
+                "log_rho": float(total[sequence, position]),
+                "share": float(total[sequence, position] ** 2 / (total**2).sum()),
             }
         )
     return rows
 
 
-def _positions(subject: ExplainTarget, whole: np.ndarray) -> list[Row]:
+def _positions(subject: ExplainTarget, total: np.ndarray) -> list[Row]:
     """Root mean square of log rho by position in the response."""
     mask = np.asarray(subject.sampled.mask)
     return [
         {
             "position": position,
             "tokens": int(mask[:, position].sum()),
-            "rms_log_rho": float(np.sqrt(np.mean(whole[mask[:, position], position] ** 2))),
-            "share": _share(whole[:, position], whole),
+            "rms_log_rho": float(np.sqrt(np.mean(total[mask[:, position], position] ** 2))),
+            "share": _fraction(total[:, position], total),
         }
-        for position in range(whole.shape[1])
+        for position in range(total.shape[1])
         if mask[:, position].any()
     ]
 
 
-def _probabilities(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) -> list[Row]:
+def _probabilities(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[Row]:
     """Mean rho and root mean square of log rho by pi_train."""
     mask, rows = np.asarray(subject.sampled.mask), []
     bins = np.searchsorted(PROBABILITY_EDGES[1:-1], np.exp(base), side="right")
@@ -191,24 +191,24 @@ def _probabilities(subject: ExplainTarget, base: np.ndarray, whole: np.ndarray) 
                 {
                     "pi_train": f"{low:g} to {PROBABILITY_EDGES[number + 1]:g}",
                     "tokens": int(chosen.sum()),
-                    "mean_rho": float(np.exp(whole[chosen]).mean()),
-                    "rms_log_rho": float(np.sqrt(np.mean(whole[chosen] ** 2))),
-                    "share": _share(whole[chosen], whole),
+                    "mean_rho": float(np.exp(total[chosen]).mean()),
+                    "rms_log_rho": float(np.sqrt(np.mean(total[chosen] ** 2))),
+                    "share": _fraction(total[chosen], total),
                 }
             )
     return rows
 
 
-def _groups(groups: dict[str, list[str]], log_rho: Callable, whole: np.ndarray) -> list[Row]:
+def _groups(groups: dict[str, list[str]], log_rho: Callable, total: np.ndarray) -> list[Row]:
     """Shares of the mean squared log rho: alone, missing from all, and Shapley's, which sum to one."""
     shares = shapley(lambda chosen: (log_rho(_members(groups, chosen)) ** 2).sum(), list(groups))
     every = set(_members(groups, groups))
     rows = [
         {
             "group": group,
-            "shapley": float(shares[group] / (whole**2).sum()),
-            "alone": _share(log_rho(members), whole),
-            "without": 1 - _share(log_rho(every - set(members)), whole),
+            "shapley": float(shares[group] / (total**2).sum()),
+            "alone": _fraction(log_rho(members), total),
+            "without": 1 - _fraction(log_rho(every - set(members)), total),
             "sites": members,
         }
         for group, members in groups.items()
@@ -216,16 +216,16 @@ def _groups(groups: dict[str, list[str]], log_rho: Callable, whole: np.ndarray) 
     return sorted(rows, key=lambda row: -row["shapley"])
 
 
-def _site(site: str, log_rho: Callable, whole: np.ndarray, worst: tuple[int, int]) -> Row:
+def _site(site: str, log_rho: Callable, total: np.ndarray, worst: tuple[int, int]) -> Row:
     return {
         "site": site,
-        "alone": _share(log_rho([site]), whole),
+        "alone": _fraction(log_rho([site]), total),
         "worst_token_log_rho": float(log_rho([site])[worst]),
     }
 
 
 def _weights(
-    subject: ExplainTarget, base: np.ndarray, whole: np.ndarray, worst: tuple[int, int], track: Track
+    subject: ExplainTarget, base: np.ndarray, total: np.ndarray, worst: tuple[int, int], track: Track
 ) -> list[Row]:
     """Each matrix alone as the inference engine holds it, everything else as in training."""
     engine = subject.pair.infer
@@ -246,7 +246,7 @@ def _weights(
             rows.append(
                 {
                     "weight": name if number is None else f"layer {number} {name}",
-                    "alone": _share(moved, whole),
+                    "alone": _fraction(moved, total),
                     "worst_token_log_rho": float(moved[worst]),
                 }
             )

@@ -7,11 +7,11 @@ from simlab.studies.records import Criterion
 from simlab.studies.samples import Sample
 
 
-def chance_to_decide(sample: Sample, criterion: Criterion, policies: int, alpha: float) -> float:
+def predictive_power(sample: Sample, criterion: Criterion, policies: int, alpha: float) -> float:
     """Return the predictive probability that an interval over all `policies` gives a verdict.
 
     The estimate and its standard error, from the interval so far, are taken as normal; the
-    final estimate is spread by what the remaining initial policies and today's uncertainty add.
+    final estimate has the variance that the remaining initial policies and today's uncertainty add.
 
     Args:
         sample: of the initial policies so far.
@@ -27,11 +27,11 @@ def chance_to_decide(sample: Sample, criterion: Criterion, policies: int, alpha:
         return 1.0
     fraction = sample.num_policies / policies
     error = error_now * np.sqrt(fraction)
-    spread = np.sqrt(max(error_now**2 - error**2, 0.0))
+    std = np.sqrt(max(error_now**2 - error**2, 0.0))
     reach = float(stats.norm.isf(alpha / 2)) * error
-    above = _probability(criterion.margin + reach, np.inf, sample.estimate, spread)
-    below = _probability(-np.inf, -criterion.margin - reach, sample.estimate, spread)
-    inside = _probability(-criterion.margin + reach, criterion.margin - reach, sample.estimate, spread)
+    above = _probability(criterion.margin + reach, np.inf, sample.estimate, std)
+    below = _probability(-np.inf, -criterion.margin - reach, sample.estimate, std)
+    inside = _probability(-criterion.margin + reach, criterion.margin - reach, sample.estimate, std)
     return above + below + inside
 
 

@@ -94,8 +94,8 @@ def primary_family(claims: Sequence[Claim], paper: str) -> int:
 def _std(sample: RatioOfMeans) -> float:
     """Return the std of the contrasts about the estimate, in the unit of the margin."""
     scale = 1.0 if sample.denominator is None else abs(float(sample.denominator.mean()))
-    spread = float(sample.contrasts(sample.estimate).std(ddof=1))
-    return spread / scale if scale else np.inf
+    std = float(sample.contrasts(sample.estimate).std(ddof=1))
+    return std / scale if scale else np.inf
 
 
 def _power_of_proportion(

@@ -17,8 +17,8 @@ def check_results(folder: Path | None = None) -> list[str]:
     """
     root = checkout_root()
     directory = folder or root / "experiments" / "results"
-    found = [Results(path.parent) for path in sorted(directory.glob(f"*/{MANIFEST_NAME}"))]
-    return [f"{results.folder.name}: {line}" for results in found for line in check_result(results, root)]
+    stored = [Results(path.parent) for path in sorted(directory.glob(f"*/{MANIFEST_NAME}"))]
+    return [f"{results.folder.name}: {line}" for results in stored for line in check_result(results, root)]
 
 
 def check_result(results: Results, checkout: Path) -> Iterator[str]:

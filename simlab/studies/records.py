@@ -112,7 +112,7 @@ class Criterion:
 
     @property
     def unit(self) -> str:
-        """What the margin is in, where that is not the estimand itself."""
+        """The unit of the margin, if it differs from that of the estimand."""
         return self.contrast.unit if self.contrast else ""
 
     @property
@@ -184,7 +184,7 @@ def stored_row(
 
 @dataclass(frozen=True)
 class Trial:
-    """How one experiment tests one claim in one regime.
+    """The test of one claim by one experiment in one regime.
 
     Args:
         experiment: its name.
@@ -257,7 +257,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one result measured of one trial: a sample per criterion, None where the result has no number.
+    """The measurements of one result for one trial: a sample per criterion, None without a number.
 
     `note` states what else was found, `conflict` how processor families disagree, `rms_log_rho` the mismatch
     (nats) at the start of the untreated runs of the regime. `manifest` is that of the result.

@@ -53,7 +53,7 @@ def write_report(path: Path, results: Path | None = None, figures: Path | None =
         results: one folder per experiment; default the results shipped with the code.
         figures: PNG files of drawn figures; default those shipped with the code.
     """
-    found = board(results)
+    claims_board = board(results)
     experiments = [each for each in list_stored(results) if each[0].claims]
     present = {experiment.name for experiment, _ in experiments}
     shown = [figure for figure in list_drawn(figures) if figure.experiment in present]
@@ -61,18 +61,18 @@ def write_report(path: Path, results: Path | None = None, figures: Path | None =
     pictures.mkdir(parents=True, exist_ok=True)
     for figure in shown:
         shutil.copyfile(figure.image, pictures / figure.image.name)
-    path.write_text(page(found, experiments, shown, pictures.name), encoding="utf-8")
-    return found
+    path.write_text(page(claims_board, experiments, shown, pictures.name), encoding="utf-8")
+    return claims_board
 
 
 def page(
-    found: Board,
+    claims_board: Board,
     experiments: Sequence[tuple[Experiment, Manifest]],
     shown: Sequence[Drawn],
     pictures: str,
 ) -> str:
     """Return the HTML of the board, of experiments with manifests, and of figures in folder `pictures`."""
-    rows = found.rows
+    rows = claims_board.rows
     papers = load_papers()
     ids = {row.id for row in rows}
     own = {row.id for row in rows if row.claim.paper not in papers[:NUM_PAPERS]}
@@ -81,7 +81,7 @@ def page(
     return Template((parts / "page.html").read_text("utf-8")).substitute(
         style=(parts / "style.css").read_text("utf-8"),
         script=(parts / "script.js").read_text("utf-8"),
-        problems=_lines(f'<p class="problem">{escape(problem)}</p>' for problem in found.problems),
+        problems=_lines(f'<p class="problem">{escape(problem)}</p>' for problem in claims_board.problems),
         claims=f"{len(ids)} claims, {len(ids - own)} of them of the papers, in {len(rows)} regimes",
         tiles=_lines(_tile(word, number) for word, number in counts(rows).items()),
         papers=_options(papers),
@@ -191,16 +191,16 @@ def _criteria(row: Row) -> str:
 
 
 def _has_interval(row: Row) -> bool:
-    found = row.primary
-    return found is not None and found.estimate is not None and found.ci_low != found.ci_high
+    evidence = row.primary
+    return evidence is not None and evidence.estimate is not None and evidence.ci_low != evidence.ci_high
 
 
 def _effect(row: Row) -> dict[str, object]:
     """Return what the forest plot shows of a claim; `reach` scales its axis."""
-    found = row.primary
-    assert found is not None
-    ends = [end for end in (found.ci_low, found.ci_high) if math.isfinite(end)] or [found.estimate]
-    margin = found.criterion.margin
+    evidence = row.primary
+    assert evidence is not None
+    ends = [end for end in (evidence.ci_low, evidence.ci_high) if math.isfinite(end)] or [evidence.estimate]
+    margin = evidence.criterion.margin
     reach = max(margin, *(abs(end) for end in ends if end is not None))
     return {
         "id": anchor(row),
@@ -208,10 +208,10 @@ def _effect(row: Row) -> dict[str, object]:
         "verdict": row.verdict,
         "style": _style(row.verdict),
         "statement": f"{row.claim.statement} ({row.regime_name})",
-        "unit": found.criterion.text,
-        "effect": found.estimate,
-        "low": found.ci_low if math.isfinite(found.ci_low) else -reach,
-        "high": found.ci_high if math.isfinite(found.ci_high) else reach,
+        "unit": evidence.criterion.text,
+        "effect": evidence.estimate,
+        "low": evidence.ci_low if math.isfinite(evidence.ci_low) else -reach,
+        "high": evidence.ci_high if math.isfinite(evidence.ci_high) else reach,
         "margin": margin,
         "reach": reach,
     }

@@ -1,4 +1,4 @@
-"""What a criterion was measured on: an estimate, its interval at any level, and tests against a margin.
+"""Samples of a criterion: an estimate, its interval at any level, and tests against a margin.
 
 A sample holds one value per initial policy; seeds of a policy were averaged before. `p_beyond` is twice the
 one-sided p-value, so that it is at most alpha where the interval of level 1 - alpha lies beyond the bound.
@@ -151,10 +151,10 @@ class Proportion:
 
     def p_beyond(self, bound: float, side: Side) -> float:
         """Return twice the binomial tail."""
-        share, k, n = bound + self.offset, self.count, self.trials
-        if not 0 <= share <= 1:
-            return 0.0 if (share < 0) == (side > 0) else 1.0
-        tail = stats.binom.sf(k - 1, n, share) if side > 0 else stats.binom.cdf(k, n, share)
+        fraction, k, n = bound + self.offset, self.count, self.trials
+        if not 0 <= fraction <= 1:
+            return 0.0 if (fraction < 0) == (side > 0) else 1.0
+        tail = stats.binom.sf(k - 1, n, fraction) if side > 0 else stats.binom.cdf(k, n, fraction)
         return min(1.0, 2 * float(tail))
 
 

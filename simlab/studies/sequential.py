@@ -29,7 +29,7 @@ def stopping_levels(analyses: int, shape: str = "obrien_fleming", alpha: float =
     with probability `alpha` over all analyses. `obrien_fleming` spends little on early analyses, `pocock`
     the same on each. Pass a level to `paired_effect`.
 
-    Source: O'Brien & Fleming 1979; Pocock 1977.
+    Reference: O'Brien & Fleming 1979; Pocock 1977.
     Raises `ValueError` for an unknown shape and fewer than one analysis.
     """
     if analyses < 1:
@@ -46,9 +46,11 @@ def stopping_bounds(
     Crossing any of them has probability `alpha` without an effect.
     """
     information = np.asarray(policies, float) / policies[0]
-    units = lookup(SHAPES, shape, "shape of bounds")(information)
-    constant = optimize.brentq(lambda c: _crossing(c * units, information) - alpha, 0.2, 12.0, xtol=1e-10)
-    return float(constant) * units  # pyright: ignore[reportArgumentType]
+    shape_values = lookup(SHAPES, shape, "shape of bounds")(information)
+    constant = optimize.brentq(
+        lambda c: _crossing(c * shape_values, information) - alpha, 0.2, 12.0, xtol=1e-10
+    )
+    return float(constant) * shape_values  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,10 @@ class Looks:
             return p
         if self.nominal(0.5, num_policies) <= p:
             return max(p, 0.5)
-        found: Any = optimize.brentq(
+        log_level: Any = optimize.brentq(
             lambda x: np.log(self.nominal(float(np.exp(x)), num_policies) / p), low, high, xtol=1e-6
         )
-        return float(np.exp(found))
+        return float(np.exp(log_level))
 
 
 def _crossing(bounds: np.ndarray, information: np.ndarray) -> float:
@@ -101,7 +103,7 @@ def _crossing(bounds: np.ndarray, information: np.ndarray) -> float:
 
     s_k is normal with variance i_k, the information of analysis k, and has independent increments.
 
-    Source: Armitage, McPherson & Rowe 1969 (the density of s_k on paths inside the bounds).
+    Reference: Armitage, McPherson & Rowe 1969 (the density of s_k on paths inside the bounds).
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     limits = bounds * np.sqrt(information)

@@ -9,12 +9,12 @@ from scipy import stats
 
 @dataclass(frozen=True)
 class Interval:
-    """A number, its confidence interval, and over how many independent units it was taken."""
+    """A number, its confidence interval, and its number of independent clusters."""
 
     effect: float
     low: float
     high: float
-    units: int = 0
+    num_clusters: int = 0
 
     @classmethod
     def point(cls, number: float) -> "Interval":
@@ -39,23 +39,23 @@ def paired_effect(
     cover `level` (it covers a median with 1 - 2^(1-n): five clusters and fewer at 95%) it is Student's,
     over clusters.
 
-    Source: Davison & Hinkley 1997 Sec. 3.8 (complete clusters), Hesterberg 2015 Sec. 5.3 (widening).
+    Reference: Davison & Hinkley 1997 Sec. 3.8 (complete clusters), Hesterberg 2015 Sec. 5.3 (widening).
     Raises `ValueError` for unequal lengths, numbers that are not finite, and fewer than two clusters.
     """
     sums, counts = _by_cluster(a, b, clusters)
-    units = len(sums)
+    num_clusters = len(sums)
     effect = float(sums.sum() / counts.sum())
-    widening = np.sqrt(units / (units - 1))
-    quantile = stats.t.ppf((1 + level) / 2, units - 1) * widening
-    if 2.0 ** (1 - units) > 1 - level:
+    widening = np.sqrt(num_clusters / (num_clusters - 1))
+    quantile = stats.t.ppf((1 + level) / 2, num_clusters - 1) * widening
+    if 2.0 ** (1 - num_clusters) > 1 - level:
         residuals = sums - effect * counts
         reach = float(quantile * np.sqrt((residuals**2).sum()) / counts.sum())
-        return Interval(effect, effect - reach, effect + reach, units)
-    drawn = np.random.default_rng(seed).integers(units, size=(resamples, units))
+        return Interval(effect, effect - reach, effect + reach, num_clusters)
+    drawn = np.random.default_rng(seed).integers(num_clusters, size=(resamples, num_clusters))
     means = sums[drawn].sum(-1) / counts[drawn].sum(-1)
     tail = stats.norm.sf(quantile)
     low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(effect, min(float(low), effect), max(float(high), effect), units)
+    return Interval(effect, min(float(low), effect), max(float(high), effect), num_clusters)
 
 
 def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -76,13 +76,13 @@ def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.nda
 def holm(p_values: ArrayLike) -> np.ndarray:
     """Return p-values [n] adjusted for n tests: those below alpha contain an error with probability alpha.
 
-    Source: Holm 1979.
+    Reference: Holm 1979.
     """
-    given = np.asarray(p_values, float)
-    order = np.argsort(given, kind="stable")
-    factors = len(given) - np.arange(len(given))
-    adjusted = np.empty_like(given)
-    adjusted[order] = np.minimum(np.maximum.accumulate(given[order] * factors), 1.0)
+    values = np.asarray(p_values, float)
+    order = np.argsort(values, kind="stable")
+    factors = len(values) - np.arange(len(values))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
     return adjusted
 
 
@@ -94,12 +94,12 @@ def holm_levels(p_values: ArrayLike, alpha: float = 0.05) -> np.ndarray:
 
     Reference: Holm 1979.
     """
-    given = np.asarray(p_values, float)
-    order = np.argsort(given, kind="stable")
-    steps = alpha / (len(given) - np.arange(len(given)))
-    failed = np.flatnonzero(given[order] > steps)
+    values = np.asarray(p_values, float)
+    order = np.argsort(values, kind="stable")
+    steps = alpha / (len(values) - np.arange(len(values)))
+    failed = np.flatnonzero(values[order] > steps)
     if len(failed):
         steps[failed[0] :] = steps[failed[0]]
-    levels = np.empty_like(given)
+    levels = np.empty_like(values)
     levels[order] = steps
     return levels

@@ -163,8 +163,8 @@ class DigitSum(Task):
 
     def problem(self, number: int) -> str:
         """Return the sum and the two given digits as text."""
-        rest, given = divmod(number, 100)
-        return f"{rest + given // 10 + given % 10:02d}:{given:02d}="
+        total, digits = divmod(number, 100)
+        return f"{total + digits // 10 + digits % 10:02d}:{digits:02d}="
 
     def missing(self, prompt: Array) -> Array:
         """Return the sum that the digits of the response must have, int32 scalar."""

@@ -18,7 +18,7 @@ def acrl_weight(
 ) -> np.ndarray:
     """min((train / infer)^alpha, clip) with alpha = gamma sign(A) (1 - level), level = Y / X.
 
-    Source: acrl Eq. 7-9.
+    Reference: acrl Eq. 7-9.
     """
     alpha = gamma * np.sign(advantages) * (1 - level)
     return np.minimum((train / infer) ** alpha, clip)
@@ -27,7 +27,7 @@ def acrl_weight(
 def sign_cases(gamma: float = 0.65, clip: float = 3.0) -> list[dict]:
     """All eight cases: quadrant, Y above or below X, and whether the weight must and does exceed one.
 
-    Source: acrl Fig. 2-5, Sec. 3.2, 4.2.
+    Reference: acrl Fig. 2-5, Sec. 3.2, 4.2.
     """
     rows = []
     for (sign, side), name in QUADRANTS.items():
@@ -58,7 +58,7 @@ def entropy_change(probs: np.ndarray, scale: np.ndarray | float = 1.0) -> np.nda
     Tokens with f_a > C, all of them above e^-H, lower the entropy when rewarded; all rarer ones
     raise it. Punishing (scale < 0) has the opposite sign.
 
-    Source: acrl Sec. 4.3, Fig. 7.
+    Reference: acrl Sec. 4.3, Fig. 7.
     Deviation: the paper says high and low probability; the dividing line f_a = C is ours, and exact.
     """
     logs = np.where(probs > 0, safe_log(probs), 0.0)
@@ -70,7 +70,7 @@ def entropy_change(probs: np.ndarray, scale: np.ndarray | float = 1.0) -> np.nda
 def entropy_after_step(probs: np.ndarray, token: int, eta: float) -> float:
     """Exact entropy change of one row `[V]` after logits + eta (e_token - probs).
 
-    Source: acrl Sec. 4.3.
+    Reference: acrl Sec. 4.3.
     """
     logits = safe_log(probs) + eta * (np.arange(len(probs)) == token) - eta * probs
     moved = np.exp(logits - logits.max())
@@ -85,7 +85,7 @@ def entropy_by_quadrant(
 
     Advantages are +1 and -1 with equal chances, whatever the token; `[K, V]` tables, mean over rows.
 
-    Source: acrl Fig. 6, 7, Sec. 4.3.
+    Reference: acrl Fig. 6, 7, Sec. 4.3.
     """
     side = np.where(train > infer, 1, -1)
     result = {}

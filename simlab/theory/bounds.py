@@ -24,7 +24,7 @@ class Bound:
 def drift(pair: PolicyPair) -> float:
     """Delta_max: the largest total variation distance of the two next-token distributions over contexts.
 
-    Source: lr Asm. B.2.
+    Reference: lr Asm. B.2.
     """
     return float(np.abs(pair.train - pair.infer).sum(1).max() / 2)
 
@@ -32,7 +32,7 @@ def drift(pair: PolicyPair) -> float:
 def score_bound(probs: np.ndarray, slopes: np.ndarray | float = 1.0) -> float:
     """B: the largest norm of a token's score in the logits, for slopes d(engine logit)/d(logit) `[K, V]`.
 
-    Source: lr Asm. B.3.
+    Reference: lr Asm. B.3.
     """
     slopes = np.broadcast_to(slopes, probs.shape)
     squares = (probs**2 * slopes**2).sum(1, keepdims=True) + slopes**2 * (1 - 2 * probs)
@@ -42,7 +42,7 @@ def score_bound(probs: np.ndarray, slopes: np.ndarray | float = 1.0) -> float:
 def gradient_error(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     """|E_infer[R grad log pi_train] - E_train[R grad log pi_train]| against 2 B Delta_max T^2; R in [0, 1].
 
-    Source: lr Eq. 2, 3, 14, Thm. 3.1, B.1.
+    Reference: lr Eq. 2, 3, 14, Thm. 3.1, B.1.
     Deviation: the proof passes through a reward per token; the bound follows directly: distributions of the
     sequences differ by at most 2 T Delta in L1 and a sequence's score is at most T B.
     """
@@ -58,7 +58,7 @@ def gradient_error_of_proof(pair: PolicyPair, rewards: np.ndarray, slopes: np.nd
     `slopes` `[K, V]` say how fast the engine's logits follow the trainer's. B is taken over pi_train's
     scores, as the assumption says; the bound then fails where the engine's slopes differ from one.
 
-    Source: lr Thm. B.1.
+    Reference: lr Thm. B.1.
     Deviation: Eq. 3, and every trainer, differentiates log pi_train: `gradient_error`.
     """
     engine = PolicyPair(pair.space, pair.infer, pair.infer)
@@ -75,7 +75,7 @@ def gradient_error_linear(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     factor is at most sqrt(T f), f the largest eigenvalue of a context's Fisher matrix (at most 1/2); the
     first is at most sqrt((1 + x)^T - 1), x the largest chi2(infer, train) of a context.
 
-    Source: lr Thm. 3.1.
+    Reference: lr Thm. 3.1.
     Deviation: a sharper bound of ours, under chi2 in place of total variation.
     """
     error = pair.gradient((pair.probs_infer - pair.probs_train) * rewards)
@@ -108,18 +108,18 @@ def worst_rewards(pair: PolicyPair, starts: int = 8, rounds: int = 8) -> np.ndar
 def occupancy_drift(pair: PolicyPair) -> list[Bound]:
     """|d_train,t - d_infer,t|_1 over the prefixes of length t against 2 t Delta_max, for t = 0..T-1.
 
-    Source: lr Eq. 15, Lem. B.5.
+    Reference: lr Eq. 15, Lem. B.5.
     Deviation: a state here is the complete prefix, the finest there is, so the drift is the largest.
     """
     space, largest = pair.space, drift(pair)
-    found = []
+    bounds = []
     for t in range(space.tokens.shape[1]):
         code = (space.tokens[:, :t] * space.mask[:, :t]).astype(np.int64) @ _powers(space.vocabulary, t)
         code = code * (t + 1) + space.mask[:, :t].sum(1)  # an ended sequence stays apart
         _, state = np.unique(code, return_inverse=True)
         difference = np.bincount(state, pair.probs_train - pair.probs_infer)
-        found.append(Bound(float(np.abs(difference).sum()), 2 * t * largest))
-    return found
+        bounds.append(Bound(float(np.abs(difference).sum()), 2 * t * largest))
+    return bounds
 
 
 def _powers(base: int, count: int) -> np.ndarray:
@@ -153,7 +153,7 @@ def expected_progress(pair: PolicyPair, logits: np.ndarray, rewards: np.ndarray,
     L is rigorous for softmax tables and R in [0, 1]: the Hessian of J is E[R (s s' + ds)] with a
     sequence's score |s|^2 <= 2 T^2 and |ds| <= T / 2, so L = 2 T^2 + T / 2.
 
-    Source: lr Eq. 9-13.
+    Reference: lr Eq. 9-13.
     """
     space = pair.space
     horizon = space.tokens.shape[1]

@@ -11,7 +11,7 @@ from simlab.theory.expectation import PolicyPair, expect
 def effective_fraction(pair: PolicyPair) -> float:
     """Expected effective sample size of sequence weights over the number of samples, 1 / E_infer[rho^2].
 
-    Source: lr Eq. 4.
+    Reference: lr Eq. 4.
     """
     return 1 / expect(pair.probs_infer, np.exp(2 * pair.log_rho.sum(1)))
 
@@ -22,7 +22,7 @@ def effective_fraction_of_chain(pair: PolicyPair, length: int) -> float:
     E[rho^2] over a step from token a to token b is train^2 / infer, so the product over steps grows
     like the largest eigenvalue of that matrix.
 
-    Source: lr Eq. 4.
+    Reference: lr Eq. 4.
     """
     space = pair.space
     rows = {prefix: row for row, prefix in enumerate(space.prefixes)}
@@ -39,7 +39,7 @@ def effective_fraction_of_chain(pair: PolicyPair, length: int) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a std of rho of `rho_std` per token means for sequences of `length` tokens.
+    """The effect of a std of rho of `rho_std` per token on sequences of `length` tokens.
 
     ess: expected effective sample size of exact sequence weights, as a fraction of the samples.
     length_at_half_ess: tokens until it is one half. abs_seq_log_ratio: mean of |sum_t log rho_t|.
@@ -65,17 +65,17 @@ def budget(rho_std: float, length: int) -> Budget:
     ess = (1 + std^2)^-T, exact when every context has the same chi2. The sum of log rho is taken as
     normal with variance s2 = T log(1 + std^2) and mean -s2 / 2, the distribution with E[rho] = 1.
 
-    Source: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
+    Reference: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
     Deviation: a result of ours; the papers give no such relation.
     """
     if rho_std < 0 or length < 1:
         raise ValueError(f"rho_std must be >= 0 and length >= 1, got {rho_std} and {length}")
     per_token = np.log1p(rho_std**2)
-    spread = np.sqrt(length * per_token)
-    shift = -(spread**2) / 2
+    std = np.sqrt(length * per_token)
+    shift = -(std**2) / 2
     folded = (
-        spread * np.sqrt(2 / np.pi) * np.exp(-(spread**2) / 8) + shift * (1 - 2 * norm.cdf(-shift / spread))
-        if spread > 0
+        std * np.sqrt(2 / np.pi) * np.exp(-(std**2) / 8) + shift * (1 - 2 * norm.cdf(-shift / std))
+        if std > 0
         else 0.0
     )
     return Budget(
@@ -84,7 +84,7 @@ def budget(rho_std: float, length: int) -> Budget:
         ess=float(np.exp(-length * per_token)),
         length_at_half_ess=float(np.log(2) / per_token) if per_token > 0 else float("inf"),
         abs_seq_log_ratio=float(folded),
-        masked_above_2=float(norm.sf((np.log(2) - shift) / spread)) if spread > 0 else 0.0,
+        masked_above_2=float(norm.sf((np.log(2) - shift) / std)) if std > 0 else 0.0,
         median_sequence_ratio=float(np.exp(shift)),
         rho_std_for_half_ess=float(np.sqrt(np.expm1(np.log(2) / length))),
     )

@@ -16,7 +16,7 @@ from simlab.objectives import OBJECTIVES, TokenBatch, objective_value, token_coe
 def shared_coefficient(weights: np.ndarray, advantages: np.ndarray) -> float:
     """(1/G) sum_i A_i w_i: what multiplies the shared token's score when sample i has weight w_i.
 
-    Source: cancel Eq. 2, 9, 13, 38.
+    Reference: cancel Eq. 2, 9, 13, 38.
     """
     return float(advantages @ weights) / len(advantages)
 
@@ -24,7 +24,7 @@ def shared_coefficient(weights: np.ndarray, advantages: np.ndarray) -> float:
 def sequence_coupled(log_ratio: np.ndarray, shared: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The ratio of the shared token and the product u_i of all others, `[G]` each.
 
-    Source: cancel Eq. 11, 12, 31, 35-37.
+    Reference: cancel Eq. 11, 12, 31, 35-37.
     Deviation: this is the plain product of Eq. 11; Eq. 44 takes its length-th root.
     """
     rest = np.delete(log_ratio, shared, axis=1).sum(1)
@@ -34,7 +34,7 @@ def sequence_coupled(log_ratio: np.ndarray, shared: int = 0) -> tuple[np.ndarray
 def pair_leftover(log_ratio: np.ndarray, advantage: float) -> tuple[float, float]:
     """Shared coefficient of two samples with advantages -A, +A under products, and A rho (u_2 - u_1) / 2.
 
-    Source: cancel Eq. 6, 12, 13, 32-38.
+    Reference: cancel Eq. 6, 12, 13, 32-38.
     """
     rho, u = sequence_coupled(log_ratio)
     signed = np.array([-advantage, advantage])
@@ -44,7 +44,7 @@ def pair_leftover(log_ratio: np.ndarray, advantage: float) -> tuple[float, float
 def near_zero_exponent(leftover: np.ndarray, scales: np.ndarray) -> float:
     """Slope of log P(|leftover| < e) in log e: 1 when the cancelling set has codimension one.
 
-    Source: cancel Cor. 3.3.
+    Reference: cancel Cor. 3.3.
     Deviation: the paper says measure zero; the exponent also says how fast one leaves that set.
     """
     chance = (np.abs(leftover)[:, None] < scales).mean(0)
@@ -57,7 +57,7 @@ def clip_leftover(weight: float, advantage: float, clip: float) -> dict[str, flo
     `value`: of A times the post-clip weight. `gradient`: of the factor that multiplies the score, where
     a clipped branch counts zero: -A w above the range, +A w below it.
 
-    Source: cancel Eq. 10, 75-78.
+    Reference: cancel Eq. 10, 75-78.
     Deviation: Eq. 75 and 76 are sums of values; what cancels or not in an update is the gradient.
     """
     clipped = float(np.clip(weight, 1 - clip, 1 + clip))
@@ -89,7 +89,7 @@ def objective_leftover(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sum over each group of an objective's token coefficients at the shared position, and of their sizes.
 
-    Source: cancel Eq. 2, 9, 82.
+    Reference: cancel Eq. 2, 9, 82.
     """
     column = np.asarray(token_coefficients(name, batch, **overrides), np.float64)[:, shared]
     groups = column.reshape(-1, batch.group_size)
@@ -99,7 +99,7 @@ def objective_leftover(
 def objective_clip_leftover(weight: float, clip: float) -> dict[str, float]:
     """`clip_leftover` with A = 1/2, read off the `grpo` preset: its value, and its token coefficients.
 
-    Source: cancel Eq. 75-78.
+    Reference: cancel Eq. 75-78.
     """
     batch = group_batch(np.full((1, 2, 1), np.log(weight)), np.array([[0.0, 1.0]]))
     settings = {"advantage": "grpo_no_std", "clip_low": clip, "clip_high": clip}
@@ -111,7 +111,7 @@ def objective_clip_leftover(weight: float, clip: float) -> dict[str, float]:
 def transform_weights(preset: str, weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
     """Apply the group transform of `preset` to groups of `weights` `[N, G]`.
 
-    Source: cancel Eq. 17, 18, 50-55, 63.
+    Reference: cancel Eq. 17, 18, 50-55, 63.
     """
     real = jnp.ones(weights.shape, bool)
     single = (jnp.asarray(weights, jnp.float32), jnp.asarray(advantages, jnp.float32), real)
@@ -129,7 +129,7 @@ def _batched_transform(preset: str):
 def constraint(weights: np.ndarray, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
     """sum A w relative to sum |A| |w before|, per group of `[N, G]`.
 
-    Source: cancel Eq. 63, 73.
+    Reference: cancel Eq. 63, 73.
     """
     return (advantages * weights).sum(1) / (np.abs(advantages) * np.abs(before)).sum(1)
 
@@ -137,7 +137,7 @@ def constraint(weights: np.ndarray, advantages: np.ndarray, before: np.ndarray) 
 def rebalance_as_printed(weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
     """Truncate-and-rebalance with beta exactly as printed: the wrong sign makes the weights negative.
 
-    Source: cancel Eq. 52-55.
+    Reference: cancel Eq. 52-55.
     Deviation: kept to show that it fails; `objectives.transforms.TruncateAndRebalance` is the right one.
     """
     positive, negative = advantages > 0, advantages < 0
@@ -155,7 +155,7 @@ def min_replace_bias(
 ) -> tuple[float, float, float]:
     """|g_min - g_base|, its bound by the spread, and the bound by delta = max |log w|; scores `[G, D]`.
 
-    Source: cancel Eq. 90-96.
+    Reference: cancel Eq. 90-96.
     """
     gap = weights - weights.min()
     bias = np.linalg.norm((advantages * gap) @ scores) / len(weights)
@@ -167,7 +167,7 @@ def min_replace_bias(
 def remaining_gradient(weights: np.ndarray, advantages: np.ndarray, scores: np.ndarray) -> float:
     """|(1/G) sum A_i w_i g_i|: what is left of the update after a transform; scores `[G, D]`.
 
-    Source: cancel Cor. 3.4, Eq. 68, 74, 90, 91.
+    Reference: cancel Cor. 3.4, Eq. 68, 74, 90, 91.
     """
     return float(np.linalg.norm((advantages * weights) @ scores)) / len(weights)
 
@@ -178,7 +178,7 @@ def length_counterexample(tolerance: float = 1e-9) -> dict:
     Length normalization divides by |y_i| after the weights were balanced. Groups are tried from the
     smallest: G, then lengths, then rewards; weights all one (Min-Replace).
 
-    Source: cancel Eq. 70-73.
+    Reference: cancel Eq. 70-73.
     Deviation: App. D.3 says lengths must be nearly equal; the search shows the smallest failure.
     """
     for size in (2, 3):

@@ -21,7 +21,7 @@ Correction = Callable[[PolicyPair], Weighting]
 def none(pair: PolicyPair) -> Weighting:
     """Weights of one.
 
-    Source: lr Eq. 3; acrl Eq. 1.
+    Reference: lr Eq. 3; acrl Eq. 1.
     """
     return fix_weights(np.ones(pair.space.tokens.shape))
 
@@ -29,7 +29,7 @@ def none(pair: PolicyPair) -> Weighting:
 def temper(level: str, power: float, low: float = 0.0, high: float = np.inf) -> Correction:
     """rho^power per token, per sequence (product) or geometric (per-token mean), clipped into [low, high].
 
-    Source: lr Eq. 4, 5; acrl Eq. 2.
+    Reference: lr Eq. 4, 5; acrl Eq. 2.
     """
     return lambda pair: fix_weights(np.clip(np.exp(power * _log_rho(pair, level)), low, high))
 
@@ -37,7 +37,7 @@ def temper(level: str, power: float, low: float = 0.0, high: float = np.inf) -> 
 def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
     """rho inside [low, high], zero outside.
 
-    Source: lr Eq. 6; acrl Eq. 3.
+    Reference: lr Eq. 6; acrl Eq. 3.
     """
 
     def weighting(pair: PolicyPair) -> Weighting:
@@ -50,7 +50,7 @@ def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
 def pool_ratio(high: float = 2.0) -> Correction:
     """Geometric mean over a sequence of min(rho, high) per token: what `gmpo+tis` makes of its weights.
 
-    Source: verl core_algos.compute_policy_loss_geo_mean.
+    Reference: verl core_algos.compute_policy_loss_geo_mean.
     """
 
     def weighting(pair: PolicyPair) -> Weighting:
@@ -63,7 +63,7 @@ def pool_ratio(high: float = 2.0) -> Correction:
 def reject_sequences(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
     """Weights of one; sequences where `keep` `[S]` is false leave loss, denominator and baseline.
 
-    Source: verl rollout_corr_helper seq_mean_k1, seq_mean_k3.
+    Reference: verl rollout_corr_helper seq_mean_k1, seq_mean_k3.
     """
     return lambda pair: fix_weights(np.ones(pair.space.tokens.shape), keep(pair))
 
@@ -71,7 +71,7 @@ def reject_sequences(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
 def geometric_band(low: float = 0.999, high: float = 1.001) -> Correction:
     """Keep sequences whose geometric mean of 1/rho lies in [low, high].
 
-    Source: verl rollout_corr_helper seq_mean_k1.
+    Reference: verl rollout_corr_helper seq_mean_k1.
     """
 
     def keep(pair: PolicyPair) -> np.ndarray:
@@ -84,7 +84,7 @@ def geometric_band(low: float = 0.999, high: float = 1.001) -> Correction:
 def k3_cap(most: float = 0.01) -> Correction:
     """Keep sequences whose mean of rho - 1 - log rho is at most `most`.
 
-    Source: verl rollout_corr_helper seq_mean_k3.
+    Reference: verl rollout_corr_helper seq_mean_k3.
     """
 
     def keep(pair: PolicyPair) -> np.ndarray:
@@ -97,7 +97,7 @@ def k3_cap(most: float = 0.01) -> Correction:
 def veto(least: float = 0.5) -> Correction:
     """Keep sequences none of whose tokens has rho below `least`.
 
-    Source: slime rs_veto_threshold.
+    Reference: slime rs_veto_threshold.
     Deviation: the default there is 1e-4, which no mismatch studied here reaches.
     """
     return reject_sequences(lambda pair: (_log_rho(pair, "token") >= np.log(least)).all(1))
@@ -106,7 +106,7 @@ def veto(least: float = 0.5) -> Correction:
 def sequence_discrepancy(pair: PolicyPair) -> np.ndarray:
     """d: mean over a sequence's tokens of |pi_train - pi_infer|, `[S]`.
 
-    Source: acrl Eq. 5, 6.
+    Reference: acrl Eq. 5, 6.
     """
     return sequence_mean(pair, token_values(pair.space, np.abs(pair.train - pair.infer)))
 
@@ -122,7 +122,7 @@ def acrl(
 
     Y is the mean of d over the "group", or d of the "sequence" itself. `ValueError` for other levels.
 
-    Source: acrl Eq. 5-9.
+    Reference: acrl Eq. 5-9.
     Deviation: for the group, d is put on `bins` steps up to the largest d, its mean kept, so that the
         group's total has a distribution in closed form: an error of second order in 1 / bins.
     """
@@ -217,7 +217,7 @@ def qualities(
 
     RLOO by default: its mean is the exact policy gradient, so that bias is due to the mismatch alone.
 
-    Source: lr Eq. 2-6, 11; acrl Eq. 1-3.
+    Reference: lr Eq. 2-6, 11; acrl Eq. 1-3.
     """
     same = PolicyPair(pair.space, pair.train, pair.train)
     target, _ = group_gradient_moments(same, none(same), rewards, rule, size)
@@ -248,7 +248,7 @@ def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
     the minimum is <b, (1 + n D)^-1 b>. No correction by sequence weights can do better; reaching it
     needs the answer b. (E[w v] is not subtracted from the second moment: a bound up to |b|^2 / n.)
 
-    Source: lr Eq. 11.
+    Reference: lr Eq. 11.
     Deviation: a result of ours.
     """
     values = rewards - float(pair.probs_train @ rewards)
@@ -265,7 +265,7 @@ def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
 def scale_to_std_rho(target_std: float, make: Callable[[float], PolicyPair]) -> PolicyPair:
     """The pair of the family `make(noise_std)` whose std of rho is `target_std`, by bisection.
 
-    Source: hacking Eq. 5.
+    Reference: hacking Eq. 5.
     """
     low, high = 0.0, 1.0
     while make(high).rho_std < target_std:

@@ -97,7 +97,7 @@ def enumerated_moments(
 
     The coefficients are the objective's own, in float32: an oracle for `group_gradient_moments`.
 
-    Source: lr Eq. 3-6; acrl Eq. 1-9.
+    Reference: lr Eq. 3-6; acrl Eq. 1-9.
     """
     chosen = np.array(list(product(range(len(rewards)), repeat=size)))
     coefficients = _all_coefficients(objective, pair, rewards, chosen)

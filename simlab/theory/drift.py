@@ -1,4 +1,4 @@
-"""What uncancelled updates do: drift of common tokens, and of answers that are equally good."""
+"""Drift under uncancelled updates: of common tokens, and of answers that are equally good."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from simlab.theory.groups import Advantage, group_value, mean_advantage, reward_
 def kl_after_step(logits: np.ndarray, direction: np.ndarray, eta: float) -> tuple[float, float]:
     """KL(pi after | pi before) at one context, and its leading term eta^2/2 g'Fg; `[V]` each.
 
-    Source: cancel Eq. 3, 4, Prop. 3.1.
+    Reference: cancel Eq. 3, 4, Prop. 3.1.
     """
     before, after = log_softmax(logits[None])[0], log_softmax((logits + eta * direction)[None])[0]
     probs = np.exp(before)
@@ -54,7 +54,7 @@ def log_odds_drift(
     the two scores, so the log-odds move by eta (c_a kappa_a - c_b kappa_b), c = n - o. `one_constant`
     uses the mean of c_a and c_b for both, which is the form of the paper.
 
-    Source: cancel Eq. 5, 39-41, Cor. 3.2.
+    Reference: cancel Eq. 5, 39-41, Cor. 3.2.
     Deviation: c differs between answers, so answers drift apart even at equal kappa.
     """
     probs = softmax(logits)
@@ -85,7 +85,7 @@ def pair_entropy_path(
 ) -> np.ndarray:
     """Entropy of the two answers among themselves, before and after each of `steps` updates.
 
-    Source: cancel Cor. 3.2.
+    Reference: cancel Cor. 3.2.
     """
     coefficients = np.zeros(space.tokens.shape)
     coefficients[list(pair)] = kappa[:, None]
@@ -116,7 +116,7 @@ def template_drift(seed: int, step: float, rule: Advantage, size: int) -> Templa
     The mean of A given the token is zero, so weights that do not depend on the rest cancel in
     expectation; sequence weights are correlated with A and do not.
 
-    Source: cancel Cor. G.1.
+    Reference: cancel Cor. G.1.
     """
     base = enumerate_sequences(3, 3)
     same = {prefix: (0, *prefix[1:]) for prefix in base.prefixes if prefix}
@@ -132,11 +132,13 @@ def template_drift(seed: int, step: float, rule: Advantage, size: int) -> Templa
         float(group_value(probs, probs, u, rewards, rule, size)) / float(probs @ has)
         for u in (has * ratios[:, 0], has * ratios.prod(1))
     )
-    given = probs * has / (probs @ has)
-    values, index, chances = reward_levels(rewards, probs)
-    advantage = mean_advantage(rule, chances, values, size)[index]
+    conditional = probs * has / (probs @ has)
+    values, index, level_probs = reward_levels(rewards, probs)
+    advantage = mean_advantage(rule, level_probs, values, size)[index]
     weight = ratios.prod(1)
-    covariance = float(given @ (advantage * weight) - (given @ advantage) * (given @ weight))
+    covariance = float(
+        conditional @ (advantage * weight) - (conditional @ advantage) * (conditional @ weight)
+    )
     return TemplateDrift(token, sequence, covariance)
 
 
@@ -147,7 +149,7 @@ TOY = ("The answer is 25 .", "The answer is 20 .", "10 + 10 = 20 .")
 def toy_space() -> SequenceSpace:
     """The three answers to 10 + 10 as sequences over `WORDS`.
 
-    Source: cancel Eq. 25-27.
+    Reference: cancel Eq. 25-27.
     """
     return list_sequences([tuple(WORDS.index(word) for word in text.split()) for text in TOY], len(WORDS))
 
@@ -158,7 +160,7 @@ def three_trajectories(seed: int = 0, step: float = 0.1, eta: float = 0.01) -> d
     theta_old is a random table, theta lies `step` away, and one update of size `eta` follows, in the
     linear segment: coefficient A_i s_i / G on every token with the plain product s_i.
 
-    Source: cancel Eq. 25-41.
+    Reference: cancel Eq. 25-41.
     Deviation: in the group of three the template is shared by two samples whose advantages sum to
     -1/3, so its coefficient is not zero even with equal weights; Eq. 38 is about the group of two.
     """

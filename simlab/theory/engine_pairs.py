@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from simlab.engines import Engine, find_engine, find_pair, linear, log_softmax
-from simlab.models.tabular import SequenceSpace
-from simlab.theory.expectation import PolicyPair
 from simlab.theory.rounding_error import normalized_rows
 
 WIDTH = 128
@@ -22,14 +20,16 @@ def engine_rows(logits: np.ndarray, engine: Engine | str) -> np.ndarray:
     columns, whose product is the identity; so every linear site of the engine rounds, and the exact
     result is the table itself. Rows need not sum to one.
 
-    Source: hacking Eq. 44, 45; acrl Sec. 5.1.
+    Reference: hacking Eq. 44, 45; acrl Sec. 5.1.
     """
     if logits.shape[-1] > WIDTH:
         raise ValueError(f"at most {WIDTH} tokens, got {logits.shape[-1]}")
     projection, head = _factors(logits.shape[-1])
     hidden = jnp.asarray(logits @ (projection @ head).T, jnp.float32)
-    found = find_engine(engine)
-    return np.exp(np.asarray(_forward(hidden, jnp.asarray(projection), jnp.asarray(head), found), np.float64))
+    resolved = find_engine(engine)
+    return np.exp(
+        np.asarray(_forward(hidden, jnp.asarray(projection), jnp.asarray(head), resolved), np.float64)
+    )
 
 
 @jax.jit
@@ -50,15 +50,7 @@ def _factors(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
 def pair_rows(logits: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows `[K, V]` that the two engines of the pair `name` sample from: printed rows, normalized.
 
-    Source: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
+    Reference: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
     """
     pair = find_pair(name)
     return normalized_rows(engine_rows(logits, pair.train)), normalized_rows(engine_rows(logits, pair.infer))
-
-
-def engine_pair(space: SequenceSpace, logits: np.ndarray, name: str) -> PolicyPair:
-    """The pair `name` of `ENGINE_PAIRS` on a tabular policy.
-
-    Source: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
-    """
-    return PolicyPair(space, *pair_rows(logits, name))

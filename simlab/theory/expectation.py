@@ -18,7 +18,7 @@ class PolicyPair:
     Rows sum to one: `infer` is the distribution that the engine samples from. An engine whose printed
     probabilities do not sum to one samples from another one; see `simlab.theory.engine_pairs`.
 
-    Source: hacking Eq. 5, 25.
+    Reference: hacking Eq. 5, 25.
     """
 
     space: SequenceSpace

@@ -15,33 +15,33 @@ NEGLIGIBLE = 1e-16
 
 @dataclass(frozen=True)
 class Weighting:
-    """How a correction weighs the tokens of a sample, and what it needs of the group.
+    """The weights of a correction for the tokens of a sample, and its statistics of the group.
 
     `weights(mean_step, sign)`: `[S, T]` from the group's mean of `steps` and the sign of the sample's
     advantage. `steps` `[S]`: numbers >= 0, zero where the group does not matter; one that is not an integer
-    counts as one of its neighbors, by chances that keep its mean. `kept` `[S]`: the sequences that stay
-    in the loss, its denominator and the others' baseline.
+    counts as one of its neighbors, with probabilities that keep its mean. `in_loss` `[S]`: the sequences
+    that stay in the loss, its denominator and the others' baseline.
     """
 
     weights: Callable[[float, int], np.ndarray]
     steps: np.ndarray
-    kept: np.ndarray
+    in_loss: np.ndarray
 
 
-def fix_weights(weights: np.ndarray, kept: np.ndarray | None = None) -> Weighting:
-    """Weights `[S, T]` that depend on the sample alone; all sequences are kept unless `kept` says so."""
+def fix_weights(weights: np.ndarray, in_loss: np.ndarray | None = None) -> Weighting:
+    """Weights `[S, T]` that depend on the sample alone; `in_loss` defaults to all sequences."""
 
     def of_any_group(mean_step: float, sign: int) -> np.ndarray:
         del mean_step, sign
         return weights
 
     count = len(weights)
-    return Weighting(of_any_group, np.zeros(count), np.ones(count, bool) if kept is None else kept)
+    return Weighting(of_any_group, np.zeros(count), np.ones(count, bool) if in_loss is None else in_loss)
 
 
 @dataclass(frozen=True)
 class _Totals:
-    """Sums over all groups of coefficients A / n times the chance that the others' steps total m.
+    """Sums over all groups of coefficients A / n times the probability that the others' steps total m.
 
     A kind is a reward value with a sign of the advantage, (value, sign), listed in `kinds`. `one`,
     `square` `[kinds, m]`: for one sample's coefficient and its square. `pair` `[kinds, kinds, m]`: for the
@@ -55,13 +55,13 @@ class _Totals:
     total: np.ndarray
 
 
-def _total_distributions(chances: np.ndarray, values: np.ndarray, rule: Advantage, size: int) -> _Totals:
-    """Sum over the compositions of the others; `chances` `[R + 1, steps]`, the last row is dropped samples.
+def _total_distributions(probs: np.ndarray, values: np.ndarray, rule: Advantage, size: int) -> _Totals:
+    """Sum over the compositions of the others; `probs` `[R + 1, steps]`, the last row is dropped samples.
 
     Steps add up, so the distribution of their total is a product of Fourier transforms.
     """
-    count, length = len(values), size * (chances.shape[1] - 1) + 1
-    spectrum = np.fft.rfft(chances, length)
+    count, length = len(values), size * (probs.shape[1] - 1) + 1
+    spectrum = np.fft.rfft(probs, length)
     one_more = np.eye(count, dtype=int)
 
     def over_others(number: int, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,9 +82,9 @@ def _total_distributions(chances: np.ndarray, values: np.ndarray, rule: Advantag
         for j, (other, other_sign) in enumerate(kinds):
             # The coefficient of each with the other present.
             first = over_others(size - 2, one_more[other])[1][r]
-            rest, given_first = over_others(size - 2, one_more[r])
-            both = (np.sign(first) == sign) & (np.sign(given_first[other]) == other_sign)
-            pair[i, j] = np.where(both, first * given_first[other], 0.0) @ rest
+            rest, of_other = over_others(size - 2, one_more[r])
+            both = (np.sign(first) == sign) & (np.sign(of_other[other]) == other_sign)
+            pair[i, j] = np.where(both, first * of_other[other], 0.0) @ rest
     total = np.fft.irfft(spectrum.sum(0) ** size, length)
     return _Totals(kinds, own @ distributions, own**2 @ distributions, pair, total)
 
@@ -94,24 +94,24 @@ def group_gradient_moments(
 ) -> tuple[np.ndarray, float]:
     """Mean `[K, V]` and total variance of one group's gradient (1/n) sum_i A_i sum_t w_t grad log pi_train.
 
-    The G samples come from pi_infer; n of them are kept. Rewards may take any few values. `ValueError` for
-    groups of one and for too many values, see `groups.compositions`.
+    The G samples come from pi_infer; n of them stay in the loss. Rewards may take any few values.
+    `ValueError` for groups of one and for too many values, see `groups.compositions`.
 
-    Source: lr Eq. 3-6, 11; acrl Eq. 1-9.
+    Reference: lr Eq. 3-6, 11; acrl Eq. 1-9.
     """
     if size < 2:
         raise ValueError(f"a group needs at least 2 samples, got {size}")
     values, level = np.unique(rewards, return_inverse=True)
     if len(values) == 1:  # no advantages
         return np.zeros(pair.space.table_shape), 0.0
-    level = np.where(weighting.kept, level, len(values))
+    level = np.where(weighting.in_loss, level, len(values))
     steps = _split(weighting.steps)
     reach = int(np.ceil(weighting.steps.max())) + 1
-    chances = sum(
-        np.bincount(level * reach + step, pair.probs_infer * share, (len(values) + 1) * reach)
-        for step, share in steps
+    level_probs = sum(
+        np.bincount(level * reach + step, pair.probs_infer * fraction, (len(values) + 1) * reach)
+        for step, fraction in steps
     )
-    distributions = _total_distributions(np.reshape(chances, (-1, reach)), values, rule, size)
+    distributions = _total_distributions(np.reshape(level_probs, (-1, reach)), values, rule, size)
     mean, own, crossed = np.zeros(pair.space.table_shape), 0.0, 0.0
     for total in np.flatnonzero(distributions.total > NEGLIGIBLE).tolist():
         parts = []
@@ -143,7 +143,7 @@ def _split(steps: np.ndarray) -> Split:
 
 def _expect_rest(probs: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
     """`probs` times the mean over its steps of `table` at what is left of the total, `[S]`."""
-    chance = sum(share * np.where(step <= total, table[total - step], 0.0) for step, share in steps)
+    chance = sum(fraction * np.where(step <= total, table[total - step], 0.0) for step, fraction in steps)
     return probs * chance
 
 
@@ -153,9 +153,9 @@ def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: in
         return pair.gradient(coefficients).reshape(1, -1)
     space, size = pair.space, pair.train.size
     mass = np.zeros(reach * size)
-    for step, share in steps:
+    for step, fraction in steps:
         flat = step[:, None] * size + space.contexts * space.vocabulary + space.tokens
-        mass += np.bincount(flat[space.mask], (share[:, None] * coefficients)[space.mask], reach * size)
+        mass += np.bincount(flat[space.mask], (fraction[:, None] * coefficients)[space.mask], reach * size)
     mass = mass.reshape(reach, *space.table_shape)
     return (mass - mass.sum(2, keepdims=True) * pair.train).reshape(reach, size)
 

@@ -26,10 +26,10 @@ def all_groups(sequences: int, size: int) -> np.ndarray:
 def token_scores(pair: PolicyPair) -> np.ndarray:
     """Return grad log pi_train of every token [S, T, K V], zero where masked."""
     space = pair.space
-    return _spread(space, np.eye(space.vocabulary)[space.tokens] - pair.train[space.contexts])
+    return _put_into_contexts(space, np.eye(space.vocabulary)[space.tokens] - pair.train[space.contexts])
 
 
-def _spread(space: SequenceSpace, rows: np.ndarray) -> np.ndarray:
+def _put_into_contexts(space: SequenceSpace, rows: np.ndarray) -> np.ndarray:
     """Put rows [S, T, V] into the contexts of their tokens, [S, T, K V]."""
     table = np.zeros((*space.tokens.shape, *space.table_shape))
     at = np.ix_(*map(np.arange, space.tokens.shape))
@@ -70,10 +70,10 @@ def m2_mask(threshold: float = 0.04) -> GroupRule:
 
     def gradients(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
         squares, real = pair.log_rho[members] ** 2, pair.space.mask[members]
-        kept = smallest_with_mean(squares, real, threshold, strict=True)
-        present = np.asarray(kept.any(2))
+        selected = smallest_with_mean(squares, real, threshold, strict=True)
+        present = np.asarray(selected.any(2))
         advantages = rloo(rewards[members], present)[..., None]
-        return _weigh(pair, members, advantages * kept) / present.sum(1)[:, None]
+        return _weigh(pair, members, advantages * selected) / present.sum(1)[:, None]
 
     return gradients
 
@@ -105,7 +105,7 @@ def center(coefficient: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Group
         mass = pair.infer * every
         means = mass - pair.train * mass.sum(1, keepdims=True)
         sampled = every[space.contexts, space.tokens][..., None] * token_scores(pair)
-        sequences = (sampled - _spread(space, means[space.contexts])).sum(1)
+        sequences = (sampled - _put_into_contexts(space, means[space.contexts])).sum(1)
         advantages = rloo(rewards[members], np.ones(members.shape, bool))
         total = np.zeros((len(members), pair.train.size))
         for i in range(members.shape[1]):
@@ -161,10 +161,10 @@ def group_rule_qualities(pair: PolicyPair, rewards: np.ndarray, size: int) -> di
     target, _ = group_gradient_moments(same, none(same), rewards, leave_one_out, size)
     members = all_groups(len(rewards), size)
     chance = pair.probs_infer[members].prod(1)
-    found = {}
+    by_rule = {}
     for name, rule in GROUP_RULES.items():
         gradients = rule(pair, rewards, members)
         mean = chance @ gradients
         variance = float(chance @ (gradients**2).sum(1) - mean @ mean)
-        found[name] = quality_of(mean, variance, target.ravel())
-    return found
+        by_rule[name] = quality_of(mean, variance, target.ravel())
+    return by_rule

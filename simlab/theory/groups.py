@@ -21,7 +21,7 @@ Advantage = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
 def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean.
 
-    Source: cancel Eq. 29.
+    Reference: cancel Eq. 29.
     """
     return own - counts @ values / counts.sum(-1)
 
@@ -29,7 +29,7 @@ def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.nda
 def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus the mean of the others (RLOO); zero for a lone sample.
 
-    Source: lr App. C.
+    Reference: lr App. C.
     """
     others = counts.sum(-1) - 1
     return np.where(others > 0, own - (counts @ values - own) / np.maximum(others, 1), 0.0)
@@ -38,7 +38,7 @@ def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndar
 def normalize_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Reward minus group mean over the unbiased std; zero in groups of equal rewards.
 
-    Source: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
+    Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
     """
     size = counts.sum(-1)
     mean = counts @ values / size
@@ -80,32 +80,32 @@ def multinomial_ways(counts: np.ndarray) -> np.ndarray:
 
 
 def reward_levels(rewards: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reward values `[R]`, the value that each sequence has `[S]`, and the chance of each value `[R]`."""
+    """Reward values `[R]`, the value of each sequence `[S]`, and the probability of each value `[R]`."""
     values, index = np.unique(rewards, return_inverse=True)
     return values, index, np.bincount(index, probs)
 
 
 def _mean_given_others(
-    rule: Advantage, chances: np.ndarray, values: np.ndarray, others: int, present: np.ndarray
+    rule: Advantage, level_probs: np.ndarray, values: np.ndarray, others: int, present: np.ndarray
 ) -> np.ndarray:
     """E of A for each own value `[R]`, in groups of `present` `[R]` and `others` independent samples."""
     counts = compositions(others, len(values))
-    chance = multinomial_ways(counts) * (chances**counts).prod(-1)
+    chance = multinomial_ways(counts) * (level_probs**counts).prod(-1)
     kinds = np.eye(len(values), dtype=int)
     return np.array(
         [chance @ rule(own, counts + kind + present, values) for own, kind in zip(values, kinds, strict=True)]
     )
 
 
-def mean_advantage(rule: Advantage, chances: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """E of A given the own reward, the others having each of `values` with `chances`; `[R]` each."""
-    return _mean_given_others(rule, chances, values, size - 1, np.zeros(len(values), int))
+def mean_advantage(rule: Advantage, level_probs: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """E of A given the own reward, the others having each of `values` with `level_probs`; `[R]` each."""
+    return _mean_given_others(rule, level_probs, values, size - 1, np.zeros(len(values), int))
 
 
-def _slope_in_chances(rule: Advantage, chances: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """d/d chances of `mean_advantage`, `[R, R]`: G - 1 times the mean with one of the others given."""
+def _slope_in_probs(rule: Advantage, level_probs: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """d/d level_probs of `mean_advantage`, `[R, R]`: G - 1 times the mean with one of the others given."""
     kinds = np.eye(len(values), dtype=int)
-    columns = [_mean_given_others(rule, chances, values, size - 2, kind) for kind in kinds]
+    columns = [_mean_given_others(rule, level_probs, values, size - 2, kind) for kind in kinds]
     return (size - 1) * np.stack(columns, axis=1)
 
 
@@ -116,8 +116,8 @@ def group_value(
 
     `u` may be `[S]` or `[S, ...]`. `ValueError` for rewards of too many values, see `compositions`.
     """
-    values, index, chances = reward_levels(rewards, others)
-    return np.tensordot(probs * mean_advantage(rule, chances, values, size)[index], u, 1)
+    values, index, level_probs = reward_levels(rewards, others)
+    return np.tensordot(probs * mean_advantage(rule, level_probs, values, size)[index], u, 1)
 
 
 def group_gap(
@@ -130,16 +130,16 @@ def group_gap(
     1/rho of the other samples. printed: double_sum with each token's own 1/rho alone, for u spread
     evenly over the tokens. `u` is `[S]`, or `[S, ...]` for a gradient.
 
-    Source: hacking Eq. 3, 6-10, 28-31.
+    Reference: hacking Eq. 3, 6-10, 28-31.
     Deviation: the paper's footnote mentions that advantages couple the samples; the size is ours.
     """
     p, q = pair.probs_train, pair.probs_infer
     excess = np.where(pair.space.mask, np.expm1(-pair.log_rho), 0.0)
     sequence = excess.sum(1)
-    values, index, chances = reward_levels(rewards, p)
+    values, index, level_probs = reward_levels(rewards, p)
     shift = np.bincount(index, p * sequence)
-    slope = _slope_in_chances(rule, chances, values, size) @ shift
-    base = mean_advantage(rule, chances, values, size)[index]
+    slope = _slope_in_probs(rule, level_probs, values, size) @ shift
+    base = mean_advantage(rule, level_probs, values, size)[index]
     start = group_value(p, p, u, rewards, rule, size)
     return {
         "exact": group_value(q, q, u, rewards, rule, size) - start,

@@ -1,4 +1,4 @@
-"""How sampling from the wrong engine, clipping and noise change the objective itself."""
+"""Changes of the objective itself by sampling from another engine, clipping and noise."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -26,7 +26,7 @@ class ObjectiveGap:
 def objective_gap(pair: PolicyPair, x: np.ndarray) -> ObjectiveGap:
     """J' - J for per-token terms X `[S, T]`, where J is the mean of sum_t X_t under pi_train.
 
-    Source: hacking Eq. 8-10, 28-31.
+    Reference: hacking Eq. 8-10, 28-31.
     Deviation: Eq. 10, 28 and 31 reweight X_t by 1/rho_t alone. All tokens are sampled as one sequence, so
     the ratio is the product over s of 1/rho_s; to first order the gap is sum over t and s of
     Cov(X_t, 1/rho_s), and the printed form lacks the terms t != s. They are equal for T = 1. When
@@ -38,7 +38,7 @@ def objective_gap(pair: PolicyPair, x: np.ndarray) -> ObjectiveGap:
 def objective_gap_gradient(pair: PolicyPair, coefficients: np.ndarray) -> ObjectiveGap:
     """The same for the gradient: X_t is c[s, t] grad log pi_train; forms are `[K, V]`.
 
-    Source: hacking Eq. 8-10, 28-31; lr Eq. 2, 3.
+    Reference: hacking Eq. 8-10, 28-31; lr Eq. 2, 3.
     """
     return ObjectiveGap(**{name: pair.gradient(w * coefficients) for name, w in _gap_measures(pair).items()})
 
@@ -62,7 +62,7 @@ def _gap_measures(pair: PolicyPair) -> dict[str, np.ndarray]:
 def mean_inverse_rho_given_prefix(pair: PolicyPair) -> np.ndarray:
     """E over pi_train of 1/rho in every context, `[K]`: one wherever pi_train covers pi_infer.
 
-    Source: hacking Eq. 30.
+    Reference: hacking Eq. 30.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(pair.train > 0, pair.train * (pair.infer / pair.train), 0.0).sum(1)
@@ -84,7 +84,7 @@ def weight_noise(pair: PolicyPair, x: np.ndarray, std: float) -> NoiseEffect:
     outcomes, enumerated) stand for any distribution. The variance added to one sequence's objective is
     std^2 E sum_t X_t^2; with n sequences it is 1/n of that.
 
-    Source: hacking Eq. 21, 22, 37-43.
+    Reference: hacking Eq. 21, 22, 37-43.
     Deviation: the paper writes approximately zero; the mean is exactly zero, the variance is ours.
     """
     probs = pair.probs_train
@@ -107,7 +107,7 @@ def clip_weights(
 ) -> tuple[np.ndarray, np.ndarray]:
     """phi by the ratio alone, and phi by ratio and sign of the advantage; both `[S, T]` of 0 and 1.
 
-    Source: hacking Eq. 2, 12.
+    Reference: hacking Eq. 2, 12.
     Deviation: Eq. 12 drops every token outside the range; the gradient of the loss in Eq. 2 vanishes
     only above the range for A > 0 and below it for A < 0.
     """
@@ -120,7 +120,7 @@ def clip_weights(
 def reweighting_gap(pair: PolicyPair, x: np.ndarray, phi: np.ndarray) -> tuple[float, float]:
     """J_phi - J, and E over pi_train of sum_t X_t (phi_t - 1); equal for any weights phi `[S, T]`.
 
-    Source: hacking Eq. 11-15, 19, 20, 34, 35.
+    Reference: hacking Eq. 11-15, 19, 20, 34, 35.
     """
     probs = pair.probs_train
     difference = float(probs @ (phi * x).sum(1)) - float(probs @ x.sum(1))

@@ -1,4 +1,4 @@
-"""What averages of rho and 1/rho must be, and survival bias: whose probability sorts the tokens decides."""
+"""Expected averages of rho and 1/rho, and survival bias by the policy that sorts the tokens."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ def inverse_rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, 
 
     Hence at least 1, equal to 1 only for equal rows, infinite where pi_train misses a token of pi_infer.
 
-    Source: hacking Eq. 46, 47.
+    Reference: hacking Eq. 46, 47.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(infer > 0, infer**2 / train, 0.0).sum(-1)
@@ -21,7 +21,7 @@ def rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     1 exactly while the engine can sample every token; below 1 as soon as it cannot (underflow, top-p).
 
-    Source: hacking Eq. 5.
+    Reference: hacking Eq. 5.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(infer > 0, infer * (train / infer), 0.0).sum(-1)
@@ -31,7 +31,7 @@ def rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def rho_variance(train: np.ndarray, infer: np.ndarray) -> np.ndarray:
     """Var of rho under pi_infer per row, which is chi2(train, infer): the mismatch squared.
 
-    Source: hacking Eq. 5.
+    Reference: hacking Eq. 5.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(infer > 0, (train - infer) ** 2 / infer, 0.0).sum(-1)
@@ -46,7 +46,7 @@ def mean_rho_in_bins(
     Under pi_infer the mean of rho in any set of tokens is the set's mass under pi_train over its mass
     under pi_infer. NaN where nothing is sampled.
 
-    Source: hacking Fig. 7, App. C.2.
+    Reference: hacking Fig. 7, App. C.2.
     """
     if sorted_by not in ("train", "infer"):
         raise ValueError(f"sorted_by must be train or infer, got {sorted_by!r}")
@@ -74,7 +74,7 @@ def survival_bias(
         mean rho - 1 = -k (z_a - sum_b q_b z_b) + k v (c - q_a), c = sum_b q_b^2:
     above 1 for rare tokens, because a rare token of the engine is one that its noise has pushed down.
 
-    Source: hacking App. C.2; acrl Sec. 4.3.
+    Reference: hacking App. C.2; acrl Sec. 4.3.
     Deviation: the paper gives an inequality for 1/rho over all tokens; this is the bias per token, a
     result of ours, to second order in the noise.
     """

@@ -128,8 +128,8 @@ def leaving(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
     """Weights of one; tokens that `keep` [S, T] drops leave the loss, empty sequences the baseline."""
 
     def weighting(pair: PolicyPair) -> Weighting:
-        kept = keep(pair) & pair.space.mask
-        return fix_weights(kept.astype(np.float64), np.asarray(kept.any(1)))
+        in_loss = keep(pair) & pair.space.mask
+        return fix_weights(in_loss.astype(np.float64), np.asarray(in_loss.any(1)))
 
     return weighting
 

@@ -1,4 +1,4 @@
-"""How rounding a softmax moves probabilities: exactly per format, and predicted from ulps."""
+"""Changes of probabilities when a softmax is rounded: exactly per format, and predicted from ulps."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ def rounded_softmax(
 
     Rows need not sum to one; an engine samples from the rows divided by their sums.
 
-    Source: hacking Eq. 44, 45.
+    Reference: hacking Eq. 44, 45.
     Deviation: Eq. 45 does not say where rounding happens; rounding at these two sites gives the
     statistics of Tab. 2. Between them the softmax is computed in float64 instead of float32.
     """
@@ -58,7 +58,7 @@ def log_ratio_moments(
     same |logit|, and large |logits| dominate. For BF16 and N(0, 1.5^2) logits over 2048 tokens this
     gives the 0.0048 of Tab. 2.
 
-    Source: hacking Eq. 44, 45, Tab. 2.
+    Reference: hacking Eq. 44, 45, Tab. 2.
     Deviation: the paper measures the spread; the formula is a result of ours. Subnormals, overflow and
     the normalization of printed rows are left out.
     """
@@ -81,7 +81,7 @@ def predicted_rho_std(
 ) -> float:
     """Predicted std of rho over sampled tokens: of log rho, to first order.
 
-    Source: hacking Eq. 5, 45, Tab. 2.
+    Reference: hacking Eq. 5, 45, Tab. 2.
     """
     mean, variance = log_ratio_moments(logits, mantissa_bits, rounding, sites)
     probs = softmax(logits) / len(logits)
@@ -92,7 +92,7 @@ def predicted_rho_std(
 def measured_rho_std(logits: np.ndarray, printed: np.ndarray) -> float:
     """Exact std of exact / printed probability over tokens sampled from the printed probabilities.
 
-    Source: hacking Eq. 5, Tab. 2.
+    Reference: hacking Eq. 5, Tab. 2.
     """
     probs = normalized_rows(printed) / len(printed)
     rho = np.where(printed > 0, softmax(logits) / np.where(printed > 0, printed, 1.0), 0.0)
@@ -105,7 +105,7 @@ def gaussian_rho_std(
 ) -> float:
     """Std of rho when only the logits are rounded, on `rows` draws of N(0, logit_std^2) logits.
 
-    Source: hacking App. C.1.
+    Reference: hacking App. C.1.
     """
     if vocabulary < 2 or logit_std <= 0:
         raise ValueError(f"need vocabulary >= 2 and logit_std > 0, got {vocabulary} and {logit_std}")

@@ -95,8 +95,8 @@ def restore(arrays: Arrays, like: Tree, source: object) -> Tree:
             raise ValueError(
                 f"{name} in {source} is {array.dtype}{array.shape}, not {wanted.dtype}{wanted.shape}"
             )
-        placed = jax.numpy.asarray(array)
-        return jax.random.wrap_key_data(placed) if _is_key(leaf) else placed
+        on_device = jax.numpy.asarray(array)
+        return jax.random.wrap_key_data(on_device) if _is_key(leaf) else on_device
 
     return jax.tree_util.tree_map_with_path(load, like)
 

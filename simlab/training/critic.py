@@ -37,7 +37,7 @@ class Critic:
     of the logits; it shares no weights with the policy, starts as its copy with a head of zeros, and takes as
     many updates per step, on the same minibatches.
 
-    Source: acrl Tab. 4; verl core_algos.compute_value_loss, core_algos.compute_gae_advantage_return.
+    Reference: acrl Tab. 4; verl core_algos.compute_value_loss, core_algos.compute_gae_advantage_return.
     Deviation: the schedule of the policy does not reach the critic's learning rate, whose default is ten
         times that of the policy, as in verl's.
     """

@@ -31,7 +31,7 @@ def hessian_ends(
     Reverse over reverse: the gradient of <gradient, v>, two backward passes for each of the `iterations`
     (static). With at least as many iterations as there are parameters the result is exact to round-off.
 
-    Source: lr Sec. 3.1.
+    Reference: lr Sec. 3.1.
     """
     flat, unravel = ravel_pytree(params)
 

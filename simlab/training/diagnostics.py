@@ -5,12 +5,12 @@ They measure the rollout that the next step trains on: the same prompts and rand
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
 from simlab.core.catalog import lookup
 from simlab.core.streams import stream
@@ -113,7 +113,7 @@ def evaluate_held_out(context: DiagnosticContext) -> Metrics:
 def evaluate_held_out_train(context: DiagnosticContext) -> Metrics:
     """The same as `held_out_train_...` under the training engine, prompt by prompt comparable.
 
-    Source: acrl Tab. 12, 13.
+    Reference: acrl Tab. 12, 13.
     """
     recipe = _sample_with_train(context.recipe)
     measured = evaluate(recipe, context.params, recipe.engines.infer, context.key)
@@ -134,7 +134,7 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
     single prompt.
 
     Unit: prompts; squared gradient.
-    Source: arXiv 1812.06162 Eq. 2.9, App. A.1.
+    Reference: arXiv 1812.06162 Eq. 2.9, App. A.1.
     Deviation: the big gradient is the mean of the groups', also where the objective averages over tokens.
     """
     recipe, params = context.recipe, context.params
@@ -159,7 +159,7 @@ def energy(context: DiagnosticContext) -> Metrics:
 
     A token's norm is |c| times the norm of grad log pi, exactly: T backward passes for each sequence.
 
-    Source: cancel Eq. 24.
+    Reference: cancel Eq. 24.
     """
     recipe, trajectory = context.recipe, context.trajectory
     return {
@@ -194,7 +194,7 @@ def curvature(context: DiagnosticContext) -> Metrics:
     second derivative. So logp_train is the float32 one here, while rho keeps the engines' values.
 
     Unit: loss per squared weight.
-    Source: lr Sec. 3.1.
+    Reference: lr Sec. 3.1.
     """
     recipe, trajectory = context.recipe, context.trajectory
 
@@ -219,7 +219,7 @@ def kl_to_base(context: DiagnosticContext) -> Metrics:
     estimators from the sampled tokens alone, biased where the sampler is not the training engine.
 
     Unit: nats per token.
-    Source: verl core_algos.kl_penalty_forward.
+    Reference: verl core_algos.kl_penalty_forward.
     """
     if context.base is None:
         raise ValueError("base must be parameters for the diagnostic kl_to_base, got None. Pass base=.")
@@ -258,14 +258,3 @@ def run_diagnostics(
     chosen = [lookup(DIAGNOSTICS, name, "diagnostic") for name in names]
     context = DiagnosticContext(recipe, state, base)
     return {key: value for measure in chosen for key, value in measure(context).items()}
-
-
-def compile_diagnostics(names: Sequence[str], axes: PyTree = None) -> Callable[..., Metrics]:
-    """Return the jitted `run_diagnostics` of `names`, mapped over `axes` of (recipe, state, base) if given.
-
-    Compile once per run; call the result in a callback of `simlab.training.loop.train`.
-    """
-    for name in names:
-        lookup(DIAGNOSTICS, name, "diagnostic")
-    one = partial(run_diagnostics, names=tuple(names))
-    return jax.jit(one if axes is None else jax.vmap(one, in_axes=axes))

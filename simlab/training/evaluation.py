@@ -1,4 +1,4 @@
-"""How good a policy is under an engine, on prompts of either split."""
+"""Evaluate a policy under an engine, on prompts of either split."""
 
 import jax.numpy as jnp
 from jax import Array

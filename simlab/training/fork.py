@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from simlab.models.parameters import init_params
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
-ALWAYS_KEPT = ("params", "step", "key")
+ALWAYS_COPIED = ("params", "step", "key")
 
 
 def fork(state: TrainState, recipe: Recipe) -> TrainState:
@@ -31,8 +31,8 @@ def fork(state: TrainState, recipe: Recipe) -> TrainState:
 
     def part(name: str) -> PyTree:
         old, new = getattr(state, name), getattr(first, name)
-        kept = name in ALWAYS_KEPT or _form(old) == _form(new)
-        return jax.tree.map(jnp.copy, old) if kept else new
+        is_copied = name in ALWAYS_COPIED or _form(old) == _form(new)
+        return jax.tree.map(jnp.copy, old) if is_copied else new
 
     return TrainState(**{field.name: part(field.name) for field in fields(TrainState)})
 

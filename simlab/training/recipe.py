@@ -1,4 +1,4 @@
-"""What a run is made of, and the state that it carries from step to step."""
+"""The recipe of a run, and the state that it carries from step to step."""
 
 from dataclasses import field
 from typing import Annotated
@@ -45,7 +45,7 @@ class Recipe:
       `rollout_correction.bypass_mode`, but the rollout is scored all the same, for the metrics.
 
     Raises `ValueError` for an unknown term or name, and sizes that do not fit together.
-    Source: vexact V7; verl algorithm.rollout_correction.bypass_mode.
+    Reference: vexact V7; verl algorithm.rollout_correction.bypass_mode.
     """
 
     engines: EnginePair
@@ -91,7 +91,7 @@ class Recipe:
 
 @pytree(kw_only=True)
 class SamplingRecipe:
-    """What a rollout reads of a recipe; runs whose recipes differ elsewhere share its compiled function.
+    """The fields that a rollout reads; runs whose recipes differ elsewhere share its compiled function.
 
     `vocabulary`: whether the trajectory has the log-probabilities of all tokens.
     """

@@ -66,7 +66,7 @@ class Linear(Schedule):
 class Cosine(Schedule):
     """Half a cosine from 1 at the end of the warm-up to `min_lr_ratio` at step `steps`, then constant.
 
-    Source: cancel App. D.
+    Reference: cancel App. D.
     """
 
     steps: Annotated[Integer, STEPS] = 400
@@ -88,7 +88,7 @@ class Halving(Schedule):
 
     The paper counts steps from 1 and the lab from 0, so the first halved step is number `period` - 1 here.
 
-    Source: lr Alg. 1.
+    Reference: lr Alg. 1.
     """
 
     period: Integer = 100
@@ -122,7 +122,7 @@ class LengthTriggered(Schedule):
     The surge is the first of `patience` steps in a row whose mean response length is above `rise` times the
     median of the first `early` (static) steps. Until they are over the factor is 1.
 
-    Source: lr Alg. 1, Sec. 3.3, 4.2.
+    Reference: lr Alg. 1, Sec. 3.3, 4.2.
     Deviation: the paper finds the surge by eye after a run; here it is defined, and only past steps are read.
         A surge that is confirmed after the end of its first period is answered at the next step.
     """

@@ -231,7 +231,7 @@ def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
 
 
 def score(recipe: Recipe, params: Params, trajectory: Trajectory, scan_layers: bool = True) -> Scores:
-    """Score a trajectory of whole groups with the training engine, replaying the experts that it carries."""
+    """Score a trajectory of complete groups with the training engine; replay its experts."""
     return response_logps(
         params,
         recipe.model,
@@ -277,5 +277,5 @@ def policy_gradient(
 
 
 def _in_minibatches(rows: PyTree, count: int) -> PyTree:
-    """View the rows of every array [B, ...] as [count, B / count, ...]; groups stay whole."""
+    """View the rows of every array [B, ...] as [count, B / count, ...]; groups stay complete."""
     return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), rows)

@@ -23,7 +23,7 @@ from simlab.training.schedules import Cosine
 
 @pytree(kw_only=True)
 class WarmStart:
-    """How much supervision: `steps` (static) updates on `batch` (static) fresh demonstrations each.
+    """Configure supervised training: `steps` (static) updates on `batch` (static) new demonstrations each.
 
     Every digit of a demonstration is wrong with probability `demo_error_rate`, which leaves headroom. The
     learning rate rises over `lr_warmup_steps` (static; None: a twentieth of `steps`), then falls along a

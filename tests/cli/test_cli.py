@@ -162,4 +162,4 @@ def test_budget_explains_its_numbers():
 
 def test_doctor_prints_json():
     facts = json.loads(runner.invoke(app, ["doctor", "--json"]).stdout)
-    assert {"device", "versions", "xla_flags", "traps"} == set(facts)
+    assert {"device", "versions", "xla_flags", "pitfalls"} == set(facts)

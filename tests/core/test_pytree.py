@@ -79,5 +79,5 @@ def test_pytree_separates_objective_modifiers_by_class():
 
 def test_pytree_is_the_only_registration_in_simlab():
     found = {path.name for path in PACKAGE_ROOT.rglob("*.py") if "tree_util.register" in path.read_text()}
-    # traps.py shows the pitfall on JAX's own decorator.
-    assert found == {"pytree.py", "traps.py"}
+    # xla_pitfalls.py shows the pitfall on JAX's own decorator.
+    assert found == {"pytree.py", "xla_pitfalls.py"}

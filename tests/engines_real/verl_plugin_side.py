@@ -139,7 +139,7 @@ def answer(name, batch):
     gradient = torch.autograd.grad(value, new)[0]
     own = PLAIN.get(mode) or losses.LOSSES[mode.removeprefix("simlab_")]
     record = losses.batch_of(*arguments, config, weights, read_settings())
-    record = replace(record, mask=own.kept(record))
+    record = replace(record, mask=own.token_mask(record))
     magnitude = core_algos.agg_loss(losses.terms(own, record).abs(), record.mask.float(), aggregation)
     if own.penalty is not None:
         squares = torch.where(record.mask, own.penalty(record), 0.0)

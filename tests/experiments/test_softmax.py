@@ -128,13 +128,13 @@ def test_theory_predicts_the_spread_of_rounded_float64_softmax():
     share, _ = theory.gaussian_shares(1.5)
     # Finite vocabulary: the largest of 2048 logits is near 5, so the tilted law lacks its tail (1% of the
     # std); first order leaves out terms of relative size 0.005.
-    low, high = normal_interval(len(square), float(theory.spread(7, share)) ** 2, square.std(), alpha=1e-6)
+    low, high = normal_interval(len(square), float(theory.rho_std(7, share)) ** 2, square.std(), alpha=1e-6)
     assert_within_interval(square.mean(), low * 0.97, high * 1.01, alpha=1e-6)
     exact = np.sum(p * theory.token_variance(z, p, 7), -1)
     low, high = normal_interval(len(square), 0.0, (square - exact).std(), alpha=1e-6)
     assert_within_interval((square - exact).mean(), low, high, alpha=1e-6)
     pair = theory.empirical_shares(z, p)
-    assert theory.spread(7, *pair) == pytest.approx(np.sqrt(exact.mean()), rel=1e-6)
+    assert theory.rho_std(7, *pair) == pytest.approx(np.sqrt(exact.mean()), rel=1e-6)
 
 
 def test_statistics_on_known_samples():

@@ -13,7 +13,7 @@ from experiments.studies.resume import check_arms, merge_tables
 from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
 from simlab.core.experiment import Experiment, execute, find_resumable
 from simlab.studies import estimands as m
-from simlab.studies.futility import chance_to_decide
+from simlab.studies.futility import predictive_power
 from simlab.studies.records import Trial, minus, primary
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import mean_of_policies
@@ -111,11 +111,11 @@ def test_interrupted_blocks_keep_what_is_finished():
     assert run.config == {"stopped_in_block": 2}
 
 
-def test_chance_to_decide_is_that_of_simulated_ends():
+def test_predictive_power_is_that_of_simulated_ends():
     rng = np.random.default_rng(3)
     criterion = _trial("H7", OPEN).primary
     values = rng.normal(0.25, 0.3, 8)
-    chance = chance_to_decide(mean_of_policies(values), criterion, 24, 0.05)
+    chance = predictive_power(mean_of_policies(values), criterion, 24, 0.05)
     mean, error = values.mean(), values.std(ddof=1) / np.sqrt(8)
     truth = rng.normal(mean, error, 4000)
     final = (8 * mean + rng.normal(16 * truth, 4 * values.std(ddof=1))) / 24

@@ -10,7 +10,7 @@ import pytest
 from simlab.objectives import (
     TokenBatch,
     objective_value,
-    on_sampler_support,
+    restrict_to_sampled_support,
     token_coefficients,
     vocabulary_coefficients,
     with_loglinear_proximal,
@@ -176,7 +176,7 @@ def test_what_cannot_be_centered_is_rejected_by_name():
 
 def test_support_renormalizes_over_what_the_sampler_can_draw():
     batch = vocabulary_batch(7, excluded=3)
-    found = on_sampler_support(batch)
+    found = restrict_to_sampled_support(batch)
     p = np.exp(np.asarray(batch.logp_vocabulary, np.float64))
     mass = p[..., :3].sum(-1)
     real = np.asarray(batch.mask) != 0
@@ -184,13 +184,15 @@ def test_support_renormalizes_over_what_the_sampler_can_draw():
     np.testing.assert_allclose(np.asarray(found.logp)[real], expected[real], rtol=1e-5)
     np.testing.assert_allclose(np.exp(vocabulary_of(found)[0]).sum(-1)[real], 1, rtol=1e-5)
     whole = vocabulary_batch(7)
-    same = on_sampler_support(whole)
+    same = restrict_to_sampled_support(whole)
     np.testing.assert_allclose(np.asarray(same.logp)[real], np.asarray(whole.logp)[real], atol=1e-6)
 
     def value(logits):
         logp = jax.nn.log_softmax(logits)
         at = jnp.take_along_axis(logp, jnp.asarray(batch.tokens)[..., None], -1)[..., 0]
-        return objective_value("gpg", on_sampler_support(replace(batch, logp=at, logp_vocabulary=logp)))
+        return objective_value(
+            "gpg", restrict_to_sampled_support(replace(batch, logp=at, logp_vocabulary=logp))
+        )
 
     gradient = np.asarray(jax.grad(value)(batch.logp_vocabulary))
     assert np.isfinite(gradient).all()

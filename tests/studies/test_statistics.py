@@ -44,7 +44,7 @@ def test_paired_effect_of_known_numbers():
     found = paired_effect([3.0, 4.0, 6.0], [2.0, 2.0, 3.0], ["a", "b", "c"])
     reach = stats.t.ppf(0.975, 2) / np.sqrt(3)
     assert (found.effect, found.low, found.high) == pytest.approx((2, 2 - reach, 2 + reach))
-    assert found.units == 3
+    assert found.num_clusters == 3
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from simlab.models.tabular import enumerate_sequences, log_softmax, token_values
 from simlab.theory import bounds
-from simlab.theory.engine_pairs import engine_pair, engine_rows
+from simlab.theory.engine_pairs import engine_rows, pair_rows
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, softmax
 from tests.theory.strategies import pairs
 
@@ -139,6 +139,6 @@ def test_engine_rows_are_the_table_up_to_the_engine():
 
 def test_engine_pair_of_one_engine_has_no_mismatch():
     space = enumerate_sequences(4, 2)
-    pair = engine_pair(space, random_logits(space, 0), "f32/f32")
-    assert pair.rho_std == 0
-    assert engine_pair(space, random_logits(space, 0), "f32/fp8-e4m3-truncated").rho_std > 0.01
+    logits = random_logits(space, 0)
+    assert PolicyPair(space, *pair_rows(logits, "f32/f32")).rho_std == 0
+    assert PolicyPair(space, *pair_rows(logits, "f32/fp8-e4m3-truncated")).rho_std > 0.01

@@ -26,8 +26,8 @@ from tests.tolerances import assert_exact
 @pytest.mark.parametrize("name", COUNTERPARTS)
 def test_moments_are_those_of_the_objective_over_all_groups(name):
     pair = vexact.small_case(name)
-    kept = (corrections.CORRECTIONS | RECENT)[COUNTERPARTS[name][0]](pair).kept
-    assert (0 < kept.sum() < len(kept)) == (name in vexact.NOISE_OF_MASKS)
+    in_loss = (corrections.CORRECTIONS | RECENT)[COUNTERPARTS[name][0]](pair).in_loss
+    assert (0 < in_loss.sum() < len(in_loss)) == (name in vexact.NOISE_OF_MASKS)
     # float32 coefficients: 1e-6 relative; ACRL's steps: second order in 1 / 32.
     tolerance = vexact.ACRL_MOMENTS if name == "acrl" else vexact.SINGLE_MOMENTS
     assert vexact.counterpart_residual(name) < tolerance
@@ -105,7 +105,7 @@ def test_sequence_weights_are_unbiased(pair):
     for correction in (corrections.CORRECTIONS | RECENT).values():
         weighting = correction(same)
         np.testing.assert_allclose(weighting.weights(0.0, 1)[pair.space.mask], 1.0, rtol=1e-15)
-        assert weighting.kept.all()
+        assert weighting.in_loss.all()
 
 
 def test_rloo_target_is_the_policy_gradient():

@@ -108,7 +108,7 @@ def moments_by_enumeration(weighting, rewards, name, size):
             )
             if chance == 0:
                 continue
-            alive = [i for i in rows if weighting.kept[i]]
+            alive = [i for i in rows if weighting.in_loss[i]]
             mean_step = (low[rows] + ups).sum() / size
             gradient = np.zeros(SPACE.table_shape)
             for i, a in zip(alive, advantages(name, rewards[alive]) if alive else [], strict=True):

@@ -28,7 +28,7 @@ TRAINER = "h100-bf16"
 
 @dataclass(frozen=True)
 class Size:
-    """How much is scored: `models` by `seeds`, `prompts` each, and `positions` of real logits."""
+    """Sizes of the measurement: `models` by `seeds`, `prompts` each, and `positions` of real logits."""
 
     seeds: tuple[int, ...] = (0, 1)
     models: tuple[str, ...] = ("tiny-dense", "tiny-moe")
@@ -99,9 +99,9 @@ def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> l
     value = {s: squares(changed[frozenset()], scores, mask) for s, scores in changed.items()}
     total = value[frozenset(factors.FACTORS)]
     rows = []
-    for name, units in factors.shapley(value.__getitem__, factors.FACTORS).items():
-        low, high = interval(units, total)
-        rows.append({"factor": name, "share": units.sum() / total.sum(), "low": low, "high": high})
+    for name, by_prompt in factors.shapley(value.__getitem__, factors.FACTORS).items():
+        low, high = interval(by_prompt, total)
+        rows.append({"factor": name, "share": by_prompt.sum() / total.sum(), "low": low, "high": high})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What is scored: tokens of the lab's trained policies, and real logits, each under any engine."""
+"""Scored policies: tokens of the lab's trained policies, and real logits, each under any engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,13 +46,13 @@ def train_policy(model: str, seed: int, prompts: int, steps: int) -> Policy:
     config = MODELS[model]
     params, source = _parameters(model, seed, steps)
     sampled = _sample(params, config, prompts, jax.random.key(seed))
-    units = np.asarray(sampled.mask).reshape(prompts, -1)
+    mask = np.asarray(sampled.mask).reshape(prompts, -1)
 
     def score(engine: Engine) -> np.ndarray:
         logps = _score(params, config, engine, sampled.prompts, sampled.responses)
-        return np.asarray(logps, float).reshape(units.shape)
+        return np.asarray(logps, float).reshape(mask.shape)
 
-    return Policy(model, source, True, units, score)
+    return Policy(model, source, True, mask, score)
 
 
 @partial(jax.jit, static_argnames=("config", "prompts"))

@@ -1,14 +1,14 @@
 """T1 to T4 on the tables of `gpu_pairs`: a verdict per policy and thing compared, and all together."""
 
-from experiments.papers.tensor_cores import ADDER_SHARE, MATTERS, T1, T2, T3, T4
+from experiments.papers.tensor_cores import ACCUMULATOR_SHARE, MATTERS, T1, T2, T3, T4
 from simlab.studies import Measured
 from simlab.studies.samples import Exact, Sample, StoredInterval
 from simlab.studies.verdicts import criterion_verdict
 
 Tables = dict[str, list[dict]]
 
-WHOLE = ("h100-bf16", "h100-fp8")
-ALIKE = (("a100-bf16", "h100-bf16"), ("b200-fp8", "h100-fp8"), ("h100-fp8", "ada-fp8"))
+REFERENCE_PAIR = ("h100-bf16", "h100-fp8")
+SAME_FORMAT_PAIRS = (("a100-bf16", "h100-bf16"), ("b200-fp8", "h100-fp8"), ("h100-fp8", "ada-fp8"))
 RULES = {claim.id: claim.trial("gpu_pairs").text for claim in (T1, T2, T3, T4)}
 CLAIMS = {claim.id: claim for claim in (T1, T2, T3, T4)}
 
@@ -17,7 +17,7 @@ ENDS = ("rms_low", "rms_high")
 
 def judge(tables: Tables) -> list[dict]:
     """Return a verdict per claim, policy and thing compared."""
-    return [_vectors(tables["vectors"]), *_shares(tables["shares"]), *_orders(tables), *_cards(tables)]
+    return [_vectors(tables["vectors"]), *_shares(tables["shares"]), *_orders(tables), *_gpus(tables)]
 
 
 def _vectors(vectors: list[dict]) -> dict:
@@ -30,7 +30,7 @@ def _shares(shares: list[dict]) -> list[dict]:
     rows = []
     for row in shares:
         if row["factor"] == "accumulator":
-            verdict = criterion_verdict((row["low"], row["high"]), "positive", ADDER_SHARE)
+            verdict = criterion_verdict((row["low"], row["high"]), "positive", ACCUMULATOR_SHARE)
             measured = f"share {row['share']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
             rows.append(_row(T2.id, _policy(row), "accumulator in h100-bf16/h100-fp8", verdict, measured))
     return rows
@@ -41,14 +41,16 @@ def _orders(tables: Tables) -> list[dict]:
     return [_against(T3.id, row, row["order"], reference[_policy(row)]) for row in tables["orders"]]
 
 
-def _cards(tables: Tables) -> list[dict]:
+def _gpus(tables: Tables) -> list[dict]:
     reference = _reference(tables["pairs"])
-    chosen = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
+    chosen = [row for row in tables["pairs"] if (row["train"], row["infer"]) in SAME_FORMAT_PAIRS]
     return [_against(T4.id, row, f"{row['train']}/{row['infer']}", reference[_policy(row)]) for row in chosen]
 
 
 def _reference(pairs: list[dict]) -> dict[str, float]:
-    return {_policy(row): row["rms_log_rho"] for row in pairs if (row["train"], row["infer"]) == WHOLE}
+    return {
+        _policy(row): row["rms_log_rho"] for row in pairs if (row["train"], row["infer"]) == REFERENCE_PAIR
+    }
 
 
 def _against(claim: str, row: dict, what: str, reference: float) -> dict:
@@ -81,7 +83,7 @@ def collect_evidence(tables: Tables) -> list[Measured]:
     equal, outputs = (sum(row[name] for row in tables["vectors"]) for name in ("equal", "outputs"))
     accumulators = [row for row in tables["shares"] if row["factor"] == "accumulator"]
     reference = _reference(tables["pairs"])
-    gpu_rows = [row for row in tables["pairs"] if (row["train"], row["infer"]) in ALIKE]
+    gpu_rows = [row for row in tables["pairs"] if (row["train"], row["infer"]) in SAME_FORMAT_PAIRS]
     samples: dict[str, Sample] = {
         T1.id: Exact(1 - equal / outputs),
         T2.id: _hull(*([row[name] for row in accumulators] for name in ("share", "low", "high"))),

@@ -11,26 +11,26 @@ from experiments.papers.hacking import H1, H2, H3
 from simlab.studies.samples import StoredInterval
 
 Frame = Any  # the types of pandas are too loose to check
-Found = Mapping[str, Frame]
+Tables = Mapping[str, Frame]
 
 
-def measure_rows(found: Found) -> dict[str, StoredInterval]:
+def measure_rows(tables: Tables) -> dict[str, StoredInterval]:
     """Return the measured numbers by id: those of criteria, and those of `write_note`."""
-    chosen = _paper_rows(found)
+    chosen = _paper_rows(tables)
     few = _interval((chosen["levels"] / chosen["levels_float32"]).to_numpy())
-    inverse = found["inverse"]
+    inverse = tables["inverse"]
     smallest = float(inverse["normalized_min"].min())
     return {
-        **_table(found),
+        **_table(tables),
         "levels": few,
         "static_levels": few,
-        "heights": _heights(found),
+        "heights": _heights(tables),
         "inverse": StoredInterval(
             float(inverse["normalized"].mean()), smallest, float(inverse["normalized"].max())
         ),
         "inverse_reported": _interval(inverse["reported_below_1"].to_numpy()),
         "inverse_sampled": _interval(chosen["inverse"].to_numpy()),
-        **_real(found),
+        **_real(tables),
     }
 
 
@@ -64,43 +64,45 @@ def _interval(values: np.ndarray) -> StoredInterval:
     return StoredInterval(float(values.mean()), *mean_interval(values))
 
 
-def _reading(found: Found) -> int:
+def _reading(tables: Tables) -> int:
     """Return the reading of the paper that the claims use: the fewest tokens per vector of logits."""
-    return int(found["ratios"]["per_vector"].min())
+    return int(tables["ratios"]["per_vector"].min())
 
 
-def _paper_rows(found: Found) -> Frame:
-    ratios = found["ratios"]
+def _paper_rows(tables: Tables) -> Frame:
+    ratios = tables["ratios"]
     return ratios[
         (ratios["placement"] == PAPER_PLACEMENT)
         & (ratios["format"] == "bf16")
-        & (ratios["per_vector"] == _reading(found))
+        & (ratios["per_vector"] == _reading(tables))
     ]
 
 
-def _table(found: Found) -> dict[str, StoredInterval]:
-    fits = found["fit"]
-    chosen = fits[(fits["placement"] == PAPER_PLACEMENT) & (fits["per_vector"] == _reading(found))]
+def _table(tables: Tables) -> dict[str, StoredInterval]:
+    fits = tables["fit"]
+    chosen = fits[(fits["placement"] == PAPER_PLACEMENT) & (fits["per_vector"] == _reading(tables))]
     return {
         f"table_{row['column']}": StoredInterval(row["ours"], row["low"], row["high"])
         for row in chosen.to_dict("records")
     }
 
 
-def _heights(found: Found) -> StoredInterval:
+def _heights(tables: Tables) -> StoredInterval:
     """Return the total variation of two seeds over that of a random split."""
-    pairs = found["level_pairs"]
-    rounded = pairs[(pairs["precision"] == "rounded") & (pairs["per_vector"] == _reading(found))]
+    pairs = tables["level_pairs"]
+    rounded = pairs[(pairs["precision"] == "rounded") & (pairs["per_vector"] == _reading(tables))]
     return _interval((rounded["variation"] / rounded["noise"]).to_numpy())
 
 
-def _real(found: Found) -> dict[str, StoredInterval]:
-    each = found["discretization"].set_index("source")
+def _real(tables: Tables) -> dict[str, StoredInterval]:
+    each = tables["discretization"].set_index("source")
     gaussian = each.loc["gaussian", "std"]
-    squares = found["real_positions"]["std"].to_numpy() ** 2
+    squares = tables["real_positions"]["std"].to_numpy() ** 2
     low, high = np.sqrt(mean_interval(squares)) / gaussian
-    share = each["sampled_levels"] / each["sampled_levels_float32"]
+    fraction = each["sampled_levels"] / each["sampled_levels_float32"]
     return {
         "real_spread": StoredInterval(float(each.loc["smollm2", "std"] / gaussian), float(low), float(high)),
-        "real_levels": StoredInterval(float(share["smollm2"]), float(share.min()), float(share.max())),
+        "real_levels": StoredInterval(
+            float(fraction["smollm2"]), float(fraction.min()), float(fraction.max())
+        ),
     }

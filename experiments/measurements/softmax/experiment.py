@@ -19,7 +19,7 @@ from simlab.studies.samples import StoredInterval
 
 @dataclass(frozen=True)
 class Size:
-    """How much is computed; `seeds` by the number of tokens per vector of logits.
+    """Sizes of the measurement; `seeds` by the number of tokens per vector of logits.
 
     The first five seeds are those of the paper's table. A vector of its own for every token costs a
     hundred million logits per seed.
@@ -50,8 +50,8 @@ def run(run: Run) -> None:
     size = SMOKE if run.smoke else FULL
     run.configure(**asdict(size), logit_std=gaussian.STD, vocabulary=gaussian.VOCABULARY)
     seeds = run.seeds(range(FIRST_SEED, FIRST_SEED + max(size.seeds.values())))
-    found = _gaussian(run, size, seeds) | _sweep(run, size, seeds) | _real(run, size, seeds)
-    for name, frame in found.items():
+    frames = _gaussian(run, size, seeds) | _sweep(run, size, seeds) | _real(run, size, seeds)
+    for name, frame in frames.items():
         run.table(name, frame)
 
 
@@ -59,13 +59,13 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
     """The paper's table and figure: ratios and levels of tokens drawn from Gaussian logits."""
     rows: dict[str, list[dict]] = {"ratios": [], "level_pairs": [], "histograms": []}
     for per_vector, count in size.seeds.items():
-        sampler = tables.PairSampler(per_vector, size.tokens)
-        kept: dict[int, np.ndarray] = {}
+        draw_pairs = tables.PairSampler(per_vector, size.tokens)
+        pairs_by_seed: dict[int, np.ndarray] = {}
         with run.phase(f"gaussian, {per_vector} per vector"):
             for index, seed in enumerate(
                 run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
             ):
-                pairs = sampler(seed, _choose_settings(size, per_vector, index))
+                pairs = draw_pairs(seed, _choose_settings(size, per_vector, index))
                 label = {"per_vector": per_vector, "seed": seed}
                 for (placement, name), pair in pairs.items():
                     rows["ratios"].append(
@@ -73,10 +73,12 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
                     )
                 paper = pairs[tables.PAPER_PLACEMENT, "bf16"]
                 if index < size.seeds_per_format:
-                    kept[seed] = paper
+                    pairs_by_seed[seed] = paper
                     if per_vector == size.per_vector_of_formats:
                         rows["histograms"] += _histograms(pairs, seed)
-            rows["level_pairs"] += [{"per_vector": per_vector} | row for row in levels.compare_seeds(kept)]
+            rows["level_pairs"] += [
+                {"per_vector": per_vector} | row for row in levels.compare_seeds(pairs_by_seed)
+            ]
     with run.phase("inverse ratios"):
         inverse = [tables.inverse_row(seed) for seed in seeds]
     frames = {name: pd.DataFrame(each) for name, each in rows.items()} | {"inverse": pd.DataFrame(inverse)}
@@ -112,7 +114,7 @@ def _sweep(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
         few = seeds[: size.seeds_per_sweep]
         swept = tables.sweep_frame(*tables.gaussian_sweep(sweep.SWEPT_FORMATS, few))
     with run.phase("spread"):
-        spread = pd.DataFrame(tables.spread_rows(seeds[: size.seeds_per_spread]))
+        spread = pd.DataFrame(tables.rho_std_rows(seeds[: size.seeds_per_spread]))
     return {"sweep": swept, "spread": spread}
 
 

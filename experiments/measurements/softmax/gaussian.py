@@ -59,7 +59,7 @@ def sample(seed_keys: Array, settings: Setting, active: Array, per_vector: int, 
     Each vector of logits gives `per_vector` tokens. All settings see the same logits and the same
     uniform numbers: they differ by their rounding alone. Settings that are not `active` are skipped
     and return NaN, so that one program serves every choice of settings.
-    Source: hacking App. C.1, Eq. 44-45.
+    Reference: hacking App. C.1, Eq. 44-45.
     """
     n = min(CHUNK, tokens // per_vector)
     rest = jnp.full((n,), -jnp.inf)
@@ -88,6 +88,6 @@ def sample_seed(seed: int, settings: Setting, active: Array, per_vector: int, to
 
 @jax.jit
 def distributions(key: Array, chosen: Setting) -> tuple[Array, Array]:
-    """Return (p_float32, p_rounded), each [250, V]: the whole distributions of a chunk of `sample`."""
+    """Return (p_float32, p_rounded), each [250, V]: the complete distributions of a chunk of `sample`."""
     z, rest = logits(key, CHUNK), jnp.full((CHUNK,), -jnp.inf)
     return probabilities(z, rest, EXACT), probabilities(z, rest, chosen)

@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from experiments.measurements.softmax.statistics import jaccard, noise_variation, shared_mass, total_variation
 
-# The whole range in sixteenths of an octave, and a quarter octave in quarters of a BF16 step, with
+# The complete range in sixteenths of an octave, and a quarter octave in quarters of a BF16 step, with
 # every BF16 level at the center of a bin.
 WINDOWS: dict[str, ndarray] = {
     "octaves": np.exp2(np.arange(-14 * 16, -3 * 16 + 1) / 16),
@@ -21,7 +21,7 @@ def compare_seeds(samples: dict[int, ndarray]) -> list[dict]:
     `samples[seed]` [2, tokens]: float32 probabilities, rounded probabilities. `noise` is the total
     variation of a random split of both samples together: where it equals `variation`, the seed moves
     neither the places nor the heights of the levels.
-    Source: hacking Fig. 13.
+    Reference: hacking Fig. 13.
     """
     rows = []
     for (a, first), (b, second) in combinations(samples.items(), 2):
@@ -56,5 +56,5 @@ def histograms(infer: ndarray) -> list[dict]:
 
 def count_levels(values: ndarray) -> tuple[int, float]:
     """Return the number of distinct values of a sample, and exp of their entropy: as many equal ones."""
-    share = np.unique(values, return_counts=True)[1] / len(values)
-    return len(share), float(np.exp(-np.sum(share * np.log(share))))
+    fractions = np.unique(values, return_counts=True)[1] / len(values)
+    return len(fractions), float(np.exp(-np.sum(fractions * np.log(fractions))))

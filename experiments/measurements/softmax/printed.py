@@ -21,7 +21,7 @@ def fit(ratios: Frame) -> Frame:
     A placement fits if the paper's averages, +- half a printed digit, lie in our prediction intervals for
     five seeds, 95% over the four columns together.
 
-    Source: hacking Tab. 2.
+    Reference: hacking Tab. 2.
     """
     rows = []
     for (reading, placement), group in ratios.groupby(["per_vector", "placement"], sort=False):

@@ -2,8 +2,8 @@
 
 The file keeps the largest 2,047 logits of each position and the logsumexp of the others. That
 remainder is one bucket: it enters the normalizer in float32 under every engine, is never rounded and
-never drawn. It holds 0.8% of the probability on average; `full_std` in the file is the spread of rho
-over the whole vocabulary, and says what the bucket costs. Made by `scripts/smollm2_logits.py`.
+never drawn. It holds 0.8% of the probability on average; `full_std` in the file is the std of rho
+over the complete vocabulary, and gives the error of the bucket. Made by `scripts/smollm2_logits.py`.
 """
 
 from dataclasses import dataclass
@@ -77,14 +77,14 @@ def position_rows(real: RealLogits, both: Distributions) -> list[dict[str, float
     """Return std of rho, its prediction and its value over the full vocabulary, for each position."""
     rows = []
     for i, std in enumerate(both.std()):
-        share, fraction = theory.empirical_shares(both.logits[i : i + 1], both.train[i : i + 1])
+        logit_term, fraction = theory.empirical_shares(both.logits[i : i + 1], both.train[i : i + 1])
         rows.append(
             {
                 "position": i,
                 "largest_logit": both.logits[i].max(),
                 "largest_probability": both.train[i].max(),
                 "std": std,
-                "theory": float(theory.spread(7, share, fraction)),
+                "theory": float(theory.rho_std(7, logit_term, fraction)),
                 "std_full_vocabulary": real.full_std[i],
                 "remainder": 1 - both.train[i].sum(),
             }

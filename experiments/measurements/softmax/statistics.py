@@ -58,11 +58,11 @@ def total_variation(a: np.ndarray, b: np.ndarray) -> float:
 def noise_variation(a: np.ndarray, b: np.ndarray, generator: np.random.Generator, splits: int = 8) -> float:
     """Return the mean total variation of random splits of both samples: what sampling alone gives."""
     pooled = np.unique(np.concatenate([a, b]), return_inverse=True)[1]
-    found = []
+    distances = []
     for _ in range(splits):
         order = generator.permutation(pooled)
         counts = [
             np.bincount(part, minlength=pooled.max() + 1) for part in (order[: len(a)], order[len(a) :])
         ]
-        found.append(np.abs(counts[0] / len(a) - counts[1] / len(b)).sum() / 2)
-    return float(np.mean(found))
+        distances.append(np.abs(counts[0] / len(a) - counts[1] / len(b)).sum() / 2)
+    return float(np.mean(distances))

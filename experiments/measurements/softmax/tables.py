@@ -27,9 +27,9 @@ class PairSampler:
     def __init__(self, per_vector: int, tokens: int):
         """Fix the shape: `tokens` tokens in all, `per_vector` of them from each vector of logits."""
         self.per_vector, self.tokens = per_vector, tokens
-        self.names = [(place, "bf16") for place in PLACEMENTS]
+        self.names = [(placement, "bf16") for placement in PLACEMENTS]
         self.names += [(PAPER_PLACEMENT, name) for name in sweep.SWEPT_FORMATS if name != "bf16"]
-        self.settings = stack([setting(place, name) for place, name in self.names])
+        self.settings = stack([setting(placement, name) for placement, name in self.names])
 
     def __call__(self, seed: int, wanted: Callable[[str, str], bool]) -> dict[tuple[str, str], np.ndarray]:
         """Return {(placement, format): [2, tokens]} of float32 and rounded probabilities."""
@@ -43,7 +43,7 @@ class PairSampler:
 def ratio_row(pair: np.ndarray) -> dict[str, float]:
     """Return the columns of the paper's table, E[1/rho] and the numbers of distinct values.
 
-    Where a whole distribution was rounded to zero no token can be drawn; `drawn` is the share of others.
+    If a complete distribution is rounded to zero, no token can be drawn; `drawn` is the fraction of others.
     """
     train, infer = pair[:, pair[1] > 0]
     drawn = {"drawn": len(infer) / pair.shape[1]}
@@ -59,11 +59,11 @@ def ratio_row(pair: np.ndarray) -> dict[str, float]:
 
 
 def inverse_row(seed: int) -> dict[str, float]:
-    """Return E[1/rho] over whole vocabularies for the first 250 vectors of a seed, in float64.
+    """Return E[1/rho] over complete vocabularies for the first 250 vectors of a seed, in float64.
 
     Sampling follows p_infer / sum p_infer. `reported` takes 1/rho = p_infer / p_train with the rounded
     probabilities as they are, whose sum (`mass`) is not 1; `normalized` divides it by that sum.
-    Source: hacking Eq. 46-47.
+    Reference: hacking Eq. 46-47.
     Deviation: the proof takes both distributions to sum to 1. Without that the bound on `reported` is
       the mass, and values below 1 occur.
     """
@@ -117,7 +117,7 @@ def gaussian_sweep(
     return labels, measured
 
 
-def spread_rows(seeds: Sequence[int]) -> list[dict]:
+def rho_std_rows(seeds: Sequence[int]) -> list[dict]:
     """Return the measured and the predicted std of rho against mantissa bits, exponents unlimited."""
     bits = range(1, len(sweep.SWEPT_FORMATS) + 1)  # as many as there are formats: the same program
     labels, measured = gaussian_sweep({str(m): _wide(m) for m in bits}, seeds)
@@ -126,8 +126,8 @@ def spread_rows(seeds: Sequence[int]) -> list[dict]:
     for row in frame.to_dict("records"):
         predicted = _predict(row)
         if predicted is not None:
-            kept = ("mantissa_bits", "placement", "rounding", "std", "std_low", "std_high")
-            rows.append({name: row[name] for name in kept} | {"theory": predicted})
+            columns = ("mantissa_bits", "placement", "rounding", "std", "std_low", "std_high")
+            rows.append({name: row[name] for name in columns} | {"theory": predicted})
     return rows
 
 
@@ -136,13 +136,13 @@ def _wide(mantissa_bits: int) -> Format:
 
 
 def _predict(row: dict) -> float | None:
-    """Return the first-order std for a row of the spread table, None where the theory has no formula."""
-    share, signed = theory.gaussian_shares(gaussian.STD)
+    """Return the first-order std for a row of the table `spread`, None where the theory has no formula."""
+    logit_term, signed = theory.gaussian_shares(gaussian.STD)
     both = row["placement"] == PAPER_PLACEMENT
     if row["rounding"] == "nearest_even" and row["placement"] in (PAPER_PLACEMENT, "logits", "probs"):
-        logits = 0.0 if row["placement"] == "probs" else share
-        probs = 0.0 if row["placement"] == "logits" else theory.FRACTION_SHARE
-        return float(theory.spread(row["mantissa_bits"], logits, probs))
+        logits = 0.0 if row["placement"] == "probs" else logit_term
+        probs = 0.0 if row["placement"] == "logits" else theory.FRACTION_TERM
+        return float(theory.rho_std(row["mantissa_bits"], logits, probs))
     if row["rounding"] == "toward_zero" and both:
-        return float(theory.spread_toward_zero(row["mantissa_bits"], share, signed))
+        return float(theory.rho_std_toward_zero(row["mantissa_bits"], logit_term, signed))
     return None

@@ -1,4 +1,4 @@
-"""First-order theory of the spread of rho = p_float32 / p_format.
+"""First-order theory of the std of rho = p_float32 / p_format.
 
 A number x in a format of m fraction bits is rounded by at most half of u(x) = 2^(floor(log2 |x|) - m).
 Treat the error as uniform in that interval; its variance is then u(x)^2 / 12. Two roundings matter:
@@ -16,7 +16,7 @@ So, with averages over i ~ p,
 
 For z ~ N(0, s^2) and a large vocabulary the sampled logit is N(s^2 / T, s^2), because sampling
 multiplies its density by exp(z / T); that gives `a` from the normal distribution function. The
-logarithm of p is spread over several octaves, so the fraction of p is log-uniform in [1, 2) and
+logarithm of p covers several octaves, so the fraction of p is log-uniform in [1, 2) and
 b = 1 / ln 2 * integral of f^-3 = 3 / (8 ln 2) = 0.541. At s = 1.5, T = 1: a = 4.00, b = 0.541,
 std(rho) = 0.615 * 2^-m, that is 0.0048 for BF16's seven bits; the logits give 88% of the variance.
 
@@ -32,21 +32,21 @@ import numpy as np
 from numpy import ndarray
 from scipy import stats
 
-FRACTION_SHARE = 3 / (8 * math.log(2))
+FRACTION_TERM = 3 / (8 * math.log(2))
 """E[1 / f^2] of a fraction f that is log-uniform in [1, 2)."""
 FRACTION_MEAN = 1 / (2 * math.log(2))
 """E[1 / f] of the same fraction."""
 
 
-def spread(mantissa_bits, logit_share: float, probability_share: float = FRACTION_SHARE):
+def rho_std(mantissa_bits, logit_term: float, probability_term: float = FRACTION_TERM):
     """Return std(rho) for nearest rounding; `mantissa_bits` a number or an array."""
-    return np.exp2(-np.asarray(mantissa_bits, float)) * math.sqrt((logit_share + probability_share) / 12)
+    return np.exp2(-np.asarray(mantissa_bits, float)) * math.sqrt((logit_term + probability_term) / 12)
 
 
-def spread_toward_zero(mantissa_bits, logit_share: float, signed_mean: float):
+def rho_std_toward_zero(mantissa_bits, logit_term: float, signed_mean: float):
     """Return std(rho) for rounding toward zero; `signed_mean` is E[sign(z) 2^floor(log2 |z|)] / T."""
-    logits = logit_share / 3 - (signed_mean / 2) ** 2
-    probabilities = FRACTION_SHARE / 3 - (FRACTION_MEAN / 2) ** 2
+    logits = logit_term / 3 - (signed_mean / 2) ** 2
+    probabilities = FRACTION_TERM / 3 - (FRACTION_MEAN / 2) ** 2
     return np.exp2(-np.asarray(mantissa_bits, float)) * math.sqrt(logits + probabilities)
 
 
@@ -57,16 +57,16 @@ def gaussian_shares(std: float, temperature: float = 1.0) -> tuple[float, float]
     positive = np.diff(tilted.cdf(edges))
     negative = np.diff(tilted.cdf(-edges[::-1]))[::-1]
     step = edges[:-1]
-    share = np.sum(step**2 * (positive + negative))
-    return share / temperature**2, np.sum(step * (positive - negative)) / temperature
+    logit_term = np.sum(step**2 * (positive + negative))
+    return logit_term / temperature**2, np.sum(step * (positive - negative)) / temperature
 
 
 def empirical_shares(logits: ndarray, probs: ndarray) -> tuple[float, float]:
     """Return (a, b) averaged over given distributions: logits and probabilities [n, V]."""
     weight = probs / probs.sum(-1, keepdims=True)
     step, fraction = _step(logits), _relative_step(probs)
-    logit_share = np.sum(weight * (1 - weight) * step**2, -1).mean()
-    return float(logit_share), float(np.sum(weight * fraction**2, -1).mean())
+    logit_term = np.sum(weight * (1 - weight) * step**2, -1).mean()
+    return float(logit_term), float(np.sum(weight * fraction**2, -1).mean())
 
 
 def token_variance(logits: ndarray, probs: ndarray, mantissa_bits: int) -> ndarray:

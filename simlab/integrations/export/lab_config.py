@@ -47,9 +47,9 @@ def nearest_config(text: str) -> Nearest:
     for an unknown loss mode, and `ImportError` naming what to install without PyYAML.
     """
     flat = flat_config(text)
-    found, differs = _objective(flat)
+    objective, differs = _objective(flat)
     engines, apart = _engines(flat)
-    config: dict[str, Json] = {"objective": found, "engines": engines, "task": "add", "model": "tiny-moe"}
+    config: dict[str, Json] = {"objective": objective, "engines": engines, "task": "add", "model": "tiny-moe"}
     config |= _sizes(flat, differs)
     config["optimizer"] = _optimizer(flat)
     config["schedule"] = _schedule(flat)
@@ -119,11 +119,11 @@ def _estimator(flat: Flat, differs: list[str]) -> dict[str, Json]:
     ours = {entry["algorithm.adv_estimator"]: name for name, entry in reversed(ESTIMATORS.items())}
     if estimator not in ours:
         differs.append(f"adv_estimator {estimator!r}: grpo stands for it")
-    found: dict[str, Json] = {"advantage": ours.get(estimator, "grpo")}
+    fields: dict[str, Json] = {"advantage": ours.get(estimator, "grpo")}
     if get(flat, "algorithm.filter_groups.enable"):
-        found["group_filter"] = True
+        fields["group_filter"] = True
         differs.append("filter_groups: the lab drops groups of equal rewards, verl samples others")
-    return found
+    return fields
 
 
 def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, Json]]:
@@ -244,14 +244,14 @@ def _optimizer(flat: Flat) -> dict[str, Json]:
 
 
 def _sampling(flat: Flat) -> dict[str, Json]:
-    found: dict[str, Json] = {"temperature": float(get(flat, "rollout.temperature"))}
+    fields: dict[str, Json] = {"temperature": float(get(flat, "rollout.temperature"))}
     top_k, top_p = int(get(flat, "rollout.top_k")), float(get(flat, "rollout.top_p"))
     if top_k > 0:
-        found["top_k"] = top_k
+        fields["top_k"] = top_k
     if top_p < 1:
-        found["top_p"] = top_p
-    found["processed"] = get(flat, "rollout.logprobs_mode") == "processed_logprobs"
-    return found
+        fields["top_p"] = top_p
+    fields["processed"] = get(flat, "rollout.logprobs_mode") == "processed_logprobs"
+    return fields
 
 
 def _terms(flat: Flat) -> dict[str, Json]:

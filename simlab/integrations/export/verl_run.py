@@ -82,7 +82,7 @@ def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
     _schedule(draft, config.as_dict()["schedule"], config.as_dict()["steps"])
     _sampling(draft, recipe.sampling)
     _sizes(draft, config, recipe)
-    _rest(draft, config, recipe)
+    _write_other_settings(draft, config, recipe)
     if draft.rejected:
         raise ValueError("cannot be exported to verl: " + "; ".join(draft.rejected))
     if draft.environment or any(map(_names_plugin, draft.overrides.values())):
@@ -212,7 +212,7 @@ def _sizes(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
     draft.notes.append(f"{prompts} prompts a step stand for the lab's {recipe.prompts_per_step}")
 
 
-def _rest(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
+def _write_other_settings(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
     table = config.as_dict()
     if recipe.entropy_coeff is not None:
         draft.overrides[f"{ACTOR}.entropy_coeff"] = recipe.entropy_coeff

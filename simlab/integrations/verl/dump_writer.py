@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROWS_AT_ONCE = 256
+ROWS_PER_BATCH = 256
 """Size of a row group; the experts of more rows would overflow Arrow's 32-bit offsets."""
 
 
@@ -29,8 +29,8 @@ def write_rows(rows: Sequence[Mapping[str, Any]], folder: str | Path, stem: str)
         path = folder / f"{stem}.parquet"
         part = path.with_name(path.name + ".part")
         tables = (
-            pa.Table.from_pylist([dict(row) for row in rows[start : start + ROWS_AT_ONCE]])
-            for start in range(0, len(rows), ROWS_AT_ONCE)
+            pa.Table.from_pylist([dict(row) for row in rows[start : start + ROWS_PER_BATCH]])
+            for start in range(0, len(rows), ROWS_PER_BATCH)
         )
         first = next(tables)
         with pq.ParquetWriter(part, first.schema, compression="zstd") as file:

@@ -118,8 +118,8 @@ def keep_difference(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) 
     return (difference >= low) & (difference <= high)
 
 
-Keep = Callable[[Tensor, Tensor, Tensor, str], Tensor]
-REJECTIONS: dict[str, Keep] = {
+RejectionRule = Callable[[Tensor, Tensor, Tensor, str], Tensor]
+REJECTIONS: dict[str, RejectionRule] = {
     "kpop_mask": keep_kpop,
     "m2_mask": keep_second_moment,
     "prob_diff": keep_difference,
@@ -158,8 +158,8 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
         old, rollout, mask = _columns(batch)
         batch, metrics = weigh(batch, rest)
         for name, threshold in rejections:
-            kept = REJECTIONS[name](old, rollout, mask, threshold).to(mask.dtype)
-            batch.batch["response_mask"] = batch.batch["response_mask"] * kept
+            accepted = REJECTIONS[name](old, rollout, mask, threshold).to(mask.dtype)
+            batch.batch["response_mask"] = batch.batch["response_mask"] * accepted
         return batch, metrics
 
     def weigh(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -152,7 +152,7 @@ def _through(weights: Tensor, new: Tensor) -> Tensor:
     return weights.detach() * (1 + new - new.detach())
 
 
-def as_given(batch: Batch) -> Tensor:
+def get_received_weights(batch: Batch) -> Tensor:
     """verl's rollout_is_weights."""
     return batch.weights
 
@@ -206,8 +206,8 @@ class Loss:
     """
 
     surrogate: Surrogate
-    weights: Callable[[Batch], Tensor] = as_given
-    kept: Callable[[Batch], Tensor] = everything
+    weights: Callable[[Batch], Tensor] = get_received_weights
+    token_mask: Callable[[Batch], Tensor] = everything
     penalty: Callable[[Batch], Tensor] | None = None
 
 
@@ -234,9 +234,9 @@ AROUND_ROLLOUT = {
 LOSSES: dict[str, Loss] = {
     "grpo": Loss(ppo),
     "grpo_acrl": Loss(ppo, acrl),
-    "grpo_opsm": Loss(ppo, kept=on_policy),
+    "grpo_opsm": Loss(ppo, token_mask=on_policy),
     "gspo": Loss(gspo),
-    "gspo_opsm": Loss(gspo, kept=on_policy),
+    "gspo_opsm": Loss(gspo, token_mask=on_policy),
     "gspo_acrl": Loss(gspo, acrl),
     "grpo_vaco": Loss(ppo, anchored_losses.vaco),
     "gspo_vaco": Loss(gspo, anchored_losses.vaco),

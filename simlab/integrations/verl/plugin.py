@@ -42,7 +42,7 @@ def build_policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Any
         batch = batch_of(
             old_log_prob, log_prob, advantages, response_mask, config, rollout_is_weights, settings
         )
-        chosen = replace(batch, mask=loss.kept(batch))
+        chosen = replace(batch, mask=loss.token_mask(batch))
         value = core_algos.agg_loss(
             loss_mat=terms(loss, chosen),
             loss_mask=chosen.mask.to(response_mask.dtype),

@@ -88,7 +88,7 @@ def add_updates(
     Returns:
         The rows, and the number of updates since theta_old, of which `before` precede these rows.
     """
-    found: dict[int, dict[str, Any]] = {}
+    recorded: dict[int, dict[str, Any]] = {}
     parts, micro_batch, update = get_parts_folder(folder, stem), 0, before - 1
     for path in sorted(parts.glob("*.npz")):
         update = before + int(path.name.split("_")[0])
@@ -96,10 +96,10 @@ def add_updates(
             for name in [name for name in seen.files if name.startswith("row_")]:
                 logps = seen[name.replace("row_", "logp_")]
                 for row, logp in zip(seen[name].tolist(), logps, strict=True):
-                    found.setdefault(row, {"logp": logp, "update": update, "micro_batch": micro_batch})
+                    recorded.setdefault(row, {"logp": logp, "update": update, "micro_batch": micro_batch})
                 micro_batch += 1
     shutil.rmtree(parts, ignore_errors=True)
-    missing = sum(number not in found for number in range(len(rows)))
+    missing = sum(number not in recorded for number in range(len(rows)))
     if missing:
         print(
             f"simlab: {stem} has no logp: the update did not record {missing} of {len(rows)} sequences. "
@@ -108,7 +108,7 @@ def add_updates(
         )
         return list(rows), update + 1
     complete = [
-        row | found[number] | {"logp": found[number]["logp"][: len(row["mask"])]}
+        row | recorded[number] | {"logp": recorded[number]["logp"][: len(row["mask"])]}
         for number, row in enumerate(rows)
     ]
     return complete, update + 1

@@ -137,11 +137,11 @@ class Server:
         """Return log-probabilities of `tokens` [B, S] from position `first` on, and experts."""
         tokens, first = arrays["tokens"], int(arrays["first"])
         answers = self._generate(tokens, self._params(max_tokens=1, prompt_logprobs=0))
-        found = [
+        logps = [
             _logps(row[first:].tolist(), answer.prompt_logprobs[first:])
             for row, answer in zip(tokens, answers, strict=True)
         ]
-        return {}, {"logps": np.asarray(found, np.float32), **self._experts(answers, tokens.shape[1] - 1)}
+        return {}, {"logps": np.asarray(logps, np.float32), **self._experts(answers, tokens.shape[1] - 1)}
 
     def _generate(self, prompts: np.ndarray, params: Any) -> list[Any]:
         if self.llm is None:

@@ -43,11 +43,11 @@ def entropy_quadrants() -> Residual:
     rng = np.random.default_rng(1)
     logits = 1.5 * rng.normal(size=(4000, 32))
     train, infer = softmax(logits), softmax(logits + 0.3 * rng.normal(size=logits.shape))
-    found = entropy_by_quadrant(train, infer, 1.5, 0.65, 3.0)
+    changes = entropy_by_quadrant(train, infer, 1.5, 0.65, 3.0)
     expected = {"I": 1, "II": -1, "III": 1, "IV": -1}
-    wrong = [name for name, sign in expected.items() if np.sign(found[name]["plain"]) != sign]
-    plain, acrl = (sum(row[kind] for row in found.values()) for kind in ("plain", "acrl"))
-    listed = ", ".join(f"{name} {row['plain']:+.4f} -> {row['acrl']:+.4f}" for name, row in found.items())
+    wrong = [name for name, sign in expected.items() if np.sign(changes[name]["plain"]) != sign]
+    plain, acrl = (sum(row[kind] for row in changes.values()) for kind in ("plain", "acrl"))
+    listed = ", ".join(f"{name} {row['plain']:+.4f} -> {row['acrl']:+.4f}" for name, row in changes.items())
     return Residual(
         len(wrong) / 4,
         not wrong and acrl > plain,

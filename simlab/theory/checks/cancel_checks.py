@@ -143,8 +143,8 @@ def equivalent_answers() -> Residual:
     rows = [log_odds_drift(space, logits, (1, 2), kappa, eta) for eta in ETAS]
     slope = order(ETAS, np.asarray([row.exact - row.own_constants for row in rows]))
     path = pair_entropy_path(space, logits, (1, 2), kappa, 0.1, 3000)
-    share = kappa[0] / kappa.sum()
-    limit = -(share * np.log(share) + (1 - share) * np.log(1 - share))
+    fraction = kappa[0] / kappa.sum()
+    limit = -(fraction * np.log(fraction) + (1 - fraction) * np.log(1 - fraction))
     residual = abs(rows[0].exact / rows[0].one_constant - 1)
     return Residual(
         residual,
@@ -164,8 +164,8 @@ def min_replace() -> Residual:
         after = transform_weights("dfpo_min", weights, advantages)
         flips += int(((after <= 0) | (after > weights * (1 + SINGLE))).sum())
         for group in zip(weights, advantages, scores, strict=True):
-            bias, spread, by_delta = min_replace_bias(*group)
-            tightness.append([bias / spread, bias / by_delta])
+            bias, by_spread, by_delta = min_replace_bias(*group)
+            tightness.append([bias / by_spread, bias / by_delta])
     largest = np.max(tightness, axis=0)
     return Residual(
         max(0.0, largest.max() - 1),
@@ -198,7 +198,7 @@ def projections() -> Residual:
 
 
 def not_zero() -> Residual:
-    """What is left of the gradient on unshared tokens after each transform."""
+    """The remaining gradient on unshared tokens after each transform."""
     weights, advantages = random_weights(200, 8)
     scores = np.random.default_rng(2).normal(size=(200, 8, 20))
     shares = {}
@@ -217,37 +217,38 @@ def not_zero() -> Residual:
 
 def check_correlated() -> Residual:
     """A template token drifts in expectation by exactly the covariance of advantage and weight."""
-    found = template_drift(0, 0.3, normalize_rewards, 8)
-    residual = max(abs(found.token), abs(found.sequence - found.covariance))
+    drifts = template_drift(0, 0.3, normalize_rewards, 8)
+    residual = max(abs(drifts.token), abs(drifts.sequence - drifts.covariance))
     return Residual(
         residual,
-        residual < EXACT and abs(found.sequence) > 0.01,
-        f"expected coefficient: token weights {found.token:.1e}, sequence weights {found.sequence:+.4f} "
-        f"= Cov(A, w) {found.covariance:+.4f}",
+        residual < EXACT and abs(drifts.sequence) > 0.01,
+        f"expected coefficient: token weights {drifts.token:.1e}, sequence weights {drifts.sequence:+.4f} "
+        f"= Cov(A, w) {drifts.covariance:+.4f}",
     )
 
 
 def lengths() -> Residual:
     """The smallest group in which balanced weights leave a shared token moving."""
-    found = length_counterexample()
+    example = length_counterexample()
     return Residual(
-        abs(found["shared"]),
-        found["shared"] == 0,
-        f"A = {found['advantages'].tolist()}, lengths {found['lengths'].tolist()}: sum A s = "
-        f"{found['constraint']:g}, but the shared token gets {found['shared']:+.3f}",
+        abs(example["shared"]),
+        example["shared"] == 0,
+        f"A = {example['advantages'].tolist()}, lengths {example['lengths'].tolist()}: sum A s = "
+        f"{example['constraint']:g}, but the shared token gets {example['shared']:+.3f}",
     )
 
 
 def toy() -> Residual:
     """The three answers to 10 + 10, numbers and all."""
-    found = three_trajectories()
-    residual = abs(found["pair_leftover"] - found["pair_predicted"])
-    expected = np.abs(found["advantages"] - np.array([-2 / 3, 1 / 3, 1 / 3])).max()
-    weights = ", ".join(f"{weight:.3f}" for weight in found["weights"])
+    example = three_trajectories()
+    residual = abs(example["pair_leftover"] - example["pair_predicted"])
+    expected = np.abs(example["advantages"] - np.array([-2 / 3, 1 / 3, 1 / 3])).max()
+    weights = ", ".join(f"{weight:.3f}" for weight in example["weights"])
     return Residual(
         max(residual, expected),
         max(residual, expected) < EXACT,
-        f"s = {weights}; pair leaves {found['pair_leftover']:+.4f} A; in the group of three the template "
-        f"keeps {found['group_leftover']:+.3f}, and {found['group_leftover_equal_weights']:+.3f} with equal "
-        f"weights (two of three share it); log-odds of the right answers move {found['odds_drift']:+.4f}",
+        f"s = {weights}; pair leaves {example['pair_leftover']:+.4f} A; in the group of three the template "
+        f"keeps {example['group_leftover']:+.3f}, and {example['group_leftover_equal_weights']:+.3f} with "
+        f"equal weights (two of three share it); log-odds of the right answers move "
+        f"{example['odds_drift']:+.4f}",
     )

@@ -39,9 +39,9 @@ def softmax_logits(rows: int = 100, vocabulary: int = 2048) -> np.ndarray:
 
 def inverse_rho() -> Residual:
     """E over pi_infer of 1/rho: at least one, equal to one at equality, and 1 + chi2."""
-    found = pair(3, noise_std=0.3)
-    left, right = inverse_rho_mean(found.train, found.infer)
-    same, _ = inverse_rho_mean(found.train, found.train)
+    policies = pair(3, noise_std=0.3)
+    left, right = inverse_rho_mean(policies.train, policies.infer)
+    same, _ = inverse_rho_mean(policies.train, policies.train)
     residual = float(np.abs(left - right).max())
     return Residual(
         residual,
@@ -52,13 +52,13 @@ def inverse_rho() -> Residual:
 
 def plain_rho() -> Residual:
     """E over pi_infer of rho: one on full support; below it the mass that the engine cannot sample."""
-    found = pair(3, noise_std=0.3)
-    full, _ = rho_mean(found.train, found.infer)
+    policies = pair(3, noise_std=0.3)
+    full, _ = rho_mean(policies.train, policies.infer)
     train = softmax(softmax_logits())
     short = normalized_rows(rounded_softmax(softmax_logits(), "e4m3fn"))
     left, right = rho_mean(train, short)
     variance = np.abs(
-        (found.train**2 / found.infer).sum(1) - 1 - rho_variance(found.train, found.infer)
+        (policies.train**2 / policies.infer).sum(1) - 1 - rho_variance(policies.train, policies.infer)
     ).max()
     residual = max(np.abs(full - 1).max(), np.abs(left - right).max(), variance)
     return Residual(
@@ -90,7 +90,7 @@ def survival_curves() -> Residual:
     )
 
 
-def softmax_spread() -> Residual:
+def softmax_rho_std() -> Residual:
     """The spread of rho under BF16 from first principles: 0.0048."""
     logits = softmax_logits()
     predicted = predicted_rho_std(logits, 7)
@@ -111,18 +111,18 @@ def survival_of_formats() -> Residual:
             infer = rounded_softmax(softmax_logits(), fmt, mode, ("logits",))
             curves = [mean_rho_in_bins(train, infer, BINS, by) for by in ("train", "infer")]
             rarest[fmt, mode] = np.array([rho[mass > 1e-3][0] - 1 for rho, mass in curves])
-    near, cut = (np.stack([rarest[fmt, mode] for fmt in ("bf16", "e4m3fn")]) for mode in MODES)
+    near, truncated = (np.stack([rarest[fmt, mode] for fmt in ("bf16", "e4m3fn")]) for mode in MODES)
     # How much of the truncated deviation rounding to nearest has.
-    share = float((np.abs(near).max(1) / np.abs(cut).min(1)).max())
+    ratio = float((np.abs(near).max(1) / np.abs(truncated).min(1)).max())
     listed = "; ".join(f"{fmt} {mode} {a:+.4f}, {b:+.4f}" for (fmt, mode), (a, b) in rarest.items())
     return Residual(
-        share,
-        bool((cut < 0).all()) and share < 1 / 3,
+        ratio,
+        bool((truncated < 0).all()) and ratio < 1 / 3,
         f"mean rho - 1 of the rarest bin, sorted by pi_train, by pi_infer: {listed}",
     )
 
 
-def spread_against_bits() -> Residual:
+def rho_std_against_bits() -> Residual:
     """The spread of rho from mantissa bits alone, to nearest and truncated, four formats."""
     gaps, rows = [], []
     for fmt, bits in (("fp16", 10), ("bf16", 7), ("e4m3fn", 3), ("e5m2", 2)):
@@ -132,8 +132,8 @@ def spread_against_bits() -> Residual:
             gaps.append(abs(predicted_rho_std(logits, bits, mode, ("logits",)) / measured - 1))
             rows.append(measured)
     listed = ", ".join(
-        f"{bits} bits {near:.2g} / {cut:.2g}"
-        for bits, near, cut in zip((10, 7, 3, 2), rows[::2], rows[1::2], strict=True)
+        f"{bits} bits {near:.2g} / {truncated:.2g}"
+        for bits, near, truncated in zip((10, 7, 3, 2), rows[::2], rows[1::2], strict=True)
     )
     return Residual(
         max(gaps), max(gaps) < 0.1, f"std of rho to nearest / truncated: {listed}; within {max(gaps):.1%}"
@@ -144,9 +144,9 @@ def objective_gap_printed() -> Residual:
     """The printed form against the exact one, T = 1 and T = 3."""
     parts = {}
     for length in (1, 3):
-        found = pair(length, noise_std=0.01)
-        values = np.random.default_rng(1).normal(size=len(found.space.tokens))
-        parts[length] = objective_gap(found, np.repeat(values[:, None] / length, length, 1))
+        policies = pair(length, noise_std=0.01)
+        values = np.random.default_rng(1).normal(size=len(policies.space.tokens))
+        parts[length] = objective_gap(policies, np.repeat(values[:, None] / length, length, 1))
     one, three = parts[1], parts[3]
     residual = abs(1 - three.printed / three.exact)
     return Residual(
@@ -161,9 +161,9 @@ def objective_gap_double_sum() -> Residual:
     """The double sum over t and s is the exact difference to first order: its error is second order."""
     errors = []
     for noise_std in (0.02, 0.01):
-        found = pair(3, noise_std=noise_std)
-        values = np.random.default_rng(1).normal(size=found.space.tokens.shape)
-        gap = objective_gap_gradient(found, values)
+        policies = pair(3, noise_std=noise_std)
+        values = np.random.default_rng(1).normal(size=policies.space.tokens.shape)
+        gap = objective_gap_gradient(policies, values)
         errors.append(relative(gap.exact - gap.double_sum, gap.exact))
     prefix = np.abs(mean_inverse_rho_given_prefix(pair(3)) - 1).max()
     return Residual(
@@ -175,12 +175,12 @@ def objective_gap_double_sum() -> Residual:
 
 
 def objective_gap_growth() -> Residual:
-    """What the printed form misses grows: printed is 1/T of the double sum when X_t = A / T."""
+    """The terms that the printed form omits grow: printed is 1/T of the double sum when X_t = A / T."""
     shares = []
     for length in (1, 2, 4, 6):
-        found = pair(length, noise_std=0.01)
-        values = np.random.default_rng(1).normal(size=len(found.space.tokens))
-        gap = objective_gap(found, np.repeat(values[:, None] / length, length, 1))
+        policies = pair(length, noise_std=0.01)
+        values = np.random.default_rng(1).normal(size=len(policies.space.tokens))
+        gap = objective_gap(policies, np.repeat(values[:, None] / length, length, 1))
         shares.append(length * gap.printed / gap.double_sum)
     residual = float(np.abs(np.asarray(shares) - 1).max())
     return Residual(residual, residual < EXACT, "T printed / double sum = 1 for T = 1, 2, 4, 6")
@@ -188,17 +188,17 @@ def objective_gap_growth() -> Residual:
 
 def objective_gap_groups() -> Residual:
     """Group advantages add covariances with the 1/rho of the other samples, to the gradient as well."""
-    found = pair(3, noise_std=0.01)
-    rewards = random_rewards(found.space, 0)
-    scores = sequence_scores(found.space, found.train)
+    policies = pair(3, noise_std=0.01)
+    rewards = random_rewards(policies.space, 0)
+    scores = sequence_scores(policies.space, policies.train)
     shares, errors = [], []
     for size in (2, 4, 16, 64):
-        gap = group_gap(found, scores, rewards, normalize_rewards, size)
+        gap = group_gap(policies, scores, rewards, normalize_rewards, size)
         first_order = gap["double_sum"] + gap["cross_samples"]
         errors.append(relative(gap["exact"] - first_order, first_order))
         shares.append(relative(gap["cross_samples"], first_order))
-    rloo = group_gap(found, scores, rewards, leave_one_out, 16)
-    listed = ", ".join(f"{share:.3f}" for share in shares)
+    rloo = group_gap(policies, scores, rewards, leave_one_out, 16)
+    listed = ", ".join(f"{fraction:.3f}" for fraction in shares)
     return Residual(
         max(errors),
         max(errors) < 0.02,
@@ -209,9 +209,9 @@ def objective_gap_groups() -> Residual:
 
 def unit_mean_noise() -> Residual:
     """Unit-mean weight noise: bias zero, variance as derived, over every outcome of the noise."""
-    found = pair(4, noise_std=0.1)
-    x = np.random.default_rng(3).normal(size=found.space.tokens.shape)
-    effect = weight_noise(found, x, std=0.2)
+    policies = pair(4, noise_std=0.1)
+    x = np.random.default_rng(3).normal(size=policies.space.tokens.shape)
+    effect = weight_noise(policies, x, std=0.2)
     residual = max(abs(effect.bias), abs(effect.added_variance / effect.predicted_variance - 1))
     return Residual(
         residual,
@@ -222,14 +222,14 @@ def unit_mean_noise() -> Residual:
 
 def clipping_gap() -> Residual:
     """J_clip - J is the mean of X (phi - 1); the phi of Eq. 12 is not the phi of the loss."""
-    found = pair(4, noise_std=0.0)
-    moved = noisy_pair(found.space, random_logits(found.space, 0), 0.3, seed=5)
+    policies = pair(4, noise_std=0.0)
+    moved = noisy_pair(policies.space, random_logits(policies.space, 0), 0.3, seed=5)
     ratio = np.exp(moved.logp_infer - moved.logp_train)
     values = np.random.default_rng(4).normal(size=(len(ratio), 1))
     x = ratio * values / ratio.shape[1]
     sizes, residual = [], 0.0
     for phi in clip_weights(ratio, values, 0.2, 0.2):
-        left, right = reweighting_gap(found, x, phi)
+        left, right = reweighting_gap(policies, x, phi)
         residual = max(residual, abs(left - right))
         sizes.append(right)
     return Residual(

@@ -80,15 +80,15 @@ def pairs_against_length() -> dict[str, list[PolicyPair]]:
     """
     spaces = [enumerate_sequences(3, length) for length in range(1, 7)]
     logits = random_logits(spaces[-1], 0)
-    found = {}
+    by_name = {}
     for name, pair in ENGINE_PAIRS.items():
         rows = pair_rows(logits, name) if pair.train is not pair.infer else (logits, logits)
         # Rounding absorbs the order of summation: some pairs of different engines are bitwise identical.
         if not np.array_equal(*rows):
-            found[name] = [
+            by_name[name] = [
                 PolicyPair(space, *(side[: space.table_shape[0]] for side in rows)) for space in spaces
             ]
-    return found
+    return by_name
 
 
 def engine_gradient_error() -> Residual:

@@ -58,18 +58,18 @@ def counterpart_residual(name: str) -> float:
     correction, objective = counterpart(name, pair)
     make = acrl(bins=32) if correction == "ACRL" else (CORRECTIONS | RECENT)[correction]
     mean, variance = group_gradient_moments(pair, make(pair), rewards, leave_one_out, 3)
-    expected, spread = enumerated_moments(pair, objective, rewards, 3)
-    return max(relative(mean - expected, expected), abs(variance / spread - 1))
+    expected, expected_variance = enumerated_moments(pair, objective, rewards, 3)
+    return max(relative(mean - expected, expected), abs(variance / expected_variance - 1))
 
 
 def every_correction() -> Residual:
     """All corrections of the lab at one mismatch, and what the exact moments are checked against."""
     residual = {name: counterpart_residual(name) for name in COUNTERPARTS}
     approximate = residual.pop("acrl")
-    found = [measure_corrections(6, 0.1, seed)[2] for seed in SEEDS]
+    qualities = [measure_corrections(6, 0.1, seed)[2] for seed in SEEDS]
     listed = ", ".join(
-        f"{name} {np.mean([row[name].bias for row in found]):.3f} / "
-        f"{np.mean([row[name].std for row in found]):.2f}"
+        f"{name} {np.mean([row[name].bias for row in qualities]):.3f} / "
+        f"{np.mean([row[name].std for row in qualities]):.2f}"
         for name in CORRECTIONS
     )
     return Residual(
@@ -102,8 +102,10 @@ def check_unbiased() -> Residual:
         for noise_std in NOISE_STDS
         for seed in SEEDS
     )
-    kept = [mean_bias("token IS", length, 0.1) / mean_bias("none", length, 0.1) for length in (1, 2, 4, 6)]
-    listed = ", ".join(f"{share:.2f}" for share in kept)
+    remaining = [
+        mean_bias("token IS", length, 0.1) / mean_bias("none", length, 0.1) for length in (1, 2, 4, 6)
+    ]
+    listed = ", ".join(f"{fraction:.2f}" for fraction in remaining)
     return Residual(
         residual,
         residual < 1e-10,

@@ -1,7 +1,7 @@
-"""What XLA does to bits, tested on the machine at hand.
+"""Test which numerical pitfalls of XLA hold on this machine.
 
-Each trap is a rewrite or a rule of the compiler that would silently change an emulated format.
-The lab works around all of them; this file tests which ones are real here.
+Each pitfall is a rewrite or a rule of the compiler that would silently change an emulated format.
+simlab works around all of them.
 """
 
 import subprocess
@@ -16,21 +16,21 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Trap:
-    """One trap: whether it holds here, what was seen, and what the lab does about it."""
+class Pitfall:
+    """A pitfall: whether it holds on this machine, the observation, and the workaround of simlab."""
 
-    trap: str
+    pitfall: str
     holds: bool
-    seen: str
-    remedy: str
+    observed: str
+    workaround: str
 
     def as_row(self) -> dict[str, object]:
-        """Return the trap as a row for a table."""
+        """Return the pitfall as a row for a table."""
         return asdict(self)
 
 
-def check_traps() -> list[Trap]:
-    """Test every trap; a few seconds."""
+def check_pitfalls() -> list[Pitfall]:
+    """Test every pitfall; takes a few seconds."""
     return [check() for check in CHECKS]
 
 
@@ -38,24 +38,24 @@ def _random(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def constant_magic_disappears() -> Trap:
+def constant_magic_disappears() -> Pitfall:
     """`(x + C) - C` with a literal C rounds in float arithmetic, and may compile to a copy."""
     x = _random(4096)
-    kept = int((np.asarray(jax.jit(lambda x: (x + 98304.0) - 98304.0)(x)) == x).sum())
-    return Trap(
+    num_unrounded = int((np.asarray(jax.jit(lambda x: (x + 98304.0) - 98304.0)(x)) == x).sum())
+    return Pitfall(
         "a constant magic number is optimised away",
-        kept == x.size,
-        f"{kept} of {x.size} values left unrounded",
+        num_unrounded == x.size,
+        f"{num_unrounded} of {x.size} values left unrounded",
         "magic numbers depend on data",
     )
 
 
-def product_and_sum_fuse() -> Trap:
+def product_and_sum_fuse() -> Pitfall:
     """`a * b + c` under jit may round once instead of twice."""
     a, b, c = _random(3, 4096)
     separate = a * b + c
     fused = int((np.asarray(jax.jit(lambda a, b, c: a * b + c)(a, b, c)) != separate).sum())
-    return Trap(
+    return Pitfall(
         "a product and a sum become one FMA",
         fused > 0,
         f"{fused} of {a.size} sums differ from two roundings",
@@ -63,11 +63,11 @@ def product_and_sum_fuse() -> Trap:
     )
 
 
-def division_by_scalar_becomes_product() -> Trap:
+def division_by_scalar_becomes_product() -> Pitfall:
     """`x / s` with one s for many x may become `x * (1 / s)`."""
     x, s = _random(4096), np.float32(3.7)
     wrong = int((np.asarray(jax.jit(lambda x: x / 3.7)(x)) != x / s).sum())
-    return Trap(
+    return Pitfall(
         "division by a scale becomes a product with its reciprocal",
         wrong > 0,
         f"{wrong} of {x.size} quotients differ from IEEE division",
@@ -75,11 +75,11 @@ def division_by_scalar_becomes_product() -> Trap:
     )
 
 
-def exp2_inexact() -> Trap:
+def exp2_inexact() -> Pitfall:
     """`exp2(n)` for integer n should be a power of two."""
     n = np.arange(-126, 128, dtype=np.float32)
     wrong = int((np.asarray(jax.jit(jnp.exp2)(n)) != np.ldexp(np.float32(1), n.astype(int))).sum())
-    return Trap(
+    return Pitfall(
         "exp2 of an integer is not a power of two",
         wrong > 0,
         f"{wrong} of {n.size} exponents wrong",
@@ -87,11 +87,11 @@ def exp2_inexact() -> Trap:
     )
 
 
-def subnormals_flushed() -> Trap:
+def subnormals_flushed() -> Pitfall:
     """Float32 subnormals may be read or written as zero."""
     x = np.asarray([1e-40, -3e-42], np.float32)
     flushed = int((np.asarray(jax.jit(lambda x: x * jnp.float32(1.5))(x)) == 0).sum())
-    return Trap(
+    return Pitfall(
         "subnormals are flushed to zero",
         flushed > 0,
         f"{flushed} of {x.size} products became 0",
@@ -99,10 +99,10 @@ def subnormals_flushed() -> Trap:
     )
 
 
-def cast_rounds_cotangent() -> Trap:
+def cast_rounds_cotangent() -> Pitfall:
     """The gradient of a float8 round trip is rounded (and overflows) as the value is."""
     gradient = jax.grad(lambda x: 1000.0 * x.astype(jnp.float8_e4m3fn).astype(jnp.float32))(1.0)
-    return Trap(
+    return Pitfall(
         "a cast to float8 and back also rounds the gradient",
         float(gradient) != 1000.0,
         f"1000 became {float(gradient)}",
@@ -110,10 +110,10 @@ def cast_rounds_cotangent() -> Trap:
     )
 
 
-def cast_does_not_saturate() -> Trap:
+def cast_does_not_saturate() -> Pitfall:
     """`astype(float8_e4m3fn)` beyond 448 gives NaN where torch saturates."""
     value = float(jnp.float32(1e6).astype(jnp.float8_e4m3fn).astype(jnp.float32))
-    return Trap(
+    return Pitfall(
         "the float8 cast overflows to NaN",
         bool(np.isnan(value)),
         f"1e6 became {value}",
@@ -121,11 +121,11 @@ def cast_does_not_saturate() -> Trap:
     )
 
 
-def float6_fails() -> Trap:
+def float6_fails() -> Pitfall:
     """jit on a float6 array fails, or kills the process; tried in one of its own."""
     code = "import jax, jax.numpy as n; jax.jit(lambda x: x.astype(n.float6_e2m3fn))(n.ones(4))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
-    return Trap(
+    return Pitfall(
         "jit on float6 arrays fails",
         done.returncode != 0,
         f"exit status {done.returncode}",
@@ -133,12 +133,12 @@ def float6_fails() -> Trap:
     )
 
 
-def max_loses_nan() -> Trap:
+def max_loses_nan() -> Pitfall:
     """The maximum of an array with a NaN may be a number."""
     x = _random(64, 4096)
     x[::2, 1234] = np.nan
     lost = int(np.isfinite(np.asarray(jax.jit(lambda x: jnp.max(jnp.abs(x), axis=-1))(x))[::2]).sum())
-    return Trap(
+    return Pitfall(
         "the maximum of a row loses a NaN",
         lost > 0,
         f"{lost} of 32 rows with a NaN have a finite maximum",
@@ -146,11 +146,11 @@ def max_loses_nan() -> Trap:
     )
 
 
-def fresh_outputs_slow() -> Trap:
+def fresh_outputs_slow() -> Pitfall:
     """A large output in fresh memory costs page faults; a donated buffer does not."""
     fresh = _seconds(jax.jit(lambda x: x + 1.0), donate=False)
     donated = _seconds(jax.jit(lambda x: x + 1.0, donate_argnums=0), donate=True)
-    return Trap(
+    return Pitfall(
         "fresh large outputs are much slower than donated ones",
         fresh > 2 * donated,
         f"{fresh / donated:.1f} times the time of x + 1 on 2^22 values",
@@ -169,12 +169,12 @@ def _seconds(step: Callable[[jax.Array], jax.Array], donate: bool) -> float:
     return float(np.median(times[2:]))
 
 
-def product_depends_on_shape() -> Trap:
+def product_depends_on_shape() -> Pitfall:
     """A row of a matrix product may depend on how many rows there are."""
     x, w = _random(64, 512), _random(512, 48)
     dot = jax.jit(jnp.dot)
     differ = int((np.asarray(dot(x, w))[:7] != np.asarray(dot(x[:7], w))).sum())
-    return Trap(
+    return Pitfall(
         "a matrix product depends on the batch size",
         differ > 0,
         f"{differ} of {7 * 48} entries differ between 7 and 64 rows",
@@ -182,12 +182,12 @@ def product_depends_on_shape() -> Trap:
     )
 
 
-def threefry_slow() -> Trap:
+def threefry_slow() -> Pitfall:
     """Random bits cost far more than the rounding that uses them."""
     key = jax.random.key(0)
     bits = jax.jit(lambda x: x + jax.random.bits(key, x.shape).astype(jnp.float32))
     ratio = _seconds(bits, donate=False) / _seconds(jax.jit(lambda x: x + 1.0), donate=False)
-    return Trap(
+    return Pitfall(
         "the default generator dominates stochastic rounding",
         ratio > 3,
         f"{ratio:.0f} times x + 1",
@@ -195,7 +195,7 @@ def threefry_slow() -> Trap:
     )
 
 
-def product_in_low_precision() -> Trap:
+def product_in_low_precision() -> Pitfall:
     """A float32 matrix product may silently run in TF32 or BF16 on an accelerator."""
     x, w = _random(64, 512), _random(512, 64)
     error = np.abs(
@@ -203,7 +203,7 @@ def product_in_low_precision() -> Trap:
     )
     # |error| <= K eps sum |x||w| for float32 sums of K terms; TF32 is 2^13 times coarser.
     bound = 512 * 2.0**-24 * (np.abs(x).astype(np.float64) @ np.abs(w))
-    return Trap(
+    return Pitfall(
         "a float32 product runs in a shorter format",
         bool((error > bound).any()),
         f"largest error {(error / bound).max():.2g} of the float32 bound",
@@ -211,13 +211,13 @@ def product_in_low_precision() -> Trap:
     )
 
 
-def classes_are_one_tree() -> Trap:
+def classes_are_one_tree() -> Pitfall:
     """Two dataclasses of one shape may be one pytree: jit can run what it compiled for the other."""
     one, other = (make_dataclass(name, ["x"], frozen=True) for name in ("One", "Other"))
     for each in (one, other):
         jax.tree_util.register_dataclass(each, ["x"], [])
     equal = jax.tree.structure(one(1.0)) == jax.tree.structure(other(1.0))
-    return Trap(
+    return Pitfall(
         "two dataclasses of one shape are equal as trees",
         equal,
         f"the trees of two classes are {'equal' if equal else 'different'}",
@@ -225,7 +225,7 @@ def classes_are_one_tree() -> Trap:
     )
 
 
-CHECKS: tuple[Callable[[], Trap], ...] = (
+CHECKS: tuple[Callable[[], Pitfall], ...] = (
     constant_magic_disappears,
     product_and_sum_fuse,
     division_by_scalar_becomes_product,
