@@ -89,6 +89,15 @@ def _shifted(log):
         ("log_base", lambda log: replace(log, logp_infer=log.logp_infer / np.float32(np.log(2)))),
         ("token_shift", _shifted),
         ("frozen_old", lambda log: replace(log, logp=log.logp_train, update=np.ones_like(log.step))),
+        # One of the columns went through text with six digits.
+        (
+            "frozen_old",
+            lambda log: replace(log, logp=np.round(log.logp_train, 6), update=np.ones_like(log.step)),
+        ),
+        (
+            "frozen_old",
+            lambda log: replace(log, logp=log.logp_train, update=None, version=log.step - 1),
+        ),
     ],
 )
 def test_exact_faults_are_named(faultless, cause, change):
