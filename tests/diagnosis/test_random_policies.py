@@ -6,6 +6,7 @@ import pytest
 
 from experiments.diagnosis_roc import VISIBLE, is_visible, simulate
 from experiments.diagnosis_study.faults import FAULTS
+from experiments.diagnosis_study.fitting import MIN_FAULTLESS, OFFSETS, fit_faultless_offset
 from experiments.diagnosis_study.parts import load_or_simulate
 from experiments.diagnosis_study.random_policies import make_random_pool
 
@@ -50,3 +51,21 @@ def test_part_is_simulated_once(tmp_path):
         assert load_or_simulate(tmp_path, "fit chain-6", make)["level"].tolist() == [0.5]
     load_or_simulate(tmp_path, "fit chain-10", make)
     assert len(calls) == 2
+
+
+def test_offset_is_the_least_that_names_faultless_logs():
+    rng = np.random.default_rng(0)
+    place, is_rounding = np.repeat([0, 1], 500), np.array([False, True])
+    margin = rng.normal(0.3, 1.0, 1000) * np.where(place == 1, 1, -1)
+    scores = np.stack([np.zeros(1000), margin], axis=1)
+
+    def named(offset):
+        return np.mean((scores[place == 1] + offset).argmax(1) == 1)
+
+    offset = fit_faultless_offset(scores, place, is_rounding)
+    assert offset[0] == 0
+    assert named(offset) >= MIN_FAULTLESS > named(offset - 0.1 * is_rounding)
+    sure = scores + 10 * is_rounding
+    assert (fit_faultless_offset(sure, place, is_rounding) == 0).all()
+    hopeless = scores - 10 * is_rounding
+    assert fit_faultless_offset(hopeless, place, is_rounding)[1] == OFFSETS[-1]
