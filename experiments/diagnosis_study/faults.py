@@ -160,6 +160,9 @@ def simulate_log(
         fault.forward(draft)
     draw_tokens(draft)
     clean = pick_scores(clean_train, draft.token) - pick_scores(clean_infer, draft.token)
+    if pool.direct:
+        noise = pool.direct * rng.normal(size=len(clean))
+        draft.logp_train, clean = draft.logp_train + noise, clean + noise
     if fault.score:
         fault.score(draft)
     log = finish_log(draft)

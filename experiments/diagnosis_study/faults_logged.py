@@ -216,9 +216,13 @@ def frozen_old(by_version: bool) -> Change:
         draft.columns["logp"] = np.clip(draft.logp_train, LOWEST, 0).astype(np.float32)
         if by_version:
             draft.columns["version"] = draft.step - draft.rng.integers(1, 3, len(draft.step))
-        draft.columns["update"] = (
-            np.arange(len(draft.lengths)) % 2 * (1 if not by_version else 0) + by_version
-        )
+        count = len(draft.lengths)
+        draft.columns["update"] = np.ones(count, int) if by_version else np.arange(count) % 2
+        if by_version and draft.rng.random() < 0.5:
+            draft.columns["update"] = None
+        if draft.rng.random() < 0.3:
+            # A log as text has six digits.
+            draft.columns["logp"] = np.round(draft.columns["logp"], 6)
 
     return change
 

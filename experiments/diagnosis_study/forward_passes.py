@@ -39,6 +39,9 @@ INFER_ENGINES = (
     "nvfp4-w4a16",
     "mxfp8",
     "mxfp4",
+    "int4-g128",
+    "int4-g32-w4a8",
+    "bf16-nvfp4kv",
 )
 HELD_OUT_ENGINES = ("vllm-bf16-split-kv8", "fp8-block128", "int4-g128-w4a8")
 """Inference engines that the fit never sees."""
@@ -66,6 +69,7 @@ class Pool:
     - `faults`: by fault, float32 engine; `reference` is the float32 engine without a fault.
     - `sequence`, `index`: place of each context; `experts` [N, layers x top_k] or None.
     - `flipped` [N]: contexts whose experts the fault `routing` changes, or None.
+    - `direct`: standard deviation of noise on the trainer's log-probs, nats; 0 unless noise is hand-made.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Pool:
     index: np.ndarray
     experts: np.ndarray | None
     flipped: np.ndarray | None
+    direct: float = 0.0
 
     @property
     def reference(self) -> Pass:

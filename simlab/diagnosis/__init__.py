@@ -1,21 +1,22 @@
 """Diagnose a run from its token-level log: ranked causes with evidence, check and fix.
 
-`diagnose`, `diagnose_log` and `write_diagnosis` also need JAX; the others do not, so that a trainer without
-JAX can call them.
+`diagnose`, `diagnose_log` and `write_diagnosis` need JAX, `read_log` and `compare_logs` PyArrow. They are
+imported when they are used, so that a trainer without these can call the others.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.causes import CAUSES
-from simlab.diagnosis.comparison import compare_logs
 from simlab.diagnosis.log import Problem, TokenLog
-from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.ranking import RankedCause, rank_causes
 from simlab.diagnosis.schema import COLUMNS
 
 if TYPE_CHECKING:
+    from simlab.diagnosis.comparison import compare_logs
     from simlab.diagnosis.diagnosis import Diagnosis, diagnose, diagnose_log, write_diagnosis
+    from simlab.diagnosis.log_reader import read_log
 
 __all__ = [
     "CAUSES",
@@ -34,10 +35,12 @@ __all__ = [
 ]
 
 
+MODULES = {"compare_logs": "comparison", "read_log": "log_reader"}
+"""Module of each name that is imported when it is used; of the others it is `diagnosis`."""
+
+
 def __getattr__(name: str) -> object:
-    """Import what needs JAX when it is used."""
+    """Import what needs JAX or PyArrow when it is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from simlab.diagnosis import diagnosis
-
-    return getattr(diagnosis, name)
+    return getattr(import_module(f"{__name__}.{MODULES.get(name, 'diagnosis')}"), name)

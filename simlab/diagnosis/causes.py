@@ -28,7 +28,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "weight_sync": Cause(
         "broken weight sync: the inference engine holds other weights",
-        "compare a checksum of each tensor in both engines right after a sync; score one prompt in both",
+        "compare a checksum of each tensor in both engines right after a sync; score a prompt in both. With "
+        "4- or 8-bit weights, compare with the mismatch before the first update",
         "reload the inference engine; list the tensors that the sync skips (tied head, experts, norms)",
         ("level", "id_offset", "id_range", "growth", "step_fit", "neighbor_size", "bias"),
     ),

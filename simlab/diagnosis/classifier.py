@@ -10,11 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from simlab.diagnosis.causes import CAUSES
+
 PATH = Path(__file__).with_name("classifier.npz")
 MISSING = -9.0
 """Value of a signature that the log cannot give; below all others."""
 LIMIT = 8.0
 UNKNOWN = "unknown"
+UNPROVED = 0.59
+"""Largest probability of `weight_sync` where no sign of it is outside the range of logs without a fault:
+weights rounded to 4 bits are other weights too."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,34 @@ class Classifier:
         scores = self.score(rows) / self.temperature
         probs = np.exp(scores - scores.max(1, keepdims=True))
         probs /= probs.sum(1, keepdims=True)
-        probs = self._shrink(probs)
+        probs = self._limit_unproved(self._shrink(probs), rows)
         limit, width = self.far
         strange = np.log(np.maximum(self.measure_distance(rows), 1e-9) / limit) / width
         far = 1 / (1 + np.exp(-np.clip(strange, -30, 30)))
         probs *= 1 - far[:, None]
         probs[:, self.causes == UNKNOWN] += far[:, None]
         return probs
+
+    def has_sign(self, cause: str, rows: np.ndarray) -> np.ndarray:
+        """Return whether a sign of the cause is outside the range of logs without a fault, [R]."""
+        places = np.flatnonzero(np.isin(self.names, CAUSES[cause].signs))
+        values = rows[:, places]
+        outside = (values < self.faultless_low[places]) | (values > self.faultless_high[places])
+        return np.any(outside & (values > MISSING), axis=1)
+
+    def _limit_unproved(self, probs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return probabilities [R, K] with `weight_sync` at most `UNPROVED` without a sign of it.
+
+        `rounding` gets the difference.
+        """
+        mine, rounding = self.causes == "weight_sync", self.causes == "rounding"
+        if not (mine.any() and rounding.any()):
+            return probs
+        surplus = np.maximum(probs[:, mine] - UNPROVED, 0) * ~self.has_sign("weight_sync", rows)[:, None]
+        limited = probs.copy()
+        limited[:, mine] -= surplus
+        limited[:, rounding] += surplus
+        return limited
 
     def _shrink(self, probs: np.ndarray) -> np.ndarray:
         """Return probabilities [R, K] with a smaller best one; the sum of a row may be below 1.

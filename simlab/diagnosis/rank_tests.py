@@ -1,7 +1,17 @@
 """Statistics that several detectors share."""
 
 import numpy as np
-from scipy.stats import rankdata
+
+
+def rank_values(values: np.ndarray) -> np.ndarray:
+    """Return ranks from 1 [N]; equal values get the mean of theirs. In NumPy: trainers lack SciPy."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(values) else np.zeros(0, int)
+    counts = np.diff(np.append(starts, len(values)))
+    ranks = np.empty(len(values))
+    ranks[order] = np.repeat(starts + (counts + 1) / 2, counts)
+    return ranks
 
 
 def rms(x: np.ndarray) -> float:
@@ -39,7 +49,7 @@ def rms_by_class(values: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, n
 
 def spearman_z(x: np.ndarray, y: np.ndarray) -> float:
     """Return the Spearman correlation times sqrt(n - 1): about N(0, 1) if independent, 0 if constant."""
-    a, b = rankdata(x), rankdata(y)
+    a, b = rank_values(x), rank_values(y)
     if len(a) < 3 or a.std() == 0 or b.std() == 0:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1] * np.sqrt(len(a) - 1))

@@ -18,6 +18,10 @@ SHOWN = 0.01
 SHORT = 24
 """Length of the longest response, tokens, below which `position` is not named: in short answers of one form
 the index cannot be distinguished from the content."""
+NO_SIGN = (
+    "no number is outside the range of logs without a fault: weights rounded to 4 or 8 bits look the same",
+)
+"""First evidence of `weight_sync` in this case."""
 SYNC_CAUSES = ("weight_sync", "one_worker")
 PROCESSING_CAUSES = ("temperature", "support", "log_base")
 LEVELS = (
@@ -69,6 +73,10 @@ def list_causes(
     for name in order:
         probability, cause = probabilities.get(name, 0.0), CAUSES[name]
         evidence = describe_signs(cause.signs, signatures) if probability >= SHOWN else ()
+        if name == "weight_sync" and evidence:
+            model = load_classifier()
+            if not model.has_sign(name, as_row(signatures, model.names)[None])[0]:
+                evidence = (*NO_SIGN, *evidence[: MAX_EVIDENCE - 1])
         ranked.append(RankedCause(name, probability, evidence or reason, cause.check, cause.fix))
     return ranked
 

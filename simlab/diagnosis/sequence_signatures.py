@@ -12,6 +12,8 @@ GROUPS = (2, 4, 8, 16)
 """Numbers of responses per prompt."""
 MIN_ROWS = 8
 ROWS_PER_STEP = 4
+DIGITS = 2e-6
+"""Difference, nats, of one log-probability written as text with six digits by one of two columns."""
 MIN_TOKENS = 4
 """Number of tokens below which a sequence has no level."""
 
@@ -207,15 +209,19 @@ def _measure_current(log: TokenLog, sequence: np.ndarray) -> dict[str, float]:
     if log.logp is None:
         return found
     moved = log.logp.astype(np.float64) - log.logp_train
+    equal = np.abs(moved) < DIGITS
     if log.update is not None:
         before = (log.update == 0)[sequence]
         if before.sum() >= 50:
             found["ratio_before_update"] = np.log10(rms(moved[before]) + 1e-8)
         if (~before).sum() >= 50:
-            found["ratio_one_after_update"] = float(np.mean(moved[~before] == 0))
+            found["ratio_one_after_update"] = float(np.mean(equal[~before]))
     if log.version is not None and (log.step > log.version).any():
         old = (log.step - log.version > 0)[sequence]
-        found["ratio_copies_age"] = float(np.mean(moved[old] == 0))
+        found["ratio_copies_age"] = float(np.mean(equal[old]))
+        if log.update is None and old.sum() >= 50:
+            # The weights of these tokens have seen updates, which `update` would count.
+            found["ratio_one_after_update"] = found["ratio_copies_age"]
     if log.is_weight is not None:
         ratio = np.clip(log.logp.astype(np.float64) - log.logp_infer, -5, 5)
         weight = np.log(np.clip(log.is_weight.astype(np.float64), 1e-3, 1e3))

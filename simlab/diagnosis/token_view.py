@@ -6,9 +6,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from simlab.diagnosis.log import TokenLog, log_rho
+from simlab.diagnosis.rank_tests import rank_values
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def view_log(log: TokenLog) -> View:
         infer=log.logp_infer,
         z=z,
         size=size,
-        rank=(rankdata(size) - 0.5) / max(1, len(size)),
+        rank=(rank_values(size) - 0.5) / max(1, len(size)),
         sequence=sequence,
         index=index,
         from_end=length - 1 - index,

@@ -6,7 +6,7 @@ metrics |= live.diagnose_verl(batch, step)  # verl: in `fit`, after the old log-
 live.attach_trl(trainer)  # TRL: GRPOTrainer with use_vllm, before `train`
 ```
 
-Needs NumPy and SciPy only.
+Needs NumPy only.
 """
 
 import time
@@ -108,16 +108,21 @@ class LiveDiagnosis:
     def attach_trl(self, trainer: Any) -> None:
         """Diagnose each batch that TRL's `GRPOTrainer` scores, and add the metrics to its logs.
 
-        Wraps `_generate_and_score_completions`, which returns both log-probs when vLLM samples.
+        Wraps `_generate_and_score_completions`, which returns both log-probs when vLLM samples, or a
+        `rollout_func` if `steps_per_generation` is not `gradient_accumulation_steps`. Tokens of tools, and
+        those whose log-prob vLLM reported as NaN, are left out.
         """
         score = trainer._generate_and_score_completions
 
         def score_and_diagnose(*positional: Any, **named: Any) -> Any:
             found = score(*positional, **named)
             names = ("old_per_token_logps", "sampling_per_token_logps", "completion_mask", "completion_ids")
-            if all(found.get(name) is not None for name in names):
+            if trainer.model.training and all(found.get(name) is not None for name in names):
+                train, infer, mask, ids = (_as_array(found[name]) for name in names)
+                if found.get("tool_mask") is not None:
+                    mask = mask * _as_array(found["tool_mask"])
                 step = int(trainer.state.global_step)
-                for name, value in self.observe(step, *(found[name] for name in names)).items():
+                for name, value in self.observe(step, train, infer, mask, ids).items():
                     trainer._metrics["train"][name].append(value)
             return found
 
@@ -149,6 +154,7 @@ def as_log(
 ) -> TokenLog:
     """Return `rows` of padded arrays [B, T] as a log without masked tokens."""
     chosen = _as_array(mask[rows]) != 0
+    chosen &= ~(np.isnan(_as_array(logp_train[rows])) | np.isnan(_as_array(logp_infer[rows])))
     lengths = chosen.sum(1)
 
     def pick(values: Any) -> np.ndarray:

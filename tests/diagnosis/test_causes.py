@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.diagnosis_roc import evaluate
+from experiments.diagnosis_roc import evaluate, summarize
 from experiments.diagnosis_study import accuracy_page
 from simlab.core.results import Results
 from simlab.diagnosis import CAUSES, rank_causes
 from simlab.diagnosis.causes import WORDS
-from simlab.diagnosis.classifier import PATH, load_classifier
+from simlab.diagnosis.classifier import PATH, UNPROVED, as_row, load_classifier
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
-from simlab.diagnosis.ranking import RankedCause, answer_from_causes, describe_signs
+from simlab.diagnosis.ranking import RankedCause, answer_from_causes, describe_signs, list_causes
 from simlab.diagnosis.signatures import measure_signatures
 
 RESULT = Path(__file__).resolve().parents[2] / "experiments" / "results" / "diagnosis_roc"
@@ -89,6 +89,15 @@ def _shifted(log):
         ("log_base", lambda log: replace(log, logp_infer=log.logp_infer / np.float32(np.log(2)))),
         ("token_shift", _shifted),
         ("frozen_old", lambda log: replace(log, logp=log.logp_train, update=np.ones_like(log.step))),
+        # One of the columns went through text with six digits.
+        (
+            "frozen_old",
+            lambda log: replace(log, logp=np.round(log.logp_train, 6), update=np.ones_like(log.step)),
+        ),
+        (
+            "frozen_old",
+            lambda log: replace(log, logp=log.logp_train, update=None, version=log.step - 1),
+        ),
     ],
 )
 def test_exact_faults_are_named(faultless, cause, change):
@@ -175,3 +184,43 @@ def test_answer_gives_the_probability_of_its_own_cause():
     assert answer.verdict == f"perhaps {CAUSES['weight_sync'].title}"
     assert answer.confidence == 0.4
     assert not answer.has_fault
+
+
+def test_weight_sync_without_a_sign_is_not_confident():
+    model = load_classifier()
+    stored = Results(RESULT).table("signatures_test")
+    rows = np.stack([as_row(row, model.names) for row in stored.to_dict("records")])
+    place = int(np.flatnonzero(model.causes == "weight_sync")[0])
+    limited, proved = model.predict(rows), model.has_sign("weight_sync", rows)
+    unlimited = model._shrink(_softmax(model.score(rows) / model.temperature))
+    moved = (unlimited[:, place] > UNPROVED) & ~proved
+    assert moved.any()
+    assert (limited[~proved, place] <= UNPROVED + 1e-9).all()
+    assert (limited[proved, place] > UNPROVED).any()
+    # The limit moves probability between two causes; the open-set check moves more.
+    assert (limited.sum(1) <= 1 + 1e-9).all()
+
+
+def test_limit_costs_what_the_page_says():
+    results, text = Results(RESULT), " ".join(accuracy_page.PAGE.read_text().split())
+    logs = evaluate(load_classifier(), results.table("signatures_test"))
+    limited = {row["group"]: row for row in summarize(logs)}["faults of realistic size"]
+    stored = results.table("summary").set_index("group").loc["faults of realistic size"]
+    before, after = stored["confidently_right"], limited["confidently_right"]
+    assert f"confidently right from {before:.1%} to {after:.1%}" in text
+    assert limited["named_first"] == stored["named_first"]
+    assert limited["confidently_wrong"] == stored["confidently_wrong"]
+
+
+def test_weight_sync_without_a_sign_says_so(faultless):
+    signatures = measure_signatures(faultless)
+    causes = {cause.cause: cause for cause in list_causes({"weight_sync": 0.5}, signatures)}
+    assert "4 or 8 bits look the same" in causes["weight_sync"].evidence[0]
+    signatures["bias"] = -0.9
+    causes = {cause.cause: cause for cause in list_causes({"weight_sync": 0.5}, signatures)}
+    assert causes["weight_sync"].evidence[0].startswith("mean log rho")
+
+
+def _softmax(scores):
+    probs = np.exp(scores - scores.max(1, keepdims=True))
+    return probs / probs.sum(1, keepdims=True)

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 
 from simlab.diagnosis.classifier import load_classifier, shrink_probability
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.rank_tests import rank_values
 from simlab.diagnosis.signatures import measure_signatures
 
 ROWS, LENGTH = 96, 40
@@ -119,3 +121,19 @@ def test_shrinkage_moves_probability_to_unknown():
     assert shrunk[best] == pytest.approx(shrink_probability(np.array(0.6), model.shrink))
     assert shrunk[unknown] > probs[0, unknown]
     assert shrunk.sum() <= 1 + 1e-9
+
+
+def test_ranks_are_those_of_scipy():
+    rng = np.random.default_rng(0)
+    for values in (rng.normal(size=200), rng.integers(0, 5, 200), np.zeros(4), np.zeros(0)):
+        np.testing.assert_array_equal(rank_values(values), rankdata(values))
+
+
+def test_ratio_after_updates_comes_from_versions_without_updates():
+    log = generate_log("no_fault", 0, 7, noise=0.05)
+    equal = replace(log, logp=log.logp_train, update=None, version=log.step - 1)
+    assert measure_signatures(equal)["ratio_one_after_update"] == 1.0
+    moved = replace(equal, logp=np.minimum(log.logp_train - np.float32(1e-3), 0))
+    assert measure_signatures(moved)["ratio_one_after_update"] < 0.1
+    fresh = replace(equal, version=log.step)
+    assert np.isnan(measure_signatures(fresh)["ratio_one_after_update"])

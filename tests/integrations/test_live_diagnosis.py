@@ -83,12 +83,32 @@ def test_trl_trainer_gets_metrics(log):
         _generate_and_score_completions=lambda *_: output,
         _metrics={"train": defaultdict(list)},
         state=SimpleNamespace(global_step=0),
+        model=SimpleNamespace(training=True),
     )
     LiveDiagnosis().attach_trl(trainer)
     assert trainer._generate_and_score_completions([]) is output
-    assert "simlab/probability/rounding" in trainer._metrics["train"]
+    metrics = trainer._metrics["train"]
+    assert "simlab/probability/rounding" in metrics
+    # Tokens that no engine sampled: written by tools, or without a log-prob of vLLM.
+    changed = {name: values.copy() for name, values in output.items()}
+    changed["tool_mask"] = np.arange(mask.shape[1]) % 9 > 0
+    changed["sampling_per_token_logps"][:, ::9] = 0
+    changed["sampling_per_token_logps"][:, 1::9] = np.nan
+    output |= changed
+    trainer._generate_and_score_completions([])
+    kept = mask & (np.arange(mask.shape[1]) % 9 > 1)
+    direct = LiveDiagnosis().observe(0, train, infer, kept, ids)
+    assert metrics["simlab/level"][1] == direct["simlab/level"]
+    trainer.model.training = False
+    trainer._generate_and_score_completions([])
+    assert len(metrics["simlab/level"]) == 2
 
 
-def test_live_diagnosis_does_not_import_jax():
-    code = "import simlab.integrations.live_diagnosis, sys; assert 'jax' not in sys.modules"
+def test_live_diagnosis_needs_numpy_alone():
+    code = """
+import sys
+for name in ("jax", "scipy", "pyarrow", "pandas"):
+    sys.modules[name] = None  # an import of it fails
+import simlab.integrations.live_diagnosis
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

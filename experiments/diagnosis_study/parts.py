@@ -1,0 +1,58 @@
+"""Signatures of the simulated logs of one policy, kept in a file so that an interrupted run resumes."""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    "experiments/diagnosis_study/faults*.py",
+    "experiments/diagnosis_study/forward_passes.py",
+    "experiments/diagnosis_study/log_assembly.py",
+    "experiments/diagnosis_study/random_policies.py",
+    "simlab/diagnosis/*signatures.py",
+    "simlab/diagnosis/injected_faults.py",
+    "simlab/diagnosis/log.py",
+    "simlab/diagnosis/rank_tests.py",
+    "simlab/diagnosis/routing.py",
+    "simlab/diagnosis/token_view.py",
+    "simlab/engines/*.py",
+    "simlab/formats/*.py",
+    "simlab/models/*.py",
+    "simlab/rollout/*.py",
+)
+"""Code that the signatures depend on."""
+
+
+@cache
+def digest_sources() -> str:
+    """Return a digest of the code that simulates and measures logs, as it was at the first call."""
+    digest = hashlib.sha256()
+    for pattern in SOURCES:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def load_or_simulate(folder: Path, key: str, simulate: Callable[[], Any]) -> Any:
+    """Return the table `key` of an interrupted run of the same code, or simulate and keep it.
+
+    Args:
+        folder: Folder of the parts.
+        key: Split, policy, seed and sizes of the logs.
+        simulate: Returns the table.
+    """
+    path = folder / f"{hashlib.sha256(f'{digest_sources()} {key}'.encode()).hexdigest()[:16]}.parquet"
+    if path.is_file():
+        return pd.read_parquet(path)
+    table = simulate()
+    folder.mkdir(parents=True, exist_ok=True)
+    # Renamed when complete: a kill leaves no half of a part.
+    written = path.with_suffix(".partial")
+    table.to_parquet(written)
+    written.rename(path)
+    return table

@@ -1,0 +1,142 @@
+"""Pools of random policies with hand-made noise: they widen the fit beyond policies trained in the lab.
+
+People try `simlab diagnose` on logs that no model wrote: logits of a random head, a Gaussian for rounding,
+and a fault by formula. These pools have the names of `forward_passes.Pool`, so that every fault applies.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from experiments.diagnosis_study.forward_passes import (
+    GAPS,
+    INFER_ENGINES,
+    ROPE_FACTORS,
+    TRAIN_ENGINES,
+    UPDATES,
+    Pass,
+    Pool,
+)
+from experiments.diagnosis_study.log_assembly import LAB_VOCABULARY
+from simlab.tasks import EOS_TOKEN_ID
+
+CONTEXTS, WIDTH = 2500, 48
+SHARPNESS = (0.8, 7.0)
+"""Standard deviation of the logits: flat to as peaked as a trained policy."""
+NOISE = (0.004, 0.35)
+"""Standard deviation of an engine's noise on the logits, nats."""
+DIRECT = 0.35
+"""Fraction of pools whose noise is added to the log-probs instead of the logits."""
+DIRECT_NOISE = (0.003, 0.3)
+WEIGHTS = (
+    "layer old",
+    "layer corrupt",
+    "norms old",
+    "layers swapped",
+    "embedding rows",
+    "attention corrupt",
+    "fresh layer",
+)
+CONTEXT_FAULTS = ("prompt start", "prompt end", "other prompt", "no first token", "other token")
+DROPOUT = {
+    "dropout 0.05": 0.05,
+    "dropout 0.1": 0.1,
+    "dropout in the last layer": 0.15,
+    "dropout in attention": 0.15,
+}
+
+
+def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) -> Pool:
+    """Return a pool of random contexts [N] under a random head, with noise for every engine.
+
+    Weights that differ change a context always in the same way. Positions, prompts and other tokens do so
+    too, or independently at each context: as in a formula that multiplies a Gaussian.
+    """
+    rng = np.random.default_rng([seed, 30])
+    hidden = rng.normal(size=(CONTEXTS, WIDTH)) * np.exp(rng.normal(0, 0.3, (CONTEXTS, 1)))
+    head = rng.normal(size=(WIDTH, LAB_VOCABULARY)) / np.sqrt(WIDTH) * _log_uniform(rng, SHARPNESS)
+    bias = np.zeros((CONTEXTS, LAB_VOCABULARY))
+    sure = rng.random(CONTEXTS) < rng.uniform(0, 0.8)
+    bias[sure, rng.integers(2, LAB_VOCABULARY, int(sure.sum()))] = rng.uniform(4, 12)
+    lengths = (rng.integers(40, 100) * rng.uniform(0.7, 1.0, CONTEXTS)).astype(int)
+    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), CONTEXTS))]
+    lengths = np.append(lengths, CONTEXTS - lengths.sum())
+    ends = np.cumsum(lengths) - 1
+    bias[:, EOS_TOKEN_ID] -= 8
+    bias[ends, EOS_TOKEN_ID] += 8 + rng.uniform(0, 8)
+    logits = hidden @ head + bias
+
+    def as_pass(change: np.ndarray, hidden_noise: float = 0.0) -> Pass:
+        moved = hidden + hidden_noise * rng.normal(size=hidden.shape) if hidden_noise else hidden
+        return Pass((logits + change).astype(np.float32), moved.astype(np.float32))
+
+    def change_by_context() -> np.ndarray:
+        inner = np.tanh(hidden @ rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH))
+        return 2 * inner @ rng.normal(size=(WIDTH, LAB_VOCABULARY)) / np.sqrt(WIDTH)
+
+    def change_at_random() -> np.ndarray:
+        return rng.normal(size=logits.shape)
+
+    is_direct = bool(rng.random() < DIRECT)
+    engines = {"f32": as_pass(np.zeros_like(logits))}
+    for name in dict.fromkeys((*TRAIN_ENGINES, *infer_engines)):
+        size = 1e-3 if is_direct or name == "bf16" else _log_uniform(rng, NOISE)
+        noise = _draw_noise(rng, hidden, head, size)
+        engines.setdefault(name, as_pass(noise, 0.3 * size))
+    change: Callable[[], np.ndarray] = change_at_random if rng.random() < 0.5 else change_by_context
+    faults, drift = {}, np.zeros_like(logits)
+    for age in range(1, UPDATES + 1):
+        drift = drift + 0.5 * change_by_context()
+        faults[f"old {age}"] = as_pass(drift, 0.1 * age)
+    for name in WEIGHTS:
+        late = rng.random((CONTEXTS, 1)) < (0.3 if name == "embedding rows" else 1.0)
+        faults[name] = as_pass(change_by_context() * late, 0.3)
+    names = [*(f"gap {gap}" for gap in GAPS), *(f"rope {factor}" for factor in ROPE_FACTORS), *CONTEXT_FAULTS]
+    faults |= {name: as_pass(1.5 * change(), 0.3) for name in names}
+    for name, rate in DROPOUT.items():
+        if rng.random() < 0.5:
+            kept = (rng.random(hidden.shape) >= rate) / (1 - rate)
+            dropped = Pass(
+                ((hidden * kept) @ head + bias).astype(np.float32), (hidden * kept).astype(np.float32)
+            )
+            faults[name] = dropped
+        else:
+            size = rng.uniform(0.3, 1.0)
+            faults[name] = as_pass(size * change_at_random(), 0.3 * size)
+    return Pool(
+        name="random",
+        engines=engines,
+        faults=faults,
+        sequence=np.repeat(np.arange(len(lengths)), lengths),
+        index=np.arange(CONTEXTS) - np.repeat(np.cumsum(lengths) - lengths, lengths),
+        experts=None,
+        flipped=None,
+        direct=_log_uniform(rng, DIRECT_NOISE) if is_direct else 0.0,
+    )
+
+
+def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
+    return float(np.exp(rng.uniform(*np.log(limits))))
+
+
+def _draw_noise(rng: np.random.Generator, hidden: np.ndarray, head: np.ndarray, size: float) -> np.ndarray:
+    """Return noise on the logits [N, V] of about `size` nats: of one of five kinds."""
+    shape = (len(hidden), head.shape[1])
+    kind = rng.integers(5)
+    if kind == 0:
+        return size * rng.normal(size=shape)
+    if kind == 1:
+        return size * rng.standard_t(4, shape) / np.sqrt(2)
+    if kind == 2:
+        # Uneven over the contexts, as rounding is, and over the ids.
+        over_ids = np.exp(rng.normal(0, 0.4, shape[1]))
+        return size * rng.normal(size=shape) * np.exp(rng.normal(0, 0.5, (shape[0], 1))) * over_ids
+    if kind == 3:
+        # Each weight of a 4- or 8-bit head has its own rounding error, the same at every token.
+        step = np.abs(head).max(0) / rng.choice([7, 127])
+        error = np.round(head / step) * step - head
+        rounded = hidden @ error
+        return size * (rounded / max(rounded.std(), 1e-9) + 0.3 * rng.normal(size=shape))
+    # A fixed function of the context: layers of rounded weights.
+    inner = np.tanh(hidden @ rng.normal(size=(hidden.shape[1], 64)))
+    return size * (0.9 * inner @ rng.normal(size=(64, shape[1])) / 6 + 0.4 * rng.normal(size=shape))
