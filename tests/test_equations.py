@@ -30,7 +30,7 @@ def test_source_lines_are_split_into_items():
 
 def test_continued_source_lines_are_read_whole():
     docstring = "Text.\n\nReference: hacking Eq. 1;\n    lr Eq. 2.\nDeviation: none."
-    assert equations.SOURCE_LINES.findall(docstring) == ["hacking Eq. 1;\n    lr Eq. 2."]
+    assert equations.REFERENCE_LINES.findall(docstring) == ["hacking Eq. 1;\n    lr Eq. 2."]
 
 
 def test_numbers_sort_as_numbers():

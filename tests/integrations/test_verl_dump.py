@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from simlab.diagnosis import read_log
-from simlab.integrations.verl.dump_writer import ROWS_AT_ONCE, write_rows
+from simlab.integrations.verl.dump_writer import ROWS_PER_BATCH, write_rows
 from tests.tolerances import assert_exact
 
 
 @pytest.mark.parametrize("arrow", [True, False])
 def test_a_dump_is_read_as_it_was_written(tmp_path, monkeypatch, arrow):
-    count = ROWS_AT_ONCE + 3
+    count = ROWS_PER_BATCH + 3
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 5, count)
     logps = [-rng.random(length, np.float32) for length in lengths]
