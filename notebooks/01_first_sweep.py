@@ -51,8 +51,8 @@ except ValueError as error:
 # %% [markdown]
 # ## The grid, and what it costs
 #
-# All engines below have one static signature, and so do the objectives. One compiled function therefore
-# serves all runs. The planner prints this, and the expected time, before the sweep starts.
+# The objectives have one static signature. Each engine of the catalog is a constant of its own compiled
+# function, so the grid needs two. The planner prints this, and the expected time, before the sweep starts.
 
 # %%
 over = {

@@ -88,9 +88,9 @@ class Classifier:
 
     def has_sign(self, cause: str, rows: np.ndarray) -> np.ndarray:
         """Return whether a sign of the cause is outside the range of logs without a fault, [R]."""
-        places = np.flatnonzero(np.isin(self.names, CAUSES[cause].signs))
-        values = rows[:, places]
-        outside = (values < self.faultless_low[places]) | (values > self.faultless_high[places])
+        columns = np.flatnonzero(np.isin(self.names, CAUSES[cause].signs))
+        values = rows[:, columns]
+        outside = (values < self.faultless_low[columns]) | (values > self.faultless_high[columns])
         return np.any(outside & (values > MISSING), axis=1)
 
     def _limit_unproved(self, probs: np.ndarray, rows: np.ndarray) -> np.ndarray:

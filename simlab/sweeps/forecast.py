@@ -3,7 +3,7 @@
 Timings are kept next to the compiled functions, a file per static signature and version of the code. A
 group without one is traced: compilation is forecast from the number of operations, and a step from the work
 of its products and the number of operations that it executes. The trace is kept, so the workers read it
-instead of tracing again. Rates are those of this machine's timings, or those of a machine of reference times
+instead of tracing again. Rates are those of this machine's timings, or those of a reference machine times
 the slowness that a calibration run at the start measures (`machine_speed`).
 """
 
@@ -28,7 +28,7 @@ from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, 
 
 # Two pinned processes share caches and memory: together they were 1.7 times one of them.
 GAIN = 0.85
-# CPU time on the machine of reference, which has a slowness of 1; until this machine has timings of its own.
+# CPU time on the reference machine, whose slowness is 1, until this machine has timings of its own.
 SECONDS_PER_OPERATION = 4.5e-3
 """Of a compilation, per operation of the traced function."""
 SECONDS_PER_COST = 2.0e-10
@@ -40,7 +40,7 @@ LOAD_FRACTION = 0.1
 NEAR = 4.0
 """Largest ratio of the costs of two programs whose timings predict each other."""
 START_SECONDS = 3.0
-"""Seconds until a worker process has imported JAX, on the machine of reference."""
+"""Seconds until a worker process has imported JAX, on the reference machine."""
 MOST_TRACED = 4
 """Groups that are traced; a larger sweep takes the mean of these for the others."""
 

@@ -1,4 +1,4 @@
-"""Speed of this machine at this moment, against the one on which the rates of the forecast were measured."""
+"""Speed of this machine relative to the reference machine, on which the rates of `forecast` were measured."""
 
 import time
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 REFERENCE_SECONDS = 2.0e-2
-"""CPU time of one `_trace` on the machine of the rates in `forecast`."""
+"""CPU time of one `_trace` on the reference machine."""
 AT_LEAST_SECONDS = 0.5
 OPERATIONS = 40
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How long work takes: `slowness` is wall time per CPU time of the reference, `contention` per ours."""
+    """Wall time of work: `slowness` per CPU second of the reference machine, `contention` per one of ours."""
 
     slowness: float
     contention: float
@@ -23,12 +23,11 @@ class Calibration:
 
 @cache
 def calibrate() -> Calibration:
-    """Time a fixed trace again and again for half a second.
+    """Time a fixed trace repeatedly for half a second.
 
-    Like a compilation it is work on a graph in one thread, and other processes on the same cores slow it
-    down as they do the compilation.
+    Like a compilation, a trace is work on a graph in one thread; other processes slow both equally.
     """
-    _trace()  # what the first trace of a process does besides
+    _trace()  # the first trace of a process takes longer
     wall, cpu, traces = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - wall < AT_LEAST_SECONDS:
         _trace()

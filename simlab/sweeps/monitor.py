@@ -139,34 +139,36 @@ def line_of(arms: dict[str, Arm]) -> str:
 @contextlib.contextmanager
 def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
     """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
-    reported: list[int] = [-1]
-    drawn = [0.0, 0.0, 0.0]
+    shown_at = line_at = file_at = 0.0
+    reported = -1
 
-    def line(arms: dict[str, Arm]) -> None:
+    def line(arms: dict[str, Arm], now: float) -> None:
+        nonlocal reported, line_at
         finished = sum(arm.finished for arm in arms.values())
-        if finished != reported[0] or drawn[0] - drawn[2] > LINE_SECONDS:
-            reported[0], drawn[2] = finished, drawn[0]
+        if finished != reported or now - line_at > LINE_SECONDS:
+            reported, line_at = finished, now
             console.print(line_of(arms), highlight=False)
 
     live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
 
     def show() -> None:
+        nonlocal shown_at, file_at
         now = time.monotonic()
-        if now - drawn[0] < REDRAW_SECONDS:
+        if now - shown_at < REDRAW_SECONDS:
             return
-        drawn[0] = now
+        shown_at = now
         arms = monitor.poll()
         if live is not None:
             live.update(table_of(arms))
         else:
-            line(arms)
-        if watch and now - drawn[1] > REDRAW_FILE_SECONDS:
-            drawn[1] = now
+            line(arms, now)
+        if watch and now - file_at > REDRAW_FILE_SECONDS:
+            file_at = now
             draw_file(arms, monitor.store.folder / "curves.png")
 
     with live or contextlib.nullcontext():
         yield show
-        drawn[0] = drawn[1] = 0.0
+        shown_at = file_at = 0.0
         show()
 
 

@@ -146,7 +146,7 @@ def test_a_shipped_example_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("first_sweep: 8 runs; 1 compiled function, 2 run batches")
+    assert result.stdout.startswith("first_sweep: 8 runs; 2 compiled functions, 2 run batches")
     (tmp_path / "examples").mkdir()
     own = tmp_path / "examples" / "first_sweep.toml"
     own.write_text('[base]\ntask = "sort"\nmodel = "tiny-dense"\nengines = "f32/bf16"\nsteps = 2\n')
