@@ -96,7 +96,8 @@ def measure_first_steps(run: Run) -> list[dict[str, Any]]:
                 "out": f"{folder}/{seed}",
                 "workers": 0,
             }
-            rows.append({"cache": state, "engines": pair, **time_sweep(given, f"{folder}/cache")})
+            timed = time_sweep(given, f"{folder}/cache")
+            rows.append({"sweep": "one step", "cache": state, "engines": pair, **timed})
     return rows
 
 
