@@ -1,7 +1,8 @@
 """What every task, model preset, schedule, engine pair and diagnostic has to keep inside a run.
 
-Compiling is the whole cost, so the dear combinations are slow tests: here they are only traced, which fixes
-shapes, types and names, and a few of each kind run.
+Compilation takes nearly all the time, so most combinations are slow tests; in the fast ones a few of each
+kind run, and others are traced, which fixes shapes, types and names. Each training engine and each exact pair
+runs complete steps.
 """
 
 from collections import defaultdict
@@ -113,22 +114,30 @@ def _tasks_in_turn() -> Iterator[str]:
         yield from (names[turn % len(names)] for names in kinds.values())
 
 
+def _is_exact(names: list[str]) -> bool:
+    return bool(set(names) & set(EXACT_PAIRS))
+
+
 def _combinations() -> list:
-    """Every pair of engines once, and with them in turn every task, every schedule and every preset.
+    """The first pair of each training engine and all exact ones; every task, schedule and preset in turn.
 
     The presets go to pairs that compile fast; the small ones are the tiny ones with more layers, and only
-    traced below.
+    traced below, as are the other pairs. The numbers of every engine are tested site by site, and stacked, in
+    `test_engines.py`.
     """
     rest = iter(name for name in MODELS if not name.startswith("small"))
-    cases = []
-    for names, task, schedule in zip(SIGNATURES.values(), _tasks_in_turn(), cycle(SCHEDULES)):
-        cheap = len(names) == 1 and names[0].startswith(("f32/", "bf16/"))
-        model = next(rest, None) if cheap else None
-        label = "+".join(names) + f"-{task}-{schedule}" + (f"-{model}" if model else "")
-        fast = names[0] == "f32/fp8-e4m3"
-        cases.append(
-            pytest.param(names, task, schedule, model, id=label, marks=() if fast else pytest.mark.slow)
-        )
+    tasks, schedules = _tasks_in_turn(), cycle(SCHEDULES)
+    trainers, cases = set(), []
+    for names in SIGNATURES.values():
+        trainer = names[0].partition("/")[0]
+        cheap = len(names) == 1 and trainer in ("f32", "bf16")
+        model, fast = next(rest, None) if cheap else None, names[0] == "f32/fp8-e4m3"
+        if model or fast or _is_exact(names) or trainer not in trainers:
+            task, schedule = next(tasks), next(schedules)
+            label = "+".join(names) + f"-{task}-{schedule}" + (f"-{model}" if model else "")
+            slow = () if fast else pytest.mark.slow
+            cases.append(pytest.param(names, task, schedule, model, id=label, marks=slow))
+        trainers.add(trainer)
     return cases
 
 
@@ -148,7 +157,7 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
     Exact pairs have no mismatch, with experts in the policy.
     """
     # An untrained policy earns nothing in most tasks: the entropy bonus moves it all the same.
-    exact = bool(set(names) & set(EXACT_PAIRS))
+    exact = _is_exact(names)
     recipe = recipe_of(
         task=task_of(task),
         schedule=SCHEDULES[schedule](),
@@ -184,16 +193,18 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
     assert differ(run(2)[1], metrics)
 
 
-# One of each kind of arithmetic; as a slow test, every pair runs.
+TRACED = (
+    "f32/fp8-e4m3-truncated-all",
+    "bf16/vllm-bf16",
+    "bf16/nvfp4",
+    "h100-bf16/h100-fp8-deepgemm",
+    EXACT_PAIRS[1],
+)
+"""Pairs of each kind of arithmetic that are traced in the fast tests; in the slow ones, all are."""
+
+
 @pytest.mark.parametrize(
-    "pair",
-    [
-        "f32/fp8-e4m3-truncated-all",
-        "bf16/vllm-bf16",
-        "bf16/nvfp4",
-        "h100-bf16/h100-fp8-deepgemm",
-        EXACT_PAIRS[1],
-    ],
+    "pair", [pytest.param(pair, marks=() if pair in TRACED else pytest.mark.slow) for pair in ENGINE_PAIRS]
 )
 def test_pairs_make_a_step_that_can_be_scanned(pair):
     check_traced(recipe_of(pair))
