@@ -312,8 +312,9 @@ def simulate_splits(run: Run, counts: dict[str, int], folder: Path) -> dict[str,
     contexts = 100 if run.smoke else CONTEXTS
     work: list[tuple[str, str, Any]] = []
     for group, seed in zip(groups, seeds, strict=True):
+        last = {split: policy for policy, split in POLICIES[group].items()}
         for number, (policy, split) in enumerate(POLICIES[group].items()):
-            if split in counts:
+            if split in counts and not (run.smoke and policy != last[split]):
                 task = partial(simulate_policy, policy, split, counts[split], seed + number, contexts)
                 work.append((split, f"{policy} {counts[split]} {contexts}", task))
     for split in counts:

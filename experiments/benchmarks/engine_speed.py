@@ -46,7 +46,12 @@ in format, group size or ranks; all 63 would take half an hour of compilation.""
 ALONE = TIMED[:5]
 """Engines that are timed for one run too."""
 STEPS, ROUNDS = 4, 3
-SMALL = {"model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1}}
+SMALL = {
+    "model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1},
+    "prompts_per_step": 2,
+    "group_size": 2,
+    "minibatches": 1,
+}
 
 
 def build_batch(
@@ -121,8 +126,8 @@ def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, A
 
 def measure_engines(run: Run) -> list[dict[str, Any]]:
     """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is to float32 of that size."""
-    engines = TIMED[:2] if run.smoke else TIMED
-    cases = [(engine, BATCH) for engine in engines] + [(engine, 1) for engine in ALONE if engine in engines]
+    engines, alone, batch = (TIMED[:2], TIMED[:1], 2) if run.smoke else (TIMED, ALONE, BATCH)
+    cases = [(engine, batch) for engine in engines] + [(engine, 1) for engine in alone]
     with temporary_cache():
         rows = [measure_engine(engine, size, run.smoke) for engine, size in run.track(cases, "engines")]
     plain = {row["runs_per_batch"]: row["ms"] for row in rows if row["engine"] == "f32"}

@@ -15,7 +15,14 @@ BASE: dict[str, Any] = {
 OVER: dict[str, Any] = {"engines": ["f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all"], "seed": [0, 1]}
 LATE = 30
 """First step of the means."""
-SMOKE = {"warm_start": None, "model": "tiny-dense", "steps": 4}
+SMOKE = {
+    "warm_start": None,
+    "model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1},
+    "prompts_per_step": 2,
+    "group_size": 2,
+    "minibatches": 1,
+    "steps": 4,
+}
 
 
 def run(run: Run) -> None:
