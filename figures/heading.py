@@ -48,7 +48,7 @@ SETTINGS = {
     "real_rl": "Task {task}, {model}; vLLM in BF16 with FP8 cache on CPU; n = 1 vLLM run, {n} emulated seeds",
     "bench_quantize": CORES + ", {elements:,} values; median of {rounds} rounds",
     "bench_linear": CORES + "; median of {rounds} rounds",
-    "bench_step": CORES + ", {model[num_hidden_layers]}-layer dense policy; median of {rounds} rounds",
+    "bench_step": CORES + ", {model[num_hidden_layers]}-layer dense policy; least time of several rounds",
     "bench_speedup": CORES + ", flagship shape, {processes} x {runs} runs; before: commit {parent:.7}",
     "bench_compile": CORES + ", flagship shape unless stated; {within} is the largest factor wanted",
     "bench_sweep": CORES + ", task {base[task][name]}, {base[model]}, engines {base[engines]}",

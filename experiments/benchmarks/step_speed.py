@@ -352,5 +352,5 @@ EXPERIMENT = Experiment(
     f"TRL's GRPOTrainer in float32 at least {LIMITS['trl / emulated']} times as long.",
     run=run,
     minutes=12.0,
-    figures=("step_speed",),
+    figures=("step_speed", "engine_steps"),
 )
