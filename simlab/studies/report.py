@@ -15,6 +15,8 @@ from pathlib import Path
 from string import Template
 from typing import get_args
 
+from PIL import Image
+
 from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
 from simlab.core.paths import add_checkout_to_path
@@ -219,23 +221,14 @@ def _effect(row: Row) -> dict[str, object]:
 
 def _figure(figure: Drawn, rows: Sequence[Row], pictures: str) -> str:
     caption, paper = escape(figure.caption), f" ({figure.paper})" if figure.paper else ""
-    width, height = png_size(figure.image)
+    with Image.open(figure.image) as image:
+        width, height = image.size
     return (
         f'<figure id="fig-{figure.name}"><img src="{pictures}/{figure.image.name}" alt="{caption}" '
         f'width="{width}" height="{height}" loading="lazy" decoding="async">'
         f'<figcaption>{caption}{paper}. <a href="#exp-{figure.experiment}">{figure.experiment}</a>'
         f"{_claims_of(figure.experiment, rows)}</figcaption></figure>"
     )
-
-
-def png_size(path: Path) -> tuple[int, int]:
-    """Return width and height of a PNG file in pixels.
-
-    Reference: PNG specification, Sec. 11.2.2: IHDR is the first chunk, width and height its first 8 bytes.
-    """
-    with open(path, "rb") as file:
-        head = file.read(24)
-    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
 def _claims_of(experiment: str, rows: Sequence[Row]) -> str:
