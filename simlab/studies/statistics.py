@@ -16,11 +16,6 @@ class Interval:
     high: float
     num_clusters: int = 0
 
-    @classmethod
-    def point(cls, number: float) -> "Interval":
-        """Return the interval of a number without sampling error."""
-        return cls(float(number), float(number), float(number))
-
 
 def paired_effect(
     a: ArrayLike,
