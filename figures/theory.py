@@ -56,12 +56,11 @@ def draw_residuals(results: Results) -> Figure:
     bounded = table["tightness"].notna()
     figure, (left, right) = new_figure(PAGE, 5.4, ncols=2, width_ratios=(1.5, 1))
     _draw_rows(left, table[~bounded].to_dict("records"), "residual", SMALLEST)
-    left.set_xlabel("residual, relative or against its limit (left edge: zero)")
-    left.set_title("Identities, signs and orders")
+    words = "residual, relative or against its limit (left edge: zero)"
+    left.set(xlabel=words, title="Identities, signs and orders")
     _draw_rows(right, table[bounded].to_dict("records"), "tightness", 1e-2)
     right.axvline(1, color=MUTED, linewidth=0.8)
-    right.set_xlabel("measured / bound")
-    right.set_title("Bounds")
+    right.set(xlabel="measured / bound", title="Bounds")
     handles, names = right.get_legend_handles_labels()
     labels = [f"{name} ({(table['verdict'] == name).sum()})" for name in names]
     figure.legend(handles, labels, loc="outside lower right", ncols=2)
@@ -76,8 +75,7 @@ def _draw_rows(axes: Axes, rows: list[dict], column: str, least: float) -> None:
     words = [row["equation"].removeprefix("ours, ").split(" ", 1)[1] for row in rows]
     labels = [f"{row['claim']}  {text}" for row, text in zip(rows, words, strict=True)]
     axes.set_yticks(range(len(rows)), labels, fontsize=6)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xscale("log")
+    axes.set(xscale="log", ylim=(len(rows) - 0.5, -0.5))
 
 
 def draw_corrections(results: Results) -> Figure:
@@ -195,9 +193,8 @@ def _draw_best(axis: Any, moments: Any) -> None:
     axis.legend(handles=handles, loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
     room = 0.8 + 0.7 * ((len(present) + 1) // 2)
     axis.set(xscale="log", xlabel="std of $\\rho$", ylabel="length T (tokens)")
-    axis.set_ylim(-room, len(winner) - 0.4)
-    axis.set_yticks(range(len(winner)), [str(length) for length in winner.index])
-    axis.set_title(f"Least MSE, {GROUPS} groups")
+    axis.set(ylim=(-room, len(winner) - 0.4), title=f"Least MSE, {GROUPS} groups")
+    axis.set_yticks(range(len(winner)), winner.index)
 
 
 def _draw_sample_size(axis: Any, ess: Any) -> None:
@@ -230,8 +227,7 @@ def draw_survival_bias(results: Results) -> Figure:
             for by, style in SORTED.items():
                 draw_curve(axis, engine, by, label=f"{label}, by {PI[by]}", **ENGINES[label], **style)
         axis.axhline(0, color="black", linewidth=0.7)
-        axis.set(xscale="log", xlabel="token probability")
-        axis.set_title(title)
+        axis.set(xscale="log", xlabel="token probability", title=title)
     for by in SORTED:
         draw_curve(axes[0], "predicted", by, color=MUTED, linewidth=0.8)
     for axis in axes:
