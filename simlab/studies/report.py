@@ -85,7 +85,9 @@ def page(
         script=(parts / "script.js").read_text("utf-8"),
         problems=_lines(f'<p class="problem">{escape(problem)}</p>' for problem in claims_board.problems),
         claims=f"{len(ids)} claims, {len(ids - own)} of them of the papers, in {len(rows)} regimes",
-        tiles=_lines(_tile(word, number) for word, number in counts(rows).items()),
+        tiles=_lines(
+            f'<li class="{_style(word)}"><b>{number}</b> {word}</li>' for word, number in counts(rows).items()
+        ),
         papers=_options(papers),
         verdicts=_options(VERDICTS),
         kinds=_options(get_args(Kind)),
@@ -132,10 +134,6 @@ def _options(names: Iterable[str]) -> str:
 
 def _style(verdict: str) -> str:
     return verdict.replace(" ", "-")
-
-
-def _tile(word: str, number: int) -> str:
-    return f'<li class="{_style(word)}"><b>{number}</b> {word}</li>'
 
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:

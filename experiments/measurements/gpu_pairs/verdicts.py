@@ -91,8 +91,9 @@ def collect_evidence(tables: Tables) -> list[Measured]:
     for claim, rows in ((T3.id, tables["orders"]), (T4.id, gpu_rows)):
         columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
         samples[claim] = _hull(*columns)
+    notes = {id: [row["measured"] for row in tables["verdicts"] if row["claim"] == id] for id in samples}
     return [
-        Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), _note(claim, tables))
+        Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), "; ".join(notes[claim]))
         for claim, sample in samples.items()
     ]
 
@@ -100,7 +101,3 @@ def collect_evidence(tables: Tables) -> list[Measured]:
 def _hull(estimates: list[float], lows: list[float], highs: list[float]) -> StoredInterval:
     mean = sum(estimates) / len(estimates)
     return StoredInterval(mean, min(lows), max(highs))
-
-
-def _note(claim: str, tables: Tables) -> str:
-    return "; ".join(row["measured"] for row in tables["verdicts"] if row["claim"] == claim)
