@@ -156,17 +156,14 @@ def _draw_levels(
 ) -> None:
     """Draw differences from the control, with intervals over initial policies, by mean noise."""
     present = set(late.index.unique("arm"))
-    arms = [arm for arm in arms if {CONTROL, arm} <= present]
-    arms.sort(key=lambda arm: noise[arm].mean())
+    shown = (arm for arm in arms if {CONTROL, arm} <= present)
+    arms = sorted(shown, key=lambda arm: noise[arm].mean())
     differences = [(late[arm] - late[CONTROL]).dropna() for arm in arms]
     intervals = [paired_effect(each, 0.0, each.index, level=level) for each in differences if len(each) > 1]
     if len(intervals) == len(arms) > 0:
-        reach = [
-            [each.effect - each.low for each in intervals],
-            [each.high - each.effect for each in intervals],
-        ]
+        low, mean, high = np.transpose([(each.low, each.effect, each.high) for each in intervals])
         x = [float(np.mean(noise[arm])) for arm in arms]
-        axis.errorbar(x, [each.effect for each in intervals], yerr=reach, capsize=2, **style)
+        axis.errorbar(x, mean, yerr=[mean - low, high - mean], capsize=2, **style)
 
 
 def draw_survival(results: Results) -> Figure:
