@@ -152,10 +152,7 @@ def steps_to_gain(gain: float) -> Estimand:
 
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
-    return Estimand(
-        f"{quantity}, last quarter",
-        lambda view: _mean(view.mean_diagnostics(late=True), metric),
-    )
+    return Estimand(f"{quantity}, last quarter", lambda view: _mean(view.mean_diagnostics(late=True), metric))
 
 
 def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
