@@ -375,9 +375,7 @@ LEVELS["group"] = chain_arm(ACRL)
 UNTREATED, CONTROLLED = ARMS[chain_arm(NONE)], ARMS[chain_arm(ACRL)]
 ARMS |= {
     LEVELS[level]: replace(
-        CONTROLLED,
-        changes={**CONTROLLED.changes, "objective.acrl_level": level},
-        label=f"ACRL per {level}",
+        CONTROLLED, changes={**CONTROLLED.changes, "objective.acrl_level": level}, label=f"ACRL per {level}"
     )
     for level in ("sequence", "batch")
 }

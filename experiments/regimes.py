@@ -19,8 +19,6 @@ RUNS_PER_BATCH = 8
 WARM_STARTS = ("add-sharp-0", "add-sharp-2", "add-sharp-3", "add-sharp-5")
 TRAINED = {"demo_error_rate": 0.15, "min_lr_ratio": 1.0, "train_size": 4096}
 """Supervised training of initial policies: demonstrations with errors leave much to learn."""
-SCREENED = (6, 8, 9, 10, 11, 13, 15, 16)
-"""Seeds of the initial policies that passed the screen (table `initial_policies` of the flagship)."""
 CONTROL = "f32/bf16"
 NOISY = ("f32/fp8-s4-truncated", "f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all")
 """Engine pairs by increasing mismatch."""

@@ -132,6 +132,10 @@ LEVELS = (NONE, "chain: ACRL per sequence", ACRL, "chain: ACRL per batch", BF16)
 MARKS = (
     "Lines and marks: mean over initial policies; dots: initial policies; bars: CI at the level of the board."
 )
+RECOVERY = Custom(
+    leaderboards.draw_recovery,
+    "Dots: initial policies; bars: Fieller interval at the level of the look and the family.",
+)
 MINUS_GSPO, STEPS = "final reward minus GSPO", "log of the steps to a gain of 0.05, minus GSPO"
 
 # A row: name, experiment, title, kind, and the figure or table of a paper that it corresponds to.
@@ -319,14 +323,10 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(mismatch.draw_attribution, "Marks: exact shares; bars: 95% CI; hollow: the site alone.")),
     "leaderboard": FigureSpec("leaderboard",
         "Held-out reward by remedy, share of the loss that each recovers, and pairs that differ (V6)",
-        Custom(leaderboards.draw_recovery,
-            "Dots: initial policies; bars: Fieller interval at the level of the look and the family."),
-        claims=("V6",)),
+        RECOVERY, claims=("V6",)),
     "leaderboard_experts": FigureSpec("leaderboard_experts",
         "MoE: held-out reward by remedy, share of the loss that each recovers, and pairs that differ (V6)",
-        Custom(leaderboards.draw_recovery,
-            "Dots: initial policies; bars: Fieller interval at the level of the look and the family."),
-        claims=("V6",)),
+        RECOVERY, claims=("V6",)),
     "real_pairs": FigureSpec("real_pairs",
         "Measured mismatch of real engines, by engine pair and token probability",
         Custom(real_engines.draw_pairs,

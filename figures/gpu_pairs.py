@@ -49,10 +49,9 @@ def _format(value: float) -> str:
 
 def draw_causes(results: Results) -> Figure:
     """Draw exact Shapley shares in h100-bf16/h100-fp8; accumulator widths; orders against that mismatch."""
-    figure, (shares, bits, orders) = new_figure(PAGE, 2.7, ncols=3, width_ratios=(1, 1, 0.9))
-    _draw_shares(shares, results)
-    _draw_bits(bits, results)
-    _draw_orders(orders, results)
+    figure, axes = new_figure(PAGE, 2.7, ncols=3, width_ratios=(1, 1, 0.9))
+    for axis, draw in zip(axes, (_draw_shares, _draw_bits, _draw_orders), strict=True):
+        draw(axis, results)
     return figure
 
 
@@ -80,10 +79,8 @@ def _draw_bits(axes: Axes, results: Results) -> None:
             points: Any = {"color": COLORS[number], "marker": MARKERS[number], "ls": style}
             axes.plot(mean.index, mean.where(mean > 0), label=label, **points)
     axes.axvline(13, color=MUTED, linewidth=0.8)
-    axes.set_yscale("log")
+    axes.set(yscale="log", ylabel="RMS log $\\rho$ (nats)", title="Accumulator width")
     axes.set_xlabel("fraction bits of the accumulator\n(against BF16: solid; 25 bits: dashed)")
-    axes.set_ylabel("RMS log $\\rho$ (nats)")
-    axes.set_title("Accumulator width")
     axes.legend(loc="lower left", fontsize=6, handlelength=1.2)
 
 
@@ -96,7 +93,6 @@ def _draw_orders(axes: Axes, results: Results) -> None:
         ratio = np.maximum(rows["rms_log_rho"] / rows["rms_log_rho_fp8"], LEAST)
         y = rows["order"].map(names.index) + 0.15 * (1 - number)
         axes.plot(ratio, y, MARKERS[number], color=COLORS[number])
-    axes.set_xscale("log")
+    axes.set(xscale="log", title="Order alone")
     axes.set_yticks(range(len(names)), [name.replace(", ", ",\n") for name in names], fontsize=6)
     axes.set_xlabel("RMS log $\\rho$ / FP8 RMS log $\\rho$\n(left edge: less)")
-    axes.set_title("Order alone")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,14 @@ class Custom:
     function: Callable[..., Figure]
     encoding: str = ""
     arms: Sequence[str] | None = None
-
-    def draw(self, results: Results, level: float = LEVEL) -> Figure:  # noqa: ARG002
-        """Draw the figure, whose intervals have a level of their own."""
-        return self.function(results)
-
-
-@dataclass(frozen=True)
-class Leveled(Custom):
-    """A figure of training runs: its function takes the confidence level as well."""
+    has_level: bool = False
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
-        """Draw the figure with intervals of `level`."""
-        return self.function(results, level)
+        """Draw the figure; of training runs (`has_level`) with intervals of `level`."""
+        return self.function(results, level) if self.has_level else self.function(results)
+
+
+Leveled = partial(Custom, has_level=True)
 
 
 @dataclass(frozen=True)
@@ -167,9 +163,8 @@ class Bars:
         colors = list(dict.fromkeys(rows[self.color_by])) if self.color_by else [""]
         panels = rows.groupby(self.panel, sort=False) if self.panel else [("", rows)]
         count = max(part["bar"].nunique() for _, part in panels)
-        figure, axes = new_figure(
-            PAGE, 0.9 + count * (0.1 + 0.09 * len(colors)), ncols=len(panels), squeeze=False
-        )
+        height = 0.9 + count * (0.1 + 0.09 * len(colors))
+        figure, axes = new_figure(PAGE, height, ncols=len(panels), squeeze=False)
         for axis, (title, part) in zip(axes[0], panels, strict=True):
             self._draw_panel(axis, part, colors)
             axis.set_title(str(title))
@@ -206,11 +201,8 @@ def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> 
     names = {arm: (labels or {}).get(arm, arm) for arm in arms}
     fixed = {arm: FIXED_STYLES[name] for arm, name in names.items() if name in FIXED_STYLES}
     free = iter([index for index in range(len(COLORS)) if index not in fixed.values()] * len(arms))
-    numbers = {arm: fixed[arm] if arm in fixed else next(free) for arm in arms}
-    return {
-        arm: {"color": COLORS[index], "ls": DASHES[index], "label": names[arm]}
-        for arm, index in numbers.items()
-    }
+    numbers = [(arm, fixed[arm] if arm in fixed else next(free)) for arm in arms]
+    return {arm: {"color": COLORS[i], "ls": DASHES[i], "label": names[arm]} for arm, i in numbers}
 
 
 def name_level(level: float) -> str:
@@ -246,14 +238,8 @@ def draw_panel(
     for arm, curve in by_arm.items():
         _draw_mean(axis, curve, geometric, styles[arm])
     _scale(axis, panel, log, geometric, float(low), float(high))
-    _draw_ends(
-        axis,
-        {arm: curve[curve.index >= 0.75 * last] for arm, curve in by_arm.items()},
-        last,
-        geometric,
-        styles,
-        level,
-    )
+    late = {arm: curve[curve.index >= 0.75 * last] for arm, curve in by_arm.items()}
+    _draw_ends(axis, late, last, geometric, styles, level)
 
 
 def _draw_mean(axis: Any, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:

@@ -27,12 +27,11 @@ def draw_recovery(results: Results) -> Figure:
     for row, arm in enumerate(order):
         rewards.plot(finals[arm], [row] * len(finals), "o", color=COLORS[0], ms=3, alpha=0.6, mew=0)
         rewards.plot([finals[arm].mean()], [row], "|", color=COLORS[1], ms=10, mew=2)
-    rewards.set(xlabel="held-out reward, both engines\n(in brackets: initial policies)")
-    rewards.set_title("Final reward")
+    rewards.set(xlabel="held-out reward, both engines\n(in brackets: initial policies)", title="Final reward")
     _draw_shares(shares, results, order)
     _draw_pairs(pairs, results, order)
     for axis in (rewards, shares, pairs):
-        axis.set(ylim=(len(order) - 0.5, -0.5))
+        axis.set_ylim(len(order) - 0.5, -0.5)
         axis.set_yticks(range(len(order)), names if axis is rewards else [""] * len(order))
     return figure
 
@@ -66,5 +65,4 @@ def _draw_pairs(axis: Any, results: Results, order: list[str]) -> None:
     axis.imshow(matrix, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
     axis.grid(visible=False)
     axis.set_xticks(range(len(order)), range(1, len(order) + 1))
-    axis.set(xlabel="rank of the other arm\n(red: better; dot: significant)")
-    axis.set_title("Pairs that differ")
+    axis.set(xlabel="rank of the other arm\n(red: better; dot: significant)", title="Pairs that differ")

@@ -7,14 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from figures.kinds import Panel, arm_styles, describe_lines, draw_forest, draw_panel, name_level
-from figures.series import (
-    curves,
-    first_tenth,
-    join_runs,
-    mean_within,
-    pool_tokens,
-    read_labels,
-)
+from figures.series import curves, first_tenth, join_runs, mean_within, pool_tokens, read_labels
 from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
@@ -111,11 +104,10 @@ def draw_change_points(results: Results, level: float) -> Figure:
         for row, metric in enumerate(METRICS):
             changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
             y, is_significant, color = 0.18 - 0.36 * number - row, changes["p_value"] < 0.05, COLORS[number]
-            for chosen, style in (
-                (is_significant, {"alpha": 0.6, "mew": 0}),
-                (~is_significant, {"mfc": "none"}),
-            ):
-                axis.plot(changes["step"][chosen], [y] * chosen.sum(), "o", color=color, **style)
+            hollow = {True: {"alpha": 0.6, "mew": 0}, False: {"mfc": "none"}}
+            for significant, style in hollow.items():
+                x = changes["step"][is_significant == significant]
+                axis.plot(x, [y] * len(x), "o", color=color, **style)
             steps = changes.groupby("initial_policy")["step"].mean()
             if len(steps) > 1:
                 interval = paired_effect(steps, 0.0, steps.index, level=level)
@@ -150,12 +142,13 @@ def _select_noise(results: Results, kind: str) -> dict[str, str]:
     if "noise_kind" not in runs:
         return {}
     plain = (runs["objective"] == "grpo") & (runs["old_log_probs"] == "train") & (runs["minibatches"] == 4)
-    chosen = runs[plain & (runs["noise_kind"] == kind) & (runs["arm"] != CONTROL)]
-    levels = dict(zip(chosen["arm"], chosen["noise_level"], strict=True))
-    if kind in ("fixed noise", "fresh noise"):
-        return {arm: f"scale {levels[arm]}" for arm in sorted(levels, key=lambda arm: -levels[arm])}
-    words = {arm: f"{level:g} bit{'' if level == 1 else 's'}" for arm, level in levels.items()}
-    return {arm: words[arm] for arm in sorted(words, key=lambda arm: levels[arm])}
+    chosen = runs[plain & (runs["noise_kind"] == kind) & (runs["arm"] != CONTROL)].drop_duplicates("arm")
+    is_scale = kind.endswith("noise")
+    chosen = chosen.sort_values("noise_level", ascending=not is_scale, kind="stable")
+    return {
+        arm: f"scale {level}" if is_scale else f"{level:g} bit{'' if level == 1 else 's'}"
+        for arm, level in zip(chosen["arm"], chosen["noise_level"], strict=True)
+    }
 
 
 def _draw_levels(
@@ -163,17 +156,14 @@ def _draw_levels(
 ) -> None:
     """Draw differences from the control, with intervals over initial policies, by mean noise."""
     present = set(late.index.unique("arm"))
-    arms = [arm for arm in arms if {CONTROL, arm} <= present]
-    arms.sort(key=lambda arm: noise[arm].mean())
+    shown = (arm for arm in arms if {CONTROL, arm} <= present)
+    arms = sorted(shown, key=lambda arm: noise[arm].mean())
     differences = [(late[arm] - late[CONTROL]).dropna() for arm in arms]
     intervals = [paired_effect(each, 0.0, each.index, level=level) for each in differences if len(each) > 1]
     if len(intervals) == len(arms) > 0:
-        reach = [
-            [each.effect - each.low for each in intervals],
-            [each.high - each.effect for each in intervals],
-        ]
+        low, mean, high = np.transpose([(each.low, each.effect, each.high) for each in intervals])
         x = [float(np.mean(noise[arm])) for arm in arms]
-        axis.errorbar(x, [each.effect for each in intervals], yerr=reach, capsize=2, **style)
+        axis.errorbar(x, mean, yerr=[mean - low, high - mean], capsize=2, **style)
 
 
 def draw_survival(results: Results) -> Figure:

@@ -49,18 +49,14 @@ def draw_pairs(results: Results) -> Figure:
 
 def _draw_scorers(axis: Axes, rows: Any, samplers: list[str], scorers: list[str]) -> None:
     own = rows.sampling_engine == rows.scoring_engine
-    marks: list[tuple[Any, str, dict[str, Any]]] = [
-        (
-            rows[~own & (rows.scoring_engine == scoring_engine)],
-            f"scored by {scoring_engine}",
-            {"color": color, "marker": marker},
-        )
-        for scoring_engine, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
-    ]
-    prefill = {"color": MUTED, "marker": "D", "markersize": 3}
-    for marked, label, style in [*marks, (rows[own], "scored by its own prefill", prefill)]:
-        values = np.maximum(marked.rms_log_rho.to_numpy(), FLOOR)
-        y = [samplers.index(name) for name in marked.sampling_engine]
+    marks: dict[str, tuple[Any, dict[str, Any]]] = {
+        f"scored by {name}": (~own & (rows.scoring_engine == name), {"color": color, "marker": marker})
+        for name, color, marker in zip(scorers, COLORS, MARKERS, strict=False)
+    }
+    marks["scored by its own prefill"] = own, {"color": MUTED, "marker": "D", "markersize": 3}
+    for label, (chosen, style) in marks.items():
+        values = np.maximum(rows[chosen].rms_log_rho.to_numpy(), FLOOR)
+        y = [samplers.index(name) for name in rows[chosen].sampling_engine]
         # Hollow, so that marks at one point are all visible.
         axis.plot(values, y, linestyle="", markerfacecolor="none", label=label, **style)
     axis.set(xscale="log", xlabel="RMS log $\\rho$ of sampled tokens (nats)")

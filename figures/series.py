@@ -56,12 +56,7 @@ def mean_within(
     rows = join_runs(results, table, ("arm", "initial_policy", "steps")).reindex(
         columns=["run", "arm", "initial_policy", "steps", "step", metric]
     )
-    return average_seeds(rows[period(rows)], metric)
-
-
-def average_seeds(rows: Any, metric: str) -> Any:
-    """Return the mean of a metric by arm and initial policy; each run counts once."""
-    by_run = rows.groupby(["arm", "initial_policy", "run"])[metric].mean()
+    by_run = rows[period(rows)].groupby(["arm", "initial_policy", "run"])[metric].mean()
     return by_run.groupby(["arm", "initial_policy"]).mean()
 
 

@@ -139,11 +139,8 @@ def draw_placements(results: Results) -> Figure:
     levels = chosen.groupby("placement")[["levels", "levels_float32"]].mean()
     few, agrees = levels["levels"] < FEW * levels["levels_float32"], fits.groupby("placement")["inside"].all()
     colors = {name: COLORS[0] if agrees[name] else MUTED for name in order}
-    filled = {name: bool(agrees[name] and few[name]) for name in order}
-    styles = {
-        name: {"color": colors[name], "markerfacecolor": COLORS[0] if filled[name] else "white"}
-        for name in order
-    }
+    filled = {name: COLORS[0] if agrees[name] and few[name] else "white" for name in order}
+    styles = {name: {"color": colors[name], "markerfacecolor": filled[name]} for name in order}
     figure, (*panels, last) = new_figure(PAGE, 2.9, ncols=len(RATIO_COLUMNS) + 1, sharey=True)
     for axes, (column, title) in zip(panels, RATIO_COLUMNS.items(), strict=True):
         rows = fits[fits["column"] == column].set_index("placement").loc[order]
@@ -165,7 +162,7 @@ def draw_placements(results: Results) -> Figure:
     panels[0].set(xlim=(0.99965, 1.00015), xticks=[0.9997, 0.9999, 1.0001])
     panels[0].set_yticks(np.arange(len(order)), order)
     for label, name in zip(panels[0].get_yticklabels(), order, strict=True):
-        label.set(color=colors[name], weight="bold" if filled[name] else "normal")
+        label.set(color=colors[name], weight="normal" if filled[name] == "white" else "bold")
     figure.supxlabel(
         "p(float32) / p(BF16) of sampled tokens, by rounded values. Bars: 95% prediction interval of the "
         "mean of five seeds.\nBlue: all four columns agree with the paper. Filled: the levels agree too.",
@@ -192,9 +189,8 @@ def draw_real(results: Results) -> Figure:
         for axes, column in ((stds, "std"), (levels, "levels")):
             axes.plot(chosen[column], y, marker, **style)
     for axes in (stds, levels):
-        axes.set_xscale("log")
+        axes.set(xscale="log", ylim=(len(FORMATS) - 0.5, -0.5))
         axes.set_yticks(y, FORMATS)
-        axes.set_ylim(len(FORMATS) - 0.5, -0.5)
     stds.set(title="By format", xlabel="std of p(float32) / p(format)")
     levels.set(title="Levels", xlabel="distinct values per distribution")
     figure.legend(*stds.get_legend_handles_labels(), loc="outside lower right", ncols=3)
@@ -211,9 +207,8 @@ def _draw_octaves(axes: Axes, octaves: Any) -> None:
         height = 1.25 * part["std"].max()
         axes.text(x.mean(), height, label, color=color, ha="center", weight="bold")
     axes.plot([], [], "-", color=MUTED, linewidth=1, label="first-order theory")
-    axes.set_yscale("log")
-    axes.set(title="BF16, by probability", xlabel="token probability p(float32)", ylim=(1e-3, 0.1))
-    axes.set_ylabel("std of p(float32) / p(BF16)")
+    axes.set(yscale="log", title="BF16, by probability", ylim=(1e-3, 0.1))
+    axes.set(xlabel="token probability p(float32)", ylabel="std of p(float32) / p(BF16)")
     ticks = np.arange(-18, 1, 6)
     axes.set_xticks(ticks, [f"$2^{{{tick}}}$" if tick else "1" for tick in ticks])
     axes.legend(loc="lower right")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, look, new_figure, plain_log
+from figures.style import COLORS, DASHES, MUTED, PAGE, look, new_figure, plain_log
 from simlab.core.results import Results
 
 SMALLEST = 1e-17
@@ -29,7 +29,11 @@ DRIFTS = {"more noise": "Noise grows", "sharper policy": "Policy sharpens", "bot
 LINES = {"token TIS": 6, "sequence MIS": 6, "sequence TIS": -11}  # where the name stands, in points
 LEVELS = (0.1, 0.3)
 GROUPS = 64
-MOMENTS = {"bias": "Bias", "std": "Spread", f"mse_{GROUPS}": "MSE"}
+MOMENTS = {
+    "bias": ("Bias", "|mean - gradient| / |gradient|"),
+    "std": ("Spread", "std of one group / |gradient|"),
+    f"mse_{GROUPS}": ("MSE", f"MSE of {GROUPS} groups / |gradient|²"),
+}
 LEAST_MASS = 1e-3
 PANELS = {
     "Noise: bias in bins of $\\pi_{infer}$": {"gaussian noise": "noise"},
@@ -52,12 +56,11 @@ def draw_residuals(results: Results) -> Figure:
     bounded = table["tightness"].notna()
     figure, (left, right) = new_figure(PAGE, 5.4, ncols=2, width_ratios=(1.5, 1))
     _draw_rows(left, table[~bounded].to_dict("records"), "residual", SMALLEST)
-    left.set_xlabel("residual, relative or against its limit (left edge: zero)")
-    left.set_title("Identities, signs and orders")
+    words = "residual, relative or against its limit (left edge: zero)"
+    left.set(xlabel=words, title="Identities, signs and orders")
     _draw_rows(right, table[bounded].to_dict("records"), "tightness", 1e-2)
     right.axvline(1, color=MUTED, linewidth=0.8)
-    right.set_xlabel("measured / bound")
-    right.set_title("Bounds")
+    right.set(xlabel="measured / bound", title="Bounds")
     handles, names = right.get_legend_handles_labels()
     labels = [f"{name} ({(table['verdict'] == name).sum()})" for name in names]
     figure.legend(handles, labels, loc="outside lower right", ncols=2)
@@ -72,46 +75,33 @@ def _draw_rows(axes: Axes, rows: list[dict], column: str, least: float) -> None:
     words = [row["equation"].removeprefix("ours, ").split(" ", 1)[1] for row in rows]
     labels = [f"{row['claim']}  {text}" for row, text in zip(rows, words, strict=True)]
     axes.set_yticks(range(len(rows)), labels, fontsize=6)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xscale("log")
+    axes.set(xscale="log", ylim=(len(rows) - 0.5, -0.5))
 
 
 def draw_corrections(results: Results) -> Figure:
     """Draw every correction at the longest length; bias by length, least error, and sample size."""
-    moments, ess = results.table("moments"), results.table("ess")
+    moments = results.table("moments")
     figure, axes = new_figure(PAGE, 5.4, nrows=2, ncols=3, height_ratios=(1.5, 1))
     longest = int(moments.length.max())
-    for axis, (column, title) in zip(axes[0], MOMENTS.items(), strict=True):
-        _draw_moment(axis, moments[moments.length == longest], column, CORRECTIONS)
-        axis.set_title(f"{title}, T = {longest}")
-    axes[0, 0].set_yticks(range(len(CORRECTIONS)), list(CORRECTIONS.values()))
-    axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
+    _draw_moments(axes[0], moments[moments.length == longest], CORRECTIONS, f", T = {longest}", fontsize=7)
     axes[0, 0].legend(loc="lower right", fontsize=6, frameon=True, framealpha=0.9)
-    axes[0, 1].set(xlabel="std of one group / |gradient|")
-    axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
     _draw_relative_bias(axes[1, 0], moments)
     _draw_best(axes[1, 1], moments)
-    _draw_sample_size(axes[1, 2], ess)
+    _draw_sample_size(axes[1, 2], results.table("ess"))
     return figure
 
 
 def draw_recent_corrections(results: Results) -> Figure:
     """Draw bias and MSE of old and new corrections at one length, and the tokens that regions drop."""
-    recent, masked = results.table("recent"), results.table("masked")
+    recent, masked, old = (results.table(name) for name in ("recent", "masked", "moments"))
     length = int(recent.length.max())
-    old = results.table("moments")
     table = pd.concat([old[old.length == length], recent[recent.length == length]])
     names = CORRECTIONS | {str(name): str(name) for name in dict.fromkeys(recent.correction)}
     figure, axes = new_figure(PAGE, 6.4, nrows=2, ncols=3, height_ratios=(2, 1))
-    for axis, (column, title) in zip(axes[0], MOMENTS.items(), strict=True):
-        _draw_moment(axis, table, column, names)
-        axis.set_title(f"{title}, T = {length}")
+    _draw_moments(axes[0], table, names, f", T = {length}")
+    for axis in axes[0]:
         axis.axhline(len(CORRECTIONS) - 0.5, color=MUTED, linewidth=0.8)
-    axes[0, 0].set_yticks(range(len(names)), list(names.values()), fontsize=6)
-    axes[0, 0].set(xlabel="|mean - gradient| / |gradient|")
     figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    axes[0, 1].set(xlabel="std of one group / |gradient|")
-    axes[0, 2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
     for axis, (family, title) in zip(axes[1], DRIFTS.items(), strict=True):
         _draw_masked(axis, masked[masked.family == family])
         axis.set_title(title)
@@ -138,15 +128,9 @@ def draw_all_corrections(results: Results) -> Figure:
     error = table[table.rho_std == level].groupby("correction")[f"mse_{GROUPS}"].mean().sort_values()
     names = {name: CORRECTIONS.get(name, name) for name in map(str, error.index)}
     figure, axes = new_figure(PAGE, 5.6, ncols=3)
-    for axis, (column, title) in zip(axes, MOMENTS.items(), strict=True):
-        _draw_moment(axis, table, column, names)
-        axis.set_title(title)
-    axes[0].set_yticks(range(len(names)), list(names.values()), fontsize=6)
+    _draw_moments(axes, table, names)
     for name, label in zip(names, axes[0].get_yticklabels(), strict=True):
         label.set_fontweight("normal" if name in OLD else "bold")
-    axes[0].set(xlabel="|mean - gradient| / |gradient|")
-    axes[1].set(xlabel="std of one group / |gradient|")
-    axes[2].set(xlabel=f"MSE of {GROUPS} groups / |gradient|²")
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
@@ -156,22 +140,24 @@ def _nearest(values: Any, target: float) -> float:
     return float(values[np.abs(np.log(values / target)).argmin()])
 
 
-def _draw_moment(axis: Any, table: Any, column: str, names: Mapping[str, str]) -> None:
-    """Draw one row per correction of `names`, at two levels of noise."""
-    rows = np.arange(len(names))
-    levels = dict.fromkeys(_nearest(table.rho_std, level) for level in LEVELS)
-    for level, color, marker, face in zip(levels, COLORS, "os", (COLORS[0], "white"), strict=False):
-        mean = table[table.rho_std == level].groupby("correction")[column].mean()
-        style = {"color": color, "markerfacecolor": face, "markersize": 4.5}
-        axis.plot(mean[list(names)], rows, marker, label=f"std of $\\rho$ {level:.2g}", **style)
-    if column.startswith("mse"):
-        axis.set_xscale("log")
-        plain_log(axis.xaxis)
-    else:
-        axis.set_xlim(left=0)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.set_yticks(rows, [])
-    axis.grid(axis="x", visible=False)
+def _draw_moments(
+    axes: Any, table: Any, names: Mapping[str, str], where: str = "", fontsize: int = 6
+) -> None:
+    """Draw bias, spread and MSE with one row per correction of `names`, at two levels of noise."""
+    rows, levels = np.arange(len(names)), dict.fromkeys(_nearest(table.rho_std, level) for level in LEVELS)
+    for axis, (column, (title, label)) in zip(axes, MOMENTS.items(), strict=True):
+        for level, color, marker, face in zip(levels, COLORS, "os", (COLORS[0], "white"), strict=False):
+            mean = table[table.rho_std == level].groupby("correction")[column].mean()
+            style = {"color": color, "markerfacecolor": face, "markersize": 4.5}
+            axis.plot(mean[list(names)], rows, marker, label=f"std of $\\rho$ {level:.2g}", **style)
+        if column.startswith("mse"):
+            axis.set_xscale("log")
+            plain_log(axis.xaxis)
+        else:
+            axis.set_xlim(left=0)
+        axis.set(title=title + where, xlabel=label, ylim=(len(names) - 0.5, -0.5))
+        axis.set_yticks(rows, list(names.values()) if axis is axes[0] else [], fontsize=fontsize)
+        axis.grid(axis="x", visible=False)
 
 
 def _draw_relative_bias(axis: Any, moments: Any) -> None:
@@ -196,20 +182,19 @@ def _draw_best(axis: Any, moments: Any) -> None:
     order = mean[list(dict.fromkeys(["none", "token IS", "sequence IS", *CORRECTIONS]))]
     winner = order.le(order.min(axis=1) * 1.001, axis=0).idxmax(axis=1).unstack()
     present = [name for name in CORRECTIONS if (winner == name).to_numpy().any()]
-    styles: dict[str, dict[str, Any]] = {
-        name: {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
-        for i, name in enumerate(present)
-    }
-    for y, length in enumerate(winner.index):
-        for level in winner.columns:
-            axis.plot(level, y, markersize=6, **styles[winner.loc[length, level]])
-    handles = [Line2D([], [], markersize=5, label=CORRECTIONS[name], **styles[name]) for name in present]
+    looks = [look(i % len(COLORS), ls="") for i in range(len(present))]
+    for name, style in zip(present, looks, strict=True):
+        rows, columns = np.nonzero((winner == name).to_numpy())
+        axis.plot(winner.columns[columns], rows, markersize=6, **style)
+    handles = [
+        Line2D([], [], markersize=5, label=CORRECTIONS[n], **style)
+        for n, style in zip(present, looks, strict=True)
+    ]
     axis.legend(handles=handles, loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
     room = 0.8 + 0.7 * ((len(present) + 1) // 2)
     axis.set(xscale="log", xlabel="std of $\\rho$", ylabel="length T (tokens)")
-    axis.set_ylim(-room, len(winner) - 0.4)
-    axis.set_yticks(range(len(winner)), [str(length) for length in winner.index])
-    axis.set_title(f"Least MSE, {GROUPS} groups")
+    axis.set(ylim=(-room, len(winner) - 0.4), title=f"Least MSE, {GROUPS} groups")
+    axis.set_yticks(range(len(winner)), winner.index)
 
 
 def _draw_sample_size(axis: Any, ess: Any) -> None:
@@ -242,8 +227,7 @@ def draw_survival_bias(results: Results) -> Figure:
             for by, style in SORTED.items():
                 draw_curve(axis, engine, by, label=f"{label}, by {PI[by]}", **ENGINES[label], **style)
         axis.axhline(0, color="black", linewidth=0.7)
-        axis.set(xscale="log", xlabel="token probability")
-        axis.set_title(title)
+        axis.set(xscale="log", xlabel="token probability", title=title)
     for by in SORTED:
         draw_curve(axes[0], "predicted", by, color=MUTED, linewidth=0.8)
     for axis in axes:

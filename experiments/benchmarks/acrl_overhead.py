@@ -5,13 +5,9 @@ from typing import Any
 import jax
 
 from experiments.benchmarks.timing import compile_call, least_seconds, train_call
-from experiments.regimes import BASE, WARM_STARTS
-from experiments.studies.runs import SMOKE
-from simlab.core.paths import checkout_root
+from experiments.measurements.exact_sums import start_run
+from experiments.regimes import WARM_STARTS
 from simlab.objectives import get_objective
-from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.start import load_initial_params
-from simlab.training.recipe import initial_state
 from simlab.training.step import rollout, score_rollout, token_batch
 
 REPEATS = 30
@@ -19,11 +15,7 @@ REPEATS = 30
 
 def acrl_share(smoke: bool) -> list[dict[str, float]]:
     """Return one row: least seconds of the weights of ACRL, and of a training step with them."""
-    changes = {"warm_start": WARM_STARTS[0], "objective": "grpo+acrl"} | (SMOKE if smoke else {})
-    config = run_config(BASE, changes)
-    recipe = recipe_of(config)
-    params = load_initial_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
-    state = initial_state(recipe, params, jax.random.key(0))
+    recipe, state = start_run("grpo+acrl", WARM_STARTS[0], smoke)
 
     @jax.jit
     def score(state):

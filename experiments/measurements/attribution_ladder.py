@@ -67,7 +67,7 @@ def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict
         chosen: base - policy.score(between(train, infer, [s for group in chosen for s in groups[group]]))
         for chosen in track(subsets(list(groups)))
     }
-    squares = {chosen: _by_prompt(policy, values**2) for chosen, values in log_rho.items()}
+    squares = {s: (each**2).reshape(policy.prompts, -1).sum(axis=1) for s, each in log_rho.items()}
     every = frozenset(groups)
     total = squares[every]
     shares = shapley(squares.__getitem__, list(groups))
@@ -88,10 +88,6 @@ def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict
     rewards = float(np.mean(np.asarray(policy.sampled.rewards)))
     size = {"tokens": int(mask.sum()), "reward": rewards} | _mismatch(log_rho[every][mask])
     return {"size": [size], "shares": rows, "rungs": rungs}
-
-
-def _by_prompt(policy: ExplainTarget, values: np.ndarray) -> np.ndarray:
-    return values.reshape(policy.prompts, -1).sum(axis=1)
 
 
 def _mismatch(log_rho: np.ndarray) -> dict[str, float]:

@@ -14,7 +14,7 @@ from simlab.objectives import rollout_terms
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import load_initial_params
 from simlab.training.optimizer import global_norm
-from simlab.training.recipe import initial_state
+from simlab.training.recipe import Recipe, TrainState, initial_state
 from simlab.training.step import policy_gradient, rollout, score_rollout, token_batch
 
 SIDES = (("bf16", "bf16-exact"), ("fp8-e4m3", "fp8-e4m3-exact"))
@@ -37,11 +37,16 @@ def compare(smoke: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float]:
-    config = run_config(BASE, {"warm_start": start, "objective": "grpo"} | (SMOKE if smoke else {}))
+def start_run(objective: str, start: str, smoke: bool) -> tuple[Recipe, TrainState]:
+    """Return the recipe of a run of the regime and its state before the first step."""
+    config = run_config(BASE, {"warm_start": start, "objective": objective} | (SMOKE if smoke else {}))
     recipe = recipe_of(config)
     params = load_initial_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
-    state = initial_state(recipe, params, jax.random.key(0))
+    return recipe, initial_state(recipe, params, jax.random.key(0))
+
+
+def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float]:
+    recipe, state = start_run("grpo", start, smoke)
     one, other = (replace(recipe, engines=find_pair(f"{side}/{side}")) for side in (ordinary, exact))
     sampled = [jax.jit(rollout)(side, state) for side in (one, other)]
     first, second = (_gradient(side, state, sampled[0]) for side in (one, other))

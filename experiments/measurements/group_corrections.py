@@ -5,12 +5,10 @@ so `theory_corrections` leaves them out. Here a group of four is the batch, and 
 of four binary tokens are summed.
 """
 
-from functools import cache
-
+from experiments.measurements.theory_corrections import pair
 from simlab.core.experiment import Experiment, Run
-from simlab.models.tabular import enumerate_sequences
-from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities, scale_to_std_rho
-from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
+from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities
+from simlab.theory.expectation import random_rewards
 from simlab.theory.group_rules import group_rule_qualities
 from simlab.theory.recent_corrections import RECENT
 
@@ -20,17 +18,9 @@ GROUPS = 64
 """Number of groups over which a gradient is averaged."""
 
 
-@cache
-def pair(rho_std: float, seed: int) -> PolicyPair:
-    """Return a policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
-    space = enumerate_sequences(VOCABULARY, LENGTH)
-    logits = random_logits(space, seed)
-    return scale_to_std_rho(rho_std, lambda level: noisy_pair(space, logits, level, seed))
-
-
 def rows_of(rho_std: float, seed: int) -> list[dict]:
     """Return one row per correction: bias, std, norm and mean squared error."""
-    policies = pair(rho_std, seed)
+    policies = pair(LENGTH, rho_std, seed, vocabulary=VOCABULARY)
     rewards = random_rewards(policies.space, seed)
     measured: dict[str, Quality] = {
         **qualities(policies, rewards, GROUP, corrections=CORRECTIONS | RECENT),

@@ -37,9 +37,11 @@ LONGEST_RECENT = 6
 
 
 @cache
-def pair(length: int, rho_std: float, seed: int, memory: int | None = None) -> PolicyPair:
+def pair(
+    length: int, rho_std: float, seed: int, memory: int | None = None, vocabulary: int = VOCABULARY
+) -> PolicyPair:
     """A policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
-    space = enumerate_sequences(VOCABULARY, length, memory=memory)
+    space = enumerate_sequences(vocabulary, length, memory=memory)
     logits = random_logits(space, seed)
     return scale_to_std_rho(rho_std, lambda level: noisy_pair(space, logits, level, seed))
 

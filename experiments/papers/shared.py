@@ -60,7 +60,7 @@ def make_identity(paper: str, id: str, statement: str, reference: str, *checks: 
 
 def exact_trial(first: Criterion, *others: Criterion) -> Trial:
     """Return the trial of `theory`; its first check states the claim as printed and is primary."""
-    return Trial("theory", (_with_role(first, "primary"), *others), EXACT_SUMS)
+    return Trial("theory", (replace(first, role="primary"), *others), EXACT_SUMS)
 
 
 def trial(
@@ -122,7 +122,3 @@ def loses(untreated: str, control: str) -> Criterion:
     """Return the premise that the untreated arm loses reward against the control."""
     because = "ten answers in 100: from a smaller loss no share can be recovered"
     return manipulation(REWARD, minus(untreated, control), "negative", LOSS, because=because)
-
-
-def _with_role(criterion: Criterion, role: Role) -> Criterion:
-    return replace(criterion, role=role)

@@ -20,6 +20,7 @@ from simlab.studies.registration import LOOKS
 from simlab.studies.samples import RatioOfMeans
 from simlab.studies.sequential import Looks
 from simlab.studies.sign_flips import flip_count
+from simlab.studies.statistics import holm
 from simlab.studies.verdicts import ALPHA
 
 STUDIES, SMOKE_STUDIES = 1000, 50
@@ -103,12 +104,12 @@ def simulate(
         seen = values[:, :, :policies]
         now = t_p_values(seen, family.absent)
         # Sign flips only raise p-values: what Student's t does not support needs none.
-        open_now = ~stopped & (adjust(np.where(stopped, p, overall_p(now, deciding, policies))) <= ALPHA)
+        open_now = ~stopped & (holm(np.where(stopped, p, overall_p(now, deciding, policies))) <= ALPHA)
         for study, index in zip(*np.nonzero(open_now), strict=True):
             flips = flip_p_value(seen[study, index], bool(family.absent[index]))
             now[study, index] = max(now[study, index], flips)
         p = np.where(stopped, p, overall_p(now, deciding, policies))
-        stopped |= adjust(p) <= ALPHA
+        stopped |= holm(p) <= ALPHA
     return stopped
 
 
@@ -137,16 +138,6 @@ def overall_p(p: np.ndarray, deciding: tuple[int, ...], policies: int) -> np.nda
         return p
     nominal = np.array([Looks((0, *deciding)).nominal(float(alpha), policies) for alpha in GRID])
     return np.exp(np.interp(np.log(np.maximum(p, 1e-300)), np.log(nominal), np.log(GRID), right=0.0))
-
-
-def adjust(p: np.ndarray) -> np.ndarray:
-    """Return Holm's adjusted p-values of each study [studies, criteria]."""
-    count = p.shape[1]
-    order = np.argsort(p, axis=1)
-    ranked = np.take_along_axis(p, order, axis=1) * (count - np.arange(count))
-    adjusted = np.empty_like(p)
-    np.put_along_axis(adjusted, order, np.minimum(np.maximum.accumulate(ranked, axis=1), 1.0), axis=1)
-    return adjusted
 
 
 def summarize(

@@ -8,7 +8,7 @@ from jax import Array
 
 from experiments.arms import NEAREST
 from experiments.regimes import BASE
-from simlab.engines import find_engine
+from simlab.engines import Engine, find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS
 from simlab.objectives import get_objective
 from simlab.objectives.objective import with_overrides
@@ -69,21 +69,19 @@ def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
 
     Reference: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; the policy knows one task.
     """
-    engines = {"held_out_fp8": FP8, "held_out_bf16": find_engine("bf16")}
-    return {
-        name: evaluate(context.recipe, context.params, engine, context.key, prompts=HELD_OUT)["avg_at_k"]
-        for name, engine in engines.items()
-    }
+    return _evaluate_under(context, fp8=FP8, bf16=find_engine("bf16"))
 
 
 def both_engines(context: DiagnosticContext) -> dict[str, Array]:
     """`held_out_infer`, `held_out_train`: reward on held-out prompts when either engine samples."""
-    engines = {
-        "held_out_infer": context.recipe.engines.infer,
-        "held_out_train": context.recipe.engines.train,
-    }
+    engines = context.recipe.engines
+    return _evaluate_under(context, infer=engines.infer, train=engines.train)
+
+
+def _evaluate_under(context: DiagnosticContext, **engines: Engine) -> dict[str, Array]:
+    recipe, params, key = context.recipe, context.params, context.key
     return {
-        name: evaluate(context.recipe, context.params, engine, context.key, prompts=HELD_OUT)["avg_at_k"]
+        f"held_out_{name}": evaluate(recipe, params, engine, key, prompts=HELD_OUT)["avg_at_k"]
         for name, engine in engines.items()
     }
 

@@ -24,8 +24,9 @@ from experiments.arms import (
 )  # fmt: skip
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
-from experiments.studies.policy_blocks import SEED, Schedule, run_blocks
+from experiments.studies.policy_blocks import Schedule, run_blocks
 from experiments.studies.resume import check_arms
+from experiments.studies.runs import SEED
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.studies import Measured

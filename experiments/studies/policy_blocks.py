@@ -9,7 +9,6 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +21,9 @@ from experiments.regimes import BASE
 from experiments.studies.repeated_runs import curves, policy_folder, run_row, start_runs
 from experiments.studies.resume import load_resumed, merge_tables
 from experiments.studies.runs import (
+    BLOCK,
     CHUNK,
+    SEED,
     VECTORS,
     RunSpec,
     build_tables,
@@ -31,6 +32,7 @@ from experiments.studies.runs import (
 )
 from simlab.core.atomic import write_atomically
 from simlab.core.experiment import Run
+from simlab.core.results import write_table
 from simlab.engines import Engine
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame, Tables
@@ -38,8 +40,6 @@ from simlab.training.evaluation import evaluate
 from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe
 
-BLOCK = 8
-SEED = 0
 HELD_OUT = 32
 """Held-out prompts, each with a group of responses."""
 HELD_OUT_POINTS = 4
@@ -125,7 +125,7 @@ def make_part(run: Run, arm: str, wanted: Sequence[RunSpec], earlier: Tables) ->
     if not finished.is_file():
         started = time.perf_counter()
         for name, table in run_part(run, arm, wanted).tables.items():
-            write_table(folder / f"{name}.parquet", table)
+            write_table(folder, name, table)
         seconds = time.perf_counter() - started
         write_atomically(finished, lambda file: file.write(f"{seconds:.1f}".encode()))
         run.report(f"{arm}, {wanted[0].initial_policy} to {wanted[-1].initial_policy}: {seconds:.0f} s")
@@ -188,11 +188,6 @@ def vector_rows(keys: Sequence[str], metrics: Mapping[str, np.ndarray]) -> Frame
         }
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
-
-
-def write_table(path: Path, table: Frame) -> None:
-    """Write a table atomically."""
-    write_atomically(path, lambda file: table.to_parquet(file, index=False))
 
 
 def _part_key(arm: str, wanted: Sequence[RunSpec]) -> str:

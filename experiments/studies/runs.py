@@ -133,7 +133,6 @@ def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
     for phase, seconds in result.manifest["timings"].items():
         run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds
     runs: Any = result.runs()[["run", "seed", "status", "steps_completed", "steps"]]
-    runs = runs.rename(columns={"steps_completed": "steps_completed"})
     if len(runs) != len(wanted):
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm for spec in wanted]

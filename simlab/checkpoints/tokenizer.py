@@ -10,13 +10,7 @@ UNKNOWN = CHARACTERS[-1]
 def tokenizer_files(longest: int) -> dict[str, dict[str, Json]]:
     """Return the contents of the files by name, for sequences of up to `longest` tokens."""
     pad, end = CHARACTERS[PAD_TOKEN_ID], CHARACTERS[EOS_TOKEN_ID]
-    special = {
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer = {
         "version": "1.0",
         "truncation": None,

@@ -189,20 +189,14 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
     num_concurrent = max(0, int(free * count / (cache * length)))
     gathered = 4 * (total // config.num_hidden_layers)
     train = 16 * total / count + gathered + layer_inputs + layer + logits
+    fits = "fits" if train < 0.9 * device.memory else "does not fit"
     return [
         Item("train", "states", 16 * total / count, "byte", "(2 + 2 + 4 + 4 + 4) x parameters / devices"),
         Item("train", "gathered layers", gathered, "byte", "2 layers x 2 byte x parameters / layers"),
         Item("train", "layer inputs", layer_inputs, "byte", "2 x tokens x hidden x layers"),
         Item("train", "activations of a layer", layer, "byte", "2 x tokens x its intermediate values"),
         Item("train", "logits", logits, "byte", "(4 + 4) x tokens x vocabulary"),
-        Item(
-            "train",
-            "sum",
-            train,
-            "byte",
-            _fits(train, device.memory),
-            AT_LEAST,
-        ),
+        Item("train", "sum", train, "byte", f"of {device.memory / 1e9:.3g} GB: {fits}", AT_LEAST),
         Item("sample", "weights", step.weight_bytes * total / count, "byte", "byte x parameters / devices"),
         Item("sample", "cache of a token", cache, "byte", "2 x layers x key heads x head_dim x byte"),
         Item("sample", "concurrent", num_concurrent, "sequences", "(.9 memory - weights) x devices / cache"),
@@ -283,7 +277,3 @@ def _layer_numbers(config: TransformerConfig) -> int:
     )
     # Two norms, residual sums and outputs of both halves; gate, up, their product and an output per expert.
     return 6 * config.hidden_size + heads + experts * (3 * inner + config.hidden_size)
-
-
-def _fits(used: float, memory: float) -> str:
-    return f"of {memory / 1e9:.3g} GB: {'fits' if used < 0.9 * memory else 'does not fit'}"

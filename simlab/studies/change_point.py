@@ -15,7 +15,6 @@ class ChangePoint:
 
     index: int
     shift: float
-    statistic: float
     p_value: float
 
 
@@ -42,7 +41,7 @@ def change_point(values: ArrayLike) -> ChangePoint:
         statistic = np.inf if shift else 0.0
     else:
         statistic = float(drift[index - 1] / np.sqrt(variance * count))
-    return ChangePoint(index, shift, statistic, float(stats.kstwobign.sf(statistic)))
+    return ChangePoint(index, shift, float(stats.kstwobign.sf(statistic)))
 
 
 def _long_run_variance(residuals: np.ndarray) -> float:

@@ -212,7 +212,7 @@ class CollapsesSooner(OfArms):
             for p in shared
         ]
         sooner, later = (sum(times[i] < times[1 - i] for times in times) for i in (0, 1))
-        return _discordant(sooner, later, len(shared))
+        return Proportion(sooner, sooner + later, 0.5, len(shared)) if len(shared) > 1 else None
 
 
 def mean_of(arm: str) -> Contrast:
@@ -301,7 +301,3 @@ def _ratio(
     one, two = above.weights
     lead = policies[share.control] - policies[share.untreated]
     return RatioOfMeans(np.asarray(policies[one] - policies[two], float), np.asarray(lead, float))
-
-
-def _discordant(first: int, second: int, policies: int) -> Sample | None:
-    return Proportion(first, first + second, 0.5, policies) if policies > 1 else None

@@ -152,10 +152,7 @@ def steps_to_gain(gain: float) -> Estimand:
 
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
-    return Estimand(
-        f"{quantity}, last quarter",
-        lambda view: _mean(view.mean_diagnostics(late=True), metric),
-    )
+    return Estimand(f"{quantity}, last quarter", lambda view: _mean(view.mean_diagnostics(late=True), metric))
 
 
 def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
@@ -225,22 +222,12 @@ def _smooth(view: View) -> np.ndarray:
     return np.asarray(curve.rolling(PEAK, min_periods=1).mean(), float)
 
 
-def _fall(view: View) -> float:
-    smooth = _smooth(view)
-    return (0.0 if view.diverged else view.late("reward")) - float(smooth.max())
-
-
-def _peak(view: View) -> float:
-    return float(_smooth(view).max())
-
-
 REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
 HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter", _both_engines)
 FINAL_REWARD = Estimand(
     "held-out reward, mean of both engines, last quarter (sampled reward if not recorded)", _final
 )
-FALL = Estimand("reward, last quarter minus best 50 steps", _fall)
-PEAK_REWARD = Estimand("reward, best 50 steps", _peak)
+PEAK_REWARD = Estimand("reward, best 50 steps", lambda view: float(_smooth(view).max()))
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 GROWTH = growth("rms_log_rho", "RMS log rho")
 GROWTH_AFTER_FORK = Estimand(
@@ -297,15 +284,6 @@ class Views:
         views = Views(self.results)
         views.arms = {
             arm: {key: view for key, view in runs.items() if key[0] in policies}
-            for arm, runs in self.arms.items()
-        }
-        return views
-
-    def until(self, seed: int) -> "Views":
-        """Return the runs with seeds up to `seed`."""
-        views = Views(self.results)
-        views.arms = {
-            arm: {key: view for key, view in runs.items() if key[1] <= seed}
             for arm, runs in self.arms.items()
         }
         return views

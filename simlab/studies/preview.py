@@ -98,11 +98,7 @@ def _describe_claim(
 
 def _describe_criterion(criterion: Criterion, policies: int, family: int, views: Views | None) -> Row:
     row: Row = {"role": criterion.role, "estimand": criterion.estimand.text}
-    row |= {
-        "direction": criterion.direction,
-        "margin": criterion.margin,
-        "because": criterion.because,
-    }
+    row |= {"direction": criterion.direction, "margin": criterion.margin, "because": criterion.because}
     if criterion.contrast is None:
         return row
     row |= {"contrast": criterion.contrast.text, "unit": criterion.unit, "power": None}

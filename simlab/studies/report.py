@@ -15,6 +15,8 @@ from pathlib import Path
 from string import Template
 from typing import get_args
 
+from PIL import Image
+
 from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
 from simlab.core.paths import add_checkout_to_path
@@ -83,7 +85,9 @@ def page(
         script=(parts / "script.js").read_text("utf-8"),
         problems=_lines(f'<p class="problem">{escape(problem)}</p>' for problem in claims_board.problems),
         claims=f"{len(ids)} claims, {len(ids - own)} of them of the papers, in {len(rows)} regimes",
-        tiles=_lines(_tile(word, number) for word, number in counts(rows).items()),
+        tiles=_lines(
+            f'<li class="{_style(word)}"><b>{number}</b> {word}</li>' for word, number in counts(rows).items()
+        ),
         papers=_options(papers),
         verdicts=_options(VERDICTS),
         kinds=_options(get_args(Kind)),
@@ -130,10 +134,6 @@ def _options(names: Iterable[str]) -> str:
 
 def _style(verdict: str) -> str:
     return verdict.replace(" ", "-")
-
-
-def _tile(word: str, number: int) -> str:
-    return f'<li class="{_style(word)}"><b>{number}</b> {word}</li>'
 
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
@@ -219,23 +219,14 @@ def _effect(row: Row) -> dict[str, object]:
 
 def _figure(figure: Drawn, rows: Sequence[Row], pictures: str) -> str:
     caption, paper = escape(figure.caption), f" ({figure.paper})" if figure.paper else ""
-    width, height = png_size(figure.image)
+    with Image.open(figure.image) as image:
+        width, height = image.size
     return (
         f'<figure id="fig-{figure.name}"><img src="{pictures}/{figure.image.name}" alt="{caption}" '
         f'width="{width}" height="{height}" loading="lazy" decoding="async">'
         f'<figcaption>{caption}{paper}. <a href="#exp-{figure.experiment}">{figure.experiment}</a>'
         f"{_claims_of(figure.experiment, rows)}</figcaption></figure>"
     )
-
-
-def png_size(path: Path) -> tuple[int, int]:
-    """Return width and height of a PNG file in pixels.
-
-    Reference: PNG specification, Sec. 11.2.2: IHDR is the first chunk, width and height its first 8 bytes.
-    """
-    with open(path, "rb") as file:
-        head = file.read(24)
-    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
 def _claims_of(experiment: str, rows: Sequence[Row]) -> str:

@@ -16,11 +16,6 @@ class Interval:
     high: float
     num_clusters: int = 0
 
-    @classmethod
-    def point(cls, number: float) -> "Interval":
-        """Return the interval of a number without sampling error."""
-        return cls(float(number), float(number), float(number))
-
 
 def paired_effect(
     a: ArrayLike,
@@ -74,15 +69,16 @@ def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.nda
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Return p-values [n] adjusted for n tests: those below alpha contain an error with probability alpha.
+    """Return p-values [..., n] adjusted for n tests: those below alpha have an error with probability alpha.
 
     Reference: Holm 1979.
     """
     values = np.asarray(p_values, float)
-    order = np.argsort(values, kind="stable")
-    factors = len(values) - np.arange(len(values))
+    order = np.argsort(values, axis=-1, kind="stable")
+    factors = values.shape[-1] - np.arange(values.shape[-1])
+    ranked = np.maximum.accumulate(np.take_along_axis(values, order, -1) * factors, axis=-1)
     adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
+    np.put_along_axis(adjusted, order, np.minimum(ranked, 1.0), -1)
     return adjusted
 
 

@@ -116,7 +116,8 @@ def run_config(
         _check_known(name)
     if "model" not in table and table.get("warm_start") is not None:
         table["model"] = model_of_start(table["warm_start"])
-    missing = [name for name in _list_required() if name not in table]
+    required = (name for name, field in _RECIPE_FIELDS.items() if default_of(field) is dataclasses.MISSING)
+    missing = [name for name in required if name not in table]
     if missing:
         raise ValueError(f"{missing[0]} must be given, for example {missing[0]} = {EXAMPLES[missing[0]]!r}.")
     return _check_table(table)
@@ -129,10 +130,6 @@ def _plain_value(name: str, value: Any) -> Plain:
 
 
 EXAMPLES = {"task": "add", "model": "tiny-dense"}
-
-
-def _list_required() -> list[str]:
-    return [name for name, field in _RECIPE_FIELDS.items() if default_of(field) is dataclasses.MISSING]
 
 
 def _check_table(table: Mapping[str, Plain]) -> RunConfig:

@@ -114,16 +114,13 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
     space, largest = pair.space, drift(pair)
     bounds = []
     for t in range(space.tokens.shape[1]):
-        code = (space.tokens[:, :t] * space.mask[:, :t]).astype(np.int64) @ _powers(space.vocabulary, t)
+        powers = space.vocabulary ** np.arange(t, dtype=np.int64)[::-1]
+        code = (space.tokens[:, :t] * space.mask[:, :t]).astype(np.int64) @ powers
         code = code * (t + 1) + space.mask[:, :t].sum(1)  # an ended sequence stays apart
         _, state = np.unique(code, return_inverse=True)
         difference = np.bincount(state, pair.probs_train - pair.probs_infer)
         bounds.append(Bound(float(np.abs(difference).sum()), 2 * t * largest))
     return bounds
-
-
-def _powers(base: int, count: int) -> np.ndarray:
-    return base ** np.arange(count, dtype=np.int64)[::-1]
 
 
 def growth_exponent(horizons: np.ndarray, values: np.ndarray) -> float:

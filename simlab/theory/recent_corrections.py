@@ -134,10 +134,6 @@ def leaving(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
     return weighting
 
 
-def _within_max_k2(pair: PolicyPair) -> np.ndarray:
-    return (token_log_rho(pair) ** 2 / 2).max(1) <= 0.05
-
-
 RECENT: dict[str, Correction] = {
     "DPPO-TV": dropping(keep_tv, 20.0),
     "DPPO-KL": dropping(keep_kl, 20.0),
@@ -148,7 +144,7 @@ RECENT: dict[str, Correction] = {
     "VESPO": by_sign(vespo),
     "KPop mask": leaving(lambda pair: keep_kpop(pair, 1)),
     "probability difference": leaving(lambda pair: np.abs(_gap(pair)) <= 0.2),
-    "trust region mask": reject_sequences(_within_max_k2),
+    "trust region mask": reject_sequences(lambda pair: (token_log_rho(pair) ** 2 / 2).max(1) <= 0.05),
 }
 """The corrections of 2026 with their default numbers; `counterparts` maps them to objectives."""
 

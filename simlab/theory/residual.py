@@ -20,3 +20,8 @@ class Residual:
     holds: bool
     note: str
     tightness: float | None = None
+
+    @classmethod
+    def of_bound(cls, tightness: float, note: str) -> "Residual":
+        """Return the outcome of a bound, from the largest measured value over the bound."""
+        return cls(max(0.0, tightness - 1), tightness <= 1, note, tightness)

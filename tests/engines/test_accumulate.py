@@ -7,10 +7,10 @@ import pytest
 
 from simlab.engines import ACCUMULATORS, PartialSums, Site, matmul
 from simlab.engines.accumulate import tiled_dot
-from simlab.engines.matmul_ref import matmul_ref, partial_sums_ref
 from simlab.formats import FORMATS, ROUNDINGS, stack
-from simlab.formats.rounding_ref import round_ref
 from tests.engines.operands import batches, normal
+from tests.oracles.matmul_ref import matmul_ref, partial_sums_ref
+from tests.oracles.rounding_ref import round_ref
 from tests.tolerances import assert_exact
 
 # Every accumulator but the device's own promises the same bits for any batch; `dot` inside a block keeps it

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from simlab.engines import matmul
 from simlab.engines.exact_sum import MAX_TERMS, exact_dot, slices_for
-from simlab.engines.matmul_ref import exact_ref, matmul_ref, nearest_float32
 from simlab.formats import FORMATS
 from tests.engines.operands import any_bits, batches, normal
+from tests.oracles.matmul_ref import exact_ref, matmul_ref, nearest_float32
 from tests.tolerances import assert_exact
 
 

@@ -22,11 +22,11 @@ from simlab.engines import (
 )
 from simlab.engines.length_splits import LengthSplits
 from simlab.formats import FORMATS, SCALINGS
-from simlab.formats.rounding_ref import round_ref
-from simlab.formats.scaling_ref import quantize_ref
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits
+from tests.oracles.rounding_ref import round_ref
+from tests.oracles.scaling_ref import quantize_ref
 from tests.tolerances import assert_exact
 
 rng = np.random.default_rng(0)

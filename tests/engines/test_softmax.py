@@ -11,9 +11,9 @@ from simlab.engines import (
     softmax,
     softmax_placement,
 )
-from simlab.engines.softmax_ref import log_softmax_ref, softmax_ref
 from simlab.formats import FORMATS, quantize, stack
-from simlab.formats.rounding_ref import round_ref
+from tests.oracles.rounding_ref import round_ref
+from tests.oracles.softmax_ref import log_softmax_ref, softmax_ref
 from tests.tolerances import assert_exact
 
 V = 300

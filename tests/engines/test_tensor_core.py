@@ -11,11 +11,11 @@ import pytest
 
 from simlab.engines import ENGINES, Float32Sum, Site, linear, matmul, quantize_operand
 from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
-from simlab.engines.matmul_ref import matmul_ref
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore, NVFP4TensorCore, TensorCore
-from simlab.engines.tensor_core_ref import fp4_tensor_core_ref, tensor_core_ref
 from simlab.formats import FORMATS, stack
 from tests.engines.operands import TYPES, any_bits, normal
+from tests.oracles.matmul_ref import matmul_ref
+from tests.oracles.tensor_core_ref import fp4_tensor_core_ref, tensor_core_ref
 from tests.tolerances import assert_exact
 
 GOLDENS = Path(__file__).parent / "goldens" / "tensor_cores.npz"

@@ -5,7 +5,6 @@ import pytest
 
 from experiments.studies.decision_rule import (
     Family,
-    adjust,
     flip_p_value,
     overall_p,
     simulate,
@@ -32,7 +31,7 @@ def test_p_values_are_those_of_the_samples():
 
 def test_adjusted_and_overall_p_are_those_of_the_rule():
     p = np.random.default_rng(1).uniform(size=(30, 7)) ** 3
-    assert adjust(p) == pytest.approx(np.array([holm(row) for row in p]))
+    np.testing.assert_array_equal(holm(p), np.array([holm(row) for row in p]))
     looks = Looks((8, 16, 24))
     for value in (1e-4, 0.003, 0.03):
         assert overall_p(np.array([value]), (16, 24), 16)[0] == pytest.approx(

@@ -7,12 +7,11 @@ from experiments.measurements.gpu_pairs import verdicts
 from experiments.measurements.gpu_pairs.factors import (
     FACTORS,
     between,
-    shapley,
-    subsets,
     with_accumulator_bits,
 )
 from experiments.measurements.gpu_pairs.measures import interval, mismatch, squares
 from simlab.engines import ENGINES, static_signature
+from simlab.studies.attribution import shapley, subsets
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

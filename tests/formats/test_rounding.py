@@ -15,7 +15,6 @@ from simlab.formats.catalog import FORMATS
 from simlab.formats.format import stack
 from simlab.formats.rounding import round_to_format
 from simlab.formats.rounding_modes import OVERFLOWS, ROUNDINGS, Rounding
-from simlab.formats.rounding_ref import round_ref
 from tests.formats.strategies import (
     DETERMINISTIC,
     ML_DTYPES,
@@ -27,6 +26,7 @@ from tests.formats.strategies import (
     random_bit_patterns,
     rounding_names,
 )
+from tests.oracles.rounding_ref import round_ref
 from tests.strategies import float32_bit_patterns
 from tests.tolerances import assert_exact
 

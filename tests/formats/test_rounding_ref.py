@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simlab.formats.catalog import FORMATS
-from simlab.formats.rounding_ref import round_ref
 from tests.formats.strategies import ML_DTYPES, edge_values
+from tests.oracles.rounding_ref import round_ref
 from tests.tolerances import assert_exact
 
 

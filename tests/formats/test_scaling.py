@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simlab.formats import FORMATS, SCALINGS, Scaling, dequantize, find_scale, quantize, quantize_with_scale
 from simlab.formats.scale_rules import E8M0_RULES, divide, multiply
 from simlab.formats.scaling import ERRORS, SCALE_FORMATS, block_amax, expand_scale
-from simlab.formats.scaling_ref import quantize_ref
+from tests.oracles.scaling_ref import quantize_ref
 from tests.tolerances import assert_exact
 
 GOLDENS = np.load(Path(__file__).parent / "goldens" / "mx.npz")

@@ -10,9 +10,9 @@ from scipy import stats
 from simlab.formats.catalog import FORMATS
 from simlab.formats.counter_hash import WORD_BITS, random_words
 from simlab.formats.rounding import round_to_format
-from simlab.formats.rounding_ref import round_ref
 from tests.formats.strategies import all_bfloat16, edge_values, random_bit_patterns
 from tests.formats.test_rounding import GFLOAT, on_device
+from tests.oracles.rounding_ref import round_ref
 from tests.tolerances import assert_exact, assert_within_interval, binomial_interval, normal_interval
 
 # Each interval of this file is left by a correct program with this probability; there are about 2000 of them

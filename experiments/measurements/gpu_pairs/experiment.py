@@ -12,6 +12,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.studies import Measured
+from simlab.studies.attribution import shapley, subsets
 
 GPUS = (
     "a100-bf16",
@@ -75,7 +76,7 @@ def measure(run: Run, policy: Policy, size: Size) -> dict[str, list[dict]]:
         return mismatch(train, infer, policy.mask)
 
     scores = {gpu: policy.score(ENGINES[gpu]) for gpu in run.track(size.gpus, f"GPUs, {policy.name}")}
-    sets = factors.subsets(factors.FACTORS)
+    sets = subsets(factors.FACTORS)
     changed = {s: policy.score(factors.between(s)) for s in run.track(sets, f"factors, {policy.name}")}
     orders, bits = [], []
     for name, (gpu, engine) in factors.orders(policy.attends).items():
@@ -99,7 +100,7 @@ def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> l
     value = {s: squares(changed[frozenset()], scores, mask) for s, scores in changed.items()}
     total = value[frozenset(factors.FACTORS)]
     rows = []
-    for name, by_prompt in factors.shapley(value.__getitem__, factors.FACTORS).items():
+    for name, by_prompt in shapley(value.__getitem__, factors.FACTORS).items():
         low, high = interval(by_prompt, total)
         rows.append({"factor": name, "share": by_prompt.sum() / total.sum(), "low": low, "high": high})
     return rows

@@ -7,18 +7,6 @@ import numpy as np
 from simlab.engines import ENGINES, Accumulator, Engine
 from simlab.engines.kernel_order import LastTileFirst, Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
-from simlab.studies.attribution import shapley, subsets
-
-__all__ = [
-    "FACTORS",
-    "between",
-    "orders",
-    "shapley",
-    "subsets",
-    "with_accumulator_bits",
-    "with_bits",
-    "with_sums",
-]
 
 FACTORS = ("format", "accumulator", "order")
 NARROW = 13

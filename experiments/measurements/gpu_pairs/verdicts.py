@@ -17,34 +17,32 @@ ENDS = ("rms_low", "rms_high")
 
 def judge(tables: Tables) -> list[dict]:
     """Return a verdict per claim, policy and thing compared."""
-    return [_vectors(tables["vectors"]), *_shares(tables["shares"]), *_orders(tables), *_gpus(tables)]
-
-
-def _vectors(vectors: list[dict]) -> dict:
-    equal, outputs = (sum(row[name] for row in vectors) for name in ("equal", "outputs"))
+    equal, outputs = _count_equal(tables)
     verdict = "supported" if equal == outputs else "contradicted"
-    return _row(T1.id, "recorded", "all vectors", verdict, f"{equal} of {outputs} outputs bitwise equal")
-
-
-def _shares(shares: list[dict]) -> list[dict]:
-    rows = []
-    for row in shares:
-        if row["factor"] == "accumulator":
-            verdict = criterion_verdict((row["low"], row["high"]), "positive", ACCUMULATOR_SHARE)
-            measured = f"share {row['share']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-            rows.append(_row(T2.id, _policy(row), "accumulator in h100-bf16/h100-fp8", verdict, measured))
+    counted = f"{equal} of {outputs} outputs bitwise equal"
+    rows = [_row(T1.id, "recorded", "all vectors", verdict, counted)]
+    for row in _accumulators(tables):
+        verdict = criterion_verdict((row["low"], row["high"]), "positive", ACCUMULATOR_SHARE)
+        measured = f"share {row['share']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+        rows.append(_row(T2.id, _policy(row), "accumulator in h100-bf16/h100-fp8", verdict, measured))
+    reference = _reference(tables["pairs"])
+    rows += [_against(T3.id, row, row["order"], reference[_policy(row)]) for row in tables["orders"]]
+    for row in _same_format(tables):
+        rows.append(_against(T4.id, row, f"{row['train']}/{row['infer']}", reference[_policy(row)]))
     return rows
 
 
-def _orders(tables: Tables) -> list[dict]:
-    reference = _reference(tables["pairs"])
-    return [_against(T3.id, row, row["order"], reference[_policy(row)]) for row in tables["orders"]]
+def _count_equal(tables: Tables) -> tuple[int, int]:
+    equal, outputs = (sum(row[name] for row in tables["vectors"]) for name in ("equal", "outputs"))
+    return equal, outputs
 
 
-def _gpus(tables: Tables) -> list[dict]:
-    reference = _reference(tables["pairs"])
-    chosen = [row for row in tables["pairs"] if (row["train"], row["infer"]) in SAME_FORMAT_PAIRS]
-    return [_against(T4.id, row, f"{row['train']}/{row['infer']}", reference[_policy(row)]) for row in chosen]
+def _accumulators(tables: Tables) -> list[dict]:
+    return [row for row in tables["shares"] if row["factor"] == "accumulator"]
+
+
+def _same_format(tables: Tables) -> list[dict]:
+    return [row for row in tables["pairs"] if (row["train"], row["infer"]) in SAME_FORMAT_PAIRS]
 
 
 def _reference(pairs: list[dict]) -> dict[str, float]:
@@ -65,13 +63,8 @@ def _policy(row: dict) -> str:
 
 
 def _row(claim: str, policy: str, what: str, verdict: str, measured: str) -> dict:
-    return {
-        "claim": claim,
-        "policy": policy,
-        "what": what,
-        "verdict": verdict,
-        "measured": f"{policy}, {what}: {measured}",
-    }
+    row = {"claim": claim, "policy": policy, "what": what, "verdict": verdict}
+    return row | {"measured": f"{policy}, {what}: {measured}"}
 
 
 def collect_evidence(tables: Tables) -> list[Measured]:
@@ -80,19 +73,18 @@ def collect_evidence(tables: Tables) -> list[Measured]:
     The number is the mean over them; the interval runs from the lowest of their intervals to the highest, so
     it lies beyond a margin only if each does.
     """
-    equal, outputs = (sum(row[name] for row in tables["vectors"]) for name in ("equal", "outputs"))
-    accumulators = [row for row in tables["shares"] if row["factor"] == "accumulator"]
+    equal, outputs = _count_equal(tables)
     reference = _reference(tables["pairs"])
-    gpu_rows = [row for row in tables["pairs"] if (row["train"], row["infer"]) in SAME_FORMAT_PAIRS]
     samples: dict[str, Sample] = {
         T1.id: Exact(1 - equal / outputs),
-        T2.id: _hull(*([row[name] for row in accumulators] for name in ("share", "low", "high"))),
+        T2.id: _hull(*([row[name] for row in _accumulators(tables)] for name in ("share", "low", "high"))),
     }
-    for claim, rows in ((T3.id, tables["orders"]), (T4.id, gpu_rows)):
+    for claim, rows in ((T3.id, tables["orders"]), (T4.id, _same_format(tables))):
         columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
         samples[claim] = _hull(*columns)
+    notes = {id: [row["measured"] for row in tables["verdicts"] if row["claim"] == id] for id in samples}
     return [
-        Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), _note(claim, tables))
+        Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), "; ".join(notes[claim]))
         for claim, sample in samples.items()
     ]
 
@@ -100,7 +92,3 @@ def collect_evidence(tables: Tables) -> list[Measured]:
 def _hull(estimates: list[float], lows: list[float], highs: list[float]) -> StoredInterval:
     mean = sum(estimates) / len(estimates)
     return StoredInterval(mean, min(lows), max(highs))
-
-
-def _note(claim: str, tables: Tables) -> str:
-    return "; ".join(row["measured"] for row in tables["verdicts"] if row["claim"] == claim)

@@ -37,12 +37,7 @@ class Size:
 
 
 FULL = Size(seeds={1: 20, 10: 50})
-SMOKE = Size(
-    seeds={10: 5},
-    seeds_per_spread=2,
-    tokens=10_000,
-    positions=20,
-)
+SMOKE = Size(seeds={10: 5}, seeds_per_spread=2, tokens=10_000, positions=20)
 FIRST_SEED = 1234
 
 
@@ -177,10 +172,5 @@ EXPERIMENT = Experiment(
     claims=tuple(claim.id for claim in CLAIMS),
     kind="measurement",
     collect_evidence=collect_evidence,
-    figures=(
-        "softmax_levels",
-        "softmax_spread",
-        "softmax_real",
-        "softmax_placements",
-    ),
+    figures=("softmax_levels", "softmax_spread", "softmax_real", "softmax_placements"),
 )

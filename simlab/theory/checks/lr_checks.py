@@ -38,11 +38,9 @@ def quadratic_bound() -> Residual:
     bounds = [worst_case(length, memory)[0] for memory in (None, 1, 0) for length in LENGTHS]
     tightness = max(bound.tightness for bound in bounds)
     at_longest = max(worst_case(LENGTHS[-1], memory)[0].tightness for memory in (None, 1, 0))
-    return Residual(
-        max(0.0, tightness - 1),
-        tightness <= 1,
-        f"error / bound at worst rewards: {tightness:.3f} at T = 1, {at_longest:.4f} at T = {LENGTHS[-1]}",
+    return Residual.of_bound(
         tightness,
+        f"error / bound at worst rewards: {tightness:.3f} at T = 1, {at_longest:.4f} at T = {LENGTHS[-1]}",
     )
 
 
@@ -63,12 +61,10 @@ def linear_bound() -> Residual:
         memory: [worst_case(length, memory)[1].tightness for length in LENGTHS] for memory in (None, 1, 0)
     }
     tightness = max(max(row) for row in bounds.values())
-    return Residual(
-        max(0.0, tightness - 1),
-        tightness <= 1,
+    return Residual.of_bound(
+        tightness,
         f"error / bound at T = {LENGTHS[-1]}: one context {bounds[0][-1]:.3f}, chain {bounds[1][-1]:.3f}, "
         f"prefixes {bounds[None][-1]:.3f}",
-        tightness,
     )
 
 
@@ -105,13 +101,11 @@ def engine_gradient_error() -> Residual:
         tightness[name] = max(bound.tightness for bound in bounds[1:])
         exponents[name] = growth_exponent(np.arange(2, 7), np.array([bound.value for bound in bounds[1:]]))
     worst = max(tightness, key=lambda name: tightness[name])
-    return Residual(
-        max(0.0, tightness[worst] - 1),
-        tightness[worst] <= 1,
+    return Residual.of_bound(
+        tightness[worst],
         f"{len(tightness)} pairs, T = 2..6: error / bound at most {tightness[worst]:.3f} ({worst}); "
         f"exponents of T {min(exponents.values()):.2f} to {max(exponents.values()):.2f}; with log pi_infer "
         f"differentiated straight through at most {max(proof):.3f}",
-        tightness[worst],
     )
 
 
@@ -124,12 +118,10 @@ def engine_drift() -> Residual:
         times = np.arange(1, len(bounds) + 1)
         exponents.append(growth_exponent(times, np.array([bound.value for bound in bounds])))
     worst = max(tightness, key=lambda name: tightness[name])
-    return Residual(
-        max(0.0, tightness[worst] - 1),
-        tightness[worst] <= 1,
+    return Residual.of_bound(
+        tightness[worst],
         f"{len(tightness)} pairs: drift / bound from {min(tightness.values()):.3f} to {tightness[worst]:.3f} "
         f"({worst}); exponents of t {min(exponents):.2f} to {max(exponents):.2f}",
-        tightness[worst],
     )
 
 
@@ -144,12 +136,10 @@ def bound_of_proof() -> Residual:
     rewards = random_rewards(space, 0)
     proof = gradient_error_of_proof(pair, rewards, slopes)
     used = gradient_error(pair, rewards)
-    return Residual(
-        max(0.0, proof.tightness - 1),
-        proof.tightness <= 1,
+    return Residual.of_bound(
+        proof.tightness,
         f"logits + {size:g} sin({frequency:g} z): error / bound {proof.tightness:.3g} with log pi_infer, "
         f"{used.tightness:.3g} with log pi_train (Eq. 3)",
-        proof.tightness,
     )
 
 
@@ -158,11 +148,9 @@ def drift_of_states() -> Residual:
     space = enumerate_sequences(4, 7)
     bounds = occupancy_drift(noisy_pair(space, random_logits(space, 0), NOISE_STD))[1:]
     tightness = [bound.tightness for bound in bounds]
-    return Residual(
-        max(0.0, max(tightness) - 1),
-        max(tightness) <= 1,
-        f"drift / bound from {tightness[0]:.3f} at t = 1 to {tightness[-1]:.3f} at t = {len(bounds)}",
+    return Residual.of_bound(
         max(tightness),
+        f"drift / bound from {tightness[0]:.3f} at t = 1 to {tightness[-1]:.3f} at t = {len(bounds)}",
     )
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
-from simlab.formats.rounding_ref import round_ref
 from simlab.formats.scaling import Scaling
+from tests.oracles.rounding_ref import round_ref
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 
