@@ -27,12 +27,13 @@ from simlab.core.paths import add_checkout_to_path
 
 add_checkout_to_path()  # makes `experiments` importable, also where only the wheel is installed
 
-from experiments.measurements.gpu_pairs.factors import between, shapley, with_accumulator_bits
+from experiments.measurements.gpu_pairs.factors import between, with_accumulator_bits
 from experiments.measurements.softmax import real
 from simlab.engines import ENGINES, matmul
 from simlab.engines.kernel_order import Promoted
 from simlab.engines.tensor_core import TENSOR_CORES
 from simlab.formats import quantize
+from simlab.studies.attribution import shapley
 from simlab.theory.engine_pairs import engine_rows
 
 SMOKE = bool(os.environ.get("SIMLAB_SMOKE"))

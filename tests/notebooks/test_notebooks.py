@@ -2,6 +2,8 @@
 
 import ast
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import jupytext
@@ -10,6 +12,7 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("[0-9]*.py"))
 CHECKOUT_ONLY = {"scripts", "tests"}
 BUNDLED = {"experiments", "figures"}
+OURS = {"simlab", *BUNDLED}
 
 
 def _imports(path):
@@ -30,6 +33,16 @@ def test_notebook_imports_only_what_the_wheel_ships(path):
     for line, package, is_guarded in _imports(path):
         assert package not in CHECKOUT_ONLY or is_guarded, f"line {line} imports {package}"
         assert package not in BUNDLED or line > opened_at, f"line {line}: first add_checkout_to_path()"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_name_that_a_notebook_imports_exists(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.module or node.module.split(".")[0] not in OURS:
+            continue
+        module = import_module(node.module)
+        for name in (alias.name for alias in node.names):
+            assert hasattr(module, name) or find_spec(f"{node.module}.{name}"), f"line {node.lineno}: {name}"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
