@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,14 +29,19 @@ class Custom:
     function: Callable[..., Figure]
     encoding: str = ""
     arms: Sequence[str] | None = None
-    has_level: bool = False
+
+    def draw(self, results: Results, level: float = LEVEL) -> Figure:  # noqa: ARG002
+        """Draw the figure, whose intervals have a level of their own."""
+        return self.function(results)
+
+
+@dataclass(frozen=True)
+class Leveled(Custom):
+    """A figure of training runs: its function takes the confidence level as well."""
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
-        """Draw the figure; of training runs (`has_level`) with intervals of `level`."""
-        return self.function(results, level) if self.has_level else self.function(results)
-
-
-Leveled = partial(Custom, has_level=True)
+        """Draw the figure with intervals of `level`."""
+        return self.function(results, level)
 
 
 @dataclass(frozen=True)

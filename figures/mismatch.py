@@ -104,8 +104,8 @@ def draw_change_points(results: Results, level: float) -> Figure:
         for row, metric in enumerate(METRICS):
             changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
             y, is_significant, color = 0.18 - 0.36 * number - row, changes["p_value"] < 0.05, COLORS[number]
-            hollow = {True: {"alpha": 0.6, "mew": 0}, False: {"mfc": "none"}}
-            for significant, style in hollow.items():
+            styles = {True: {"alpha": 0.6, "mew": 0}, False: {"mfc": "none"}}
+            for significant, style in styles.items():
                 x = changes["step"][is_significant == significant]
                 axis.plot(x, [y] * len(x), "o", color=color, **style)
             steps = changes.groupby("initial_policy")["step"].mean()

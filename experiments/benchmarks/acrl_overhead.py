@@ -5,8 +5,8 @@ from typing import Any
 import jax
 
 from experiments.benchmarks.timing import compile_call, least_seconds, train_call
-from experiments.measurements.exact_sums import start_run
 from experiments.regimes import WARM_STARTS
+from experiments.studies.runs import start_run
 from simlab.objectives import get_objective
 from simlab.training.step import rollout, score_rollout, token_batch
 

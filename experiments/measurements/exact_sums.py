@@ -6,15 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.regimes import BASE, WARM_STARTS
-from experiments.studies.runs import SMOKE
-from simlab.core.paths import checkout_root
+from experiments.regimes import WARM_STARTS
+from experiments.studies.runs import start_run
 from simlab.engines import find_pair
 from simlab.objectives import rollout_terms
-from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.start import load_initial_params
 from simlab.training.optimizer import global_norm
-from simlab.training.recipe import Recipe, TrainState, initial_state
 from simlab.training.step import policy_gradient, rollout, score_rollout, token_batch
 
 SIDES = (("bf16", "bf16-exact"), ("fp8-e4m3", "fp8-e4m3-exact"))
@@ -35,14 +31,6 @@ def compare(smoke: bool) -> list[dict[str, Any]]:
                 | _step(ordinary, exact, start, smoke)
             )
     return rows
-
-
-def start_run(objective: str, start: str, smoke: bool) -> tuple[Recipe, TrainState]:
-    """Return the recipe of a run of the regime and its state before the first step."""
-    config = run_config(BASE, {"warm_start": start, "objective": objective} | (SMOKE if smoke else {}))
-    recipe = recipe_of(config)
-    params = load_initial_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
-    return recipe, initial_state(recipe, params, jax.random.key(0))
 
 
 def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float]:

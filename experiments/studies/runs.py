@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 
@@ -11,13 +12,15 @@ from experiments.arms import ALL_ARMS, ARMS, RUNS_PER_BATCH
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
+from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.studies import change_point
 from simlab.studies.estimands import Frame, Tables
-from simlab.sweeps import Grid, sweep
+from simlab.sweeps import Grid, recipe_of, run_config, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import default_runs_per_batch
-from simlab.sweeps.start import PREFIX
+from simlab.sweeps.start import PREFIX, load_initial_params
+from simlab.training.recipe import Recipe, TrainState, initial_state
 
 CHUNK = 10
 CHANGING = ("rms_log_rho", "abs_seq_log_ratio", "entropy", "grad_norm", "reward")
@@ -139,6 +142,15 @@ def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
     runs = with_provenance(with_attributes(runs), result.stored_runs())
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
+
+
+def start_run(objective: str, warm_start: str, smoke: bool) -> tuple[Recipe, TrainState]:
+    """Return the recipe of a run of `BASE` and its state before the first step."""
+    changes = {"warm_start": warm_start, "objective": objective} | (SMOKE if smoke else {})
+    config = run_config(BASE, changes)
+    recipe = recipe_of(config)
+    params = load_initial_params(config.warm_start, recipe.task, recipe.model, 0, checkout_root())
+    return recipe, initial_state(recipe, params, jax.random.key(0))
 
 
 def with_provenance(runs: Frame, stored: Frame) -> Frame:

@@ -156,13 +156,13 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
 
     Exact pairs have no mismatch, with experts in the policy.
     """
-    # An untrained policy earns nothing in most tasks: the entropy bonus moves it all the same.
     exact = _is_exact(names)
     recipe = recipe_of(
         task=task_of(task),
         schedule=SCHEDULES[schedule](),
         # With experts there is more that could differ.
         model=MODELS[model] if model else MOE if exact else MODEL,
+        # An untrained policy earns nothing in most tasks: the entropy bonus moves it all the same.
         entropy_coeff=0.1,
     )
     recipe = replace(recipe, engines=stack([ENGINE_PAIRS[name] for name in names]))

@@ -82,7 +82,9 @@ def collect_evidence(tables: Tables) -> list[Measured]:
     for claim, rows in ((T3.id, tables["orders"]), (T4.id, _same_format(tables))):
         columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
         samples[claim] = _hull(*columns)
-    notes = {id: [row["measured"] for row in tables["verdicts"] if row["claim"] == id] for id in samples}
+    notes: dict[str, list[str]] = {claim: [] for claim in samples}
+    for row in tables["verdicts"]:
+        notes[row["claim"]].append(row["measured"])
     return [
         Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), "; ".join(notes[claim]))
         for claim, sample in samples.items()
