@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from simlab.engines.constant import ConstantEngine, hold_constant
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.config import RunConfig, recipe_of
-from simlab.sweeps.switch_objective import PROGRAM, SwitchObjective, as_switch_objective
+from simlab.sweeps.switch_objective import ALTERNATIVES, SwitchObjective, as_switch_objective
 from simlab.training.checkpoints import Progress, restore
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
@@ -37,7 +37,8 @@ def program_name(recipe: Recipe) -> str:
     These are the branches of its objective, and the engines that are constants: in bits a run is one of its
     form. A run whose engines are arguments has the name that it had before there were constants.
     """
-    branches = PROGRAM if isinstance(recipe.objective, SwitchObjective) else ""
+    objective = recipe.objective
+    branches = str(ALTERNATIVES[objective.alternatives]) if isinstance(objective, SwitchObjective) else ""
     sides = {"train": recipe.engines.train, "infer": recipe.engines.infer}
     held = [side for side, engine in sides.items() if isinstance(engine, ConstantEngine)]
     return f"{branches}; constant engines: {', '.join(held)}" if held else branches

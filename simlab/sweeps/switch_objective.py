@@ -1,8 +1,10 @@
 """An objective that can be any of the catalog's: a traced branch index selects each stage.
 
 Presets differ in their functions, so each has its own static signature. Here a stage computes all
-alternatives of the catalogs and selects one; they are `[B, T]` arrays, 1% of a step's time. All objectives
-share one compiled function, and the objectives of a sweep do not change the bits of a run.
+alternatives and selects one; they are `[B, T]` arrays. There are two sets of alternatives: `all` has those of
+the catalogs, `common` those without a sort, which take a tenth of a step and 3 s of compilation. An
+objective's own stages decide which it uses, so the objectives of a sweep share at most two compiled functions
+and do not change the bits of a run.
 """
 
 from collections.abc import Callable
@@ -14,10 +16,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import PyTree
 
-from simlab.core.pytree import Flag, Integer, pytree, static_names
+from simlab.core.pytree import Flag, Integer, pytree, static, static_names
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVE_MODIFIERS, OBJECTIVES, Objective, TokenBatch
 from simlab.objectives.advantages import group_filter
+from simlab.objectives.corrections import KpopWeights
+from simlab.objectives.covariance import ClipCov, KlCov
 from simlab.objectives.objective import transformed_weights
+from simlab.objectives.rejection import KpopMask, SecondMomentMask
+from simlab.objectives.trust_regions import Kpop, M2po
 
 SWITCHED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
 AVAILABLE = ("key",)  # optional arrays of a batch that a stage may need here
@@ -56,30 +62,53 @@ def _branches(field: str) -> dict[str, Any]:
     return {kind(stage): stage for stage in reversed(offered)}
 
 
-BRANCHES: dict[str, dict[str, PyTree]] = {field: _branches(field) for field in SWITCHED}
-REJECTIONS: dict[str, PyTree] = {
-    kind(suffix.stage): suffix.stage
-    for suffix in OBJECTIVE_MODIFIERS.values()
-    if suffix.field == "rejections"
-}
-REGULARIZERS: dict[str, PyTree] = {
-    kind(suffix.stage): suffix.stage
-    for suffix in OBJECTIVE_MODIFIERS.values()
-    if suffix.field == "regularizers"
-}
-PROGRAM = repr(
-    [(field, list(branches)) for field, branches in BRANCHES.items()] + [list(REJECTIONS), list(REGULARIZERS)]
+def _modifiers(field: str) -> dict[str, PyTree]:
+    return {
+        kind(suffix.stage): suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field
+    }
+
+
+Branches = dict[str, PyTree]
+SORTING = (ClipCov, KlCov, M2po, Kpop, KpopWeights, KpopMask, SecondMomentMask)
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """What a compiled function computes for every objective: stages by kind, of `SWITCHED` and of masks."""
+
+    stages: dict[str, Branches]
+    rejections: Branches
+    regularizers: Branches
+
+    def __str__(self) -> str:
+        """Return all kinds; part of the key of every run that uses them."""
+        stages = [(field, list(branches)) for field, branches in self.stages.items()]
+        return repr([*stages, list(self.rejections), list(self.regularizers)])
+
+    def without(self, classes: tuple[type, ...]) -> "Alternatives":
+        """Return the alternatives that are not of `classes`."""
+
+        def select(branches: Branches) -> Branches:
+            return {name: stage for name, stage in branches.items() if not isinstance(stage, classes)}
+
+        stages = {field: select(branches) for field, branches in self.stages.items()}
+        return Alternatives(stages, select(self.rejections), select(self.regularizers))
+
+
+_ALL = Alternatives(
+    {field: _branches(field) for field in SWITCHED}, _modifiers("rejections"), _modifiers("regularizers")
 )
-"""The branches of the shared compiled function; part of the key of every run that it computes."""
+ALTERNATIVES = {"common": _ALL.without(SORTING), "all": _ALL}
 
 
 @pytree
 class SwitchObjective:
     """Behave as the `Objective` that it was made from.
 
-    `indices` selects a branch of `BRANCHES` per stage. `stages` holds the records of the branches, with the
-    numbers of this objective in the selected ones. `rejects` and `rejection_stages` are the same for masks,
-    of which several may apply, `regularizes` and `regularizer_stages` for regularizers. All fields are data.
+    `indices` selects an alternative per stage. `stages` holds their records, with the numbers of this
+    objective in the selected ones. `rejects` and `rejection_stages` are the same for masks, of which several
+    may apply, `regularizes` and `regularizer_stages` for regularizers. All but `alternatives`, a name in
+    `ALTERNATIVES`, are data.
     """
 
     indices: dict[str, Integer]
@@ -90,6 +119,7 @@ class SwitchObjective:
     regularizer_stages: tuple
     all_in_baseline: Flag
     filter_groups: Flag
+    alternatives: str = static()
 
     # What `rollout_terms` and `value_from_terms` read of an objective; the surrogate does the transform.
     baseline = "survivors"
@@ -100,7 +130,7 @@ class SwitchObjective:
     def _switch(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
             lambda *given, stage=stage: apply(stage, *given)
-            for stage in self.stages.get(field) or BRANCHES[field].values()
+            for stage in self.stages.get(field) or _ALL.stages[field].values()
         ]
         return lax.switch(jnp.asarray(self.indices[field], jnp.int32), branches, *arguments)
 
@@ -198,35 +228,46 @@ class SwitchSurrogate:
 
 
 def as_switch_objective(objective: Objective) -> SwitchObjective | Objective:
-    """Return `objective` as a `SwitchObjective`, or unchanged if a stage is not in the catalogs.
+    """Return `objective` as a `SwitchObjective` of the fewest alternatives that contain its stages.
 
-    Unchanged are own stages, compositions that no preset or suffix has, `gae`, which reads a critic, and
-    score centering, which reads the vocabulary.
+    It is unchanged if a stage is not in the catalogs. These are own stages, compositions that no preset or
+    suffix has, `gae`, which reads a critic, and score centering, which reads the vocabulary.
     """
-    if objective.centering is not None:
-        return replace(objective, source="")
+    for name, alternatives in ALTERNATIVES.items():
+        if objective.centering is None and _contains(alternatives, objective):
+            return _select(name, alternatives, objective)
+    return replace(objective, source="")
+
+
+def _contains(alternatives: Alternatives, objective: Objective) -> bool:
+    for several, offered in (
+        (objective.rejections, alternatives.rejections),
+        (objective.regularizers, alternatives.regularizers),
+    ):
+        names = {kind(stage) for stage in several}
+        if len(names) < len(several) or not names <= offered.keys():
+            return False
+    return all(kind(getattr(objective, field)) in alternatives.stages[field] for field in SWITCHED)
+
+
+def _select(name: str, alternatives: Alternatives, objective: Objective) -> SwitchObjective:
     indices, stages = {}, {}
-    for field in SWITCHED:
-        branches, stage = BRANCHES[field], getattr(objective, field)
-        if kind(stage) not in branches:
-            return replace(objective, source="")
+    for field, branches in alternatives.stages.items():
+        stage = getattr(objective, field)
         indices[field] = list(branches).index(kind(stage))
-        # Functions are not data: they are read from `BRANCHES`.
+        # Functions are not data: they are read from `ALTERNATIVES`.
         if field not in ("advantage", "aggregation"):
             stages[field] = tuple((branches | {kind(stage): stage}).values())
     rejections = {kind(stage): stage for stage in objective.rejections}
-    if len(rejections) < len(objective.rejections) or not rejections.keys() <= REJECTIONS.keys():
-        return replace(objective, source="")
     regularizers = {kind(stage): stage for stage in objective.regularizers}
-    if len(regularizers) < len(objective.regularizers) or not regularizers.keys() <= REGULARIZERS.keys():
-        return replace(objective, source="")
     return SwitchObjective(
         indices=indices,
         stages=stages,
-        rejects=tuple(name in rejections for name in REJECTIONS),
-        rejection_stages=tuple((REJECTIONS | rejections).values()),
-        regularizes=tuple(name in regularizers for name in REGULARIZERS),
-        regularizer_stages=tuple((REGULARIZERS | regularizers).values()),
+        rejects=tuple(mask in rejections for mask in alternatives.rejections),
+        rejection_stages=tuple((alternatives.rejections | rejections).values()),
+        regularizes=tuple(term in regularizers for term in alternatives.regularizers),
+        regularizer_stages=tuple((alternatives.regularizers | regularizers).values()),
         all_in_baseline=objective.baseline == "all",
         filter_groups=objective.group_filter,
+        alternatives=name,
     )

@@ -8,10 +8,11 @@ from simlab.sweeps import run_config, run_key, sweep
 from simlab.sweeps.grids import as_grid
 from simlab.sweeps.plan import expand
 from simlab.sweeps.program import program_name, swept_recipe
-from simlab.sweeps.switch_objective import PROGRAM
+from simlab.sweeps.switch_objective import ALTERNATIVES
 from tests.sweeps.small import BASE, RUNS_PER_BATCH, tables
 
 CONSTANT = "f32/fp8-e4m3"
+COMMON = str(ALTERNATIVES["common"])
 # Neighbors of the same structure: numbers of an edited engine, and another engine of the catalog.
 EDITED = {"name": CONSTANT, "infer": {"projection": {"weights": {"format": {"mantissa_bits": 2}}}}}
 NEIGHBORS = [CONSTANT, EDITED, "f32/fp8-s4-truncated"]
@@ -35,7 +36,7 @@ def test_key_does_not_depend_on_other_runs():
 @pytest.mark.parametrize("name", ENGINES)
 def test_form_is_part_of_the_key(name):
     config = run_config(BASE | {"engines": f"f32/{name}"})
-    traced = run_key(config, RUNS_PER_BATCH, PROGRAM)
+    traced = run_key(config, RUNS_PER_BATCH, COMMON)
     (key,) = find_keys([f"f32/{name}"])
     # Float32 has no numbers, so its two forms are one function.
     assert (key == traced) == (name in ("f32", "f32-exact"))
@@ -43,7 +44,7 @@ def test_form_is_part_of_the_key(name):
 
 def test_edited_engine_keeps_the_key_of_arguments():
     (key,) = find_keys([EDITED])
-    assert key == run_key(run_config(BASE | {"engines": EDITED}), RUNS_PER_BATCH, PROGRAM)
+    assert key == run_key(run_config(BASE | {"engines": EDITED}), RUNS_PER_BATCH, COMMON)
 
 
 def test_form_does_not_depend_on_the_spelling():
@@ -55,7 +56,7 @@ def test_form_does_not_depend_on_the_spelling():
 
 def test_program_name_names_the_constant_sides():
     pair = swept_recipe(run_config(BASE | {"engines": "bf16/vllm-bf16"}))
-    assert program_name(pair) == f"{PROGRAM}; constant engines: train, infer"
+    assert program_name(pair) == f"{COMMON}; constant engines: train, infer"
 
 
 def test_bytes_do_not_depend_on_other_engines(tmp_path):
