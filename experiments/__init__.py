@@ -40,6 +40,7 @@ EXPERIMENTS: dict[str, str] = {
     "bench_linear": "experiments.benchmarks.products",
     "bench_compile": "experiments.benchmarks.compile_speed",
     "bench_speedup": "experiments.benchmarks.speedup",
+    "bench_size": "experiments.benchmarks.model_size",
     "bench_step": "experiments.benchmarks.step_speed",
     "bench_sweep": "experiments.benchmarks.sweep_cost",
     "bench_diagnose": "experiments.benchmarks.diagnose_speed",

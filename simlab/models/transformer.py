@@ -172,6 +172,8 @@ def extend(
     stream, experts = Stream(embedding, embedding), None
     if isinstance(caches, Cache):
         by_layer = None if replayed is None else jnp.moveaxis(replayed, 2, 0)
+        # A gradient keeps what enters a layer and computes the rest again; otherwise this changes nothing.
+        block = jax.checkpoint(block, prevent_cse=False)
         stream, (caches, chosen, _) = lax.scan(block, stream, (weights["layers"], caches, by_layer))
         states = ()
         if chosen is not None:
@@ -334,7 +336,7 @@ def response_logps(
 
     `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`. Every `group_size` rows have the same
     prompt, which is read once, as in a rollout. With `vocabulary` all log-probabilities are returned.
-    `scan_layers` is for scores of which no gradient is taken, see `stack_layers`.
+    With `scan_layers` layers are scanned over (`stack_layers`), and a gradient computes each of them again.
     """
     weights = prepare(params, config, engine)
     count = len(prompts) // group_size if responses.shape[1] > 1 else len(prompts)

@@ -15,6 +15,7 @@ from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
+from simlab.models.transformer import SCANNED_LAYERS
 from simlab.objectives import Objective
 from simlab.objectives.advantages import Gae, gae
 from simlab.rollout.sampling import SamplingParams
@@ -43,6 +44,9 @@ class Recipe:
       `rollout`, forced copying of what the sampler reported. Copying hides the mismatch from rho and leaves
       it in the gradient, where the policy ratio starts at pi_train / pi_infer instead of 1. It is verl's
       `rollout_correction.bypass_mode`, but the rollout is scored all the same, for the metrics.
+    - `gradient_checkpointing`: updates scan over the layers and compute each again in the backward pass. One
+      layer is compiled and its activations are kept; last bits may differ. For models of `SCANNED_LAYERS`
+      layers or more.
 
     Raises `ValueError` for an unknown term or name, and sizes that do not fit together.
     Reference: vexact V7; verl algorithm.rollout_correction.bypass_mode.
@@ -64,6 +68,7 @@ class Recipe:
     minibatches: Annotated[int, COUNT] = static(default=4)
     staleness: Annotated[int, Range(0, 1000)] = static(default=0)
     old_log_probs: str = static(default="train")
+    gradient_checkpointing: bool = static(default=False)
 
     def __post_init__(self):
         """Reject invalid values."""
@@ -77,6 +82,11 @@ class Recipe:
             allowed = ", ".join(OLD_LOG_PROBS)
             raise ValueError(f"unknown old_log_probs {shorten(self.old_log_probs)}; allowed: {allowed}")
         self._check_critic()
+        if self.gradient_checkpointing and self.model.num_hidden_layers < SCANNED_LAYERS:
+            raise ValueError(
+                f"gradient_checkpointing with {self.model.num_hidden_layers} layers; allowed: from "
+                f"{SCANNED_LAYERS} layers on"
+            )
         if self.model.vocab_size < VOCABULARY_SIZE:
             raise ValueError(f"vocab_size {self.model.vocab_size}; the tasks need at least {VOCABULARY_SIZE}")
 

@@ -255,7 +255,7 @@ def policy_gradient(
     """
 
     def loss(params: Params) -> tuple[Array, Metrics]:
-        logp, entropy, _, every = score(recipe, params, trajectory, scan_layers=False)
+        logp, entropy, _, every = score(recipe, params, trajectory, recipe.gradient_checkpointing)
         logp = jnp.where(batch.mask, logp, 0.0)
 
         def value(logp: Array, every: Array | None) -> Array:

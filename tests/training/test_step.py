@@ -11,6 +11,7 @@ import pytest
 from simlab.engines import Site, store
 from simlab.engines.engine import REPLAYS
 from simlab.metrics.pressure import clipped_tokens
+from simlab.models.transformer import SCANNED_LAYERS
 from simlab.objectives import TokenBatch, objective_value, prepare_batch, resolve, rollout_terms
 from simlab.training.critic import Critic
 from simlab.training.loop import train
@@ -30,6 +31,7 @@ from tests.tolerances import assert_exact
 from tests.training.recipes import (
     COARSE,
     COARSE_ROUTER,
+    DENSE,
     MOE,
     QUICK,
     assert_same_tree,
@@ -321,6 +323,7 @@ def test_copying_from_a_truly_identical_engine_is_the_same_run():
     ("bad", "words"),
     [
         ({"minibatches": 3}, "minibatches 3 does not divide 4 prompts per step"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing with 1 layers; allowed: from 4 layers on"),
         ({"staleness": -1}, "staleness -1; allowed: 0 or more steps"),
         ({"old_log_probs": "bypass"}, "unknown old_log_probs 'bypass'; allowed: train, rollout"),
         ({"objective": "ppo"}, "a critic and the advantage `gae` need each other"),
@@ -388,3 +391,16 @@ def test_clip_cov_draws_in_every_minibatch():
 
 def test_other_objectives_carry_no_column_of_the_vocabulary(trajectory):
     assert trajectory.logp_infer_vocabulary is None
+
+
+def test_gradient_checkpointing_gives_the_same_update():
+    plain = small_recipe(COARSE, model=replace(DENSE, num_hidden_layers=SCANNED_LAYERS))
+    state = small_state(plain)
+    trajectory = roll(plain, state)
+    updated = [
+        learned_from(replace(plain, gradient_checkpointing=on), state, trajectory)[0] for on in (False, True)
+    ]
+    # Not bit for bit: a scan may add gradients in another order.
+    for one, other in zip(*(jax.tree.leaves(after.params) for after in updated), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+    assert differ(updated[0].params, state.params)
