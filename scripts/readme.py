@@ -359,6 +359,32 @@ def speedup() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def model_size() -> str:
+    """Return what larger models and longer responses cost, from `bench_size`."""
+    if not is_stored("bench_size"):
+        return "\nnot run\n"
+    lines = [
+        "| parameters | tokens | engines | gradient checkpointing | compilation, s (CPU) | step, s (CPU) "
+        "| memory, MB | growth, MB | most in compilation, MB |",
+        "|---:|---:|---|---|---:|---:|---:|---:|---:|",
+    ]
+    rows: Any = load_stored("bench_size").table("sizes")
+    for row in rows.itertuples():
+        cells = (
+            f"{row.parameters / 1e6:.1f} M",
+            row.tokens,
+            f"`{row.engines}`",
+            "on" if row.gradient_checkpointing else "off",
+            f"{row.compile_seconds:.0f} ({row.compile_cpu_seconds:.0f})",
+            f"{row.seconds:.2f} ({row.cpu_seconds:.2f})",
+            f"{row.resident_mb:.0f}",
+            f"{row.growth_mb:.1f}",
+            f"{row.compile_peak_mb:.0f}",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
     table: Any = load_stored("group_corrections").table("moments")
@@ -383,6 +409,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "forecasts": forecasts,
     "leaderboard_regime": leaderboard_regime,
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
+    "model_size": model_size,
     "modifier_names": modifier_names,
     "objective_names": objective_names,
     "paper_figures": paper_figures,

@@ -72,7 +72,7 @@ def measure_case(config: dict[str, Any], steps: int, warm_up: int) -> dict[str, 
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-c", SCRIPT, json.dumps(config), str(steps), str(warm_up)]
         environment = os.environ | {"SIMLAB_CACHE": cache}
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -16,7 +16,7 @@ from simlab.core.streams import draw_array
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID, encode
 
 SPLITS = ("train", "held_out")
-LONGEST_RESPONSE = 128
+LONGEST_RESPONSE = 256
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,10 +57,10 @@ def test_recurrence_rewards_all_terms_with_one():
     assert float(TASKS["recurrence"]().check(encode(text))) == 1.0
 
 
-def test_response_length_is_at_most_128():
-    assert TASKS["recurrence"](difficulty=127).response_length == 128
-    with pytest.raises(ValueError, match="response_length must be at most 128, got 129"):
-        TASKS["recurrence"](difficulty=128)
+def test_response_length_is_at_most_256():
+    assert TASKS["recurrence"](difficulty=255).response_length == 256
+    with pytest.raises(ValueError, match="response_length must be at most 256, got 257"):
+        TASKS["recurrence"](difficulty=256)
 
 
 @pytest.mark.parametrize(
