@@ -68,7 +68,7 @@ def run(run: Run) -> None:
     resident = np.asarray([row["resident_mb"] for row in rows])
     warm = resident[int(WARM_UP * len(rows)) :]
     part = max(1, len(rows) // 10)
-    kept = sum(np.asarray(values).nbytes for values in one.metrics.values()) / 1e6
+    metrics_mb = sum(np.asarray(values).nbytes for values in one.metrics.values()) / 1e6
     growth = float(np.median(warm[-part:]) - np.median(warm[:part]))
     same = all(
         np.array_equal(getattr(one, kind)[name], getattr(other, kind)[name], equal_nan=True)
@@ -78,9 +78,9 @@ def run(run: Run) -> None:
     row = {
         "steps": steps,
         "growth_mb": growth,
-        "metrics_mb": kept,
-        "bound_mb": BOUND_MB + kept,
-        "flat": growth <= BOUND_MB + kept,
+        "metrics_mb": metrics_mb,
+        "bound_mb": BOUND_MB + metrics_mb,
+        "flat": growth <= BOUND_MB + metrics_mb,
         "most_arrays": max(row["arrays"] for row in rows[1:]),
         "resumed_chunks": len(again),
         "same_bits": same,
@@ -88,7 +88,8 @@ def run(run: Run) -> None:
     run.table("verdict", [row])
     run.report(
         f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by {growth:.1f} MB after the "
-        f"warm-up (at most {BOUND_MB + kept:.1f} MB wanted, of which {kept:.1f} are the run's metrics); "
+        f"warm-up (at most {BOUND_MB + metrics_mb:.1f} MB wanted, of which {metrics_mb:.1f} are the run's "
+        "metrics); "
         f"the last tenth again from its checkpoint: {'the same' if same else 'other'} bits"
     )
 

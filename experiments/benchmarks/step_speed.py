@@ -145,32 +145,32 @@ class Peer:
         return run_once
 
     def agreement(self, params: Params) -> list[dict]:
-        """Compare log-probabilities of both engines and the gradient of the loss at theta_old with ours."""
+        """Compare log-probabilities of both engines and the gradient at theta_old with those of simlab."""
         prompts, responses, _ = (jnp.asarray(x.numpy().astype(np.int32)) for x in self.sampled)
         advantages = np.random.default_rng(0).standard_normal(len(prompts)).astype(np.float32)
-        ours = {
+        emulated = {
             side: jax.jit(response_logps, static_argnums=1)(
                 params, self.recipe.model, engine, prompts, responses
             ).logp
             for side, engine in (("train", self.recipe.engines.train), ("infer", self.recipe.engines.infer))
         }
-        theirs = {}
+        compared = {}
         for side, engine in (("train", self.module.Float32), ("infer", self.module.TruncatedFp8)):
             with self.torch.no_grad():
-                theirs[side] = self.reference.response_logps(engine, *self.sampled[:2]).numpy()
-        moved = _rms(ours["infer"] - ours["train"])
+                compared[side] = self.reference.response_logps(engine, *self.sampled[:2]).numpy()
+        moved = _rms(emulated["infer"] - emulated["train"])
         gradients = self._gradient(advantages), _gradient(self.recipe, params, prompts, responses, advantages)
         apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(*gradients, strict=True)]
         return [
             _agreement(
                 "float32 log-probs, largest difference",
-                np.abs(theirs["train"] - ours["train"]).max(),
+                np.abs(compared["train"] - emulated["train"]).max(),
                 LOGP_BOUND,
             ),
             _agreement("gradient, largest relative difference of a leaf", max(apart), GRADIENT_BOUND),
             _agreement(
                 "emulated log-probs, rms difference over rms mismatch",
-                _rms(theirs["infer"] - ours["infer"]) / moved,
+                _rms(compared["infer"] - emulated["infer"]) / moved,
                 EMULATED_BOUND,
             ),
         ]
@@ -217,7 +217,7 @@ def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
 def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, float]:
     """Milliseconds of the fastest step of TRL's trainer by thread count; nothing where it is not installed.
 
-    It runs in a process of its own, so its steps are timed after ours and not between them.
+    It runs in a process of its own, so its steps are timed after those of simlab and not between them.
     """
     root = checkout_root()
     python = root / ".cache" / "venvs" / "trl" / "bin" / "python"
@@ -300,9 +300,9 @@ def ratios(rows: list[dict]) -> dict[str, float]:
         "emulated / float32": step / ms["float32", "step"],
     }
     for peer in ("pytorch", "trl"):
-        theirs = [t for (name, stage), t in ms.items() if name.startswith(peer) and stage == "step"]
-        if theirs:
-            found[f"{peer} / emulated"] = min(theirs) / step
+        times = [t for (name, stage), t in ms.items() if name.startswith(peer) and stage == "step"]
+        if times:
+            found[f"{peer} / emulated"] = min(times) / step
     return found
 
 

@@ -2,7 +2,7 @@
 
 The peer of the speed benchmark, written to be fast: weights are quantized once per rollout, a decode step,
 the scoring and the loss with its gradient are compiled, AdamW is fused, subnormals are flushed. It measures
-no metrics, which ours does.
+no metrics, which simlab does.
 """
 
 from typing import Any
@@ -101,9 +101,9 @@ class TorchReference:
             uniforms = torch.rand(self.length, count * group_size, 1)
             token, logp = self._draw(weights, hidden, uniforms[0])
             ended, tokens, logps = token == EOS_TOKEN_ID, [token], [logp]
-            for place in range(1, self.length):
-                position = torch.tensor(start + place - 1)
-                token, logp, ended = self.decode(weights, caches, token, ended, uniforms[place], position)
+            for index in range(1, self.length):
+                position = torch.tensor(start + index - 1)
+                token, logp, ended = self.decode(weights, caches, token, ended, uniforms[index], position)
                 tokens.append(token)
                 logps.append(logp)
             prompts = prompts.repeat_interleave(group_size, 0)
@@ -111,7 +111,7 @@ class TorchReference:
             return prompts, responses, _rewards(prompts, responses)
 
     def update(self, trajectory: tuple, old: Tensor, group_size: int, minibatches: int) -> None:
-        """Make one clipped update per minibatch of whole groups."""
+        """Make one clipped update per minibatch of complete groups."""
         prompts, responses, rewards = trajectory
         groups = rewards.view(-1, group_size)
         centered = groups - groups.mean(1, keepdim=True)
@@ -256,5 +256,5 @@ def _rewards(prompts: Tensor, responses: Tensor) -> Tensor:
     )
     letters = (responses >= LETTER) & (responses < LETTER + 10)
     used = letters.cumprod(1).sum(1, keepdim=True)
-    places = (used + torch.arange(answer.shape[1])) % responses.shape[1]
-    return (responses.gather(1, places) == answer).all(1).to(torch.float32)
+    indices = (used + torch.arange(answer.shape[1])) % responses.shape[1]
+    return (responses.gather(1, indices) == answer).all(1).to(torch.float32)

@@ -131,7 +131,7 @@ def fit(axis: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
-    """Seconds from the start of a process to the end of its first step, without and with kept programs."""
+    """Seconds from the start of a process to the end of its first step, without and with stored programs."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first start", "second start")):
@@ -172,7 +172,7 @@ def _time_command(command: list[str], cache: str) -> tuple[float, str]:
 
 EXPERIMENT = Experiment(
     name="bench_sweep",
-    question="How does the time of a sweep grow, and what do kept programs and a second process save?",
+    question="How does the time of a sweep grow, and what do stored programs and a second process save?",
     decision_rule=(
         "Kept programs are worth it if a second start reaches its first step at least 3 times sooner than a "
         "first one; one process per core is worth it if the same runs take at most 1 / 1.5 of one process."

@@ -47,8 +47,8 @@ def column_bytes(name: str, vocabulary: int) -> int:
     """Return bytes per sampled token that one engine sends: a number per token, or a pair (id, number)."""
     if name == "ipo":
         return BYTES_OF_FLOAT32
-    kept = min(TOP_K, vocabulary)
-    return BYTES_OF_PAIR * kept if "top" in name else BYTES_OF_FLOAT32 * vocabulary
+    entries = min(TOP_K, vocabulary)
+    return BYTES_OF_PAIR * entries if "top" in name else BYTES_OF_FLOAT32 * vocabulary
 
 
 def run(run: Run) -> None:

@@ -21,12 +21,12 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     paths = list(paths)
     names = {f"{PROJECTION}.activations.{tail}": alias for alias, tail in OPERAND_ALIASES.items()}
     endings = Counter(ending for path in paths for ending in _endings(path))
-    whole = {path for path in paths if "." not in path}
+    top_level = {path for path in paths if "." not in path}
     for path in paths:
-        if path in whole:
+        if path in top_level:
             names[path] = path
         elif path not in names:
-            free = (e for e in _endings(path) if endings[e] == 1 and e not in whole)
+            free = (e for e in _endings(path) if endings[e] == 1 and e not in top_level)
             names[path] = next(free, path.replace(".", "_"))
     return {path: names[path] for path in paths}
 
@@ -42,9 +42,9 @@ def with_short_names(runs: pd.DataFrame) -> pd.DataFrame:
         for activations, weights in [(f"{PROJECTION}.activations.{tail}", f"{PROJECTION}.weights.{tail}")]
         if {activations, weights} <= set(runs) and runs[activations].equals(runs[weights])
     ]
-    kept = runs.drop(columns=same)
-    names = short_names(map(str, kept))
-    renamed = kept.rename(columns=names)
+    distinct = runs.drop(columns=same)
+    names = short_names(map(str, distinct))
+    renamed = distinct.rename(columns=names)
     renamed.attrs[PATHS] = {short: path for path, short in names.items()}
     return renamed
 

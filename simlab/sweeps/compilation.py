@@ -64,7 +64,7 @@ _COMPILED: dict[Hashable, tuple[Future[jax.stages.Compiled], Shapes]] = {}
 def count_operations(recipe: Recipe, state: TrainState) -> dict[str, int]:
     """Trace the functions of stacked runs, given in arrays or shapes, and count their operations by digest.
 
-    A trace is kept in the cache folder, where the compilation reads it.
+    A trace is stored in the cache folder, where the compilation reads it.
     """
     sampling = sampling_recipe(recipe)
     sampled = _trace(_sample_leaves, (sampling, _sampled_part(state)))

@@ -1,4 +1,4 @@
-"""How functions are compiled, and the folder in which they are kept from one process to the next."""
+"""How functions are compiled, and the folder that stores them for later processes."""
 
 import contextlib
 import fcntl
@@ -41,7 +41,7 @@ def cache_folder() -> Path | None:
 def enable_compile_cache() -> Path | None:
     """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it.
 
-    Small functions are kept too: a sweep begins with dozens of them.
+    Small functions are stored too: a sweep begins with dozens of them.
     """
     folder = cache_folder()
     if folder is not None and compile_cache_folder() is None:

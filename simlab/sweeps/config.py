@@ -147,13 +147,13 @@ def _check_table(table: Mapping[str, Plain]) -> RunConfig:
 
 
 def _check_known(name: str) -> None:
-    """Raise `ValueError` for an unknown field, naming the place of a nested field of that name."""
+    """Raise `ValueError` for an unknown field, naming the path of a nested field of that name."""
     if name in FIELDS:
         return
-    places = [path for path in nested_fields() if path.rpartition(".")[2] == name]
-    if places:
-        others = f" ({len(places) - 1} other fields have this name)" if len(places) > 1 else ""
-        raise ValueError(f"unknown field of the run {shorten(name)}; did you mean {places[0]!r}?{others}")
+    paths = [path for path in nested_fields() if path.rpartition(".")[2] == name]
+    if paths:
+        others = f" ({len(paths) - 1} other fields have this name)" if len(paths) > 1 else ""
+        raise ValueError(f"unknown field of the run {shorten(name)}; did you mean {paths[0]!r}?{others}")
     lookup(dict.fromkeys((*FIELDS, *ALIASES)), name, "field of the run")
 
 
@@ -226,8 +226,8 @@ def _check_objective(recipe: Recipe) -> None:
     with reading("objective"):
         for path, leaf in leaves:
             if callable(leaf):
-                place = jax.tree_util.keystr(path, simple=True, separator=".")
-                raise ValueError(f"{place} must be a record, got a function. Make it a class with `pytree`.")
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise ValueError(f"{name} must be a record, got a function. Make it a class with `pytree`.")
         _check_structure(structure, recipe.group_size, recipe.critic is not None)
 
 

@@ -36,8 +36,9 @@ def work(
 ) -> None:
     """Compute the missing runs of `plan` that nobody else computes, until none is missing.
 
-    `report` gets an event after every chunk. Unfinished runs are kept every so many seconds, at the end of a
-    chunk. Processes that begin with different groups (`first`) compile different programs at the same time.
+    `report` gets an event after every chunk. At the end of a chunk, unfinished runs write their checkpoints
+    if so many seconds have passed. Processes that begin with different groups (`first`) compile different
+    programs at the same time.
     """
     start = first % max(1, len(plan.groups))
     order = plan.groups[start:] + plan.groups[:start]
@@ -167,7 +168,7 @@ def advance_members(
     arrays, after = named_arrays(state), []
     for i, (member, part) in enumerate(zip(members, parts(metrics, first), strict=True)):
         before = {} if member.progress is None else dict(member.progress.metrics)
-        progress = Progress({place: a[i] for place, a in arrays.items()}, join_metrics([before, part]))
+        progress = Progress({name: a[i] for name, a in arrays.items()}, join_metrics([before, part]))
         after.append(replace(member, progress=progress))
     return after
 

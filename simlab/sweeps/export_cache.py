@@ -1,4 +1,4 @@
-"""Traced functions, kept from one process to the next.
+"""Traced functions, stored for later processes.
 
 JAX keeps compiled functions, but has to trace a function to find it, which takes longer than loading it.
 """

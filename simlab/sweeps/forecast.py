@@ -1,8 +1,8 @@
 """Forecast of the time of a sweep before compilation, from earlier sweeps or from the traced functions.
 
-Timings are kept next to the compiled functions, a file per static signature and version of the code. A
+Timings are stored next to the compiled functions, a file per static signature and version of the code. A
 group without one is traced: compilation is forecast from the number of operations, and a step from the work
-of its products and the number of operations that it executes. The trace is kept, so the workers read it
+of its products and the number of operations that it executes. The trace is stored, so the workers read it
 instead of tracing again. Rates are those of this machine's timings, or those of a reference machine times
 the slowness that a calibration run at the start measures (`machine_speed`).
 """
@@ -35,7 +35,7 @@ SECONDS_PER_COST = 2.0e-10
 """Of a step, per run and unit of `CompileGroup.cost`."""
 SECONDS_PER_EXECUTION = 4.0e-7
 """Of a step, per executed operation of the traced functions, whatever its size."""
-# A kept program is traced or read again in about this part of the time that it took to compile.
+# A stored program is traced or read again in about this part of the time that it took to compile.
 LOAD_FRACTION = 0.1
 NEAR = 4.0
 """Largest ratio of the costs of two programs whose timings predict each other."""
@@ -77,7 +77,7 @@ def expected_minutes(plan: Plan, processes: int) -> float:
 
 
 def count_steps(group: CompileGroup) -> int:
-    """Return the number of steps that a run of a group computes: whole chunks."""
+    """Return the number of steps that a run of a group computes: complete chunks."""
     chunk = chunk_length(group.steps)
     return -(-group.steps // chunk) * chunk
 
@@ -193,7 +193,7 @@ def _folder() -> Path:
 
 def _path(group: CompileGroup, runs_per_batch: int) -> Path:
     recipe = swept_recipe(group.runs[0].config)
-    # Functions print their place in memory.
+    # Functions print their address.
     signature = re.sub(r" at 0x[0-9a-f]+", "", str(static_signature(recipe, chunk_length(group.steps))))
     digest = hashlib.sha256(f"{code_digest()} {signature}".encode()).hexdigest()[:20]
     return _folder() / f"{digest}-{runs_per_batch}.json"

@@ -76,8 +76,8 @@ def _processes(plan: Plan, workers: int | None) -> int:
     if workers is not None and workers < 0:
         raise ValueError(f"workers {workers}; allowed: 0 for this process, or a number of processes")
     if workers is None:
-        places = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
-        workers = places.get(jax.default_backend(), 0)
+        slots = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
+        workers = slots.get(jax.default_backend(), 0)
         batches = sum(group.count_batches(plan.runs_per_batch) for group in plan.groups)
         workers = 0 if min(workers, batches) <= 1 else min(workers, batches)
     return workers

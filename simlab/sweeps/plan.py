@@ -14,8 +14,8 @@ from simlab.sweeps.grids import Grid
 from simlab.sweeps.own_records import SOURCE
 from simlab.sweeps.program import program_name, static_signature, swept_recipe
 
-# More runs per batch amortize the cost of small operations; empty places of a batch cost as much as full
-# ones. Part of every key, so it depends on nothing but the kind of device.
+# More runs per batch amortize the cost of small operations; a batch that is not full costs as much as a full
+# one. Part of every key, so it depends on nothing but the kind of device.
 RUNS_PER_BATCH = {"cpu": 4}
 RUNS_PER_BATCH_ON_GPU = 64
 # Fields that make another run of the same arm.
@@ -80,10 +80,10 @@ class Plan:
     def describe(self) -> str:
         """Return one line: runs, compiled functions, run batches, run-steps."""
         done = len(self.runs) - self.missing
-        kept = f" ({done} are there already)" if done else ""
+        stored = f" ({done} are there already)" if done else ""
         batches = sum(group.count_batches(self.runs_per_batch) for group in self.groups)
         return (
-            f"{_count(len(self.runs), 'run')}{kept}; "
+            f"{_count(len(self.runs), 'run')}{stored}; "
             f"{_count(len(self.groups), 'compiled function')}, {_count(batches, 'run batch', 'run batches')} "
             f"of {self.runs_per_batch}, {self.steps} run-steps to compute"
         )
@@ -108,8 +108,8 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
         try:
             configs.append(run_config(base, point.changes))
         except ValueError as error:
-            place = f" (at {point.arm or shorten(dict(point.changes))})" if point.changes else ""
-            raise ValueError(f"{error}{place}") from error
+            point_name = f" (at {point.arm or shorten(dict(point.changes))})" if point.changes else ""
+            raise ValueError(f"{error}{point_name}") from error
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}
     for config, arm in zip(configs, arms, strict=True):

@@ -51,7 +51,7 @@ def static_signature(recipe: Recipe, steps: int) -> Hashable:
 
 
 def chunk_length(steps: int) -> int:
-    """Return how many steps one call makes; whole calls may pass `steps` by less than their number."""
+    """Return how many steps one call makes; complete calls may pass `steps` by less than their number."""
     return -(-steps // -(-steps // LONGEST_CHUNK))
 
 

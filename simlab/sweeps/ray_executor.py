@@ -68,8 +68,8 @@ def compute(
     ray = _connect(address)
     began = time.perf_counter()
     try:
-        places = int(ray.cluster_resources().get(_place(), 1))
-        if not agreed(expected_minutes(plan, places)):
+        slots = int(ray.cluster_resources().get(_resource(), 1))
+        if not agreed(expected_minutes(plan, slots)):
             raise StoppedError("stopped before anything was computed")
         job = write_job(plan, cache.folder, 1, checkpoint_seconds)
         try:
@@ -119,11 +119,11 @@ def _knock(address: str | None) -> None:
 
 def _task(ray: Any, function: Callable) -> Any:
     # A core or a device each; a worker or node that dies costs a retry, an error in the code does not.
-    needs = {"num_cpus": 1, "num_gpus": int(_place() == "GPU")}
+    needs = {"num_cpus": 1, "num_gpus": int(_resource() == "GPU")}
     return ray.remote(**needs, max_retries=-1, retry_exceptions=False)(function)
 
 
-def _place() -> str:
+def _resource() -> str:
     """Return what Ray calls the kind of device that the driver has, and that a batch needs one of."""
     return "GPU" if jax.default_backend() == "gpu" else "CPU"
 
@@ -156,8 +156,8 @@ def _work(
 
     try:
         while running or cache.missing(run.key for group in plan.groups for run in group.runs):
-            mine = {key for part in running.values() for key in part.keys}
-            for part in _acquire_batches(plan, cache, mine):
+            acquired = {key for part in running.values() for key in part.keys}
+            for part in _acquire_batches(plan, cache, acquired):
                 go_on(part, [_plain(member) for member in start_members(part.runs, cache, report)])
             if not running:  # others have acquired what is left
                 time.sleep(ACQUIRE_SECONDS)
@@ -178,11 +178,11 @@ def _work(
         cache.release(key for part in running.values() for key in part.keys)
 
 
-def _acquire_batches(plan: Plan, cache: ResultCache, mine: Iterable[str]) -> list[_Batch]:
-    """Acquire all runs but `mine`, in batches: a lock does not exclude the process that holds it."""
+def _acquire_batches(plan: Plan, cache: ResultCache, acquired: Iterable[str]) -> list[_Batch]:
+    """Acquire all runs but `acquired`, in batches: a lock does not exclude the process that holds it."""
     batches = []
     for group in plan.groups:
-        by_key = {run.key: run for run in group.runs if run.key not in mine}
+        by_key = {run.key: run for run in group.runs if run.key not in acquired}
         while keys := cache.acquire(cache.missing(by_key), plan.runs_per_batch):
             batches.append(_Batch([by_key.pop(key) for key in keys], group.steps))
     return batches

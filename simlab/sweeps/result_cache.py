@@ -63,11 +63,11 @@ class ResultCache:
     def release(self, keys: Iterable[str]) -> None:
         """Release locks."""
         for key in keys:
-            fcntl.lockf(self._file(), fcntl.LOCK_UN, 1, _place(key))
+            fcntl.lockf(self._file(), fcntl.LOCK_UN, 1, _byte_of(key))
 
     def lock_view(self) -> None:
         """Wait until no other process writes the sweep's tables; `release([VIEW])` ends it."""
-        fcntl.lockf(self._file(), fcntl.LOCK_EX, 1, _place(VIEW))
+        fcntl.lockf(self._file(), fcntl.LOCK_EX, 1, _byte_of(VIEW))
 
     def write(self, key: str, tables: RunTables) -> None:
         """Write a finished run; its record, with the checksums of all three files, comes last."""
@@ -82,7 +82,7 @@ class ResultCache:
         save_progress(self._checkpoint(key), progress)
 
     def progress(self, key: str) -> Progress | None:
-        """Return how far a run is; None if nothing usable was kept (a damaged checkpoint is reported)."""
+        """Return how far a run is; None if nothing usable is stored (a damaged checkpoint is reported)."""
         try:
             return load_progress(self._checkpoint(key)) if self._checkpoint(key).is_file() else None
         except ValueError as error:
@@ -105,7 +105,7 @@ class ResultCache:
         return total
 
     def remove_stale(self) -> None:
-        """Remove what was kept of runs that are finished: a kill may have come between."""
+        """Remove checkpoints of finished runs: a kill may have come between."""
         for path in self.unfinished.glob("*.npz"):
             if self.has(path.stem):
                 self._forget(path.stem)
@@ -139,7 +139,7 @@ class ResultCache:
 
     def _lock(self, key: str) -> bool:
         try:
-            fcntl.lockf(self._file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(key))
+            fcntl.lockf(self._file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(key))
         except OSError:
             return False
         return True
@@ -187,6 +187,6 @@ def _check(content: bytes, expected: str | None) -> None:
         raise ValueError("its checksum is not that of what was written")
 
 
-def _place(key: str) -> int:
+def _byte_of(key: str) -> int:
     # 60 bits of the key; two runs that met there would only wait for each other.
     return int(key[:15], 16)

@@ -110,13 +110,13 @@ def _find(name: str) -> Path:
     for path in (Path(name), shelf / name, shelf / f"{name}.npz", checkout_root() / name):
         if len(path.name) < LONGEST_NAME and path.is_file():
             return path.resolve()
-    kept = sorted(shelf.glob("*.npz"))
+    stored = sorted(shelf.glob("*.npz"))
     if name.startswith(PREFIX):
-        for path in kept:
+        for path in stored:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
     raise ValueError(
-        f"warm_start: no file {shorten(name)}; there are: {', '.join(path.stem for path in kept) or 'none'}"
+        f"warm_start: no file {shorten(name)}; there are: {', '.join(path.stem for path in stored) or 'none'}"
     )
 
 

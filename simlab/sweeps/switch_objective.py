@@ -166,8 +166,8 @@ class SwitchObjective:
         def apply(stage: Any, advantages: Array) -> Array:
             return jnp.ones(batch.mask.shape, bool) if stage is None else stage(batch, advantages)
 
-        kept = group_filter(batch)[:, None] | ~jnp.asarray(self.filter_groups, bool)
-        return self._switch("staleness", apply, advantages) & kept
+        is_used = group_filter(batch)[:, None] | ~jnp.asarray(self.filter_groups, bool)
+        return self._switch("staleness", apply, advantages) & is_used
 
     def correction(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return IS weights [B, T]."""

@@ -8,7 +8,7 @@
   `SweepResult.runs()` and `frame()` these columns have short names: `clip_low`. |
 | `steps` | run and step | `run`, `step` from 0, then every scalar metric of the training step under its name,
   float32, as measured on the rollout of that step, before its update |
-| `vectors` | run, step, metric and index | `run`, `step`, `metric`, `index`, `value`; the place of a
+| `vectors` | run, step, metric and index | `run`, `step`, `metric`, `index`, `value`; the index of a
   `..._by_pi_train` metric is a bin, between `simlab.metrics.PROBABILITY_EDGES[index]` and the next edge |
 
 A field that a run does not have (the `clip_low` of an objective without one) is empty in its row. A run that
@@ -71,9 +71,9 @@ def run_tables(key: str, columns: Mapping[str, Json], metrics: Metrics) -> RunTa
     """Return the tables of a run from its metrics, each [steps, ...]."""
     first = diverged_at(metrics)
     made = first + 1 if first >= 0 else len(next(iter(metrics.values())))
-    kept = {name: np.asarray(values)[:made] for name, values in sorted(metrics.items())}
-    scalars = {name: values for name, values in kept.items() if values.ndim == 1}
-    vectors = {name: values.reshape(made, -1) for name, values in kept.items() if values.ndim > 1}
+    completed = {name: np.asarray(values)[:made] for name, values in sorted(metrics.items())}
+    scalars = {name: values for name, values in completed.items() if values.ndim == 1}
+    vectors = {name: values.reshape(made, -1) for name, values in completed.items() if values.ndim > 1}
     steps = {"run": [key] * made, "step": np.arange(made, dtype=np.int32)} | scalars
     since, why = dead_since(scalars) if first < 0 else (-1, "")
     record = {

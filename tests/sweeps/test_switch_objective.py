@@ -51,7 +51,7 @@ def test_switch_objective_keeps_overrides():
 SORTED = {"m2po", "kpop", "clip_cov", "kl_cov", "grpo+kpop", "grpo+kpop_mask", "grpo+m2_mask"}
 
 
-def test_switch_objectives_share_one_structure_unless_a_stage_sorts():
+def test_switch_objectives_have_one_structure_unless_they_sort():
     found = {name: as_switch_objective(get_objective(name)) for name in PLAIN + COMPOSED}
     structures = {jax.tree.structure(objective) for objective in found.values()}
     assert len(structures) == len({objective.alternatives for objective in found.values()}) == 2
