@@ -48,15 +48,15 @@ PROGRAM = Path(__file__).parent / "diagnosis_study" / "peer_programs.py"
 
 def simulate_logs(pool: Pool, logs: int) -> dict[str, tuple[str, TokenLog]]:
     """Return the cause and the log, at most `TOKENS` tokens in `STEPS` steps, by name."""
-    found = {}
+    logs_by_name = {}
     for number, variant in enumerate(VARIANTS):
         for repeat in range(logs * (3 if variant == "no fault" else 1)):
             rng = np.random.default_rng([77, number, repeat])
             log, _ = simulate_log(variant, pool, rng, SIZE)
             rows = int(max(8, np.searchsorted(np.cumsum(log.lengths), TOKENS)))
             log = log.select_sequences(np.arange(log.num_sequences) < rows)
-            found[f"{number:02d}-{repeat}"] = (FAULTS[variant].cause, log)
-    return found
+            logs_by_name[f"{number:02d}-{repeat}"] = (FAULTS[variant].cause, log)
+    return logs_by_name
 
 
 def as_rows(cause: str, log: TokenLog) -> dict[str, Any]:
@@ -101,14 +101,14 @@ def summarize(logs: dict[str, tuple[str, TokenLog]], alarms: dict[str, Any]) -> 
         best = rank_causes(log)[0][0]
         is_sure = best.probability >= CONFIDENT
         row = {"log": name, "variant": VARIANTS[int(name[:2])], "cause": cause}
-        found = {"simlab": [best.cause] if is_sure and best.cause != "rounding" else []} | alarms.get(
-            name, {}
-        )
+        alarms_by_program = {
+            "simlab": [best.cause] if is_sure and best.cause != "rounding" else []
+        } | alarms.get(name, {})
         rows += [
             row | {"program": program, "alarms": ", ".join(kinds), "named": best.cause == cause}
             if program == "simlab"
             else row | {"program": program, "alarms": ", ".join(kinds), "named": False}
-            for program, kinds in found.items()
+            for program, kinds in alarms_by_program.items()
         ]
     return rows
 

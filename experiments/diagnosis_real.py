@@ -65,9 +65,9 @@ def make_log(
             seed=step,
             temperature=temperature,
         )
-        found = engine.generate(asked, sampling)
-        scored = trainer.score(asked, found.responses)
-        rows.append((found.mask, found.responses, scored.logps, found.logps))
+        generated = engine.generate(asked, sampling)
+        scored = trainer.score(asked, generated.responses)
+        rows.append((generated.mask, generated.responses, scored.logps, generated.logps))
     mask, ids, train, infer = (np.concatenate(columns) for columns in zip(*rows, strict=True))
     lengths = mask.sum(1)
     return TokenLog(

@@ -81,15 +81,15 @@ def format_peers(results: Results) -> str:
             "variant": part["variant"].iloc[0],
         }
         for program in programs:
-            mine = part[part["program"] == program]
-            kinds = sorted({kind for text in mine["alarms"] for kind in text.split(", ") if kind})
-            loud = int((mine["alarms"] != "").sum())
-            row[program] = f"{loud} of {len(mine)}{': ' + ', '.join(kinds) if kinds else ''}"
+            logs = part[part["program"] == program]
+            kinds = sorted({kind for text in logs["alarms"] for kind in text.split(", ") if kind})
+            num_alarmed = int((logs["alarms"] != "").sum())
+            row[program] = f"{num_alarmed} of {len(logs)}{': ' + ', '.join(kinds) if kinds else ''}"
         rows.append(row)
     faulty = alarms[alarms["cause"] != "rounding"]
     total = {"cause": "every fault", "variant": "alarms of any kind"}
-    for program, mine in faulty.groupby("program"):
-        total[str(program)] = f"{int((mine['alarms'] != '').sum())} of {len(mine)}"
+    for program, logs in faulty.groupby("program"):
+        total[str(program)] = f"{int((logs['alarms'] != '').sum())} of {len(logs)}"
     rows.append(total)
     line = "{cause} ({variant}) | " + " | ".join("{" + name + "}" for name in programs)
     return _table(f"cause | {' | '.join(programs)}", line, rows)

@@ -18,7 +18,8 @@ FAR_QUANTILE, FAR_FACTOR, FAR_WIDTH = 0.995, 2.0, 0.3
 """`unknown` has probability one half at `FAR_FACTOR` times this quantile of the distance of held-out logs."""
 RIDGE = 0.1
 MIN_FAULTLESS, OFFSETS = 0.9, np.arange(0.0, 2.05, 0.1)
-"""Fraction of held-out logs without a fault to be named `rounding`, and offsets of its score to try."""
+"""Fraction of held-out logs without a fault to be named `rounding`, and offsets of its score to try.
+The target is 85% on the test."""
 CONFIDENT, MAX_WRONG = 0.6, 0.035
 """Fraction of held-out logs, below the target of 5%, with this probability on a wrong cause."""
 
@@ -32,9 +33,9 @@ def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifie
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits
 
-    labels, place, counts = np.unique(causes, return_inverse=True, return_counts=True)
-    weights = (len(rows) / len(labels) / counts)[place]
-    weights[labels[place] == "rounding"] *= FAULTLESS_WEIGHT
+    labels, index, counts = np.unique(causes, return_inverse=True, return_counts=True)
+    weights = (len(rows) / len(labels) / counts)[index]
+    weights[labels[index] == "rounding"] *= FAULTLESS_WEIGHT
     predictors, baselines = [], []
     for number in range(BOOSTERS):
         booster = HistGradientBoostingClassifier(
@@ -92,9 +93,9 @@ def _fit_distance(rows: np.ndarray, causes: Any) -> dict[str, np.ndarray]:
     """Fit Gaussians of one covariance to the causes."""
     center, scale = np.median(rows, axis=0), np.maximum(rows.std(0), 1e-2)
     centered = np.clip((rows - center) / scale, -LIMIT, LIMIT)
-    labels, place = np.unique(causes, return_inverse=True)
-    means = np.stack([centered[place == number].mean(0) for number in range(len(labels))])
-    within = centered - means[place]
+    labels, index = np.unique(causes, return_inverse=True)
+    means = np.stack([centered[index == number].mean(0) for number in range(len(labels))])
+    within = centered - means[index]
     covariance = within.T @ within / len(within) + RIDGE * np.eye(rows.shape[1])
     precision = np.linalg.inv(covariance)
     return {
@@ -111,7 +112,9 @@ def _faultless_range(rows: np.ndarray) -> dict[str, np.ndarray]:
     return {"faultless_low": low, "faultless_high": high}
 
 
-def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray) -> Classifier:
+def calibrate(
+    model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray, is_trained: np.ndarray
+) -> Classifier:
     """Return the model with offset, temperature, open-set distance and shrinkage towards `unknown`.
 
     Args:
@@ -119,16 +122,18 @@ def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndar
         scores: Scores [R, K] of held-out logs.
         causes: Their causes, [R].
         usual: Signatures of held-out logs with a known cause.
+        is_trained: Whether a policy was trained in the lab, [R]: the offset counts the logs of these, because
+            the noise of random policies belongs to no engine and is easier to name.
     """
-    place = np.searchsorted(model.causes, causes.astype(str))
-    offset = fit_faultless_offset(scores, place, model.causes == "rounding")
+    index = np.searchsorted(model.causes, causes.astype(str))
+    offset = fit_faultless_offset(scores[is_trained], index[is_trained], model.causes == "rounding")
     scores = scores + offset
 
     def loss(log_temperature: float) -> float:
         scaled = scores / np.exp(log_temperature)
         peak = scaled.max(1, keepdims=True)
         normal = peak[:, 0] + np.log(np.exp(scaled - peak).sum(1))
-        return float(np.mean(normal - scaled[np.arange(len(place)), place]))
+        return float(np.mean(normal - scaled[np.arange(len(index)), index]))
 
     best: Any = minimize_scalar(loss, bounds=(-1.5, 2.0), method="bounded")
     temperature = float(np.exp(best.x))
@@ -137,20 +142,20 @@ def calibrate(model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndar
         "baseline": model.baseline + offset,
         "temperature": np.array(temperature),
         "far": np.array([limit, FAR_WIDTH]),
-        "shrink": _fit_shrinkage(model, scores / temperature, place),
+        "shrink": _fit_shrinkage(model, scores / temperature, index),
     }
     return Classifier(**(vars(model) | fitted))
 
 
-def fit_faultless_offset(scores: np.ndarray, place: np.ndarray, is_rounding: np.ndarray) -> np.ndarray:
+def fit_faultless_offset(scores: np.ndarray, index: np.ndarray, is_rounding: np.ndarray) -> np.ndarray:
     """Return what to add to scores [K]: the least for `rounding` that names `MIN_FAULTLESS` of its logs.
 
     Args:
         scores: Scores [R, K] of held-out logs.
-        place: Index of their causes, [R].
+        index: Index of their causes, [R].
         is_rounding: Whether a cause is `rounding`, [K].
     """
-    faultless = scores[is_rounding[place]]
+    faultless = scores[is_rounding[index]]
     for offset in OFFSETS:
         named = (faultless + offset * is_rounding).argmax(1)
         if np.mean(is_rounding[named]) >= MIN_FAULTLESS:
@@ -158,13 +163,13 @@ def fit_faultless_offset(scores: np.ndarray, place: np.ndarray, is_rounding: np.
     return OFFSETS[-1] * is_rounding
 
 
-def _fit_shrinkage(model: Classifier, scores: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _fit_shrinkage(model: Classifier, scores: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Return the least shrinkage [2] that leaves `MAX_WRONG` of the known causes confidently wrong."""
     probs = np.exp(scores - scores.max(1, keepdims=True))
     probs /= probs.sum(1, keepdims=True)
-    is_known = model.causes[place] != UNKNOWN
+    is_known = model.causes[index] != UNKNOWN
     named, top = probs.argmax(1)[is_known], probs.max(1)[is_known]
-    wrong = (named != place[is_known]) & (model.causes[named] != UNKNOWN)
+    wrong = (named != index[is_known]) & (model.causes[named] != UNKNOWN)
     shrink = np.array([1.0, 0.0])
     while np.mean(wrong & (shrink_probability(top, shrink) >= CONFIDENT)) > MAX_WRONG and shrink[1] > -6:
         shrink[1] -= 0.1

@@ -40,11 +40,17 @@ INFER_ENGINES = (
     "mxfp8",
     "mxfp4",
     "int4-g128",
+    "int4-g32",
     "int4-g32-w4a8",
+    "int4-g32-w4a4",
+    "nvfp4-four-over-six",
+    "fp8-e4m3-truncated",
     "bf16-nvfp4kv",
+    "bf16-fp8kv-calibrated",
+    "vllm-bf16-tp4",
 )
 HELD_OUT_ENGINES = ("vllm-bf16-split-kv8", "fp8-block128", "int4-g128-w4a8")
-"""Inference engines that the fit never sees."""
+"""Inference engines that the fit never sees, nor others with the same forward pass (`jet-rl`)."""
 UPDATES = 6
 UPDATE_SIZE = 1.5e-3
 ROPE_FACTORS = (1.3, 2.0, 4.0, 8.0)

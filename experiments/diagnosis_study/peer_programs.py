@@ -145,11 +145,11 @@ PROGRAMS = {
 
 def main(folder):
     """Print the alarms of every program on every log."""
-    found = {}
+    alarms = {}
     for path in sorted(Path(folder).glob("*.json")):
         log = json.loads(path.read_text())
-        found[path.stem] = {name: program(log) for name, program in PROGRAMS.items()}
-    print(json.dumps(found))
+        alarms[path.stem] = {name: program(log) for name, program in PROGRAMS.items()}
+    print(json.dumps(alarms))
 
 
 if __name__ == "__main__":

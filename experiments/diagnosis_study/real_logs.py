@@ -26,18 +26,18 @@ def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
         apart = log.logp_train.astype(np.float64) - log.logp_infer
         if np.sqrt(np.mean(apart**2)) < NOISE:
             continue
-        place = {"model": str(model), "engines": f"{scorer} / {sampler}"}
-        yield place | {"fault": "no fault", "cause": "rounding"}, log
+        pair = {"model": str(model), "engines": f"{scorer} / {sampler}"}
+        yield pair | {"fault": "no fault", "cause": "rounding"}, log
         if "transformers:bfloat16" not in str(scorer):
             continue
         for fault, cause, changed in _with_faults(log):
-            yield place | {"fault": fault, "cause": cause}, changed
+            yield pair | {"fault": fault, "cause": cause}, changed
         if sampler != BAD_WORKER:
             chosen = (tokens["model"] == model) & (tokens["scoring_engine"] == scorer)
             worst = samples[(samples["model"] == model) & (samples["sampling_engine"] == BAD_WORKER)]
             bad = _as_log(tokens[chosen & (tokens["sampling_engine"] == BAD_WORKER)], worst)
             mixed = _every_fourth(log, bad)
-            yield place | {"fault": f"every fourth row by {BAD_WORKER}", "cause": "one_worker"}, mixed
+            yield pair | {"fault": f"every fourth row by {BAD_WORKER}", "cause": "one_worker"}, mixed
 
 
 def _as_log(tokens: Any, samples: Any) -> TokenLog:

@@ -28,7 +28,7 @@ class Answer:
 
     @property
     def has_fault(self) -> bool:
-        """Whether the detector found its fault."""
+        """Whether the detector reports its fault."""
         return self.score is not None and self.score >= 1
 
 

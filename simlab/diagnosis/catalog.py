@@ -37,14 +37,14 @@ def answer_questions(
     log: TokenLog, causes: list[RankedCause], signatures: Mapping[str, float]
 ) -> dict[str, Answer]:
     """Answer every question about a log without masked tokens."""
-    found = {
-        name: answer_from_causes(question, causes, signatures, mine)
-        for name, (question, mine) in FAMILIES.items()
+    answers = {
+        name: answer_from_causes(question, causes, signatures, family)
+        for name, (question, family) in FAMILIES.items()
     }
-    found |= {name: detector(log) for name, detector in DETECTORS.items()}
+    answers |= {name: detector(log) for name, detector in DETECTORS.items()}
     if causes[0].cause not in ("rounding", "unknown"):
         first = f"fix {causes[0].cause} first: a correction hides a fault and costs samples"
-        correction = found["correction"]
+        correction = answers["correction"]
         recommendation = "; ".join(filter(None, (first, correction.recommendation)))
-        found["correction"] = replace(correction, recommendation=recommendation)
-    return found
+        answers["correction"] = replace(correction, recommendation=recommendation)
+    return answers

@@ -98,12 +98,12 @@ class Classifier:
 
         `rounding` gets the difference.
         """
-        mine, rounding = self.causes == "weight_sync", self.causes == "rounding"
-        if not (mine.any() and rounding.any()):
+        sync, rounding = self.causes == "weight_sync", self.causes == "rounding"
+        if not (sync.any() and rounding.any()):
             return probs
-        surplus = np.maximum(probs[:, mine] - UNPROVED, 0) * ~self.has_sign("weight_sync", rows)[:, None]
+        surplus = np.maximum(probs[:, sync] - UNPROVED, 0) * ~self.has_sign("weight_sync", rows)[:, None]
         limited = probs.copy()
-        limited[:, mine] -= surplus
+        limited[:, sync] -= surplus
         limited[:, rounding] += surplus
         return limited
 
@@ -113,13 +113,13 @@ class Classifier:
         `unknown` gets what the others lose, but at most so much that the best cause stays first.
         """
         top = probs.max(1, keepdims=True)
-        kept = np.minimum(1.0, shrink_probability(top, self.shrink) / top)
+        ratio = np.minimum(1.0, shrink_probability(top, self.shrink) / top)
         column = self.causes == UNKNOWN
         unknown = probs[:, column]
-        shrunk = probs * kept
-        room = np.maximum(0.95 * top * kept - unknown * kept, 0)
+        shrunk = probs * ratio
+        limit = np.maximum(0.95 * top * ratio - unknown * ratio, 0)
         is_unknown = unknown >= top
-        shrunk[:, column] += np.where(is_unknown, (1 - kept) * unknown, np.minimum(room, 1 - kept))
+        shrunk[:, column] += np.where(is_unknown, (1 - ratio) * unknown, np.minimum(limit, 1 - ratio))
         return shrunk
 
 
@@ -148,4 +148,4 @@ def estimate_causes(signatures: Mapping[str, float]) -> dict[str, float]:
     model = load_classifier()
     probs = model.predict(as_row(signatures, model.names)[None])[0]
     order = np.argsort(-probs, kind="stable")
-    return {str(model.causes[place]): float(probs[place]) for place in order}
+    return {str(model.causes[index]): float(probs[index]) for index in order}

@@ -51,10 +51,10 @@ def compare(before: TokenLog, after: TokenLog) -> list[dict[str, Json]]:
     estimates = [_quantities(table.sum(0)[None]) for table in tables]
     draws = [_resample(table, rng) for table in tables]
     rows = []
-    for place, name in enumerate((*QUANTITIES, "response_length")):
-        apart = draws[1][:, place] - draws[0][:, place]
+    for column, name in enumerate((*QUANTITIES, "response_length")):
+        apart = draws[1][:, column] - draws[0][:, column]
         low, high = np.quantile(apart, (0.025, 0.975))
-        first, last = (float(values[0, place]) for values in estimates)
+        first, last = (float(values[0, column]) for values in estimates)
         changed = "yes" if low > 0 or high < 0 else "no"
         rows.append(_row(name, first, last, float(low), float(high), changed))
     causes = [{cause.cause: cause.probability for cause in rank_causes(log)[0]} for log in (before, after)]
@@ -103,5 +103,5 @@ def _resample(table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _quantities(totals: np.ndarray) -> np.ndarray:
     means = totals[:, :-2] / totals[:, -2:-1]
-    shown = [transform(means[:, place]) for place, (_, transform) in enumerate(QUANTITIES.values())]
+    shown = [transform(means[:, column]) for column, (_, transform) in enumerate(QUANTITIES.values())]
     return np.stack([*shown, totals[:, -2] / totals[:, -1]], axis=1)

@@ -43,12 +43,12 @@ def find_curves(path: Path) -> list[Path]:
     lines = [file for file in files if file.suffix == ".jsonl"]
     if any(file.suffix in TOKEN_SUFFIXES for file in files) or not all(map(_is_curve, lines)):
         return []
-    found = [file for file in files if file.suffix in (".csv", ".jsonl", SUFFIX)]
+    curves = [file for file in files if file.suffix in (".csv", ".jsonl", SUFFIX)]
     events = [file for file in files if MARK in file.name]
     if events:
         newest = max(events, key=lambda file: file.stat().st_mtime).parent
-        found += [file for file in events if file.parent == newest]
-    return found
+        curves += [file for file in events if file.parent == newest]
+    return curves
 
 
 def _is_curve(path: Path) -> bool:

@@ -99,10 +99,10 @@ def diagnose(path: str | Path, rename: Mapping[str, str] | None = None) -> Diagn
 
 def _diagnose_curves(files: list[Path]) -> Diagnosis:
     rows, problems = read_curves(files)
-    found = answer_from_curves(rows, QUESTIONS)
-    causes = list_causes({"unknown": 1.0}, {}, (f"{SOURCE}; {WHAT_TO_LOG}", *found["weight_sync"].evidence))
+    answers = answer_from_curves(rows, QUESTIONS)
+    causes = list_causes({"unknown": 1.0}, {}, (f"{SOURCE}; {WHAT_TO_LOG}", *answers["weight_sync"].evidence))
     names = [file.name for file in files]
-    return Diagnosis(SOURCE, names, 0, 0, causes, {}, found, {}, [], rows, [], problems)
+    return Diagnosis(SOURCE, names, 0, 0, causes, {}, answers, {}, [], rows, [], problems)
 
 
 def diagnose_log(
@@ -179,23 +179,28 @@ def _by_step(log: TokenLog) -> Iterator[TokenLog]:
         )
 
 
-def write_diagnosis(found: Diagnosis, folder: Path, path: str) -> Path:
+def write_diagnosis(diagnosis: Diagnosis, folder: Path, path: str) -> Path:
     """Write one table per field of the diagnosis, and a manifest, to `folder`."""
     start = time.perf_counter()
     tables = {
-        "causes": [row | {"evidence": "; ".join(row["evidence"])} for row in found.cause_rows()],
-        "answers": [row | {"evidence": "; ".join(row["evidence"])} for row in found.answer_rows()],
-        "signatures": [{"signature": name, "value": value} for name, value in found.signatures.items()],
-        "metrics": found.metric_rows(),
-        "bins": found.bins,
-        "steps": found.steps,
-        "panels": found.panels,
-        "problems": [problem._asdict() for problem in found.problems],
+        "causes": [row | {"evidence": "; ".join(row["evidence"])} for row in diagnosis.cause_rows()],
+        "answers": [row | {"evidence": "; ".join(row["evidence"])} for row in diagnosis.answer_rows()],
+        "signatures": [{"signature": name, "value": value} for name, value in diagnosis.signatures.items()],
+        "metrics": diagnosis.metric_rows(),
+        "bins": diagnosis.bins,
+        "steps": diagnosis.steps,
+        "panels": diagnosis.panels,
+        "problems": [problem._asdict() for problem in diagnosis.problems],
     }
     tables = {name: rows for name, rows in tables.items() if rows}
     for name, rows in tables.items():
         write_table(folder, name, rows)
-    config = {"path": path, "source": found.source, "files": found.files, "tokens": found.num_tokens}
+    config = {
+        "path": path,
+        "source": diagnosis.source,
+        "files": diagnosis.files,
+        "tokens": diagnosis.num_tokens,
+    }
     counts = {name: len(rows) for name, rows in tables.items()}
     timings = {"write": time.perf_counter() - start}
     write_manifest(folder, build_manifest(NAME, config, [], timings, counts))

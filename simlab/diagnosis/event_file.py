@@ -64,8 +64,8 @@ def _parse_summary(message: bytes | int) -> dict[str, float]:
     for number, wire, item in _read_fields(message):
         if (number, wire) != (1, BYTES):
             continue
-        found = {(inner, kind): value for inner, kind, value in _read_fields(item)}
-        tag, simple, tensor = found.get((1, BYTES)), found.get((2, FLOAT)), found.get((8, BYTES))
+        values = {(inner, kind): value for inner, kind, value in _read_fields(item)}
+        tag, simple, tensor = values.get((1, BYTES)), values.get((2, FLOAT)), values.get((8, BYTES))
         number = _unpack("<f", simple) if simple is not None else _parse_tensor(tensor)
         if isinstance(tag, bytes) and number is not None:
             scalars[tag.decode(errors="replace")] = number
@@ -76,10 +76,10 @@ def _parse_tensor(message: bytes | int | None) -> float | None:
     """Return the only float32 or float64 of a `TensorProto`, None for any other tensor."""
     if message is None:
         return None
-    found = {(number, wire): value for number, wire, value in _read_fields(message)}
-    kind = "<d" if found.get((1, VARINT)) == 2 else "<f"
-    for place in ((4, BYTES), (5, BYTES), (6, BYTES), (5, FLOAT), (6, DOUBLE)):
-        value = found.get(place)
+    values = {(number, wire): value for number, wire, value in _read_fields(message)}
+    kind = "<d" if values.get((1, VARINT)) == 2 else "<f"
+    for field in ((4, BYTES), (5, BYTES), (6, BYTES), (5, FLOAT), (6, DOUBLE)):
+        value = values.get(field)
         if isinstance(value, bytes) and len(value) == struct.calcsize(kind):
             return _unpack(kind, value)
     return None
@@ -95,31 +95,31 @@ def _read_fields(message: bytes | int) -> Iterator[Field]:
     """Yield number, wire type and value of each field of a message."""
     if not isinstance(message, bytes):
         raise ValueError("a message is a number")
-    place = 0
-    while place < len(message):
-        key, place = _read_varint(message, place)
+    offset = 0
+    while offset < len(message):
+        key, offset = _read_varint(message, offset)
         wire = key & 7
         if wire == VARINT:
-            value, place = _read_varint(message, place)
+            value, offset = _read_varint(message, offset)
             yield key >> 3, wire, value
             continue
         size = {DOUBLE: 8, FLOAT: 4}.get(wire)
         if wire == BYTES:
-            size, place = _read_varint(message, place)
-        if size is None or place + size > len(message):
+            size, offset = _read_varint(message, offset)
+        if size is None or offset + size > len(message):
             raise ValueError("a field is truncated")
-        yield key >> 3, wire, message[place : place + size]
-        place += size
+        yield key >> 3, wire, message[offset : offset + size]
+        offset += size
 
 
-def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
-        if place >= len(message):
+        if offset >= len(message):
             raise ValueError("a number is truncated")
-        byte = message[place]
-        place += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & (2**64 - 1), place
+            return value & (2**64 - 1), offset
     raise ValueError("a number has more than 64 bits")

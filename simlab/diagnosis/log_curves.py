@@ -48,14 +48,14 @@ def read_curves(files: Sequence[Path]) -> tuple[list[dict[str, float]], list[Pro
             row = _read_entry(entry, file.name, number, problems)
             if row:
                 rows.setdefault(row["step"], {}).update(row)
-    found = [row for _, row in sorted(rows.items()) if np.isfinite(_level(row))]
-    if not found:
+    measured = [row for _, row in sorted(rows.items()) if np.isfinite(_level(row))]
+    if not measured:
         reason = f"{problems[0].reason}. " if problems else ""
         wanted = ", ".join(name for name, column in CURVES.items() if column in LEVELS)
         listed = ", ".join(list(keys)[:30])
         message = f"{files[0].name}: {reason}No curve of the mismatch ({wanted}). Found: {listed}."
         raise ValueError(printable(message))
-    return [row | {"mean_abs_log_rho": _level(row)} for row in found], problems
+    return [row | {"mean_abs_log_rho": _level(row)} for row in measured], problems
 
 
 def _read_entry(
@@ -93,7 +93,7 @@ def answer_from_curves(
     rows: Sequence[Mapping[str, float]], questions: Mapping[str, str]
 ) -> dict[str, Answer]:
     """Answer the weight-sync question from the averages, by size alone; the others cannot be told."""
-    found = {
+    answers = {
         name: unknown_answer(question, "averages per step only", WHAT_TO_LOG)
         for name, question in questions.items()
     }
@@ -106,7 +106,7 @@ def answer_from_curves(
     else:
         size = "BF16" if level <= BF16 else "8-bit" if level <= EIGHT_BITS else "more than 8-bit"
         verdict = f"number formats: the size of {size} noise"
-    found["weight_sync"] = Answer(
+    answers["weight_sync"] = Answer(
         questions["weight_sync"],
         verdict,
         min(MAX_CONFIDENCE, estimate_confidence(score, 10**6)),
@@ -117,4 +117,4 @@ def answer_from_curves(
         ),
         WHAT_TO_LOG,
     )
-    return found
+    return answers

@@ -79,14 +79,14 @@ def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str
 def _of_bins(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, PyTree]:
     size = len(PROBABILITY_EDGES) - 1
 
-    def means(values: np.ndarray, place: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    def means(values: np.ndarray, index: np.ndarray, counts: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            return np.bincount(place, values, size) / counts
+            return np.bincount(index, values, size) / counts
 
     by_train, by_infer = (
         np.searchsorted(PROBABILITY_EDGES[1:-1], probs, "right") for probs in (train, infer)
     )
-    tokens, sampled = (np.bincount(place, minlength=size) for place in (by_train, by_infer))
+    tokens, sampled = (np.bincount(index, minlength=size) for index in (by_train, by_infer))
     return {
         "tokens_by_pi_train": tokens,
         "mean_rho_by_pi_train": means(np.exp(x), by_train, tokens),

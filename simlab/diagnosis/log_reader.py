@@ -51,25 +51,25 @@ def read_log(path: Path, rename: Mapping[str, str] | None = None) -> ReadResult:
     files = _list_files(path)
     tokens = 0
     for file in files:
-        mine = []
-        for log, found in _read(file, rename or {}):
-            mine += found
+        file_problems = []
+        for log, row_problems in _read(file, rename or {}):
+            file_problems += row_problems
             if log is not None:
                 parts.append((file.name, _number_step(log, file)))
                 tokens += len(log.logp_train)
                 if tokens > MAX_TOKENS:
                     raise ValueError(f"A log must have at most {MAX_TOKENS:,} tokens: pass fewer files.")
-        problems += mine[:MAX_REPORTED_ROWS]
-        if len(mine) > MAX_REPORTED_ROWS:
+        problems += file_problems[:MAX_REPORTED_ROWS]
+        if len(file_problems) > MAX_REPORTED_ROWS:
             problems.append(
-                Problem(file.name, None, f"{len(mine) - MAX_REPORTED_ROWS} more rows are unusable")
+                Problem(file.name, None, f"{len(file_problems) - MAX_REPORTED_ROWS} more rows are unusable")
             )
     if not parts:
         reasons = "; ".join(map(str, problems[:3])) or "no token-level log"
         raise ValueError(printable(f"{path} must have a usable log, got: {reasons}"))
-    log, found = join_logs(parts)
+    log, join_problems = join_logs(parts)
     log, padded = drop_padding(log, path.name)
-    return ReadResult(log, problems + found + padded, [file.name for file in files])
+    return ReadResult(log, problems + join_problems + padded, [file.name for file in files])
 
 
 def _number_step(log: TokenLog, file: Path) -> TokenLog:
@@ -189,8 +189,8 @@ def _check_table(file: str, first: int, table: pa.Table, rename: Mapping[str, st
                 scalars[column] = _read_scalars(array, spec.numbers)
         except (ValueError, TypeError, pa.ArrowException) as error:
             problems.append(Problem(file, None, f"column {name} ignored: {str(error).splitlines()[0]}"))
-    log, found = check_rows(file, first, tokens, scalars)
-    return log, problems + found
+    log, row_problems = check_rows(file, first, tokens, scalars)
+    return log, problems + row_problems
 
 
 def _read_ragged(array: pa.Array, dtype: type) -> Ragged:
@@ -277,7 +277,7 @@ def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) ->
     if len(keys) < MAX_KEYS:
         keys |= dict.fromkeys(row)
     is_nemo = "generation_logprobs" in row
-    found = {}
+    columns = {}
     for name, value in row.items():
         column = find_column(name, rename)
         if column is None or value is None:
@@ -288,10 +288,10 @@ def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) ->
         values = _parse_value(name, column, value)
         if isinstance(values, str):
             return values
-        found[column] = values
-    if is_nemo and "mask" in found and row.get("sample_loss_mask") in (0, 0.0, [0], [0.0]):
-        found["mask"] = np.zeros_like(found["mask"])
-    return found
+        columns[column] = values
+    if is_nemo and "mask" in columns and row.get("sample_loss_mask") in (0, 0.0, [0], [0.0]):
+        columns["mask"] = np.zeros_like(columns["mask"])
+    return columns
 
 
 def _parse_value(name: str, column: str, value: Any) -> np.ndarray | str:
@@ -315,8 +315,8 @@ def _parse_value(name: str, column: str, value: Any) -> np.ndarray | str:
 def _read_torch(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
     del rename
     tokens, scalars, problems = read_slime(file)
-    log, found = check_rows(file.name, 1, tokens, scalars)
-    yield log, problems + found
+    log, row_problems = check_rows(file.name, 1, tokens, scalars)
+    yield log, problems + row_problems
 
 
 READERS: dict[str, Callable[[Path, Mapping[str, str]], Iterator[Part]]] = {

@@ -33,9 +33,9 @@ def drop_padding(log: TokenLog, file: str) -> tuple[TokenLog, list[Problem]]:
     row = np.repeat(np.arange(log.num_sequences), log.lengths)
     index = np.arange(len(zero)) - starts[row]
     first, last = log.lengths.copy(), np.full(log.num_sequences, -1)
-    kept = np.flatnonzero(~zero)
-    np.minimum.at(first, row[kept], index[kept])
-    np.maximum.at(last, row[kept], index[kept])
+    unpadded = np.flatnonzero(~zero)
+    np.minimum.at(first, row[unpadded], index[unpadded])
+    np.maximum.at(last, row[unpadded], index[unpadded])
     trailing = log.lengths - 1 - last
     leading = np.where(first >= SHORTEST, first, 0)
     trailing = np.where(trailing >= SHORTEST, trailing, 0)

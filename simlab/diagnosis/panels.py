@@ -18,8 +18,8 @@ def measure_panels(log: TokenLog) -> list[dict[str, Json]]:
     points = {
         "log_rho": _histogram(view.x, *np.quantile(view.x, (0.002, 0.998))),
         "probability": _by_probability(view),
-        "index": _by_place(view.index + 1, view.size),
-        "from_end": _by_place(view.from_end + 1, view.size),
+        "index": _by_index(view.index + 1, view.size),
+        "from_end": _by_index(view.from_end + 1, view.size),
         "sequence": _by_sequence(view),
         "id": _by_id(view),
         "shift": _by_shift(view),
@@ -43,20 +43,20 @@ def _histogram(values: np.ndarray, low: float, high: float) -> Points:
 
 def _by_probability(view: View) -> Points:
     probs = np.exp(view.infer, dtype=np.float64)
-    place = np.minimum((probs * 10).astype(int), 9)
+    index = np.minimum((probs * 10).astype(int), 9)
     return [
-        ((number + 0.5) / 10, float(np.sqrt(np.mean(view.x[place == number] ** 2))))
+        ((number + 0.5) / 10, float(np.sqrt(np.mean(view.x[index == number] ** 2))))
         for number in range(10)
-        if (place == number).sum() >= 5
+        if (index == number).sum() >= 5
     ]
 
 
-def _by_place(place: np.ndarray, size: np.ndarray) -> Points:
-    edges = np.unique(np.geomspace(1, place.max() + 1, BINS).astype(int))
-    number = np.searchsorted(edges, place, side="right")
+def _by_index(index: np.ndarray, size: np.ndarray) -> Points:
+    edges = np.unique(np.geomspace(1, index.max() + 1, BINS).astype(int))
+    number = np.searchsorted(edges, index, side="right")
     counts = np.bincount(number)
     means = np.bincount(number, size) / np.maximum(counts, 1)
-    centers = np.bincount(number, place) / np.maximum(counts, 1)
+    centers = np.bincount(number, index) / np.maximum(counts, 1)
     return [(float(centers[k]), float(means[k])) for k in np.flatnonzero(counts >= 3)]
 
 
@@ -69,9 +69,9 @@ def _by_sequence(view: View) -> Points:
 def _by_id(view: View) -> Points:
     if view.log.ids is None:
         return []
-    _, place = np.unique(view.log.ids, return_inverse=True)
-    counts = np.bincount(place)
-    means = np.sort((np.bincount(place, view.z) / counts)[counts >= 8])
+    _, index = np.unique(view.log.ids, return_inverse=True)
+    counts = np.bincount(index)
+    means = np.sort((np.bincount(index, view.z) / counts)[counts >= 8])
     rows = np.linspace(0, len(means) - 1, min(len(means), MAX_DOTS)).astype(int) if len(means) else []
     return [(float(row), float(means[row])) for row in rows]
 

@@ -86,15 +86,15 @@ def describe_signs(names: tuple[str, ...], signatures: Mapping[str, float]) -> t
     if not signatures:
         return ()
     model = load_classifier()
-    places = {str(name): place for place, name in enumerate(model.names)}
+    columns = {str(name): column for column, name in enumerate(model.names)}
     row = as_row(signatures, model.names)
     lines = []
     for name in names:
         value = signatures.get(name, np.nan)
-        if not np.isfinite(value) or name not in places:
+        if not np.isfinite(value) or name not in columns:
             continue
-        low, high = model.faultless_low[places[name]], model.faultless_high[places[name]]
-        inside = low <= row[places[name]] <= high
+        low, high = model.faultless_low[columns[name]], model.faultless_high[columns[name]]
+        inside = low <= row[columns[name]] <= high
         words = f"{WORDS[name][0]}: {format_sign(name, value)}"
         if low > -9:
             words += f" (without a fault: {format_sign(name, low)} to {format_sign(name, high)})"
@@ -117,21 +117,21 @@ def format_sign(name: str, value: float) -> str:
 
 
 def answer_from_causes(
-    question: str, causes: list[RankedCause], signatures: Mapping[str, float], mine: tuple[str, ...]
+    question: str, causes: list[RankedCause], signatures: Mapping[str, float], family: tuple[str, ...]
 ) -> Answer:
     """Answer one of the questions about a family of causes from the ranked causes.
 
-    The confidence is the probability of the verdict; `score` is twice the probability of `mine`.
+    The confidence is the probability of the verdict; `score` is twice the probability of `family`.
     """
     best = causes[0]
-    probability = sum(cause.probability for cause in causes if cause.cause in mine)
+    probability = sum(cause.probability for cause in causes if cause.cause in family)
     if not signatures:
         return Answer(question, "cannot tell", 0.0, evidence=best.evidence)
-    family = max((cause for cause in causes if cause.cause in mine), key=lambda cause: cause.probability)
+    likeliest = max((cause for cause in causes if cause.cause in family), key=lambda cause: cause.probability)
     confidence = max(probability, 1 - probability)
     if probability >= 0.5:
-        verdict, shown = _name_fault(family.cause, signatures), family
-    elif best.cause in mine:
+        verdict, shown = _name_fault(likeliest.cause, signatures), likeliest
+    elif best.cause in family:
         verdict, shown = f"perhaps {_name_fault(best.cause, signatures)}", best
         confidence = probability
     elif best.cause == "rounding":

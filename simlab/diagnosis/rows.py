@@ -128,10 +128,10 @@ def _build_log(good: np.ndarray, tokens: Mapping[str, Ragged], scalars: Mapping[
     lengths = tokens["logp_train"].lengths[good].astype(np.int64)
     columns: dict[str, np.ndarray] = {}
     for name, column in tokens.items():
-        kept = column.values[np.repeat(good, np.maximum(column.lengths, 0))]
+        selected = column.values[np.repeat(good, np.maximum(column.lengths, 0))]
         if name in EXPERTS:
-            kept = kept.reshape(int(lengths.sum()), -1)
-        columns[name] = kept
+            selected = selected.reshape(int(lengths.sum()), -1)
+        columns[name] = selected
     for name in LOGPS:
         if name in columns:
             # Masked positions may have any value.
@@ -157,7 +157,7 @@ def join_logs(parts: Sequence[NamedLog]) -> tuple[TokenLog, list[Problem]]:
     `MAX_DROPPED_FRACTION` of the sequences.
     """
     parts, problems = _drop_incomplete_logs(parts)
-    logs, found = [log for _, log in parts], {}
+    logs, columns = [log for _, log in parts], {}
     for field in fields(TokenLog):
         values = [getattr(log, field.name) for log in logs]
         if field.name == "top_k":
@@ -166,13 +166,13 @@ def join_logs(parts: Sequence[NamedLog]) -> tuple[TokenLog, list[Problem]]:
         if not lacking and field.name in EXPERTS and len({value.shape[1] for value in values}) > 1:
             problems.append(Problem(parts[0][0], None, f"{field.name}: files differ in experts per token"))
         elif not lacking:
-            found[field.name] = np.concatenate(values)
+            columns[field.name] = np.concatenate(values)
         elif len(lacking) < len(values):
             problems.append(Problem(lacking[0], None, f"{field.name} is missing: ignored in all files"))
-    if any(name in found for name in EXPERTS) and len({log.top_k for log in logs}) > 1:
+    if any(name in columns for name in EXPERTS) and len({log.top_k for log in logs}) > 1:
         problems.append(Problem(parts[0][0], None, "files differ in top_k: experts ignored"))
-        found = {name: values for name, values in found.items() if name not in EXPERTS}
-    log = TokenLog(top_k=logs[0].top_k, **found)
+        columns = {name: values for name, values in columns.items() if name not in EXPERTS}
+    log = TokenLog(top_k=logs[0].top_k, **columns)
     return _number_groups(log), problems
 
 

@@ -117,9 +117,9 @@ def find_column(name: str, rename: Mapping[str, str] | None = None) -> str | Non
     return next((column for column, spec in COLUMNS.items() if name in spec.aliases), None)
 
 
-def explain_missing(found: Iterable[str], rename: Mapping[str, str] | None = None) -> str:
-    """Return why a file with the columns `found` is not a token-level log, `rename` applied."""
-    names = list(dict.fromkeys(found))
+def explain_missing(names: Iterable[str], rename: Mapping[str, str] | None = None) -> str:
+    """Return why a file with the columns `names` is not a token-level log, `rename` applied."""
+    names = list(dict.fromkeys(names))
     for markers, reason in TEXT_ONLY.items():
         if set(markers) <= set(names):
             return reason

@@ -104,25 +104,25 @@ def recommend_correction(log: TokenLog) -> Answer:
     """
     if not len(log.logp_train):
         return unknown_answer(CORRECT, "no tokens")
-    found = float(np.mean(measure_ess_loss(log_rho(log), log.lengths)))
+    ess_loss = float(np.mean(measure_ess_loss(log_rho(log), log.lengths)))
     groups = _groups(log)
-    if found < MIN_ESS_LOSS:
+    if ess_loss < MIN_ESS_LOSS:
         return Answer(
-            CORRECT, OFFERED["none"], 0.9, evidence=(f"ESS loss {found:.2g}: sequence weights are 1",)
+            CORRECT, OFFERED["none"], 0.9, evidence=(f"ESS loss {ess_loss:.2g}: sequence weights are 1",)
         )
-    if found > MAX_ESS_LOSS:
+    if ess_loss > MAX_ESS_LOSS:
         return Answer(
             CORRECT,
             OFFERED["token TIS"] + "; and reduce the mismatch: sequence weights cannot work",
             0.7,
             evidence=(
-                f"ESS loss {found:.3g}: the ESS fraction is {_format_fraction(np.exp(-found))}",
+                f"ESS loss {ess_loss:.3g}: the ESS fraction is {_format_fraction(np.exp(-ess_loss))}",
                 "token weights have a bounded variance and keep most of the bias of long sequences",
             ),
             recommendation="shorten responses, or use a finer format, exact engines or a lower learning rate",
         )
     # Rounding gives similar runs the same answer, from the cache.
-    errors = gradient_errors(float(np.round(found, 2)), groups)
+    errors = gradient_errors(float(np.round(ess_loss, 2)), groups)
     order = sorted(errors, key=lambda name: errors[name])
     gain = errors["none"] / errors[order[0]]
     best = order[0] if gain > 1.05 else "none"
@@ -132,7 +132,7 @@ def recommend_correction(log: TokenLog) -> Answer:
         OFFERED[best],
         float(np.clip(0.5 + 0.5 * abs(np.log(errors[runner_up] / errors[best])) / np.log(1.5), 0.5, 0.9)),
         evidence=(
-            f"ESS loss {found:.2g}, {groups} groups per step",
+            f"ESS loss {ess_loss:.2g}, {groups} groups per step",
             "relative mean squared error of the gradient: "
             + ", ".join(f"{name} {errors[name]:.3f}" for name in order),
             *(

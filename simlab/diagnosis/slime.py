@@ -110,11 +110,11 @@ def _responses(rows: Any, lengths: Any) -> Ragged:
     """Return the last `length` tokens of each sample, without its prompt."""
     if not (isinstance(rows, list) and isinstance(lengths, list) and len(rows) == len(lengths)):
         raise ValueError("tokens and response_lengths must be lists of equal length")
-    kept = [
+    responses = [
         _array(row)[max(0, np.size(row) - _integer(length)) :]
         for row, length in zip(rows, lengths, strict=True)
     ]
-    return _ragged(kept, "tokens")
+    return _ragged(responses, "tokens")
 
 
 def _first(row: Any) -> float:

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.diagnosis_roc import VISIBLE, is_visible, simulate
+from experiments.diagnosis_roc import RANDOM, VISIBLE, is_visible, simulate, split_engines
 from experiments.diagnosis_study.faults import FAULTS
 from experiments.diagnosis_study.fitting import MIN_FAULTLESS, OFFSETS, fit_faultless_offset
+from experiments.diagnosis_study.forward_passes import HELD_OUT_ENGINES, INFER_ENGINES
 from experiments.diagnosis_study.parts import load_or_simulate
 from experiments.diagnosis_study.random_policies import make_random_pool
 
@@ -53,19 +54,33 @@ def test_part_is_simulated_once(tmp_path):
     assert len(calls) == 2
 
 
+def test_logs_are_scored_without_their_engine():
+    engines = [*(f"f32/{name}" for name in INFER_ENGINES), ""]
+    held = pd.DataFrame({"engines": engines, "policy": "chain-13"})
+    fitted = pd.concat([held.assign(policy="chain-6"), held.assign(policy=RANDOM)])
+    splits = split_engines(fitted, held)
+    assert sorted(name for _, unseen in splits for name in unseen["engines"]) == sorted(engines)
+    for part, unseen in splits:
+        trained = part[part["policy"] != RANDOM]
+        assert not set(trained["engines"]) & set(unseen["engines"])
+        assert len(trained) + len(unseen) == len(held)
+        assert (part["policy"] == RANDOM).sum() == len(held)
+    assert not set(HELD_OUT_ENGINES) & set(INFER_ENGINES)
+
+
 def test_offset_is_the_least_that_names_faultless_logs():
     rng = np.random.default_rng(0)
-    place, is_rounding = np.repeat([0, 1], 500), np.array([False, True])
-    margin = rng.normal(0.3, 1.0, 1000) * np.where(place == 1, 1, -1)
+    index, is_rounding = np.repeat([0, 1], 500), np.array([False, True])
+    margin = rng.normal(0.3, 1.0, 1000) * np.where(index == 1, 1, -1)
     scores = np.stack([np.zeros(1000), margin], axis=1)
 
     def named(offset):
-        return np.mean((scores[place == 1] + offset).argmax(1) == 1)
+        return np.mean((scores[index == 1] + offset).argmax(1) == 1)
 
-    offset = fit_faultless_offset(scores, place, is_rounding)
+    offset = fit_faultless_offset(scores, index, is_rounding)
     assert offset[0] == 0
     assert named(offset) >= MIN_FAULTLESS > named(offset - 0.1 * is_rounding)
     sure = scores + 10 * is_rounding
-    assert (fit_faultless_offset(sure, place, is_rounding) == 0).all()
+    assert (fit_faultless_offset(sure, index, is_rounding) == 0).all()
     hopeless = scores - 10 * is_rounding
-    assert fit_faultless_offset(hopeless, place, is_rounding)[1] == OFFSETS[-1]
+    assert fit_faultless_offset(hopeless, index, is_rounding)[1] == OFFSETS[-1]
