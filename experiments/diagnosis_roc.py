@@ -65,7 +65,8 @@ POLICIES: dict[str, dict[str, str]] = {
         "chain-moe-104": "fit",
     },
 }
-"""Split of each stored policy; those of one shape share their compiled functions."""
+"""Split of each stored policy; those of one shape share their compiled functions. New ones stand last: the
+index of a policy is part of its seed."""
 SMOKE_POLICIES = {"add": {"add-sharp-0": "fit", "add-sharp-3": "calibrate", "add-tiny-dense-0": "test"}}
 TEST_SEED = 7
 """Number of the set of test logs. Sets 1 to 6 were looked at: 1 to 3 while signatures and model
