@@ -31,7 +31,7 @@ PAIRS = ("f32/f32", "f32/bf16", "f32/fp8-s2-truncated-all")
 ENGINES = ("f32", "bf16", "fp8-e4m3", "fp8-s2-truncated-all")
 RUNS_PER_BATCH, PROCESSES = 8, 2
 FLAGSHIP = {"model": "tiny-llama", "group_size": 16, "minibatches": 4}
-FEW, MANY = 10, 40
+FEW, MANY = 20, 160
 """Steps of sweeps whose difference is the time of a step; both compile the same functions."""
 LIMITS = {"step, before / now": 1.8, "emulated step / float32": 1.3, "run-steps/s": 90.0}
 SCRIPT = """
@@ -165,6 +165,6 @@ EXPERIMENT = Experiment(
     f"{LIMITS['run-steps/s']:g} run-steps/s; an emulated step takes at most "
     f"{LIMITS['emulated step / float32']} times a float32 one.",
     run=run,
-    minutes=12.0,
+    minutes=15.0,
     figures=("speedup",),
 )
