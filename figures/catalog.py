@@ -98,7 +98,8 @@ def minus(reference: str, others: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(others, reference)
 
 
-HACKING, LR, LENGTHS = "hacking_dynamics", "lr_dynamics", "length_dynamics"
+HACKING, LENGTHS = "hacking_dynamics", "length_dynamics"
+LR, LR_RLOO = "lr_dynamics", "lr_on_policy"
 VEXACT, ACRL_RUNS = "vexact_dynamics", "acrl_dynamics"
 CANCEL, SPELLINGS = "cancel_dynamics", "spelling_dynamics"
 NONE = "chain: no correction"
@@ -116,6 +117,11 @@ MODELS = {
     for prefix, model in (("chain", "dense"), ("chain, MoE", "MoE"))
 }
 CORRECTIONS = arms("chain", "token TIS", "token MIS", "sequence TIS", "sequence MIS")
+RLOO, RLOO_BF16, *RLOO_CORRECTED = (
+    f"chain: RLOO{arm}"
+    for arm in ("", ", BF16", ", token TIS", ", token MIS", ", sequence TIS", ", sequence MIS")
+)
+RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
 NARROW = arms("length", "no schedule", "triggered", "BF16", "triggered late")
 BROAD = arms("length, wide", "no schedule", "triggered", "triggered late")
 SPELLING = arms("two_spellings", "GSPO", "GRPO", "GRPO-fix", "DFPO without transform", "DFPO min")
@@ -253,6 +259,15 @@ FIGURES: dict[str, FigureSpec] = {
         Curves((NONE, "chain: token TIS", "chain: token TIS, halving", BF16), HALVED), "lr Fig. 12"),
     "lr_fig13": FigureSpec(LR, "FP16 in both engines against BF16 and no correction",
         Curves(("chain: FP16 in both engines", BF16, NONE), (REWARD, LPD, NORM)), "lr Fig. 13"),
+    "lr_rloo_corrections": FigureSpec(LR_RLOO,
+        "Reward and sequence log ratio under five corrections, on-policy RLOO",
+        Curves((RLOO, *RLOO_CORRECTED, RLOO_BF16), (REWARD, LPD), height=2.6), claims=("L3",)),
+    "lr_rloo_rates": FigureSpec(LR_RLOO,
+        "Reward and sequence log ratio at a tenth of the learning rate and with 25% of the prompts",
+        Curves((RLOO, f"{RLOO}, learning rate / 10", f"{RLOO}, 25% of the prompts", RLOO_BF16),
+            (REWARD, LPD), height=2.6), claims=("L2", "L4")),
+    "lr_rloo_halving": FigureSpec(LR_RLOO, "Learning rate halved at intervals, on-policy RLOO",
+        Curves((*RLOO_HALVINGS, RLOO_BF16), HALVED, height=2.6), claims=("L6",)),
     "vexact_doses": FigureSpec(VEXACT,
         "Final reward by kind and level of noise, and without mismatch, minus the BF16 control",
         Leveled(mismatch.draw_noise_kinds,

@@ -20,6 +20,9 @@ LEVEL = 0.95  # confidence level where the board has none
 WINDOW = 0.1  # part of a run in the moving average of a curve
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
 GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
+REACH = 2.0  # a longer interval than this many times the range of the initial policies is cut
+CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorder": 5}
+"""Triangle at the end of an interval that goes on beyond the axis."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Curves:
 
     encoding = (
         "Lines: mean over initial policies, thin where not smoothed. Gray: last quarter; dots: initial "
-        "policies; bars: CI at the level of the board."
+        "policies; bars: CI at the level of the board; triangles: the CI exceeds the axis."
     )
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
@@ -114,7 +117,7 @@ class Forest:
     row_labels: Sequence[str] = ()
     encoding = (
         "Final: last quarter. Dots: initial policies; ticks: mean; bars: CI at the level of the board; "
-        "right: means of arms."
+        "triangles: the CI exceeds the axis; right: means of arms."
     )
 
     @property
@@ -241,9 +244,15 @@ def draw_panel(
     last = max(curve.index.max() for curve in by_arm.values())
     for arm, curve in by_arm.items():
         _draw_mean(axis, curve, geometric, styles[arm])
-    _scale(axis, panel, log, geometric, float(low), float(high))
     late = {arm: curve[curve.index >= 0.75 * last] for arm, curve in by_arm.items()}
-    _draw_ends(axis, late, last, geometric, styles, level)
+    ends = {arm: (np.log(rows) if geometric else rows).mean().dropna() for arm, rows in late.items()}
+    places = {arm: last * (1.07 + GAP * number) for number, arm in enumerate(ends)}
+    _draw_ends(axis, ends, places, geometric, styles)
+    axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, last) if 0 <= tick <= 1.02 * last])
+    axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
+    axis.margins(x=0.01)
+    _scale(axis, panel, log, geometric, float(low), float(high))
+    _draw_intervals(axis, ends, places, geometric, styles, level)
 
 
 def _draw_mean(axis: Any, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:
@@ -272,23 +281,41 @@ def _scale(axis: Any, panel: Panel, log: bool, geometric: bool, low: float, high
 
 
 def _draw_ends(
-    axis: Any, late: Mapping[str, Any], last: float, geometric: bool, styles: Mapping[str, Any], level: float
+    axis: Any,
+    ends: Mapping[str, Any],
+    places: Mapping[str, float],
+    geometric: bool,
+    styles: Mapping[str, Any],
 ) -> None:
-    """Draw the mean of each initial policy over the rows of `late`, and their interval, right of `last`."""
-    axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, last) if 0 <= tick <= 1.02 * last])
-    axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
-    axis.margins(x=0.01)
-    axis.relim()
-    limits = axis.get_ylim()
-    for number, (arm, rows) in enumerate(late.items()):
-        ends = (np.log(rows) if geometric else rows).mean().dropna()
-        x, color = last * (1.07 + GAP * number), styles[arm]["color"]
-        back = np.exp if geometric else np.asarray
-        axis.plot([x] * len(ends), back(ends), ".", color=color, ms=2.5, alpha=0.6, mew=0)
-        if len(ends) > 1:
-            interval = paired_effect(ends, 0.0, ends.index, level=level)
-            axis.plot([x, x], back([interval.low, interval.high]), color=color, lw=2.2, alpha=0.45)
-            axis.plot([x], back([interval.effect]), "_", color=color, ms=4, mew=1.2)
+    """Draw the means of the initial policies of each arm, or their exponentials, at x = `places`."""
+    for arm, own in ends.items():
+        values = np.exp(own) if geometric else own
+        # White edges keep dots apart from each other and from their interval.
+        dots: Any = {"ms": 4, "mew": 0.3, "mec": "white", "zorder": 4, "clip_on": False}
+        axis.plot([places[arm]] * len(own), values, "o", color=styles[arm]["color"], **dots)
+
+
+def _draw_intervals(
+    axis: Any,
+    ends: Mapping[str, Any],
+    places: Mapping[str, float],
+    geometric: bool,
+    styles: Mapping[str, Any],
+    level: float,
+) -> None:
+    """Draw the interval of each arm over its initial policies, cut at the limits of the axis."""
+    back, limits = np.exp if geometric else np.asarray, axis.get_ylim()
+    for arm, own in ends.items():
+        if len(own) < 2:
+            continue
+        x, color = places[arm], styles[arm]["color"]
+        interval = paired_effect(own, 0.0, own.index, level=level)
+        low, high = back([interval.low, interval.high])
+        axis.plot([x, x], np.clip([low, high], *limits), color=color, lw=2.2, alpha=0.45)
+        axis.plot([x], back([interval.effect]), "_", color=color, ms=8, mew=1.4, zorder=4)
+        for is_cut, limit, marker in ((low < limits[0], limits[0], "v"), (high > limits[1], limits[1], "^")):
+            if is_cut:
+                axis.plot(x, limit, marker, color=color, **CUT)
     axis.set_ylim(limits)
 
 
@@ -314,22 +341,37 @@ def draw_forest(
     axis.set(xlabel=f"{label}\n(n = {num} initial policies; bars: {name_level(level)})")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean", (1.02, 0.8), color=MUTED, **text)
-    for row, (arm, other) in enumerate(known.items()):
+    differences = {
+        -row: (ends[arm] - ends[other]).dropna()
+        for row, (arm, other) in enumerate(known.items())
+        if arm != other
+    }
+    for row, arm in enumerate(known):
         axis.annotate(f"{ends[arm].mean():.3g}", (1.02, -row), **text)
-        if arm != other:
-            _draw_differences(axis, (ends[arm] - ends[other]).dropna(), -row, level)
+    for height, own in differences.items():
+        axis.plot(own, [height] * len(own), "o", color=COLORS[0], ms=3, alpha=0.7, mew=0)
     axis.axvline(0, color=MUTED, lw=0.8)
+    _draw_difference_intervals(axis, differences, level)
     axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
     axis.set(ylim=(-len(known) + 0.4, 0.6))
     axis.xaxis.set_major_locator(MaxNLocator(4))
 
 
-def _draw_differences(axis: Any, differences: Any, height: float, level: float) -> None:
-    if len(differences) > 1:
-        interval = paired_effect(differences, 0.0, differences.index, level=level)
-        axis.plot([interval.low, interval.high], [height] * 2, color=COLORS[5], lw=3.5, alpha=0.5)
+def _draw_difference_intervals(axis: Any, differences: Mapping[int, Any], level: float) -> None:
+    """Draw the interval of each row, cut at `REACH` times the range of all initial policies and 0."""
+    low, high = (float(end) for end in axis.dataLim.intervalx)
+    limits = low - REACH * (high - low), high + REACH * (high - low)
+    for height, own in differences.items():
+        if len(own) < 2:
+            continue
+        interval = paired_effect(own, 0.0, own.index, level=level)
+        shown = np.clip([interval.low, interval.high], *limits)
+        axis.plot(shown, [height] * 2, color=COLORS[5], lw=3.5, alpha=0.5)
         axis.plot([interval.effect], [height], "|", color=COLORS[1], ms=10, mew=2)
-    axis.plot(differences, [height] * len(differences), "o", color=COLORS[0], ms=3, alpha=0.7, mew=0)
+        if interval.low < limits[0]:
+            axis.plot(limits[0], height, "<", color=COLORS[5], **CUT)
+        if interval.high > limits[1]:
+            axis.plot(limits[1], height, ">", color=COLORS[5], **CUT)
 
 
 def _mark_best(axis: Any, rewards: Mapping[str, Any], arm: str) -> None:

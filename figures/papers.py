@@ -8,7 +8,7 @@ DIFFERS = {
     "hacking Fig. 3": "fractions of tokens instead of a scatter",
     "hacking Fig. 4": "no arm with clip 0.24",
     **dict.fromkeys(("hacking Fig. 15", "hacking Fig. 16", "hacking Fig. 17"), NOT_RECORDED),
-    "lr Fig. 5": "the arm with 25% of the prompts, of `lr_on_policy`, is not drawn",
+    "lr Fig. 5": "25% of the prompts is in `lr_rloo_rates`",
     **dict.fromkeys(("lr Fig. 11", "lr Fig. 12"), NO_HALF_RATE),
     "lr Fig. 13": "no arm with FP16 and a schedule",
     "acrl Fig. 8": TRUNCATED,

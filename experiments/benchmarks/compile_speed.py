@@ -40,8 +40,8 @@ SWEEPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 SCRIPT = """
 import json, os, resource, sys, time
 from simlab.sweeps import sweep
-start, given = time.perf_counter(), json.loads(sys.argv[1])
-result = sweep(given.pop("base"), given.pop("over"), given.pop("out"), yes=True, **given)
+start, call = time.perf_counter(), json.loads(sys.argv[1])
+result = sweep(call.pop("base"), call.pop("over"), call.pop("out"), yes=True, **call)
 seconds = time.perf_counter() - start
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 cpu = sum(each.ru_utime + each.ru_stime for each in used)
@@ -50,10 +50,10 @@ print(json.dumps([timings["expected"], timings["runs"], seconds, cpu]))
 """
 
 
-def time_sweep(given: dict[str, Any], cache: str) -> dict[str, float]:
+def time_sweep(call: dict[str, Any], cache: str) -> dict[str, float]:
     """Return forecast, wall and CPU seconds of one sweep in a process of its own."""
     environment = os.environ | {"SIMLAB_CACHE": cache}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(given)]
+    command = [sys.executable, "-c", SCRIPT, json.dumps(call)]
     start = time.perf_counter()
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     process_seconds = time.perf_counter() - start
@@ -74,13 +74,13 @@ def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Any]]:
     rows = []
     for number, state in enumerate(("empty", "filled")):
         seeds = [seed + 100 * number for seed in over["seed"]]
-        given = {
+        call = {
             "base": PLAIN | changes,
             "over": over | {"seed": seeds},
             "out": str(out / state),
             "workers": workers,
         }
-        rows.append({"sweep": name, "cache": state, "processes": workers, **time_sweep(given, cache)})
+        rows.append({"sweep": name, "cache": state, "processes": workers, **time_sweep(call, cache)})
     return rows
 
 
@@ -90,13 +90,13 @@ def measure_first_steps(run: Run) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for seed, (state, pair) in enumerate(run.track(list(pairs.items()), "first steps")):
-            given = {
+            call = {
                 "base": PLAIN | {"steps": 1, "engines": pair} | (SMALL if run.smoke else {}),
                 "over": {"seed": [seed]},
                 "out": f"{folder}/{seed}",
                 "workers": 0,
             }
-            timed = time_sweep(given, f"{folder}/cache")
+            timed = time_sweep(call, f"{folder}/cache")
             rows.append({"sweep": "one step", "cache": state, "engines": pair, **timed})
     return rows
 

@@ -101,13 +101,13 @@ def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[s
 
     step = train_call(recipe, state, STEPS, axes=(0, 0), advance=build_advance(sample, update, STEPS, 1))
     budget = 0.01 if smoke else 1.0
-    found = {
+    seconds = {
         "rollout": least_seconds(lambda: jax.block_until_ready(sample(recipe, state)), budget),
         "score": least_seconds(lambda: jax.block_until_ready(read(recipe, state.params, trajectory)), budget),
         "step": least_seconds(step, budget) / STEPS,
     }
-    found["updates"] = found["step"] - found["rollout"] - found["score"]
-    return found, spent
+    seconds["updates"] = seconds["step"] - seconds["rollout"] - seconds["score"]
+    return seconds, spent
 
 
 def rows_of(

@@ -37,17 +37,17 @@ LIMITS = {"step, before / now": 1.8, "emulated step / float32": 1.3, "run-steps/
 SCRIPT = """
 import json, resource, sys, tempfile, time
 from simlab.sweeps import sweep
-given = json.loads(sys.argv[1])
+call = json.loads(sys.argv[1])
 def cpu_seconds():
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 def measure(steps, first):
     wall, cpu = time.perf_counter(), cpu_seconds()
     with tempfile.TemporaryDirectory() as out:
-        seeds = list(range(first, first + given["runs"]))
-        sweep(given["base"] | {"steps": steps}, {"seed": seeds}, out, yes=True, **given["options"])
+        seeds = list(range(first, first + call["runs"]))
+        sweep(call["base"] | {"steps": steps}, {"seed": seeds}, out, yes=True, **call["options"])
     return time.perf_counter() - wall, cpu_seconds() - cpu
-few, many = given["steps"]
+few, many = call["steps"]
 print(json.dumps([measure(few, 0), measure(few, 100), measure(many, 200)]))
 """
 
@@ -71,7 +71,7 @@ def time_version(
     of all processes.
     """
     runs = 2 if smoke else RUNS_PER_BATCH * PROCESSES
-    given = {
+    call = {
         # Without fields that had other names; their defaults are those of the flagship in both versions.
         "base": {"engines": pair, "objective": "grpo", "task": "add", **(SMALL if smoke else FLAGSHIP)},
         "runs": runs,
@@ -80,10 +80,10 @@ def time_version(
     }
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"PYTHONPATH": str(package), "SIMLAB_CACHE": cache}
-        command = [sys.executable, "-c", SCRIPT, json.dumps(given)]
+        command = [sys.executable, "-c", SCRIPT, json.dumps(call)]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=cache)
     first, again, longer = np.array(json.loads(done.stdout.splitlines()[-1]))
-    few, many = given["steps"]
+    few, many = call["steps"]
     return {"compilation": tuple(first - again), "step": tuple((longer - again) / (many - few))}
 
 

@@ -224,7 +224,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
     if not python.exists():
         return {}
     prompts = np.asarray(recipe.task.prompts(jax.random.key(2), 64))
-    found = {}
+    milliseconds = {}
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = importlib.import_module("simlab.checkpoints").save_checkpoint(
             Path(folder, "checkpoint"), recipe.model, params
@@ -243,8 +243,8 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
             file.write_text(json.dumps(settings | {"threads": threads}))
             script = root / "experiments" / "benchmarks" / "step_speed_trl.py"
             done = subprocess.run([python, script, file], capture_output=True, text=True, check=True)
-            found[TRL.format(threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
-    return found
+            milliseconds[TRL.format(threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
+    return milliseconds
 
 
 def fastest(run: Run, calls: list[Callable[[], Any]], rounds: int, seed: int) -> np.ndarray:
@@ -268,14 +268,14 @@ def products_of(stages: dict[str, Counter[Product]]) -> list[Product]:
 
 def stage_rows(cases: list[Case], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
     """Rows by implementation and stage; `least` is what the products of a stage take."""
-    found: dict[str, dict[str, float]] = {"floor": least}
+    by_name: dict[str, dict[str, float]] = {"floor": least}
     for case, time_taken in zip(cases, ms, strict=True):
-        found.setdefault(case.implementation, {})[case.stage] = float(time_taken)
-    for times in found.values():
+        by_name.setdefault(case.implementation, {})[case.stage] = float(time_taken)
+    for times in by_name.values():
         times.setdefault("updates", times["step"] - times["rollout"] - times["score"])
     return [
         _row(name, stage, times[stage], times["step"], least)
-        for name, times in found.items()
+        for name, times in by_name.items()
         for stage in STAGES
     ]
 
@@ -294,7 +294,7 @@ def ratios(rows: list[dict]) -> dict[str, float]:
     """Return what `LIMITS` names."""
     ms = {(row["implementation"], row["stage"]): row["ms"] for row in rows}
     step = ms["emulated", "step"]
-    found = {
+    ratios = {
         "step / floor": step / ms["floor", "step"],
         "rollout / floor": ms["emulated", "rollout"] / ms["floor", "rollout"],
         "emulated / float32": step / ms["float32", "step"],
@@ -302,8 +302,8 @@ def ratios(rows: list[dict]) -> dict[str, float]:
     for peer in ("pytorch", "trl"):
         times = [t for (name, stage), t in ms.items() if name.startswith(peer) and stage == "step"]
         if times:
-            found[f"{peer} / emulated"] = min(times) / step
-    return found
+            ratios[f"{peer} / emulated"] = min(times) / step
+    return ratios
 
 
 def run(run: Run) -> None:
@@ -316,8 +316,8 @@ def run(run: Run) -> None:
     cases = []
     for name in run.track(names, "compile"):
         cases += simlab_cases(name, recipe_of(VARIANTS[name][0], run.smoke), params)
-    found, absent = ([], "not part of a smoke run") if run.smoke else peers(recipe, params)
-    cases += [case for peer in found for case in peer.cases()]
+    available, absent = ([], "not part of a smoke run") if run.smoke else peers(recipe, params)
+    cases += [case for peer in available for case in peer.cases()]
     stages = step_floor.by_stage(recipe, recipe.task.prompts(jax.random.key(0), 1).shape[1])
     products = products_of(stages)
     calls = [case.call for case in cases] + [timed_call(product) for product in products]
@@ -328,7 +328,7 @@ def run(run: Run) -> None:
     for name, step in ({} if run.smoke else trl_steps(recipe, params)).items():
         rows.append(_row(name, "step", step, step, least))
     run.table("stages", rows)
-    agreed = [row for peer in found for row in peer.agreement(params)]
+    agreed = [row for peer in available for row in peer.agreement(params)]
     run.table("engines", measure_engines(run))
     run.table("agreement", agreed or [{"quantity": absent, "difference": np.nan, "bound": np.nan}])
     for name, ratio in ratios(rows).items():

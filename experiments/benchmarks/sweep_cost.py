@@ -56,8 +56,8 @@ sweep(json.loads(sys.argv[1]), None, sys.argv[2], runs_per_batch=int(sys.argv[3]
 SWEEP = """
 import json, sys
 from simlab.sweeps import sweep
-given = json.loads(sys.argv[1])
-result = sweep(given.pop("base"), given.pop("over"), given.pop("out"), **given)
+call = json.loads(sys.argv[1])
+result = sweep(call.pop("base"), call.pop("over"), call.pop("out"), **call)
 print(result.manifest["timings"]["runs"])
 """
 
@@ -154,9 +154,9 @@ def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[d
         for count in dict.fromkeys((1, cores)):
             output = ""
             for number in range(2):  # the first time compiles
-                given = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
-                given["out"] = f"{folder}/{count}-{number}"
-                _, output = _time_command([sys.executable, "-c", SWEEP, json.dumps(given)], folder)
+                call = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
+                call["out"] = f"{folder}/{count}-{number}"
+                _, output = _time_command([sys.executable, "-c", SWEEP, json.dumps(call)], folder)
             rows.append({"processes": count, "seconds": float(output.split()[-1])})
     for row in rows:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]

@@ -115,16 +115,16 @@ class LiveDiagnosis:
         score = trainer._generate_and_score_completions
 
         def score_and_diagnose(*positional: Any, **named: Any) -> Any:
-            found = score(*positional, **named)
+            scored = score(*positional, **named)
             names = ("old_per_token_logps", "sampling_per_token_logps", "completion_mask", "completion_ids")
-            if trainer.model.training and all(found.get(name) is not None for name in names):
-                train, infer, mask, ids = (_as_array(found[name]) for name in names)
-                if found.get("tool_mask") is not None:
-                    mask = mask * _as_array(found["tool_mask"])
+            if trainer.model.training and all(scored.get(name) is not None for name in names):
+                train, infer, mask, ids = (_as_array(scored[name]) for name in names)
+                if scored.get("tool_mask") is not None:
+                    mask = mask * _as_array(scored["tool_mask"])
                 step = int(trainer.state.global_step)
                 for name, value in self.observe(step, train, infer, mask, ids).items():
                     trainer._metrics["train"][name].append(value)
-            return found
+            return scored
 
         trainer._generate_and_score_completions = score_and_diagnose
 

@@ -133,8 +133,8 @@ EXAMPLES = {"task": "add", "model": "tiny-dense"}
 
 
 def _check_table(table: Mapping[str, Plain]) -> RunConfig:
-    found = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
-    recipe = Recipe(**found.record)
+    fields = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
+    recipe = Recipe(**fields.record)
     _check_objective(recipe)
     numbers = {}
     for name, allowed in (("steps", STEPS), ("seed", SEED)):
@@ -142,7 +142,7 @@ def _check_table(table: Mapping[str, Plain]) -> RunConfig:
             numbers[name] = number(table[name], int)
             allowed.check(numbers[name])
     return RunConfig(
-        recipe, found.plain | numbers | {"warm_start": read_start(table["warm_start"], recipe.model)}
+        recipe, fields.plain | numbers | {"warm_start": read_start(table["warm_start"], recipe.model)}
     )
 
 

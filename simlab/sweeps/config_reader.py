@@ -73,8 +73,8 @@ def _objective(name: str, entry: Entry) -> Any:
 
 
 def _site(name: str, entry: Entry) -> Any:
-    found = entry(FORMATS, name, "format")
-    return Site.of(found) if isinstance(found, Format) else found
+    quantization = entry(FORMATS, name, "format")
+    return Site.of(quantization) if isinstance(quantization, Format) else quantization
 
 
 def _entry_of(catalog: Mapping[str, Any], word: str) -> Callable[[str, Entry], Any]:
@@ -106,8 +106,8 @@ def read(hint: Any, value: Plain, path: str) -> Read:
     Raises `ValueError` naming the field, the value and what is allowed.
     """
     with reading(path):
-        found = CONVERTER.structure(value, hint)
-    return found if isinstance(found, Read) else Read(found, plain(found))
+        structured = CONVERTER.structure(value, hint)
+    return structured if isinstance(structured, Read) else Read(structured, plain(structured))
 
 
 def paths_below(hint: Any, above: str) -> Iterator[str]:
@@ -144,10 +144,10 @@ def read_fields(cls: type, values: Table, present: Any = None) -> Read:
         if name not in values and start is dataclasses.MISSING:
             raise FieldError(name, "must have a value, got none.")
         if name in values:
-            found = _read_over(start, hints[name], values[name], name)
+            reading = _read_over(start, hints[name], values[name], name)
         else:
-            found = Read(start, {} if type(start) in RECORDS else plain(start))
-        records[name], canonical[name] = found
+            reading = Read(start, {} if type(start) in RECORDS else plain(start))
+        records[name], canonical[name] = reading
     return Read(records, canonical)
 
 
@@ -156,9 +156,9 @@ def _read_over(start: Any, hint: Any, value: Plain, path: str) -> Read:
     if not _is_change(start, value) or type(start) in RECORDS:
         return _read_change(start, hint, value, path)
     with reading(path):
-        found = read_fields(type(start), value, start)
+        fields = read_fields(type(start), value, start)
         name = {"name": plain(start)["name"]} if isinstance(start, tuple(CLASSES)) else {}
-        return Read(type(start)(**found.record), name | found.plain)
+        return Read(type(start)(**fields.record), name | fields.plain)
 
 
 def _read_change(start: Any, hint: Any, value: Plain, path: str) -> Read:
@@ -179,12 +179,12 @@ def _apply_changes(record: Any, changes: Table) -> Read:
     for name in sorted(changes):
         _check_field(hints, name, hints)
         start = getattr(record, name)
-        found = _read_change(start, hints[name], changes[name], name)
+        reading = _read_change(start, hints[name], changes[name], name)
         # A format's own numbers have fixed types.
-        records[name] = type(start)(found.record) if isinstance(start, np.generic) else found.record
+        records[name] = type(start)(reading.record) if isinstance(start, np.generic) else reading.record
         # As text, because NaN differs from itself.
         if repr(plain(records[name])) != repr(plain(start)):
-            canonical[name] = found.plain
+            canonical[name] = reading.plain
     changed = dataclasses.replace(record, **records)
     # A narrower float32 has a smaller largest number; scaled formats keep theirs.
     if (
@@ -273,15 +273,16 @@ def _read_record(value: Plain, hint: Any) -> Read:
     cls: Any = _options(hint)[0]
     if value is None and type(None) in _options(hint):
         return Read(None, None)
-    found = read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
-    return Read(cls(**found.record), found.plain)
+    fields = read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
+    return Read(cls(**fields.record), fields.plain)
 
 
 def _read_mapping(value: Plain, hint: Any) -> Read:
     kind = typing.get_args(_options(hint)[0])[1]
-    found = {str(name): read(kind, part, str(name)) for name, part in sorted(_table(value).items())}
+    entries = {str(name): read(kind, part, str(name)) for name, part in sorted(_table(value).items())}
     return Read(
-        {key: each.record for key, each in found.items()}, {key: each.plain for key, each in found.items()}
+        {key: each.record for key, each in entries.items()},
+        {key: each.plain for key, each in entries.items()},
     )
 
 
@@ -291,10 +292,10 @@ def _read_number(value: Plain, hint: Any) -> Plain:
         return None
     if isinstance(value, tuple | list) and any(typing.get_origin(option) is tuple for option in options):
         return tuple(number(part, int) for part in value)
-    found = number(value, next(kind for kind in (bool, int, float) if kind in options))
-    for allowed in getattr(hint, "__metadata__", ()) or (Range(),) if found is not True else ():
-        allowed.check(found)
-    return found
+    converted = number(value, next(kind for kind in (bool, int, float) if kind in options))
+    for allowed in getattr(hint, "__metadata__", ()) or (Range(),) if converted is not True else ():
+        allowed.check(converted)
+    return converted
 
 
 def _read_class(value: Plain, hint: Any) -> Read:
@@ -305,12 +306,12 @@ def _read_class(value: Plain, hint: Any) -> Read:
     name, changes = _name_and_changes(value)
     cls, own = _look_up_entry(name, changes, lambda name, entry: entry(catalog, name, word))
     if isinstance(cls, type) and issubclass(cls, base):
-        found = read_fields(cls, changes)
-        return Read(cls(**found.record), {"name": name} | own | found.plain)
+        fields = read_fields(cls, changes)
+        return Read(cls(**fields.record), {"name": name} | own | fields.plain)
     if not isinstance(cls, base):
         raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(cls)}.")
-    found = read_fields(type(cls), changes, cls)
-    return Read(dataclasses.replace(cls, **found.record), {"name": name} | own | found.plain)  # type: ignore[type-var]
+    fields = read_fields(type(cls), changes, cls)
+    return Read(dataclasses.replace(cls, **fields.record), {"name": name} | own | fields.plain)  # type: ignore[type-var]
 
 
 def _read_named(value: Plain, hint: Any) -> Read:
@@ -325,8 +326,8 @@ def _read_named(value: Plain, hint: Any) -> Read:
     record, own = _look_up_entry(name, changes, resolve)
     if not isinstance(record, ALTERNATIVES.get(kind, kind)):
         raise ValueError(f"must be {word}, got {shorten(name)}, which is of type {type(record).__name__}.")
-    found = _overridden(record, name, changes) if kind is Objective else _apply_changes(record, changes)
-    return Read(found.record, {"name": name} | own | found.plain)
+    reading = _overridden(record, name, changes) if kind is Objective else _apply_changes(record, changes)
+    return Read(reading.record, {"name": name} | own | reading.plain)
 
 
 def _catalog_name(record: Any) -> str | None:
@@ -344,24 +345,24 @@ def _look_up_entry(
     if not isinstance(name, str) or not references(name):
         return resolve(name, lookup), {}
     records, source = load_own(name, changes.pop("source", None))
-    found = resolve(
+    record = resolve(
         name, lambda catalog, part, word: records[part] if part in records else lookup(catalog, part, word)
     )
-    return found, {"source": source}
+    return record, {"source": source}
 
 
 def _overridden(objective: Any, name: str, changes: Table) -> Read:
     canonical = {}
     for override in sorted(changes):
         lookup(dict.fromkeys(override_names(objective)), override, "field of objective")
-        given = changes[override]
+        written = changes[override]
         with reading(override):
-            if isinstance(given, tuple | list):
-                found: Any = tuple(number(part, float) for part in given)
+            if isinstance(written, tuple | list):
+                value: Any = tuple(number(part, float) for part in written)
             else:
-                found = given if isinstance(given, str | bool) else number(given, float)
-        objective = with_overrides(objective, name, **{override: found})
-        canonical[override] = list(found) if isinstance(found, tuple) else found
+                value = written if isinstance(written, str | bool) else number(written, float)
+        objective = with_overrides(objective, name, **{override: value})
+        canonical[override] = list(value) if isinstance(value, tuple) else value
     return Read(objective, canonical)
 
 

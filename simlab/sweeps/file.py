@@ -91,10 +91,10 @@ def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
 
     A table with a `name` is a value: an entry of a catalog with changes.
     """
-    found: dict[str, Json] = {}
+    flat: dict[str, Json] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and "name" not in value:
-            found |= {f"{name}.{inner}": v for inner, v in _flatten_keys(value).items()}
+            flat |= {f"{name}.{inner}": v for inner, v in _flatten_keys(value).items()}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat

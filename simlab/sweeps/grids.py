@@ -106,10 +106,10 @@ def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
 def _values(name: str, values: Any) -> list[Any]:
     if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
         raise ValueError(f"{name}: invalid axis {values!r}; allowed: a list of values")
-    found = list(values)
-    if not found:
+    listed = list(values)
+    if not listed:
         raise ValueError(f"{name}: an axis without values")
-    return found
+    return listed
 
 
 def _both(a: Point, b: Point) -> Point:

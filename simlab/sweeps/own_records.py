@@ -32,15 +32,15 @@ def load_own(name: str, source: str | None = None) -> tuple[dict[str, Any], str]
     `name` holds one `module:name` or more, as `f32/mymodule:engine` and `mymodule:mine+tis` do. Raises
     `ValueError` for a reference that cannot be loaded, and for a source other than `source`.
     """
-    given = iter((source or "").split("-"))
-    found = {reference: _load(reference, next(given, "")) for reference in references(name)}
-    current = "-".join(digest for _, digest in found.values())
+    digests = iter((source or "").split("-"))
+    loaded = {reference: _load(reference, next(digests, "")) for reference in references(name)}
+    current = "-".join(digest for _, digest in loaded.values())
     if source and current != source:
         raise ValueError(
             f"the source of {name!r} is {current}, but this run was made with {source}. "
             "Restore that version, or start the sweep again."
         )
-    return {reference: record for reference, (record, _) in found.items()}, current
+    return {reference: record for reference, (record, _) in loaded.items()}, current
 
 
 def _load(reference: str, source: str) -> tuple[Any, str]:

@@ -49,16 +49,16 @@ class ResultCache:
         A lock is on one byte of a file and ends with its process, however that ends. It only saves work: two
         processes that compute one run write the same bytes.
         """
-        found: list[str] = []
+        acquired: list[str] = []
         for key in keys:
-            if len(found) == count:
+            if len(acquired) == count:
                 break
             if self._lock(key):
                 if self.has(key):
                     self.release([key])
                 else:
-                    found.append(key)
-        return found
+                    acquired.append(key)
+        return acquired
 
     def release(self, keys: Iterable[str]) -> None:
         """Release locks."""

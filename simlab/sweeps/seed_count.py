@@ -74,9 +74,9 @@ def power_of(seeds: int, effect: float, std: float, *, paired: bool = False, alp
     freedom = seeds - 1 if paired else 2 * (seeds - 1)
     shift = effect / std * np.sqrt(seeds if paired else seeds / 2)
     bound = stats.t.ppf(1 - alpha / 2, freedom)
-    found = stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift)
+    power = stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift)
     # Far out in the tail the noncentral t is not computed; with that many seeds it is normal.
-    return float(found if np.isfinite(found) else stats.norm.sf(bound - shift))
+    return float(power if np.isfinite(power) else stats.norm.sf(bound - shift))
 
 
 def _spread(pilot: ArrayLike, other: Any, paired: bool) -> tuple[float, int]:

@@ -53,12 +53,12 @@ def _path(code: Any) -> str:
 def _branches(field: str) -> dict[str, Any]:
     """Return the alternatives of a stage in the catalogs, by kind, with the numbers of the first preset."""
     if field in ("advantage", "aggregation"):
-        found = list((ADVANTAGES if field == "advantage" else AGGREGATIONS).values())
+        stages = list((ADVANTAGES if field == "advantage" else AGGREGATIONS).values())
     else:
-        found = [getattr(objective, field, None) for objective in OBJECTIVES.values()]
-        found = [stage for stage in found if stage != ()]
-        found += [suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field]
-    offered = [stage for stage in found if set(getattr(stage, "needs", ())) <= set(AVAILABLE)]
+        stages = [getattr(objective, field, None) for objective in OBJECTIVES.values()]
+        stages = [stage for stage in stages if stage != ()]
+        stages += [suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field]
+    offered = [stage for stage in stages if set(getattr(stage, "needs", ())) <= set(AVAILABLE)]
     return {kind(stage): stage for stage in reversed(offered)}
 
 
@@ -129,7 +129,7 @@ class SwitchObjective:
 
     def _switch(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
-            lambda *given, stage=stage: apply(stage, *given)
+            lambda *arguments, stage=stage: apply(stage, *arguments)
             for stage in self.stages.get(field) or _ALL.stages[field].values()
         ]
         return lax.switch(jnp.asarray(self.indices[field], jnp.int32), branches, *arguments)
@@ -138,8 +138,8 @@ class SwitchObjective:
         """Return advantages [B, T]."""
 
         def apply(estimator: Any, survivors: Array) -> Array:
-            found = estimator(batch, survivors)
-            column = found[:, None] if found.ndim == 1 else found
+            advantages = estimator(batch, survivors)
+            column = advantages[:, None] if advantages.ndim == 1 else advantages
             return jnp.broadcast_to(column, batch.mask.shape).astype(jnp.float32)
 
         return self._switch("advantage", apply, survivors | jnp.asarray(self.all_in_baseline, bool))

@@ -98,7 +98,8 @@ def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Json]:
         parts["value"].append(values.astype(np.float32).ravel())
     empty = {"step": np.int32, "metric": object, "index": np.int32, "value": np.float32}
     joined = {
-        name: np.concatenate(found) if found else np.array([], empty[name]) for name, found in parts.items()
+        name: np.concatenate(arrays) if arrays else np.array([], empty[name])
+        for name, arrays in parts.items()
     }
     return {"run": [key] * len(joined["step"])} | joined
 

@@ -63,11 +63,22 @@ def _panel(panel, **values):
 
 
 def test_panel_ends_show_the_interval_of_the_last_quarter():
-    policies = [np.where(STEPS >= 70, late, 9.0) for late in (1.0, 2.0, 4.0)]
+    policies = [np.where(STEPS >= 70, late, 9.0) for late in (5.0, 5.02, 5.05)]
     (bar,) = [line for line in _panel(Panel("m", "m"), one=policies).lines if line.get_linewidth() == 2.2]
-    expected = paired_effect([1.0, 2.0, 4.0], 0.0, STARTS, level=0.99)
+    expected = paired_effect([5.0, 5.02, 5.05], 0.0, STARTS, level=0.99)
     assert bar.get_ydata() == pytest.approx([expected.low, expected.high])
     assert bar.get_xdata()[0] > STEPS[-1]
+
+
+def test_panel_shows_all_policies_and_cuts_long_intervals():
+    axis = _panel(Panel("m", "m", limits=(0, None)), one=[np.full(10, value) for value in (1.0, 2.0, 4.0)])
+    low, high = axis.get_ylim()
+    assert low == 0
+    assert high > 4
+    marks = {line.get_marker(): line for line in axis.lines}
+    assert marks["v"].get_ydata() == pytest.approx([low])
+    assert marks["^"].get_ydata() == pytest.approx([high])
+    assert sorted(marks["o"].get_ydata()) == [1, 2, 4]
 
 
 def test_panel_means_are_geometric_on_log_axes():
