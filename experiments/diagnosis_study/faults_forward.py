@@ -25,7 +25,7 @@ def old_weights(draft: Draft) -> None:
 
 
 def frozen(draft: Draft) -> None:
-    """Keep the weights of the first step while the trainer moves on."""
+    """Keep the weights of the first step while training goes on."""
     steps = max(int(draft.rng.choice([6, 8, 12])), len(np.unique(draft.step)))
     steps = min(steps, len(draft.lengths))
     draft.step = np.arange(len(draft.lengths)) * steps // len(draft.lengths)
@@ -151,16 +151,16 @@ def stale(with_version: bool, within: bool = False) -> Change:
 def jump(draft: Draft) -> None:
     """Give other positions to the tokens after an index."""
     gap = GAPS[min(len(GAPS) - 1, int(draft.size * len(GAPS)))]
-    place = draft.rng.uniform(0.15, 0.7) * draft.lengths.max()
-    draft.infer = draft.infer + (draft.index >= place)[:, None] * draft.change(
+    begin = draft.rng.uniform(0.15, 0.7) * draft.lengths.max()
+    draft.infer = draft.infer + (draft.index >= begin)[:, None] * draft.change(
         f"gap {gap}", scale_nats(draft)
     )
 
 
 def grows(draft: Draft) -> None:
     """Give other rotations whose error grows with the index, as a wrong rope scaling does."""
-    place = draft.index / draft.lengths.max()
-    level = np.clip((place * len(ROPE_FACTORS)).astype(int), 0, len(ROPE_FACTORS) - 1)
+    fraction = draft.index / draft.lengths.max()
+    level = np.clip((fraction * len(ROPE_FACTORS)).astype(int), 0, len(ROPE_FACTORS) - 1)
     for number, factor in enumerate(ROPE_FACTORS):
         nats = (number + 0.3) / 2 * scale_nats(draft)
         draft.infer = draft.infer + (level == number)[:, None] * draft.change(f"rope {factor}", nats)
@@ -239,14 +239,14 @@ def wrong_page(draft: Draft) -> None:
 def aligned_pages(draft: Draft) -> None:
     """Read 16-token pages of another sequence."""
     page = draft.sequence * 1000 + draft.index // 16
-    _, place = np.unique(page, return_inverse=True)
-    hit = (draft.rng.random(int(place.max()) + 1) < 10 ** uniform(draft, -2.3, -1.3))[place]
+    _, page_index = np.unique(page, return_inverse=True)
+    hit = (draft.rng.random(int(page_index.max()) + 1) < 10 ** uniform(draft, -2.3, -1.3))[page_index]
     other = draft.rng.permutation(draft.context)
     draft.infer = np.where(hit[:, None], draft.read(draft.pool.engines["bf16"], other), draft.infer)
 
 
 def garbage(draft: Draft) -> None:
-    """Read cache slots that nobody wrote: the probabilities of other tokens."""
+    """Read cache slots that were never written: the probabilities of other tokens."""
     count = len(draft.context)
     run, rate = int(draft.rng.choice([2, 8, 32])), 10 ** uniform(draft, -2.5, -1.3)
     hit = np.convolve(draft.rng.random(count) < rate / run, np.ones(run), "full")[:count] > 0

@@ -1,4 +1,4 @@
-"""Faults of the sampler, and of what the engine, the loader and the trainer log."""
+"""Faults of sampling, and of what the engines and the loader log."""
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def token_shift(draft: Draft) -> None:
 
 
 def shift_by_three(draft: Draft) -> None:
-    """Shift the trainer's list by three tokens."""
+    """Shift the list of the training engine by three tokens."""
     source = np.arange(len(draft.index)) + np.minimum(3, draft.from_end)
     draft.logp_train = draft.logp_train[source]
 
@@ -128,7 +128,7 @@ def end_value(draft: Draft) -> None:
 
 
 def other_ids(draft: Draft) -> None:
-    """Score ids that the sampler did not draw: text was decoded and encoded again."""
+    """Score ids that were not sampled: text was decoded and encoded again."""
     rate = 10 ** uniform(draft, -2.5, -1.2)
     replace_ids(draft, draft.rng.random(len(draft.token)) < rate)
 
@@ -159,23 +159,23 @@ def replace_ids(draft: Draft, changed: np.ndarray) -> None:
 
 
 def slip(draft: Draft) -> None:
-    """Shift the trainer's list by one from a random token of some sequences on: one id became two."""
+    """Shift the trained list by one from a random token of some sequences on: one id became two."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
-    place = (draft.rng.uniform(0, 0.8, len(draft.lengths)) * draft.lengths).astype(int)
-    late = (chosen[draft.sequence]) & (draft.index >= place[draft.sequence]) & (draft.from_end > 0)
+    begin = (draft.rng.uniform(0, 0.8, len(draft.lengths)) * draft.lengths).astype(int)
+    late = (chosen[draft.sequence]) & (draft.index >= begin[draft.sequence]) & (draft.from_end > 0)
     source = np.arange(len(late)) + late
     draft.logp_train = draft.logp_train[source]
 
 
 def slip_and_return(draft: Draft) -> None:
-    """Shift the trainer's list for some tokens only: one id became two, and later two became one."""
+    """Shift the trained list for some tokens only: one id became two, and later two became one."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
-    place, span = (
+    first, span = (
         draft.rng.uniform(0, 0.6, len(draft.lengths)),
         draft.rng.uniform(0.1, 0.4, len(draft.lengths)),
     )
-    begin = (place * draft.lengths).astype(int)[draft.sequence]
-    stop = ((place + span) * draft.lengths).astype(int)[draft.sequence]
+    begin = (first * draft.lengths).astype(int)[draft.sequence]
+    stop = ((first + span) * draft.lengths).astype(int)[draft.sequence]
     late = chosen[draft.sequence] & (draft.index >= begin) & (draft.index < stop) & (draft.from_end > 0)
     draft.logp_train = draft.logp_train[np.arange(len(late)) + late]
 
@@ -228,7 +228,7 @@ def frozen_old(by_version: bool) -> Change:
 
 
 def double_ratio(draft: Draft) -> None:
-    """Bypass mode with an IS weight: the old log-prob is the sampler's, and the weight repeats the ratio."""
+    """Bypass mode with an IS weight: old log-probs are those of the rollout, the weight is the ratio again."""
     current = draft.logp_train
     draft.logp_train = draft.logp_infer
     draft.columns["logp"] = np.clip(current, LOWEST, 0).astype(np.float32)

@@ -73,9 +73,9 @@ class Pool:
 
     - `engines`: by engine, of the policy itself.
     - `faults`: by fault, float32 engine; `reference` is the float32 engine without a fault.
-    - `sequence`, `index`: place of each context; `experts` [N, layers x top_k] or None.
+    - `sequence`, `index`: where each context is; `experts` [N, layers x top_k] or None.
     - `flipped` [N]: contexts whose experts the fault `routing` changes, or None.
-    - `direct`: standard deviation of noise on the trainer's log-probs, nats; 0 unless noise is hand-made.
+    - `direct`: std of noise on the training engine's log-probs, nats; 0 unless noise is hand-made.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Pool:
     @property
     def coarsest(self) -> Pass:
         """The engine whose logits differ most from those of `reference`."""
-        return max(self.engines.values(), key=lambda found: np.std(found.logits - self.reference.logits))
+        return max(self.engines.values(), key=lambda forward: np.std(forward.logits - self.reference.logits))
 
 
 def make_pool(
@@ -107,9 +107,9 @@ def make_pool(
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
-    found = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
-    tokens = np.concatenate([prompts, np.asarray(found.responses)], axis=1)
-    first, mask = prompts.shape[1], np.asarray(found.mask)
+    sampled = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
+    tokens = np.concatenate([prompts, np.asarray(sampled.responses)], axis=1)
+    first, mask = prompts.shape[1], np.asarray(sampled.mask)
 
     def pick(values: Any, begin: int = first) -> Pass:
         return Pass(*(np.asarray(part)[:, begin - 1 : -1][mask].astype(np.float32) for part in values))
@@ -172,11 +172,11 @@ def _read_eagerly(
     params: Any, config: TransformerConfig, tokens: Any, engine: str, experts: Any = None
 ) -> tuple[Any, Any]:
     """Return logits [B, T, V] and last hidden states [B, T, D], with the experts given or chosen."""
-    found = find_engine(engine)
-    weights = transformer.prepare(params, config, found)
+    numerics = find_engine(engine)
+    weights = transformer.prepare(params, config, numerics)
     caches = empty_cache(config, *tokens.shape)
-    hidden = transformer.extend(weights, config, found, caches, tokens, 0, experts).hidden
-    return transformer.read_logits(weights, found, hidden), hidden
+    hidden = transformer.extend(weights, config, numerics, caches, tokens, 0, experts).hidden
+    return transformer.read_logits(weights, numerics, hidden), hidden
 
 
 _read = jax.jit(_read_eagerly, static_argnums=(1, 3))
@@ -196,21 +196,21 @@ def _old_weights(
     pick: Pick,
 ) -> tuple[dict[str, Pass], Any]:
     """Return the passes with the weights of 1 to `UPDATES` updates ago, and the oldest weights."""
-    found, old = {}, params
+    passes, old = {}, params
     for age in range(1, UPDATES + 1):
         # Adam's first steps move every weight by about the learning rate, in the direction of the gradient.
         advantages = rng.normal(size=(len(tokens), 1)).astype(np.float32)
         step = _gradient(old, config, tokens, first, advantages * mask)
         old = jax.tree.map(lambda weight, slope: weight - UPDATE_SIZE * jnp.sign(slope), old, step)
-        found[f"old {age}"] = pick(_read(old, config, tokens, "f32"))
-    return found, old
+        passes[f"old {age}"] = pick(_read(old, config, tokens, "f32"))
+    return passes, old
 
 
 def _missing_weights(
     params: Any, config: TransformerConfig, tokens: Any, rng: Any, pick: Pick, old: Any
 ) -> dict[str, Pass]:
     """Return the passes with tensors that never arrived or are corrupt."""
-    found = {}
+    passes = {}
     layers = params["layers"]
     late_rows = (rng.random(config.vocab_size) < 0.3)[:, None]
     changed = {
@@ -229,8 +229,8 @@ def _missing_weights(
         },
     }
     for name, leaves in changed.items():
-        found[name] = pick(_read(dict(params) | leaves, config, tokens, "f32"))
-    return found
+        passes[name] = pick(_read(dict(params) | leaves, config, tokens, "f32"))
+    return passes
 
 
 def _fresh(leaf: Any, rng: Any) -> Any:
@@ -249,7 +249,7 @@ def _expert_faults(
     params: Any, config: TransformerConfig, tokens: Any, rng: Any, pick: Pick
 ) -> dict[str, Pass]:
     """Return experts in another order behind the same router, experts of noise, and a late expert shard."""
-    found = {}
+    passes = {}
 
     def change(layer: Any, edit: Callable[[Any], Any]) -> Any:
         return {
@@ -267,13 +267,13 @@ def _expert_faults(
     }
     for name, edit in edits.items():
         some = {"layers": (*layers[:-1], change(layers[-1], edit))}
-        found[name] = pick(_read(dict(params) | some, config, tokens, "f32"))
+        passes[name] = pick(_read(dict(params) | some, config, tokens, "f32"))
     for name in ("experts permuted", "experts scrambled"):
         everywhere = {"layers": tuple(change(layer, edits[name]) for layer in layers)}
-        found[f"all {name}"] = pick(_read(dict(params) | everywhere, config, tokens, "f32"))
+        passes[f"all {name}"] = pick(_read(dict(params) | everywhere, config, tokens, "f32"))
     swapped = tuple(dict(layer) | {"gate_up": _swap_halves(layer["gate_up"])} for layer in layers)
-    found["gate and up swapped"] = pick(_read(dict(params) | {"layers": swapped}, config, tokens, "f32"))
-    return found
+    passes["gate and up swapped"] = pick(_read(dict(params) | {"layers": swapped}, config, tokens, "f32"))
+    return passes
 
 
 def _swap_halves(leaf: Any) -> Any:
@@ -294,27 +294,27 @@ def _context_faults(
     params: Any, config: TransformerConfig, tokens: Any, first: int, rng: Any, pick: Any
 ) -> dict[str, Pass]:
     """Return forward passes with other positions, another prompt, or one other token in the response."""
-    found = {}
+    passes = {}
     for factor in ROPE_FACTORS:
         other = replace(config, rope_theta=config.rope_theta / factor**2)
-        found[f"rope {factor}"] = pick(_read(params, other, tokens, "f32"))
+        passes[f"rope {factor}"] = pick(_read(params, other, tokens, "f32"))
     for gap in GAPS:
-        found[f"gap {gap}"] = pick(_with_gap(params, config, tokens, first, gap))
+        passes[f"gap {gap}"] = pick(_with_gap(params, config, tokens, first, gap))
     prompt = tokens.copy()
     prompt[:, 0] = PAD_TOKEN_ID
-    found["prompt start"] = pick(_read(params, config, prompt, "f32"))
+    passes["prompt start"] = pick(_read(params, config, prompt, "f32"))
     prompt = tokens.copy()
     prompt[:, first - 1] = rng.integers(2, 30, len(tokens))
-    found["prompt end"] = pick(_read(params, config, prompt, "f32"))
-    found["other prompt"] = pick(
+    passes["prompt end"] = pick(_read(params, config, prompt, "f32"))
+    passes["other prompt"] = pick(
         _read(params, config, np.concatenate([np.roll(tokens[:, :first], 1, 0), tokens[:, first:]], 1), "f32")
     )
-    found["no first token"] = pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
+    passes["no first token"] = pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
     other = tokens.copy()
-    place = first + rng.integers(0, max(1, tokens.shape[1] - first - 2), len(tokens))
-    other[np.arange(len(tokens)), place] = rng.integers(2, 30, len(tokens))
-    found["other token"] = pick(_read(params, config, other, "f32"))
-    return found
+    changed = first + rng.integers(0, max(1, tokens.shape[1] - first - 2), len(tokens))
+    other[np.arange(len(tokens)), changed] = rng.integers(2, 30, len(tokens))
+    passes["other token"] = pick(_read(params, config, other, "f32"))
+    return passes
 
 
 @partial(jax.jit, static_argnums=(1, 3))

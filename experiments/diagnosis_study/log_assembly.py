@@ -1,8 +1,8 @@
-"""Logs of real size from the contexts of a pool: sampler, loader and trainer, each with its faults.
+"""Logs of real size from the contexts of a pool: inference engine, loader and training engine, with faults.
 
 A response is a sequence of the pool, or chains contexts to thousands of tokens. A wide head splits each of
 the lab's 32 tokens into up to 64, and a table maps these to up to 100,000 ids. The token is drawn from the
-logits of the inference engine, as a sampler does, and both engines score it.
+logits of the inference engine and both engines score it.
 """
 
 from dataclasses import dataclass, field
@@ -38,13 +38,13 @@ class WideHead:
     prior: np.ndarray
     sharpness: float
 
-    def read(self, found: Pass, context: np.ndarray) -> np.ndarray:
+    def read(self, forward: Pass, context: np.ndarray) -> np.ndarray:
         """Return logits [N, V x splits] at contexts [N]."""
         splits = len(self.prior)
-        logits = found.logits[context]
+        logits = forward.logits[context]
         if splits > 1:
             logits = np.repeat(logits, splits, axis=1) + np.tile(self.prior, logits.shape[1])
-            logits += found.hidden[context] @ self.rows
+            logits += forward.hidden[context] @ self.rows
             end = EOS_TOKEN_ID * splits
             logits[:, end + 1 : end + splits] = -40
         return logits * self.sharpness
@@ -62,7 +62,7 @@ def make_head(rng: np.random.Generator, pool: Pool, splits: int) -> WideHead:
 
 @dataclass
 class Draft:
-    """A log under construction: logits [N, V] of both engines, the tokens' places, columns by name."""
+    """A log under construction: logits [N, V] of both engines, where the tokens are, columns by name."""
 
     pool: Pool
     rng: np.random.Generator
@@ -111,9 +111,9 @@ class Draft:
         """Hidden states of the tokens' contexts, [N, D]."""
         return self.pool.reference.hidden[self.context]
 
-    def read(self, found: Pass, context: np.ndarray | None = None) -> np.ndarray:
+    def read(self, forward: Pass, context: np.ndarray | None = None) -> np.ndarray:
         """Return the logits [N, V] of a forward pass, at the tokens' contexts or at others."""
-        return self.head.read(found, self.context if context is None else context)
+        return self.head.read(forward, self.context if context is None else context)
 
     def change(self, fault: str, nats: float | None = None) -> np.ndarray:
         """Return what the faulty forward pass adds to the logits of these tokens, [N, V].
@@ -177,13 +177,13 @@ def _run_engines(draft: Draft, engines: tuple[str, str]) -> None:
         rows = np.abs(rng.normal(0, 0.15)) * rng.normal(size=len(draft.lengths))[draft.sequence]
         gain = np.exp(rng.uniform(np.log(0.3), np.log(4)) + drift + rows).astype(np.float32)[:, None]
     coarse, offset = rng.random() < COARSE, np.float32(rng.uniform(0, 24))
-    found = []
+    both = []
     for name in engines:
         logits = reference + gain * (draft.read(draft.pool.engines[name]) - reference)
         if coarse and "bf16" in name and "fp32head" not in name:
             logits = (logits + offset).astype(ml_dtypes.bfloat16).astype(np.float32) - offset
-        found.append(logits)
-    draft.train, draft.infer = found
+        both.append(logits)
+    draft.train, draft.infer = both
 
 
 def _natural_contexts(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Signatures of the place in a response: ends, jumps, trends, blocks of the cache."""
+"""Signatures of the index in a response: ends, jumps, trends, blocks of the cache."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def measure_index(view: View) -> dict[str, float]:
     """Measure where in a response the mismatch is."""
     index, size, z = view.index, view.size, view.z
     first, last = index == 0, view.from_end == 0
-    found = {
+    measured = {
         "first_token": contrast(size, first),
         "first_8": contrast(size, index < 8),
         "first_32": contrast(size, index < 32) if view.log.lengths.max() > 64 else np.nan,
@@ -29,24 +29,24 @@ def measure_index(view: View) -> dict[str, float]:
         "trailing_zeros": _count_trailing_zeros(view),
         "end_constant": _find_constant_end(view, last),
     }
-    found["index_jump"], found["index_trend"] = _find_jump(index, size)
-    found["index_jump_z"] = _find_jump_z(index, view.rank)
+    measured["index_jump"], measured["index_trend"] = _find_jump(index, size)
+    measured["index_jump_z"] = _find_jump_z(index, view.rank)
     blocks = [
         contrast(size, (index % block == 0) & (index > 0)) for block in BLOCKS if index.max() >= 2 * block
     ]
-    found["index_block"] = max((value for value in blocks if np.isfinite(value)), default=np.nan)
+    measured["index_block"] = max((value for value in blocks if np.isfinite(value)), default=np.nan)
     chunks = [contrast(size, index // block % 2 == 1) for block in (8, *BLOCKS) if index.max() >= 2 * block]
-    found["index_alternate"] = max((abs(value) for value in chunks if np.isfinite(value)), default=np.nan)
-    return found
+    measured["index_alternate"] = max((abs(value) for value in chunks if np.isfinite(value)), default=np.nan)
+    return measured
 
 
 def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
     """Return the largest log ratio of the mean size after an index and before it, and the trend over bins."""
     count = int(np.clip(len(index) // 100, 3, 24))
     edges = np.unique(np.quantile(index, np.linspace(0, 1, count + 1)[1:-1]))
-    place = np.searchsorted(edges, index, side="right")
-    tokens = np.bincount(place, minlength=len(edges) + 1)
-    sums = np.bincount(place, size, len(edges) + 1)
+    bins = np.searchsorted(edges, index, side="right")
+    tokens = np.bincount(bins, minlength=len(edges) + 1)
+    sums = np.bincount(bins, size, len(edges) + 1)
     tokens, sums = tokens[tokens > 0], sums[tokens > 0]
     if len(tokens) < 3:
         return np.nan, np.nan
@@ -61,9 +61,9 @@ def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
 def _find_jump_z(index: np.ndarray, rank: np.ndarray) -> float:
     """Return the largest `signed_log` z of the ranks after an index against those before it."""
     edges = np.unique(np.quantile(index, np.linspace(0, 1, 25)[1:-1]))
-    place = np.searchsorted(edges, index, side="right")
-    tokens = np.bincount(place, minlength=len(edges) + 1)
-    before = np.cumsum(np.bincount(place, rank, len(edges) + 1))[:-1]
+    bins = np.searchsorted(edges, index, side="right")
+    tokens = np.bincount(bins, minlength=len(edges) + 1)
+    before = np.cumsum(np.bincount(bins, rank, len(edges) + 1))[:-1]
     counts = np.cumsum(tokens)[:-1]
     total, sums = len(rank), float(rank.sum())
     usable = (counts >= 20) & (total - counts >= 20)

@@ -38,23 +38,23 @@ def detect_router_flips(log: TokenLog) -> Answer:
             0.0 if not flipped.any() else None,
         )
     x = log_rho(log)
-    share = fraction_from_flips(x, flipped)
+    fraction = fraction_from_flips(x, flipped)
     ratio = np.sqrt(np.mean(x[flipped] ** 2) / max(float(np.mean(x[~flipped] ** 2)), 1e-20))
     # Standard error of the fraction for a random choice of as many tokens; the expectation is 0.
     squares = np.square(x, dtype=np.float64)
     error = (
         float(squares.std() / squares.mean()) / np.sqrt(flipped.sum()) * flipped.mean() if x.any() else 1.0
     )
-    score = float(max(share, 0.0) / max(0.1, 3 * error))
-    found = score >= 1
+    score = float(max(fraction, 0.0) / max(0.1, 3 * error))
+    is_cause = score >= 1
     return Answer(
         QUESTION,
-        f"router flips cause {share:.0%} of the mean squared log rho" if found else "not the router",
+        f"router flips cause {fraction:.0%} of the mean squared log rho" if is_cause else "not the router",
         estimate_confidence(score, len(x)),
         score,
         (
             f"{flipped.mean():.1%} of the tokens have different experts in some layer",
             f"their RMS log rho is {ratio:.1f} times that of the others",
         ),
-        "routing replay: verl router_replay.mode=R2 or R3, or a router in float32" if found else "",
+        "routing replay: verl router_replay.mode=R2 or R3, or a router in float32" if is_cause else "",
     )

@@ -34,42 +34,42 @@ def measure_rows(view: View) -> dict[str, float]:
         "row_halves",
     )
     log = view.log
-    found = dict.fromkeys(names, np.nan) | _measure_duplicates(log)
+    measured = dict.fromkeys(names, np.nan) | _measure_duplicates(log)
     chosen = log.lengths >= MIN_TOKENS
     if chosen.sum() < MIN_ROWS:
-        return found
+        return measured
     sums = np.bincount(view.sequence, view.size, len(log.lengths))[chosen]
     lengths = log.lengths[chosen]
-    whole = np.log(sums / lengths + 0.02)
+    size_by_row = np.log(sums / lengths + 0.02)
     rows, step = np.flatnonzero(chosen), log.step[chosen]
     # A bad worker differs within a step; engines that stay behind differ between steps.
-    level = whole - _step_means(whole, step)
+    level = size_by_row - _step_means(size_by_row, step)
     for name, classes in _list_orders(rows, step).items():
         tests = [_class_contrast(level, each) for each in classes]
         z, effect, _ = max(tests)
-        found[name] = np.log1p(z)
-        if not found["row_class_effect"] >= effect:
-            found["row_class_effect"] = effect
-        found["row_order"] = np.fmax(found["row_order"], max(share for _, _, share in tests))
+        measured[name] = np.log1p(z)
+        if not measured["row_class_effect"] >= effect:
+            measured["row_class_effect"] = effect
+        measured["row_order"] = np.fmax(measured["row_order"], max(share for _, _, share in tests))
     if log.worker is not None:
-        found["row_worker"] = np.log1p(_class_contrast(level, log.worker[chosen])[0])
-    found["row_two_kinds"], found["row_share"] = _split_in_two(level)
+        measured["row_worker"] = np.log1p(_class_contrast(level, log.worker[chosen])[0])
+    measured["row_two_kinds"], measured["row_share"] = _split_in_two(level)
     noise = np.sqrt(np.mean(1 / lengths))
-    found["row_spread"] = np.log(level.std() / noise + 1e-3)
-    found["row_trend"] = signed_log(spearman_z(rows, whole))
+    measured["row_spread"] = np.log(level.std() / noise + 1e-3)
+    measured["row_trend"] = signed_log(spearman_z(rows, size_by_row))
     late = 2 * view.index >= view.length
-    found["row_parity"] = _correlate_parts(view, view.index % 2 == 1, chosen)
-    found["row_halves"] = _correlate_parts(view, late, chosen)
-    return found
+    measured["row_parity"] = _correlate_parts(view, view.index % 2 == 1, chosen)
+    measured["row_halves"] = _correlate_parts(view, late, chosen)
+    return measured
 
 
 def _step_means(level: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return the mean level of each row's step, 0 if steps have fewer than `ROWS_PER_STEP` rows."""
-    _, place = np.unique(step, return_inverse=True)
-    counts = np.bincount(place)
+    _, step_index = np.unique(step, return_inverse=True)
+    counts = np.bincount(step_index)
     if len(counts) < 2 or len(step) < ROWS_PER_STEP * len(counts):
         return np.zeros_like(level)
-    return (np.bincount(place, level) / counts)[place]
+    return (np.bincount(step_index, level) / counts)[step_index]
 
 
 def _list_orders(rows: np.ndarray, step: np.ndarray) -> dict[str, list[np.ndarray]]:
@@ -102,11 +102,11 @@ def _class_contrast(level: np.ndarray, classes: np.ndarray) -> tuple[float, floa
         The largest t statistic, the difference of means of that class, and the fraction of the variance that
         the classes explain beyond chance.
     """
-    _, place = np.unique(classes, return_inverse=True)
-    counts = np.bincount(place).astype(np.float64)
+    _, class_index = np.unique(classes, return_inverse=True)
+    counts = np.bincount(class_index).astype(np.float64)
     if not 2 <= len(counts) <= 256:
         return 0.0, 0.0, 0.0
-    sums, squares = np.bincount(place, level), np.bincount(place, level**2)
+    sums, squares = np.bincount(class_index, level), np.bincount(class_index, level**2)
     others = np.maximum(len(level) - counts, 1)
     apart = sums / counts - (level.sum() - sums) / others
     within = (squares - sums**2 / counts).sum() / max(1, len(level) - len(counts))
@@ -164,16 +164,16 @@ def measure_logged_columns(
 
 
 def _measure_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[str, float]:
-    names, place = np.unique(log.step, return_inverse=True)
+    names, step_index = np.unique(log.step, return_inverse=True)
     if len(names) < 6:
         return {"growth": np.nan, "step_jump": np.nan, "step_fit": np.nan}
-    token_step = place[sequence]
+    token_step = step_index[sequence]
     level = np.bincount(token_step, np.minimum(np.abs(z), 10)) / np.maximum(np.bincount(token_step), 1)
     third, logs = len(level) // 3, np.log(level + 0.02)
     return {
         "growth": float(logs[-third:].mean() - logs[:third].mean()),
         "step_jump": float(np.abs(np.diff(logs)).max() / (np.median(np.abs(np.diff(logs))) + 0.05)),
-        "step_fit": _fit_steps(log, z, sequence, place),
+        "step_fit": _fit_steps(log, z, sequence, step_index),
     }
 
 
@@ -205,23 +205,23 @@ def _measure_ages(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[st
 def _measure_current(log: TokenLog, sequence: np.ndarray) -> dict[str, float]:
     """Measure the PPO ratio before and after updates, and IS weights that the ratio holds already."""
     names = ("ratio_before_update", "ratio_one_after_update", "ratio_copies_age", "weight_twice")
-    found: dict[str, float] = dict.fromkeys(names, np.nan)
+    measured: dict[str, float] = dict.fromkeys(names, np.nan)
     if log.logp is None:
-        return found
+        return measured
     moved = log.logp.astype(np.float64) - log.logp_train
     equal = np.abs(moved) < DIGITS
     if log.update is not None:
         before = (log.update == 0)[sequence]
         if before.sum() >= 50:
-            found["ratio_before_update"] = np.log10(rms(moved[before]) + 1e-8)
+            measured["ratio_before_update"] = np.log10(rms(moved[before]) + 1e-8)
         if (~before).sum() >= 50:
-            found["ratio_one_after_update"] = float(np.mean(equal[~before]))
+            measured["ratio_one_after_update"] = float(np.mean(equal[~before]))
     if log.version is not None and (log.step > log.version).any():
         old = (log.step - log.version > 0)[sequence]
-        found["ratio_copies_age"] = float(np.mean(equal[old]))
+        measured["ratio_copies_age"] = float(np.mean(equal[old]))
         if log.update is None and old.sum() >= 50:
             # The weights of these tokens have seen updates, which `update` would count.
-            found["ratio_one_after_update"] = found["ratio_copies_age"]
+            measured["ratio_one_after_update"] = measured["ratio_copies_age"]
     if log.is_weight is not None:
         ratio = np.clip(log.logp.astype(np.float64) - log.logp_infer, -5, 5)
         weight = np.log(np.clip(log.is_weight.astype(np.float64), 1e-3, 1e3))
@@ -229,8 +229,8 @@ def _measure_current(log: TokenLog, sequence: np.ndarray) -> dict[str, float]:
         capped = np.minimum(ratio, max(float(weight.max()), 0.01))
         same = rms(weight - capped) / (rms(weight) + 1e-9) if rms(weight) > 1e-6 else np.inf
         is_bypassed = float(np.mean(log.logp_train == log.logp_infer)) > 0.99
-        found["weight_twice"] = float(is_bypassed and same < 0.5)
-    return found
+        measured["weight_twice"] = float(is_bypassed and same < 0.5)
+    return measured
 
 
 def _measure_experts(log: TokenLog, x: np.ndarray) -> dict[str, float]:

@@ -52,7 +52,7 @@ def _measure_levels(view: View) -> dict[str, float]:
     rms, magnitude = float(np.sqrt(np.mean(inside**2))), np.abs(inside)
     low, q25, q75, high = np.quantile(inside, (0.02, 0.25, 0.75, 0.98))
     rho = np.expm1(np.minimum(x, 10))
-    found = {
+    measured = {
         "level": np.log10(rms + 1e-9),
         "level_median": np.log10(np.median(magnitude) + 1e-9),
         "level_all": np.log10(np.sqrt(np.mean(x**2)) + 1e-9),
@@ -75,13 +75,13 @@ def _measure_levels(view: View) -> dict[str, float]:
         chosen = (probs >= low) & (probs < high)
         part = x[chosen]
         enough = len(part) >= 20
-        found[f"rms_above_{low}"] = (
+        measured[f"rms_above_{low}"] = (
             np.log10((np.sqrt(np.mean(part**2)) + 1e-9) / (rms + 1e-9)) if enough else np.nan
         )
-        found[f"bias_above_{low}"] = (
+        measured[f"bias_above_{low}"] = (
             float(np.clip(part.mean() / (np.sqrt(np.mean(part**2)) + EPSILON), -1, 1)) if enough else np.nan
         )
-    return found
+    return measured
 
 
 def _measure_outliers(view: View) -> dict[str, float]:
@@ -89,7 +89,7 @@ def _measure_outliers(view: View) -> dict[str, float]:
     count, rate = int(outlier.sum()), float(outlier.mean())
     p, q = np.exp(view.infer, dtype=np.float64), np.exp(view.train, dtype=np.float64)
     sure = (p > 0.9) & (q < 0.3)
-    found = {
+    measured = {
         "outliers": np.log10(rate + 1e-5),
         "outliers_negative": float(np.mean(view.x[outlier] < 0)) if count >= 5 else np.nan,
         "outliers_probability": float(np.mean(p[outlier])) if count >= 5 else np.nan,
@@ -104,15 +104,15 @@ def _measure_outliers(view: View) -> dict[str, float]:
     for distance in (1, 2, 8):
         both = outlier[:-distance] & outlier[distance:]
         both &= view.sequence[:-distance] == view.sequence[distance:]
-        found[f"outliers_together_{distance}"] = (
+        measured[f"outliers_together_{distance}"] = (
             np.log((both.mean() + 0.5 * rate**2) / (1.5 * rate**2)) if count >= 8 else np.nan
         )
-    return found
+    return measured
 
 
 def _measure_scale(view: View) -> dict[str, float]:
     """Measure a common factor of the log-probabilities (base of the log) and of the logits (temperature)."""
-    found: dict[str, float] = dict.fromkeys(
+    measured: dict[str, float] = dict.fromkeys(
         (
             "log_factor",
             "log_factor_spread",
@@ -128,11 +128,11 @@ def _measure_scale(view: View) -> dict[str, float]:
     if usable.sum() >= 30:
         factor = np.log(view.infer[usable] / view.train[usable])
         low, middle, high = np.quantile(factor, (0.25, 0.5, 0.75))
-        found |= {"log_factor": float(middle), "log_factor_spread": float(high - low)}
-        found["log_factor_fit"] = float(np.log((abs(middle) + 1e-3) / (high - low + 1e-3)))
+        measured |= {"log_factor": float(middle), "log_factor_spread": float(high - low)}
+        measured["log_factor_fit"] = float(np.log((abs(middle) + 1e-3) / (high - low + 1e-3)))
         for name, base in LOG_BASES.items():
             distance = np.minimum(np.abs(factor - np.log(base)), np.abs(factor + np.log(base)))
-            found[name] = float(np.mean(distance < 0.05))
+            measured[name] = float(np.mean(distance < 0.05))
     probs = np.exp(view.infer, dtype=np.float64)
     likely = (probs > 0.55) & (probs < 0.999)
     if likely.sum() >= 30:
@@ -140,9 +140,9 @@ def _measure_scale(view: View) -> dict[str, float]:
         inferred = probs[likely]
         ratio = np.log(trained / (1 - trained)) / np.log(inferred / (1 - inferred))
         low, middle, high = np.quantile(ratio, (0.25, 0.5, 0.75))
-        found |= {"temperature": float(middle), "temperature_spread": float(high - low)}
-        found["temperature_fit"] = float(np.log((abs(middle - 1) + 1e-3) / (high - low + 1e-3)))
-    return found
+        measured |= {"temperature": float(middle), "temperature_spread": float(high - low)}
+        measured["temperature_fit"] = float(np.log((abs(middle - 1) + 1e-3) / (high - low + 1e-3)))
+    return measured
 
 
 def _measure_shift(view: View) -> dict[str, float]:
@@ -173,32 +173,32 @@ def _measure_ids(view: View) -> dict[str, float]:
     """Measure errors that tokens of one id share, as the correlation between two halves of the log."""
     names = ("id_offset", "id_offset_z", "id_size", "id_range", "id_share")
     ids = view.log.ids
-    found: dict[str, float] = dict.fromkeys(names, np.nan)
+    measured: dict[str, float] = dict.fromkeys(names, np.nan)
     if ids is None or len(np.unique(ids[:5000])) < 4:
-        return found
+        return measured
     # A wrong end token is another signature.
     inner = view.from_end > 0
-    _, place = np.unique(ids[inner], return_inverse=True)
+    _, id_index = np.unique(ids[inner], return_inverse=True)
     half = view.sequence[inner] % 2
     signed = np.clip(view.z[inner], -5, 5)
-    found["id_offset"] = _halves_correlation(place, half, signed - signed.mean())
-    found["id_offset_z"] = _halves_z(place, half, signed - signed.mean())
+    measured["id_offset"] = _halves_correlation(id_index, half, signed - signed.mean())
+    measured["id_offset_z"] = _halves_z(id_index, half, signed - signed.mean())
     size = np.minimum(view.size[inner], 5)
-    found["id_size"] = _halves_correlation(place, half, size - size.mean())
+    measured["id_size"] = _halves_correlation(id_index, half, size - size.mean())
     edges = np.unique(np.quantile(ids[inner], np.linspace(0, 1, 17)[1:-1]))
     part = np.searchsorted(edges, ids[inner], side="right")
     ranges = [contrast(view.size[inner], part == number) for number in range(len(edges) + 1)]
-    found["id_range"] = max((value for value in ranges if np.isfinite(value)), default=np.nan)
-    counts, sums = np.bincount(place), np.bincount(place, signed)
+    measured["id_range"] = max((value for value in ranges if np.isfinite(value)), default=np.nan)
+    counts, sums = np.bincount(id_index), np.bincount(id_index, signed)
     offset = np.abs(sums) / np.sqrt(np.maximum(counts, 1)) / (signed.std() + EPSILON)
-    found["id_share"] = float(counts[offset > 4].sum() / counts.sum())
-    return found
+    measured["id_share"] = float(counts[offset > 4].sum() / counts.sum())
+    return measured
 
 
-def _halves_correlation(place: np.ndarray, half: np.ndarray, values: np.ndarray) -> float:
-    size = int(place.max()) + 1
-    sums = [np.bincount(place[half == part], values[half == part], size) for part in (0, 1)]
-    counts = [np.bincount(place[half == part], minlength=size) for part in (0, 1)]
+def _halves_correlation(id_index: np.ndarray, half: np.ndarray, values: np.ndarray) -> float:
+    size = int(id_index.max()) + 1
+    sums = [np.bincount(id_index[half == part], values[half == part], size) for part in (0, 1)]
+    counts = [np.bincount(id_index[half == part], minlength=size) for part in (0, 1)]
     both = (counts[0] >= 2) & (counts[1] >= 2)
     if both.sum() < 3:
         return np.nan
@@ -208,11 +208,11 @@ def _halves_correlation(place: np.ndarray, half: np.ndarray, values: np.ndarray)
     return float((weight * a * b).sum() / scale) if scale > 0 else 0.0
 
 
-def _halves_z(place: np.ndarray, half: np.ndarray, values: np.ndarray) -> float:
+def _halves_z(id_index: np.ndarray, half: np.ndarray, values: np.ndarray) -> float:
     """Return the `signed_log` z of the products of the two halves' sums per id; near 0 for chance."""
-    size, variance = int(place.max()) + 1, float(np.mean(values**2))
-    a, b = (np.bincount(place[half == part], values[half == part], size) for part in (0, 1))
-    n, m = (np.bincount(place[half == part], minlength=size).astype(np.float64) for part in (0, 1))
+    size, variance = int(id_index.max()) + 1, float(np.mean(values**2))
+    a, b = (np.bincount(id_index[half == part], values[half == part], size) for part in (0, 1))
+    n, m = (np.bincount(id_index[half == part], minlength=size).astype(np.float64) for part in (0, 1))
     error = variance * np.sqrt(float((n * m).sum()))
     return signed_log(float((a * b).sum()) / error) if error > 0 else np.nan
 

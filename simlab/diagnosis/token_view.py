@@ -18,7 +18,7 @@ class View:
     - `x`: log rho, nats; `train`, `infer`: log-probabilities.
     - `z`: log rho over its typical size at this probability, within +-10; `size`: abs(z); `rank`: rank of
       the size, 0 to 1.
-    - `sequence`, `index`, `from_end`: place of the token; `length`: tokens of its sequence.
+    - `sequence`, `index`, `from_end`: where the token is; `length`: tokens of its sequence.
     """
 
     log: TokenLog
@@ -62,17 +62,17 @@ def _typical_size(x: np.ndarray, infer: np.ndarray) -> np.ndarray:
     """Return the typical abs(x) of the tokens with about the same probability, [N]."""
     count = int(np.clip(len(x) // 200, 1, 24))
     edges = np.unique(np.quantile(infer, np.linspace(0, 1, count + 1)[1:-1]))
-    place = np.searchsorted(edges, infer, side="right")
-    order = np.argsort(place, kind="stable")
+    bins = np.searchsorted(edges, infer, side="right")
+    order = np.argsort(bins, kind="stable")
     sizes = np.zeros(len(edges) + 1)
-    bounds = np.searchsorted(place[order], np.arange(len(edges) + 2))
+    bounds = np.searchsorted(bins[order], np.arange(len(edges) + 2))
     magnitude = np.abs(x)[order]
     for number in range(len(sizes)):
         inside = magnitude[bounds[number] : bounds[number + 1]]
         if len(inside):
             # The median resists outliers; where most are exactly 0 a tenth of the RMS stands in.
             sizes[number] = max(1.48 * np.median(inside), 0.1 * np.sqrt(np.mean(inside**2)), 1e-7)
-    return np.maximum(sizes, 1e-7)[place]
+    return np.maximum(sizes, 1e-7)[bins]
 
 
 def contrast(values: np.ndarray, chosen: np.ndarray) -> float:
