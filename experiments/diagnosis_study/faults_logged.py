@@ -228,7 +228,7 @@ def frozen_old(by_version: bool) -> Change:
 
 
 def double_ratio(draft: Draft) -> None:
-    """Bypass mode with an IS weight: old log-probs are those of the rollout, the weight is the ratio again."""
+    """Bypass mode with an IS weight: old log-probs are those of the rollout, the weight is the ratio."""
     current = draft.logp_train
     draft.logp_train = draft.logp_infer
     draft.columns["logp"] = np.clip(current, LOWEST, 0).astype(np.float32)
