@@ -42,7 +42,7 @@ TIMED = (
     "h100-bf16",
 )
 """Engines that are timed in a batch: one of each kind of sites, scaling and sum. Others of the catalog differ
-in format, group size or ranks; all 63 would take half an hour of compilation."""
+in format, group size or ranks; all 64 would take half an hour of compilation."""
 ALONE = TIMED[:5]
 """Engines that are timed for one run too."""
 STEPS, ROUNDS = 4, 3

@@ -46,17 +46,26 @@ def attend(
     `mask` [T, S] is True where a query sees a key; every query must see one. Keys and values come from
     `store_cache`. Scores are q k / sqrt(D). What masked keys and values hold never changes a bit, as long as
     it is finite, if the engine's value accumulator adds in order; one query alone has the bits that it has
-    among others if both accumulators do not depend on the batch (see `EXACT_PAIRS`).
+    among others if both accumulators do not depend on the batch (see `EXACT_PAIRS`). Fused, it has both.
     """
     sites = find_engine(engine).attention
     queries = store(queries, sites.queries, site_key(key, "queries"))
+    if sites.fused is None:
+        result = _attend_in_steps(queries, keys, values, mask, sites, key)
+    else:
+        result = sites.fused.attend(queries, keys, values, mask)
+    return store(result, sites.output, site_key(key, "output"))
+
+
+def _attend_in_steps(
+    queries: Array, keys: AnyArray, values: AnyArray, mask: AnyArray, sites: Attention, key: Array | None
+) -> Array:
     scores = product(queries, keys.T, sites.score_accumulator)
     scores = multiply(scores, jnp.float32(queries.shape[-1] ** -0.5))
     # Scores are stored before they are masked: few formats have an infinity.
     scores = store(scores, sites.softmax.logits, site_key(key, "scores"))
     scores = jnp.where(mask, scores, -jnp.inf)
-    result = _weigh_values(scores, values, sites, site_key(key, "softmax"))
-    return store(result, sites.output, site_key(key, "output"))
+    return _weigh_values(scores, values, sites, site_key(key, "softmax"))
 
 
 def _weigh_values(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:

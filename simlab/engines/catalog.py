@@ -37,7 +37,8 @@ from simlab.engines.builders import (
     with_accumulators,
     with_cache,
 )
-from simlab.engines.engine import Engine, EnginePair, Linear, Norm, Softmax
+from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax
+from simlab.engines.fused_attention import FusedAttention
 from simlab.engines.site import Site
 
 
@@ -302,6 +303,12 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "bf16 with Megatron's moe_router_dtype=fp32: BF16 inputs and weights, float32 router logits",
         "float32 router weights",
     ),
+    "f32-flash": EngineCard(
+        Engine(attention=Attention(normalize="after", fused=FusedAttention())),
+        "vLLM in float32 with its Triton attention (kernel_unified_attention, 2D grid): FlashAttention-2 "
+        "(arXiv 2307.08691) over blocks of 16 keys from the first to the last, everything else as f32",
+        "blocks of 32 keys of the 2D grid; TF32 products and exponentials of a GPU; segments of the 3D grid",
+    ),
     "f32-exact": EngineCard(
         with_accumulators(Engine(), EXACT, ORDERED),
         "none: float32 storage, exact sums; equals its own decoding bit for bit, provided that the compiler "
@@ -415,6 +422,7 @@ _PAIR_NAMES = (
     "h100-bf16/b200-mxfp8",
     "h100-bf16/b200-nvfp4",
     "h100-fp8/b200-fp8",
+    "f32/f32-flash",
     *EXACT_PAIRS,
 )
 

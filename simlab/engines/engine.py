@@ -7,6 +7,7 @@ import jax
 
 from simlab.core.pytree import pytree, static
 from simlab.engines.accumulate import Accumulator, Float32Sum
+from simlab.engines.fused_attention import FusedAttention
 from simlab.engines.site import FLOAT32_SITE, Site
 
 NORMALIZE = ("before", "after")
@@ -67,7 +68,8 @@ class Attention:
     `cache` holds keys and values, in decoding as in scoring; those of the first `cache_from` positions are
     held at `early_cache` instead. `normalize` says when the softmax divides:
     `before` the product with the values, or `after` it, as fused kernels do, which round the
-    `softmax.exponentials` instead of the probabilities.
+    `softmax.exponentials` instead of the probabilities. With `fused` one kernel computes everything between
+    queries and output, in float32.
     """
 
     queries: Site = FLOAT32_SITE
@@ -77,15 +79,22 @@ class Attention:
     score_accumulator: Accumulator = field(default_factory=Float32Sum)
     value_accumulator: Accumulator = field(default_factory=Float32Sum)
     early_cache: Site = FLOAT32_SITE
+    fused: FusedAttention | None = None
     normalize: str = static(default="before")
     cache_from: int = static(default=0)
 
     def __post_init__(self):
-        """Reject an unknown order of division, and a negative position."""
+        """Reject an unknown order of division, a negative position, and sites inside a fused kernel."""
         if self.cache_from < 0:
             raise ValueError(f"cache_from must be a position >= 0, got {self.cache_from}.")
         if self.normalize not in NORMALIZE:
             raise ValueError(f"unknown normalize {self.normalize!r}; allowed: {', '.join(NORMALIZE)}")
+        inside = self.normalize, self.softmax, self.score_accumulator, self.value_accumulator
+        if self.fused is not None and inside != ("after", Softmax(), Float32Sum(), Float32Sum()):
+            raise ValueError(
+                "fused attention must have normalize='after' and the defaults of softmax, score_accumulator "
+                "and value_accumulator: its kernel rounds nothing and has sums of its own"
+            )
 
 
 @pytree

@@ -31,7 +31,7 @@ def divide(x: Array, s: Array) -> Array:
     return x / jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(jnp.inf), s)
 
 
-def multiply(x: Array, s: Array) -> Array:
+def multiply(x: Array, s: Array | float) -> Array:
     """x * s rounded once, where a product below 2^-126 counts as a zero.
 
     The factor inside `flush` also keeps a compiler from contracting the product with a later sum.

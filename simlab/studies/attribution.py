@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "attention.score_accumulator",
         "attention.value_accumulator",
     ),
-    "attention": ("attention.",),
+    "attention": ("attention",),
     "router": ("router",),
     "head": ("lm_head.", "token_softmax."),
     "stream": ("norm.", "residual", "elementwise"),
@@ -89,11 +89,15 @@ def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _names(record: Any, other: Any, above: str = "") -> Iterator[str]:
-    """Yield the names of sites; a record that one of the two engines lacks is one site."""
+    """Yield the names of sites; a record that one of the two engines lacks is one site.
+
+    So is attention if one of the two engines fuses it: the kernel of the other has no sites inside.
+    """
     for field in dataclasses.fields(record):
         value, counterpart = getattr(record, field.name), getattr(other, field.name)
         name = f"{above}{field.name}"
-        if isinstance(value, Linear | Softmax | Attention | Norm) and counterpart is not None:
+        fuses = isinstance(value, Attention) and value.fused != counterpart.fused
+        if isinstance(value, Linear | Softmax | Attention | Norm) and counterpart is not None and not fuses:
             yield from _names(value, counterpart, f"{name}.")
         else:
             yield name

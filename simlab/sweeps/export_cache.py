@@ -20,6 +20,11 @@ from simlab.core.paths import PACKAGE_ROOT
 
 # Packages whose code shapes a function; a function with other code is traced every time.
 KNOWN = ("simlab", "builtins", "numpy", "jax", "jaxlib", "optax")
+# Pallas kernels, whose text other versions of JAX need not read: the digest holds the version.
+KERNELS = tuple(
+    export.DisabledSafetyCheck.custom_call(name)
+    for name in ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")
+)
 # What changes the arithmetic of a trace.
 SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
 
@@ -37,7 +42,7 @@ def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path
         def of_leaves(*parts: list) -> Any:
             return function(*(tree.unflatten(part) for tree, part in zip(trees, parts, strict=True)))
 
-        return export.export(jax.jit(of_leaves))(*leaves)
+        return export.export(jax.jit(of_leaves), disabled_checks=KERNELS)(*leaves)
 
     if folder is None or not all(map(_is_known_tree, trees)):
         return trace()

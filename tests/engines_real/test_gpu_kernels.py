@@ -14,8 +14,9 @@ pytestmark = [
     pytest.mark.engines,
     pytest.mark.skipif(not HOME.is_dir(), reason="needs scripts/make_env.py cuda, 5.5 GB"),
 ]
-# Measured with jax 0.10.2 on 2026-11-24 at 64 runs per batch of the flagship's shape, autotuning off.
-MOST = {("f32", "sample"): 58, ("bf16", "sample"): 79, ("f32", "learn"): 290}
+# Measured with jax 0.10.2 on 2026-11-24 at 64 runs per batch of the flagship's shape, autotuning off. One
+# kernel of fused attention replaces five in each of two layers; its mask is one more.
+MOST = {("f32", "sample"): 58, ("f32-flash", "sample"): 51, ("bf16", "sample"): 79, ("f32", "learn"): 290}
 
 
 def count_kernels(engine: str) -> dict[str, int]:
@@ -28,7 +29,7 @@ def count_kernels(engine: str) -> dict[str, int]:
     return {name: sum(bodies[0].values()) for name, bodies in loops.items()}
 
 
-@pytest.mark.parametrize("engine", ["f32", "bf16"])
+@pytest.mark.parametrize("engine", ["f32", "f32-flash", "bf16"])
 def test_kernels_per_token_and_minibatch_do_not_grow(engine):
     for name, number in count_kernels(engine).items():
         assert 0 < number <= MOST[engine, name], name

@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import export
 
 from simlab.core.pytree import pytree, static
+from simlab.engines import attend
 from simlab.formats import FORMATS, ROUNDINGS, Format, round_to_format
-from simlab.sweeps.export_cache import load_or_export
+from simlab.sweeps.export_cache import KERNELS, load_or_export
 
 X = {"x": jnp.linspace(-3, 3, 8), "key": jax.random.key(0)}
 
@@ -33,6 +35,15 @@ def test_load_or_export_traces_once(tmp_path):
         found = call(traced, *arguments)
         assert jax.tree.structure(found) == jax.tree.structure(expected)
         assert all(map(jnp.array_equal, jax.tree.leaves(found), jax.tree.leaves(expected)))
+
+
+def test_kernels_are_exported_for_a_gpu():
+    q, mask = jax.ShapeDtypeStruct((3, 16), jnp.float32), jax.ShapeDtypeStruct((3, 3), jnp.bool_)
+    attention = jax.jit(lambda q, mask: attend(q, q, q, mask, "f32-flash"))
+    with pytest.raises(ValueError, match="no compatibility guarantees"):
+        export.export(attention, platforms=["cuda"])(q, mask)
+    exported = export.export(attention, platforms=["cuda"], disabled_checks=KERNELS)(q, mask)
+    assert export.deserialize(exported.serialize()).platforms == ("cuda",)
 
 
 @pytest.mark.parametrize("changed", ["name", "shape", "type", "setting"])
