@@ -1,4 +1,4 @@
-"""Writing to the key-value cache at positions known while tracing and at run time."""
+"""Writing to the key-value cache at positions known while tracing and at run time, and rotating on a GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import pytest
 from jax import Array
 
 from simlab.models.kv_cache import Cache, extend_cache
+from simlab.models.rotary import _turn_by_product, _turn_halves
 
 RUNS, BATCH, LENGTH, HEADS, WIDTH = 3, 2, 5, 2, 4
 SHARED = (0, 0, 0, 0, None)
@@ -50,3 +51,8 @@ def test_extend_cache_writes_at_one_position_per_run():
 def test_extend_cache_needs_no_scatter_when_position_is_shared():
     traced = jax.make_jaxpr(jax.vmap(extend, SHARED))(*caches_and_updates(1), jnp.int32(1))
     assert "scatter" not in str(traced)
+
+
+def test_turn_is_the_same_on_gpus():
+    x = jax.random.normal(jax.random.key(0), (3, 5, 8))
+    np.testing.assert_array_equal(_turn_halves(x), _turn_by_product(x))
