@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from simlab.engines import Engine, store
 from simlab.engines.accumulate import float32_dot
@@ -23,13 +23,26 @@ def rotate(x: Array, cos: Array, sin: Array, engine: Engine) -> Array:
     """
     across = (1,) * (x.ndim - 3)
     cos, sin = (table.reshape(*across, table.shape[0], 1, table.shape[1]) for table in (cos, sin))
-    # (-second, first) as a product with a signed permutation: exact in any order of summation, and x is
-    # computed once for it, where a concatenation would have the compiler compute x again for each half.
     x = materialize_once(x, engine.elementwise)
-    turned = float32_dot(x, jnp.asarray(_quarter_turn(x.shape[-1])))
+    turned = lax.platform_dependent(x, cuda=_turn_halves, default=_turn_by_product)
     return store(
         store(x * cos, engine.elementwise) + store(turned * sin, engine.elementwise), engine.elementwise
     )
+
+
+def _turn_halves(x: Array) -> Array:
+    """Return (-second, first) for the halves (first, second) of x [..., head_dim]."""
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([-second, first], axis=-1)
+
+
+def _turn_by_product(x: Array) -> Array:
+    """Return what `_turn_halves` does, as a product with a signed permutation.
+
+    It is exact in any order of summation. x is computed once for it, where XLA's CPU compiler would compute x
+    again for each half of a concatenation. On a GPU it would be a kernel of its own.
+    """
+    return float32_dot(x, jnp.asarray(_quarter_turn(x.shape[-1])))
 
 
 def _quarter_turn(head_dim: int) -> np.ndarray:

@@ -165,7 +165,7 @@ def extend(
     Returns:
         The hidden states, the extended caches, and what else a `Forward` holds.
     """
-    length, steps = cache_length(caches), jnp.arange(tokens.shape[1])
+    length, steps = cache_length(caches), np.arange(tokens.shape[1], dtype=np.int32)
     reading = _positions(config, length, start + steps, start)
     block = partial(_block, config, engine, reading)
     embedding = weights["embedding"][tokens]
@@ -211,10 +211,17 @@ def _block(
     return after, (cache, chosen, states | {"mlp norm": y, **mlp, "residual after mlp": after.stored})
 
 
-def _positions(config: TransformerConfig, length: int, positions: Array, start: Array | int) -> Positions:
-    cos, sin = rotation_table(length, config.head_dim, config.rope_theta)
+def _positions(
+    config: TransformerConfig, length: int, positions: Array | np.ndarray, start: Array | int
+) -> Positions:
+    tables = rotation_table(length, config.head_dim, config.rope_theta)
+    # Of positions that are known while tracing, the rotations are constants of the compiled function.
+    cos, sin = (
+        jnp.asarray(table[positions] if isinstance(positions, np.ndarray) else jnp.asarray(table)[positions])
+        for table in tables
+    )
     visible = jnp.arange(length)[None, :] <= positions[:, None]
-    return Positions(start, jnp.asarray(cos)[positions], jnp.asarray(sin)[positions], visible)
+    return Positions(start, cos, sin, visible)
 
 
 def _self_attention(

@@ -56,20 +56,22 @@ def generate(
         logp = jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
         return token, logp, reported if vocabulary else None
 
-    def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
-        caches, last, ended, digest = carry
-        position, uniform = inputs
+    def step(carry: tuple, uniform: Array) -> tuple[tuple, tuple]:
+        caches, last, ended, digest, position = carry
         index = prompt_length + position - 1
         hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], index)
         digest = extend_digest(digest, last)
         token, logp, every = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)
-        return (caches, token, ended | (token == end), digest), (token, logp, every, experts)
+        # In one array: XLA writes tokens alone by a memory copy at an offset, a GPU kernel more per token.
+        drawn = jnp.stack([token, lax.bitcast_convert_type(logp, jnp.int32)])
+        return (caches, token, ended | (token == end), digest, position + 1), (drawn, every, experts)
 
     digest = context_digest(jnp.repeat(prompts, group_size, axis=0))
     token, logp, every = draw(hidden, uniforms[0], 0, digest)
-    inputs = (jnp.arange(1, length), uniforms[1:])
-    _, (tokens, logps, later, experts) = lax.scan(step, (caches, token, token == end, digest), inputs)
+    start = caches, token, token == end, digest, jnp.int32(1)
+    _, (drawn, later, experts) = lax.scan(step, start, uniforms[1:])
+    tokens, logps = drawn[:, 0], lax.bitcast_convert_type(drawn[:, 1], jnp.float32)
     responses = jnp.concatenate([token[None], tokens]).T
     logps = jnp.concatenate([logp[None], logps]).T
     mask = response_mask(responses, end)

@@ -1,20 +1,25 @@
 """Compile rollout and learn of the flagship's shape for an H200 that is not there; print kernels as JSON.
 
-Runs in the environment `cuda`, on a CPU. Autotuning is off, because it would measure on the GPU.
+Arguments are an inference engine and a folder for XLA's dumps. Runs in the environment `cuda`, on a CPU.
+Autotuning is off, because it would measure on the GPU.
 """
 
 import os
+import sys
 
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
+    "XLA_FLAGS": (
+        "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false "
+        f"--xla_dump_to={sys.argv[2]} --xla_dump_hlo_module_re=_leaves"
+    ),
 }
 
 import json
 import re
-import sys
 from collections import Counter
+from pathlib import Path
 
 import jax
 from jax.experimental import topologies
@@ -45,6 +50,8 @@ gpu_device_info {
   cuda_compute_capability { major: 9 }
   registers_per_core_limit: 65536
   registers_per_block_limit: 65536
+  driver_version: "12.9.0"
+  compile_time_toolkit_version: "12.9.0"
 }
 platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 28 }
@@ -106,6 +113,30 @@ def loops(computations: dict[str, list[str]]) -> list[dict[str, int]]:
     return sorted(counted, key=lambda counts: -sum(counts.values()))
 
 
+def largest_body(text: str) -> list[str]:
+    """Return the kinds of what the host starts in an iteration of the largest loop of a thunk sequence."""
+    bodies: list[list[str]] = []
+    indent = -1
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if line.strip() == "body:":
+            bodies.append([])
+            indent = depth + 2
+        elif depth < indent:
+            indent = -1
+        elif indent >= 0:
+            bodies[-1].append(line)
+    largest = max(bodies, key=len)
+    outermost = min(len(line) - len(line.lstrip()) for line in largest)
+    return [line.split()[1] for line in largest if line[outermost] != " "]
+
+
+def host_starts(folder: str, name: str) -> list[str]:
+    """Return what `largest_body` does of the compiled function `name`, which XLA dumped in a folder."""
+    (dump,) = Path(folder).glob(f"*jit_{name}.thunk_sequence_after_thunk_passes.txt")
+    return largest_body(dump.read_text())
+
+
 def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
     """Return the computations of `function` compiled for one H200."""
     topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
@@ -114,8 +145,8 @@ def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
     return read_computations(jax.jit(function).lower(*placed).compile().as_text())
 
 
-def main(engine: str) -> None:
-    """Print kernels of the loops of `sample` and `learn` under an inference engine."""
+def main(engine: str, folder: str) -> None:
+    """Print kernels of the loops of `sample` and `learn`, and what starts them, under an inference engine."""
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": 10, "seed": 0}
     recipe, state = stack_shapes(run_config({**BASE, **changes}), RUNS_PER_BATCH)
     sampling = compilation.sampling_recipe(recipe)
@@ -128,8 +159,10 @@ def main(engine: str) -> None:
             compilation._learn_leaves,
             (compilation.learning_recipe(recipe), state, trajectory),
         )
-    print(json.dumps({name: loops(compile_for_gpu(*each)) for name, each in programs.items()}))
+    kernels = {name: loops(compile_for_gpu(*each)) for name, each in programs.items()}
+    starts = {name: host_starts(folder, each[0].__name__) for name, each in programs.items()}
+    print(json.dumps({"kernels": kernels, "starts": starts}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
