@@ -273,6 +273,8 @@ def estimate_text(evidence: CriterionEvidence | None) -> str:
         return f"{evidence.estimate:.3g} (exact)"
     size = f", n = {evidence.num_policies}" if evidence.num_policies else ""
     ends = f"{evidence.ci_low:.3g} to {evidence.ci_high:.3g}"
+    if (evidence.ci_low, evidence.ci_high) == (-math.inf, math.inf):
+        ends = "unbounded"
     return f"{evidence.estimate:.3g} ({100 * (1 - evidence.alpha):.4g}% CI {ends}{size})"
 
 
