@@ -225,6 +225,7 @@ LR_ON_POLICY = training_experiment(
     "Do the claims hold in the setting of the paper: on-policy, RLOO, clip 0.2 and 0.28?",
     CLAIMS,
     minutes=40.0,
+    figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),
 )

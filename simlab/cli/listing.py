@@ -204,6 +204,7 @@ def sites(json: Json = False) -> None:
         "accumulator": "the order of the sum; set by the engine's name",
         "score_accumulator": "the order of the sum; set by the engine's name",
         "value_accumulator": "the order of the sum; set by the engine's name",
+        "fused": "the order of the sums of fused attention; set by the engine's name",
         "dequantized": f"{site}; default: scales are applied after the sum",
         "experts": products,
         "row_parallel": products,

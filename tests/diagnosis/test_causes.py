@@ -207,9 +207,10 @@ def test_classifier_of_the_package_is_the_measured_one():
     measured = {row["group"]: row for row in summarize(logs)}
     for row in results.table("summary").to_dict("records"):
         assert measured[row["group"]] == pytest.approx(row)
-    before = results.table("summary_before").set_index("group")["named_first"]
-    assert f"named {before['faults of realistic size']:.1%} of the faults" in text
-    assert f"only {before['no fault']:.1%} of the logs without a fault" in text
+    faults, no_fault = measured["faults of realistic size"], measured["no fault"]
+    assert f"of the faults named first ({faults['named_first']:.1%}," in text
+    assert f"confidently wrong ({faults['confidently_wrong']:.1%})" in text
+    assert f"named `rounding`, is missed ({no_fault['named_first']:.1%}," in text
 
 
 def test_weight_sync_without_a_sign_says_so(faultless):
