@@ -21,6 +21,8 @@ WINDOW = 0.1  # part of a run in the moving average of a curve
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
 GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
 REACH = 2.0  # a longer interval than this many times the range of the initial policies is cut
+DOT: dict[str, Any] = {"ms": 4, "mew": 0.3, "mec": "white", "zorder": 4, "clip_on": False, "ls": "none"}
+"""Mark of an initial policy; the white edge keeps it apart from others and from the interval."""
 CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorder": 5}
 """Triangle at the end of an interval that goes on beyond the axis."""
 
@@ -246,13 +248,18 @@ def draw_panel(
         _draw_mean(axis, curve, geometric, styles[arm])
     late = {arm: curve[curve.index >= 0.75 * last] for arm, curve in by_arm.items()}
     ends = {arm: (np.log(rows) if geometric else rows).mean().dropna() for arm, rows in late.items()}
-    places = {arm: last * (1.07 + GAP * number) for number, arm in enumerate(ends)}
-    _draw_ends(axis, ends, places, geometric, styles)
+    back = np.exp if geometric else np.asarray
+    x_of_arm = {arm: last * (1.07 + GAP * number) for number, arm in enumerate(ends)}
+    # Before the axis is scaled, so that it shows every policy.
+    for arm, own in ends.items():
+        axis.plot([x_of_arm[arm]] * len(own), back(own), "o", color=styles[arm]["color"], **DOT)
     axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, last) if 0 <= tick <= 1.02 * last])
     axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
     axis.margins(x=0.01)
     _scale(axis, panel, log, geometric, float(low), float(high))
-    _draw_intervals(axis, ends, places, geometric, styles, level)
+    for arm, own in ends.items():
+        if len(own) > 1:
+            _draw_interval(axis, x_of_arm[arm], own, back, styles[arm]["color"], level)
 
 
 def _draw_mean(axis: Any, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:
@@ -280,42 +287,15 @@ def _scale(axis: Any, panel: Panel, log: bool, geometric: bool, low: float, high
         axis.axhline(panel.reference, color=MUTED, lw=0.8)
 
 
-def _draw_ends(
-    axis: Any,
-    ends: Mapping[str, Any],
-    places: Mapping[str, float],
-    geometric: bool,
-    styles: Mapping[str, Any],
-) -> None:
-    """Draw the means of the initial policies of each arm, or their exponentials, at x = `places`."""
-    for arm, own in ends.items():
-        values = np.exp(own) if geometric else own
-        # White edges keep dots apart from each other and from their interval.
-        dots: Any = {"ms": 4, "mew": 0.3, "mec": "white", "zorder": 4, "clip_on": False}
-        axis.plot([places[arm]] * len(own), values, "o", color=styles[arm]["color"], **dots)
-
-
-def _draw_intervals(
-    axis: Any,
-    ends: Mapping[str, Any],
-    places: Mapping[str, float],
-    geometric: bool,
-    styles: Mapping[str, Any],
-    level: float,
-) -> None:
-    """Draw the interval of each arm over its initial policies, cut at the limits of the axis."""
-    back, limits = np.exp if geometric else np.asarray, axis.get_ylim()
-    for arm, own in ends.items():
-        if len(own) < 2:
-            continue
-        x, color = places[arm], styles[arm]["color"]
-        interval = paired_effect(own, 0.0, own.index, level=level)
-        low, high = back([interval.low, interval.high])
-        axis.plot([x, x], np.clip([low, high], *limits), color=color, lw=2.2, alpha=0.45)
-        axis.plot([x], back([interval.effect]), "_", color=color, ms=8, mew=1.4, zorder=4)
-        for is_cut, limit, marker in ((low < limits[0], limits[0], "v"), (high > limits[1], limits[1], "^")):
-            if is_cut:
-                axis.plot(x, limit, marker, color=color, **CUT)
+def _draw_interval(axis: Any, x: float, own: Any, back: Callable, color: str, level: float) -> None:
+    """Draw `back` of the interval of the mean over initial policies, cut at the limits of the axis."""
+    limits, interval = axis.get_ylim(), paired_effect(own, 0.0, own.index, level=level)
+    low, mean, high = back([interval.low, interval.effect, interval.high])
+    axis.plot([x, x], np.clip([low, high], *limits), color=color, lw=2.2, alpha=0.45)
+    axis.plot([x], [mean], "_", color=color, ms=8, mew=1.4, zorder=4)
+    for is_cut, limit, marker in ((low < limits[0], limits[0], "v"), (high > limits[1], limits[1], "^")):
+        if is_cut:
+            axis.plot(x, limit, marker, color=color, **CUT)
     axis.set_ylim(limits)
 
 
@@ -349,7 +329,7 @@ def draw_forest(
     for row, arm in enumerate(known):
         axis.annotate(f"{ends[arm].mean():.3g}", (1.02, -row), **text)
     for height, own in differences.items():
-        axis.plot(own, [height] * len(own), "o", color=COLORS[0], ms=3, alpha=0.7, mew=0)
+        axis.plot(own, [height] * len(own), "o", color=COLORS[0], **DOT)
     axis.axvline(0, color=MUTED, lw=0.8)
     _draw_difference_intervals(axis, differences, level)
     axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
