@@ -7,7 +7,8 @@ may beat the memory that the ceiling is measured in.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_option
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import build_advance
-from simlab.training.recipe import Recipe
+from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import learn, rollout, score
 
 STAGES = ("rollout", "score", "updates", "step")
@@ -61,7 +62,7 @@ def count_bytes(product: Product) -> int:
 
 def default_batch_sizes() -> tuple[int, ...]:
     """Return the batch_sizes to measure on this kind of device."""
-    return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 4, 16, 64, 256, 1024)
+    return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 16, 64, 256, 1024)
 
 
 def ceilings(smoke: bool) -> tuple[Ceilings, float]:
@@ -86,28 +87,63 @@ def build_batch(config: Any, runs_per_batch: int) -> list[BatchedRun]:
     return [BatchedRun(recipe, params, seed) for seed in range(runs_per_batch)]
 
 
-def stage_seconds(config: Any, runs_per_batch: int, smoke: bool) -> tuple[dict[str, float], float]:
-    """Return seconds of each stage of one step of a run batch, and seconds to compile."""
+@dataclass(frozen=True)
+class Stages:
+    """The compiled stages of a step of a run batch, what they read, and seconds to compile them."""
+
+    recipe: Recipe
+    state: TrainState
+    rollout: jax.stages.Compiled
+    score: jax.stages.Compiled
+    learn: jax.stages.Compiled
+    compile_seconds: float
+
+
+def compile_stages(config: Any, smoke: bool, runs_per_batch: int) -> Stages:
+    """Return the stages of a step of a run batch; those after the rollout are compiled side by side."""
     start = time.perf_counter()
     recipe, state = stack_members(build_batch(config, runs_per_batch), runs_per_batch)
     options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()
     compiled = partial(jax.jit, compiler_options=options)
-    sample, read = compiled(jax.vmap(rollout)), compiled(jax.vmap(score))
-    update = compiled(jax.vmap(learn), donate_argnums=1)
-    trajectory = jax.block_until_ready(sample(recipe, state))
-    jax.block_until_ready(read(recipe, state.params, trajectory))
-    update = update.lower(recipe, state, trajectory).compile()
-    spent = time.perf_counter() - start
+    sampled = compiled(jax.vmap(rollout)).lower(recipe, state)
+    trajectory = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), sampled.out_info)
+    lowered = [
+        sampled,
+        compiled(jax.vmap(score)).lower(recipe, state.params, trajectory),
+        compiled(jax.vmap(learn), donate_argnums=1).lower(recipe, state, trajectory),
+    ]
+    with ThreadPoolExecutor(len(lowered)) as pool:
+        stages = pool.map(lambda each: each.compile(), lowered)
+    return Stages(recipe, state, *stages, compile_seconds=time.perf_counter() - start)
 
-    step = train_call(recipe, state, STEPS, axes=(0, 0), advance=build_advance(sample, update, STEPS, 1))
+
+def compile_all(config: Any, smoke: bool, batch_sizes: Sequence[int]) -> Iterator[Stages]:
+    """Return the stages of every batch size; an accelerator times none before all are compiled."""
+    compile_size = partial(compile_stages, config, smoke)
+    if jax.default_backend() == "cpu":
+        return map(compile_size, batch_sizes)
+    with ThreadPoolExecutor(len(batch_sizes)) as pool:
+        return iter(list(pool.map(compile_size, batch_sizes)))
+
+
+def stage_seconds(stages: Stages, smoke: bool) -> dict[str, float]:
+    """Return seconds of each stage of one step of a run batch."""
+    recipe, state = stages.recipe, stages.state
+    trajectory = jax.block_until_ready(stages.rollout(recipe, state))
+    advance = build_advance(stages.rollout, stages.learn, STEPS, 1)
+    step = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
     budget = 0.01 if smoke else 1.0
+    sample, read = (
+        partial(stages.rollout, recipe, state),
+        partial(stages.score, recipe, state.params, trajectory),
+    )
     seconds = {
-        "rollout": least_seconds(lambda: jax.block_until_ready(sample(recipe, state)), budget),
-        "score": least_seconds(lambda: jax.block_until_ready(read(recipe, state.params, trajectory)), budget),
+        "rollout": least_seconds(lambda: jax.block_until_ready(sample()), budget),
+        "score": least_seconds(lambda: jax.block_until_ready(read()), budget),
         "step": least_seconds(step, budget) / STEPS,
     }
     seconds["updates"] = seconds["step"] - seconds["rollout"] - seconds["score"]
-    return seconds, spent
+    return seconds
 
 
 def rows_of(
@@ -167,18 +203,20 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
     }
     run.table("ceilings", [{"quantity": name, "value": value} for name, value in quantities.items()])
     rows: list[dict[str, Any]] = []
+    compiled = compile_all(config, run.smoke, batch_sizes)
     for runs_per_batch in run.track(batch_sizes, "batch_sizes"):
         if rows and time.perf_counter() - began + _expect_seconds(rows, runs_per_batch) > limit_seconds:
             rows.append(row_without_times(runs_per_batch, NO_TIME))
             break
         try:
-            seconds, compile_seconds = stage_seconds(config, runs_per_batch, run.smoke)
+            stages = next(compiled)
+            seconds = stage_seconds(stages, run.smoke)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             rows.append(row_without_times(runs_per_batch, NO_MEMORY))
             break
-        rows += rows_of(swept_recipe(config), runs_per_batch, seconds, compile_seconds, limit)
+        rows += rows_of(swept_recipe(config), runs_per_batch, seconds, stages.compile_seconds, limit)
     run.table("batch_sizes", rows)
     if jax.default_backend() == "cpu" and not run.smoke:
         run.table("processes", _processes())

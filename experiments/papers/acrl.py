@@ -318,7 +318,7 @@ def with_levels(measured: Measured, scans: Mapping[str, Sequence[Measured]]) -> 
     return replace(measured, note="; ".join(filter(None, [measured.note, *others])))
 
 
-def make_variants(run: Run, names: Sequence[str], block: int) -> Frames:
+def make_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
     """Run `names`; `run_variants` runs those that a sweep cannot."""
     # If no plain arm ran, there are no tables.
     plain = [arm for arm in names if arm not in VARIANTS] or [NONE]

@@ -81,7 +81,7 @@ IMPLEMENTATIONS: dict[str, Variant] = {
 }
 
 
-def run_variants(run: Run, names: Sequence[str], block: int) -> Frames:
+def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
     """Run these variants from the initial policies of the untreated arm; return runs and steps."""
     wanted = block_specs(chain_arm(NONE), block, run.smoke)
     recipe, first = load_policies(wanted, policy_folder(run))

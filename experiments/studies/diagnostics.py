@@ -125,3 +125,5 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "held out": evaluate_held_out,
     "both engines": both_engines,
 }
+READING_OBJECTIVE = frozenset({"clipping", "frequent energy", "curvature"})
+"""Those for which runs side by side need one objective: they read the run's own, not the form of a sweep."""

@@ -1,5 +1,9 @@
-"""Runs that a sweep cannot make: with diagnostics between steps, or forked halfway."""
+"""Runs that a sweep alone cannot make: with diagnostics between steps, or forked halfway."""
 
+import hashlib
+import json
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,19 +14,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jax import Array
 
 from experiments.arms import FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
-from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
-from experiments.studies.runs import Frames, RunSpec, block_specs, run_arms, with_attributes
+from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
+from experiments.studies.runs import (
+    Frames,
+    RunSpec,
+    block_specs,
+    count_per_batch,
+    list_specs,
+    run_arms,
+    with_attributes,
+)
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
+from simlab.core.results import write_table
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
-from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.program import swept_recipe
+from simlab.sweeps import Grid, recipe_of, run_config
+from simlab.sweeps.execute import advance_members, build_member, train_warm_starts, write_members
+from simlab.sweeps.grids import Point
+from simlab.sweeps.plan import PlannedRun, expand, make_plan
+from simlab.sweeps.program import chunk_length, stack_members, swept_recipe
+from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.fork import fork
@@ -32,36 +48,13 @@ from simlab.training.recipe import Recipe, TrainState, initial_state
 EVERY, SMOKE_EVERY = 20, 10
 
 
-def repeat_with_diagnostics(run: Run, runs: Frame, arms: Mapping[str, Sequence[str]], block: int) -> Frame:
-    """Repeat those of `arms` that are in `runs` and compute their diagnostics every few steps."""
-    keys = {(row["arm"], row["initial_policy"], row["seed"]): row["run"] for row in runs.to_dict("records")}
-    rows: list[dict[str, Any]] = []
-    for arm, diagnostics in arms.items():
-        if arm not in set(runs["arm"]):
-            continue
-        wanted = block_specs(arm, block, run.smoke)
-        names = [keys[arm, spec.initial_policy, spec.changes["seed"]] for spec in wanted]
-        recipe, shared, states = start_runs(wanted, policy_folder(run))
-        # A copy: training gives the first arrays away.
-        base = jax.tree.map(jnp.copy, states.params)
-        diagnose = build_diagnostics(diagnostics)
-        every = SMOKE_EVERY if run.smoke else EVERY
-        steps = wanted[0].changes["steps"]
-        record = partial(_record, rows, names, partial(diagnose, recipe), base)
-        with run.progress(f"diagnostics of {arm}", steps // every) as advance:
-            train(shared, states, steps, [record, advance], chunk=every, axes=(None, 0))
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run", "step"])
-
-
 def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
-    """Return the function that runs a stage and repeats those of `arms` in it with diagnostics."""
+    """Return the function that runs a stage, those of `arms` in it with diagnostics between steps."""
 
-    def make(run: Run, names: Sequence[str], block: int) -> Frames:
-        frames = run_arms(run, names, block)
+    def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
         with run.phase("diagnostics"):
-            wanted = {} if run.smoke else arms
-            frames["diagnostics"] = repeat_with_diagnostics(run, frames["runs"], wanted, block)
-        return frames
+            diagnostics = observe_arms(run, {} if run.smoke else arms, names, block)
+        return run_arms(run, names, block) | {"diagnostics": diagnostics}
 
     return make
 
@@ -69,13 +62,13 @@ def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
 def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:
     """Return the function that runs a stage with diagnostics and forks `base` if a fork is wanted."""
 
-    def make(run: Run, names: Sequence[str], block: int) -> Frames:
+    def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
         # Without an arm there are no tables.
         plain = [name for name in names if name not in FORKS] or [base]
-        frames = run_arms(run, plain, block)
         with run.phase("diagnostics"):
-            wanted = {base: ("mismatch",)} if run.smoke else arms
-            frames["diagnostics"] = repeat_with_diagnostics(run, frames["runs"], wanted, block)
+            diagnosed = {base: ("mismatch",)} if run.smoke else arms
+            diagnostics = observe_arms(run, diagnosed, plain, block)
+        frames = run_arms(run, plain, block) | {"diagnostics": diagnostics}
         if set(names) & set(FORKS):
             with run.phase("forks"):
                 branches = run_forks(run, block, base)
@@ -85,7 +78,78 @@ def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:
     return make
 
 
-def run_forks(run: Run, block: int, arm: str) -> Frames:
+def observe_arms(
+    run: Run, diagnosed: Mapping[str, Sequence[str]], names: Sequence[str], block: int | None
+) -> Frame:
+    """Compute the runs of those of `names` that have diagnostics; return these, a row per run and step."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        if name in diagnosed:
+            alone = [name] if READING_OBJECTIVE.intersection(diagnosed[name]) else []
+            together.setdefault((*diagnosed[name], *alone), []).append(name)
+    frames = [
+        observe_runs(run, list_specs(run, arms, block), diagnosed[arms[0]]) for arms in together.values()
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["run", "step"])
+
+
+def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]) -> Frame:
+    """Compute the runs of `wanted` and their diagnostics every few steps; return these.
+
+    A run is what a sweep makes of it, bit by bit, and goes into the result cache, where a sweep finds it; its
+    diagnostics lie beside it. Runs whose objective the diagnostics read have the same one.
+    """
+    cache, per_batch = ResultCache(run.out.parent / "cache"), count_per_batch(run)
+    planned = expand(BASE, Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted)), per_batch)
+    every = SMOKE_EVERY if run.smoke else EVERY
+    content = hashlib.sha256(json.dumps([every, *diagnostics]).encode()).hexdigest()[:20]
+    folder = cache.folder / "diagnostics" / content
+    missing = [
+        each.key
+        for each in planned
+        if not (cache.has(each.key) and (folder / f"{each.key}.parquet").is_file())
+    ]
+    plan = make_plan(planned, missing, per_batch)
+    if plan.missing:
+        run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
+        train_warm_starts(plan, cache)
+    for group in plan.groups:
+        for first in range(0, len(group.runs), per_batch):
+            batch = group.runs[first : first + per_batch]
+            rows = pd.DataFrame(observe_batch(run, batch, cache, diagnostics, every))
+            for key, own in rows.groupby("run"):
+                write_table(folder, str(key), own)
+    return pd.concat([pd.read_parquet(folder / f"{each.key}.parquet") for each in planned])
+
+
+def observe_batch(
+    run: Run, batch: Sequence[PlannedRun], cache: ResultCache, diagnostics: Sequence[str], every: int
+) -> list[dict[str, Any]]:
+    """Compute runs side by side and write them into `cache`; return their diagnostics."""
+    keys, steps, per_batch = [each.key for each in batch], batch[0].config.steps, count_per_batch(run)
+    members = [build_member(each, cache) for each in batch]
+    recipe, state = stack_members(members, per_batch)
+    base = state.params
+    if READING_OBJECTIVE.intersection(diagnostics):
+        diagnose = partial(build_diagnostics(diagnostics), recipe_of(batch[0].config))
+    else:
+        diagnose = partial(build_diagnostics(diagnostics, recipes=0), recipe)
+    rows: list[dict[str, Any]] = []
+
+    def record(chunk: Chunk) -> None:
+        if chunk.step % every == 0:
+            rows.extend(_rows(keys, chunk.step, jax.device_get(diagnose(chunk.state, base))))
+
+    began = time.perf_counter()
+    title = f"{', '.join(dict.fromkeys(each.arm for each in batch))}, with diagnostics"
+    with run.progress(title, steps // chunk_length(steps)) as advance:
+        members = advance_members(members, per_batch, steps, math.inf, callbacks=[record, advance])
+    write_members(batch, members, cache)
+    cache.add_seconds(keys, time.perf_counter() - began)
+    return rows
+
+
+def run_forks(run: Run, block: int | None, arm: str) -> Frames:
     """Run `arm` to its middle and continue as each arm of `FORKS`; return runs, steps and diagnostics.
 
     The diagnostic at the end is the mismatch under the engines of `arm`, for all forks.
@@ -140,25 +204,17 @@ def start_runs(wanted: Sequence[RunSpec], folder: Path) -> tuple[Recipe, Recipe,
     return recipe, shared, jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def build_diagnostics(names: Sequence[str]) -> Callable[..., Mapping[str, Any]]:
-    """Return a function of a recipe, stacked states and initial parameters that computes `names`."""
+def build_diagnostics(names: Sequence[str], recipes: int | None = None) -> Callable[..., Mapping[str, Any]]:
+    """Return a function of a recipe, stacked states and initial parameters that computes `names`.
+
+    `recipes` is the axis of the runs in the recipe, None for one that all share.
+    """
 
     def diagnose(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
         subject = DiagnosticContext(recipe, state, base)
         return {key: value for name in names for key, value in DIAGNOSTIC_CATALOG[name](subject).items()}
 
-    return jax.jit(jax.vmap(diagnose, in_axes=(None, 0, 0)))
-
-
-def _record(
-    rows: list[dict[str, Any]],
-    names: Sequence[str],
-    diagnose: Callable[[TrainState, Params], Mapping[str, Array]],
-    base: Params,
-    chunk: Chunk,
-) -> None:
-    """Callback of the loop: add the diagnostics at the end of a chunk to `rows`."""
-    rows += _rows(names, chunk.step, jax.device_get(diagnose(chunk.state, base)))
+    return jax.jit(jax.vmap(diagnose, in_axes=(recipes, 0, 0)))
 
 
 def _rows(names: Sequence[str], step: int, values: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:

@@ -46,32 +46,22 @@ Frames = dict[str, Frame]
 """`runs`, their `steps` and `vectors`, and further tables, which are stored unchanged."""
 
 
-def run_arms(run: Run, names: Sequence[str], block: int) -> Frames:
-    """Run the arms from each initial policy of a block; return runs, steps and vectors.
+def run_arms(run: Run, names: Sequence[str], block: int | None) -> Frames:
+    """Run the arms from each initial policy of a block, or of all; return runs, steps and vectors.
 
     The result cache lies next to the results: all experiments below one folder share it.
     """
-    referred = [name for name in names if ARMS[name].x_factor is not None]
-    plain = [name for name in names if name not in referred]
-    frames = []
-    if plain:
-        frames.append(
-            run_sweep(run, [spec for name in plain for spec in block_specs(name, block, run.smoke)])
-        )
-    if referred:
-        sources = dict.fromkeys(ARMS[name].x_from for name in referred)
-        first = {name: first_discrepancies(run, name, block) for name in sources}
-        specs = [spec for name in referred for spec in block_specs(name, block, run.smoke)]
-        frames.append(run_sweep(run, [with_reference(spec, first) for spec in specs]))
+    frames = run_sweep(run, list_specs(run, names, block))
     described = {name: ARMS[name].recorded for name in names}
     run.configure(
         base=BASE,
-        runs_per_batch=RUNS_PER_BATCH,
+        runs_per_batch=count_per_batch(run),
         chunk=CHUNK,
         arms=run.config.get("arms", {}) | described,
-        **{f"arms of block {block}": list(names)},
     )
-    return {name: pd.concat([frame[name] for frame in frames], ignore_index=True) for name in frames[0]}
+    if block is not None:
+        run.configure(**{f"arms of block {block}": list(names)})
+    return frames
 
 
 def build_tables(frames: Frames) -> Tables:
@@ -108,13 +98,24 @@ def run_specs(name: str, seed: int, smoke: bool) -> list[RunSpec]:
     ]
 
 
-def block_specs(name: str, block: int, smoke: bool) -> list[RunSpec]:
-    """Return the runs of an arm from one block of initial policies, with the one seed of the design.
+def block_specs(name: str, block: int | None, smoke: bool) -> list[RunSpec]:
+    """Return the runs of an arm from one block of initial policies, or all, with the seed of the design.
 
     A smoke run has one block. An arm may have fewer initial policies than others: the list may be empty.
     """
     specs = run_specs(name, SEED, smoke)
-    return specs if smoke else specs[BLOCK * block : BLOCK * (block + 1)]
+    return specs if smoke or block is None else specs[BLOCK * block : BLOCK * (block + 1)]
+
+
+def list_specs(run: Run, names: Sequence[str], block: int | None) -> list[RunSpec]:
+    """Return the runs of the arms from a block of initial policies, or all.
+
+    The reference X of an ACRL run is measured for it, in the first steps of another arm.
+    """
+    sources = dict.fromkeys(ARMS[name].x_from for name in names if ARMS[name].x_factor is not None)
+    first = {name: first_discrepancies(run, name, block) for name in sources}
+    specs = [spec for name in names for spec in block_specs(name, block, run.smoke)]
+    return [spec if ARMS[spec.arm].x_factor is None else with_reference(spec, first) for spec in specs]
 
 
 def with_reference(spec: RunSpec, first: Mapping[str, Mapping[str, float]]) -> RunSpec:
@@ -125,13 +126,16 @@ def with_reference(spec: RunSpec, first: Mapping[str, Mapping[str, float]]) -> R
     return replace(spec, changes={**spec.changes, "objective.acrl_reference": reference})
 
 
+def count_per_batch(run: Run) -> int:
+    """Return how many runs are computed side by side: a GPU takes many for the price of a few."""
+    return SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_runs_per_batch())
+
+
 def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
     """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
     points = Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted))
-    # A GPU takes many runs at once for the price of a few.
-    runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_runs_per_batch())
     result = sweep(
-        BASE, points, run.out.parent / "cache", name=run.name, runs_per_batch=runs_per_batch, yes=True
+        BASE, points, run.out.parent / "cache", name=run.name, runs_per_batch=count_per_batch(run), yes=True
     )
     for phase, seconds in result.manifest["timings"].items():
         run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds
@@ -176,7 +180,7 @@ def with_attributes(runs: Frame) -> Frame:
     return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
 
 
-def first_discrepancies(run: Run, name: str, block: int) -> dict[str, float]:
+def first_discrepancies(run: Run, name: str, block: int | None) -> dict[str, float]:
     """Return the mean discrepancy of the first five steps by initial policy, to three digits.
 
     The first steps of a run do not depend on its length, so one chunk of the arm `name` is run for them.

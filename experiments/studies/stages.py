@@ -7,7 +7,9 @@ the trials that are still inconclusive, and of none that can no longer be decide
 
 from collections.abc import Callable, Collection, Sequence
 
-from experiments.arms import ALL_ARMS
+import jax
+
+from experiments.arms import ALL_ARMS, ARMS
 from experiments.regimes import BASE
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
 from experiments.studies.runs import BLOCK, SEED, Frames, Tables, build_tables, run_arms
@@ -29,8 +31,8 @@ DESIGN = (
     "of 5% together (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
 )
 
-Make = Callable[[Run, Sequence[str], int], Frames]
-"""Run these arms from that block of initial policies."""
+Make = Callable[[Run, Sequence[str], int | None], Frames]
+"""Run these arms from that block of initial policies, or from all."""
 
 
 def with_policies(arms: Sequence[str], block: int) -> list[str]:
@@ -53,6 +55,9 @@ def run_trials(
     """
     arms = smoke if run.smoke else arms_of(trials)
     tables = load_resumed(run, arms, diagnosed)
+    if jax.default_backend() != "cpu" and not run.smoke:
+        # A GPU makes all blocks in little more than the time of one; the looks find them in the cache.
+        make(run, [arm for arm in arms if arm in ARMS], None)
     for block in range(len(LOOKS)):
         if block and (run.smoke or not (arms := with_policies(open_arms(tables, trials), block))):
             break

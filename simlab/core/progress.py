@@ -1,7 +1,9 @@
 """Progress on a terminal, quiet lines elsewhere."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from rich.progress import (
 )
 
 Item = TypeVar("Item")
+LINE_SECONDS = 20.0
 
 # Progress goes to stderr, so that `--json` on stdout stays clean.
 console = Console(stderr=True)
@@ -24,11 +27,12 @@ console = Console(stderr=True)
 def show_progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Yield a function to call after each of `total` steps; whatever it is given, it returns None.
 
-    It advances a progress bar on a terminal. Elsewhere one line is printed at the start.
+    It advances a progress bar on a terminal. Elsewhere a line is printed at the start, and at most one every
+    `LINE_SECONDS` after that.
     """
     if not console.is_terminal:
         console.print(f"{description}: {'' if total is None else total} steps", highlight=False)
-        yield lambda *_: None
+        yield _Lines(description, total)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -40,6 +44,23 @@ def show_progress(description: str, total: int | None = None) -> Iterator[Callab
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description, total=total)
         yield lambda *_: progress.advance(task)
+
+
+@dataclass
+class _Lines:
+    """Counts calls and prints how many there were, now and then."""
+
+    description: str
+    total: int | None
+    done: int = 0
+    printed: float = field(default_factory=time.monotonic)
+
+    def __call__(self, *_: object) -> None:
+        self.done += 1
+        if time.monotonic() - self.printed >= LINE_SECONDS:
+            self.printed = time.monotonic()
+            of = "" if self.total is None else f" of {self.total}"
+            console.print(f"{self.description}: {self.done}{of} steps", highlight=False)
 
 
 def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:

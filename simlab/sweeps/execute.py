@@ -19,7 +19,7 @@ from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
 from simlab.sweeps.tables import diverged_at, run_tables
 from simlab.training.checkpoints import Arrays, Progress, named_arrays
-from simlab.training.loop import CHECKPOINT_SECONDS, Chunk, HostMetrics, join_metrics, train
+from simlab.training.loop import CHECKPOINT_SECONDS, Callback, Chunk, HostMetrics, join_metrics, train
 
 LIVE = ("reward", "std_rho")
 """What is shown while a sweep runs: reward and mismatch."""
@@ -134,13 +134,18 @@ def is_unfinished(members: Sequence[BatchedRun], steps: int) -> bool:
 
 
 def advance_members(
-    members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float, report: Report
+    members: Sequence[BatchedRun],
+    runs_per_batch: int,
+    steps: int,
+    seconds: float,
+    report: Report = lambda _: None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[BatchedRun]:
     """Return the members `seconds` later, at the end of a chunk, or when nothing is left to compute.
 
-    `report` gets the steps of each member, how many are made, and the `LIVE` metrics of each chunk. A member
-    that had made more than others, or whose steps are not a multiple of the chunk, makes too many; they are
-    cut.
+    `report` gets the steps of each member, how many are made, and the `LIVE` metrics of each chunk;
+    `callbacks` get the chunk of the whole batch. A member that had made more than others, or whose steps are
+    not a multiple of the chunk, makes too many; they are cut.
     """
     end, chunk, first = (
         time.monotonic() + seconds,
@@ -164,7 +169,8 @@ def advance_members(
     recipe, state = stack_members(members, runs_per_batch)
     left = -(-(steps - min(first)) // chunk) * chunk
     advance = partial(compile_batch(recipe, state).advance, chunk)
-    state, metrics = train(recipe, state, left, [watch], chunk=chunk, axes=BATCH_AXES, advance=advance)
+    called = [watch, *callbacks]
+    state, metrics = train(recipe, state, left, called, chunk=chunk, axes=BATCH_AXES, advance=advance)
     arrays, after = named_arrays(state), []
     for i, (member, part) in enumerate(zip(members, parts(metrics, first), strict=True)):
         before = {} if member.progress is None else dict(member.progress.metrics)

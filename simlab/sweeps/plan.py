@@ -17,7 +17,8 @@ from simlab.sweeps.program import program_name, static_signature, swept_recipe
 # More runs per batch amortize the cost of small operations; a batch that is not full costs as much as a full
 # one. Part of every key, so it depends on nothing but the kind of device.
 RUNS_PER_BATCH = {"cpu": 4}
-RUNS_PER_BATCH_ON_GPU = 64
+# Four arms of 24 initial policies.
+RUNS_PER_BATCH_ON_GPU = 96
 # Fields that make another run of the same arm.
 REPEATS = ("seed", "warm_start")
 

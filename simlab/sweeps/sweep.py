@@ -55,7 +55,7 @@ def sweep(
     - `over`: `{"objective": ["grpo", "gspo"], "optimizer.learning_rate": [1e-4, 3e-4], "seed": range(4)}` for
       all combinations, or a grid of `grid`, `listed`, `sampled` and their products with `*`.
     - `out`: folder of the sweep; see `simlab.sweeps.tables` for what is in it. Sweeps may share one.
-    - `runs_per_batch`: runs computed side by side; part of the key of a run. Default 4 on a CPU, 64
+    - `runs_per_batch`: runs computed side by side; part of the key of a run. Default 4 on a CPU, 96
       elsewhere.
     - `workers`: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
       this process elsewhere.

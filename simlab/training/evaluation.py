@@ -5,6 +5,7 @@ from jax import Array
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
+from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
 from simlab.rollout.generate import generate
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
@@ -24,7 +25,7 @@ def evaluate(
     sampled = generate(
         params,
         recipe.model,
-        engine,
+        release_constants(engine),
         recipe.sampling,
         key,
         recipe.task.prompts(stream(key, "prompts"), prompts, split),

@@ -25,7 +25,7 @@ from experiments.studies import acrl_variants, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
-from experiments.studies.repeated_runs import build_diagnostics, start_runs
+from experiments.studies.repeated_runs import build_diagnostics, observe_runs, start_runs
 from experiments.studies.runs import (
     BLOCK,
     CHUNK,
@@ -34,9 +34,11 @@ from experiments.studies.runs import (
     find_changes,
     pool_bins,
     run_specs,
+    run_sweep,
     summarize_chunks,
     with_provenance,
 )  # fmt: skip
+from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
@@ -268,6 +270,20 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
         assert value.shape[0] == len(run_specs)
         # Policies that earn nothing have no gradient to share out.
         assert np.isfinite(value).all() or name == "frequent energy"
+
+
+@pytest.mark.slow
+def test_observed_runs_are_those_of_a_sweep(tmp_path):
+    wanted = run_specs(chain_arm(NONE), 0, smoke=True)[:2] + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    observed, plain = (Run("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other"))
+    rows = observe_runs(observed, wanted, ("both engines",))
+    tables, alone = run_sweep(observed, wanted), run_sweep(plain, wanted)
+    for name in ("runs", "steps", "vectors"):
+        pd.testing.assert_frame_equal(tables[name], alone[name])
+    assert sorted(rows["run"].unique()) == sorted(tables["runs"]["run"])
+    assert rows["step"].tolist() == [10, 20] * len(wanted)
+    assert np.isfinite(rows[["held_out_infer", "held_out_train"]].to_numpy()).all()
+    pd.testing.assert_frame_equal(observe_runs(observed, wanted, ("both engines",)), rows)
 
 
 def test_variants_measure_what_they_say():
