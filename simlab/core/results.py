@@ -21,10 +21,16 @@ def write_table(folder: Path, name: str, data: Columns | Rows | pd.DataFrame) ->
     Equal data gives equal bytes: no time stamps, no pandas metadata, one row group.
     """
     table = _as_arrow(data).replace_schema_metadata(None)
-    return write_atomically(
-        folder / f"{name}.parquet",
-        lambda file: pq.write_table(table, file, compression="zstd", row_group_size=max(1, table.num_rows)),
-    )
+    # Split into bytes, measured numbers take two thirds of the space.
+    numbers = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    options = {
+        "compression": "zstd",
+        "row_group_size": max(1, table.num_rows),
+        "use_dictionary": [name for name in table.column_names if name not in numbers],
+        "use_byte_stream_split": numbers,
+    }
+    path = folder / f"{name}.parquet"
+    return write_atomically(path, lambda file: pq.write_table(table, file, **options))
 
 
 def _as_arrow(data: Columns | Rows | pd.DataFrame) -> pa.Table:
