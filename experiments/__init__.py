@@ -47,6 +47,7 @@ EXPERIMENTS: dict[str, str] = {
     "bench_live": "experiments.benchmarks.live_speed",
     "bench_tensor_cores": "experiments.benchmarks.products:TENSOR_CORES_EXPERIMENT",
     "bench_device": "experiments.benchmarks.device_speed",
+    "bench_gpu": "experiments.benchmarks.device_speed:GPU_EXPERIMENT",
     "bench_vocabulary": "experiments.benchmarks.vocabulary_columns",
     "fault_table": "experiments.benchmarks.fault_table",
     "long_run": "experiments.benchmarks.long_run",

@@ -110,6 +110,10 @@ CORRECTED = (NONE, "chain: token TIS", GSPO, BF16)
 CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
+E4M3 = arms(
+    "chain",
+    *("E4M3", "E4M3, BF16 control", "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"),
+)
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
@@ -317,6 +321,9 @@ FIGURES: dict[str, FigureSpec] = {
         Curves((BF16,), (SHADOW,)), "acrl Tab. 8"),
     "acrl_tab9": FigureSpec(ACRL_RUNS, "Discrepancy, entropy and reward for four strengths of ACRL",
         Curves(STRENGTHS, CONTROLLED), "acrl Tab. 9"),
+    "e4m3_curves": FigureSpec("e4m3_dynamics",
+        "Discrepancy, entropy and reward over 2000 steps under E4M3, round to nearest",
+        Curves(E4M3, (DISCREPANCY, ENTROPY, REWARD)), claims=("A1", "A4", "A13")),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",
@@ -373,6 +380,11 @@ FIGURES: dict[str, FigureSpec] = {
     "device_speed": FigureSpec("bench_device",
         "Run-steps per second and fraction of the roofline against runs per batch",
         Custom(benchmarks.draw_device)),
+    "gpu_speed": FigureSpec("bench_gpu",
+        "Run-steps per second and fraction of the roofline against runs per batch, on a GPU",
+        Custom(benchmarks.draw_device)),
+    "gpu_products": FigureSpec("real_card", "Outputs of a GPU that models of tensor cores give bit by bit",
+        Custom(gpu_pairs.draw_agreement, "Models that agree most, in each format.")),
     "tensor_core_throughput": FigureSpec("bench_tensor_cores",
         "Time of emulated tensor cores relative to a float32 product",
         Bars("throughput", "ratio", ("name",), "time (float32 products)", "variant", "shape")),

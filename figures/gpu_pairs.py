@@ -13,6 +13,8 @@ from simlab.core.results import Results
 
 PAIR = ("h100-bf16", "h100-fp8")
 LEAST = 1e-4
+SHOWN = 5
+"""Models that are shown for each format."""
 
 
 def draw_matrix(results: Results) -> Figure:
@@ -96,3 +98,26 @@ def _draw_orders(axes: Axes, results: Results) -> None:
     axes.set(xscale="log", title="Order alone")
     axes.set_yticks(range(len(names)), [name.replace(", ", ",\n") for name in names], fontsize=6)
     axes.set_xlabel("RMS log $\\rho$ / FP8 RMS log $\\rho$\n(left edge: less)")
+
+
+def draw_agreement(results: Results) -> Figure:
+    """Draw the fraction of outputs of a GPU that each model of tensor cores gives bit by bit, best first."""
+    table: Any = results.table("agreement")
+    equal = table.groupby(["format", "candidate"], sort=False)["equal"].mean()
+    formats = list(table["format"].unique())
+    figure, panels = new_figure(PAGE, 1.9, ncols=len(formats), sharex=True, squeeze=False)
+    for axes, name in zip(panels[0], formats, strict=True):
+        best = equal[name].sort_values(ascending=False, kind="stable")[:SHOWN][::-1]
+        axes.barh(best.index, best, color=[COLORS[0] if share == 1 else MUTED for share in best], height=0.6)
+        for row, share in enumerate(best):
+            inside = {"ha": "right", "va": "center", "color": "white", "fontsize": 5}
+            axes.text(share - 0.03, row, _percent(share), **inside)
+        axes.set(title=name, xlim=(0, 1))
+        axes.tick_params(axis="y", labelsize=5)
+        axes.grid(visible=False, axis="y")
+    figure.supxlabel("fraction of outputs that are bitwise equal", fontsize="medium")
+    return figure
+
+
+def _percent(share: float) -> str:
+    return "all" if share == 1 else f"{share:.0%}"

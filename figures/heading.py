@@ -54,6 +54,10 @@ SETTINGS = {
     "bench_sweep": CORES + ", task {base[task][name]}, {base[model]}, engines {base[engines]}",
     "bench_device": CORES + ", task {config[task][name]}, {config[model][name]}, "
     "engines {config[engines][name]}",
+    "bench_gpu": "One {device[kind]}, task {config[task][name]}, {config[model][name]}, "
+    "engines {config[engines][name]}",
+    "real_card": "One {card}; standard normal operands, also times powers of two up to 8; "
+    "products of 64 to 4096 terms",
     "bench_tensor_cores": CORES + "; median of {rounds} rounds",
 }
 """Task, noise and n of experiments without a table `runs` of arms; fields are those of the manifest."""

@@ -2,7 +2,7 @@
 
 NOT_RECORDED = "validation, KL to the base model and, but for clips, clip ratio were not recorded"
 NO_HALF_RATE = "the rate is halved at intervals, not by Algorithm 1"
-TRUNCATED = "truncated to 2 mantissa bits; `e4m3_dynamics`, to nearest E4M3, has not run"
+TRUNCATED = "truncated to 2 mantissa bits; `e4m3_curves` shows E4M3, to nearest"
 
 DIFFERS = {
     "hacking Fig. 3": "fractions of tokens instead of a scatter",

@@ -29,7 +29,10 @@ from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md", "docs/figures.md", "docs/objectives.md", "docs/performance.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("results", "figures", "objectives", "performance", "limits")),
+)
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 RHO_STD, LENGTH = 0.1, 8
 MOE_BOARD = "leaderboard_experts"
@@ -89,6 +92,8 @@ def findings() -> str:
         "**A published table and a published error.** "
         f"BF16 softmax reproduces {columns.sum()} of {len(columns)} ratio columns of *hacking* Tab. 2; "
         "its Eq. 10 gives 1/T of the true objective gap for T > 1.",
+        "**The model of Hopper's tensor cores is bit-exact.** "
+        f"It gives {gpu_products()} (64 to 4096 terms, `simlab run real_card`).",
         "**The emulation predicts RL on vLLM** (BF16, FP8 cache, CPU): "
         f"{agreement.sum()} of {len(agreement)} quantities lie in the 95% prediction interval "
         "of the emulated runs (one vLLM run per arm).",
@@ -397,16 +402,47 @@ def correction_errors() -> str:
     return "\n" + "\n".join(rows) + "\n"
 
 
+def gpu_products() -> str:
+    """Return how many outputs of a GPU the model of its tensor cores gives bit by bit, from `real_card`."""
+    stored = load_stored("real_card")
+    table: Any = stored.table("agreement")
+    own = table[table["candidate"] == "hopper " + table["format"]]
+    outputs = own["rows"] * own["columns"]
+    equal, total = int((outputs * own["equal"]).sum()), int(outputs.sum())
+    formats = ", ".join(dict.fromkeys(own["format"]))
+    return (
+        f"{equal:,} of {total:,} outputs of products in {formats} on an {stored.manifest['config']['card']}"
+    )
+
+
+def gpu_speed() -> str:
+    """Return the device and its run-steps per second at the largest batch sizes, from `bench_gpu`."""
+    stored = load_stored("bench_gpu")
+    rows: Any = stored.table("batch_sizes").query("stage == 'step'").tail(2)
+    rates = " and ".join(f"{row.run_steps_per_s:,.0f} with {row.runs_per_batch}" for row in rows.itertuples())
+    return f"{stored.manifest['device']['kind']}: {rates} runs per batch"
+
+
+def e4m3_collapses() -> str:
+    """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics`."""
+    (row,) = (row for row in board().rows if row.id == "A1" and row.experiment == "e4m3_dynamics")
+    rate = row.criteria[1]
+    return f"{round(rate.estimate * rate.num_policies)} of {rate.num_policies}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
     "claims": claims,
     "decision_rule": decision_rule,
     "correction_errors": correction_errors,
+    "e4m3_collapses": e4m3_collapses,
     "engine_speed": engine_speed,
     "example": example,
     "findings": findings,
     "first_steps": first_steps,
     "forecasts": forecasts,
+    "gpu_products": gpu_products,
+    "gpu_speed": gpu_speed,
     "leaderboard_regime": leaderboard_regime,
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
     "model_size": model_size,

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -247,6 +247,13 @@ def judge(rows: list[dict[str, Any]], quantizer: float) -> list[dict[str, Any]]:
     ]
 
 
+def measure_gpu(run: Run) -> None:
+    """Measure on a GPU alone; smoke mode runs anywhere."""
+    if not run.smoke and jax.default_backend() != "gpu":
+        raise SystemExit(f"bench_gpu needs a GPU; jax sees none here, only: {jax.default_backend()}")
+    measure(run)
+
+
 EXPERIMENT = Experiment(
     name="bench_device",
     question="How many flagship runs does this device make at once, and how near to its roofline?",
@@ -256,4 +263,12 @@ EXPERIMENT = Experiment(
     run=measure,
     minutes=11.0,
     figures=("device_speed",),
+)
+GPU_EXPERIMENT = replace(
+    EXPERIMENT,
+    name="bench_gpu",
+    question="How many flagship runs does a GPU make at once, and how near to its roofline?",
+    run=measure_gpu,
+    minutes=2.0,
+    figures=("gpu_speed",),
 )

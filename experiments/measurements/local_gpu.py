@@ -123,4 +123,5 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=3.0,
+    figures=("gpu_products",),
 )

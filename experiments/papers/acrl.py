@@ -353,6 +353,7 @@ E4M3_DYNAMICS = training_experiment(
     "Does a dense run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
     CLAIMS,
     minutes=300.0,
+    figures=("e4m3_curves",),
     baseline=chain_arm(E4M3),
     smoke=(chain_arm(E4M3_TIS),),
     make=with_diagnostics(dict.fromkeys(e4m3_arms(chain_arm), ("both engines",))),

@@ -86,8 +86,8 @@ def test_make_results_covers_all_results_but_initial_policies():
     if not folder.is_dir():
         pytest.skip("no results travel with an installed package")
     makefile = (folder.parents[1] / "Makefile").read_text()
-    named = re.search(r"^RESULTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
-    assert named
-    made = named[1].replace("\\", " ").split()
+    named = re.findall(r"^(?:GPU_)?RESULTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
+    assert len(named) == 2
+    made = " ".join(named).replace("\\", " ").split()
     kept = ["initial_policies", "initial_moe_policies"]
     assert sorted([*made, *kept]) == sorted(path.name for path in folder.iterdir())
