@@ -427,7 +427,7 @@ def e4m3_collapses() -> str:
     """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics`."""
     (row,) = (row for row in board().rows if row.id == "A1" and row.experiment == "e4m3_dynamics")
     rate = row.criteria[1]
-    return f"{round(rate.estimate * rate.num_policies)} of {rate.num_policies}"
+    return f"{round((rate.estimate or 0.0) * rate.num_policies)} of {rate.num_policies}"
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -1,6 +1,8 @@
 """Guarantees of an installed package: version, public names, type marker, citation."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -23,6 +25,11 @@ def test_the_version_stands_once():
     assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == simlab.__version__
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(r"^## \[(\d.+?)\]", changes, re.MULTILINE)[1] == simlab.__version__
+
+
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "simlab", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("simlab ")
 
 
 def test_dir_shows_public_names_only():

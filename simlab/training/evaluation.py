@@ -1,11 +1,13 @@
 """Evaluate a policy under an engine, on prompts of either split."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
-from simlab.engines.constant import release_constants
+from simlab.engines.constant import ConstantEngine, release_constants
 from simlab.models.parameters import Params
 from simlab.rollout.generate import generate
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
@@ -13,7 +15,13 @@ from simlab.training.recipe import Recipe
 
 
 def evaluate(
-    recipe: Recipe, params: Params, engine: Engine, key: Array, *, split: str = "held_out", prompts: int = 64
+    recipe: Recipe,
+    params: Params,
+    engine: Engine | ConstantEngine,
+    key: Array,
+    *,
+    split: str = "held_out",
+    prompts: int = 64,
 ) -> dict[str, Array]:
     """Sample k = `recipe.group_size` responses to each of `prompts` prompts of a split, as `engine` would.
 
@@ -22,10 +30,11 @@ def evaluate(
     rewards are 0 or 1, `avg_at_k` is `pass_at_1`. For greedy decoding evaluate
     `replace(recipe, sampling=GREEDY, group_size=1)`.
     """
+    released: Any = release_constants(engine)
     sampled = generate(
         params,
         recipe.model,
-        release_constants(engine),
+        released,
         recipe.sampling,
         key,
         recipe.task.prompts(stream(key, "prompts"), prompts, split),

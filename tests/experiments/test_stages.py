@@ -97,6 +97,24 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     assert found["L3"].primary.num_policies == 24
 
 
+def test_a_gpu_makes_the_arms_of_a_sweep_at_once_before_the_looks(monkeypatch):
+    asked = []
+    made_up = _made_up(_effects, asked)
+
+    def make(run, arms, block):
+        if block is None:
+            asked.append((tuple(arms), None))
+            return {}
+        return made_up(run, arms, block)
+
+    monkeypatch.setattr(stages.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(stages, "ARMS", {"none": None, CLEAR: None})
+    stages.run_trials(Recorder(), [_trial("C", CLEAR), _trial("O", OPEN)], (), make)
+    (first, block), *looks = asked
+    assert (sorted(first), block) == (sorted(["none", CLEAR]), None)
+    assert [number for _, number in looks] == list(range(BLOCKS))
+
+
 def test_interrupted_blocks_keep_what_is_finished():
     trial = _trial("L3", OPEN)
 

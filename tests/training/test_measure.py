@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines import Engine
+from simlab.engines import ENGINES, Engine
+from simlab.engines.constant import hold_constant
+from simlab.models.parameters import init_params
 from simlab.rollout.trajectory import Trajectory
 from simlab.training import evaluation
 from simlab.training.measure import router_flips
@@ -64,6 +66,16 @@ def test_only_what_is_read_for_a_response_token_counts(chosen):
 def test_without_tokens_there_are_no_flips(chosen):
     flips = router_flips(jnp.asarray(chosen), trajectory_of(chosen + 1, ~FULL))
     np.testing.assert_array_equal(flips, [0, 0])
+
+
+def test_an_engine_held_constant_evaluates_as_itself():
+    recipe = small_recipe()
+    params = init_params(jax.random.key(1), recipe.model)
+    own, held = (
+        evaluation.evaluate(recipe, params, engine, jax.random.key(0), prompts=2)
+        for engine in (ENGINES["bf16"], hold_constant(ENGINES["bf16"]))
+    )
+    assert own == held
 
 
 def test_passing_takes_the_full_reward(monkeypatch):
