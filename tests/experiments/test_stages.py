@@ -97,7 +97,7 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     assert found["L3"].primary.num_policies == 24
 
 
-def test_a_gpu_makes_the_arms_of_a_sweep_at_once_before_the_looks(monkeypatch):
+def test_a_gpu_makes_all_blocks_before_the_first_look(monkeypatch):
     asked = []
     made_up = _made_up(_effects, asked)
 
