@@ -116,9 +116,11 @@ def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]
     for group in plan.groups:
         for first in range(0, len(group.runs), per_batch):
             batch = group.runs[first : first + per_batch]
-            rows = pd.DataFrame(observe_batch(run, batch, cache, diagnostics, every))
-            for key, own in rows.groupby("run"):
-                write_table(folder, str(key), own)
+            rows = observe_batch(run, batch, cache, diagnostics, every)
+            # Without rows a run diverged before the first diagnostics.
+            table = pd.DataFrame(rows or {"run": [], "step": []})
+            for each in batch:
+                write_table(folder, each.key, table[table["run"] == each.key])
     return pd.concat([pd.read_parquet(folder / f"{each.key}.parquet") for each in planned])
 
 
