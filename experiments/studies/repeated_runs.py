@@ -118,7 +118,7 @@ def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]
             batch = group.runs[first : first + per_batch]
             rows = observe_batch(run, batch, cache, diagnostics, every)
             # Without rows a run diverged before the first diagnostics.
-            table = pd.DataFrame(rows or {"run": [], "step": []})
+            table: Any = pd.DataFrame(rows or {"run": [], "step": []})
             for each in batch:
                 write_table(folder, each.key, table[table["run"] == each.key])
     return pd.concat([pd.read_parquet(folder / f"{each.key}.parquet") for each in planned])
