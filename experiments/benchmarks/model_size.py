@@ -32,18 +32,19 @@ FLAT_MB = 16.0
 """Most growth of the resident memory from the end of the warm-up to the last step. Free memory goes back to
 the system before each measurement: what the allocator holds varies by 200 MB."""
 SCRIPT = """
-import ctypes, gc, json, resource, sys, time
+import gc, json, resource, sys, time
 import jax
 from pathlib import Path
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
+from simlab.sweeps.compile_cache import return_free_memory
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train
 config, steps, warm_up = run_config(json.loads(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
 def resident():
     gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return_free_memory()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 recipe = swept_recipe(config)
 params = init_params(jax.random.key(0), recipe.model)

@@ -20,6 +20,7 @@ from simlab.sweeps.compile_cache import (
     compile_cache_folder,
     compiling_alone,
     fixed_order_options,
+    return_free_memory,
     use_all_cores,
 )
 from simlab.sweeps.export_cache import load_or_export
@@ -82,7 +83,9 @@ def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
         sampled, shapes = _compile(pool, _sample_leaves, (sampling, _sampled_part(state)))
         trajectory = jax.tree.unflatten(_trajectory_tree(sampling), shapes)
         learned, _ = _compile(pool, _learn_leaves, (learning_recipe(recipe), state, trajectory), donated=(1,))
-        return BatchProgram(sampled.result(), learned.result(), time.perf_counter() - start)
+        program = BatchProgram(sampled.result(), learned.result(), time.perf_counter() - start)
+    return_free_memory()
+    return program
 
 
 def forget_compiled() -> None:
