@@ -46,9 +46,11 @@ def run_trials(
     smoke: Sequence[str],
     make: Make = run_arms,
     diagnosed: Collection[str] = (),
+    family: int | None = None,
 ) -> None:
     """Run the first block for the arms of `trials`, each later one for those still open; write the tables.
 
+    `family` counts the criteria that are tested together, by default those of `trials`.
     In smoke mode run one block of the arms `smoke`. Runs only what the result that `run` resumes from lacks;
     `diagnosed` arms without diagnostics are run again. If interrupted after the first block, write the tables
     of the finished blocks.
@@ -59,7 +61,7 @@ def run_trials(
         # A GPU makes all blocks in little more than the time of one; the looks find them in the cache.
         make(run, [arm for arm in arms if arm in ARMS], None)
     for block in range(len(LOOKS)):
-        if block and (run.smoke or not (arms := with_policies(open_arms(tables, trials), block))):
+        if block and (run.smoke or not (arms := with_policies(open_arms(tables, trials, family), block))):
             break
         try:
             if missing := missing_arms(tables, arms, block):
@@ -75,12 +77,17 @@ def run_trials(
         run.table(name, table)
 
 
-def open_arms(tables: Tables, trials: Sequence[Trial]) -> tuple[str, ...]:
+def open_arms(tables: Tables, trials: Sequence[Trial], family: int | None = None) -> tuple[str, ...]:
     """Return the arms of the trials that are neither decided nor hopeless."""
     views = Views(tables)
     measured = [measure(views, trial) for trial in trials]
-    family = sum(each.trial.primary.is_sampled for each in measured)
+    family = family or count_sampled(trials)
     return arms_of([each.trial for each in measured if is_open(each, family)])
+
+
+def count_sampled(trials: Sequence[Trial]) -> int:
+    """Return how many of the primary criteria are estimated from initial policies."""
+    return sum(trial.primary.is_sampled for trial in trials)
 
 
 def is_open(measured: Measured, family: int) -> bool:
@@ -143,7 +150,9 @@ def training_experiment(
     design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline, (SEED,))
 
     def run(run: Run) -> None:
-        run_trials(run, (*trials, *also), (baseline, *smoke), make, diagnosed)
+        # The board corrects over the paper; a smaller family would stop a study that the board cannot decide.
+        family = count_sampled([trial for claim in claims for trial in claim.trials])
+        run_trials(run, (*trials, *also), (baseline, *smoke), make, diagnosed, family)
         if measure is not None:
             measure(run)
 

@@ -97,6 +97,16 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     assert found["L3"].primary.num_policies == 24
 
 
+def test_a_study_goes_on_until_the_family_of_the_board_decides():
+    def effects(arm, policy):
+        return (0.2 if arm == CLEAR else 0.0) + NOISE[int(arm == CLEAR), policy]
+
+    trials, calls = [_trial("H7", CLEAR)], {1: [], 1000: []}
+    for family, made in calls.items():
+        stages.run_trials(Recorder(), trials, (), _made_up(effects, made), family=family)  # pyright: ignore
+    assert [len(made) for made in calls.values()] == [2, 3]
+
+
 def test_a_gpu_makes_all_blocks_before_the_first_look(monkeypatch):
     asked = []
     made_up = _made_up(_effects, asked)
