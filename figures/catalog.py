@@ -136,6 +136,7 @@ SIZE_PAIRS = {f"template: DFPO min{size}": f"template: GSPO{size}" for size in S
 ACRL_PAIRS = {ACRL: NONE, "chain: PPO, ACRL": "chain: PPO", "chain: DAPO, ACRL": "chain: DAPO"}
 VARIANTS = ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
 FORKS = (NONE, "fork, other data", "fork, BF16 engines", "fork, sequence TIS", BF16)
+FP16 = ("chain: FP16 in both engines", "chain: FP16 in both engines, halving", BF16, NONE)
 HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving", BF16)
 STRENGTHS = (*arms("chain", "ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1"), NONE, BF16)
 LEVELS = (NONE, "chain: ACRL per sequence", ACRL, "chain: ACRL per batch", BF16)
@@ -261,8 +262,9 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(HALVINGS, HALVED), "lr Fig. 11"),
     "lr_fig12": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
         Curves((NONE, "chain: token TIS", "chain: token TIS, halving", BF16), HALVED), "lr Fig. 12"),
-    "lr_fig13": FigureSpec(LR, "FP16 in both engines against BF16 and no correction",
-        Curves(("chain: FP16 in both engines", BF16, NONE), (REWARD, LPD, NORM)), "lr Fig. 13"),
+    "lr_fig13": FigureSpec(LR,
+        "FP16 in both engines, with and without halving, against BF16 and no correction",
+        Curves(FP16, (REWARD, LPD, NORM)), "lr Fig. 13"),
     "lr_rloo_corrections": FigureSpec(LR_RLOO,
         "Reward and sequence log ratio under five corrections, on-policy RLOO",
         Curves((RLOO, *RLOO_CORRECTED, RLOO_BF16), (REWARD, LPD), height=2.6), claims=("L3",)),

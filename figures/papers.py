@@ -10,7 +10,6 @@ DIFFERS = {
     **dict.fromkeys(("hacking Fig. 15", "hacking Fig. 16", "hacking Fig. 17"), NOT_RECORDED),
     "lr Fig. 5": "25% of the prompts is in `lr_rloo_rates`",
     **dict.fromkeys(("lr Fig. 11", "lr Fig. 12"), NO_HALF_RATE),
-    "lr Fig. 13": "no arm with FP16 and a schedule",
     "acrl Fig. 8": TRUNCATED,
     "acrl Tab. 4": "no rows for the BF16 control and TIS",
     "acrl Tab. 5": "no rows for TIS",
