@@ -423,11 +423,9 @@ def gpu_products() -> str:
     table: Any = stored.table("agreement")
     own = table[table["candidate"] == "hopper " + table["format"]]
     outputs = own["rows"] * own["columns"]
-    equal, total = int((outputs * own["equal"]).sum()), int(outputs.sum())
+    equal = f"{round((outputs * own['equal']).sum()):,} of {outputs.sum():,} outputs"
     formats = ", ".join(dict.fromkeys(own["format"]))
-    return (
-        f"{equal:,} of {total:,} outputs of products in {formats} on an {stored.manifest['config']['card']}"
-    )
+    return f"{equal} of products in {formats} on an {stored.manifest['config']['card']}"
 
 
 def gpu_speed() -> str:
