@@ -170,19 +170,23 @@ def draw_survival(results: Results) -> Figure:
     """Draw the fraction of initial policies whose reward is at least half of the control's, by noise."""
     groups = {title: _select_noise(results, kind) for kind, title in NOISE_KINDS.items()}
     groups["Other arms"] = WITHOUT_MISMATCH
-    rewards = curves(results, [CONTROL, *(arm for arms in groups.values() for arm in arms)], "reward")
-    smooth = {arm: curve.rolling(HALF_WINDOW, min_periods=1).mean() for arm, curve in rewards.items()}
     figure, axes = new_figure(PAGE, 3.0, ncols=len(groups), sharey=True)
     for axis, (kind, arms) in zip(axes, groups.items(), strict=True):
         styles = arm_styles(list(arms), arms)
         for arm in arms:
-            if {arm, CONTROL} <= set(smooth):
-                alive = (smooth[arm] >= smooth[CONTROL] / 2).mean(axis=1)
-                axis.step(alive.index, alive, where="post", **styles[arm])
+            # Each arm from its own initial policies: others may have fewer.
+            rewards = curves(results, [CONTROL, arm], "reward")
+            if {arm, CONTROL} <= set(rewards):
+                own, control = (
+                    rewards[name].rolling(HALF_WINDOW, min_periods=1).mean() for name in (arm, CONTROL)
+                )
+                alive = (own >= control / 2).mean(axis=1)
+                label = f"{styles[arm]['label']} ({own.shape[1]})"
+                axis.step(alive.index, alive, where="post", **styles[arm] | {"label": label})
         axis.set(title=kind, xlabel="training step", ylim=(0, 1.03))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
-    axes[0].set_ylabel("initial policies with half\nof the control's reward")
+    axes[0].set_ylabel("fraction of policies with half of\nthe control's reward (in brackets: n)")
     return figure
 
 
