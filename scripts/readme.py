@@ -78,8 +78,8 @@ def bypass() -> str:
     copied, agreeing = (views.arms[f"chain: {arm}"] for arm in ("bypass mode", "identical engines"))
     means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
     return (
-        "**Bypass mode does not replace agreement.** Under the same truncation and without a correction, "
-        f"reward ends at {means[0]:.2f} with log-probs of the rollout as old log-probs, and at "
+        "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
+        f"correction, reward ends at {means[0]:.2f} with log-probs of the rollout as old log-probs, and at "
         f"{means[1]:.2f} with engines that agree bit for bit "
         f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
     )

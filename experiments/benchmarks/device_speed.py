@@ -100,7 +100,7 @@ class Stages:
 
 
 def compile_stages(config: Any, smoke: bool, runs_per_batch: int) -> Stages:
-    """Return the stages of a step of a run batch; those after the rollout are compiled side by side."""
+    """Return the stages of a step of a run batch, compiled side by side."""
     start = time.perf_counter()
     recipe, state = stack_members(build_batch(config, runs_per_batch), runs_per_batch)
     options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()

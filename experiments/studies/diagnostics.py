@@ -126,4 +126,4 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "both engines": both_engines,
 }
 READING_OBJECTIVE = frozenset({"clipping", "frequent energy", "curvature"})
-"""Those for which runs side by side need one objective: they read the run's own, not the form of a sweep."""
+"""Diagnostics that read the objective of a run: runs that share a batch must share it, too."""

@@ -48,7 +48,7 @@ def show_progress(description: str, total: int | None = None) -> Iterator[Callab
 
 @dataclass
 class _Lines:
-    """Counts calls and prints how many there were, now and then."""
+    """Count calls and print the count at most every `LINE_SECONDS`."""
 
     description: str
     total: int | None
