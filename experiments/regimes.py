@@ -105,15 +105,22 @@ RECURRENCE = Regime(
     "length: no schedule",
 )
 RECURRENCE_BOTH = replace(RECURRENCE, name="recurrence, widths 64 and 96", model="dense, widths 64 and 96")
+_LEARNED = "learning rate 1e-4 after 20 steps of warm-up, at which GSPO learned in a pilot"
 TEMPLATE = Regime(
-    "template", "float32 in both engines", _DENSE, "template", "default rate", 200, "template: GRPO"
+    "template",
+    "float32 in both engines",
+    _DENSE,
+    "addition after a template, 9 tokens",
+    _LEARNED,
+    200,
+    "template: GRPO",
 )
 SPELLINGS = Regime(
     "two spellings",
     "float32 in both engines",
     _DENSE,
-    "two spellings",
-    "default rate",
+    "addition in two spellings, 4 tokens",
+    _LEARNED,
     200,
     "two_spellings: GRPO",
 )

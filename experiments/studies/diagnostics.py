@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -10,8 +11,9 @@ from experiments.arms import NEAREST
 from experiments.regimes import BASE
 from simlab.engines import Engine, find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS
-from simlab.objectives import get_objective
+from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.objective import with_overrides
+from simlab.objectives.ratios import SignAwareClip
 from simlab.sweeps import recipe_of, run_config
 from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
 from simlab.training.evaluation import evaluate
@@ -38,12 +40,34 @@ def clipping(context: DiagnosticContext) -> dict[str, Array]:
 
     Reference: hacking Eq. 13; cancel Eq. 23.
     """
+    batch = _after_step(context)
+    names = ("clip_fraction", "delta_clip_j", "asym")
+    return {name: OBJECTIVE_METRICS[name](context.objective, batch) for name in names}
+
+
+def before_clip(context: DiagnosticContext) -> dict[str, Array]:
+    """`asym_before_clip` and `beyond_clip`, with the ratios that the next step ends with.
+
+    The first is `asym` if nothing were clipped, the second the fraction of tokens beyond the clip range,
+    whether or not a group transform lets them push. For clipped ratios only.
+
+    Reference: cancel Eq. 23.
+    """
+    batch, objective = _after_step(context), context.objective
+    surrogate: Any = objective.surrogate
+    unclipped = replace(objective, surrogate=replace(surrogate, clip=SignAwareClip(1.0, jnp.inf)))
+    return {
+        "asym_before_clip": OBJECTIVE_METRICS["asym"](unclipped, batch),
+        "beyond_clip": OBJECTIVE_METRICS["clip_fraction"](replace(objective, transform=None), batch),
+    }
+
+
+def _after_step(context: DiagnosticContext) -> TokenBatch:
+    """Return the batch of the next step, with log-probabilities of the policy that the step ends with."""
     recipe = context.recipe
     after, _ = learn(recipe, context.state, context.sampled)
     logp = score(recipe, after.params, context.trajectory).logp
-    batch = replace(context.batch, logp=jnp.where(context.batch.mask, logp, 0.0))
-    names = ("clip_fraction", "delta_clip_j", "asym")
-    return {name: OBJECTIVE_METRICS[name](context.objective, batch) for name in names}
+    return replace(context.batch, logp=jnp.where(context.batch.mask, logp, 0.0))
 
 
 def hacking(context: DiagnosticContext) -> dict[str, Array]:
@@ -116,6 +140,7 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "reward": reward,
     "mismatch": mismatch,
     "clipping": clipping,
+    "before the clip": before_clip,
     "hacking": hacking,
     "under FP8": under_fp8,
     "clusters": clusters,
@@ -123,7 +148,8 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],
     "held out": evaluate_held_out,
+    "held-out prompts": DIAGNOSTICS["held_out"],
     "both engines": both_engines,
 }
-READING_OBJECTIVE = frozenset({"clipping", "frequent energy", "curvature"})
+READING_OBJECTIVE = frozenset({"clipping", "before the clip", "frequent energy", "curvature"})
 """Diagnostics that read the objective of a run: runs that share a batch must share it, too."""

@@ -1,6 +1,8 @@
 """Rules and measures of the experiments about dynamics, on made-up runs; the arms, without running them."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +23,7 @@ from experiments.arms import (
 )  # fmt: skip
 from experiments.papers import acrl
 from experiments.regimes import BASE, MEASURED, initial_mismatch
-from experiments.studies import acrl_variants, stages
+from experiments.studies import acrl_variants, diagnostics, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
@@ -42,7 +44,7 @@ from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.objectives import TokenBatch
+from simlab.objectives import TokenBatch, get_objective
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapseRate, CollapsesSooner, LeavesBand, Share
@@ -270,6 +272,35 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
         assert value.shape[0] == len(run_specs)
         # Policies that earn nothing have no gradient to share out.
         assert np.isfinite(value).all() or name == "frequent energy"
+
+
+@pytest.mark.parametrize(
+    ("objective", "right", "wrong", "beyond", "before", "after"),
+    [
+        ("gspo", 0.8, 1.2, 0, 1, 1),
+        ("gspo", 1.2, 0.8, 1, 1, 0),
+        ("dfpo_min", 0.8, 1.2, 0, 0.8**2, 0.8**2),
+        ("dfpo_min", 1.2, 0.8, 1, 0.8**2, (1 - 3e-4) ** 2),
+    ],
+)
+def test_asym_before_the_clip(objective, right, wrong, beyond, before, after, monkeypatch):
+    """Weights of a right and a wrong answer: sqrt(2) A = 1 and -1, so 2 Asym is their variance."""
+    logp = jnp.log(jnp.full((2, 3), 0.5))
+    ratios = jnp.log(jnp.array([[right], [wrong]]))
+    batch = TokenBatch(
+        logp=logp + ratios,
+        logp_train=logp,
+        logp_infer=logp,
+        mask=jnp.ones((2, 3), bool),
+        rewards=jnp.array([1.0, 0.0]),
+        group_size=2,
+    )
+    monkeypatch.setattr(diagnostics, "_after_step", lambda _: batch)
+    context: Any = SimpleNamespace(objective=get_objective(objective))
+    seen = diagnostics.before_clip(context)
+    assert float(seen["beyond_clip"]) == beyond
+    assert 2 * float(seen["asym_before_clip"]) == pytest.approx(before, rel=1e-5)
+    assert 2 * float(diagnostics.clipping(context)["asym"]) == pytest.approx(after, rel=1e-5)
 
 
 @pytest.mark.slow
