@@ -24,7 +24,7 @@ from simlab.objectives import (
     get_objective,
     override_defaults,
 )
-from simlab.studies.board import board, estimate_text, summary
+from simlab.studies.board import board, summary
 from simlab.studies.estimands import REWARD, Views
 from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
@@ -160,48 +160,10 @@ def peers() -> str:
     )
 
 
-def claims() -> str:
-    """Return every claim as a row of a table, one per regime."""
-    head = (
-        "| id | verdict | statement | regime | estimate (primary criterion) | adjusted p | registered |\n"
-        "|---|---|---|---|---|---:|---|"
-    )
-    rows = []
-    for row in board().rows:
-        primary = row.primary
-        statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
-        adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
-        cells = (row.id, row.verdict, statement, row.regime_name, estimate_text(primary), adjusted)
-        rows.append(f"| {' | '.join(cells)} | {row.registered} |")
-    return "\n" + "\n".join([head, *rows]) + "\n"
-
-
-def decision_rule() -> str:
-    """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
-    if not is_stored("decision_rule"):
-        return "\nnot run\n"
-    rows: Any = load_stored("decision_rule").table("rates").to_dict("records")
-    lines = [
-        "| paper | criteria | distribution | design | truth | false support (max) | power | claimed power |",
-        "|---|---:|---|---|---|---:|---:|---:|",
-    ]
-    for row in rows:
-        power, claimed = (
-            "" if row[name] != row[name] else f"{row[name]:.0%}" for name in ("power", "claimed_power")
-        )
-        false = f"{row['false_support']:.1%} ({row['false_support_high']:.1%})"
-        cells = (
-            row["paper"],
-            row["criteria"],
-            row["distribution"],
-            row["design"],
-            row["truth"],
-            false,
-            power,
-            claimed,
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n" + "\n".join(lines) + "\n"
+def verdict_table(name: str) -> str:
+    """Return a table of `scripts/verdict_tables.py`."""
+    add_checkout_to_path()
+    return getattr(import_module("scripts.verdict_tables"), name)()
 
 
 def remade() -> str:
@@ -445,8 +407,8 @@ def e4m3_collapses() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(board().rows)}\n",
-    "claims": claims,
-    "decision_rule": decision_rule,
+    "claims": lambda: verdict_table("claims"),
+    "decision_rule": lambda: verdict_table("decision_rule"),
     "correction_errors": correction_errors,
     "e4m3_collapses": e4m3_collapses,
     "engine_speed": engine_speed,
@@ -465,6 +427,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "papers": papers,
     "peers": peers,
     "remade": remade,
+    "replications": lambda: verdict_table("replications"),
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),
     "num_formats": lambda: str(len(FORMATS)),

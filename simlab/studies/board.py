@@ -196,14 +196,14 @@ def _cost(trial: Trial, experiment: Experiment | None) -> float | None:
 
 def list_stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
     """Return the experiments with a stored result, and its manifest, in the order of `EXPERIMENTS`."""
-    return [(experiment, results.manifest) for experiment, results in _results(folder)]
+    return [(experiment, results.manifest) for experiment, results in list_results(folder)]
 
 
 def measurements(folder: Path | None = None) -> tuple[list[Measured], list[str]]:
     """Return what every stored result measured, in the order of `EXPERIMENTS`, and problems."""
     measured: list[Measured] = []
     problems = []
-    for experiment, results in _results(folder):
+    for experiment, results in list_results(folder):
         try:
             measured += measure_result(experiment, results)
         except ValueError as error:
@@ -278,7 +278,8 @@ def estimate_text(evidence: CriterionEvidence | None) -> str:
     return f"{evidence.estimate:.3g} ({100 * (1 - evidence.alpha):.4g}% CI {ends}{size})"
 
 
-def _results(folder: Path | None) -> list[tuple[Experiment, Results]]:
+def list_results(folder: Path | None = None) -> list[tuple[Experiment, Results]]:
+    """Return every experiment with stored results, those shipped with the code by default."""
     stored = []
     for name, experiment in load_experiments().items():
         directory = committed_results(name) if folder is None else folder / name

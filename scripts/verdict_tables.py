@@ -1,0 +1,75 @@
+"""The tables of docs/results.md: claims, verdicts on fresh initial policies, the decision rule itself."""
+
+from typing import Any
+
+from simlab.core.manifest import MANIFEST_NAME
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
+from simlab.studies.board import board, estimate_text
+from simlab.studies.replication import replications as measure_replications
+from simlab.studies.samples import Sample
+from simlab.studies.verdicts import ALPHA
+
+
+def claims() -> str:
+    """Return every claim as a row of a table, one per regime."""
+    head = (
+        "| id | verdict | statement | regime | estimate (primary criterion) | adjusted p | registered |\n"
+        "|---|---|---|---|---|---:|---|"
+    )
+    rows = []
+    for row in board().rows:
+        primary = row.primary
+        statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
+        adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
+        cells = (row.id, row.verdict, statement, row.regime_name, estimate_text(primary), adjusted)
+        rows.append(f"| {' | '.join(cells)} | {row.registered} |")
+    return "\n" + "\n".join([head, *rows]) + "\n"
+
+
+def decision_rule() -> str:
+    """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
+    folder = committed_results("decision_rule")
+    if not (folder / MANIFEST_NAME).is_file():
+        return "\nnot run\n"
+    rows: Any = Results(folder).table("rates").to_dict("records")
+    lines = [
+        "| paper | criteria | distribution | design | truth | false support (max) | power | claimed power |",
+        "|---|---:|---|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        power, claimed = (
+            "" if row[name] != row[name] else f"{row[name]:.0%}" for name in ("power", "claimed_power")
+        )
+        false = f"{row['false_support']:.1%} ({row['false_support_high']:.1%})"
+        cells = (
+            row["paper"],
+            row["criteria"],
+            row["distribution"],
+            row["design"],
+            row["truth"],
+            false,
+            power,
+            claimed,
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def replications() -> str:
+    """Return decided claims of studies beyond the first look, with estimates on either set of policies."""
+    lines = [
+        "| id | verdict | regime | experiment | first 8 policies | fresh policies | verdict of these alone |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in measure_replications(board().rows):
+        row = each.row
+        cells = (row.id, row.verdict, row.regime_name, f"`{row.experiment}`", _interval(each.first))
+        agrees = "the same" if each.is_confirmed else each.verdict
+        lines.append(f"| {' | '.join(cells)} | {_interval(each.fresh)} | {agrees} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def _interval(sample: Sample) -> str:
+    low, high = sample.interval(ALPHA)
+    return f"{sample.estimate:.2g} [{low:.2g}, {high:.2g}], n = {sample.num_policies}"
