@@ -6,7 +6,6 @@ TRUNCATED = "truncated to 2 mantissa bits; `e4m3_curves` shows E4M3, to nearest"
 
 DIFFERS = {
     "hacking Fig. 3": "fractions of tokens instead of a scatter",
-    "hacking Fig. 4": "no arm with clip 0.24",
     **dict.fromkeys(("hacking Fig. 15", "hacking Fig. 16", "hacking Fig. 17"), NOT_RECORDED),
     "lr Fig. 5": "25% of the prompts is in `lr_rloo_rates`",
     **dict.fromkeys(("lr Fig. 11", "lr Fig. 12"), NO_HALF_RATE),

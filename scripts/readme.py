@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,21 @@ def bypass() -> str:
     )
 
 
+def stop_gradient() -> str:
+    """Return the steps of DFPO over those of GSPO, and over those of its stop-gradient alone, from C10."""
+    (row,) = (row for row in board().rows if row.id == "C10" and row.experiment == "cancel_dynamics")
+    full, alone = (
+        f"{exp(each.estimate or 0.0):.2f} [{exp(each.ci_low):.2f}, {exp(each.ci_high):.2f}]"
+        for each in row.criteria[:2]
+    )
+    return (
+        "**DFPO gains from its stop-gradient, not from its group transform.** To gain 0.2 reward it needs "
+        f"{full} of the steps of GSPO, because clipped sequences keep pushing, but {alone} of those of the "
+        f"same objective without the transform ({row.criteria[0].num_policies} initial policies, rule "
+        "registered before the run; claims C9, C10, C13)."
+    )
+
+
 def findings() -> str:
     """Return the findings of the first screen, a bullet each."""
     token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
@@ -101,6 +117,7 @@ def findings() -> str:
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
         bypass(),
+        stop_gradient(),
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
         f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
         f"sequence TIS {sequence}.",
