@@ -318,7 +318,7 @@ def draw_forest(
         return
     nums = {len((ends[arm] - ends[other]).dropna()) for arm, other in known.items()}
     num = f"{min(nums)} to {max(nums)}" if len(nums) > 1 else f"{max(nums)}"
-    axis.set(xlabel=f"{label}\n(n = {num} initial policies; bars: {name_level(level)})")
+    axis.set(xlabel=f"{label}\n(n = {num}; bars: {name_level(level)})")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean", (1.02, 0.8), color=MUTED, **text)
     differences = {

@@ -129,6 +129,7 @@ def test_looks_of_fixed_arms_are_the_same_everywhere():
 @pytest.mark.parametrize("name", ["hacking_fig2", "cancel_tab3", "cancel_tab2"])
 def test_figures_draw_without_warnings_when_arms_are_missing(name, tmp_path):
     results = _made([("another", "a", 0, [0.0, 1.0])], entropy=1.0, rms_log_rho=0.1)
+    results.tables["diagnostics"] = pd.DataFrame(columns=["run", "step"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert render(FIGURES[name].draw, results, tmp_path, name)[0].is_file()
