@@ -24,6 +24,7 @@ EXPERIMENTS: dict[str, str] = {
     "initial_policies": "experiments.studies.initial_policies",
     "initial_moe_policies": "experiments.studies.initial_policies:MOE_EXPERIMENT",
     "flagship": "experiments.studies.flagship",
+    "token_probabilities": "experiments.studies.token_probabilities",
     "decision_rule": "experiments.studies.decision_rule",
     "flagship_sweep": "experiments.studies.flagship_sweep",
     "readme_example": "experiments.studies.readme_example",

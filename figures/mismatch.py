@@ -14,6 +14,7 @@ from simlab.studies import paired_effect
 
 NONE = "chain: no correction"
 CONTROL = "chain: BF16 control"
+SCATTERED = ("chain: token TIS", NONE, CONTROL)
 DISTORTED = {"chain: GSPO, delta 3": "GSPO, delta 3", "chain: GSPO": "GSPO"}
 BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
 MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
@@ -94,6 +95,23 @@ def _draw_bins(axis: Any, values: Any, offset: float, level: float, **style: Any
             axis.plot([center] * 2, [interval.low, interval.high], color=style["color"], lw=2.2, alpha=0.45)
     axis.set_xticks(range(len(bins)), [f"{high:g}" for high, _ in bins])
     axis.set_xlabel("upper bound of $\\pi_{train}$")
+
+
+def draw_token_probabilities(results: Results) -> Figure:
+    """Draw both probabilities of sampled tokens: token TIS early and late, the other arms late."""
+    tokens: Any = results.table("tokens")
+    correlations: Any = results.table("correlations").set_index(["arm", "step"])["pcc"]
+    early, late = correlations.index.levels[1].min(), correlations.index.levels[1].max()
+    panels = [(SCATTERED[0], early), *((arm, late) for arm in SCATTERED)]
+    figure, axes = new_figure(PAGE, 2.3, ncols=len(panels), sharex=True, sharey=True)
+    for axis, (arm, step) in zip(axes, panels, strict=True):
+        chosen = tokens[(tokens["arm"] == arm) & (tokens["step"] == step)]
+        axis.plot([0, 1], [0, 1], color=COLORS[1], lw=0.8, zorder=3)
+        axis.plot(chosen["pi_train"], chosen["pi_infer"], ".", ms=2.5, alpha=0.5, color=COLORS[0], mew=0)
+        axis.set_title(f"{arm.partition(': ')[2]}, step {step}\ncorrelation {correlations[arm, step]:.4f}")
+        axis.set(xlabel="$\\pi_{train}$", aspect="equal")
+    axes[0].set_ylabel("$\\pi_{infer}$")
+    return figure
 
 
 def draw_change_points(results: Results, level: float) -> Figure:
