@@ -33,6 +33,7 @@ class FigureSpec:
         kind: how it is drawn.
         paper: the figure or table of a paper that it corresponds to, such as `hacking Fig. 2`.
         claims: ids of the claims that the figure is about, before those that cite `paper`.
+        decided_by: the experiment that decides these claims, if it is another one.
     """
 
     experiment: str
@@ -40,6 +41,7 @@ class FigureSpec:
     kind: Kind
     paper: str = ""
     claims: tuple[str, ...] = ()
+    decided_by: str = ""
 
     @property
     def caption(self) -> str:
@@ -49,7 +51,7 @@ class FigureSpec:
 
     def draw(self, results: Results) -> Figure:
         """Draw the figure from the results of its experiment, under its finding, title and setting."""
-        rows = heading.find_rows(results, self.experiment, self.paper, self.claims)
+        rows = heading.find_rows(results, self.experiment, self.paper, self.claims, self.decided_by)
         figure = self.kind.draw(results, heading.find_level(rows))
         shown = f"{self.paper}: {self.title}" if self.paper else self.title
         setting = heading.describe_setting(results, self.experiment, self.kind.arms)
@@ -198,7 +200,7 @@ FIGURES: dict[str, FigureSpec] = {
     "hacking_fig3": FigureSpec("token_probabilities",
         "Probabilities of sampled tokens under both engines, early and late in training",
         Custom(mismatch.draw_token_probabilities, "Dots: tokens; line: equal probabilities."),
-        "hacking Fig. 3", ("H8", "H18")),
+        "hacking Fig. 3", ("H8", "H18"), decided_by=HACKING),
     "shared_probabilities": FigureSpec(HACKING,
         "Fraction of uncertain tokens that share their probability with another token, by engine",
         Curves((NONE,), SHARING), claims=("H18",)),

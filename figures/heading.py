@@ -104,15 +104,19 @@ def list_cited(paper: str, where: str) -> list[str]:
     return items
 
 
-def find_rows(results: Results, experiment: str, paper: str, claims: Sequence[str]) -> list[Row]:
+def find_rows(
+    results: Results, experiment: str, paper: str, claims: Sequence[str], decided_by: str = ""
+) -> list[Row]:
     """Return the rows of the board behind a figure: those of `claims`, then those that cite `paper`.
 
-    Empty for results other than those shipped with the package: the board reads these.
+    They are decided by `experiment`, whose results the figure draws, or by the one named. Empty for results
+    other than those shipped with the package: the board reads these.
     """
     folder = getattr(results, "folder", None)
     if folder is None or folder.resolve() != committed_results(experiment).resolve():
         return []
-    rows = {row.id: row for row in _board() if row.experiment == experiment and row.primary}
+    deciding = decided_by or experiment
+    rows = {row.id: row for row in _board() if row.experiment == deciding and row.primary}
     cited = [row.id for row in rows.values() if paper in list_cited(row.claim.paper, row.claim.reference)]
     return [rows[claim] for claim in dict.fromkeys((*claims, *cited)) if claim in rows]
 
