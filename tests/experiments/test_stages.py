@@ -125,6 +125,16 @@ def test_a_gpu_makes_all_blocks_before_the_first_look(monkeypatch):
     assert [number for _, number in looks] == list(range(BLOCKS))
 
 
+def test_a_gpu_makes_only_what_a_resumed_result_lacks(monkeypatch):
+    made, asked = Recorder(), []
+    stages.run_trials(made, [_trial("O", OPEN)], (), _made_up(_effects, []))  # pyright: ignore
+    monkeypatch.setattr(stages, "load_resumed", lambda *_: m.Tables(made.tables))
+    monkeypatch.setattr(stages.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(stages, "ARMS", {"none": None, OPEN: None})
+    stages.run_trials(Recorder(), [_trial("O", OPEN)], (), _made_up(_effects, asked))  # pyright: ignore
+    assert asked == []
+
+
 def test_interrupted_blocks_keep_what_is_finished():
     trial = _trial("L3", OPEN)
 
