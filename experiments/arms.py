@@ -136,7 +136,7 @@ CANCEL = {
 SPELLED = ("GRPO", "GRPO-fix", "GSPO", "DFPO without transform", "DFPO min", "DFPO orth")
 GROUPS = (2, 4, 8)
 CANCEL_RATE = 1e-4
-"""GSPO learns at it, and at the clip range of the paper 0.1 to 0.4 of its tokens are clipped."""
+"""GSPO learns at it, and at clip ranges of 3e-4 and 4e-4 0.1 to 0.4 of its tokens are clipped."""
 
 
 def _cancel(task: str, policies: Mapping[str, Any], name: str, group: int = 16) -> Arm:

@@ -39,7 +39,7 @@ SETTINGS = {
     "FP8 range, 2 mantissa bits, truncated at every site; n = 8 initial policies x {n} seeds",
     "flagship_sweep": "Task add, tiny-llama; FP8 range, 2 mantissa bits, truncated; n = {n} seeds",
     "token_probabilities": "Task chain, tiny-llama; truncation to 2 mantissa bits, or BF16; "
-    "{stored:,} tokens of 8 initial policies",
+    "{stored:,} tokens of 8 initial policies per panel, correlations of all their tokens",
     "accumulator_drift": "Task {base[task][name]}, {base[model][num_hidden_layers]}-layer "
     "{base[model][name]}, {base[steps]} on-policy steps; noise: see legend; n = {n} initial policies",
     "gpu_pairs": "SmolLM2-135M and policies trained on add ({steps} steps); no injected noise; "

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md: claims, verdicts on fresh initial policies, the decision rule itself."""
+"""The tables of docs/results.md: claims, replication on fresh initial policies, the decision rule itself."""
 
 from typing import Any
 
@@ -57,19 +57,27 @@ def decision_rule() -> str:
 
 
 def replications() -> str:
-    """Return decided claims of studies beyond the first look, with estimates on either set of policies."""
+    """Return what the first 8 policies of a study suggest, and what the others say of it."""
+    found = measure_replications(board().rows)
+    same = sum(each.first_verdict == each.fresh_verdict for each in found)
+    opposite = sum(
+        {each.first_verdict, each.fresh_verdict} == {"supported", "contradicted"} for each in found
+    )
     lines = [
-        "| id | verdict | regime | experiment | first 8 policies | fresh policies | verdict of these alone |",
-        "|---|---|---|---|---|---|---|",
+        f"{same} of {len(found)} verdicts are the same, {opposite} opposite.",
+        "",
+        "| id | regime | experiment | first policies | verdict | fresh policies | verdict | board |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for each in measure_replications(board().rows):
+    for each in found:
         row = each.row
-        cells = (row.id, row.verdict, row.regime_name, f"`{row.experiment}`", _interval(each.first))
-        agrees = "the same" if each.is_confirmed else each.verdict
-        lines.append(f"| {' | '.join(cells)} | {_interval(each.fresh)} | {agrees} |")
+        first, fresh = (_interval(sample) for sample in (each.first, each.fresh))
+        cells = (row.id, row.regime_name, f"`{row.experiment}`", first, each.first_verdict, fresh)
+        lines.append(f"| {' | '.join(cells)} | {each.fresh_verdict} | {row.verdict} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
 def _interval(sample: Sample) -> str:
     low, high = sample.interval(ALPHA)
-    return f"{sample.estimate:.2g} [{low:.2g}, {high:.2g}], n = {sample.num_policies}"
+    estimate, low, high = (f"{round(number, 3):g}" for number in (sample.estimate, low, high))
+    return f"{estimate} [{low}, {high}], n = {sample.num_policies}"

@@ -1,6 +1,7 @@
-"""Replication of verdicts: the primary criterion on the initial policies that the first look did not see.
+"""Replication: what the initial policies of the first look suggest, on the policies that it did not see.
 
-The first look decides nothing, so for what it suggests, the policies that follow are fresh.
+The first look decides nothing, so whatever it suggests, the policies that follow are fresh for it. A
+criterion enters by the verdict of the first policies alone, however all policies decide it together.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,6 @@ from simlab.studies.registration import LOOKS
 from simlab.studies.samples import Sample
 from simlab.studies.verdicts import ALPHA, CriterionVerdict, criterion_verdict, measure_criterion
 
-DECIDED = ("reproduced", "partly reproduced", "contradicted", "no effect")
-
 
 @dataclass(frozen=True)
 class Replication:
@@ -27,30 +26,33 @@ class Replication:
     fresh: Sample
 
     @property
-    def verdict(self) -> CriterionVerdict:
-        """The verdict of the fresh policies alone, by their 95% interval, not corrected for the family."""
-        assert self.row.primary is not None
-        criterion = self.row.primary.criterion
-        return criterion_verdict(self.fresh.interval(ALPHA), criterion.direction, criterion.margin)
+    def first_verdict(self) -> CriterionVerdict:
+        """The verdict of the policies of the first look alone."""
+        return self._decide(self.first)
 
     @property
-    def is_confirmed(self) -> bool:
-        """Whether that is the verdict of all policies."""
-        return self.row.primary is not None and self.verdict == self.row.primary.verdict
+    def fresh_verdict(self) -> CriterionVerdict:
+        """The verdict of the fresh policies alone."""
+        return self._decide(self.fresh)
+
+    def _decide(self, sample: Sample) -> CriterionVerdict:
+        """By the 95% interval, which is not corrected for the family."""
+        assert self.row.primary is not None
+        criterion = self.row.primary.criterion
+        return criterion_verdict(sample.interval(ALPHA), criterion.direction, criterion.margin)
 
 
 def replications(rows: Sequence[Row], folder: Path | None = None) -> list[Replication]:
-    """Return the replication of each of `rows` that is decided and whose study went beyond the first look."""
+    """Return those of `rows` that their first policies alone would decide and whose study went on."""
     stored = {experiment.name: (experiment.design, results) for experiment, results in list_results(folder)}
     found = []
     for row in rows:
         design, results = stored.get(row.experiment, (None, None))
-        primary = row.primary
-        if row.verdict not in DECIDED or primary is None or primary.num_policies <= LOOKS[0]:
+        if row.primary is None or row.primary.num_policies <= LOOKS[0]:
             continue
         if isinstance(design, Design) and results is not None:
             found += _split(row, design, results)
-    return found
+    return [each for each in found if each.first_verdict != "inconclusive"]
 
 
 def _split(row: Row, design: Design, results: Results) -> list[Replication]:

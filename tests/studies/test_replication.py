@@ -1,11 +1,14 @@
 """Replication: the policies of the first look and the others are all policies, each once."""
 
+from functools import partial
+
 import pytest
 
 from simlab.studies.board import board
 from simlab.studies.contrasts import Contrast
 from simlab.studies.registration import LOOKS
 from simlab.studies.replication import replications
+from simlab.studies.verdicts import criterion_verdict
 
 FOUND = replications(board().rows)
 
@@ -21,8 +24,10 @@ def test_both_parts_make_the_estimate_of_the_board(found):
         assert pooled == pytest.approx(total.estimate)
 
 
-def test_only_decided_claims_of_longer_studies_are_replicated():
+def test_a_criterion_enters_by_its_first_policies_alone():
     assert FOUND
     for found in FOUND:
-        assert found.row.verdict not in ("not run", "inconclusive", "premise absent")
-        assert found.fresh.num_policies > 0
+        criterion = found.row.primary.criterion
+        decide = partial(criterion_verdict, direction=criterion.direction, margin=criterion.margin)
+        assert found.first_verdict == decide(found.first.interval(0.05)) != "inconclusive"
+        assert found.fresh_verdict == decide(found.fresh.interval(0.05))
