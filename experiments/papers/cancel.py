@@ -178,8 +178,8 @@ CLAIMS = (
             learns(GSPO),
             regime=TEMPLATE,
             note="Criteria against DFPO without transform are against stop-gradient alone. Asym is zero in "
-            "groups of equal rewards, and measured at the ratios after a step; the smallest weight is 2% below "
-            "one.")),
+            "groups of equal rewards, and measured at the ratios after a step. The smallest weight is "
+            "2% below one.")),
     dynamics("C10", "DFPO reaches a fixed reward with 0.91 of the compute of GSPO", "Tab. 2",
         trial("cancel_dynamics",
             primary(PACE, minus(MIN, GSPO), "negative", -log(0.955), because=FASTER),
