@@ -25,7 +25,7 @@ from simlab.objectives import (
     get_objective,
     override_defaults,
 )
-from simlab.studies.board import board, summary
+from simlab.studies.board import Row, summary
 from simlab.studies.estimands import REWARD, Views
 from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
@@ -88,7 +88,7 @@ def bypass() -> str:
 
 def ignored_clip() -> str:
     """Return the steps of DFPO over those of GSPO, and over those without its transform, from C10."""
-    (row,) = (row for row in board().rows if row.id == "C10" and row.experiment == "cancel_dynamics")
+    row = find_row("C10", "cancel_dynamics")
     full, alone = (
         f"{exp(each.estimate or 0.0):.2f} [{exp(each.ci_low):.2f}, {exp(each.ci_high):.2f}]"
         for each in row.criteria[:2]
@@ -179,10 +179,16 @@ def peers() -> str:
     )
 
 
-def verdict_table(name: str) -> str:
-    """Return a table of `scripts/verdict_tables.py`."""
+def verdict_tables() -> Any:
+    """Return the module of the tables of verdicts."""
     add_checkout_to_path()
-    return getattr(import_module("scripts.verdict_tables"), name)()
+    return import_module("scripts.verdict_tables")
+
+
+def find_row(claim: str, experiment: str) -> Row:
+    """Return the row of the board of a claim that an experiment decides."""
+    rows = verdict_tables().stored_rows()
+    return next(row for row in rows if (row.id, row.experiment) == (claim, experiment))
 
 
 def remade() -> str:
@@ -419,15 +425,14 @@ def gpu_speed() -> str:
 
 def e4m3_collapses() -> str:
     """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics`."""
-    (row,) = (row for row in board().rows if row.id == "A1" and row.experiment == "e4m3_dynamics")
-    rate = row.criteria[1]
+    rate = find_row("A1", "e4m3_dynamics").criteria[1]
     return f"{round((rate.estimate or 0.0) * rate.num_policies)} of {rate.num_policies}"
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "board": lambda: f"\n{summary(board().rows)}\n",
-    "claims": lambda: verdict_table("claims"),
-    "decision_rule": lambda: verdict_table("decision_rule"),
+    "board": lambda: f"\n{summary(verdict_tables().stored_rows())}\n",
+    "claims": lambda: verdict_tables().claims(),
+    "decision_rule": lambda: verdict_tables().decision_rule(),
     "correction_errors": correction_errors,
     "e4m3_collapses": e4m3_collapses,
     "engine_speed": engine_speed,
@@ -446,7 +451,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "papers": papers,
     "peers": peers,
     "remade": remade,
-    "replications": lambda: verdict_table("replications"),
+    "replications": lambda: verdict_tables().replications(),
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),
     "num_formats": lambda: str(len(FORMATS)),

@@ -1,14 +1,21 @@
 """The tables of docs/results.md: claims, replication on fresh initial policies, the decision rule itself."""
 
+from functools import cache
 from typing import Any
 
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.board import board, estimate_text
+from simlab.studies.board import Row, board, estimate_text
 from simlab.studies.replication import replications as measure_replications
 from simlab.studies.samples import Sample
 from simlab.studies.verdicts import ALPHA
+
+
+@cache
+def stored_rows() -> list[Row]:
+    """Return the rows of the board of the stored results, which takes seconds, once."""
+    return board().rows
 
 
 def claims() -> str:
@@ -18,7 +25,7 @@ def claims() -> str:
         "|---|---|---|---|---|---:|---|"
     )
     rows = []
-    for row in board().rows:
+    for row in stored_rows():
         primary = row.primary
         statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
         adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
@@ -58,7 +65,7 @@ def decision_rule() -> str:
 
 def replications() -> str:
     """Return what the first 8 policies of a study suggest, and what the others say of it."""
-    found = measure_replications(board().rows)
+    found = measure_replications(stored_rows())
     same = sum(each.first_verdict == each.fresh_verdict for each in found)
     opposite = sum(
         {each.first_verdict, each.fresh_verdict} == {"supported", "contradicted"} for each in found

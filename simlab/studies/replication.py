@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlab.core.results import Results
 from simlab.studies.board import Row, list_results
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
@@ -44,20 +43,22 @@ class Replication:
 
 def replications(rows: Sequence[Row], folder: Path | None = None) -> list[Replication]:
     """Return those of `rows` that their first policies alone would decide and whose study went on."""
-    stored = {experiment.name: (experiment.design, results) for experiment, results in list_results(folder)}
+    stored = {
+        experiment.name: (experiment.design, Views(results)) for experiment, results in list_results(folder)
+    }
     found = []
     for row in rows:
-        design, results = stored.get(row.experiment, (None, None))
+        design, views = stored.get(row.experiment, (None, None))
         if row.primary is None or row.primary.num_policies <= LOOKS[0]:
             continue
-        if isinstance(design, Design) and results is not None:
-            found += _split(row, design, results)
+        if isinstance(design, Design) and views is not None:
+            found += _split(row, design, views)
     return [each for each in found if each.first_verdict != "inconclusive"]
 
 
-def _split(row: Row, design: Design, results: Results) -> list[Replication]:
+def _split(row: Row, design: Design, views: Views) -> list[Replication]:
     assert row.primary is not None
-    criterion, views = row.primary.criterion, Views(results)
+    criterion = row.primary.criterion
     policies = list(design.arms[criterion.arms[0]].initial_policies)
     parts = (policies[: LOOKS[0]], policies[LOOKS[0] :])
     first, fresh = (measure_criterion(views.of_policies(part), criterion) for part in parts)
