@@ -25,6 +25,7 @@ SHOWN = tuple(chain_arm(name) for name in (arms.TIS, arms.NONE, arms.BF16))
 EARLY = 2 * CHUNK
 """The step of the paper's first panel; the second one is the end of the run."""
 STORED = 2000  # tokens per arm and step
+Measure = Callable[[TrainState], dict[str, Array]]
 
 
 def run(run: Run) -> None:
@@ -50,9 +51,6 @@ def run(run: Run) -> None:
     run.table("correlations", correlations)
     run.configure(stored=STORED)
     run.seeds([SEED])
-
-
-Measure = Callable[[TrainState], dict[str, Array]]
 
 
 def build_measure(recipe: Recipe) -> Measure:
