@@ -3,7 +3,6 @@
 from functools import cache
 from typing import Any
 
-from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.board import Row, board, estimate_text
@@ -14,7 +13,7 @@ from simlab.studies.verdicts import ALPHA
 
 @cache
 def stored_rows() -> list[Row]:
-    """Return the rows of the board of the stored results, which takes seconds, once."""
+    """Return the rows of the board of the stored results, computed once."""
     return board().rows
 
 
@@ -36,10 +35,7 @@ def claims() -> str:
 
 def decision_rule() -> str:
     """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
-    folder = committed_results("decision_rule")
-    if not (folder / MANIFEST_NAME).is_file():
-        return "\nnot run\n"
-    rows: Any = Results(folder).table("rates").to_dict("records")
+    rows: Any = Results(committed_results("decision_rule")).table("rates").to_dict("records")
     lines = [
         "| paper | criteria | distribution | design | truth | false support (max) | power | claimed power |",
         "|---|---:|---|---|---|---:|---:|---:|",
@@ -64,7 +60,7 @@ def decision_rule() -> str:
 
 
 def replications() -> str:
-    """Return what the first 8 policies of a study suggest, and what the others say of it."""
+    """Return the verdicts of the first 8 policies of a study and of the later ones, side by side."""
     found = measure_replications(stored_rows())
     same = sum(each.first_verdict == each.fresh_verdict for each in found)
     opposite = sum(

@@ -57,10 +57,10 @@ def run_trials(
     """
     arms = smoke if run.smoke else arms_of(trials)
     tables = load_resumed(run, arms, diagnosed)
-    in_sweeps = [arm for arm in arms if arm in ARMS]
-    if jax.default_backend() != "cpu" and not run.smoke and missing_arms(tables, in_sweeps, len(LOOKS) - 1):
+    unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)
+    if jax.default_backend() != "cpu" and not run.smoke and unfinished:
         # A GPU makes all blocks in little more than the time of one; the looks find them in the cache.
-        make(run, missing_arms(tables, in_sweeps, len(LOOKS) - 1), None)
+        make(run, unfinished, None)
     for block in range(len(LOOKS)):
         if block and (run.smoke or not (arms := with_policies(open_arms(tables, trials, family), block))):
             break

@@ -1,7 +1,7 @@
-"""Replication: what the initial policies of the first look suggest, on the policies that it did not see.
+"""Replication: test on fresh initial policies what those of the first interim analysis suggest.
 
-The first look decides nothing, so whatever it suggests, the policies that follow are fresh for it. A
-criterion enters by the verdict of the first policies alone, however all policies decide it together.
+The first interim analysis decides no claim, so the later policies are fresh. A criterion is listed if the
+first policies alone would decide it, whatever all policies decide together.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from simlab.studies.verdicts import ALPHA, CriterionVerdict, criterion_verdict, 
 
 @dataclass(frozen=True)
 class Replication:
-    """The sample of a row's primary criterion on the policies of the first look, and on the fresh ones."""
+    """Hold the samples of a row's primary criterion on the first policies and on the fresh ones."""
 
     row: Row
     first: Sample
@@ -26,7 +26,7 @@ class Replication:
 
     @property
     def first_verdict(self) -> CriterionVerdict:
-        """The verdict of the policies of the first look alone."""
+        """The verdict of the first policies alone."""
         return self._decide(self.first)
 
     @property
@@ -35,7 +35,7 @@ class Replication:
         return self._decide(self.fresh)
 
     def _decide(self, sample: Sample) -> CriterionVerdict:
-        """By the 95% interval, which is not corrected for the family."""
+        """Return the verdict by the 95% interval, which is not corrected for the family."""
         assert self.row.primary is not None
         criterion = self.row.primary.criterion
         return criterion_verdict(sample.interval(ALPHA), criterion.direction, criterion.margin)
