@@ -397,9 +397,12 @@ FORKS = {
 """Arms that continue runs of another arm from their middle."""
 FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS = FORKS
 
-SQUARED, KL, MOVING, PENALIZED = "ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy"
+SQUARED, KL, MOVING = "ACRL, squared", "ACRL, KL", "ACRL, moving X"
+PENALTIES = {size: f"discrepancy penalty {size:g}" for size in (0.3, 1.0, 3.0)}
+"""Loss of reward with the mean discrepancy of a batch, by size; a right answer is rewarded 1."""
 VARIANTS = {
-    name: replace(UNTREATED, label=name, own_objective=name) for name in (SQUARED, KL, MOVING, PENALIZED)
+    name: replace(UNTREATED, label=name, own_objective=name)
+    for name in (SQUARED, KL, MOVING, *PENALTIES.values())
 }
 """Arms whose objectives `experiments.studies.acrl_variants` defines."""
 ALL_ARMS = {**ARMS, **FORKS, **VARIANTS}

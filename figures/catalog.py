@@ -136,7 +136,10 @@ PARTS = arms("template", "GSPO", "DFPO min", "DFPO without transform", "DFPO min
 SIZES = {2: ", G = 2", 4: ", G = 4", 8: ", G = 8", 16: ""}
 SIZE_PAIRS = {f"template: DFPO min{size}": f"template: GSPO{size}" for size in SIZES.values()}
 ACRL_PAIRS = {ACRL: NONE, "chain: PPO, ACRL": "chain: PPO", "chain: DAPO, ACRL": "chain: DAPO"}
-VARIANTS = ("ACRL, squared", "ACRL, KL", "ACRL, moving X", "penalized discrepancy")
+VARIANTS = (
+    *("ACRL, squared", "ACRL, KL", "ACRL, moving X"),
+    *(f"discrepancy penalty {size}" for size in ("0.3", "1", "3")),
+)
 FORKS = (NONE, "fork, other data", "fork, BF16 engines", "fork, sequence TIS", BF16)
 FP16 = ("chain: FP16 in both engines", "chain: FP16 in both engines, halving", BF16, NONE)
 HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving", BF16)

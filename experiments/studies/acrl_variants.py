@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
-from experiments.arms import KL, MOVING, NONE, PENALIZED, SQUARED, chain_arm
+from experiments.arms import KL, MOVING, NONE, PENALTIES, SQUARED, chain_arm
 from experiments.studies.repeated_runs import curves, load_policies, policy_folder, run_row
 from experiments.studies.runs import CHUNK, Frames, block_specs, with_attributes
 from simlab.core.experiment import Run
@@ -24,8 +24,6 @@ from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState
 
-PENALTY = 1.0
-"""Loss of reward of a sequence with the mean discrepancy of its batch; a right answer is rewarded 1."""
 GAMMA, CLIP = 0.35, 5.0
 FIRST_STEPS = 5
 
@@ -57,11 +55,20 @@ class Distance:
         return jnp.minimum(jnp.exp(exponent), CLIP)
 
 
-def penalize_rewards(batch: TokenBatch, survivors: Array) -> Array:
-    """Return GRPO advantages of the reward minus the discrepancy, in units of the mean of the batch."""
-    d = sequence_discrepancy(batch)
-    relative = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
-    return grpo(replace(batch, rewards=batch.rewards - PENALTY * relative), survivors)
+@dataclass(frozen=True)
+class PenalizedAdvantage:
+    """GRPO advantages of the reward minus `penalty` for the mean discrepancy of the batch.
+
+    Reference: acrl Sec. 3.1, which names no size; a right answer is rewarded 1.
+    """
+
+    penalty: float
+
+    def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
+        """Advantages [B]."""
+        d = sequence_discrepancy(batch)
+        relative = d / jnp.maximum(masked_mean(d, batch.mask.any(axis=1)), 1e-9)
+        return grpo(replace(batch, rewards=batch.rewards - self.penalty * relative), survivors)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ IMPLEMENTATIONS: dict[str, Variant] = {
     SQUARED: Variant(1),
     KL: Variant(2),
     MOVING: Variant(0, follow=0.2),
-    PENALIZED: Variant(advantage=penalize_rewards),
+    **{name: Variant(advantage=PenalizedAdvantage(size)) for size, name in PENALTIES.items()},
 }
 
 

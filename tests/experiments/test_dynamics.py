@@ -335,7 +335,7 @@ def test_variants_measure_what_they_say():
     weights = acrl_variants.Distance(0, 0.125)(batch, jnp.array([[1.0, 1.0], [-1.0, -1.0]]))
     assert np.asarray(weights[0]) == pytest.approx([2 ** (acrl_variants.GAMMA / 2), 1])
     # The right answer has twice the mean discrepancy and loses 2, the wrong one nothing.
-    advantages = np.asarray(acrl_variants.penalize_rewards(batch, jnp.ones(2, bool)))
+    advantages = np.asarray(acrl_variants.PenalizedAdvantage(1.0)(batch, jnp.ones(2, bool)))
     assert advantages[0] < 0 < advantages[1]
 
 
