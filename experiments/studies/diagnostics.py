@@ -4,18 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from experiments.arms import NEAREST
 from experiments.regimes import BASE
 from simlab.engines import Engine, find_engine
-from simlab.metrics import METRICS, OBJECTIVE_METRICS
-from simlab.objectives import TokenBatch, get_objective
+from simlab.metrics import METRICS, OBJECTIVE_METRICS, energy_by_frequency
+from simlab.models.parameters import Params
+from simlab.objectives import TokenBatch, get_objective, token_coefficients
+from simlab.objectives.batch import by_group, masked_mean
 from simlab.objectives.objective import with_overrides
 from simlab.objectives.ratios import SignAwareClip
+from simlab.rollout.trajectory import Trajectory
 from simlab.sweeps import recipe_of, run_config
-from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
+from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext, score_norms
 from simlab.training.evaluation import evaluate
 from simlab.training.step import learn, score
 
@@ -45,21 +49,54 @@ def clipping(context: DiagnosticContext) -> dict[str, Array]:
     return {name: OBJECTIVE_METRICS[name](context.objective, batch) for name in names}
 
 
-def before_clip(context: DiagnosticContext) -> dict[str, Array]:
-    """`asym_before_clip` and `beyond_clip`, with the ratios that the next step ends with.
+def last_minibatch(context: DiagnosticContext) -> dict[str, Array]:
+    """The weights of the last minibatch of the next step, whose ratios are furthest from one.
 
-    The first is `asym` if nothing were clipped, the second the fraction of tokens beyond the clip range,
-    whether or not a group transform lets them push. For clipped ratios only.
+    `asym`, `asym_before_clip`: Asym, and what it is if nothing is clipped; `asym_of_ones`: with weights of
+    one, zero in groups of equal rewards. `push`, `push_frequent`, `energy_frequent`: sum of the gradient
+    norms of the tokens, of the most frequent quarter, and its share, NaN without a push. `weight_std`:
+    standard deviation of the ratios within a group. `beyond_clip`: fraction of tokens beyond the clip range,
+    whether or not a group transform lets them push.
+    For clipped ratios of sequences only.
 
-    Reference: cancel Eq. 23.
+    Reference: cancel Eq. 23, 24.
     """
-    batch, objective = _after_step(context), context.objective
+    objective, (trajectory, params, before, batch) = context.objective, _last_minibatch(context)
     surrogate: Any = objective.surrogate
     unclipped = replace(objective, surrogate=replace(surrogate, clip=SignAwareClip(1.0, jnp.inf)))
+    asym = OBJECTIVE_METRICS["asym"]
+    ratios = by_group(masked_mean(surrogate.ratio(batch), batch.mask, axis=1), batch.group_size)
+    norms = score_norms(context.recipe, params, trajectory)
+    coefficients = token_coefficients(objective, batch)
+    push = jnp.sum(jnp.where(batch.mask, jnp.abs(coefficients) * norms, 0))
+    shares = energy_by_frequency(
+        coefficients, trajectory.responses, batch.mask, context.recipe.model.vocab_size, score_norms=norms
+    )
     return {
-        "asym_before_clip": OBJECTIVE_METRICS["asym"](unclipped, batch),
+        "asym": asym(objective, batch),
+        "asym_before_clip": asym(unclipped, batch),
+        "asym_of_ones": asym(unclipped, before),
+        "push": push,
+        "push_frequent": jnp.where(push > 0, shares[0] * push, 0),
+        "energy_frequent": shares[0],
+        "weight_std": jnp.mean(jnp.std(ratios, axis=1)),
         "beyond_clip": OBJECTIVE_METRICS["clip_fraction"](replace(objective, transform=None), batch),
     }
+
+
+def _last_minibatch(context: DiagnosticContext) -> tuple[Trajectory, Params, TokenBatch, TokenBatch]:
+    """Return the last minibatch, the parameters before its update, its batch at theta_old and at these."""
+    recipe, prompts = context.recipe, context.recipe.prompts_per_step // context.recipe.minibatches
+    rows = prompts * recipe.group_size
+    earlier = replace(
+        recipe, minibatches=recipe.minibatches - 1, prompts_per_step=recipe.prompts_per_step - prompts
+    )
+    after, _ = learn(earlier, context.state, jax.tree.map(lambda x: x[:-rows], context.sampled))
+    trajectory, before = jax.tree.map(
+        lambda x: x[-rows:], (context.trajectory, replace(context.batch, key=None))
+    )
+    logp = score(recipe, after.params, trajectory).logp
+    return trajectory, after.params, before, replace(before, logp=jnp.where(before.mask, logp, 0.0))
 
 
 def _after_step(context: DiagnosticContext) -> TokenBatch:
@@ -131,25 +168,19 @@ def clusters(context: DiagnosticContext) -> dict[str, Array]:
     }
 
 
-def frequent_energy(context: DiagnosticContext) -> dict[str, Array]:
-    """`energy_frequent`: share of the gradient norms on the most frequent quarter of the tokens."""
-    return {"energy_frequent": DIAGNOSTICS["energy"](context)["energy_by_frequency"][0]}
-
-
 DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "reward": reward,
     "mismatch": mismatch,
     "clipping": clipping,
-    "before the clip": before_clip,
+    "last minibatch": last_minibatch,
     "hacking": hacking,
     "under FP8": under_fp8,
     "clusters": clusters,
-    "frequent energy": frequent_energy,
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],
     "held out": evaluate_held_out,
     "held-out prompts": DIAGNOSTICS["held_out"],
     "both engines": both_engines,
 }
-READING_OBJECTIVE = frozenset({"clipping", "before the clip", "frequent energy", "curvature"})
+READING_OBJECTIVE = frozenset({"clipping", "last minibatch", "curvature"})
 """Diagnostics that read the objective of a run: runs that share a batch must share it, too."""

@@ -15,7 +15,7 @@ from simlab.core.results import Results
 
 Frame = Any  # a pandas frame; its stubs widen every operation
 EARLY, LATE = 0.1, 0.75
-PEAK = 5  # chunks
+PEAK, CHUNK = 5, 10  # chunks, and steps of one
 RARE, COMMON = 0.01, 0.5
 
 
@@ -141,13 +141,41 @@ def first_change(metric: str, before: str, quantity: str) -> Estimand:
 
 
 def steps_to_gain(gain: float) -> Estimand:
-    """Log of the step at which the reward, over five chunks, is `gain` above its first two; NaN if never."""
+    """Log of the steps until the reward, over five chunks, is `gain` above its first two.
+
+    A run that never gains it counts with all its steps, so that no policy is left out.
+    """
 
     def of(view: View) -> float:
         reached = np.flatnonzero(_smooth(view) >= view.curve("reward")[:2].mean() + gain)
-        return float(np.log(view.chunks["step"].iloc[reached[0]] + 10)) if len(reached) else np.nan
+        return float(np.log(view.chunks["step"].iloc[reached[0]] + CHUNK if len(reached) else view.steps))
 
     return Estimand(f"log of the steps until a reward {gain} above the first", of)
+
+
+def largest_growth(metric: str, quantity: str) -> Estimand:
+    """The log ratio of the largest mean over five chunks to the first tenth."""
+    return Estimand(
+        f"log growth of {quantity}, best 50 steps against first tenth",
+        lambda view: float(np.log(_smooth(view, metric).max() / view.early(metric))),
+    )
+
+
+def lead(metric: str, rise: float, quantity: str) -> Estimand:
+    """Log of the step at which the reward has halved over that at which `metric` has risen `rise`-fold.
+
+    The reward, over five chunks, against its best so far; a run whose reward never halves counts with all its
+    steps, one whose metric never rises is left out.
+    """
+
+    def of(view: View) -> float:
+        ends, reward = view.chunks["step"].to_numpy() + CHUNK, _smooth(view)
+        halved = np.flatnonzero(reward < np.maximum.accumulate(reward) / 2)
+        risen = np.flatnonzero(view.curve(metric) > rise * view.early(metric))
+        fall = ends[halved[0]] if len(halved) else view.steps
+        return float(np.log(fall / ends[risen[0]])) if len(risen) else np.nan
+
+    return Estimand(f"log of the step at which the reward has halved over that of {quantity}", of)
 
 
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
@@ -161,6 +189,16 @@ def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
         f"log of {quantity}, last quarter",
         lambda view: float(np.log(_mean(view.mean_diagnostics(late=True), metric))),
     )
+
+
+def diagnostic_late_share(part: str, whole: str, quantity: str) -> Estimand:
+    """The logarithm of the sum of a diagnostic over the last quarter over that of another."""
+
+    def of(view: View) -> float:
+        rows = view.mean_diagnostics(late=True)
+        return float(np.log(_mean(rows, part) / _mean(rows, whole)))
+
+    return Estimand(f"log of {quantity}, last quarter", of)
 
 
 def diagnostic_change(metric: str, quantity: str) -> Estimand:
@@ -217,8 +255,8 @@ def diagnostic_range(metric: str, quantity: str) -> Estimand:
     return Estimand(f"log of largest over smallest {quantity}", of)
 
 
-def _smooth(view: View) -> np.ndarray:
-    curve: Any = pd.Series(view.curve("reward"))
+def _smooth(view: View, metric: str = "reward") -> np.ndarray:
+    curve: Any = pd.Series(view.curve(metric))
     return np.asarray(curve.rolling(PEAK, min_periods=1).mean(), float)
 
 

@@ -56,6 +56,11 @@ class Recurrence(Task):
         """Up to `difficulty` terms and the end token."""
         return self.difficulty + 1
 
+    @property
+    def longest_demonstration(self) -> int:
+        """A quarter of `difficulty` terms, at least one, and the end token."""
+        return max(1, self.difficulty // 4) + 1
+
     def problem(self, number: int) -> str:
         """Return the four digits as text."""
         return f"{number:0{self.ORDER}d}>"
@@ -79,7 +84,7 @@ class Recurrence(Task):
 
     def answer(self, key: Array, prompt: Array) -> Array:
         """Return 1 to `difficulty / 4` terms."""
-        length = draw_integers(key, (), 1, max(1, self.difficulty // 4) + 1)
+        length = draw_integers(key, (), 1, self.longest_demonstration)
         positions = np.arange(self.response_length)
         terms = jnp.append(self.terms(prompt), EOS_TOKEN_ID)
         return jnp.where(
@@ -96,6 +101,11 @@ class Chain(Recurrence):
     """
 
     difficulty: int = 64
+
+    @property
+    def longest_demonstration(self) -> int:
+        """All terms and the end token."""
+        return self.response_length
 
     def reward(self, prompt: Array, response: Array) -> Array:
         """Return the fraction of `difficulty` before the first wrong term, 0 without an end token."""

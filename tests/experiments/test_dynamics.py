@@ -1,9 +1,11 @@
 """Rules and measures of the experiments about dynamics, on made-up runs; the arms, without running them."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -62,6 +64,7 @@ from simlab.studies.records import (
 from simlab.studies.samples import Exact
 from simlab.studies.verdicts import decide_family, measure_trials
 from simlab.sweeps import run_config
+from simlab.training.diagnostics import DiagnosticContext
 
 STEPS = 100
 
@@ -161,7 +164,8 @@ def test_growth_and_gain_of_a_made_up_run():
     views = m.Views(_results({"a": 0.8}, {"a": rms}))  # pyright: ignore
     view = views.arms["a"]["s0", 0]
     assert pytest.approx(np.log(4), rel=1e-6) == m.GROWTH(view)
-    assert np.isnan(m.steps_to_gain(0.1)(view))
+    # It never gains that: all its steps count.
+    assert m.steps_to_gain(0.1)(view) == pytest.approx(np.log(STEPS))
     risen = m.Views(_results({"a": np.where(np.arange(STEPS) < 20, 0.2, 0.8)}))  # pyright: ignore
     # The third chunk makes a mean of 0.4.
     assert m.steps_to_gain(0.1)(risen.arms["a"]["s0", 0]) == pytest.approx(np.log(3 * CHUNK))
@@ -271,11 +275,11 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
     for value in seen.values():
         assert value.shape[0] == len(run_specs)
         # Policies that earn nothing have no gradient to share out.
-        assert np.isfinite(value).all() or name == "frequent energy"
+        assert np.isfinite(value).all() or name == "last minibatch"
 
 
 @pytest.mark.parametrize(
-    ("objective", "right", "wrong", "beyond", "before", "after"),
+    ("objective", "right", "wrong", "beyond", "before_clip", "after"),
     [
         ("gspo", 0.8, 1.2, 0, 1, 1),
         ("gspo", 1.2, 0.8, 1, 1, 0),
@@ -283,7 +287,7 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
         ("dfpo_min", 1.2, 0.8, 1, 0.8**2, (1 - 3e-4) ** 2),
     ],
 )
-def test_asym_before_the_clip(objective, right, wrong, beyond, before, after, monkeypatch):
+def test_asym_of_the_last_minibatch(objective, right, wrong, beyond, before_clip, after, monkeypatch):
     """Weights of a right and a wrong answer: sqrt(2) A = 1 and -1, so 2 Asym is their variance."""
     logp = jnp.log(jnp.full((2, 3), 0.5))
     ratios = jnp.log(jnp.array([[right], [wrong]]))
@@ -295,12 +299,44 @@ def test_asym_before_the_clip(objective, right, wrong, beyond, before, after, mo
         rewards=jnp.array([1.0, 0.0]),
         group_size=2,
     )
-    monkeypatch.setattr(diagnostics, "_after_step", lambda _: batch)
-    context: Any = SimpleNamespace(objective=get_objective(objective))
-    seen = diagnostics.before_clip(context)
-    assert float(seen["beyond_clip"]) == beyond
-    assert 2 * float(seen["asym_before_clip"]) == pytest.approx(before, rel=1e-5)
-    assert 2 * float(diagnostics.clipping(context)["asym"]) == pytest.approx(after, rel=1e-5)
+    trajectory = SimpleNamespace(responses=jnp.arange(6).reshape(2, 3))
+    before = replace(batch, logp=logp)
+    monkeypatch.setattr(diagnostics, "_last_minibatch", lambda _: (trajectory, None, before, batch))
+    monkeypatch.setattr(diagnostics, "score_norms", lambda *_: jnp.ones((2, 3)))
+    model = SimpleNamespace(vocab_size=6)
+    context: Any = SimpleNamespace(objective=get_objective(objective), recipe=SimpleNamespace(model=model))
+    seen = {name: float(value) for name, value in diagnostics.last_minibatch(context).items()}
+    assert seen["beyond_clip"] == beyond
+    assert seen["asym_before_clip"] / seen["asym_of_ones"] == pytest.approx(before_clip, rel=1e-5)
+    assert seen["asym"] / seen["asym_of_ones"] == pytest.approx(after, rel=1e-5)
+    assert seen["weight_std"] == pytest.approx(0.2, rel=1e-5)
+    # Tokens that occur once each: the most frequent quarter is the first two of six, cut at 1.5.
+    assert 0 <= seen["push_frequent"] <= seen["push"]
+
+
+@pytest.mark.slow
+def test_last_minibatch_follows_the_updates_before_it():
+    spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "gspo", "minibatches": 4, "seed": 0})
+    recipe, _, states = start_runs([spec], Path("unused"))
+    state = jax.tree.map(lambda x: x[0], states)
+    rows = recipe.group_size
+
+    def params_with(rewards: np.ndarray) -> Any:
+        context = DiagnosticContext(recipe, state)
+        context.__dict__["sampled"] = replace(context.sampled, rewards=jnp.asarray(rewards, jnp.float32))
+        _, params, before, batch = diagnostics._last_minibatch(context)
+        assert batch.mask.shape[0] == rows
+        assert np.any(batch.logp != before.logp)
+        return params
+
+    one = np.tile([0.0, 1.0], 2 * rows)
+    earlier, later = one.copy(), one.copy()
+    earlier[0], later[-1] = 1, 0
+    first = params_with(one)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, params_with(later)))
+    assert not jax.tree.all(
+        jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, params_with(earlier))
+    )
 
 
 @pytest.mark.slow

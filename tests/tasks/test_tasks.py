@@ -57,6 +57,15 @@ def test_recurrence_rewards_all_terms_with_one():
     assert float(TASKS["recurrence"]().check(encode(text))) == 1.0
 
 
+@pytest.mark.parametrize(("difficulty", "longest"), [(1, 2), (32, 9), (128, 33)])
+def test_recurrence_demonstrates_a_quarter_of_the_terms(difficulty, longest):
+    task = TASKS["recurrence"](difficulty=difficulty)
+    prompts = task.prompts(jax.random.key(0), 256)
+    responses = np.asarray(task.demonstrations(jax.random.key(1), prompts))
+    assert (responses == encode("$")[0]).argmax(axis=1).max() + 1 == longest == task.longest_demonstration
+    assert TASKS["chain"](difficulty=difficulty).longest_demonstration == difficulty + 1
+
+
 def test_response_length_is_at_most_256():
     assert TASKS["recurrence"](difficulty=255).response_length == 256
     with pytest.raises(ValueError, match="response_length must be at most 256, got 257"):
