@@ -34,9 +34,10 @@ from simlab.core.results import write_table
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import Grid, recipe_of, run_config
-from simlab.sweeps.execute import advance_members, build_member, train_warm_starts, write_members
+from simlab.sweeps.execute import advance_members, build_member, write_members
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import PlannedRun, expand, make_plan
+from simlab.sweeps.policy_training import train_policies
 from simlab.sweeps.program import chunk_length, stack_members, swept_recipe
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
@@ -112,7 +113,7 @@ def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]
     plan = make_plan(planned, missing, per_batch)
     if plan.missing:
         run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
-        train_warm_starts(plan, cache)
+        train_policies(plan, cache)
     for group in plan.groups:
         for first in range(0, len(group.runs), per_batch):
             batch = group.runs[first : first + per_batch]

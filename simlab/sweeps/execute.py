@@ -29,6 +29,8 @@ BATCH_AXES = (0, 0)
 
 Report = Callable[[dict[str, Json]], None]
 POLL_SECONDS = 0.3
+POLICIES = "warm_starts"
+"""The folder of trained initial policies in a result cache."""
 
 
 def work(
@@ -63,21 +65,9 @@ def build_member(run: PlannedRun, cache: ResultCache) -> BatchedRun:
     """Return the run as a member of a batch; trains its warm start if that is a recipe not yet followed."""
     recipe = swept_recipe(run.config)
     params = load_initial_params(
-        run.config.warm_start, recipe.task, recipe.model, run.config.seed, cache.folder / "warm_starts"
+        run.config.warm_start, recipe.task, recipe.model, run.config.seed, cache.folder / POLICIES
     )
     return BatchedRun(recipe, params, run.config.seed)
-
-
-def train_warm_starts(plan: Plan, cache: ResultCache) -> None:
-    """Follow every recipe of a warm start once, before several processes would do it at the same time."""
-    runs = [run for group in plan.groups for run in group.runs]
-    recipes = {
-        repr([config.warm_start, config.as_dict()["task"], config.as_dict()["model"]]): run
-        for run in runs
-        if (config := run.config).warm_start is not None and "sha256" not in config.warm_start
-    }
-    for run in recipes.values():
-        build_member(run, cache)
 
 
 def _acquire(group: CompileGroup, cache: ResultCache, runs_per_batch: int) -> list[PlannedRun]:

@@ -8,7 +8,6 @@ the slowness that a calibration run at the start measures (`machine_speed`).
 """
 
 import hashlib
-import json
 import os
 import re
 import statistics
@@ -17,14 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.sweeps.compilation import count_operations
-from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.config import code_digest, recipe_of
 from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
+from simlab.sweeps.timings import Timing, read_timing, read_timings, timing_path, write_timing
 
 # Two pinned processes share caches and memory: together they were 1.7 times one of them.
 GAIN = 0.85
@@ -43,8 +41,6 @@ START_SECONDS = 3.0
 """Seconds until a worker process has imported JAX, on the reference machine."""
 MOST_TRACED = 4
 """Groups that are traced; a larger sweep takes the mean of these for the others."""
-
-Timing = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ def count_steps(group: CompileGroup) -> int:
 
 def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:
     """Return what each group takes; compilation in CPU seconds, of a function that groups share once."""
-    known = [_read(_path(group, runs_per_batch)) for group in groups]
+    known = [read_timing(_path(group, runs_per_batch)) for group in groups]
     unknown = [index for index, timing in enumerate(known) if "step" not in timing]
     rate = _seconds_per_operation() if unknown else 0.0
     compiling, steps, seen = {}, {}, set()
@@ -94,8 +90,8 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
         number = sum(count for name, count in operations.items() if name not in seen)
         compiling[index], seen = rate * number, seen | set(operations)
         steps[index] = _expect_step(group, runs_per_batch, tuple(operations.values()))
-        if compile_cache_folder() is not None:
-            _write(_path(group, runs_per_batch), {"operations": number, "expected_step": steps[index]})
+        timing = {"operations": float(number), "expected_step": steps[index]}
+        write_timing(_path(group, runs_per_batch), timing)
     mean = statistics.fmean(compiling.values()) if compiling else 0.0
     return [
         Expectation(timing.get("load", LOAD_FRACTION * timing["compile"]), timing["step"], True)
@@ -129,10 +125,8 @@ def _seconds_per_operation() -> float:
 
 def _read_all(runs_per_batch: int | None = None) -> list[Timing]:
     """Return all timings of batches of a size, of any version of the code."""
-    if compile_cache_folder() is None:
-        return []
-    pattern = "*.json" if runs_per_batch is None else f"*-{runs_per_batch}.json"
-    return [timing for path in _folder().glob(pattern) if "step" in (timing := _read(path))]
+    pattern = "*" if runs_per_batch is None else f"*-{runs_per_batch}"
+    return [timing for timing in read_timings(pattern) if "step" in timing]
 
 
 def _cores() -> int:
@@ -154,7 +148,7 @@ class Stopwatch:
         self._group_of = {run.key: group for group in plan.groups for run in group.runs}
         self._intervals: dict[int, list[tuple[float, float]]] = {}
         self._is_kept = {
-            id(group): "step" in _read(_path(group, plan.runs_per_batch)) for group in plan.groups
+            id(group): "step" in read_timing(_path(group, plan.runs_per_batch)) for group in plan.groups
         }
         self._last = time.perf_counter(), time.process_time()
 
@@ -165,7 +159,7 @@ class Stopwatch:
         if event["event"] == "chunk":
             interval = now[0] - before[0], now[1] - before[1]
             self._intervals.setdefault(id(group), []).append(interval)
-        elif compile_cache_folder() is not None and self._intervals.get(id(group)):
+        elif self._intervals.get(id(group)):
             self._record(group, self._intervals[id(group)])
         self._last = now
 
@@ -175,20 +169,16 @@ class Stopwatch:
         seconds, path = [wall for wall, _ in intervals], _path(group, self._runs_per_batch)
         usual = statistics.median(seconds) if len(seconds) > 2 else min(seconds)
         if len(seconds) == 1:
-            step = _read(path).get("expected_step") or _expect_step(group, self._runs_per_batch)
+            step = read_timing(path).get("expected_step") or _expect_step(group, self._runs_per_batch)
             usual = min(usual, step * chunk_length(group.steps))
         longest, cpu = max(intervals)
-        timing = {"compile": 0.0} | _read(path)
+        timing = {"compile": 0.0} | read_timing(path)
         if self._is_kept[id(group)]:
             timing["load"] = longest - usual
         else:
             timing |= {"compile": longest - usual, "compile_cpu": max(0.0, cpu - usual)}
         timing |= {"step": usual / chunk_length(group.steps), "cost": group.cost}
-        _write(path, timing)
-
-
-def _folder() -> Path:
-    return Path(compile_cache_folder() or "") / "timings"
+        write_timing(path, timing)
 
 
 def _path(group: CompileGroup, runs_per_batch: int) -> Path:
@@ -196,15 +186,4 @@ def _path(group: CompileGroup, runs_per_batch: int) -> Path:
     # Functions print their address.
     signature = re.sub(r" at 0x[0-9a-f]+", "", str(static_signature(recipe, chunk_length(group.steps))))
     digest = hashlib.sha256(f"{code_digest()} {signature}".encode()).hexdigest()[:20]
-    return _folder() / f"{digest}-{runs_per_batch}.json"
-
-
-def _write(path: Path, timing: Timing) -> None:
-    write_atomically(path, lambda file: file.write(json.dumps(timing).encode()))
-
-
-def _read(path: Path) -> Timing:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
+    return timing_path(f"{digest}-{runs_per_batch}")

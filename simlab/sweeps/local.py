@@ -20,11 +20,12 @@ import jax
 from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.core.progress import console
-from simlab.sweeps.execute import Report, train_warm_starts, work
+from simlab.sweeps.execute import Report, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
 from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan
+from simlab.sweeps.policy_training import expected_training_minutes, train_policies
 from simlab.sweeps.result_cache import ResultCache
 
 POLL_SECONDS = 0.2
@@ -55,10 +56,10 @@ def compute(
     `WorkerError` for a process that does not do its work.
     """
     count = _processes(plan, workers)
-    if not agreed(expected_minutes(plan, count)):
+    if not agreed(expected_minutes(plan, count) + expected_training_minutes(plan, cache)):
         raise StoppedError("stopped before anything was computed")
     began = time.perf_counter()
-    train_warm_starts(plan, cache)
+    train_policies(plan, cache)
     job = write_job(plan, cache.folder, count, checkpoint_seconds)
     try:
         with showing(Monitor(cache.folder, job), watch) as show:

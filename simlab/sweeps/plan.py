@@ -7,6 +7,7 @@ import jax
 
 from simlab.core.catalog import shorten
 from simlab.core.json_value import Json
+from simlab.models.config import TransformerConfig
 from simlab.sweeps.aliases import PROJECTION
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
@@ -51,13 +52,15 @@ class CompileGroup:
     def cost(self) -> float:
         """Return the relative cost of a step: weights times tokens."""
         recipe = recipe_of(self.runs[0].config)
-        model = recipe.model
-        # Every expert reads every token.
-        inner = model.num_experts * model.moe_intermediate_size or model.intermediate_size
-        attention = (sum(model.heads) + model.num_attention_heads) * model.head_dim
-        weights = model.num_hidden_layers * model.hidden_size * (attention + 3 * inner)
         tokens = recipe.task.prompt_length + recipe.task.response_length
-        return float(weights) * recipe.prompts_per_step * recipe.group_size * tokens
+        return float(weight_count(recipe.model)) * recipe.prompts_per_step * recipe.group_size * tokens
+
+
+def weight_count(model: TransformerConfig) -> int:
+    """Return the number of weights of the layers that multiply a token; every expert reads every one."""
+    inner = model.num_experts * model.moe_intermediate_size or model.intermediate_size
+    attention = (sum(model.heads) + model.num_attention_heads) * model.head_dim
+    return model.num_hidden_layers * model.hidden_size * (attention + 3 * inner)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from simlab.sweeps.execute import (
     is_unfinished,
     save_checkpoints,
     start_members,
-    train_warm_starts,
     write_members,
 )
 from simlab.sweeps.forecast import expected_minutes
@@ -33,6 +32,7 @@ from simlab.sweeps.local import StoppedError, recording, write_job
 from simlab.sweeps.monitor import Monitor, remove_job, showing
 from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan, PlannedRun
+from simlab.sweeps.policy_training import expected_training_minutes, train_policies
 from simlab.sweeps.program import BatchedRun
 from simlab.sweeps.result_cache import ResultCache
 
@@ -69,11 +69,11 @@ def compute(
     began = time.perf_counter()
     try:
         slots = int(ray.cluster_resources().get(_resource(), 1))
-        if not agreed(expected_minutes(plan, slots)):
+        if not agreed(expected_minutes(plan, slots) + expected_training_minutes(plan, cache)):
             raise StoppedError("stopped before anything was computed")
         job = write_job(plan, cache.folder, 1, checkpoint_seconds)
         try:
-            train_warm_starts(plan, cache)
+            train_policies(plan, cache)
             with (
                 showing(Monitor(cache.folder, job), watch) as show,
                 recording(job, 0) as report,

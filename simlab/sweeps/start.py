@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from simlab.core.catalog import shorten
+from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
 from simlab.core.streams import stream
@@ -90,14 +91,19 @@ def load_initial_params(
         return init_params(stream(jax.random.key(seed), "init"), model)
     if "sha256" in start:
         return load_tree(Path(start["file"]), _like(model))
-    name = hashlib.sha256(repr((task, model, sorted(start.items()))).encode()).hexdigest()[:20]
-    path = folder / f"{name}.npz"
+    path = policy_file(start, task, model, folder)
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
         how = read(WarmStart, changes, "warm_start").record
         train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=fixed_order_options())
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
     return load_tree(path, _like(model))
+
+
+def policy_file(start: Mapping[str, Json], task: Task, model: TransformerConfig, folder: Path) -> Path:
+    """Return the file in `folder` of the policy that a table describes."""
+    name = hashlib.sha256(repr((task, model, sorted(start.items()))).encode()).hexdigest()[:20]
+    return folder / f"{name}.npz"
 
 
 def _like(model: TransformerConfig) -> Params:

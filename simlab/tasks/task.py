@@ -78,11 +78,6 @@ class Task(ABC):
         return matches_answer(response, self.answer(jax.random.key(0), prompt)).astype(jnp.float32)
 
     @property
-    def longest_demonstration(self) -> int:
-        """Maximum length of a demonstration with its end token."""
-        return self.response_length
-
-    @property
     def prompt_length(self) -> int:
         """Length P of every prompt."""
         return len(self.problem(0))

@@ -55,7 +55,6 @@ def warm_start(
         key_step = jax.random.fold_in(stream(key, "demonstrations"), number)
         prompts = task.prompts(stream(key_step, "prompts"), how.batch)
         responses = task.demonstrations(stream(key_step, "responses"), prompts, how.demo_error_rate)
-        responses = responses[:, : task.longest_demonstration]
         loss, grads = jax.value_and_grad(_cross_entropy)(params, model, prompts, responses)
         return how.optimizer.update(grads, opt_state, params, schedule(number)), loss
 

@@ -1,6 +1,6 @@
 import pytest
 
-from simlab.sweeps import forecast
+from simlab.sweeps import forecast, timings
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import as_grid, grid
 from simlab.sweeps.machine_speed import Calibration
@@ -72,7 +72,7 @@ def test_forecast_counts_batches_steps_and_functions(monkeypatch, quiet):
 
 
 def test_forecast_without_timings_is_calibrated(monkeypatch, tmp_path, quiet):
-    monkeypatch.setattr(forecast, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(timings, "compile_cache_folder", lambda: tmp_path)
     monkeypatch.setattr(forecast, "count_operations", lambda *_: {"sample": 100, "learn": 400})
     (group,) = plan_of({"seed": range(8)}).groups
     (expected,) = forecast.expect_groups([group], 4)
@@ -83,7 +83,7 @@ def test_forecast_without_timings_is_calibrated(monkeypatch, tmp_path, quiet):
 
 
 def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path, quiet):
-    monkeypatch.setattr(forecast, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(timings, "compile_cache_folder", lambda: tmp_path)
     counts = iter([{"sample": 100, "learn": 400}, {"sample of another": 50, "learn": 400}])
     monkeypatch.setattr(forecast, "count_operations", lambda *_: next(counts))
     now = [0.0]

@@ -57,15 +57,6 @@ def test_recurrence_rewards_all_terms_with_one():
     assert float(TASKS["recurrence"]().check(encode(text))) == 1.0
 
 
-@pytest.mark.parametrize(("difficulty", "longest"), [(1, 2), (32, 9), (128, 33)])
-def test_recurrence_demonstrates_a_quarter_of_the_terms(difficulty, longest):
-    task = TASKS["recurrence"](difficulty=difficulty)
-    prompts = task.prompts(jax.random.key(0), 256)
-    responses = np.asarray(task.demonstrations(jax.random.key(1), prompts))
-    assert (responses == encode("$")[0]).argmax(axis=1).max() + 1 == longest == task.longest_demonstration
-    assert TASKS["chain"](difficulty=difficulty).longest_demonstration == difficulty + 1
-
-
 def test_response_length_is_at_most_256():
     assert TASKS["recurrence"](difficulty=255).response_length == 256
     with pytest.raises(ValueError, match="response_length must be at most 256, got 257"):
@@ -94,6 +85,19 @@ def test_two_spellings_demonstrates_both_equally():
     responses = task.demonstrations(jax.random.key(1), prompts)
     in_letters = int(sum(decode(row)[0].isalpha() for row in responses))
     assert_within_interval(in_letters, *binomial_interval(2000, 0.5, 1e-6), alpha=1e-6)
+
+
+def test_recurrence_stops_after_every_term_with_the_same_probability():
+    task = TASKS["recurrence"](difficulty=16)
+    prompts = task.prompts(jax.random.key(0), 2000)
+    responses = np.asarray(task.demonstrations(jax.random.key(1), prompts))
+    lengths = (responses == encode("$")[0]).argmax(axis=1)
+    assert lengths.min() == 1
+    for n in range(1, 5):
+        going = lengths >= n
+        assert_within_interval(
+            int((lengths == n).sum()), *binomial_interval(int(going.sum()), 0.5, 1e-6), alpha=1e-6
+        )
 
 
 def test_demonstrations_have_the_stated_error_rate():
