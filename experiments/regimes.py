@@ -97,19 +97,14 @@ FLAGSHIP = Regime(
 )
 RECURRENCE = Regime(
     "recurrence, truncation",
-    CHAINS.formats,
+    "float32 / all sites truncated to 2 mantissa bits",
     _DENSE,
-    "recurrence, of 1 to 128 terms as the policy chooses",
-    _STEADY,
+    "recurrence, free length",
+    "learning rate 7e-4",
     200,
     "length: no schedule",
 )
-WIDE_RECURRENCE = replace(
-    RECURRENCE,
-    name="recurrence, width 96, truncation",
-    model="dense, 2 layers, width 96",
-    untreated="length, wide: no schedule",
-)
+RECURRENCE_BOTH = replace(RECURRENCE, name="recurrence, widths 64 and 96", model="dense, widths 64 and 96")
 _LEARNED = "learning rate 1e-4 after 20 steps of warm-up, at which GSPO learned in a pilot"
 TEMPLATE = Regime(
     "template",
