@@ -15,7 +15,7 @@ DIFFERS = {
     "acrl Tab. 7": TRUNCATED,
     "acrl Tab. 9": f"four of seven gammas; {TRUNCATED}",
     "cancel Tab. 1": "addition after a template instead of the tasks of the paper",
-    "cancel Tab. 2": "addition with two correct spellings; a gain of 0.2 instead of a reward of 0.70",
+    "cancel Tab. 2": "addition with two correct spellings; a gain of 0.15 instead of a reward of 0.70",
 }
 """How a figure differs from that of the paper, apart from models, tasks and lengths."""
 
