@@ -130,19 +130,10 @@ RLOO, RLOO_BF16, *RLOO_CORRECTED = (
 RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
 NARROW = arms("length", "no schedule", "triggered", "BF16", "triggered late")
 BROAD = arms("length, wide", "no schedule", "triggered", "triggered late")
-OBJECTIVES = (
-    "GSPO",
-    "GSPO, wide clip",
-    "GRPO",
-    "GRPO-fix",
-    "DFPO without transform",
-    "DFPO min",
-    "DFPO orth",
-)
+GSPOS, DFPO = ("GSPO", "GSPO, wide clip"), ("DFPO without transform", "DFPO min")
+OBJECTIVES = (*GSPOS, "GRPO", "GRPO-fix", *DFPO, "DFPO orth")
 SPELLING, TEMPLATE = arms("two_spellings", *OBJECTIVES), arms("template", *OBJECTIVES)
-PARTS = arms(
-    "template", "GSPO", "DFPO min", "DFPO without transform", "DFPO min, no stop", "DFPO, half weights"
-)
+PARTS = arms("template", *GSPOS, *DFPO, "DFPO min, no stop", "DFPO, half weights")
 SIZES = {2: ", G = 2", 4: ", G = 4", 8: ", G = 8", 16: ""}
 SIZE_PAIRS = {f"template: DFPO min{size}": f"template: GSPO{size}" for size in SIZES.values()}
 ACRL_PAIRS = {ACRL: NONE, "chain: PPO, ACRL": "chain: PPO", "chain: DAPO, ACRL": "chain: DAPO"}
