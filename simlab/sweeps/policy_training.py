@@ -1,6 +1,6 @@
 """Initial policies that a sweep trains before its runs: which are missing, and how long they take.
 
-They are trained one after the other, on all cores. Timings are stored beside those of the forecast.
+Training uses all cores for one policy at a time. Its timings are stored for the forecast.
 """
 
 import hashlib
