@@ -97,8 +97,8 @@ def ignored_clip() -> str:
         "**DFPO is faster than GSPO because it ignores GSPO's clip, not because of its group transform.** On "
         f"addition after a template, with clips of 3e-4 and 4e-4, it needs {full} of the steps of GSPO to "
         f"gain 0.15 reward, {alone} of those of the same objective without the transform, and {wide} of "
-        f"those of GSPO with a clip of 0.2 ({row.criteria[0].num_policies} initial policies, float32, rule "
-        "registered before the run; claim C10; an earlier run from 24 other policies agrees)."
+        f"those of GSPO with a clip of 0.2 ({row.criteria[0].num_policies} initial policies, steps counted "
+        "in tens, float32, rule registered before the run; claim C10)."
     )
 
 

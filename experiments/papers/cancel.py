@@ -55,9 +55,9 @@ _, _, SPELLED_GSPO, SPELLED_WIDE, SPELLED_UNCHANGED, SPELLED_MIN, _ = SPELLED_AR
 VALIDATED_SPELLINGS = dict.fromkeys(SPELLED_ARMS, VALIDATED)
 
 # Estimands, with the margins of C9 and their reasons.
-ASYM = m.diagnostic_late_share("asym_before_clip", "asym_of_ones", "Asym before the clip, of that of ones")
-ASYM_CLIPPED = m.diagnostic_late_share("asym", "asym_of_ones", "Asym after the clip, of that of ones")
-ENERGY = m.diagnostic_late_share(
+ASYM = m.diagnostic_late_ratio("asym_before_clip", "asym_of_ones", "Asym before the clip, of that of ones")
+ASYM_CLIPPED = m.diagnostic_late_ratio("asym", "asym_of_ones", "Asym after the clip, of that of ones")
+ENERGY = m.diagnostic_late_ratio(
     "push_frequent", "push", "the share of gradient norms on the most frequent tokens"
 )
 SPREAD = m.diagnostic_late("weight_std", "std of the ratios of a group")
@@ -69,7 +69,7 @@ DRIFT = m.diagnostic_late_log("kl_to_base", "KL to the first policy")
 BEYOND = m.diagnostic_late("beyond_clip", "share of tokens beyond the clip range")
 HELD_OUT = m.diagnostic_late("held_out_avg_at_k", "held-out reward")
 GAIN = 0.15
-"""Every run of the edition before, from other policies, gained it."""
+"""In the second edition, from other policies, every run that C10 compares gained it."""
 PACE = m.steps_to_gain(GAIN)
 SOONER = "half of the printed 9%"
 TWO, TWENTIETH = 0.02, 0.05
@@ -80,7 +80,7 @@ ALONE = (
     "The last two criteria are against stop-gradient alone, which DFPO contains, and GSPO that hardly clips."
 )
 OF_LAST = "Asym and energy at the ratios of the last minibatch of a step; Asym relative to weights of one."
-CENSORED = f"Steps until a gain of {GAIN}; a run that never gains it counts with all its steps."
+CENSORED = f"Steps, in tens, until a gain of {GAIN}; a run that never gains it counts with all its steps."
 
 
 def learns(arm: str) -> Criterion:

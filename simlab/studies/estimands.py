@@ -166,12 +166,12 @@ def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
     )
 
 
-def diagnostic_late_share(part: str, whole: str, quantity: str) -> Estimand:
-    """The logarithm of the sum of a diagnostic over the last quarter over that of another."""
+def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estimand:
+    """The logarithm of the ratio of two diagnostics, each averaged over the last quarter."""
 
     def of(view: View) -> float:
         rows = view.mean_diagnostics(late=True)
-        return float(np.log(_mean(rows, part) / _mean(rows, whole)))
+        return float(np.log(_mean(rows, metric) / _mean(rows, reference)))
 
     return Estimand(f"log of {quantity}, last quarter", of)
 
