@@ -11,8 +11,8 @@ RESULTS := formats softmax theory theory_survival theory_corrections group_corre
 	bench_quantize bench_linear bench_step bench_compile bench_speedup bench_size bench_sweep bench_tensor_cores \
 	bench_diagnose bench_live bench_device bench_vocabulary fault_table long_run real_pairs real_rl
 
-# Made on a GPU: two need one, the third would take a day without.
-GPU_RESULTS := real_card bench_gpu e4m3_dynamics
+# Made on a GPU: two need one, the others would take a day without.
+GPU_RESULTS := real_card bench_gpu e4m3_dynamics e4m3_moe_dynamics
 
 .PHONY: help demo results test tests check test-slow docs release environments test-engines equations lock clean
 help:  ## show this list

@@ -112,9 +112,12 @@ CORRECTED = (NONE, "chain: token TIS", BF16)
 CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
-E4M3 = arms(
-    "chain",
-    *("E4M3", "E4M3, BF16 control", "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"),
+E4M3, E4M3_MOE = (
+    arms(
+        prefix,
+        *("E4M3", "E4M3, BF16 control", "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"),
+    )
+    for prefix in ("chain", "chain, MoE at 0.0004")
 )
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
@@ -337,6 +340,9 @@ FIGURES: dict[str, FigureSpec] = {
     "e4m3_curves": FigureSpec("e4m3_dynamics",
         "Discrepancy, entropy and reward over 2000 steps under E4M3, round to nearest",
         Curves(E4M3, (DISCREPANCY, ENTROPY, REWARD)), claims=("A1", "A4", "A13")),
+    "e4m3_moe_curves": FigureSpec("e4m3_moe_dynamics",
+        "Discrepancy, entropy and reward of MoE over 2000 steps under E4M3, round to nearest",
+        Curves(E4M3_MOE, (DISCREPANCY, ENTROPY, REWARD)), claims=("A1", "A4", "A13")),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",

@@ -2,7 +2,7 @@
 # Run experiments one after another on a GPU for at most SECONDS, from a checkout that is not installed, and
 # pack every finished result into OUT. Called again on the same machine, it continues from its cache.
 #
-# Example: bash scripts/gpu_session.sh 560 /tmp/results bench_gpu real_card e4m3_moe_dynamics hacking_dynamics
+# Example: bash scripts/gpu_session.sh 560 /tmp/results bench_gpu real_card e4m3_dynamics
 # Wheels in .wheels/ are installed first, for a machine without network; GIT_DIR may name a copied history.
 set -u
 seconds=$1 out=$2; shift 2

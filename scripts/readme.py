@@ -8,6 +8,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from math import exp
 from pathlib import Path
@@ -422,9 +423,9 @@ def gpu_speed() -> str:
     return f"{stored.manifest['device']['kind']}: {rates} runs per batch"
 
 
-def e4m3_collapses() -> str:
-    """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics`."""
-    rate = find_row("A1", "e4m3_dynamics").criteria[1]
+def e4m3_collapses(experiment: str) -> str:
+    """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics` or `e4m3_moe_dynamics`."""
+    rate = find_row("A1", experiment).criteria[1]
     return f"{round((rate.estimate or 0.0) * rate.num_policies)} of {rate.num_policies}"
 
 
@@ -433,7 +434,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "claims": lambda: verdict_tables().claims(),
     "decision_rule": lambda: verdict_tables().decision_rule(),
     "correction_errors": correction_errors,
-    "e4m3_collapses": e4m3_collapses,
+    "e4m3_collapses": partial(e4m3_collapses, "e4m3_dynamics"),
+    "e4m3_moe_collapses": partial(e4m3_collapses, "e4m3_moe_dynamics"),
     "engine_speed": engine_speed,
     "example": example,
     "findings": findings,

@@ -367,6 +367,7 @@ E4M3_MOE_DYNAMICS = training_experiment(
     "Does an MoE run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
     CLAIMS,
     minutes=900.0,
+    figures=("e4m3_moe_curves",),
     baseline=moe_arm(E4M3),
     smoke=(moe_arm(E4M3_TIS),),
     make=with_diagnostics(dict.fromkeys(e4m3_arms(moe_arm), ("both engines",))),
