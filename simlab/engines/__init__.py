@@ -17,7 +17,7 @@ from simlab.engines.linear import HeldWeights, linear, quantize_operand, quantiz
 from simlab.engines.matmul import matmul
 from simlab.engines.norm import add_residual, rms_norm
 from simlab.engines.router import combine_experts, route
-from simlab.engines.site import Site, store
+from simlab.engines.site import Site, rounds_stochastically, site_key, store
 from simlab.engines.softmax import SOFTMAX_PLACEMENTS, Placement, log_softmax, softmax, softmax_placement
 
 __all__ = [
@@ -53,7 +53,9 @@ __all__ = [
     "quantize_operand",
     "quantize_weights",
     "rms_norm",
+    "rounds_stochastically",
     "route",
+    "site_key",
     "softmax",
     "softmax_placement",
     "static_signature",

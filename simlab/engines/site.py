@@ -84,6 +84,12 @@ def site_key(key: Array | None, name: str) -> Array | None:
     return None if key is None else stream(key, name)
 
 
+def rounds_stochastically(record: object) -> bool:
+    """Tell whether any site of a record rounds stochastically."""
+    nodes = jax.tree.leaves(record, is_leaf=lambda node: isinstance(node, Site))
+    return any(isinstance(node, Site) and isinstance(node.rounding, StochasticRounding) for node in nodes)
+
+
 def prepare_sites(record: Record) -> Record:
     """Return a record with the constants of every rounding site computed; rounding gives the same bits.
 

@@ -26,6 +26,7 @@ from simlab.engines import (
     quantize_weights,
     rms_norm,
     route,
+    site_key,
     softmax,
     store,
     store_cache,
@@ -97,32 +98,41 @@ class Forward(NamedTuple):
     intermediates: Intermediates
 
 
-def prepare(params: Params, config: TransformerConfig, engine: Engine) -> Weights:
+def prepare(
+    params: Params, config: TransformerConfig, engine: Engine, key: Array | None = None
+) -> Weights:
     """Return `params` as the engine holds them, rounded once for all tokens to come.
 
     Matrices go to the sites of their products; embeddings, biases and the weights of norms to `elementwise`.
+    `key` is needed where the engine rounds weights stochastically.
     """
     head = params["embedding"].T if config.tie_word_embeddings else params["lm_head"]
     return {
-        "embedding": store(params["embedding"], engine.elementwise),
-        "layers": tuple(_prepare_layer(layer, engine) for layer in params["layers"]),
-        "norm": store(params["norm"], engine.elementwise),
-        "lm_head": quantize_weights(head, engine.lm_head),
+        "embedding": store(params["embedding"], engine.elementwise, site_key(key, "embedding")),
+        "layers": tuple(
+            _prepare_layer(layer, engine, site_key(key, f"layer {number}"))
+            for number, layer in enumerate(params["layers"])
+        ),
+        "norm": store(params["norm"], engine.elementwise, site_key(key, "norm")),
+        "lm_head": quantize_weights(head, engine.lm_head, site_key(key, "lm_head")),
     }
 
 
-def _prepare_layer(layer: Params, engine: Engine) -> Weights:
+def _prepare_layer(layer: Params, engine: Engine, key: Array | None) -> Weights:
     experts = engine.experts or engine.projection
     prepared: Weights = {}
     for name, weight in layer.items():
+        own = site_key(key, name)
         if name == "router":
-            prepared[name] = quantize_weights(weight, engine.router)
+            prepared[name] = quantize_weights(weight, engine.router, own)
         elif weight.ndim == 1:
-            prepared[name] = store(weight, engine.elementwise)
+            prepared[name] = store(weight, engine.elementwise, own)
         elif weight.ndim == 3:
-            prepared[name] = jax.vmap(quantize_weights, (0, None))(weight, experts)
+            keys = None if own is None else jax.random.split(own, len(weight))
+            by_expert = jax.vmap(quantize_weights, (0, None, None if own is None else 0))
+            prepared[name] = by_expert(weight, experts, keys)
         else:
-            prepared[name] = quantize_weights(weight, engine.projection)
+            prepared[name] = quantize_weights(weight, engine.projection, own)
     return prepared
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from simlab.core.arrays import AnyArray
 from simlab.core.streams import draw_array, stream
-from simlab.engines import Engine, softmax
+from simlab.engines import Engine, rounds_stochastically, softmax
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import Params
@@ -36,15 +36,19 @@ def generate(
 ) -> Trajectory:
     """Sample `group_size` responses of up to `length` tokens to each of `prompts [N, P]` and reward them.
 
-    Weights are quantized once and each prompt is read once. `check` maps tokens [B, P + T] to rewards [B].
+    Weights are quantized once, by a new draw where the engine rounds them stochastically, and each prompt is
+    read once. `check` maps tokens [B, P + T] to rewards [B].
     After `end`, tokens are `pad` and their log-probabilities zero. With `vocabulary` the trajectory has the
     log-probabilities of all tokens, too.
     """
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
-    weights, caches = stack_layers(prepare(params, config, engine), caches, config)
+    drawn = stream(key, "weights") if rounds_stochastically(engine) else None
+    held = prepare(params, config, engine, drawn)
+    weights, caches = stack_layers(held, caches, config)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeat_caches(caches, count, group_size)
+    kind = sampling.noise.kind if sampling.noise else "fixed"
     uniforms = draw_array(jax.random.uniform, stream(key, "tokens"), (length, count * group_size))
 
     def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
@@ -60,14 +64,14 @@ def generate(
         caches, last, ended, digest, position = carry
         index = prompt_length + position - 1
         hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], index)
-        digest = extend_digest(digest, last)
+        digest = extend_digest(digest, last, kind)
         token, logp, every = draw(hidden, uniform, position, digest)
         token = jnp.where(ended, pad, token)
         # In one array: XLA writes tokens alone by a memory copy at an offset, a GPU kernel more per token.
         drawn = jnp.stack([token, lax.bitcast_convert_type(logp, jnp.int32)])
         return (caches, token, ended | (token == end), digest, position + 1), (drawn, every, experts)
 
-    digest = context_digest(jnp.repeat(prompts, group_size, axis=0))
+    digest = context_digest(jnp.repeat(prompts, group_size, axis=0), kind)
     token, logp, every = draw(hidden, uniforms[0], 0, digest)
     start = caches, token, token == end, digest, jnp.int32(1)
     _, (drawn, later, experts) = lax.scan(step, start, uniforms[1:])

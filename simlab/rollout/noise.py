@@ -16,7 +16,7 @@ from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import SEED
 from simlab.core.streams import draw_array
 
-KINDS = ("fresh", "fixed")
+KINDS = ("fresh", "fixed", "recent")
 DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
 
 
@@ -27,6 +27,8 @@ class LogitNoise:
     - `fresh`: drawn anew for every token that is sampled, as by a kernel whose order changes.
     - `fixed`: a function of the token and its context alone, the same in all runs with one `seed`, as by a
       kernel whose error is always the same.
+    - `recent`: likewise, but a function of the last two tokens and the next alone, so that a policy can learn
+      it.
 
     Reference: vexact V3, V7.
     Deviation: errors of real engines grow with the logits and agree in similar contexts; these do not.
@@ -47,7 +49,7 @@ def perturb_logits(
 ) -> Float[Array, "B V"]:
     """Return float32 `logits` [B, V] with the noise on them; None leaves them alone.
 
-    `key` is of this draw and decides fresh noise; `digest` uint32 [B], from `context_digest`, fixed noise.
+    `key` is of this draw and decides fresh noise; `digest` uint32 [B], from `context_digest`, the others.
     """
     if noise is None:
         return logits
@@ -61,15 +63,22 @@ def perturb_logits(
     return logits + jnp.asarray(noise.scale, jnp.float32) * normal
 
 
-def context_digest(tokens: Int[AnyArray, "B S"]) -> UInt32[Array, " B"]:
-    """Return a hash of the order and values of tokens int32 [B, S]: uint32 [B].
+def context_digest(tokens: Int[AnyArray, "B S"], kind: str = "fixed") -> UInt32[Array, " B"]:
+    """Return a hash of what noise of a `kind` depends on, of tokens int32 [B, S]: uint32 [B].
 
     Reference: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.
     """
     start = jnp.full(tokens.shape[:1], DIGEST_START, jnp.uint32)
-    return lax.scan(lambda digest, token: (extend_digest(digest, token), None), start, tokens.T)[0]
+    return lax.scan(lambda digest, token: (extend_digest(digest, token, kind), None), start, tokens.T)[0]
 
 
-def extend_digest(digest: UInt32[Array, " B"], token: Int[Array, " B"]) -> UInt32[Array, " B"]:
-    """Return the digest of contexts [B] with one more `token` [B] each."""
+def extend_digest(
+    digest: UInt32[Array, " B"], token: Int[Array, " B"], kind: str = "fixed"
+) -> UInt32[Array, " B"]:
+    """Return the digest of contexts [B] with one more `token` [B] each.
+
+    Of kind `recent` it holds the last two tokens, 16 bits each, otherwise all tokens and their order.
+    """
+    if kind == "recent":
+        return (digest << 16) | token.astype(jnp.uint32)
     return (digest ^ token.astype(jnp.uint32)) * jnp.uint32(DIGEST_PRIME)

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines import ENGINES, Engine, Site
+from simlab.engines import ENGINES, Engine, Linear, Site
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import init_params
 from simlab.models.rotary import rotate, rotation_table
 from simlab.models.transformer import extend, logits, prepare, read_logits, response_logps
 from tests.compiling import compile_quickly
-from tests.tolerances import assert_exact
+from tests.tolerances import assert_exact, assert_within_interval, normal_interval
 
 DENSE = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
 MOE = replace(DENSE, num_experts=4)
@@ -287,3 +287,26 @@ def test_response_logps_scan_over_layers_as_they_unroll(model):
         np.testing.assert_array_equal(also, chosen)
     program = scores.lower(params, scan_layers=True).as_text()
     assert program.count("stablehlo.dot_general") < scores.lower(params, False).as_text().count("dot_general")
+
+
+def test_stochastic_weights_are_unbiased_and_independent_between_experts():
+    weights = Site.of("e4m3fn", "stochastic")
+    engine = Engine(projection=Linear(weights=weights))
+    params = init_params(jax.random.key(0), MOE)
+    layer = params["layers"][0]
+    same = jnp.broadcast_to(layer["gate_up"][:1], layer["gate_up"].shape)
+    params = {**params, "layers": ({**layer, "gate_up": same},)}
+
+    @jax.jit
+    def draw(key):
+        held = prepare(params, MOE, engine, key)["layers"][0]["gate_up"]
+        return held.elements * held.scale
+
+    drawn = np.asarray(draw(jax.random.key(1)), np.float64)
+    assert (drawn[0] != drawn[1]).any()
+    # Of E4M3 numbers between two neighbors a gap apart, the variance is at most a quarter of the gap squared.
+    exact = np.asarray(same, np.float64)
+    gap = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-6))) - 3)
+    standard = ((drawn - exact) / (gap / 2)).ravel()
+    assert_within_interval(standard.mean(), *normal_interval(standard.size, 0.0, 1.0, 1e-9), alpha=1e-9)
+    assert np.abs(standard).max() <= 2

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines import ENGINES, Engine
+from simlab.engines import ENGINES, Engine, Linear, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits, response_logps
@@ -109,3 +109,15 @@ def test_responses_depend_on_key(params, trajectory):
 def test_nothing_ends_before_the_minimum_length(params):
     trajectory = sample(params, Engine(), SamplingParams(min_length=LENGTH), jax.random.key(1))
     assert np.asarray(trajectory.mask).all()
+
+
+def test_weights_that_round_stochastically_are_drawn_anew_with_each_key(params):
+    weights = Site.of("e4m3fn", "stochastic")
+    engine = Engine(projection=Linear(weights=weights))
+    first, again, other = (
+        sample(params, engine, GREEDY, jax.random.key(seed)).logp_infer for seed in (1, 1, 2)
+    )
+    assert_exact(first, again)
+    assert bool(jnp.any(first[:, 0] != other[:, 0]))
+    with pytest.raises(ValueError, match="stochastic rounding needs key="):
+        logits(params, CONFIG, PROMPTS, engine)

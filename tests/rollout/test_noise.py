@@ -9,7 +9,7 @@ from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.models import TransformerConfig, init_params, logits
 from simlab.rollout import SamplingParams, generate
-from simlab.rollout.noise import LogitNoise, context_digest, extend_digest, perturb_logits
+from simlab.rollout.noise import KINDS, LogitNoise, context_digest, extend_digest, perturb_logits
 from tests.tolerances import assert_exact, assert_within_interval, normal_interval
 
 KEYS = [jax.random.key(seed) for seed in (0, 1)]
@@ -59,6 +59,17 @@ def test_contexts_have_their_own_digests():
     assert len(np.unique(digests)) == 2 * len(seen)
 
 
+def test_recent_noise_depends_on_the_last_two_tokens_alone():
+    noise = LogitNoise(0.5, "recent")
+    digest = context_digest(TOKENS, "recent")
+    assert_exact(context_digest(TOKENS[:, -2:], "recent"), digest)
+    assert_exact(extend_digest(context_digest(TOKENS[:, :-1], "recent"), TOKENS[:, -1], "recent"), digest)
+    pairs = np.asarray(TOKENS)[:, -2:]
+    assert len(np.unique(digest)) == len(np.unique(pairs, axis=0)) < len(np.unique(DIGEST))
+    first, again = (add(LOGITS, noise, key, digest) for key in KEYS)
+    assert_exact(first, again)
+
+
 def test_scales_and_seeds_are_data():
     both = LogitNoise(jnp.asarray([0.0, 1.0]), "fixed", jnp.asarray([0, 1]))
     together = jax.vmap(lambda noise: perturb_logits(LOGITS, noise, KEYS[0], DIGEST))(both)
@@ -67,11 +78,11 @@ def test_scales_and_seeds_are_data():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="unknown kind 'static'; allowed: fresh, fixed"):
+    with pytest.raises(ValueError, match="unknown kind 'static'; allowed: fresh, fixed, recent"):
         LogitNoise(0.1, "static")
 
 
-@pytest.mark.parametrize("kind", ["fresh", "fixed"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_noisy_logits_give_sampled_and_reported_log_probs(kind):
     config = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     params, noise = init_params(jax.random.key(0), config), LogitNoise(0.5, kind)
@@ -97,7 +108,7 @@ def test_noisy_logits_give_sampled_and_reported_log_probs(kind):
     clean = logits(params, config, found.tokens)[:, 2:-1]
     for t in range(4):
         key = jax.random.fold_in(stream(KEYS[0], "logit noise"), t)
-        digest = context_digest(found.tokens[:, : 3 + t])
+        digest = context_digest(found.tokens[:, : 3 + t], kind)
         expected = jax.nn.log_softmax(perturb_logits(clean[:, t], noise, key, digest))
         expected = jnp.take_along_axis(expected, found.responses[:, t, None], axis=1)[:, 0]
         # Sums of a few hundred float32 terms in another program; the noise is of order one.
