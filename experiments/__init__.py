@@ -19,6 +19,7 @@ EXPERIMENTS: dict[str, str] = {
     "e4m3_dynamics": "experiments.papers.acrl:E4M3_DYNAMICS",
     "e4m3_moe_dynamics": "experiments.papers.acrl:E4M3_MOE_DYNAMICS",
     "length_dynamics": "experiments.papers.lr:LENGTH_DYNAMICS",
+    "length_wide_dynamics": "experiments.papers.lr:LENGTH_WIDE_DYNAMICS",
     "leaderboard": "experiments.studies.leaderboard",
     "leaderboard_experts": "experiments.studies.leaderboard:MOE_EXPERIMENT",
     "initial_policies": "experiments.studies.initial_policies",

@@ -33,17 +33,12 @@ ON_POLICY_E4M3 = "on-policy, E4M3"
 RLOO, RLOO_BF16, RLOO_FEW = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts"
 
 
-# The pilot, four runs per arm, had other initial policies: files 0, 2, 3, 5, and seeds 0 to 3.
-FRESH_SEEDS = range(4, 12)
-
-
+# Pilots had other initial policies, of the seeds 0 to 3.
 def _train_policies(task: str, seeds: range, **training: Any) -> dict[str, dict[str, Any]]:
     return {f"{task} {seed}": {"seed": seed, **training} for seed in seeds}
 
 
-RECURRENCE_POLICIES = _train_policies(
-    "recurrence", FRESH_SEEDS, steps=500, optimizer={"learning_rate": 8e-3}, demo_error_rate=0.02
-)
+RECURRENCE_POLICIES = _train_policies("recurrence", range(4, 28), steps=1500, batch=32, demo_error_rate=0.02)
 CANCEL_SEEDS = range(28, 52)
 WRONG_DIGITS: dict[str, Any] = {"steps": 1500, "demo_error_rate": 0.3}
 """Enough updates to learn addition, from demonstrations that leave much to gain."""
@@ -161,15 +156,23 @@ ARMS |= {
     for name in ("GSPO", "DFPO min")
     for group in GROUPS
 }
-
+SURGE = 2.0
+"""A surge begins where responses are this many times as long as in the first steps."""
 WIDER: dict[str, Any] = {"model": {"name": "tiny-llama", "hidden_size": 96, "intermediate_size": 160}}
-PERIODS = {"triggered": 1.8, "triggered late": 4.0}
+PERIODS = {"triggered": 1.8, "triggered late": 250 / 110}
+"""Periods over the step of the surge: that of the paper, and the one under which its 4B model collapses."""
 LENGTHS = {
     "no schedule": {},
     "BF16": {"engines": CONTROL},
-    **{name: _schedule("length-triggered", rise=1.5, delay=delay) for name, delay in PERIODS.items()},
+    **{name: _schedule("length-triggered", rise=SURGE, delay=delay) for name, delay in PERIODS.items()},
 }
-RECURRENCE = {"task": {"name": "recurrence", "difficulty": 16}, **_objective("grpo")}
+RECURRENCE: dict[str, Any] = {
+    "task": {"name": "recurrence", "difficulty": 128},
+    "prompts_per_step": 4,
+    "optimizer.learning_rate": 4e-4,
+    **TRUNCATED.engines(),
+    **_objective("grpo"),
+}
 ARMS |= {
     f"length: {name}": Arm({**RECURRENCE, **changes}, RECURRENCE_POLICIES, label=name)
     for name, changes in LENGTHS.items()

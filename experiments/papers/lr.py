@@ -4,6 +4,8 @@ Experiments: `lr_dynamics` runs chains of 64 terms at the truncated noise level 
 without correction collapses. `length_dynamics` runs a task where length pays. Identities are in `theory`.
 """
 
+from math import log
+
 from experiments import arms
 from experiments.arms import LENGTHS, PERIODS, chain_arm, constant_arm, halving_arm, rloo_arm
 from experiments.papers.shared import (
@@ -21,15 +23,17 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, FLAGSHIP, RECURRENCE, RECURRENCE_BOTH, RLOO_CHAINS
+from experiments.regimes import CHAINS, FLAGSHIP, RECURRENCE, RLOO_CHAINS, WIDE_RECURRENCE
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.records import (
     COLLAPSE_TIME,
     CollapsesSooner,
+    Criterion,
     exact,
     manipulation,
+    mean_of,
     minus,
     primary,
     secondary,
@@ -65,11 +69,22 @@ LPD_WITH_NORM = m.rank_correlation("abs_seq_log_ratio", "grad_norm", "abs_seq_lo
 LPD_WITH_REWARD = m.rank_correlation("abs_seq_log_ratio", "reward", "abs_seq_log_ratio and reward")
 LPD = m.late_log("abs_seq_log_ratio", "abs_seq_log_ratio")
 SHARPNESS = m.detrended_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
-LONGER = m.growth("response_length", "the response length")
+LONGER = m.largest_growth("response_length", "the response length")
+LEAD = m.lead("response_length", arms.SURGE, "twice the first response length")
+DOUBLES = "a surge: the length doubles; in the paper it triples"
 
-SURGE = manipulation(
-    LONGER, minus(FREE, LENGTH_BF16), "positive", FACTOR, because="a surge: a factor of 1.5 in length"
-)
+
+def surges(arm: str) -> Criterion:
+    """Return the premise that the responses of an arm become longer."""
+    return manipulation(LONGER, mean_of(arm), "positive", log(2), because=DOUBLES)
+
+
+def loses_terms(untreated: str, control: str) -> Criterion:
+    """Return the premise that the untreated arm loses reward, where a right term is worth 1/128."""
+    because = "four right terms of 128; BF16 reached 15 in trial runs"
+    return manipulation(m.REWARD, minus(untreated, control), "negative", 4 / 128, because=because)
+
+
 COLLAPSED = collapses(NONE, BF16, role="manipulation")
 LIKELY = "three of four pairs; 24 policies cannot resolve less"
 
@@ -132,10 +147,12 @@ CLAIMS = (
         trial("length_dynamics",
             recovers(TRIGGERED, FREE, LENGTH_BF16, role="primary"),
             recovers_more(TRIGGERED, TRIGGERED_LATE, FREE, LENGTH_BF16),
-            SURGE,
-            loses(FREE, LENGTH_BF16),
+            secondary(LEAD, mean_of(FREE), "positive", FACTOR, because="a warning at two thirds of the time"),
+            surges(FREE),
+            loses_terms(FREE, LENGTH_BF16),
             regime=RECURRENCE,
-            note="Responses of this task do not grow to 128 tokens.")),
+            note="The surge is the first of three steps in a row with twice the length of the first steps. "
+            "The reward is the share of 128 terms, so that a longer right answer is a better one.")),
     dynamics("L6", "The schedule rescues MIS and improves TIS", "Fig. 11, 12",
         trial("lr_dynamics",
             recovers(halving_arm(MIS), MIS, BF16, role="primary"),
@@ -199,12 +216,13 @@ CLAIMS = (
             regime=CHAINS,
             note="Both curves without their trend over the steps.")),
     dynamics("L13", "The factor 1.8 holds for two sizes of model", "Sec. 4.2",
-        trial("length_dynamics",
+        trial("length_wide_dynamics",
             recovers(WIDE_TRIGGERED, WIDE, WIDE_BF16, role="primary"),
-            recovers(TRIGGERED, FREE, LENGTH_BF16),
             recovers_more(WIDE_TRIGGERED, WIDE_LATE, WIDE, WIDE_BF16),
-            loses(WIDE, WIDE_BF16),
-            regime=RECURRENCE_BOTH)),
+            surges(WIDE),
+            loses_terms(WIDE, WIDE_BF16),
+            regime=WIDE_RECURRENCE,
+            note="The same at width 64 is L5.")),
 )
 # fmt: on
 L3, L5 = CLAIMS[2], CLAIMS[4]
@@ -233,7 +251,14 @@ LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
-    minutes=10.0,
+    minutes=60.0,
     figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9", "lr_fig10"),
     baseline=FREE,
+)
+LENGTH_WIDE_DYNAMICS = training_experiment(
+    "length_wide_dynamics",
+    "Does the triggered schedule help a wider model at the same factor?",
+    CLAIMS,
+    minutes=90.0,
+    baseline=WIDE,
 )

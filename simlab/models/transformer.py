@@ -98,9 +98,7 @@ class Forward(NamedTuple):
     intermediates: Intermediates
 
 
-def prepare(
-    params: Params, config: TransformerConfig, engine: Engine, key: Array | None = None
-) -> Weights:
+def prepare(params: Params, config: TransformerConfig, engine: Engine, key: Array | None = None) -> Weights:
     """Return `params` as the engine holds them, rounded once for all tokens to come.
 
     Matrices go to the sites of their products; embeddings, biases and the weights of norms to `elementwise`.

@@ -153,6 +153,31 @@ def steps_to_gain(gain: float) -> Estimand:
     return Estimand(f"log of the steps until a reward {gain} above the first", of)
 
 
+def largest_growth(metric: str, quantity: str) -> Estimand:
+    """The log ratio of the largest mean over five chunks to the first tenth."""
+    return Estimand(
+        f"log growth of {quantity}, best 50 steps against first tenth",
+        lambda view: float(np.log(_smooth(view, metric).max() / view.early(metric))),
+    )
+
+
+def lead(metric: str, rise: float, quantity: str) -> Estimand:
+    """Log of the step at which the reward has halved over that at which `metric` has risen `rise`-fold.
+
+    The reward, over five chunks, against its best so far; a run whose reward never halves counts with all its
+    steps, one whose metric never rises is left out.
+    """
+
+    def of(view: View) -> float:
+        ends, reward = view.chunks["step"].to_numpy() + CHUNK, _smooth(view)
+        halved = np.flatnonzero(reward < np.maximum.accumulate(reward) / 2)
+        risen = np.flatnonzero(view.curve(metric) > rise * view.early(metric))
+        fall = ends[halved[0]] if len(halved) else view.steps
+        return float(np.log(fall / ends[risen[0]])) if len(risen) else np.nan
+
+    return Estimand(f"log of the step at which the reward has halved over that of {quantity}", of)
+
+
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
     return Estimand(f"{quantity}, last quarter", lambda view: _mean(view.mean_diagnostics(late=True), metric))
@@ -230,8 +255,8 @@ def diagnostic_range(metric: str, quantity: str) -> Estimand:
     return Estimand(f"log of largest over smallest {quantity}", of)
 
 
-def _smooth(view: View) -> np.ndarray:
-    curve: Any = pd.Series(view.curve("reward"))
+def _smooth(view: View, metric: str = "reward") -> np.ndarray:
+    curve: Any = pd.Series(view.curve(metric))
     return np.asarray(curve.rolling(PEAK, min_periods=1).mean(), float)
 
 

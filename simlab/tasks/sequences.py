@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from simlab.tasks.task import Task, draw_integers, end_response
+from simlab.tasks.task import Task, end_response
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID
 
 
@@ -40,11 +41,12 @@ class Recurrence(Task):
     """Terms of x_t = (x_{t-1} + x_{t-4}) mod 10 from four given digits; the policy chooses how many.
 
     n correct terms get a reward of n / difficulty, any wrong term gets 0. So the best length grows with the
-    reliability of a term. Demonstrations are short, at most a quarter of `difficulty`.
+    reliability of a term. Demonstrations stop after every term with the same probability: most are short, an
+    eighth of `difficulty` on average, and a policy that learned from them may stop at any length.
     """
 
     difficulty: int = 32
-    ORDER = 4
+    ORDER, SHORTNESS = 4, 8
 
     @property
     def problem_count(self) -> int:
@@ -78,8 +80,9 @@ class Recurrence(Task):
         return jnp.where(jnp.any(ends) & jnp.all(correct), length / self.difficulty, 0.0).astype(jnp.float32)
 
     def answer(self, key: Array, prompt: Array) -> Array:
-        """Return 1 to `difficulty / 4` terms."""
-        length = draw_integers(key, (), 1, max(1, self.difficulty // 4) + 1)
+        """Return 1 to `difficulty` terms, geometrically distributed."""
+        stop = min(1.0, self.SHORTNESS / self.difficulty)
+        length = jnp.minimum(jax.random.geometric(key, stop), self.difficulty)
         positions = np.arange(self.response_length)
         terms = jnp.append(self.terms(prompt), EOS_TOKEN_ID)
         return jnp.where(

@@ -289,7 +289,7 @@ def test_response_logps_scan_over_layers_as_they_unroll(model):
     assert program.count("stablehlo.dot_general") < scores.lower(params, False).as_text().count("dot_general")
 
 
-def test_stochastic_weights_are_unbiased_and_independent_between_experts():
+def test_stochastic_weights_are_unbiased_in_every_expert():
     weights = Site.of("e4m3fn", "stochastic")
     engine = Engine(projection=Linear(weights=weights))
     params = init_params(jax.random.key(0), MOE)

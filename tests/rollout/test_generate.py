@@ -111,7 +111,7 @@ def test_nothing_ends_before_the_minimum_length(params):
     assert np.asarray(trajectory.mask).all()
 
 
-def test_weights_that_round_stochastically_are_drawn_anew_with_each_key(params):
+def test_stochastic_weights_are_drawn_anew_with_each_key(params):
     weights = Site.of("e4m3fn", "stochastic")
     engine = Engine(projection=Linear(weights=weights))
     first, again, other = (

@@ -87,6 +87,19 @@ def test_two_spellings_demonstrates_both_equally():
     assert_within_interval(in_letters, *binomial_interval(2000, 0.5, 1e-6), alpha=1e-6)
 
 
+def test_recurrence_stops_after_every_term_equally_often():
+    task = TASKS["recurrence"](difficulty=16)
+    prompts = task.prompts(jax.random.key(0), 2000)
+    responses = np.asarray(task.demonstrations(jax.random.key(1), prompts))
+    lengths = (responses == encode("$")[0]).argmax(axis=1)
+    assert lengths.min() == 1
+    for n in range(1, 5):
+        going = lengths >= n
+        assert_within_interval(
+            int((lengths == n).sum()), *binomial_interval(int(going.sum()), 0.5, 1e-6), alpha=1e-6
+        )
+
+
 def test_demonstrations_have_the_stated_error_rate():
     task = TASKS["sort"]()
     prompts = task.prompts(jax.random.key(0), 2000)
