@@ -174,6 +174,9 @@ def _is_change(start: Any, value: Plain) -> bool:
 
 def _apply_changes(record: Any, changes: Table) -> Read:
     """Return a record of a catalog with `changes`, and those of them that change something."""
+    if isinstance(record, Site) and record.format is None and "format" in changes:
+        # A site that rounds nothing has no rounding to change.
+        record = dataclasses.replace(Site.of("fp32"), format=None)
     hints = typing.get_type_hints(type(record), include_extras=True)
     records, canonical = {}, {}
     for name in sorted(changes):

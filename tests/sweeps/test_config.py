@@ -72,6 +72,16 @@ def test_run_config_is_idempotent():
     )
 
 
+def test_a_format_alone_rounds_to_nearest_and_saturates():
+    named, given = (
+        run_config({**FLAGSHIP, "engines": "f32/f32"}, {"engines.infer.residual": residual})
+        for residual in ("e5m2", {"format": {"name": "e5m2"}})
+    )
+    sites = [recipe_of(config).engines.infer.residual for config in (named, given)]
+    assert repr(sites[0]) == repr(sites[1])
+    assert run_config(given) == given
+
+
 @pytest.mark.parametrize(
     "changes",
     [
