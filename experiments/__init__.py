@@ -9,6 +9,7 @@ EXPERIMENTS: dict[str, str] = {
     "theory_survival": "experiments.measurements.theory_survival",
     "hacking_dynamics": "experiments.papers.hacking:HACKING_DYNAMICS",
     "lr_dynamics": "experiments.papers.lr:LR_DYNAMICS",
+    "noise_dynamics": "experiments.papers.vexact:NOISE_DYNAMICS",
     "vexact_dynamics": "experiments.papers.vexact:VEXACT_DYNAMICS",
     "acrl_dynamics": "experiments.papers.acrl:ACRL_DYNAMICS",
     "cancel_dynamics": "experiments.papers.cancel:CANCEL_DYNAMICS",

@@ -98,6 +98,13 @@ def _narrow(engine: str, activations: int, weights: int, **how: str) -> NoisyEng
     return NoisyEngine(engine, {"projection": sites})
 
 
+def _one_bit(rounding: str) -> dict[str, Any]:
+    """Return engines whose weights alone differ: one mantissa bit of E4M3, a scale per column."""
+    mode = {"nearest": "nearest_even"}.get(rounding, rounding)
+    weights = {"format": {"name": "e4m3fn", "mantissa_bits": 1}, "rounding": mode, "scaling": "per-channel"}
+    return {"engines": {"name": EQUAL, "infer": {"projection": {"weights": weights}}}}
+
+
 NEAREST = _narrow("fp8-e4m3", activations=2, weights=1)
 TRUNCATED = _narrow("fp8-e4m3-truncated", activations=2, weights=3)
 """Noise levels at which d in the first steps from `CHAIN_POLICIES` is that of *acrl*."""
@@ -114,6 +121,9 @@ BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
 NEAREST_BITS = {1: FP8, 3: "FP8, 3 bits"}
 SCALES = (0.1, 0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
+RECENT = "recent noise 1.0"
+"""As large as fresh noise at the scale 1, but a function of the last two tokens."""
+ONE_BIT = {rounding: f"weights in one bit, {rounding}" for rounding in ("nearest", "stochastic")}
 MOE_MODEL: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
 
@@ -341,6 +351,8 @@ CHAIN_ARMS = {
         for kind, names in NOISES.items()
         for scale, name in names.items()
     },
+    RECENT: Arm({**_objective("grpo"), "engines": EQUAL, "sampling.noise": {"kind": "recent", "scale": 1.0}}),
+    **{name: Arm({**_objective("grpo"), **_one_bit(rounding)}) for rounding, name in ONE_BIT.items()},
     # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},

@@ -119,6 +119,11 @@ E4M3, E4M3_MOE = (
     )
     for prefix in ("chain", "chain, MoE at 0.0004")
 )
+KINDS = arms(
+    "chain",
+    *("weights in one bit, nearest", "weights in one bit, stochastic"),
+    *("recent noise 1.0", "fresh noise 1.0", "BF16 control"),
+)
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
@@ -293,6 +298,9 @@ FIGURES: dict[str, FigureSpec] = {
         Leveled(mismatch.draw_noise_kinds,
             "Final: last quarter. Left: means; right: initial policies as dots. Bars: CI of the board."),
         claims=("V3", "V1", "V7")),
+    "vexact_kinds": FigureSpec("noise_dynamics",
+        "Mismatch and reward under weights in one mantissa bit, by rounding, and under logit noise",
+        Curves(KINDS, (MISMATCH, REWARD)), claims=("V3",)),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),

@@ -13,6 +13,7 @@ from experiments import arms
 from experiments.arms import chain_arm, moe_arm
 from experiments.measurements.exact_sums import compare
 from experiments.papers.shared import (
+    FACTOR,
     FIFTH,
     FIFTH_OF_LOSS,
     FIVE_ANSWERS,
@@ -27,7 +28,7 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, KINDS_OF_NOISE, MOE_CHAINS, ON_POLICY_CHAINS
+from experiments.regimes import CHAINS, KINDS_OF_NOISE, KINDS_OF_WEIGHTS, MOE_CHAINS, ON_POLICY_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -65,6 +66,12 @@ FIXED, FRESH = (
 )
 KINDS = (TRUNCATED, NEAREST, FIXED)
 
+# Arms of noise_dynamics.
+RECENT, FRESH_1 = chain_arm(arms.RECENT), chain_arm(arms.NOISES["fresh"][1.0])
+TO_NEAREST, STOCHASTIC = map(chain_arm, arms.ONE_BIT.values())
+LARGER_COSTS = FIVE_ANSWERS + "; the larger mismatch costs more"
+FIRST_MISMATCH = m.early_log("rms_log_rho", "RMS log rho")
+
 SAME_GRADIENT = 2.0**-8
 """Largest relative difference of two gradients that counts as equal: the unit roundoff of BF16."""
 OTHER_TOKENS = 0.01
@@ -99,8 +106,20 @@ CLAIMS = (
             secondary(m.REWARD, FIXED, "negative", REWARDS, because=FIVE_ANSWERS + " per factor e"),
             secondary(m.REWARD, FRESH, "negative", REWARDS, because=FIVE_ANSWERS + " per factor e"),
             regime=KINDS_OF_NOISE,
-            note="Slopes within each kind. Stochastic rounding at two bits, noise hashed on the last tokens, "
-            "and noise scaled to the RMS of rounding at each step are not run.")),
+            note="Slopes within each kind. Noise scaled to the RMS of rounding at each step is not run."),
+        trial("noise_dynamics",
+            primary(m.REWARD, minus(STOCHASTIC, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
+            secondary(m.REWARD, minus(RECENT, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
+            secondary(m.REWARD, minus(RECENT, FRESH_1), "zero", REWARDS, because=FIVE_ANSWERS),
+            manipulation(FIRST_MISMATCH, minus(STOCHASTIC, TO_NEAREST), "positive", FACTOR,
+                because="larger: by a factor of 1.5"),
+            manipulation(FIRST_MISMATCH, minus(RECENT, TO_NEAREST), "positive", FACTOR,
+                because="larger: by a factor of 1.5"),
+            loses(TO_NEAREST, BF16),
+            regime=KINDS_OF_WEIGHTS,
+            note="If harm follows the size, an error that every rollout draws anew, 1.5 times as large as "
+            "that of rounding to nearest, costs more. Logit noise is larger at the start only. Chosen after "
+            "a pilot from four other policies.")),
     identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
         exact_trial(
             exact("vexact review; lr Eq. 3", "mismatch changes the effective objective",
@@ -193,4 +212,13 @@ VEXACT_DYNAMICS = training_experiment(
     baseline=NONE,
     measure=compare_exact_sums,
     judge=measure_exact_sums,
+)
+NOISE_DYNAMICS = training_experiment(
+    "noise_dynamics",
+    "Does a larger mismatch cost more if it is drawn anew, or learnable, instead of made by rounding?",
+    CLAIMS,
+    minutes=45.0,
+    figures=("vexact_kinds",),
+    baseline=TO_NEAREST,
+    smoke=(RECENT,),
 )

@@ -9,7 +9,11 @@ from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.config import columns
 from simlab.training.recipe import Recipe
 
-KINDS = {"nearest_even": "round to nearest", "toward_zero": "truncation"}
+KINDS = {
+    "nearest_even": "round to nearest",
+    "toward_zero": "truncation",
+    "stochastic": "stochastic rounding",
+}
 """Kinds of noise by the rounding that makes it."""
 
 
@@ -76,12 +80,12 @@ def _describe_noise(recipe: Recipe) -> tuple[str, float]:
     if recipe.sampling.noise is not None:
         return f"{recipe.sampling.noise.kind} noise", float(recipe.sampling.noise.scale)
     infer, train = recipe.engines.infer.projection, recipe.engines.train.projection
-    if repr(infer.activations) == repr(train.activations):
+    pairs = (infer.activations, train.activations), (infer.weights, train.weights)
+    changed = [mine for mine, theirs in pairs if repr(mine) != repr(theirs) and mine.format is not None]
+    if not changed:
         return "none", 0.0
-    names = (name for name, each in ROUNDINGS.items() if repr(each) == repr(infer.activations.rounding))
-    rounding = next(names)
-    formats = [site.format for site in (infer.activations, infer.weights) if site.format is not None]
-    bits = min(int(each.mantissa_bits) for each in formats)
+    rounding = next(name for name, each in ROUNDINGS.items() if repr(each) == repr(changed[0].rounding))
+    bits = min(int(site.format.mantissa_bits) for site in changed if site.format is not None)
     return KINDS.get(rounding, rounding), float(bits)
 
 

@@ -110,3 +110,11 @@ def test_power_rises_with_policies_and_falls_with_the_family(direction):
     assert alone is not None
     assert family is not None
     assert family.power < alone.power
+
+
+def test_preview_describes_noise_of_weights_alone_and_of_logits():
+    arms = {arm["arm"]: arm for arm in preview(load_experiment("noise_dynamics"))["arms"]}
+    kinds = {name: (arm["noise_kind"], arm.get("noise_level")) for name, arm in arms.items()}
+    assert kinds["chain: weights in one bit, nearest"] == ("round to nearest", 1)
+    assert kinds["chain: weights in one bit, stochastic"] == ("stochastic rounding", 1)
+    assert kinds["chain: recent noise 1.0"] == ("recent noise", 1)
