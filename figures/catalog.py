@@ -73,7 +73,7 @@ CLIPPED = Panel("clip_fraction", "fraction of tokens clipped", log=True, table="
 CORRELATION = Panel("pcc", "correlation of $\\pi_{train}$, $\\pi_{infer}$")
 LARGEST = Panel("max_rho", "largest $\\rho$ in 10 steps", log=True)
 MONITOR = Panel("hacking_j", "monitor J at $\\delta$ = 2", reference=0, table="diagnostics")
-JITTER = Panel("reward_jitter", "|second difference| of reward")
+JITTER = Panel("reward_jitter", "Jitter2 of the reward")
 SHADOW = Panel(
     "discrepancy_fp8", "mean $|\\pi_{train} - \\pi_{infer}|$, FP8", limits=(0, None), table="diagnostics"
 )

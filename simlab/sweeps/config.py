@@ -14,9 +14,12 @@ import jaxlib
 from simlab.core.catalog import lookup, shorten
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.ranges import SEED, STEPS
+from simlab.engines import Site
+from simlab.formats import ROUNDINGS, StochasticRounding
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.config_reader import (
+    FieldError,
     Plain,
     default_of,
     number,
@@ -136,6 +139,7 @@ def _check_table(table: Mapping[str, Plain]) -> RunConfig:
     fields = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
     recipe = Recipe(**fields.record)
     _check_objective(recipe)
+    _check_rounding(recipe)
     numbers = {}
     for name, allowed in (("steps", STEPS), ("seed", SEED)):
         with reading(name):
@@ -217,6 +221,21 @@ def _change_field(table: Mapping[str, Plain], path: list[str], value: Plain) -> 
     if not isinstance(inner, Mapping):
         raise ValueError(f"{'.'.join(path)}: {head} is {shorten(inner)}, which has no fields")
     return {**table, head: _change_field(inner, rest, value)}
+
+
+def _check_rounding(recipe: Recipe) -> None:
+    """Raise `ValueError` for stochastic rounding where a run draws nothing."""
+    sites = jax.tree_util.tree_leaves_with_path(recipe.engines, is_leaf=lambda node: isinstance(node, Site))
+    for path, site in sites:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        drawn = name.startswith("infer.") and name.endswith(".weights")
+        if isinstance(site, Site) and isinstance(site.rounding, StochasticRounding) and not drawn:
+            allowed = ", ".join(each for each in ROUNDINGS if each != "stochastic")
+            raise FieldError(
+                f"engines.{name}.rounding",
+                f"must not be 'stochastic', which only weights of the inference engine may be (a rollout "
+                f"draws them once); allowed: {allowed}",
+            )
 
 
 def _check_objective(recipe: Recipe) -> None:

@@ -187,6 +187,14 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
         ({"warm_start": "nothing"}, r"warm_start: no file 'nothing'; there are: "),
         ({"sampling.top_p": 2}, r"sampling.top_p must be above 0 and at most 1, got 2.0"),
         ({"kl_loss_coeff": 1}, r"unknown field of the run 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
+        (
+            {"infer_rounding": "stochastic"},
+            r"engines.infer.projection.activations.rounding must not be 'stochastic', which only weights of ",
+        ),
+        (
+            {"engines.train.projection.weights": {"name": "e4m3fn", "rounding": "stochastic"}},
+            r"engines.train.projection.weights.rounding .* allowed: nearest_even, ",
+        ),
         ({"engines.infer.residual": "e9m9"}, r"engines.infer.residual: unknown format 'e9m9'"),
     ],
 )
