@@ -100,7 +100,7 @@ def minus(reference: str, others: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(others, reference)
 
 
-HACKING, LENGTHS = "hacking_dynamics", "length_dynamics"
+HACKING, LENGTHS, WIDE_LENGTHS = "hacking_dynamics", "length_dynamics", "length_wide_dynamics"
 LR, LR_RLOO = "lr_dynamics", "lr_on_policy"
 VEXACT, ACRL_RUNS = "vexact_dynamics", "acrl_dynamics"
 CANCEL, SPELLINGS = "cancel_dynamics", "spelling_dynamics"
@@ -136,8 +136,10 @@ RLOO, RLOO_BF16, *RLOO_CORRECTED = (
     for arm in ("", ", BF16", ", token TIS", ", token MIS", ", sequence TIS", ", sequence MIS")
 )
 RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
-NARROW = arms("length", "no schedule", "triggered", "BF16", "triggered late")
-BROAD = arms("length, wide", "no schedule", "triggered", "triggered late")
+NARROW, BROAD = (
+    arms(prefix, "no schedule", "triggered", "BF16", "triggered late")
+    for prefix in ("length", "length, wide")
+)
 GSPOS, DFPO = ("GSPO", "GSPO, wide clip"), ("DFPO without transform", "DFPO min")
 OBJECTIVES = (*GSPOS, "GRPO", "GRPO-fix", *DFPO, "DFPO orth")
 SPELLING, TEMPLATE = arms("two_spellings", *OBJECTIVES), arms("template", *OBJECTIVES)
@@ -267,15 +269,17 @@ FIGURES: dict[str, FigureSpec] = {
     "lr_fig5": FigureSpec(LR, "Reward and sequence log ratio with all prompts and with 2.5% of the prompts",
         Curves((NONE, "chain: 2.5% of the prompts", BF16), (REWARD, LPD)), "lr Fig. 5"),
     "lr_fig6": FigureSpec(LENGTHS,
-        "Response length and reward in models of two widths, longer responses rewarded",
-        Curves((NARROW[0], BROAD[0], NARROW[2]), (LENGTH, REWARD)), "lr Fig. 6"),
+        "Response length and reward where a longer right response gets more reward",
+        Curves((NARROW[0], NARROW[2]), (LENGTH, REWARD)), "lr Fig. 6"),
     "lr_fig7": FigureSpec(LENGTHS, "Length-triggered schedule against a constant learning rate",
         Curves(NARROW[:3], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 7"),
-    "lr_fig8": FigureSpec(LENGTHS, "Length-triggered schedule against a constant learning rate, wider model",
-        Curves(BROAD[:2], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 8"),
+    "lr_fig8": FigureSpec(WIDE_LENGTHS,
+        "Length-triggered schedule against a constant learning rate, wider model",
+        Curves(BROAD[:3], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 8"),
     "lr_fig9": FigureSpec(LENGTHS, "Length-triggered schedule with two periods",
         Curves(NARROW, SCHEDULED), "lr Fig. 9"),
-    "lr_fig10": FigureSpec(LENGTHS, "Length-triggered schedule with two periods, wider model",
+    "lr_fig10": FigureSpec(WIDE_LENGTHS,
+        "Length-triggered schedule with two periods, wider model",
         Curves(BROAD, SCHEDULED), "lr Fig. 10"),
     "lr_fig11": FigureSpec(LR, "Learning rate halved at intervals, without correction and with token MIS",
         Curves(HALVINGS, HALVED), "lr Fig. 11"),

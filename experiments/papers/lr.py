@@ -252,7 +252,7 @@ LENGTH_DYNAMICS = training_experiment(
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
     minutes=60.0,
-    figures=("lr_fig6", "lr_fig7", "lr_fig8", "lr_fig9", "lr_fig10"),
+    figures=("lr_fig6", "lr_fig7", "lr_fig9"),
     baseline=FREE,
 )
 LENGTH_WIDE_DYNAMICS = training_experiment(
@@ -260,5 +260,6 @@ LENGTH_WIDE_DYNAMICS = training_experiment(
     "Does the triggered schedule help a wider model at the same factor?",
     CLAIMS,
     minutes=90.0,
+    figures=("lr_fig8", "lr_fig10"),
     baseline=WIDE,
 )
