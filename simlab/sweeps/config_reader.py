@@ -174,9 +174,8 @@ def _is_change(start: Any, value: Plain) -> bool:
 
 def _apply_changes(record: Any, changes: Table) -> Read:
     """Return a record of a catalog with `changes`, and those of them that change something."""
-    if isinstance(record, Site) and record.format is None and "format" in changes:
-        # A site that rounds nothing has no rounding to change.
-        record = dataclasses.replace(Site.of("fp32"), format=None)
+    if "format" in changes:
+        record = _with_rounding(record)
     hints = typing.get_type_hints(type(record), include_extras=True)
     records, canonical = {}, {}
     for name in sorted(changes):
@@ -197,6 +196,12 @@ def _apply_changes(record: Any, changes: Table) -> Read:
     ):
         changed = with_float32_range(changed)
     return Read(changed, canonical)
+
+
+def _with_rounding(record: Any) -> Any:
+    """Return a site that rounds nothing, and has no rounding to change, with the default one."""
+    is_empty = isinstance(record, Site) and record.format is None
+    return dataclasses.replace(Site.of("fp32"), format=None) if is_empty else record
 
 
 def plain(record: Any) -> Plain:
