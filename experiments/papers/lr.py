@@ -71,6 +71,7 @@ LPD = m.late_log("abs_seq_log_ratio", "abs_seq_log_ratio")
 SHARPNESS = m.detrended_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 LONGER = m.largest_growth("response_length", "the response length")
 LEAD = m.lead("response_length", arms.SURGE, "twice the first response length")
+SOONER = "a fall by half at two thirds of the time, counted from the surge"
 DOUBLES = "a surge: the length doubles; in the paper it triples"
 
 
@@ -147,7 +148,7 @@ CLAIMS = (
         trial("length_dynamics",
             recovers(TRIGGERED, FREE, LENGTH_BF16, role="primary"),
             recovers_more(TRIGGERED, TRIGGERED_LATE, FREE, LENGTH_BF16),
-            secondary(LEAD, mean_of(FREE), "positive", FACTOR, because="a warning at two thirds of the time"),
+            secondary(LEAD, minus(FREE, LENGTH_BF16), "negative", FACTOR, because=SOONER),
             surges(FREE),
             loses_terms(FREE, LENGTH_BF16),
             regime=RECURRENCE,
