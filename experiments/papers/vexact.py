@@ -220,5 +220,4 @@ NOISE_DYNAMICS = training_experiment(
     minutes=45.0,
     figures=("vexact_kinds",),
     baseline=TO_NEAREST,
-    smoke=(RECENT,),
 )
