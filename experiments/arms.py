@@ -100,8 +100,8 @@ def _narrow(engine: str, activations: int, weights: int, **how: str) -> NoisyEng
 
 def _one_bit(rounding: str) -> dict[str, Any]:
     """Return engines whose weights alone differ: one mantissa bit of E4M3, a scale per column."""
-    mode = {"nearest": "nearest_even"}.get(rounding, rounding)
-    weights = {"format": {"name": "e4m3fn", "mantissa_bits": 1}, "rounding": mode, "scaling": "per-channel"}
+    e4m3 = {"name": "e4m3fn", "mantissa_bits": 1}
+    weights = {"format": e4m3, "rounding": rounding, "scaling": "per-channel"}
     return {"engines": {"name": EQUAL, "infer": {"projection": {"weights": weights}}}}
 
 
@@ -123,7 +123,7 @@ SCALES = (0.1, 0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
 RECENT = "recent noise 1.0"
 """As large as fresh noise at the scale 1, but a function of the last two tokens."""
-ONE_BIT = {rounding: f"weights in one bit, {rounding}" for rounding in ("nearest", "stochastic")}
+ONE_BIT = {"nearest_even": "weights in one bit, nearest", "stochastic": "weights in one bit, stochastic"}
 MOE_MODEL: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
 

@@ -84,7 +84,7 @@ KINDS_OF_NOISE = replace(
     name="chains, noise of four kinds",
     formats="float32 / truncation to 2, 3, 4 bits; rounding to 1, 3 bits; fixed and fresh logit noise",
 )
-KINDS_OF_WEIGHTS = replace(
+ONE_BIT_WEIGHTS = replace(
     CHAINS,
     name="chains, weights in one bit",
     formats="float32 / weights in E4M3 with one mantissa bit, to nearest; stochastic rounding; logit noise",

@@ -71,7 +71,7 @@ LPD = m.late_log("abs_seq_log_ratio", "abs_seq_log_ratio")
 SHARPNESS = m.detrended_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 LONGER = m.largest_growth("response_length", "the response length")
 LEAD = m.lead("response_length", arms.SURGE, "twice the first response length")
-SOONER = "a fall by half at two thirds of the time, counted from the surge"
+SOONER = "the ratio of the two steps is two thirds of that under BF16"
 DOUBLES = "a surge: the length doubles; in the paper it triples"
 
 

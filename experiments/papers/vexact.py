@@ -28,7 +28,7 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, KINDS_OF_NOISE, KINDS_OF_WEIGHTS, MOE_CHAINS, ON_POLICY_CHAINS
+from experiments.regimes import CHAINS, KINDS_OF_NOISE, MOE_CHAINS, ON_POLICY_CHAINS, ONE_BIT_WEIGHTS
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -116,10 +116,10 @@ CLAIMS = (
             manipulation(FIRST_MISMATCH, minus(RECENT, TO_NEAREST), "positive", FACTOR,
                 because="larger: by a factor of 1.5"),
             loses(TO_NEAREST, BF16),
-            regime=KINDS_OF_WEIGHTS,
-            note="If harm follows the size, an error that every rollout draws anew, 1.5 times as large as "
-            "that of rounding to nearest, costs more. Logit noise is larger at the start only. Chosen after "
-            "a pilot from four other policies.")),
+            regime=ONE_BIT_WEIGHTS,
+            note="If harm follows size, stochastic rounding must cost more: its mismatch is at least 1.5 "
+            "times that of rounding to nearest. Logit noise is larger only at the start. A pilot from four "
+            "other policies suggested these arms.")),
     identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
         exact_trial(
             exact("vexact review; lr Eq. 3", "mismatch changes the effective objective",
@@ -215,7 +215,7 @@ VEXACT_DYNAMICS = training_experiment(
 )
 NOISE_DYNAMICS = training_experiment(
     "noise_dynamics",
-    "Does a larger mismatch cost more if it is drawn anew, or learnable, instead of made by rounding?",
+    "Does stochastic rounding, or logit noise, cost more than a smaller mismatch from rounding to nearest?",
     CLAIMS,
     minutes=45.0,
     figures=("vexact_kinds",),

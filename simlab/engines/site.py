@@ -85,7 +85,7 @@ def site_key(key: Array | None, name: str) -> Array | None:
 
 
 def rounds_stochastically(record: object) -> bool:
-    """Tell whether any site of a record rounds stochastically."""
+    """Return whether any site of a record rounds stochastically."""
     nodes = jax.tree.leaves(record, is_leaf=lambda node: isinstance(node, Site))
     return any(isinstance(node, Site) and isinstance(node.rounding, StochasticRounding) for node in nodes)
 

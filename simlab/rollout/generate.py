@@ -36,16 +36,14 @@ def generate(
 ) -> Trajectory:
     """Sample `group_size` responses of up to `length` tokens to each of `prompts [N, P]` and reward them.
 
-    Weights are quantized once, by a new draw where the engine rounds them stochastically, and each prompt is
-    read once. `check` maps tokens [B, P + T] to rewards [B].
-    After `end`, tokens are `pad` and their log-probabilities zero. With `vocabulary` the trajectory has the
-    log-probabilities of all tokens, too.
+    Weights are quantized once; stochastic rounding draws from `key`. Each prompt is read once. `check` maps
+    tokens [B, P + T] to rewards [B]. After `end`, tokens are `pad` and their log-probabilities zero. With
+    `vocabulary` the trajectory has the log-probabilities of all tokens, too.
     """
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
-    drawn = stream(key, "weights") if rounds_stochastically(engine) else None
-    held = prepare(params, config, engine, drawn)
-    weights, caches = stack_layers(held, caches, config)
+    weights_key = stream(key, "weights") if rounds_stochastically(engine) else None
+    weights, caches = stack_layers(prepare(params, config, engine, weights_key), caches, config)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeat_caches(caches, count, group_size)
     kind = sampling.noise.kind if sampling.noise else "fixed"

@@ -27,8 +27,7 @@ class LogitNoise:
     - `fresh`: drawn anew for every token that is sampled, as by a kernel whose order changes.
     - `fixed`: a function of the token and its context alone, the same in all runs with one `seed`, as by a
       kernel whose error is always the same.
-    - `recent`: likewise, but a function of the last two tokens and the next alone, so that a policy can learn
-      it.
+    - `recent`: a function of the token and of the two before it alone, which a policy can learn.
 
     Reference: vexact V3, V7.
     Deviation: errors of real engines grow with the logits and agree in similar contexts; these do not.
@@ -64,7 +63,7 @@ def perturb_logits(
 
 
 def context_digest(tokens: Int[AnyArray, "B S"], kind: str = "fixed") -> UInt32[Array, " B"]:
-    """Return a hash of what noise of a `kind` depends on, of tokens int32 [B, S]: uint32 [B].
+    """Return the digest of tokens int32 [B, S] on which noise of a `kind` depends: uint32 [B].
 
     Reference: G. Fowler, L. C. Noll, K.-P. Vo, FNV-1a, a token in place of an octet.
     """
@@ -77,7 +76,7 @@ def extend_digest(
 ) -> UInt32[Array, " B"]:
     """Return the digest of contexts [B] with one more `token` [B] each.
 
-    Of kind `recent` it holds the last two tokens, 16 bits each, otherwise all tokens and their order.
+    For `recent` it is the last two tokens, 16 bits each; otherwise a hash of all tokens in order.
     """
     if kind == "recent":
         return (digest << 16) | token.astype(jnp.uint32)

@@ -224,7 +224,7 @@ def _change_field(table: Mapping[str, Plain], path: list[str], value: Plain) -> 
 
 
 def _check_rounding(recipe: Recipe) -> None:
-    """Raise `ValueError` for stochastic rounding where a run draws nothing."""
+    """Raise `ValueError` for stochastic rounding at a site that gets no random key."""
     sites = jax.tree_util.tree_leaves_with_path(recipe.engines, is_leaf=lambda node: isinstance(node, Site))
     for path, site in sites:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -233,8 +233,8 @@ def _check_rounding(recipe: Recipe) -> None:
             allowed = ", ".join(each for each in ROUNDINGS if each != "stochastic")
             raise FieldError(
                 f"engines.{name}.rounding",
-                f"must not be 'stochastic', which only weights of the inference engine may be (a rollout "
-                f"draws them once); allowed: {allowed}",
+                f"must be one of {allowed}, got 'stochastic'. Only weights of the inference engine can "
+                f"round stochastically.",
             )
 
 

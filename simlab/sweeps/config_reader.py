@@ -199,7 +199,7 @@ def _apply_changes(record: Any, changes: Table) -> Read:
 
 
 def _with_rounding(record: Any) -> Any:
-    """Return a site that rounds nothing, and has no rounding to change, with the default one."""
+    """Return `record`; a site without a format gets the default rounding and overflow rule."""
     is_empty = isinstance(record, Site) and record.format is None
     return dataclasses.replace(Site.of("fp32"), format=None) if is_empty else record
 

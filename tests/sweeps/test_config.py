@@ -189,11 +189,11 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
         ({"kl_loss_coeff": 1}, r"unknown field of the run 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
         (
             {"infer_rounding": "stochastic"},
-            r"engines.infer.projection.activations.rounding must not be 'stochastic', which only weights of ",
+            r"engines.infer.projection.activations.rounding must be one of nearest.*, got 'stochastic'",
         ),
         (
             {"engines.train.projection.weights": {"name": "e4m3fn", "rounding": "stochastic"}},
-            r"engines.train.projection.weights.rounding .* allowed: nearest_even, ",
+            r"engines.train.projection.weights.rounding must be one of .* Only weights of the inference ",
         ),
         ({"engines.infer.residual": "e9m9"}, r"engines.infer.residual: unknown format 'e9m9'"),
     ],
