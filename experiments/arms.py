@@ -27,6 +27,7 @@ PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
 DPPO = "DPPO"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
+FP8_TIS_3, FP8_SEQ_MIS_3 = "FP8, token TIS at 3", "FP8, sequence MIS at 3"
 E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
 E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"
 ON_POLICY_E4M3 = "on-policy, E4M3"
@@ -70,8 +71,15 @@ def _schedule(name: str, **numbers: Any) -> dict[str, Any]:
     return {"schedule": {"name": name, "lr_warmup_steps": WARMUP, **numbers}}
 
 
-def _acrl(gamma: float, factor: float = 1.0, x_from: str = NONE, base: str = "grpo", **changes: Any) -> Arm:
-    objective = _objective(f"{base}+acrl", acrl_gamma=gamma, acrl_clip=5.0)
+def _acrl(
+    gamma: float,
+    factor: float = 1.0,
+    x_from: str = NONE,
+    base: str = "grpo",
+    clip: float = 5.0,
+    **changes: Any,
+) -> Arm:
+    objective = _objective(f"{base}+acrl", acrl_gamma=gamma, acrl_clip=clip)
     return Arm({**objective, **changes}, x_factor=factor, x_from=x_from)
 
 
@@ -116,6 +124,9 @@ RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
 DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
 CLIPS = {0.2: NONE, 0.24: "clip 0.24", 0.28: "clip 0.28"}
 GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
+FP8_GAMMAS = {gamma: f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5)}
+"""Those of *acrl* Tab. 1 and 9, with the clip of 3 that goes with them."""
+FP8_REFERENCES = {factor: f"FP8, ACRL 0.65, {factor} X" for factor in (0.75, 1.25)}
 REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
 NEAREST_BITS = {1: FP8, 3: "FP8, 3 bits"}
@@ -365,6 +376,13 @@ CHAIN_ARMS = {
     FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
     FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
+    FP8_TIS_3: Arm({**_objective("grpo+tis", correction_clip=3.0), **NEAREST.engines()}),
+    FP8_SEQ_MIS_3: Arm({**_objective("grpo+seq_mis", correction_clip=3.0), **NEAREST.engines()}),
+    **{name: _acrl(gamma, x_from=FP8, clip=3.0, **NEAREST.engines()) for gamma, name in FP8_GAMMAS.items()},
+    **{
+        name: _acrl(0.65, factor, x_from=FP8, clip=3.0, **NEAREST.engines())
+        for factor, name in FP8_REFERENCES.items()
+    },
     E4M3: _long(_objective("grpo")),
     E4M3_BF16: _long(_objective("grpo"), engines=CONTROL),
     E4M3_TIS: _long(_objective("grpo+tis", correction_clip=3.0)),

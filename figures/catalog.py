@@ -20,7 +20,7 @@ from figures.kinds import Bars, Curves, Custom, Forest, Kind, Leveled, Panel
 from figures.papers import DIFFERS
 from figures.series import final, measure
 from simlab.core.results import Results
-from simlab.studies.estimands import PEAK_REWARD, steps_to_gain
+from simlab.studies.estimands import PEAK_REWARD, share_higher, steps_to_gain
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,15 @@ CORRECTED = (NONE, "chain: token TIS", BF16)
 CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
+NEAREST = "acrl_nearest"
+NEAREST_ARMS = (
+    *arms("chain", "FP8", "FP8, token TIS at 3", "FP8, sequence MIS at 3", "FP8, ACRL 0.65"),
+    BF16,
+)
+NEAREST_GAMMAS = (
+    *arms("chain", *(f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5))),
+    *arms("chain", "FP8, ACRL 0.65, 0.75 X", "FP8, ACRL 0.65, 1.25 X", "FP8"),
+)
 E4M3, E4M3_MOE = (
     arms(
         prefix,
@@ -355,6 +364,19 @@ FIGURES: dict[str, FigureSpec] = {
     "e4m3_moe_curves": FigureSpec("e4m3_moe_dynamics",
         "Discrepancy, entropy and reward of MoE over 2000 steps under E4M3, round to nearest",
         Curves(E4M3_MOE, (DISCREPANCY, ENTROPY, REWARD)), claims=("A1", "A4", "A13")),
+    "acrl_nearest_curves": FigureSpec(NEAREST,
+        "Discrepancy, entropy and reward under FP8, round to nearest, with the clip of the paper",
+        Curves(NEAREST_ARMS, CONTROLLED), claims=("A13", "A3", "A4")),
+    "acrl_nearest_gammas": FigureSpec(NEAREST,
+        "ACRL by gamma and by reference X under FP8, round to nearest, minus the BF16 control",
+        Forest(minus(BF16, NEAREST_GAMMAS), {"final reward minus BF16": final("reward"),
+            "final entropy (nats) minus BF16": final("entropy")}, 3.2), claims=("A5", "A6")),
+    "acrl_nearest_tokens": FigureSpec(NEAREST,
+        "Tokens with the larger $\\pi_{train}$, by probability under either engine, minus the BF16 control",
+        Forest(minus(BF16, ("chain: FP8",)), {
+            f"share at $\\pi_{{{engine}}}$ {within}": measure(share_higher(group, engine))
+            for engine in ("train", "infer") for group, within in (("rare", "< 0.01"), ("common", "> 0.9"))
+            }, 1.2), claims=("A12",)),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",

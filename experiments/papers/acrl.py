@@ -42,6 +42,7 @@ from experiments.papers.shared import (
     GROWS,
     LOSS,
     QUARTER_MORE,
+    QUARTER_OF_RUNS,
     REWARDS,
     TEN_ANSWERS,
     claim_makers,
@@ -59,7 +60,9 @@ from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
+from simlab.studies.contrasts import CollapseRate
 from simlab.studies.records import (
+    COLLAPSE,
     Criterion,
     Measured,
     Regime,
@@ -84,6 +87,10 @@ NONE, BF16, SEQ_MIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms
 TIS5, ACRL = chain_arm(arms.TIS5), chain_arm(arms.ACRL)
 FP8, FP8_TIS = chain_arm(arms.FP8), chain_arm(arms.FP8_TIS)
 FP8_MIS, FP8_ACRL = chain_arm(arms.FP8_MIS), chain_arm(arms.FP8_ACRL)
+TIS_3, SEQ_MIS_3 = chain_arm(arms.FP8_TIS_3), chain_arm(arms.FP8_SEQ_MIS_3)
+FP8_GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.FP8_GAMMAS.items()}
+ACRL_3 = FP8_GAMMAS[0.65]
+FP8_X_LOW, FP8_X_HIGH = map(chain_arm, arms.FP8_REFERENCES.values())
 GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.GAMMAS.items()}
 X_LOW, _, X_HIGH = map(chain_arm, arms.REFERENCES.values())
 PAIRS = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
@@ -100,12 +107,17 @@ HELD_OUT = {
     engine: m.diagnostic_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
     for engine in ("FP8", "BF16")
 }
+RARE_TRAIN, COMMON_TRAIN, RARE_INFER, COMMON_INFER = (
+    m.share_higher(group, engine) for engine in ("train", "infer") for group in ("rare", "common")
+)
 BASELINE = m.diagnostic_range("discrepancy_fp8", "discrepancy under FP8")
 DISCREPANCY = m.late_log("discrepancy", "the discrepancy d")
 LARGEST_COST = 0.005
 """Half a percent of a step."""
 
 
+OF_TOKENS = 0.05
+FIVE_TOKENS = "five tokens in 100"
 X_REASON = "less than a fifth of the loss: does not matter"
 
 
@@ -154,6 +166,11 @@ CLAIMS = (
             secondary(D_MAX, minus(ACRL, TIS5), "negative", 0.01, because="a third of X"),
             secondary(D_STD, minus(ACRL, TIS5), "negative", 0.003, because="a tenth of X"),
             regime=CHAINS),
+        trial("acrl_nearest",
+            primary(m.FROM_X, minus(ACRL_3, TIS_3), "negative", QUARTER_MORE, because=CHANGES),
+            secondary(D_MAX, minus(ACRL_3, TIS_3), "negative", 0.004, because="a third of X, 0.013"),
+            secondary(D_STD, minus(ACRL_3, TIS_3), "negative", 0.0013, because="a tenth of X, 0.013"),
+            regime=NEAREST_CHAINS),
         *in_e4m3(lambda _none, _bf16, tis, _mis, acrl: (
             primary(m.FROM_X, minus(acrl, tis), "negative", QUARTER_MORE, because=CHANGES),
             secondary(D_MAX, minus(acrl, tis), "negative", 0.004, because="a third of X, 0.013"),
@@ -164,6 +181,14 @@ CLAIMS = (
             secondary(m.ENTROPY, minus(ACRL, NONE), "positive", 0.05, because=FIVE_CENTINATS),
             secondary(m.ENTROPY, minus(ACRL, BF16), "positive", 0.05, because=FIVE_CENTINATS),
             regime=CHAINS),
+        trial("acrl_nearest",
+            primary(m.ENTROPY, minus(ACRL_3, TIS_3), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(ACRL_3, FP8), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(ACRL_3, BF16), "positive", 0.05, because=FIVE_CENTINATS),
+            manipulation(COLLAPSE, CollapseRate(ACRL_3, BF16), "at most", 0.25,
+                because="the entropy of a policy that no longer answers is no exploration; "
+                + QUARTER_OF_RUNS),
+            regime=NEAREST_CHAINS),
         *in_e4m3(lambda none, bf16, tis, _mis, acrl: (
             primary(m.ENTROPY, minus(acrl, tis), "positive", 0.05, because=FIVE_CENTINATS),
             secondary(m.ENTROPY, minus(acrl, none), "positive", 0.05, because=FIVE_CENTINATS),
@@ -175,7 +200,14 @@ CLAIMS = (
             collapses(GAMMAS[2.1], BF16),
             secondary(m.GROWTH_D, minus(GAMMAS[0.1], BF16), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
-            note="gamma 0.5, 0.65, 1.3 and 1.7 are not run.")),
+            note="gamma 0.5, 0.65, 1.3 and 1.7 are not run."),
+        trial("acrl_nearest",
+            collapses(FP8_GAMMAS[0.9], BF16, role="primary", direction="zero"),
+            *(collapses(FP8_GAMMAS[gamma], BF16, direction="zero") for gamma in (0.5, 1.3, 1.7)),
+            *(collapses(FP8_GAMMAS[gamma], BF16) for gamma in (2.1, 2.5)),
+            secondary(m.GROWTH_D, minus(FP8_GAMMAS[0.1], BF16), "positive", FACTOR, because=GROWS),
+            regime=NEAREST_CHAINS,
+            note="The seven gammas of the table, weights up to 3.")),
     dynamics("A6", "X off by a quarter does not matter; a smaller X gives more entropy", "Tab. 7",
         trial("acrl_dynamics",
             recovers_more(X_LOW, ACRL, NONE, BF16, role="primary", direction="zero", margin=0.15,
@@ -183,7 +215,14 @@ CLAIMS = (
             recovers_more(X_HIGH, ACRL, NONE, BF16, direction="zero", margin=0.15, because=X_REASON),
             secondary(m.ENTROPY, minus(X_LOW, X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
             loses(NONE, BF16),
-            regime=CHAINS)),
+            regime=CHAINS),
+        trial("acrl_nearest",
+            recovers_more(FP8_X_LOW, ACRL_3, FP8, BF16, role="primary", direction="zero", margin=0.15,
+                because=X_REASON),
+            recovers_more(FP8_X_HIGH, ACRL_3, FP8, BF16, direction="zero", margin=0.15, because=X_REASON),
+            secondary(m.ENTROPY, minus(FP8_X_LOW, FP8_X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
+            loses(FP8, BF16),
+            regime=NEAREST_CHAINS)),
     dynamics("A7", "Measured under FP8, the discrepancy of a BF16 run stays between 0.011 and 0.017",
         "Tab. 8",
         trial("acrl_dynamics",
@@ -228,7 +267,14 @@ CLAIMS = (
             secondary(m.COMMON_RHO, minus(FP8, BF16), "positive", 5e-4,
                 because="the 2% of unlikely tokens spread over forty times as many"),
             regime=NEAREST_CHAINS,
-            note="Sorted by pi_train; sorted by pi_infer it is not recorded.")),
+            note="Sorted by pi_train."),
+        trial("acrl_nearest",
+            primary(RARE_INFER, minus(FP8, BF16), "negative", OF_TOKENS, because=FIVE_TOKENS),
+            secondary(COMMON_INFER, minus(FP8, BF16), "positive", OF_TOKENS, because=FIVE_TOKENS),
+            secondary(RARE_TRAIN, minus(FP8, BF16), "negative", OF_TOKENS, because=FIVE_TOKENS),
+            secondary(COMMON_TRAIN, minus(FP8, BF16), "positive", OF_TOKENS, because=FIVE_TOKENS),
+            regime=NEAREST_CHAINS,
+            note="Sorted by pi_infer first, then by pi_train.")),
     dynamics("A13",
         "With nearest FP8 ACRL ends above TIS, MIS and the BF16 baseline, served in FP8 or in BF16",
         "Tab. 1, 3, 6, 12, 13",
@@ -245,6 +291,14 @@ CLAIMS = (
             ),
             regime=NEAREST_CHAINS,
             note="Token MIS in place of sequence MIS. Held-out prompts of the same task."),
+        trial("acrl_nearest",
+            primary(m.REWARD, minus(ACRL_3, TIS_3), "positive", REWARDS, because=FIVE_ANSWERS),
+            *(
+                secondary(m.REWARD, minus(ACRL_3, other), "positive", REWARDS, because=FIVE_ANSWERS)
+                for other in (SEQ_MIS_3, BF16)
+            ),
+            regime=NEAREST_CHAINS,
+            note="gamma 0.65 and weights up to 3, as printed; sequence MIS."),
         *in_e4m3(lambda none, bf16, tis, mis, acrl: (
             primary(m.HELD_OUT_REWARD, minus(acrl, tis), "positive", REWARDS, because=FIVE_ANSWERS),
             *(
@@ -350,6 +404,17 @@ ACRL_DYNAMICS = training_experiment(
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     measure=measure_cost,
     measure_all=measure_with_levels,
+)
+ACRL_NEAREST = training_experiment(
+    "acrl_nearest",
+    "Rounded to nearest, with the clip of the paper: at which gamma and X does ACRL keep a run alive?",
+    CLAIMS,
+    minutes=60.0,
+    figures=("acrl_nearest_curves", "acrl_nearest_gammas", "acrl_nearest_tokens"),
+    baseline=FP8,
+    smoke=(ACRL_3,),
+    make=with_diagnostics(dict.fromkeys((FP8, BF16), ("by either engine",))),
+    diagnosed=(FP8, BF16),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",

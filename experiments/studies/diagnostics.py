@@ -147,6 +147,26 @@ def _evaluate_under(context: DiagnosticContext, **engines: Engine) -> dict[str, 
     }
 
 
+def by_either_engine(context: DiagnosticContext) -> dict[str, Array]:
+    """How many tokens are rare (below 0.01) or common (above 0.9), and have pi_train > pi_infer.
+
+    `rare_train`, `common_train`, `rare_infer`, `common_infer`: tokens by the probability of that engine.
+    The same with `_higher`: those of them with pi_train > pi_infer, equal ones counted half.
+
+    Reference: acrl Fig. 6.
+    """
+    batch = context.batch
+    higher = (1 + jnp.sign(batch.logp_train - batch.logp_infer)) / 2
+    counts = {}
+    for side, logp in {"train": batch.logp_train, "infer": batch.logp_infer}.items():
+        groups = {"rare": logp < jnp.log(0.01), "common": logp > jnp.log(0.9)}
+        for name, members in groups.items():
+            inside = batch.mask & members
+            counts[f"{name}_{side}"] = jnp.sum(inside, dtype=jnp.float32)
+            counts[f"{name}_{side}_higher"] = jnp.sum(jnp.where(inside, higher, 0))
+    return counts
+
+
 def clusters(context: DiagnosticContext) -> dict[str, Array]:
     """`shared_values`: fraction of uncertain tokens that share their pi_infer bitwise; same for pi_train.
 
@@ -181,6 +201,7 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "held out": evaluate_held_out,
     "held-out prompts": DIAGNOSTICS["held_out"],
     "both engines": both_engines,
+    "by either engine": by_either_engine,
 }
 READING_OBJECTIVE = frozenset({"clipping", "last minibatch", "curvature"})
 """Diagnostics that read the objective of a run: runs that share a batch must share it, too."""

@@ -201,6 +201,22 @@ def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estiman
     return Estimand(f"log of {quantity}, last quarter", of)
 
 
+def share_higher(group: str, engine: str) -> Estimand:
+    """The share of tokens with pi_train > pi_infer among those that an engine calls `rare` or `common`.
+
+    Equal ones count half. Tokens of all diagnostics of a run together.
+    """
+    within, counted = {"rare": "< 0.01", "common": "> 0.9"}[group], f"{group}_{engine}"
+
+    def of(view: View) -> float:
+        if counted not in view.diagnostics:
+            return np.nan
+        higher, tokens = (float(view.diagnostics[name].sum()) for name in (f"{counted}_higher", counted))
+        return higher / tokens if tokens else np.nan
+
+    return Estimand(f"share of tokens with pi_train > pi_infer at pi_{engine} {within}, whole run", of)
+
+
 def diagnostic_change(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter minus that over the first."""
 

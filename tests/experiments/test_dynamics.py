@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -169,6 +169,26 @@ def test_growth_and_gain_of_a_made_up_run():
     risen = m.Views(_results({"a": np.where(np.arange(STEPS) < 20, 0.2, 0.8)}))  # pyright: ignore
     # The third chunk makes a mean of 0.4.
     assert m.steps_to_gain(0.1)(risen.arms["a"]["s0", 0]) == pytest.approx(np.log(3 * CHUNK))
+
+
+def test_a_share_of_tokens_depends_on_the_engine_that_sorts_them():
+    # A token that training finds rare, one that inference does, a common one on which they agree, padding.
+    logp = {
+        "logp_train": jnp.log(jnp.array([[0.001, 0.2, 0.95, 0.001]])),
+        "logp_infer": jnp.log(jnp.array([[0.1, 0.002, 0.95, 0.5]])),
+        "mask": jnp.array([[True, True, True, False]]),
+    }
+    batch = TokenBatch(logp=logp["logp_train"], **logp, rewards=jnp.zeros(1), group_size=1)
+    seen = diagnostics.by_either_engine(cast("Any", SimpleNamespace(batch=batch)))
+    view = m.View(10, False, *(pd.DataFrame(),) * 3, diagnostics=pd.DataFrame([seen, seen]).astype(float))
+    shares = {
+        (group, engine): m.share_higher(group, engine)(view)
+        for group in ("rare", "common")
+        for engine in ("train", "infer")
+    }
+    assert shares == {
+        ("rare", "train"): 0, ("rare", "infer"): 1, ("common", "train"): 0.5, ("common", "infer"): 0.5
+    }  # fmt: skip
 
 
 def test_lead_is_from_the_rise_to_the_fall_of_the_reward():
