@@ -24,6 +24,7 @@ ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
+DUAL_CLIP, TOKEN_MEAN, GROUP_FILTER = "dual clip 3", "token mean", "group filter"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
 DPPO = "DPPO"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
@@ -328,6 +329,10 @@ CHAIN_ARMS = {
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),
     **{name: Arm(_objective("gspo_bias", distortion_delta=d, **CHAIN_CLIP)) for d, name in DELTAS.items()},
+    # parts of DAPO besides the clip of 0.28
+    DUAL_CLIP: Arm(_objective("grpo", dual_clip=3.0)),
+    TOKEN_MEAN: Arm(_objective("grpo", aggregation="token-mean")),
+    GROUP_FILTER: Arm(_objective("grpo", group_filter=True)),
     # lr
     SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
     FEW: Arm({"task.train_size": 102, **_objective("grpo")}),

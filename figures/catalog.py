@@ -20,7 +20,7 @@ from figures.kinds import Bars, Curves, Custom, Forest, Kind, Leveled, Panel
 from figures.papers import DIFFERS
 from figures.series import final, measure
 from simlab.core.results import Results
-from simlab.studies.estimands import PEAK_REWARD, share_higher, steps_to_gain
+from simlab.studies.estimands import GROWTH, PEAK_REWARD, share_higher, steps_to_gain
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ CORRECTED = (NONE, "chain: token TIS", BF16)
 CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
+GRPO_PARTS = arms("chain", "dual clip 3", "clip 0.28", "token mean", "group filter", "DAPO")
+GRPO_ARMS = (NONE, GRPO_PARTS[0], GRPO_PARTS[-1], BF16)
 NEAREST = "acrl_nearest"
 NEAREST_ARMS = (
     *arms("chain", "FP8", "FP8, token TIS at 3", "FP8, sequence MIS at 3", "FP8, ACRL 0.65"),
@@ -377,6 +379,13 @@ FIGURES: dict[str, FigureSpec] = {
             f"share at $\\pi_{{{engine}}}$ {within}": measure(share_higher(group, engine))
             for engine in ("train", "infer") for group, within in (("rare", "< 0.01"), ("common", "> 0.9"))
             }, 1.2), claims=("A12",)),
+    "grpo_variants_curves": FigureSpec("grpo_variants",
+        "Reward, mismatch and gradient norm of GRPO, with verl's dual clip, and of DAPO",
+        Curves(GRPO_ARMS, (REWARD, MISMATCH, NORM)), claims=("N2", "N3")),
+    "grpo_variants_rewards": FigureSpec("grpo_variants",
+        "Final reward and growth of the mismatch of GRPO with each of DAPO's changes, minus GRPO",
+        Forest(minus(NONE, GRPO_PARTS), {"final reward minus GRPO": final("reward"),
+            "log growth of RMS log $\\rho$ minus GRPO": measure(GROWTH)}, 2.0), claims=("N3", "N2")),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",

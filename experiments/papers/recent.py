@@ -1,16 +1,44 @@
-"""Claims about corrections of 2026, from sources other than the papers of this project.
+"""Claims about corrections and losses from sources other than the papers of this project.
 
-Experiment: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
-three ways in which engines drift apart.
+Experiments: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
+three ways in which engines drift apart. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
+dual clip is verl's default.
 """
 
-from experiments.papers.shared import claim_makers, trial
-from simlab.studies.records import EXACT_SUMS, stored_row
+from math import log
 
-_, measurement, _ = claim_makers("recent")
+from experiments import arms
+from experiments.arms import chain_arm
+from experiments.papers.shared import (
+    FACTOR,
+    GROWS,
+    LOSS,
+    TEN_ANSWERS,
+    claim_makers,
+    collapses,
+    loses,
+    recovers,
+    trial,
+)
+from experiments.regimes import CHAINS
+from experiments.studies.stages import training_experiment
+from simlab.studies import estimands as m
+from simlab.studies.records import EXACT_SUMS, manipulation, minus, secondary, stored_row
+
+dynamics, measurement, _ = claim_makers("recent")
 
 DROPPED_MARGIN = 0.01
 """One token in 100."""
+NONE, BF16, DAPO = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.DAPO)
+DUAL_CLIP = chain_arm(arms.DUAL_CLIP)
+PARTS = (
+    DUAL_CLIP,
+    *map(chain_arm, (arms.CLIPS[0.28], arms.TOKEN_MEAN, arms.GROUP_FILTER)),
+)
+LARGEST_NORM = m.Estimand(
+    "log of the largest gradient norm, mean of 10 steps",
+    lambda view: float(log(view.curve("grad_norm").max())),
+)
 
 # fmt: off
 CLAIMS = (
@@ -21,6 +49,36 @@ CLAIMS = (
                 "negative", DROPPED_MARGIN, because="one token in 100"),
             regime=EXACT_SUMS,
             note="The policy sharpens and the noise grows with it.")),
+    dynamics("N2", "GRPO collapses under mismatch with verl's dual clip as well",
+        "verl core_algos.compute_policy_loss_vanilla, clip_ratio_c = 3",
+        trial("grpo_variants",
+            collapses(DUAL_CLIP, BF16, role="primary"),
+            secondary(m.GROWTH, minus(DUAL_CLIP, BF16), "positive", FACTOR, because=GROWS),
+            secondary(m.REWARD, minus(DUAL_CLIP, NONE), "zero", LOSS, because=TEN_ANSWERS),
+            manipulation(LARGEST_NORM, minus(DUAL_CLIP, NONE), "negative", FACTOR,
+                because="the clip acts: the largest gradients shrink by a factor of 1.5"),
+            regime=CHAINS,
+            note="The other studies train GRPO without the dual clip, as the papers print it.")),
+    dynamics("N3", "DAPO without correction keeps reward that GRPO loses under mismatch",
+        "DAPO, arXiv 2503.14476",
+        trial("grpo_variants",
+            recovers(DAPO, NONE, BF16, role="primary"),
+            *(recovers(part, NONE, BF16) for part in PARTS),
+            loses(NONE, BF16),
+            regime=CHAINS,
+            note="The secondary criteria are its four changes, each alone: dual clip 3, clip 0.28, token "
+            "mean, group filter. The filter drops groups of equal rewards from the loss and samples no "
+            "others.")),
 )
 # fmt: on
-(N1,) = CLAIMS
+N1, *_ = CLAIMS
+
+GRPO_VARIANTS = training_experiment(
+    "grpo_variants",
+    "Does GRPO collapse with verl's dual clip too, and which of DAPO's changes help under mismatch?",
+    CLAIMS,
+    minutes=40.0,
+    figures=("grpo_variants_curves", "grpo_variants_rewards"),
+    baseline=NONE,
+    smoke=(DUAL_CLIP,),
+)
