@@ -222,6 +222,11 @@ def moe_arm(name: str) -> str:
     return f"chain, MoE at {STEADY_RATE:g}: {name}"
 
 
+def rest_arm(name: str, *, replays: bool = False) -> str:
+    """Return the name of an arm whose MoE policies stay as they are, with routing replay R3 or without."""
+    return f"chain, MoE at rest: {name}{', R3' if replays else ''}"
+
+
 def halving_arm(name: str) -> str:
     """Return the name of an arm whose learning rate is halved every quarter of the run."""
     return f"{name}, halving"
@@ -406,6 +411,28 @@ ARMS |= {
 }
 ARMS |= {
     steady_arm(name): replace(_at_steady_rate(CHAIN_ARMS[name]), label=name) for name in (NONE, BF16, ACRL)
+}
+AT_REST = {
+    "BF16": {"name": CONTROL},
+    "E4M3": NEAREST_E4M3.engines()["engines"],
+    "truncation": TRUNCATED.engines()["engines"],
+    "router in E4M3": {"name": EQUAL, "infer": {"router": {"activations": "e4m3fn", "weights": "e4m3fn"}}},
+}
+"""Engines for MoE policies that do not learn, so that two arms score the same responses."""
+REST_STEPS, REST_RATE = 10, 1e-9
+ARMS |= {
+    rest_arm(name, replays=replays): Arm(
+        {
+            **_with_moe(CHAIN_ARMS[NONE]).changes,
+            "engines": {**engines, "replay": R3 if replays else "none"},
+            "optimizer.learning_rate": REST_RATE,
+        },
+        MOE_POLICIES,
+        REST_STEPS,
+        label=f"{name}, R3" if replays else name,
+    )
+    for name, engines in AT_REST.items()
+    for replays in (False, True)
 }
 ARMS |= {
     moe_arm(name): replace(_with_moe(arm), label=name)

@@ -72,6 +72,15 @@ STEADY_CHAINS = replace(
     untreated="chain, MoE at 0.0004: no correction",
 )
 MOE_CHAINS = replace(STEADY_CHAINS, name="chains, MoE at 4e-4, truncation", model=_EXPERTS)
+MOE_AT_REST = Regime(
+    "chains, MoE at rest",
+    "float32 / BF16; E4M3 with 3 mantissa bits; truncation to 2 and 3 bits; the router alone in E4M3",
+    _EXPERTS,
+    _CHAIN,
+    "learning rate 1e-9: parameters stay as they are",
+    10,
+    "chain, MoE at rest: BF16",
+)
 E4M3_MOE_CHAINS = replace(
     E4M3_CHAINS,
     name="chains, MoE at 4e-4, E4M3",

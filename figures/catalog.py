@@ -20,7 +20,7 @@ from figures.kinds import Bars, Curves, Custom, Forest, Kind, Leveled, Panel
 from figures.papers import DIFFERS
 from figures.series import final, measure
 from simlab.core.results import Results
-from simlab.studies.estimands import GROWTH, PEAK_REWARD, share_higher, steps_to_gain
+from simlab.studies.estimands import GROWTH, PEAK_REWARD, late_log, share_higher, steps_to_gain
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
 GRPO_PARTS = arms("chain", "dual clip 3", "clip 0.28", "token mean", "group filter", "DAPO")
 GRPO_ARMS = (NONE, GRPO_PARTS[0], GRPO_PARTS[-1], BF16)
+REST = "chain, MoE at rest"
+AT_REST = ("router in E4M3", "BF16", "E4M3", "truncation")
 NEAREST = "acrl_nearest"
 NEAREST_ARMS = (
     *arms("chain", "FP8", "FP8, token TIS at 3", "FP8, sequence MIS at 3", "FP8, ACRL 0.65"),
@@ -386,6 +388,12 @@ FIGURES: dict[str, FigureSpec] = {
         "Final reward and growth of the mismatch of GRPO with each of DAPO's changes, minus GRPO",
         Forest(minus(NONE, GRPO_PARTS), {"final reward minus GRPO": final("reward"),
             "log growth of RMS log $\\rho$ minus GRPO": measure(GROWTH)}, 2.0), claims=("N3", "N2")),
+    "routing_replay": FigureSpec("routing_replay",
+        "KL divergence and mismatch of MoE policies under routing replay R3, minus without",
+        Forest({f"{REST}: {name}, R3": f"{REST}: {name}" for name in AT_REST}, {
+            "log KL (k3) minus without R3": measure(late_log("k3_kl", "KL")),
+            "log RMS log $\\rho$ minus without R3": measure(late_log("rms_log_rho", "RMS log rho"))},
+            1.9, AT_REST), claims=("N4",)),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",

@@ -2,19 +2,21 @@
 
 Experiments: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
 three ways in which engines drift apart. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
-dual clip is verl's default.
+dual clip is verl's default. `routing_replay` scores the responses of MoE policies with and without R3.
 """
 
 from math import log
 
 from experiments import arms
-from experiments.arms import chain_arm
+from experiments.arms import AT_REST, chain_arm, rest_arm
 from experiments.papers.shared import (
+    CHANGES,
     FACTOR,
     FIFTH,
     FIFTH_OF_LOSS,
     GROWS,
     LOSS,
+    QUARTER_MORE,
     TEN_ANSWERS,
     claim_makers,
     collapses,
@@ -22,12 +24,12 @@ from experiments.papers.shared import (
     recovers,
     trial,
 )
-from experiments.regimes import CHAINS
+from experiments.regimes import CHAINS, MOE_AT_REST
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import Share
-from simlab.studies.records import EXACT_SUMS, manipulation, minus, secondary, stored_row
+from simlab.studies.records import EXACT_SUMS, manipulation, minus, primary, secondary, stored_row
 
 dynamics, measurement, _ = claim_makers("recent")
 
@@ -44,6 +46,8 @@ LARGEST_NORM = m.Estimand(
     "log of the largest gradient norm, mean of 10 steps",
     lambda view: float(log(view.curve("grad_norm").max())),
 )
+LOG_KL = m.late_log("k3_kl", "KL divergence between the engines")
+REPLAYED = {name: minus(rest_arm(name, replays=True), rest_arm(name)) for name in AT_REST}
 
 # fmt: off
 CLAIMS = (
@@ -78,6 +82,18 @@ CLAIMS = (
             note="The secondary criteria are its four changes, each alone: dual clip 3, clip 0.28, token "
             "mean, group filter. The filter drops groups of equal rewards from the loss and samples no "
             "others.")),
+    dynamics("N4", "Routing replay R3 lowers the KL divergence between the engines of an MoE",
+        "R3, arXiv 2510.11370",
+        trial("routing_replay",
+            *(
+                criterion(LOG_KL, REPLAYED[name], "negative", QUARTER_MORE, because=CHANGES)
+                for criterion, name in ((primary, "BF16"), (secondary, "E4M3"), (secondary, "truncation"))
+            ),
+            manipulation(LOG_KL, REPLAYED["router in E4M3"], "negative", QUARTER_MORE,
+                because="positive control: R3 removes what the router alone causes; " + CHANGES),
+            regime=MOE_AT_REST,
+            note="The same responses are scored twice. A pilot from four other policies suggested the "
+            "formats.")),
 )
 # fmt: on
 N1, *_ = CLAIMS
@@ -92,4 +108,12 @@ GRPO_VARIANTS = training_experiment(
     smoke=(DUAL_CLIP,),
     make=with_diagnostics(dict.fromkeys(ARMS, ("both engines",))),
     diagnosed=ARMS,
+)
+ROUTING_REPLAY = training_experiment(
+    "routing_replay",
+    "How much of the mismatch of an MoE does routing carry, and R3 remove, at which noise level?",
+    CLAIMS,
+    minutes=8.0,
+    figures=("routing_replay",),
+    baseline=rest_arm("BF16"),
 )

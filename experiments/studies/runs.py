@@ -68,7 +68,7 @@ def build_tables(frames: Frames) -> Tables:
     """Return the tables of runs whose every step is in `steps`."""
     steps = frames["steps"]
     made = {
-        "chunks": summarize_chunks(steps),
+        "chunks": with_flips(summarize_chunks(steps), frames["vectors"]),
         "changes": find_changes(steps),
         "bins": pool_bins(frames["vectors"]),
     }
@@ -208,6 +208,16 @@ def summarize_chunks(steps: Frame) -> Frame:
         table[f"{name}_max"], table[f"{name}_std"] = by[name].max(), by[name].std()
     table["reward_jitter"] = by["reward"].apply(lambda x: np.abs(np.diff(x, n=2)).mean())
     return table.astype(np.float32).reset_index()
+
+
+def with_flips(chunks: Frame, vectors: Frame) -> Frame:
+    """Return `chunks` with `router_flips`, averaged over layers and steps, if a run has any: MoE only."""
+    flips = vectors[vectors["metric"] == "router_flips"].copy()
+    if not len(flips):
+        return chunks
+    flips["step"] = flips["step"] // CHUNK * CHUNK
+    means = flips.groupby(["run", "step"], sort=False)["value"].mean().astype(np.float32)
+    return chunks.merge(means.rename("router_flips").reset_index(), how="left")
 
 
 def find_changes(steps: Frame) -> Frame:

@@ -40,6 +40,7 @@ from experiments.studies.runs import (
     run_specs,
     run_sweep,
     summarize_chunks,
+    with_flips,
     with_provenance,
 )  # fmt: skip
 from simlab.core.experiment import Run
@@ -229,6 +230,16 @@ def _bin(step, index):
         "mean_rho_by_pi_train": value,
         "rms_log_rho_by_pi_train": value,
     }
+
+
+def test_chunks_hold_router_flips_of_moe_runs_alone():
+    chunks = pd.DataFrame({"run": ["a", "a", "b"], "step": [0, CHUNK, 0]})
+    rows = [("a", step, layer, float(step + layer)) for step in range(2 * CHUNK) for layer in (0, 1)]
+    vectors = pd.DataFrame(rows, columns=["run", "step", "index", "value"]).assign(metric="router_flips")
+    flips = with_flips(chunks, vectors)["router_flips"]
+    assert [*flips[:2]] == [CHUNK / 2, 1.5 * CHUNK]
+    assert np.isnan(flips[2])
+    assert "router_flips" not in with_flips(chunks, vectors.assign(metric="other"))
 
 
 def test_screened_seeds_are_those_that_passed_the_screen():
