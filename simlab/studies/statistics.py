@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+
+from simlab.studies.samples import RatioOfMeans
 
 
 @dataclass(frozen=True)
@@ -17,40 +18,16 @@ class Interval:
     num_clusters: int = 0
 
 
-def paired_effect(
-    a: ArrayLike,
-    b: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    resamples: int = 4000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> Interval:
-    """Mean of a - b over runs paired by index, with an interval over clusters.
+def paired_effect(a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, level: float = 0.95) -> Interval:
+    """Mean of a - b over runs paired by index, with the interval of the claims board over clusters.
 
     a, b: one number per run, of equal length; b may be a single number. clusters: one label per run for the
-    unit that is independent (the warm start); seeds of one warm start stay together. The interval is the
-    bootstrap's percentile interval, widened for small samples. Where even the range of n clusters could not
-    cover `level` (it covers a median with 1 - 2^(1-n): five clusters and fewer at 95%) it is Student's,
-    over clusters.
+    unit that is independent (the warm start); seeds of one warm start stay together.
 
-    Reference: Davison & Hinkley 1997 Sec. 3.8 (complete clusters), Hesterberg 2015 Sec. 5.3 (widening).
     Raises `ValueError` for unequal lengths, numbers that are not finite, and fewer than two clusters.
     """
-    sums, counts = _by_cluster(a, b, clusters)
-    num_clusters = len(sums)
-    effect = float(sums.sum() / counts.sum())
-    widening = np.sqrt(num_clusters / (num_clusters - 1))
-    quantile = stats.t.ppf((1 + level) / 2, num_clusters - 1) * widening
-    if 2.0 ** (1 - num_clusters) > 1 - level:
-        residuals = sums - effect * counts
-        reach = float(quantile * np.sqrt((residuals**2).sum()) / counts.sum())
-        return Interval(effect, effect - reach, effect + reach, num_clusters)
-    drawn = np.random.default_rng(seed).integers(num_clusters, size=(resamples, num_clusters))
-    means = sums[drawn].sum(-1) / counts[drawn].sum(-1)
-    tail = stats.norm.sf(quantile)
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(effect, min(float(low), effect), max(float(high), effect), num_clusters)
+    sample = RatioOfMeans(*_by_cluster(a, b, clusters))
+    return Interval(sample.estimate, *sample.interval(1 - level), sample.num_policies)
 
 
 def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
