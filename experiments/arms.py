@@ -334,7 +334,7 @@ CHAIN_ARMS = {
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),
     **{name: Arm(_objective("gspo_bias", distortion_delta=d, **CHAIN_CLIP)) for d, name in DELTAS.items()},
-    # parts of DAPO besides the clip of 0.28
+    # DAPO's changes to GRPO, besides the clip of 0.28
     DUAL_CLIP: Arm(_objective("grpo", dual_clip=3.0)),
     TOKEN_MEAN: Arm(_objective("grpo", aggregation="token-mean")),
     GROUP_FILTER: Arm(_objective("grpo", group_filter=True)),
