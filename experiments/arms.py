@@ -458,10 +458,11 @@ FORKS = {
         "fork, other data": {},
         "fork, BF16 engines": {"engines": CONTROL},
         "fork, sequence TIS": {"objective": "grpo+seq_tis"},
+        "early fork, other data": {},
     }.items()
 }
-"""Arms that continue runs of another arm from their middle."""
-FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS = FORKS
+"""Arms that continue runs of another arm, from their middle or, the last one, from their first quarter."""
+FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS, EARLY_FORK = FORKS
 
 SQUARED, KL, MOVING = "ACRL, squared", "ACRL, KL", "ACRL, moving X"
 PENALTIES = {size: f"discrepancy penalty {size:g}" for size in (0.3, 1.0, 3.0)}

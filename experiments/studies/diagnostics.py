@@ -139,6 +139,11 @@ def both_engines(context: DiagnosticContext) -> dict[str, Array]:
     return _evaluate_under(context, infer=engines.infer, train=engines.train)
 
 
+def validation(context: DiagnosticContext) -> dict[str, Array]:
+    """`held_out_infer` and `held_out_train` as above, and `kl_to_base`, in nats per token."""
+    return both_engines(context) | {"kl_to_base": DIAGNOSTICS["kl_to_base"](context)["kl_to_base"]}
+
+
 def _evaluate_under(context: DiagnosticContext, **engines: Engine) -> dict[str, Array]:
     recipe, params, key = context.recipe, context.params, context.key
     return {
@@ -201,6 +206,7 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "held out": evaluate_held_out,
     "held-out prompts": DIAGNOSTICS["held_out"],
     "both engines": both_engines,
+    "validation": validation,
     "by either engine": by_either_engine,
 }
 READING_OBJECTIVE = frozenset({"clipping", "last minibatch", "curvature"})

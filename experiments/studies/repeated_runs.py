@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.arms import FORK_OTHER_DATA, FORKS, UNTREATED
+from experiments.arms import EARLY_FORK, FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
 from experiments.studies.runs import (
+    CHUNK,
     Frames,
     RunSpec,
     block_specs,
@@ -67,7 +68,7 @@ def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:
         # Without an arm there are no tables.
         plain = [name for name in names if name not in FORKS] or [base]
         with run.phase("diagnostics"):
-            diagnosed = {base: ("mismatch",)} if run.smoke else arms
+            diagnosed = {base: ("mismatch", "both engines")} if run.smoke else arms
             diagnostics = observe_arms(run, diagnosed, plain, block)
         frames = run_arms(run, plain, block) | {"diagnostics": diagnostics}
         if set(names) & set(FORKS):
@@ -155,25 +156,29 @@ def observe_batch(
 def run_forks(run: Run, block: int | None, arm: str) -> Frames:
     """Run `arm` to its middle and continue as each arm of `FORKS`; return runs, steps and diagnostics.
 
-    The diagnostic at the end is the mismatch under the engines of `arm`, for all forks.
+    The diagnostics at the end are the mismatch under the engines of `arm`, for all forks, and the reward on
+    held-out prompts.
     """
     wanted = block_specs(arm, block, run.smoke)
     recipe, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]
-    chunk, diagnose = steps // 2 // (1 if run.smoke else 5), build_diagnostics(("mismatch",))
-    halfway, _ = train(shared, states, steps // 2, chunk=chunk, axes=(None, 0))
+    early, middle = steps // 4 // CHUNK * CHUNK or CHUNK, steps // 2
+    diagnose = build_diagnostics(("mismatch", "both engines"))
+    first, _ = train(shared, states, early, chunk=CHUNK, axes=(None, 0))
+    halfway, _ = train(shared, jax.tree.map(jnp.copy, first), middle - early, chunk=CHUNK, axes=(None, 0))
     runs, tables, rows = [], [], []
     for name, fork_arm in FORKS.items():
+        begin, checkpoint = (early, first) if name == EARLY_FORK else (middle, halfway)
         changes = {key: value for key, value in fork_arm.changes.items() if UNTREATED.changes[key] != value}
         branch = swept_recipe(run_config(BASE, {**wanted[0].changes, **changes}))
-        state = jax.vmap(lambda state, branch=branch: fork(state, branch))(halfway)
-        if name == FORK_OTHER_DATA:
+        state = jax.vmap(lambda state, branch=branch: fork(state, branch))(checkpoint)
+        if name in (FORK_OTHER_DATA, EARLY_FORK):
             state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
         keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
-        last, metrics = train(branch, state, steps // 2, chunk=chunk, axes=(None, 0))
-        tables.append(curves(keys, [metrics], steps // 2))
+        last, metrics = train(branch, state, steps - begin, chunk=CHUNK, axes=(None, 0))
+        tables.append(curves(keys, [metrics], begin))
         rows += _rows(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
-        runs += [run_row(key, name, spec, steps // 2) for key, spec in zip(keys, wanted, strict=True)]
+        runs += [run_row(key, name, spec, steps - begin) for key, spec in zip(keys, wanted, strict=True)]
     return {
         "runs": with_attributes(pd.DataFrame(runs)),
         "steps": pd.concat(tables, ignore_index=True),

@@ -15,7 +15,9 @@ from experiments.arms import (
     ARMS,
     BF16,
     CHAIN_POLICIES,
+    EARLY_FORK,
     EXACT,
+    FORK,
     LEVELS,
     MOE_POLICIES,
     NONE,
@@ -29,7 +31,7 @@ from experiments.studies import acrl_variants, diagnostics, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
-from experiments.studies.repeated_runs import build_diagnostics, observe_runs, start_runs
+from experiments.studies.repeated_runs import build_diagnostics, observe_runs, run_forks, start_runs
 from experiments.studies.runs import (
     BLOCK,
     CHUNK,
@@ -394,6 +396,24 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path):
     assert rows["step"].tolist() == [10, 20] * len(wanted)
     assert np.isfinite(rows[["held_out_infer", "held_out_train"]].to_numpy()).all()
     pd.testing.assert_frame_equal(observe_runs(observed, wanted, ("both engines",)), rows)
+
+
+@pytest.mark.slow
+def test_forks_continue_the_run(tmp_path):
+    run = Run("forked", tmp_path / "out", smoke=True)
+    forks = run_forks(run, 0, chain_arm(NONE))
+    plain = run_sweep(run, run_specs(chain_arm(NONE), 0, smoke=True))
+    for metric in ("entropy", "rms_log_rho"):
+        whole = plain["steps"].set_index(["run", "step"])[metric]
+        half = forks["steps"].set_index(["run", "step"])[metric]
+        for key, policy in plain["runs"].set_index("run")["initial_policy"].items():
+            (name,) = (run for run in forks["runs"]["run"] if run.startswith(f"{FORK} {policy} "))
+            # Another compiled function: sums differ in the last bits.
+            rest = whole[key][whole[key].index >= CHUNK].tolist()
+            assert half[name].tolist() == pytest.approx(rest, rel=1e-5)
+            (other,) = (run for run in forks["runs"]["run"] if run.startswith(f"{EARLY_FORK} {policy} "))
+            assert half[other].tolist() != pytest.approx(rest, rel=1e-5)
+    assert np.isfinite(forks["diagnostics"][["rms_log_rho", "held_out_infer"]].to_numpy()).all()
 
 
 def test_variants_measure_what_they_say():
