@@ -10,6 +10,7 @@ EXPERIMENTS: dict[str, str] = {
     "hacking_dynamics": "experiments.papers.hacking:HACKING_DYNAMICS",
     "lr_dynamics": "experiments.papers.lr:LR_DYNAMICS",
     "noise_dynamics": "experiments.papers.vexact:NOISE_DYNAMICS",
+    "matched_noise": "experiments.papers.vexact:MATCHED_NOISE",
     "vexact_dynamics": "experiments.papers.vexact:VEXACT_DYNAMICS",
     "acrl_dynamics": "experiments.papers.acrl:ACRL_DYNAMICS",
     "acrl_nearest": "experiments.papers.acrl:ACRL_NEAREST",

@@ -464,6 +464,17 @@ FORKS = {
 """Arms that continue runs of another arm, from their middle or, the last one, from their first quarter."""
 FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS, EARLY_FORK = FORKS
 
+MATCHED = {
+    chain_arm(f"{kind} noise, as large"): Arm(
+        {**UNTREATED.changes, "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": 1.0}},
+        CHAIN_POLICIES,
+        label=f"{kind} noise, as large",
+        noise_follows=chain_arm(NONE),
+    )
+    for kind in ("fresh", "recent", "fixed")
+}
+"""Arms whose logit noise is at each step as large as the mismatch of another arm at that step."""
+
 SQUARED, KL, MOVING = "ACRL, squared", "ACRL, KL", "ACRL, moving X"
 PENALTIES = {size: f"discrepancy penalty {size:g}" for size in (0.3, 1.0, 3.0)}
 """Loss of reward with the mean discrepancy of a batch, by size; a right answer is rewarded 1."""
@@ -472,4 +483,4 @@ VARIANTS = {
     for name in (SQUARED, KL, MOVING, *PENALTIES.values())
 }
 """Arms whose objectives `experiments.studies.acrl_variants` defines."""
-ALL_ARMS = {**ARMS, **FORKS, **VARIANTS}
+ALL_ARMS = {**ARMS, **FORKS, **MATCHED, **VARIANTS}

@@ -93,6 +93,11 @@ KINDS_OF_NOISE = replace(
     name="chains, noise of four kinds",
     formats="float32 / truncation to 2, 3, 4 bits; rounding to 1, 3 bits; fixed and fresh logit noise",
 )
+NOISE_AS_LARGE = replace(
+    CHAINS,
+    name="chains, noise as large as truncation",
+    formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, as large at each step",
+)
 ONE_BIT_WEIGHTS = replace(
     CHAINS,
     name="chains, weights in one bit",

@@ -70,6 +70,7 @@ LPD = Panel("abs_seq_log_ratio", "|sequence log $\\rho$| (nats)")
 RATE = Panel("learning_rate_factor", "learning rate / initial")
 LENGTH = Panel("response_length", "response length (tokens)")
 CLIPPED = Panel("clip_fraction", "fraction of tokens clipped", log=True, table="diagnostics")
+CLIP_RATIO = Panel("clip_fraction", "fraction of tokens clipped", log=True)
 CORRELATION = Panel("pcc", "correlation of $\\pi_{train}$, $\\pi_{infer}$")
 LARGEST = Panel("max_rho", "largest $\\rho$ in 10 steps", log=True)
 MONITOR = Panel("hacking_j", "monitor J at $\\delta$ = 2", reference=0, table="diagnostics")
@@ -84,7 +85,11 @@ SHARING = tuple(
 ASYM = Panel("asym_before_clip", "Asym before the clip", table="diagnostics")
 ENERGY = Panel("energy_frequent", "Energy, frequent tokens", table="diagnostics")
 DYNAMICS = (REWARD, ENTROPY, MISMATCH)
-EXTENDED = (LPD, STD_RHO, NORM)
+VALIDATION = Panel(
+    "held_out_train", "held-out reward, training engine", limits=(0, None), table="diagnostics"
+)
+KL_TO_BASE = Panel("kl_to_base", "KL to the initial policy (nats)", log=True, table="diagnostics")
+EXTENDED = (VALIDATION, MISMATCH, ENTROPY, CLIP_RATIO, KL_TO_BASE, NORM)
 SCHEDULED = (REWARD, LPD, RATE)
 HALVED = (REWARD, LPD, ENTROPY)
 CONTROLLED = (DISCREPANCY, ENTROPY, REWARD)
@@ -137,6 +142,7 @@ KINDS = arms(
     *("weights in one bit, nearest", "weights in one bit, stochastic"),
     *("recent noise 1.0", "fresh noise 1.0", "BF16 control"),
 )
+AS_LARGE = (NONE, *arms("chain", *(f"{kind} noise, as large" for kind in ("fresh", "recent", "fixed"))), BF16)
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
@@ -258,14 +264,14 @@ FIGURES: dict[str, FigureSpec] = {
         Leveled(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; bars: CI of the mean.",
             tuple(mismatch.DISTORTED)), "hacking Fig. 14"),
     "hacking_fig15": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho and gradient norm with and without TIS",
-        Curves(CORRECTED, EXTENDED), "hacking Fig. 15", ("H7",)),
+        "Validation, mismatch, entropy, clipping, KL divergence and gradient norm with and without TIS",
+        Curves(CORRECTED, EXTENDED, height=4.4, rows=2), "hacking Fig. 15", ("H7",)),
     "hacking_fig16": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho, gradient norm and clipped tokens under token and sequence clips",
-        Curves(CLIPS, (*EXTENDED, CLIPPED)), "hacking Fig. 16", ("H9",)),
+        "Validation, mismatch, entropy, clipping, KL divergence and gradient norm under clips",
+        Curves(CLIPS, EXTENDED, height=4.4, rows=2), "hacking Fig. 16", ("H9",)),
     "hacking_fig17": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho and gradient norm as rare tokens get larger weights",
-        Curves(DELTAS, EXTENDED), "hacking Fig. 17", ("H10",)),
+        "Validation, mismatch, entropy, clipping, KL divergence and gradient norm as rare tokens weigh more",
+        Curves(DELTAS, EXTENDED, height=4.4, rows=2), "hacking Fig. 17", ("H10",)),
     "hacking_tab1": FigureSpec(HACKING, "Fraction of tokens clipped",
         Curves(CLIPS, (CLIPPED,)), "hacking Tab. 1"),
     "softmax_placements": FigureSpec("softmax", "Rounding placements that reproduce the published table",
@@ -318,6 +324,9 @@ FIGURES: dict[str, FigureSpec] = {
     "vexact_kinds": FigureSpec("noise_dynamics",
         "Mismatch and reward under weights in one mantissa bit, by rounding, and under logit noise",
         Curves(KINDS, (MISMATCH, REWARD)), claims=("V3",)),
+    "vexact_matched": FigureSpec("matched_noise",
+        "Mismatch and held-out reward under truncation, and under logit noise as large at each step",
+        Curves(AS_LARGE, (replace(MISMATCH, log=True), VALIDATION)), claims=("V3",)),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),

@@ -13,13 +13,16 @@ from experiments import arms
 from experiments.arms import chain_arm, moe_arm
 from experiments.measurements.exact_sums import compare
 from experiments.papers.shared import (
+    CHANGES,
     FACTOR,
     FIFTH,
     FIFTH_OF_LOSS,
     FIVE_ANSWERS,
     HALF,
     LOSS,
+    QUARTER_MORE,
     REWARDS,
+    TEN_ANSWERS,
     claim_makers,
     collapses,
     exact_trial,
@@ -28,7 +31,15 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, KINDS_OF_NOISE, MOE_CHAINS, ON_POLICY_CHAINS, ONE_BIT_WEIGHTS
+from experiments.regimes import (
+    CHAINS,
+    KINDS_OF_NOISE,
+    MOE_CHAINS,
+    NOISE_AS_LARGE,
+    ON_POLICY_CHAINS,
+    ONE_BIT_WEIGHTS,
+)
+from experiments.studies.matched_noise import with_matched_noise
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -69,6 +80,10 @@ KINDS = (TRUNCATED, NEAREST, FIXED)
 # Arms of noise_dynamics.
 RECENT, FRESH_1 = chain_arm(arms.RECENT), chain_arm(arms.NOISES["fresh"][1.0])
 TO_NEAREST, STOCHASTIC = map(chain_arm, arms.ONE_BIT.values())
+# Arms of matched_noise.
+AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = arms.MATCHED
+MATCHED_VALIDATED = dict.fromkeys((NONE, BF16), ("validation",))
+LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_ANSWERS + "; the larger mismatch costs more"
 FIRST_MISMATCH = m.early_log("rms_log_rho", "RMS log rho")
 
@@ -106,7 +121,7 @@ CLAIMS = (
             secondary(m.REWARD, FIXED, "negative", REWARDS, because=FIVE_ANSWERS + " per factor e"),
             secondary(m.REWARD, FRESH, "negative", REWARDS, because=FIVE_ANSWERS + " per factor e"),
             regime=KINDS_OF_NOISE,
-            note="Slopes within each kind. Noise scaled to the RMS of rounding at each step is not run."),
+            note="Slopes within each kind. `matched_noise` compares kinds of equal size at each step."),
         trial("noise_dynamics",
             primary(m.REWARD, minus(STOCHASTIC, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
             secondary(m.REWARD, minus(RECENT, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
@@ -119,7 +134,24 @@ CLAIMS = (
             regime=ONE_BIT_WEIGHTS,
             note="If harm follows size, stochastic rounding must cost more: its mismatch is at least 1.5 "
             "times that of rounding to nearest. Logit noise is larger only at the start. A pilot from four "
-            "other policies suggested these arms.")),
+            "other policies suggested these arms."),
+        trial("matched_noise",
+            *(
+                criterion(LEARNED, minus(arm, NONE), "zero", LOSS, because=TEN_ANSWERS)
+                for criterion, arm in (
+                    (primary, AS_LARGE_FRESH), (secondary, AS_LARGE_RECENT), (secondary, AS_LARGE_FIXED))
+            ),
+            *(
+                manipulation(m.MISMATCH, minus(arm, NONE), "zero", QUARTER_MORE,
+                    because="as large: " + CHANGES)
+                for arm in arms.MATCHED
+            ),
+            manipulation(LEARNED, minus(NONE, BF16), "negative", LOSS, because="harm: " + TEN_ANSWERS),
+            regime=NOISE_AS_LARGE,
+            note="The noise follows the RMS log rho of the truncated run step by step. Rewards are those of "
+            "the training engine, because noise lowers the reward of the sampler whether or not it harms "
+            "training. A pilot from four other policies set the gain of the controller and showed the "
+            "effect.")),
     identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
         exact_trial(
             exact("vexact review; lr Eq. 3", "mismatch changes the effective objective",
@@ -212,6 +244,16 @@ VEXACT_DYNAMICS = training_experiment(
     baseline=NONE,
     measure=compare_exact_sums,
     judge=measure_exact_sums,
+)
+MATCHED_NOISE = training_experiment(
+    "matched_noise",
+    "Does logit noise as large as the mismatch of truncation at each step do the same harm?",
+    CLAIMS,
+    minutes=40.0,
+    figures=("vexact_matched",),
+    baseline=NONE,
+    make=with_matched_noise(MATCHED_VALIDATED),
+    diagnosed=MATCHED_VALIDATED,
 )
 NOISE_DYNAMICS = training_experiment(
     "noise_dynamics",

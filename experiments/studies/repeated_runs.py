@@ -142,7 +142,7 @@ def observe_batch(
 
     def record(chunk: Chunk) -> None:
         if chunk.step % every == 0:
-            rows.extend(_rows(keys, chunk.step, jax.device_get(diagnose(chunk.state, base))))
+            rows.extend(rows_of_step(keys, chunk.step, jax.device_get(diagnose(chunk.state, base))))
 
     began = time.perf_counter()
     title = f"{', '.join(dict.fromkeys(each.arm for each in batch))}, with diagnostics"
@@ -177,7 +177,7 @@ def run_forks(run: Run, block: int | None, arm: str) -> Frames:
         keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
         last, metrics = train(branch, state, steps - begin, chunk=CHUNK, axes=(None, 0))
         tables.append(curves(keys, [metrics], begin))
-        rows += _rows(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
+        rows += rows_of_step(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
         runs += [run_row(key, name, spec, steps - begin) for key, spec in zip(keys, wanted, strict=True)]
     return {
         "runs": with_attributes(pd.DataFrame(runs)),
@@ -225,7 +225,10 @@ def build_diagnostics(names: Sequence[str], recipes: int | None = None) -> Calla
     return jax.jit(jax.vmap(diagnose, in_axes=(recipes, 0, 0)))
 
 
-def _rows(names: Sequence[str], step: int, values: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+def rows_of_step(
+    names: Sequence[str], step: int, values: Mapping[str, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """Yield the diagnostics of runs after a step, a row each."""
     for index, name in enumerate(names):
         yield {"run": name, "step": step} | {key: float(value[index]) for key, value in values.items()}
 

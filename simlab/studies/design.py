@@ -30,6 +30,8 @@ class Arm:
             the arm `x_from`, same initial policy and seed.
         x_from: see `x_factor`.
         forked_from: the arm whose runs this arm continues from their middle.
+        noise_follows: the arm whose RMS log rho the injected noise of this arm reaches at each step, same
+            initial policy and seed.
         own_objective: the name of an objective that no catalog holds and no config can name.
     """
 
@@ -40,6 +42,7 @@ class Arm:
     x_factor: float | None = None
     x_from: str = ""
     forked_from: str = ""
+    noise_follows: str = ""
     own_objective: str = ""
 
     @property
@@ -57,6 +60,8 @@ class Arm:
             flat["objective"] = self.own_objective
         if self.forked_from:
             flat["forked_from"] = self.forked_from
+        if self.noise_follows:
+            flat["sampling.noise.scale"] = f"that of the RMS log rho of {self.noise_follows}, step by step"
         return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
 
     def attributes(self, base: Mapping[str, Json]) -> dict[str, Json]:

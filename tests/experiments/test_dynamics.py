@@ -19,6 +19,7 @@ from experiments.arms import (
     EXACT,
     FORK,
     LEVELS,
+    MATCHED,
     MOE_POLICIES,
     NONE,
     TIS,
@@ -31,6 +32,7 @@ from experiments.studies import acrl_variants, diagnostics, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
+from experiments.studies.matched_noise import FollowingNoise, read_targets, run_matched
 from experiments.studies.repeated_runs import build_diagnostics, observe_runs, run_forks, start_runs
 from experiments.studies.runs import (
     BLOCK,
@@ -66,7 +68,7 @@ from simlab.studies.records import (
 )
 from simlab.studies.samples import Exact
 from simlab.studies.verdicts import decide_family, measure_trials
-from simlab.sweeps import run_config
+from simlab.sweeps import recipe_of, run_config
 from simlab.training.diagnostics import DiagnosticContext
 
 STEPS = 100
@@ -414,6 +416,40 @@ def test_forks_continue_the_run(tmp_path):
             (other,) = (run for run in forks["runs"]["run"] if run.startswith(f"{EARLY_FORK} {policy} "))
             assert half[other].tolist() != pytest.approx(rest, rel=1e-5)
     assert np.isfinite(forks["diagnostics"][["rms_log_rho", "held_out_infer"]].to_numpy()).all()
+
+
+def test_noise_follows_the_mismatch_of_another_run():
+    # RMS log rho: a power of the noise that the controller does not know.
+    targets = np.stack([np.repeat([0.3, 1.2], 30), np.repeat([0.1, np.nan], 30)])
+
+    class Program:
+        def advance(self, steps, recipe, state):
+            assert steps == 1
+            return state, {"rms_log_rho": 0.7 * np.asarray(recipe.sampling.noise.scale)[:, None] ** 1.5}
+
+    config = run_config(BASE, {**next(iter(MATCHED.values())).changes, "warm_start": None})
+    recipe = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), recipe_of(config))
+    noise = FollowingNoise(cast(Any, Program()), targets)
+    steps = [noise.advance(recipe, cast(Any, None))[1]["rms_log_rho"][:, 0] for _ in range(60)]
+    reached = np.stack(steps, axis=1)
+    assert reached[:, [29]] == pytest.approx(targets[:, [29]], rel=0.01)
+    assert reached[0, 59] == pytest.approx(1.2, rel=0.01)
+    # A run that diverged has no further target: the last scale stays.
+    assert reached[1, 30:] == pytest.approx(reached[1, 30])
+
+
+@pytest.mark.slow
+def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
+    run = Run("matched", tmp_path / "out", smoke=True)
+    name = next(iter(MATCHED))
+    frames = run_matched(run, name, 0)
+    targets = read_targets(run, run_specs(chain_arm(NONE), 0, smoke=True))
+    reached = frames["steps"].pivot_table(index="run", columns="step", values="rms_log_rho").to_numpy()
+    assert reached.shape == targets.shape
+    assert np.abs(np.log(reached / targets)).mean() < 0.25
+    assert set(frames["runs"]["arm"]) == {name}
+    assert frames["steps"]["noise_scale"].between(0.01, 0.1).all()
+    assert frames["diagnostics"]["step"].unique().tolist() == [10, 20]
 
 
 def test_variants_measure_what_they_say():

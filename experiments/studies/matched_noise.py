@@ -1,0 +1,164 @@
+"""Runs whose injected noise is at each step as large as the mismatch of another run: the kind alone differs.
+
+After each step the scale of the noise is corrected by a power of the ratio of the RMS log rho of the other
+run to the one measured. An arm with `noise_follows` is run so; a sweep alone cannot make it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from experiments.arms import MATCHED
+from experiments.regimes import BASE
+from experiments.studies.repeated_runs import (
+    EVERY,
+    SMOKE_EVERY,
+    build_diagnostics,
+    curves,
+    load_policies,
+    policy_folder,
+    rows_of_step,
+    run_row,
+    with_diagnostics,
+)
+from experiments.studies.runs import Frames, RunSpec, block_specs, run_sweep, with_attributes
+from experiments.studies.stages import Make
+from simlab.core.experiment import Run
+from simlab.sweeps import run_config
+from simlab.sweeps.compilation import BatchProgram, compile_batch
+from simlab.sweeps.execute import BATCH_AXES
+from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
+from simlab.training.loop import Chunk, HostMetrics, train
+from simlab.training.recipe import Recipe, TrainState
+
+LARGEST_SCALE = 50.0
+"""Nats. Noise that hides every logit need not grow further."""
+GAIN = 0.3
+"""Power of that ratio. Confident policies feel noise only above a threshold, where the RMS log rho grows with
+a high power of the scale: the full correction overshot by a factor of ten in a pilot."""
+
+
+@dataclass
+class FollowingNoise:
+    """Makes steps whose RMS log rho is that of other runs, by the scale of the injected noise.
+
+    Args:
+        program: the compiled functions of the runs.
+        targets: RMS log rho of the other runs, float [runs, steps], in nats.
+        scales: of the noise at each step so far, float [runs] each; the RMS log rho of noise on the logits is
+            about its scale, so the first is the first target.
+    """
+
+    program: BatchProgram
+    targets: np.ndarray
+    scales: list[np.ndarray] = field(default_factory=list)
+
+    def __post_init__(self):
+        """Begin with the first target."""
+        self._next = self.targets[:, 0]
+
+    def advance(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+        """Make one step, then correct the scale."""
+        noise = recipe.sampling.noise
+        assert noise is not None
+        scale = np.asarray(self._next, np.asarray(noise.scale).dtype)
+        sampling = replace(recipe.sampling, noise=replace(noise, scale=jax.numpy.asarray(scale)))
+        state, metrics = self.program.advance(1, replace(recipe, sampling=sampling), state)
+        self.scales.append(scale)
+        measured, wanted = np.asarray(metrics["rms_log_rho"])[:, 0], self.targets[:, len(self.scales) - 1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            corrected = scale * (wanted / measured) ** GAIN
+        self._next = np.clip(np.where(np.isfinite(corrected), corrected, scale), 0.0, LARGEST_SCALE)
+        return state, metrics
+
+
+def with_matched_noise(arms: Mapping[str, Sequence[str]]) -> Make:
+    """Return the function that runs a stage with diagnostics, those of its arms in `MATCHED` step by step."""
+    plain_arms = with_diagnostics(arms)
+
+    def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
+        following = [name for name in names if name in MATCHED]
+        sources = [MATCHED[name].noise_follows for name in following]
+        plain = [name for name in names if name not in MATCHED]
+        frames = plain_arms(run, plain or sources[:1], block)
+        for name in following:
+            with run.phase("matched noise"):
+                followed = run_matched(run, name, block)
+            frames |= {table: pd.concat([frames[table], followed[table]]) for table in followed}
+        return frames
+
+    return make
+
+
+def run_matched(run: Run, name: str, block: int | None) -> Frames:
+    """Run an arm of `MATCHED` from a block of initial policies; return runs, steps and diagnostics.
+
+    The steps hold `noise_scale`, in nats. The reward on held-out prompts is that of the training engine,
+    without noise.
+    """
+    arm = MATCHED[name]
+    followed = block_specs(arm.noise_follows, block, run.smoke)
+    wanted = [follow(name, spec) for spec in followed]
+    keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
+    metrics, rows = follow_noise(run, wanted, keys, read_targets(run, followed))
+    steps = wanted[0].changes["steps"]
+    return {
+        "runs": with_attributes(
+            pd.DataFrame([run_row(key, name, spec, steps) for key, spec in zip(keys, wanted, strict=True)])
+        ),
+        "steps": curves(keys, [metrics], 0),
+        "diagnostics": pd.DataFrame(rows),
+    }
+
+
+def follow(name: str, spec: RunSpec) -> RunSpec:
+    """Return the run of the arm `name` that follows the run `spec`: its policy, seed and steps."""
+    kept = ("warm_start", "seed", "steps", "model", "task", "prompts_per_step", "group_size")
+    shared = {key: value for key, value in spec.changes.items() if key in kept}
+    return replace(spec, arm=name, changes={**MATCHED[name].changes, **shared})
+
+
+def read_targets(run: Run, followed: Sequence[RunSpec]) -> np.ndarray:
+    """Return the RMS log rho [runs, steps] of runs that the result cache holds."""
+    tables = run_sweep(run, followed)
+    wide = tables["steps"].pivot_table(index="run", columns="step", values="rms_log_rho", dropna=False)
+    return wide.loc[tables["runs"]["run"]].ffill(axis=1).to_numpy(float)
+
+
+def follow_noise(
+    run: Run, wanted: Sequence[RunSpec], keys: Sequence[str], targets: np.ndarray
+) -> tuple[HostMetrics, list[dict[str, Any]]]:
+    """Train the runs of `wanted` side by side; return their metrics [runs, steps] and diagnostics."""
+    _, params = load_policies(wanted, policy_folder(run))
+    members = [
+        BatchedRun(swept_recipe(run_config(BASE, spec.changes)), first, spec.changes["seed"])
+        for spec, first in zip(wanted, params, strict=True)
+    ]
+    recipe, state = stack_members(members, len(members))
+    # A copy: training reuses the memory of the state.
+    base = jax.tree.map(np.array, state.params)
+    silent = replace(recipe, sampling=replace(recipe.sampling, noise=None))
+    diagnose = build_diagnostics(("validation",), recipes=0)
+    noise = FollowingNoise(compile_batch(recipe, state), targets)
+    every = SMOKE_EVERY if run.smoke else EVERY
+    rows: list[dict[str, Any]] = []
+
+    def record(chunk: Chunk) -> None:
+        if chunk.step % every == 0:
+            rows.extend(rows_of_step(keys, chunk.step, jax.device_get(diagnose(silent, chunk.state, base))))
+
+    with run.progress(wanted[0].arm, targets.shape[1]) as advanced:
+        _, metrics = train(
+            recipe,
+            state,
+            targets.shape[1],
+            [record, advanced],
+            chunk=1,
+            axes=BATCH_AXES,
+            advance=noise.advance,
+        )
+    return metrics | {"noise_scale": np.stack(noise.scales, axis=1)}, rows
