@@ -29,7 +29,11 @@ settings.register_profile(
 )
 settings.load_profile("simlab")
 
-COMPILED_QUICKLY = ("contracts/test_training.py", "models", "rollout", "training")
+COMPILED_QUICKLY = (
+    *(f"contracts/test_{name}.py" for name in ("models", "objectives", "tasks", "training")),
+    *("checkpoints", "diagnosis", "metrics", "models", "objectives", "rollout", "serving", "tasks", "theory"),
+    "training",
+)
 """Folders and files whose tests compare no bits with those of another process.
 
 A test there that promises bits of a run calls `compile_quickly(False)` first.

@@ -59,8 +59,12 @@ def test_eager_compiled_and_mapped_agree(name):
         assert_exact(jax.vmap(compiled)(x), expected)  # rows know nothing of each other
 
 
-@pytest.mark.parametrize("name", ["none", "fp8-per-token", "mxfp8-rceil", "nvfp4"])
-def test_traced_formats_equal_static_ones_in_one_compilation(name):
+@pytest.mark.parametrize(
+    ("name", "first", "stride"),
+    [("none", 0, 1), ("fp8-per-token", 0, 3), ("mxfp8-rceil", 1, 3), ("nvfp4", 2, 3)],
+)
+def test_traced_formats_equal_static_ones_in_one_compilation(name, first, stride):
+    # Every pair without scaling, and with one of three; each static form is a program of its own.
     x, traces = batch(), []
 
     @jax.jit
@@ -68,7 +72,7 @@ def test_traced_formats_equal_static_ones_in_one_compilation(name):
         traces.append(fmt)
         return quantize(x, fmt, rounding=rounding, scaling=name)
 
-    pairs = list(itertools.product(FORMATS, DETERMINISTIC))
+    pairs = list(itertools.product(FORMATS, DETERMINISTIC))[first::stride]
     formats = stack([FORMATS[fmt] for fmt, _ in pairs])
     roundings = stack([ROUNDINGS[rounding] for _, rounding in pairs])
     swept = jax.vmap(sweep)(formats, roundings)
