@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from simlab.objectives import (
     get_objective,
     override_defaults,
 )
-from simlab.studies.board import Row, summary
-from simlab.studies.estimands import REWARD, Views
+from simlab.studies.board import summary
 from simlab.studies.loading import load_claims, load_experiment
 from simlab.tasks import TASKS
 
@@ -37,10 +35,6 @@ PAGES = (
     *(f"docs/{name}.md" for name in ("results", "figures", "objectives", "performance", "limits")),
 )
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
-RHO_STD, LENGTH = 0.1, 8
-MOE_BOARD = "leaderboard_experts"
-PLACEMENT = "logits-probs"
-"""The rounding placement that fits *hacking* Tab. 2."""
 
 
 def load_stored(experiment: str) -> Results:
@@ -57,82 +51,6 @@ def figure_catalog() -> Mapping[str, Any]:
     """Return the catalog of figures."""
     add_checkout_to_path()
     return import_module("figures.catalog").FIGURES
-
-
-def remaining_bias(correction: str) -> str:
-    """Return the mean share of the uncorrected gradient bias that `correction` leaves, in percent."""
-    moments = load_stored("theory_corrections").table("moments")
-    chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
-    bias = chosen.pivot(index="seed", columns="correction", values="bias")
-    return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
-
-
-def recovered_share(arm: str, board: str = "leaderboard") -> str:
-    """Return the share of the loss that an arm of a leaderboard recovers, with its interval."""
-    table: Any = load_stored(board).table("recovery")
-    (row,) = table[table["arm"].str.endswith(f": {arm}")].to_dict("records")
-    return f"{row['share']:.0%} [{row['ci_low']:.0%}, {row['ci_high']:.0%}]"
-
-
-def bypass() -> str:
-    """Return the late reward with copied log-probs and with engines that agree, from `vexact_dynamics`."""
-    views = Views(load_stored("vexact_dynamics"))
-    copied, agreeing = (views.arms[f"chain: {arm}"] for arm in ("bypass mode", "identical engines"))
-    means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
-    return (
-        "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
-        f"correction, reward ends at {means[0]:.2f} with log-probs of the rollout as old log-probs, and at "
-        f"{means[1]:.2f} with engines that agree bit for bit "
-        f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
-    )
-
-
-def ignored_clip() -> str:
-    """Return the steps of DFPO over those of GSPO, without its transform, and of GSPO with a wide clip."""
-    row = find_row("C10", "cancel_dynamics")
-    full, alone, wide = (
-        f"{exp(each.estimate or 0.0):.2f} [{exp(each.ci_low):.2f}, {exp(each.ci_high):.2f}]"
-        for each in row.criteria[:3]
-    )
-    return (
-        "**DFPO is faster than GSPO because it ignores GSPO's clip, not because of its group transform.** On "
-        f"addition after a template, with clips of 3e-4 and 4e-4, it needs {full} of the steps of GSPO to "
-        f"gain 0.15 reward, {alone} of those of the same objective without the transform, and {wide} of "
-        f"those of GSPO with a clip of 0.2 ({row.criteria[0].num_policies} initial policies, steps counted "
-        "in tens, float32, rule registered before the run; claim C10)."
-    )
-
-
-def findings() -> str:
-    """Return the findings of the first screen, a bullet each."""
-    token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
-    fits = load_stored("softmax").table("fit")
-    columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
-    agreement = load_stored("real_rl").table("agreement")["agrees"]
-    policies = load_stored("leaderboard").table("recovery")["policies"].min()
-    lines = (
-        "**Removing the mismatch keeps the reward; token TIS keeps part of it.** "
-        "Of the reward that truncation to two bits costs, an exact engine recovers "
-        f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
-        f"({policies} initial policies, family-wise intervals, rule registered before the run). For an MoE: "
-        f"exact engine {recovered_share('zero mismatch', MOE_BOARD)}, "
-        f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
-        f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
-        bypass(),
-        ignored_clip(),
-        "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
-        f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
-        f"sequence TIS {sequence}.",
-        "**A published table and a published error.** "
-        f"BF16 softmax reproduces {columns.sum()} of {len(columns)} ratio columns of *hacking* Tab. 2; "
-        "its Eq. 10 gives 1/T of the true objective gap for T > 1.",
-        "**The model of Hopper's tensor cores is bit-exact.** "
-        f"It gives {gpu_products()} (64 to 4096 terms, `simlab run real_card`).",
-        "**The emulation predicts RL on vLLM** (BF16, FP8 cache, CPU): "
-        f"{agreement.sum()} of {len(agreement)} quantities lie in the 95% prediction interval "
-        "of the emulated runs (one vLLM run per arm).",
-    )
-    return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
 
 
 def example() -> str:
@@ -179,16 +97,10 @@ def peers() -> str:
     )
 
 
-def verdict_tables() -> Any:
-    """Return the module of the tables of verdicts."""
+def load_script(name: str) -> Any:
+    """Return the module `name` of this folder: `findings` or `verdict_tables`."""
     add_checkout_to_path()
-    return import_module("scripts.verdict_tables")
-
-
-def find_row(claim: str, experiment: str) -> Row:
-    """Return the row of the board of a claim that an experiment decides."""
-    rows = verdict_tables().stored_rows()
-    return next(row for row in rows if (row.id, row.experiment) == (claim, experiment))
+    return import_module(f"scripts.{name}")
 
 
 def remade() -> str:
@@ -404,17 +316,6 @@ def correction_errors() -> str:
     return "\n" + "\n".join(rows) + "\n"
 
 
-def gpu_products() -> str:
-    """Return how many outputs of a GPU the model of its tensor cores gives bit by bit, from `real_card`."""
-    stored = load_stored("real_card")
-    table: Any = stored.table("agreement")
-    own = table[table["candidate"] == "hopper " + table["format"]]
-    outputs = own["rows"] * own["columns"]
-    equal = f"{round((outputs * own['equal']).sum()):,} of {outputs.sum():,} outputs"
-    formats = ", ".join(dict.fromkeys(own["format"]))
-    return f"{equal} of products in {formats} on an {stored.manifest['config']['card']}"
-
-
 def gpu_speed() -> str:
     """Return the device and its run-steps per second at the largest batch sizes, from `bench_gpu`."""
     stored = load_stored("bench_gpu")
@@ -425,23 +326,23 @@ def gpu_speed() -> str:
 
 def e4m3_collapses(experiment: str) -> str:
     """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics` or `e4m3_moe_dynamics`."""
-    rate = find_row("A1", experiment).criteria[1]
+    rate = load_script("verdict_tables").find_row("A1", experiment).criteria[1]
     return f"{round((rate.estimate or 0.0) * rate.num_policies)} of {rate.num_policies}"
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "board": lambda: f"\n{summary(verdict_tables().stored_rows())}\n",
-    "claims": lambda: verdict_tables().claims(),
-    "decision_rule": lambda: verdict_tables().decision_rule(),
+    "board": lambda: f"\n{summary(load_script('verdict_tables').stored_rows())}\n",
+    "claims": lambda: load_script("verdict_tables").claims(),
+    "decision_rule": lambda: load_script("verdict_tables").decision_rule(),
     "correction_errors": correction_errors,
     "e4m3_collapses": partial(e4m3_collapses, "e4m3_dynamics"),
     "e4m3_moe_collapses": partial(e4m3_collapses, "e4m3_moe_dynamics"),
     "engine_speed": engine_speed,
     "example": example,
-    "findings": findings,
+    "findings": lambda: load_script("findings").findings(),
     "first_steps": first_steps,
     "forecasts": forecasts,
-    "gpu_products": gpu_products,
+    "gpu_products": lambda: load_script("findings").gpu_products(),
     "gpu_speed": gpu_speed,
     "leaderboard_regime": leaderboard_regime,
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
@@ -452,7 +353,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "papers": papers,
     "peers": peers,
     "remade": remade,
-    "replications": lambda: verdict_tables().replications(),
+    "replications": lambda: load_script("verdict_tables").replications(),
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),
     "num_formats": lambda: str(len(FORMATS)),

@@ -17,6 +17,11 @@ def stored_rows() -> list[Row]:
     return board().rows
 
 
+def find_row(claim: str, experiment: str) -> Row:
+    """Return the row of the board of a claim that an experiment decides."""
+    return next(row for row in stored_rows() if (row.id, row.experiment) == (claim, experiment))
+
+
 def claims() -> str:
     """Return every claim as a row of a table, one per regime."""
     head = (
