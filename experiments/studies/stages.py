@@ -94,7 +94,8 @@ def count_sampled(trials: Sequence[Trial]) -> int:
 def is_open(measured: Measured, family: int) -> bool:
     """Return whether a trial should get another block of initial policies.
 
-    It is tested at the Bonferroni level of `family`, with which Holm's method begins.
+    It is tested at the Bonferroni level of `family`, with which Holm's method begins. As long as a premise is
+    inconclusive the claim is, too, so the trial goes on.
     """
     sample, criterion, looks = measured.primary, measured.trial.primary, Looks(LOOKS)
     if sample is None or not criterion.is_sampled:
@@ -103,8 +104,17 @@ def is_open(measured: Measured, family: int) -> bool:
     ends = sample.interval(looks.nominal(level, sample.num_policies))
     decided = criterion_verdict(ends, criterion.direction, criterion.margin) != "inconclusive"
     if looks.decides(sample.num_policies):
-        return not decided
+        return not (decided and has_decided_premises(measured))
     return predictive_power(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1])) >= HOPELESS
+
+
+def has_decided_premises(measured: Measured) -> bool:
+    """Return whether no manipulation check of a trial is inconclusive at 95%."""
+    return all(
+        criterion_verdict(sample.interval(ALPHA), criterion.direction, criterion.margin) != "inconclusive"
+        for criterion, sample in zip(measured.trial.criteria, measured.samples, strict=True)
+        if criterion.role == "manipulation" and sample is not None
+    )
 
 
 def write_rule(trials: Sequence[Trial]) -> str:

@@ -1,6 +1,7 @@
 """Blocks of made-up runs: what goes on, what is kept, and what a resumed experiment runs."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
 from simlab.core.experiment import Experiment, execute, find_resumable
 from simlab.studies import estimands as m
 from simlab.studies.futility import predictive_power
-from simlab.studies.records import Trial, minus, primary
+from simlab.studies.records import Trial, manipulation, minus, primary
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family, measure_trials
@@ -298,3 +299,16 @@ def test_only_a_result_with_arms_is_gone_on_from(tmp_path):
     for message, changed in asked.items():
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             find_resumable(**(fine | changed))
+
+
+@pytest.mark.parametrize(("noise", "count"), [(0.02, 2 * BLOCK), (0.4, 3 * BLOCK)])
+def test_trial_goes_on_while_a_premise_is_inconclusive(noise, count):
+    premise = manipulation(m.REWARD, minus("none", "control"), "zero", 0.1, because="made up")
+    better = primary(m.REWARD, minus(CLEAR, "none"), "positive", 0.1, because="made up")
+    trial, run, calls = Trial("made_up", (better, premise), claim="H7"), Recorder(), []
+
+    def effects(arm, policy):
+        return noise * NOISE[3][policy] / 0.1 if arm == "control" else _effects(arm, policy)
+
+    stages.run_trials(cast(Any, run), (trial,), (), _made_up(effects, calls), family=1)
+    assert run.tables["runs"].groupby("arm")["initial_policy"].nunique().tolist() == [count] * 3
