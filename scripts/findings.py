@@ -29,7 +29,6 @@ def findings() -> str:
         f"exact engine {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
-        kind_of_mismatch(),
         bypass(),
         ignored_clip(),
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
@@ -60,21 +59,6 @@ def recovered_share(arm: str, board: str = "leaderboard") -> str:
     table: Any = _load(board).table("recovery")
     (row,) = table[table["arm"].str.endswith(f": {arm}")].to_dict("records")
     return f"{row['share']:.0%} [{row['ci_low']:.0%}, {row['ci_high']:.0%}]"
-
-
-def kind_of_mismatch() -> str:
-    """Return how much more reward noise as large as truncation leaves, by kind, from `matched_noise`."""
-    row = find_row("V3", "matched_noise")
-    fresh, recent, fixed = (
-        f"{each.estimate or 0.0:.2f} [{each.ci_low:.2f}, {each.ci_high:.2f}]" for each in row.criteria[:3]
-    )
-    return (
-        "**What kind of error makes the mismatch matters more than its size.** Logit noise with the RMS log "
-        "rho of a truncated run at each step does less harm: the training engine's held-out reward ends "
-        f"{fresh} above that of the truncated run if the noise is new for every token, {recent} if it is a "
-        f"function of the last two tokens, and {fixed} if of all earlier ones "
-        f"({row.criteria[0].num_policies} initial policies, rule registered before the run; claim V3)."
-    )
 
 
 def bypass() -> str:
