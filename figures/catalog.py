@@ -84,9 +84,7 @@ SHARING = tuple(
 ASYM = Panel("asym_before_clip", "Asym before the clip", table="diagnostics")
 ENERGY = Panel("energy_frequent", "Energy, frequent tokens", table="diagnostics")
 DYNAMICS = (REWARD, ENTROPY, MISMATCH)
-VALIDATION = Panel(
-    "held_out_train", "held-out reward, training engine", limits=(0, None), table="diagnostics"
-)
+VALIDATION = Panel("held_out_train", "held-out reward", limits=(0, None), table="diagnostics")
 EXTENDED = (LPD, STD_RHO, NORM)
 SCHEDULED = (REWARD, LPD, RATE)
 HALVED = (REWARD, LPD, ENTROPY)
