@@ -249,7 +249,7 @@ MATCHED_NOISE = training_experiment(
     "matched_noise",
     "Does logit noise as large as the mismatch of truncation at each step do the same harm?",
     CLAIMS,
-    minutes=40.0,
+    minutes=50.0,
     figures=("vexact_matched",),
     baseline=NONE,
     make=with_matched_noise(MATCHED_VALIDATED),

@@ -1,7 +1,7 @@
-"""Runs whose injected noise is at each step as large as the mismatch of another run: the kind alone differs.
+"""Run arms with `noise_follows`: the scale of the injected noise follows the mismatch of another run.
 
-After each step the scale of the noise is corrected by a power of the ratio of the RMS log rho of the other
-run to the one measured. An arm with `noise_follows` is run so; a sweep alone cannot make it.
+After step t, scale_{t+1} = scale_t * (target_t / measured_t)^GAIN, where target is the RMS log rho of the
+other run, and measured that of this one. A sweep alone cannot do this: it holds the scale constant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -38,19 +39,19 @@ from simlab.training.recipe import Recipe, TrainState
 LARGEST_SCALE = 50.0
 """Nats. Noise that hides every logit need not grow further."""
 GAIN = 0.3
-"""Power of that ratio. Confident policies feel noise only above a threshold, where the RMS log rho grows with
-a high power of the scale: the full correction overshot by a factor of ten in a pilot."""
+"""Exponent of the correction. Logit noise changes a confident policy only above a threshold, where the RMS
+log rho grows with a high power of the scale: with an exponent of 1 a pilot overshot by a factor of ten."""
 
 
 @dataclass
 class FollowingNoise:
-    """Makes steps whose RMS log rho is that of other runs, by the scale of the injected noise.
+    """Controller of the scale of the injected noise; `advance` makes the steps of `train`.
 
     Args:
         program: the compiled functions of the runs.
         targets: RMS log rho of the other runs, float [runs, steps], in nats.
-        scales: of the noise at each step so far, float [runs] each; the RMS log rho of noise on the logits is
-            about its scale, so the first is the first target.
+        scales: of the noise at each step so far, float [runs] each, in nats. The first is the first target:
+            noise on the logits has an RMS log rho of about its scale.
     """
 
     program: BatchProgram
@@ -66,7 +67,7 @@ class FollowingNoise:
         noise = recipe.sampling.noise
         assert noise is not None
         scale = np.asarray(self._next, np.asarray(noise.scale).dtype)
-        sampling = replace(recipe.sampling, noise=replace(noise, scale=jax.numpy.asarray(scale)))
+        sampling = replace(recipe.sampling, noise=replace(noise, scale=jnp.asarray(scale)))
         state, metrics = self.program.advance(1, replace(recipe, sampling=sampling), state)
         self.scales.append(scale)
         measured, wanted = np.asarray(metrics["rms_log_rho"])[:, 0], self.targets[:, len(self.scales) - 1]
@@ -77,7 +78,7 @@ class FollowingNoise:
 
 
 def with_matched_noise(arms: Mapping[str, Sequence[str]]) -> Make:
-    """Return the function that runs a stage with diagnostics, those of its arms in `MATCHED` step by step."""
+    """Return the function that runs a stage: arms of `MATCHED` by `run_matched`, others with diagnostics."""
     plain_arms = with_diagnostics(arms)
 
     def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
@@ -101,6 +102,8 @@ def run_matched(run: Run, name: str, block: int | None) -> Frames:
     without noise.
     """
     arm = MATCHED[name]
+    described = {**arm.recorded, "noise_follows": arm.noise_follows, "gain": GAIN}
+    run.configure(arms=run.config.get("arms", {}) | {name: described})
     followed = block_specs(arm.noise_follows, block, run.smoke)
     wanted = [follow(name, spec) for spec in followed]
     keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]

@@ -1,4 +1,4 @@
-"""Runs that a sweep alone cannot make: with diagnostics between steps, or forked halfway."""
+"""Runs that a sweep alone cannot make: with diagnostics between steps, or forked from another run."""
 
 import hashlib
 import json
@@ -71,9 +71,9 @@ def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:
             diagnosed = {base: ("mismatch", "both engines")} if run.smoke else arms
             diagnostics = observe_arms(run, diagnosed, plain, block)
         frames = run_arms(run, plain, block) | {"diagnostics": diagnostics}
-        if set(names) & set(FORKS):
+        if wanted := [name for name in names if name in FORKS]:
             with run.phase("forks"):
-                branches = run_forks(run, block, base)
+                branches = run_forks(run, wanted, block, base)
             frames |= {name: pd.concat([frames[name], branches[name]]) for name in branches}
         return frames
 
@@ -153,11 +153,11 @@ def observe_batch(
     return rows
 
 
-def run_forks(run: Run, block: int | None, arm: str) -> Frames:
-    """Run `arm` to its middle and continue as each arm of `FORKS`; return runs, steps and diagnostics.
+def run_forks(run: Run, names: Sequence[str], block: int | None, arm: str) -> Frames:
+    """Run `arm` to its middle and continue as each of `names`; return runs, steps and diagnostics.
 
-    The diagnostics at the end are the mismatch under the engines of `arm`, for all forks, and the reward on
-    held-out prompts.
+    `EARLY_FORK` continues from the first quarter. The diagnostics at the end are the mismatch under the
+    engines of `arm`, for all forks, and the reward on held-out prompts.
     """
     wanted = block_specs(arm, block, run.smoke)
     recipe, shared, states = start_runs(wanted, policy_folder(run))
@@ -167,9 +167,11 @@ def run_forks(run: Run, block: int | None, arm: str) -> Frames:
     first, _ = train(shared, states, early, chunk=CHUNK, axes=(None, 0))
     halfway, _ = train(shared, jax.tree.map(jnp.copy, first), middle - early, chunk=CHUNK, axes=(None, 0))
     runs, tables, rows = [], [], []
-    for name, fork_arm in FORKS.items():
+    for name in names:
         begin, checkpoint = (early, first) if name == EARLY_FORK else (middle, halfway)
-        changes = {key: value for key, value in fork_arm.changes.items() if UNTREATED.changes[key] != value}
+        changes = {
+            key: value for key, value in FORKS[name].changes.items() if UNTREATED.changes[key] != value
+        }
         branch = swept_recipe(run_config(BASE, {**wanted[0].changes, **changes}))
         state = jax.vmap(lambda state, branch=branch: fork(state, branch))(checkpoint)
         if name in (FORK_OTHER_DATA, EARLY_FORK):

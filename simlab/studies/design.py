@@ -29,8 +29,8 @@ class Arm:
         x_factor: of an ACRL arm whose reference X is this factor times the discrepancy in the first steps of
             the arm `x_from`, same initial policy and seed.
         x_from: see `x_factor`.
-        forked_from: the arm whose runs this arm continues from their middle.
-        noise_follows: the arm whose RMS log rho the injected noise of this arm reaches at each step, same
+        forked_from: the arm whose runs this arm continues from a checkpoint.
+        noise_follows: the arm whose RMS log rho sets the scale of the injected noise, step by step, same
             initial policy and seed.
         own_objective: the name of an objective that no catalog holds and no config can name.
     """

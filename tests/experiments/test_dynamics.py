@@ -403,7 +403,7 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path):
 @pytest.mark.slow
 def test_forks_continue_the_run(tmp_path):
     run = Run("forked", tmp_path / "out", smoke=True)
-    forks = run_forks(run, 0, chain_arm(NONE))
+    forks = run_forks(run, (FORK, EARLY_FORK), 0, chain_arm(NONE))
     plain = run_sweep(run, run_specs(chain_arm(NONE), 0, smoke=True))
     for metric in ("entropy", "rms_log_rho"):
         whole = plain["steps"].set_index(["run", "step"])[metric]
