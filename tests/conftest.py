@@ -30,8 +30,12 @@ settings.register_profile(
 settings.load_profile("simlab")
 
 COMPILED_QUICKLY = (
-    *("contracts/test_objectives.py", "contracts/test_training.py", "theory/test_cancellation.py"),
-    *("models", "rollout", "training"),
+    "contracts/test_objectives.py",
+    "contracts/test_training.py",
+    "models",
+    "rollout",
+    "theory/test_cancellation.py",
+    "training",
 )
 """Folders and files whose tests compare no bits with those of another process.
 
