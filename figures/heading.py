@@ -13,7 +13,7 @@ from figures.style import MUTED
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.board import Row, board, estimate_text
-from simlab.studies.verdicts import ALPHA
+from simlab.studies.verdicts import ALPHA, CriterionEvidence
 
 BOLD: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold"}
 PLAIN: dict[str, Any] = {"fontsize": 7.5}
@@ -134,17 +134,26 @@ def state_finding(row: Row) -> str:
 
 
 def state_estimates(results: Results, rows: Sequence[Row]) -> list[str]:
-    """Return the primary criterion of each row with estimate, interval and margin."""
+    """Return the primary criterion of each row with estimate, interval and margin, and an open premise.
+
+    Without its premise a row has no other verdict, whatever its primary criterion shows.
+    """
     labels = read_labels(results) if "runs" in results.table_names else {}
+
+    def state(evidence: CriterionEvidence) -> str:
+        text = evidence.criterion.text
+        for arm in sorted(labels, key=len, reverse=True):
+            text = text.replace(arm, labels[arm])
+        return f"{text} = {estimate_text(evidence)}, margin {evidence.criterion.margin:.2g}"
+
     lines = []
     for number, row in enumerate(rows):
         if row.primary is None:
             continue
-        rule, verdict = row.primary.criterion, f" {row.verdict}" if number else ""
-        text = rule.text
-        for arm in sorted(labels, key=len, reverse=True):
-            text = text.replace(arm, labels[arm])
-        lines.append(f"{row.id}{verdict}: {text} = {estimate_text(row.primary)}, margin {rule.margin:.2g}")
+        lines.append(f"{row.id}{f' {row.verdict}' if number else ''}: {state(row.primary)}")
+        premises = [each for each in row.criteria if each.criterion.role == "manipulation"]
+        lacking = [each for each in premises if each.verdict != "supported"]
+        lines += [f"{row.id}, premise {each.verdict}: {state(each)}" for each in lacking[:1]]
     return lines
 
 

@@ -20,7 +20,7 @@ from simlab.core.results import Results
 from simlab.studies import Measured, paired_effect
 from simlab.studies.board import Row
 from simlab.studies.estimands import PEAK_REWARD, REWARD, Tables, steps_to_gain
-from simlab.studies.records import Claim, Trial, minus, primary
+from simlab.studies.records import Claim, Trial, manipulation, minus, primary
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family
 
@@ -171,13 +171,12 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
     assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward and sequence log ratio")
 
 
-def _row(claim, reference, experiment="lr_dynamics"):
+def _row(claim, reference, experiment="lr_dynamics", *premises):
     sample = mean_of_policies(np.array([0.9, 1.0, 1.1]))
     rule = primary(REWARD, minus("chain: a", "chain: b"), "positive", 0.2, because="a reason")
-    trial = Trial(experiment, (rule,))
-    (evidence,) = decide_family(
-        [Measured(Claim(claim, "lr", "", "", "dynamics", (trial,)).trials[0], (sample,))]
-    )
+    trial = Trial(experiment, (rule, *premises))
+    tested = Claim(claim, "lr", "", "", "dynamics", (trial,)).trials[0]
+    (evidence,) = decide_family([Measured(tested, (sample,) * len(trial.criteria))])
     stated = Claim(claim, "lr", "A statement", reference, "dynamics", (trial,))
     return Row(stated, trial, evidence.verdict, evidence, experiment=experiment)
 
@@ -198,6 +197,20 @@ def test_heading_states_the_verdict_of_the_shipped_result_only(monkeypatch, tmp_
     assert second.startswith("L6 reproduced: ")
     (tmp_path / MANIFEST_NAME).touch()
     assert find_rows(Results(tmp_path), "lr_dynamics", "lr Fig. 11", ("L7",)) == []
+
+
+def test_heading_names_a_premise_that_is_not_supported():
+    premises = (
+        manipulation(REWARD, minus("chain: a", "chain: c"), direction, 1.0, because="a reason")
+        for direction in ("negative", "positive")
+    )
+    row = _row("L6", "Fig. 11", "lr_dynamics", *premises)
+    assert state_finding(row) == "Inconclusive: A statement (L6, n = 3)"
+    _, line = state_estimates(Results(committed_results("lr_dynamics")), [row])
+    assert line == (
+        "L6, premise inconclusive: reward, last quarter: chain: a minus chain: c = 1 (95% CI 0.752 to 1.25, "
+        "n = 3), margin 1"
+    )
 
 
 @pytest.mark.parametrize("name", sorted({row.experiment for row in FIGURES.values()}))
