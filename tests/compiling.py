@@ -29,6 +29,11 @@ _options_of_jax: Any = getattr(compiler, "get_compile_options", None)
 _is_quick = False
 
 
+def is_quick() -> bool:
+    """Return whether programs are compiled with `QUICK` now."""
+    return _is_quick
+
+
 def _quick_options(*arguments: Any, env_options_overrides: dict | None = None, **rest: Any) -> Any:
     options = QUICK | (env_options_overrides or {})
     return _options_of_jax(*arguments, env_options_overrides=options, **rest)

@@ -46,9 +46,14 @@ MEMORY_LIMIT = 1.5e9
 """Bytes of a worker above which it drops its programs between two files."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Choose the compiler's options before any fixture: one of the session may compile runs, too."""
+    compile_quickly(_is_quick(item.path))
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _choose_compiler_options(request):
-    compile_quickly(_is_quick(request))
+def _bound_memory():
     yield
     if _resident_bytes() > MEMORY_LIMIT:
         jax.clear_caches()
@@ -60,12 +65,11 @@ def _forget_programs(request):
     yield
     if request.node.get_closest_marker("slow"):
         jax.clear_caches()
-    compile_quickly(_is_quick(request))
 
 
-def _is_quick(request) -> bool:
-    path = request.path.relative_to(Path(__file__).parent)
-    return any(path.is_relative_to(folder) for folder in COMPILED_QUICKLY)
+def _is_quick(path: Path) -> bool:
+    within = path.relative_to(Path(__file__).parent)
+    return any(within.is_relative_to(folder) for folder in COMPILED_QUICKLY)
 
 
 def _resident_bytes() -> int:

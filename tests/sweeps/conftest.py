@@ -6,6 +6,7 @@ import pytest
 
 from simlab.sweeps import SweepResult, sweep
 from simlab.sweeps.compile_cache import VARIABLE
+from tests.compiling import is_quick
 from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH
 
 
@@ -21,4 +22,5 @@ def programs(tmp_path_factory):
 @pytest.fixture(scope="session")
 def reference(programs, tmp_path_factory) -> SweepResult:
     """The small sweep, computed in this process without any interruption."""
+    assert not is_quick(), "processes that tests start compile as in a run"
     return sweep(BASE, GRID, tmp_path_factory.mktemp("reference"), runs_per_batch=RUNS_PER_BATCH, workers=0)
