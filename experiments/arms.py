@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from experiments.policies import (
+    CHAIN_POLICIES,
+    MOE_POLICIES,
+    NEW_POLICIES,
+    RECURRENCE_POLICIES,
+    SPELLING_POLICIES,
+    TEMPLATE_POLICIES,
+)
 from experiments.regimes import BASE, CONTROL
 from simlab.studies.design import Arm
 from simlab.training.optimizer import AdamW
@@ -33,33 +41,8 @@ E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
 E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"
 ON_POLICY_E4M3 = "on-policy, E4M3"
 RLOO, RLOO_BF16, RLOO_FEW = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts"
-
-
-# Pilots had other initial policies, of the seeds 0 to 3.
-def _train_policies(task: str, seeds: range, **training: Any) -> dict[str, dict[str, Any]]:
-    return {f"{task} {seed}": {"seed": seed, **training} for seed in seeds}
-
-
-RECURRENCE_POLICIES = _train_policies("recurrence", range(4, 28), steps=1500, batch=32, demo_error_rate=0.02)
-CANCEL_SEEDS = range(28, 52)
-WRONG_DIGITS: dict[str, Any] = {"steps": 1500, "demo_error_rate": 0.3}
-"""Enough updates to learn addition, from demonstrations that leave much to gain."""
-TEMPLATE_POLICIES = _train_policies("template", CANCEL_SEEDS, **WRONG_DIGITS)
-SPELLING_POLICIES = _train_policies("two_spellings", CANCEL_SEEDS, **WRONG_DIGITS)
-CHAIN_SEEDS = (
-    *(100, 101, 103, 104, 106, 107, 108, 109, 110, 111, 112, 113),
-    *(114, 116, 117, 118, 119, 123, 124, 125, 126, 127, 129, 132),
-)
-CHAIN_POLICIES = {f"chain {seed}": f"chain-{seed}" for seed in CHAIN_SEEDS}
-"""Files in `experiments/warm_starts` that `initial_policies` trained and screened."""
-MOE_SEEDS = (
-    *(102, 104, 105, 106, 107, 108, 112, 113, 114, 115, 117, 118),
-    *(120, 121, 122, 123, 125, 126, 128, 129, 131, 133, 134, 135),
-)
-MOE_POLICIES = {label: f"chain-moe-{seed}" for label, seed in zip(CHAIN_POLICIES, MOE_SEEDS, strict=True)}
-"""Files of `initial_moe_policies`, trained at 4e-3, each under the label of its dense pair. BF16
-is stable from them at `STEADY_RATE`, not at the 7e-4 of the dense arms."""
 STEADY_RATE = 4e-4
+"""BF16 is stable at it from the MoE policies, which it is not at the 7e-4 of the dense arms."""
 WARMUP = BASE["schedule"]["lr_warmup_steps"]
 PERIOD = PILOT_STEPS // 4
 
@@ -225,6 +208,11 @@ def moe_arm(name: str) -> str:
 def rest_arm(name: str, *, replays: bool = False) -> str:
     """Return the name of an arm whose MoE policies stay as they are, with routing replay R3 or without."""
     return f"chain, MoE at rest: {name}{', R3' if replays else ''}"
+
+
+def new_arm(name: str) -> str:
+    """Return the name of an arm on chains of 64 terms that starts from `NEW_POLICIES`."""
+    return f"chain, new policies: {name}"
 
 
 def halving_arm(name: str) -> str:
@@ -464,16 +452,25 @@ FORKS = {
 """Arms that continue runs of another arm, from their middle or, the last one, from their first quarter."""
 FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS, EARLY_FORK = FORKS
 
-MATCHED = {
-    chain_arm(f"{kind} noise, as large"): Arm(
-        {**UNTREATED.changes, "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": 1.0}},
-        CHAIN_POLICIES,
-        label=f"{kind} noise, as large",
-        noise_follows=chain_arm(NONE),
-    )
-    for kind in ("fresh", "recent", "fixed")
+ARMS |= {
+    new_arm(name): replace(ARMS[chain_arm(name)], initial_policies=NEW_POLICIES) for name in (NONE, BF16)
 }
-"""Arms whose logit noise is at each step as large as the mismatch of another arm at that step."""
+
+
+def _following(kind: str, label: str, followed: str, factor: float = 1.0) -> Arm:
+    changes = {**UNTREATED.changes, "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": 1.0}}
+    policies = ARMS[followed].initial_policies
+    return Arm(changes, policies, label=label, noise_follows=followed, noise_factor=factor)
+
+
+NOISE_KINDS = ("fresh", "recent", "fixed")
+LARGER = 1.5
+AS_LARGE = {f"{kind} noise, as large": kind for kind in NOISE_KINDS}
+LARGER_NOISES = {f"{kind} noise, {LARGER:g} times as large": kind for kind in NOISE_KINDS}
+MATCHED = {chain_arm(label): _following(kind, label, chain_arm(NONE)) for label, kind in AS_LARGE.items()} | {
+    new_arm(label): _following(kind, label, new_arm(NONE), LARGER) for label, kind in LARGER_NOISES.items()
+}
+"""Arms whose logit noise is at each step as large as the mismatch of another arm at that step, or larger."""
 
 SQUARED, KL, MOVING = "ACRL, squared", "ACRL, KL", "ACRL, moving X"
 PENALTIES = {size: f"discrepancy penalty {size:g}" for size in (0.3, 1.0, 3.0)}

@@ -98,6 +98,12 @@ NOISE_AS_LARGE = replace(
     name="chains, noise as large as truncation",
     formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, as large at each step",
 )
+LARGER_NOISE = replace(
+    CHAINS,
+    name="chains, noise larger than truncation",
+    formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, 1.5 times as large",
+    untreated="chain, new policies: no correction",
+)
 ONE_BIT_WEIGHTS = replace(
     CHAINS,
     name="chains, weights in one bit",

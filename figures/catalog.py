@@ -138,7 +138,12 @@ KINDS = arms(
     *("weights in one bit, nearest", "weights in one bit, stochastic"),
     *("recent noise 1.0", "fresh noise 1.0", "BF16 control"),
 )
-AS_LARGE = (NONE, *arms("chain", *(f"{kind} noise, as large" for kind in ("fresh", "recent", "fixed"))), BF16)
+NOISE_KINDS = ("fresh", "recent", "fixed")
+AS_LARGE = (NONE, *arms("chain", *(f"{kind} noise, as large" for kind in NOISE_KINDS)), BF16)
+LARGER = arms(
+    "chain, new policies",
+    *("no correction", *(f"{kind} noise, 1.5 times as large" for kind in NOISE_KINDS), "BF16 control"),
+)
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
@@ -323,6 +328,9 @@ FIGURES: dict[str, FigureSpec] = {
     "vexact_matched": FigureSpec("matched_noise",
         "Mismatch and held-out reward under truncation, and under logit noise as large at each step",
         Curves(AS_LARGE, (replace(MISMATCH, log=True), VALIDATION)), claims=("V3",)),
+    "vexact_larger": FigureSpec("larger_noise",
+        "Mismatch and held-out reward under truncation, and under logit noise 1.5 times as large",
+        Curves(LARGER, (replace(MISMATCH, log=True), VALIDATION)), claims=("V3",)),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),

@@ -1,7 +1,8 @@
 """Initial policies on chains: trained on demonstrations by seed, saved if they have learned the task.
 
-Policies from seeds differ between CPUs, so the arms load checkpoints: the files in `experiments/warm_starts`
-are copies of `policies/` in the result folders of these two experiments.
+Policies from seeds differ between CPUs, so most arms load checkpoints: the files in `experiments/warm_starts`
+are copies of `policies/` in the result folders of the first two experiments. The seeds that the third one
+finds are trained anew by the experiment that reads them.
 
 The screen reads the reward of float32 sampling on held-out prompts and nothing else. Reduced precision,
 mismatch and stability are what the claims are about; they decide no admission.
@@ -15,6 +16,7 @@ import jax
 from jax import Array
 
 from experiments.arms import ARMS, BF16, chain_arm, moe_arm
+from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
 from experiments.studies.repeated_runs import load_policies, policy_folder
 from experiments.studies.runs import SMOKE, RunSpec
 from simlab.core.experiment import Experiment, Run
@@ -25,20 +27,10 @@ from simlab.training.evaluation import evaluate
 from simlab.training.recipe import Recipe
 
 FIRST_SEED, POLICIES, MIN_REWARD = 100, 24, 0.2
+FIRST_NEW_SEED = 136  # later than those of both models
 MIN_PASS_RATE = 0.5
 MAX_SEEDS = 2 * POLICIES
 HELD_OUT = 64  # prompts, each with a group of 16 responses
-TRAINING: dict[str, Any] = {
-    "steps": 4000,
-    "batch": 16,
-    "demo_error_rate": 0.02,
-    "lr_warmup_steps": 2000,
-    "optimizer": {"learning_rate": 8e-3},
-}
-"""Policies trained at a quarter of this rate are sharper, and their runs collapse without any mismatch
-(`LOG.md`)."""
-MOE_TRAINING: dict[str, Any] = {**TRAINING, "lr_warmup_steps": 1000, "optimizer": {"learning_rate": 4e-3}}
-"""At the rate of the dense models one MoE seed in ten learns the task; chosen by trial seeds (`LOG.md`)."""
 RULE = (
     f"Train the seeds from {FIRST_SEED} on, all equally. A policy passes if float32 sampling of "
     f"{HELD_OUT} held-out prompts, 16 responses each, has a mean reward of at least {MIN_REWARD} at the end "
@@ -57,19 +49,21 @@ def held_out_reward(recipe: Recipe, params: Params, key: Array) -> Array:
 class Screening:
     """The policies of one model.
 
-    `named` returns the name of its arm, `file` begins the file names, `training` is a table of `WarmStart`.
+    `named` returns the name of its arm, `file` begins the file names, `training` is a table of `WarmStart`,
+    `first_seed` is the first that is tried.
     """
 
     named: Callable[[str], str]
     file: str
     training: dict[str, Any]
+    first_seed: int = FIRST_SEED
 
     def run(self, run: Run) -> None:
         """Train seed by seed until enough policies pass; in smoke mode until one does."""
         run.configure(training=self.training, min_reward=MIN_REWARD, held_out_prompts=HELD_OUT)
         wanted = 1 if run.smoke else POLICIES
         rows: list[dict[str, Any]] = []
-        for seed in range(FIRST_SEED, FIRST_SEED + MAX_SEEDS):
+        for seed in range(self.first_seed, self.first_seed + MAX_SEEDS):
             rows.append(self._screen(run, seed))
             run.report(f"{self.file} {seed}: held-out reward {rows[-1]['held_out_reward']:.3f}")
             if sum(row["passed_screen"] for row in rows) == wanted:
@@ -97,7 +91,7 @@ EXPERIMENT = Experiment(
     name="initial_policies",
     question="Which initial policies on chains have learned their task?",
     decision_rule=RULE,
-    run=Screening(chain_arm, "chain", TRAINING).run,
+    run=Screening(chain_arm, "chain", CHAIN_TRAINING).run,
     minutes=20.0,
 )
 MOE_EXPERIMENT = Experiment(
@@ -106,4 +100,11 @@ MOE_EXPERIMENT = Experiment(
     decision_rule=RULE,
     run=Screening(moe_arm, "chain-moe", MOE_TRAINING).run,
     minutes=70.0,
+)
+NEW_EXPERIMENT = Experiment(
+    name="new_policies",
+    question="Which initial policies on chains, from seeds that no study has read, have learned their task?",
+    decision_rule=RULE.replace(f"from {FIRST_SEED} on", f"from {FIRST_NEW_SEED} on"),
+    run=Screening(chain_arm, "chain", CHAIN_TRAINING, FIRST_NEW_SEED).run,
+    minutes=20.0,
 )

@@ -1,7 +1,8 @@
 """Run arms with `noise_follows`: the scale of the injected noise follows the mismatch of another run.
 
 After step t, scale_{t+1} = scale_t * (target_t / measured_t)^GAIN, where target is the RMS log rho of the
-other run, and measured that of this one. A sweep alone cannot do this: it holds the scale constant.
+other run, times `noise_factor`, and measured that of this one. A sweep alone cannot do this: it holds the
+scale constant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,11 +104,12 @@ def run_matched(run: Run, name: str, block: int | None) -> Frames:
     """
     arm = MATCHED[name]
     described = {**arm.recorded, "noise_follows": arm.noise_follows, "gain": GAIN}
+    described["noise_factor"] = arm.noise_factor
     run.configure(arms=run.config.get("arms", {}) | {name: described})
     followed = block_specs(arm.noise_follows, block, run.smoke)
     wanted = [follow(name, spec) for spec in followed]
     keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
-    metrics, rows = follow_noise(run, wanted, keys, read_targets(run, followed))
+    metrics, rows = follow_noise(run, wanted, keys, arm.noise_factor * read_targets(run, followed))
     steps = wanted[0].changes["steps"]
     return {
         "runs": with_attributes(

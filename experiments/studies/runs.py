@@ -135,7 +135,14 @@ def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
     """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
     points = Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted))
     result = sweep(
-        BASE, points, run.out.parent / "cache", name=run.name, runs_per_batch=count_per_batch(run), yes=True
+        BASE,
+        points,
+        run.out.parent / "cache",
+        name=run.name,
+        runs_per_batch=count_per_batch(run),
+        # The few steps of a smoke run are done before another process has started.
+        workers=0 if run.smoke else None,
+        yes=True,
     )
     for phase, seconds in result.manifest["timings"].items():
         run.timings[f"sweep {phase}"] = run.timings.get(f"sweep {phase}", 0.0) + seconds

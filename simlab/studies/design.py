@@ -32,6 +32,7 @@ class Arm:
         forked_from: the arm whose runs this arm continues from a checkpoint.
         noise_follows: the arm whose RMS log rho sets the scale of the injected noise, step by step, same
             initial policy and seed.
+        noise_factor: the RMS log rho that the noise aims at, in multiples of that of `noise_follows`.
         own_objective: the name of an objective that no catalog holds and no config can name.
     """
 
@@ -43,6 +44,7 @@ class Arm:
     x_from: str = ""
     forked_from: str = ""
     noise_follows: str = ""
+    noise_factor: float = 1.0
     own_objective: str = ""
 
     @property
@@ -61,7 +63,9 @@ class Arm:
         if self.forked_from:
             flat["forked_from"] = self.forked_from
         if self.noise_follows:
-            flat["sampling.noise.scale"] = f"that of the RMS log rho of {self.noise_follows}, step by step"
+            multiple = "" if self.noise_factor == 1 else f"{self.noise_factor:g} x "
+            followed = f"{multiple}the RMS log rho of {self.noise_follows}"
+            flat["sampling.noise.scale"] = f"that of {followed}, step by step"
         return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
 
     def attributes(self, base: Mapping[str, Json]) -> dict[str, Json]:

@@ -46,18 +46,23 @@ class View:
     changes: Frame
     diagnostics: Frame
 
+    @cached_property
+    def chunk_steps(self) -> np.ndarray:
+        """The first step of each chunk."""
+        return np.asarray(self.chunks["step"])
+
     def curve(self, metric: str) -> np.ndarray:
         """Return the means over chunks."""
         return np.asarray(self.chunks[metric], float)
 
     def early(self, metric: str) -> float:
         """Mean over the first tenth."""
-        return _mean(self.chunks[self.chunks["step"] < EARLY * self.steps], metric)
+        return _mean(self.chunks, metric, self.chunk_steps < EARLY * self.steps)
 
     def late(self, metric: str) -> float:
         """Mean over the last quarter, or over the last chunks there are."""
-        start = min(LATE * self.steps, self.chunks["step"].max())
-        return _mean(self.chunks[self.chunks["step"] >= start], metric)
+        start = min(LATE * self.steps, self.chunk_steps.max(initial=0))
+        return _mean(self.chunks, metric, self.chunk_steps >= start)
 
     def mean_diagnostics(self, late: bool) -> Frame:
         """Return the diagnostics of the last quarter, or of the first."""
@@ -315,9 +320,11 @@ FROM_X = Estimand(
 )
 
 
-def _mean(rows: Frame, metric: str) -> float:
-    # NaN if not recorded, as in smoke mode.
-    return float(np.asarray(rows[metric], float).mean()) if metric in rows and len(rows) else np.nan
+def _mean(rows: Frame, metric: str, chosen: np.ndarray | slice = slice(None)) -> float:
+    if metric not in rows:  # not recorded, as in smoke mode
+        return np.nan
+    values = np.asarray(rows[metric], float)[chosen]
+    return float(values.mean()) if len(values) else np.nan
 
 
 def _rank_runs(one: np.ndarray, other: np.ndarray) -> float:

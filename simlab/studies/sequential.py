@@ -11,7 +11,7 @@ from scipy import optimize, stats
 
 from simlab.core.catalog import lookup
 
-NODES = 64
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 FAINT, SMOOTH = 1e-12, 0.4
 """p-values outside are not corrected for the number of looks: nothing depends on them."""
 
@@ -105,13 +105,12 @@ def _crossing(bounds: np.ndarray, information: np.ndarray) -> float:
 
     Reference: Armitage, McPherson & Rowe 1969 (the density of s_k on paths inside the bounds).
     """
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
     limits = bounds * np.sqrt(information)
-    points = limits[0] * nodes
+    points = limits[0] * NODES
     density = stats.norm.pdf(points, scale=np.sqrt(information[0]))
     for (before, limit), width in zip(pairwise(limits), np.sqrt(np.diff(information)), strict=True):
-        reached = limit * nodes
+        reached = limit * NODES
         step = stats.norm.pdf(reached[:, None] - points[None], scale=width)
-        density = step @ (density * weights * before)
+        density = step @ (density * WEIGHTS * before)
         points = reached
-    return float(1 - density @ weights * limits[-1])
+    return float(1 - density @ WEIGHTS * limits[-1])

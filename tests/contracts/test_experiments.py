@@ -12,6 +12,7 @@ from figures.style import render
 from simlab.core.experiment import execute
 from simlab.core.results import Results
 from simlab.studies.loading import load_experiment
+from tests.compiling import compile_quickly
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -36,19 +37,20 @@ def results_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def quick_children(monkeypatch, name):
-    """Let processes that a benchmark starts compile without effort; this one has read its flags by then.
+def quick_programs(monkeypatch, name):
+    """Let training compile without effort where smoke runs are short, here and in processes that it starts.
 
-    Those of other experiments load what this one has compiled.
+    This process has read its flags by then. Experiments that are not quick load what others have compiled.
     """
-    if name.startswith("bench_"):
+    if name.startswith("bench_") or load_experiment(name).design is not None:
         jax.devices()
         quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
         monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
+        compile_quickly(not name.startswith("bench_"))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_children")
+@pytest.mark.usefixtures("quick_programs")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_smoke_mode_runs_and_its_figures_draw(name, results_folder, tmp_path):
     experiment = load_experiment(name)
@@ -79,7 +81,7 @@ def test_committed_results_are_finished_clean_and_small():
         assert all(table.stat().st_size < 1_000_000 for table in path.glob("*.parquet"))
 
 
-def test_make_results_covers_all_results_but_initial_policies():
+def test_make_results_covers_all_results_but_policies():
     from simlab.core.paths import committed_results
 
     folder = committed_results("")
@@ -89,5 +91,5 @@ def test_make_results_covers_all_results_but_initial_policies():
     named = re.findall(r"^(?:GPU_)?RESULTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
     assert len(named) == 2
     made = " ".join(named).replace("\\", " ").split()
-    kept = ["initial_policies", "initial_moe_policies"]
+    kept = ["initial_policies", "initial_moe_policies", "new_policies"]
     assert sorted([*made, *kept]) == sorted(path.name for path in folder.iterdir())

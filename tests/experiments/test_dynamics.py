@@ -14,28 +14,27 @@ import pytest
 from experiments.arms import (
     ARMS,
     BF16,
-    CHAIN_POLICIES,
     EARLY_FORK,
     EXACT,
     FORK,
+    LARGER,
+    LARGER_NOISES,
     LEVELS,
     MATCHED,
-    MOE_POLICIES,
     NONE,
     TIS,
     chain_arm,
     moe_arm,
+    new_arm,
 )  # fmt: skip
 from experiments.papers import acrl
 from experiments.regimes import BASE, MEASURED, initial_mismatch
 from experiments.studies import acrl_variants, diagnostics, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
-from experiments.studies.initial_policies import MIN_REWARD
 from experiments.studies.leaderboard import DENSE
 from experiments.studies.matched_noise import FollowingNoise, read_targets, run_matched
 from experiments.studies.repeated_runs import build_diagnostics, observe_runs, run_forks, start_runs
 from experiments.studies.runs import (
-    BLOCK,
     CHUNK,
     SMOKE,
     RunSpec,
@@ -246,26 +245,6 @@ def test_chunks_hold_router_flips_of_moe_runs_alone():
     assert "router_flips" not in with_flips(chunks, vectors.assign(metric="other"))
 
 
-def test_screened_seeds_are_those_that_passed_the_screen():
-    policies = Results(committed_results("flagship")).table("initial_policies")
-    passed = policies[policies["passed_screen"]]["warm_start.seed"].tolist()
-    assert tuple(passed[:BLOCK]) == (6, 8, 9, 10, 11, 13, 15, 16)
-
-
-@pytest.mark.parametrize(
-    ("screened", "file", "policies"),
-    [("initial_policies", "chain", CHAIN_POLICIES), ("initial_moe_policies", "chain-moe", MOE_POLICIES)],
-)
-def test_policies_on_chains_are_those_that_have_learned(screened, file, policies):
-    rows = Results(committed_results(screened)).table("initial_policies")
-    reward = rows["held_out_reward" if "held_out_reward" in rows else "reward_bf16"]
-    assert rows["passed_screen"].tolist() == (reward >= MIN_REWARD).tolist()
-    passed = rows[rows["passed_screen"]]["seed"].tolist()
-    assert list(policies.values()) == [f"{file}-{seed}" for seed in passed]
-    seeds = rows["seed"].tolist()
-    assert seeds == list(range(seeds[0], passed[-1] + 1))
-
-
 def test_every_arm_is_a_run_and_no_two_are_the_same():
     seen = {}
     for name, arm in ARMS.items():
@@ -441,9 +420,9 @@ def test_noise_follows_the_mismatch_of_another_run():
 @pytest.mark.slow
 def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
     run = Run("matched", tmp_path / "out", smoke=True)
-    name = next(iter(MATCHED))
+    name = new_arm(next(iter(LARGER_NOISES)))
     frames = run_matched(run, name, 0)
-    targets = read_targets(run, run_specs(chain_arm(NONE), 0, smoke=True))
+    targets = LARGER * read_targets(run, run_specs(new_arm(NONE), 0, smoke=True))
     reached = frames["steps"].pivot_table(index="run", columns="step", values="rms_log_rho").to_numpy()
     assert reached.shape == targets.shape
     assert np.abs(np.log(reached / targets)).mean() < 0.25
