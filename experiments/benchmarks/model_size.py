@@ -37,7 +37,7 @@ import jax
 from pathlib import Path
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
-from simlab.sweeps.compile_cache import return_free_memory
+from simlab.sweeps.memory import return_free_memory
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train

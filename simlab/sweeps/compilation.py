@@ -20,10 +20,10 @@ from simlab.sweeps.compile_cache import (
     compile_cache_folder,
     compiling_alone,
     fixed_order_options,
-    return_free_memory,
     use_all_cores,
 )
 from simlab.sweeps.export_cache import load_or_export
+from simlab.sweeps.memory import keep_freed_memory, return_free_memory
 from simlab.training.loop import HostMetrics, alternate
 from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
 from simlab.training.step import Metrics, learn, learning_recipe, sample, sampling_recipe, swap_time
@@ -85,6 +85,7 @@ def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
         learned, _ = _compile(pool, _learn_leaves, (learning_recipe(recipe), state, trajectory), donated=(1,))
         program = BatchProgram(sampled.result(), learned.result(), time.perf_counter() - start)
     return_free_memory()
+    keep_freed_memory()
     return program
 
 

@@ -1,7 +1,6 @@
 """How functions are compiled, and the folder that stores them for later processes."""
 
 import contextlib
-import ctypes
 import fcntl
 import os
 from collections.abc import Iterator
@@ -37,12 +36,6 @@ def cache_folder() -> Path | None:
         return Path(named) if named else None
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "simlab"
-
-
-def return_free_memory() -> None:
-    """Give memory that a compilation has freed back to the system; glibc would keep it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def enable_compile_cache() -> Path | None:
