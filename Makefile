@@ -48,7 +48,7 @@ test: $(VENV)/.test  ## the core checks: lint, types, layers beside the tests (u
 	$(MAKE) -j 2 check tests
 
 tests: $(VENV)/.test
-	$(PYTEST) -n 2 --dist loadfile -m "not slow and not engines"
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not engines"
 
 check: $(VENV)/.test  ## lint, types, layers, generated files
 	$(BIN)/ruff check .

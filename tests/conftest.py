@@ -1,6 +1,7 @@
 """Strict JAX, checked shapes, one Hypothesis profile, programs kept and compiled as their tests need."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,17 @@ settings.register_profile(
 settings.load_profile("simlab")
 
 COMPILED_QUICKLY = (
+    "checkpoints",
+    "contracts/test_models.py",
     "contracts/test_objectives.py",
+    "contracts/test_tasks.py",
     "contracts/test_training.py",
+    "metrics",
     "models",
+    "objectives",
     "rollout",
-    "theory/test_cancellation.py",
+    "sweeps/test_switch_objective.py",
+    "theory",
     "training",
 )
 """Folders and files whose tests compare no bits with those of another process.
@@ -44,6 +51,15 @@ A test there that promises bits of a run calls `compile_quickly(False)` first.
 
 MEMORY_LIMIT = 1.5e9
 """Bytes of a worker above which it drops its programs between two files."""
+
+
+def pytest_collection_modifyitems(items):
+    """Sort the files that are compiled quickly to the front: a change of options drops all programs.
+
+    Files with many tests come first, so that the workers end at the same time.
+    """
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (not _is_quick(item.path), -tests[item.path], item.path))
 
 
 @pytest.hookimpl(tryfirst=True)
