@@ -38,15 +38,15 @@ def results_folder(tmp_path_factory):
 
 @pytest.fixture
 def quick_programs(monkeypatch, name):
-    """Let training compile without effort where smoke runs are short, here and in processes that it starts.
+    """Compile without effort, here and in processes that an experiment starts: smoke runs are short.
 
-    This process has read its flags by then. Experiments that are not quick load what others have compiled.
+    A benchmark compares programs of this process with those of others, so only the latter are quick there:
+    this one has read its flags by then.
     """
-    if name.startswith("bench_") or load_experiment(name).design is not None:
-        jax.devices()
-        quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-        monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
-        compile_quickly(not name.startswith("bench_"))
+    jax.devices()
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
+    compile_quickly(not name.startswith("bench_"))
 
 
 @pytest.mark.slow
