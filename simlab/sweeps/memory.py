@@ -13,7 +13,7 @@ LARGEST = 2**31 - 1
 def keep_freed_memory() -> None:
     """Let glibc keep what a step frees: it gives large blocks back to the system, which clears them again.
 
-    That takes a tenth of the time of a step. Other C libraries stay as they are.
+    That takes a fifth of the time of a step. Other C libraries stay as they are.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
