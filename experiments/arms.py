@@ -42,7 +42,7 @@ E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS 
 ON_POLICY_E4M3 = "on-policy, E4M3"
 RLOO, RLOO_BF16, RLOO_FEW = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts"
 STEADY_RATE = 4e-4
-"""BF16 is stable at it from the MoE policies, which it is not at the 7e-4 of the dense arms."""
+"""BF16 runs from the MoE policies are stable at this rate, and not at the 7e-4 of the dense arms."""
 WARMUP = BASE["schedule"]["lr_warmup_steps"]
 PERIOD = PILOT_STEPS // 4
 

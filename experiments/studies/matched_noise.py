@@ -50,7 +50,7 @@ class FollowingNoise:
 
     Args:
         program: the compiled functions of the runs.
-        targets: RMS log rho of the other runs, float [runs, steps], in nats.
+        targets: RMS log rho to reach at each step, float [runs, steps], in nats.
         scales: of the noise at each step so far, float [runs] each, in nats. The first is the first target:
             noise on the logits has an RMS log rho of about its scale.
     """
@@ -103,9 +103,8 @@ def run_matched(run: Run, name: str, block: int | None) -> Frames:
     without noise.
     """
     arm = MATCHED[name]
-    described = {**arm.recorded, "noise_follows": arm.noise_follows, "gain": GAIN}
-    described["noise_factor"] = arm.noise_factor
-    run.configure(arms=run.config.get("arms", {}) | {name: described})
+    following = {"noise_follows": arm.noise_follows, "noise_factor": arm.noise_factor, "gain": GAIN}
+    run.configure(arms=run.config.get("arms", {}) | {name: {**arm.recorded, **following}})
     followed = block_specs(arm.noise_follows, block, run.smoke)
     wanted = [follow(name, spec) for spec in followed]
     keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]

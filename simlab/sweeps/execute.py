@@ -8,6 +8,7 @@ from functools import partial
 from simlab.core.json_value import Json
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import columns
+from simlab.sweeps.memory import return_free_memory
 from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
 from simlab.sweeps.program import (
     BatchedRun,
@@ -48,6 +49,7 @@ def work(
         if not any(_work_on(group, plan.runs_per_batch, cache, report, every) for group in left):
             # Others have acquired what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
+    return_free_memory()
 
 
 def _work_on(

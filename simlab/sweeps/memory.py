@@ -1,4 +1,4 @@
-"""What the C library does with freed memory: keeps it between steps, returns it after a compilation."""
+"""What the C library does with freed memory: it keeps it between steps and returns it after a sweep."""
 
 import contextlib
 import ctypes
@@ -11,9 +11,10 @@ LARGEST = 2**31 - 1
 
 @cache
 def keep_freed_memory() -> None:
-    """Let glibc keep what a step frees: it gives large blocks back to the system, which clears them again.
+    """Let glibc keep freed memory, in the whole process from now on.
 
-    That takes a fifth of the time of a step. Other C libraries stay as they are.
+    Otherwise it returns the large blocks of every step to the system, which has to clear them for the next
+    one: a fifth of the time of a step. Other C libraries stay as they are.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -22,6 +23,6 @@ def keep_freed_memory() -> None:
 
 
 def return_free_memory() -> None:
-    """Give memory that a compilation has freed back to the system; glibc would keep it."""
+    """Give freed memory back to the system; glibc would keep it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
