@@ -144,6 +144,7 @@ LARGER = arms(
     "chain, new policies",
     *("no correction", *(f"{kind} noise, 1.5 times as large" for kind in NOISE_KINDS), "BF16 control"),
 )
+NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), VALIDATION), "truncation, no correction"
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
@@ -327,10 +328,10 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(KINDS, (MISMATCH, REWARD)), claims=("V3",)),
     "vexact_matched": FigureSpec("matched_noise",
         "Mismatch and held-out reward under truncation, and under logit noise as large at each step",
-        Curves(AS_LARGE, (replace(MISMATCH, log=True), VALIDATION)), claims=("V3",)),
+        Curves(AS_LARGE, NOISY_PANELS, labels={AS_LARGE[0]: TRUNCATION}), claims=("V3",)),
     "vexact_larger": FigureSpec("larger_noise",
         "Mismatch and held-out reward under truncation, and under logit noise 1.5 times as large",
-        Curves(LARGER, (replace(MISMATCH, log=True), VALIDATION)), claims=("V3",)),
+        Curves(LARGER, NOISY_PANELS, labels={LARGER[0]: TRUNCATION}), claims=("V3",)),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),
