@@ -70,6 +70,7 @@ LPD = Panel("abs_seq_log_ratio", "|sequence log $\\rho$| (nats)")
 RATE = Panel("learning_rate_factor", "learning rate / initial")
 LENGTH = Panel("response_length", "response length (tokens)")
 CLIPPED = Panel("clip_fraction", "fraction of tokens clipped", log=True, table="diagnostics")
+CLIP_RATIO = Panel("clip_fraction", "fraction of tokens clipped", log=True)
 CORRELATION = Panel("pcc", "correlation of $\\pi_{train}$, $\\pi_{infer}$")
 LARGEST = Panel("max_rho", "largest $\\rho$ in 10 steps", log=True)
 MONITOR = Panel("hacking_j", "monitor J at $\\delta$ = 2", reference=0, table="diagnostics")
@@ -85,7 +86,8 @@ ASYM = Panel("asym_before_clip", "Asym before the clip", table="diagnostics")
 ENERGY = Panel("energy_frequent", "Energy, frequent tokens", table="diagnostics")
 DYNAMICS = (REWARD, ENTROPY, MISMATCH)
 VALIDATION = Panel("held_out_train", "held-out reward", limits=(0, None), table="diagnostics")
-EXTENDED = (LPD, STD_RHO, NORM)
+KL_TO_BASE = Panel("kl_to_base", "KL to the initial policy (nats)", log=True, table="diagnostics")
+EXTENDED = (VALIDATION, MISMATCH, ENTROPY, CLIP_RATIO, KL_TO_BASE, NORM)
 SCHEDULED = (REWARD, LPD, RATE)
 HALVED = (REWARD, LPD, ENTROPY)
 CONTROLLED = (DISCREPANCY, ENTROPY, REWARD)
@@ -266,14 +268,14 @@ FIGURES: dict[str, FigureSpec] = {
         Leveled(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; bars: CI of the mean.",
             tuple(mismatch.DISTORTED)), "hacking Fig. 14"),
     "hacking_fig15": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho and gradient norm with and without TIS",
-        Curves(CORRECTED, EXTENDED), "hacking Fig. 15", ("H7",)),
+        "Validation, mismatch, entropy, clipping, KL divergence and gradient norm with and without TIS",
+        Curves(CORRECTED, EXTENDED, height=4.4, rows=2), "hacking Fig. 15", ("H7",)),
     "hacking_fig16": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho, gradient norm and clipped tokens under token and sequence clips",
-        Curves(CLIPS, (*EXTENDED, CLIPPED)), "hacking Fig. 16", ("H9",)),
+        "Validation, mismatch, entropy, clipping, KL divergence and gradient norm under clips",
+        Curves(CLIPS, EXTENDED, height=4.4, rows=2), "hacking Fig. 16", ("H9",)),
     "hacking_fig17": FigureSpec(HACKING,
-        "Sequence log ratio, std of rho and gradient norm as rare tokens get larger weights",
-        Curves(DELTAS, EXTENDED), "hacking Fig. 17", ("H10",)),
+        "Validation, mismatch, entropy, clipping, KL divergence and gradient norm as rare tokens weigh more",
+        Curves(DELTAS, EXTENDED, height=4.4, rows=2), "hacking Fig. 17", ("H10",)),
     "hacking_tab1": FigureSpec(HACKING, "Fraction of tokens clipped",
         Curves(CLIPS, (CLIPPED,)), "hacking Tab. 1"),
     "softmax_placements": FigureSpec("softmax", "Rounding placements that reproduce the published table",

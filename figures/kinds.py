@@ -69,6 +69,7 @@ class Curves:
         arms: the arms to draw; None for those that the manifest lists. Missing arms are skipped.
         panels: the metrics.
         height: of the figure, in inches.
+        rows: of panels.
         mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
         labels: replace those of the table, by arm.
     """
@@ -76,6 +77,7 @@ class Curves:
     arms: Sequence[str] | None
     panels: Sequence[Panel]
     height: float = 2.3
+    rows: int = 1
     mark_best: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -85,19 +87,21 @@ class Curves:
     )
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
-        """Draw the panels side by side under one legend."""
+        """Draw the panels row by row under one legend."""
         arms = results.manifest["config"]["arms"] if self.arms is None else self.arms
-        figure, axes = new_figure(PAGE, self.height, ncols=len(self.panels), squeeze=False)
+        columns = -(-len(self.panels) // self.rows)
+        figure, grid = new_figure(PAGE, self.height, nrows=self.rows, ncols=columns, squeeze=False)
+        axes = list(grid.flat)
         by_panel = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in by_panel)]
         styles = arm_styles(shown, read_labels(results) | dict(self.labels))
-        for axis, each, panel in zip(axes[0], by_panel, self.panels, strict=True):
+        for axis, each, panel in zip(axes, by_panel, self.panels, strict=True):
             draw_panel(axis, each, panel, styles, level)
         num = max((curve.shape[1] for each in by_panel for curve in each.values()), default=0)
-        legend_above(figure, axes[0], describe_lines(num, level))
+        legend_above(figure, axes, describe_lines(num, level))
         if self.mark_best:
             rewards = curves(results, arms, "reward")
-            for axis in axes[0]:
+            for axis in axes:
                 _mark_best(axis, rewards, self.mark_best)
         return figure
 

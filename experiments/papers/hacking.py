@@ -6,10 +6,21 @@ run without correction collapses. `moe_dynamics` compares MoE with dense models.
 """
 
 from experiments import arms
-from experiments.arms import FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS, chain_arm, moe_arm, steady_arm
+from experiments.arms import (
+    EARLY_FORK,
+    FORK,
+    FORK_BF16,
+    FORK_OTHER_DATA,
+    FORK_SEQ_TIS,
+    chain_arm,
+    moe_arm,
+    steady_arm,
+)
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
+    FIFTH,
+    FIFTH_OF_LOSS,
     FIVE_PERCENT_OF_RHO,
     GROWS,
     LOSS,
@@ -27,6 +38,7 @@ from experiments.regimes import CHAINS, FLAGSHIP, STEADY_CHAINS
 from experiments.studies.repeated_runs import with_forks
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
+from simlab.studies.contrasts import Share
 from simlab.studies.records import (
     EXACT_SUMS,
     LeavesBand,
@@ -53,11 +65,15 @@ CLIPS = {high: chain_arm(name) for high, name in arms.CLIPS.items()}
 DELTAS = {delta: chain_arm(name) for delta, name in arms.DELTAS.items()}
 DISTORTED = DELTAS[2.0]
 RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
-DIAGNOSTICS = {
+ADDED = {
     NONE: ("mismatch", "clipping", "clusters"),
     CLIPS[0.28]: ("clipping",),
     GSPO: ("hacking", "clipping"),
     DISTORTED: ("hacking",),
+}
+DIAGNOSTICS = {
+    name: ("validation", *ADDED.get(name, ()))
+    for name in (NONE, BF16, TIS, GSPO, NOISE, *CLIPS.values(), *DELTAS.values())
 }
 
 # Arms of moe_dynamics.
@@ -199,11 +215,11 @@ CLAIMS = (
             secondary(m.ENTROPY_GROWTH, minus(NONE, BF16), "negative", QUARTER_MORE, because=CHANGES),
             secondary(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", QUARTER_MORE, because=CHANGES),
             recovers(TIS, NONE, BF16),
+            secondary(m.HELD_OUT_REWARD, Share(TIS, NONE, BF16), "positive", FIFTH, because=FIFTH_OF_LOSS),
             secondary(m.GROWTH, minus(TIS, BF16), "positive", FACTOR, because=GROWS),
             GROWTH,
             regime=CHAINS,
-            note="The second criterion is the premise of the third: entropy falls without TIS. Reward of the "
-            "inference engine stands for validation.")),
+            note="The second criterion is the premise of the third: entropy falls without TIS.")),
     dynamics("H8", "The correlation of pi_train and pi_infer falls and the largest rho rises during training",
         "Fig. 3, 9",
         trial("hacking_dynamics",
@@ -250,10 +266,13 @@ CLAIMS = (
         trial("hacking_dynamics",
             recovers(FORK_OTHER_DATA, FORK, BF16, role="primary", direction="zero"),
             secondary(m.GROWTH_AFTER_FORK, minus(FORK_OTHER_DATA, FORK), "zero", FACTOR, because=GROWS),
+            recovers(EARLY_FORK, FORK, BF16, direction="zero"),
+            secondary(m.HELD_OUT_REWARD, Share(EARLY_FORK, FORK, BF16), "zero", FIFTH,
+                because=FIFTH_OF_LOSS),
             loses(FORK, BF16),
             regime=CHAINS,
-            note="Forked halfway. A checkpoint from before the growth is not run, so this tests only that "
-            "other data do not help.")),
+            note="Forked halfway; the early fork after a quarter of the steps. Both draw other prompts and "
+            "samples than the run that they continue.")),
     dynamics("H15", "The mismatch moves before entropy and gradient norm do", "App. D, Fig. 14",
         trial("hacking_dynamics",
             primary(BEFORE_ENTROPY, minus(DELTAS[3.0], GSPO), "positive", 10, because=ONE_CHUNK),
