@@ -12,6 +12,7 @@ EXPERIMENTS: dict[str, str] = {
     "noise_dynamics": "experiments.papers.vexact:NOISE_DYNAMICS",
     "matched_noise": "experiments.papers.vexact:MATCHED_NOISE",
     "larger_noise": "experiments.papers.vexact:LARGER_NOISE_DYNAMICS",
+    "weight_noise": "experiments.papers.vexact:WEIGHT_NOISE_DYNAMICS",
     "vexact_dynamics": "experiments.papers.vexact:VEXACT_DYNAMICS",
     "acrl_dynamics": "experiments.papers.acrl:ACRL_DYNAMICS",
     "acrl_nearest": "experiments.papers.acrl:ACRL_NEAREST",

@@ -467,10 +467,22 @@ NOISE_KINDS = ("fresh", "recent", "fixed")
 LARGER = 1.5
 AS_LARGE = {f"{kind} noise, as large": kind for kind in NOISE_KINDS}
 LARGER_NOISES = {f"{kind} noise, {LARGER:g} times as large": kind for kind in NOISE_KINDS}
-MATCHED = {chain_arm(label): _following(kind, label, chain_arm(NONE)) for label, kind in AS_LARGE.items()} | {
-    new_arm(label): _following(kind, label, new_arm(NONE), LARGER) for label, kind in LARGER_NOISES.items()
+WEIGHT_NOISES = {
+    f"fresh weight noise, {LARGER:g} times as large": ("fresh_weight", LARGER),
+    "fixed weight noise, as large": ("fixed_weight", 1.0),
 }
-"""Arms whose logit noise is at each step as large as the mismatch of another arm at that step, or larger."""
+MATCHED = {
+    **{chain_arm(label): _following(kind, label, chain_arm(NONE)) for label, kind in AS_LARGE.items()},
+    **{
+        new_arm(label): _following(kind, label, new_arm(NONE), LARGER)
+        for label, kind in LARGER_NOISES.items()
+    },
+    **{
+        chain_arm(label): _following(kind, label, chain_arm(NONE), factor)
+        for label, (kind, factor) in WEIGHT_NOISES.items()
+    },
+}
+"""Arms whose injected noise is at each step as large as the mismatch of another arm, or larger."""
 
 SQUARED, KL, MOVING = "ACRL, squared", "ACRL, KL", "ACRL, moving X"
 PENALTIES = {size: f"discrepancy penalty {size:g}" for size in (0.3, 1.0, 3.0)}

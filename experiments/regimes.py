@@ -104,6 +104,11 @@ LARGER_NOISE = replace(
     formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, 1.5 times as large",
     untreated="chain, new policies: no correction",
 )
+WEIGHT_NOISE = replace(
+    CHAINS,
+    name="chains, fresh and fixed weight noise",
+    formats="float32 / truncation to 2 and 3 bits; fixed weight noise as large, fresh 1.5 times as large",
+)
 ONE_BIT_WEIGHTS = replace(
     CHAINS,
     name="chains, weights in one bit",

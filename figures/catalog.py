@@ -146,6 +146,11 @@ LARGER = arms(
     "chain, new policies",
     *("no correction", *(f"{kind} noise, 1.5 times as large" for kind in NOISE_KINDS), "BF16 control"),
 )
+ON_WEIGHTS = (
+    NONE,
+    *arms("chain", "fixed weight noise, as large", "fresh weight noise, 1.5 times as large"),
+    BF16,
+)
 NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), VALIDATION), "truncation, no correction"
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
@@ -334,6 +339,9 @@ FIGURES: dict[str, FigureSpec] = {
     "vexact_larger": FigureSpec("larger_noise",
         "Mismatch and held-out reward under truncation, and under logit noise 1.5 times as large",
         Curves(LARGER, NOISY_PANELS, labels={LARGER[0]: TRUNCATION}), claims=("V3",)),
+    "vexact_weights": FigureSpec("weight_noise",
+        "Mismatch and held-out reward under truncation, and under fixed and fresh weight noise",
+        Curves(ON_WEIGHTS, NOISY_PANELS, labels={ON_WEIGHTS[0]: TRUNCATION}), claims=("V3",)),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),

@@ -39,6 +39,7 @@ from experiments.regimes import (
     NOISE_AS_LARGE,
     ON_POLICY_CHAINS,
     ONE_BIT_WEIGHTS,
+    WEIGHT_NOISE,
 )
 from experiments.studies.matched_noise import with_matched_noise
 from experiments.studies.stages import training_experiment
@@ -86,6 +87,8 @@ AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(chain_arm, arms.AS_LARGE)
 # Arms of larger_noise.
 NEW_NONE, NEW_BF16 = new_arm(arms.NONE), new_arm(arms.BF16)
 LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = map(new_arm, arms.LARGER_NOISES)
+# Arms of weight_noise.
+WEIGHTS_FRESH, WEIGHTS_FIXED = map(chain_arm, arms.WEIGHT_NOISES)
 VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_ANSWERS + "; the larger mismatch costs more"
@@ -173,7 +176,27 @@ CLAIMS = (
             regime=LARGER_NOISE,
             note="The noise aims at 1.5 times the RMS log rho of the truncated run, step by step. Policies "
             "are new. `matched_noise` showed less harm from noise whose size was not shown to be equal; a "
-            "pilot from four other policies showed that noise this large can be held.")),
+            "pilot from four other policies showed that noise this large can be held."),
+        trial("weight_noise",
+            primary(LEARNED, minus(WEIGHTS_FRESH, WEIGHTS_FIXED), "negative", LOSS,
+                because=TEN_ANSWERS + "; the larger mismatch costs more"),
+            secondary(LEARNED, minus(WEIGHTS_FRESH, NONE), "negative", LOSS,
+                because=TEN_ANSWERS + "; the larger mismatch costs more"),
+            secondary(LEARNED, minus(WEIGHTS_FIXED, NONE), "zero", LOSS, because="as large: " + TEN_ANSWERS),
+            *(
+                manipulation(m.MISMATCH, minus(WEIGHTS_FRESH, arm), "positive", QUARTER_MORE,
+                    because="larger: by " + CHANGES)
+                for arm in (WEIGHTS_FIXED, NONE)
+            ),
+            *(
+                manipulation(LEARNED, minus(arm, BF16), "negative", LOSS, because="harm: " + TEN_ANSWERS)
+                for arm in (WEIGHTS_FIXED, NONE)
+            ),
+            regime=WEIGHT_NOISE,
+            note="The noise is on the weights, so that the network amplifies it as it does rounding errors. "
+            "It aims at the RMS log rho of the truncated run, step by step, or, if it is new for every "
+            "rollout, at 1.5 times as much. A pilot from four other policies, with both 1.5 times as large, "
+            "suggested the order of the two arms.")),
     identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
         exact_trial(
             exact("vexact review; lr Eq. 3", "mismatch changes the effective objective",
@@ -284,6 +307,16 @@ LARGER_NOISE_DYNAMICS = training_experiment(
     minutes=60.0,
     figures=("vexact_larger",),
     baseline=NEW_NONE,
+    make=with_matched_noise(VALIDATED),
+    diagnosed=VALIDATED,
+)
+WEIGHT_NOISE_DYNAMICS = training_experiment(
+    "weight_noise",
+    "Does weight noise that is new for every rollout do more harm than smaller noise that stays the same?",
+    CLAIMS,
+    minutes=40.0,
+    figures=("vexact_weights",),
+    baseline=NONE,
     make=with_matched_noise(VALIDATED),
     diagnosed=VALIDATED,
 )

@@ -30,6 +30,7 @@ from experiments.studies.repeated_runs import (
 from experiments.studies.runs import Frames, RunSpec, block_specs, run_sweep, with_attributes
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
+from simlab.rollout.noise import KINDS, ON_WEIGHTS
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import BatchProgram, compile_batch
 from simlab.sweeps.execute import BATCH_AXES
@@ -44,6 +45,10 @@ GAIN = 0.3
 log rho grows with a high power of the scale: with an exponent of 1 a pilot overshot by a factor of ten."""
 
 
+EXPECTED_MISMATCH = {kind: 10.0 if kind in ON_WEIGHTS else 1.0 for kind in KINDS}
+"""RMS log rho over the scale of the noise, roughly, in a pilot. It sets the first scale alone."""
+
+
 @dataclass
 class FollowingNoise:
     """Controller of the scale of the injected noise; `advance` makes the steps of `train`.
@@ -51,17 +56,18 @@ class FollowingNoise:
     Args:
         program: the compiled functions of the runs.
         targets: RMS log rho to reach at each step, float [runs, steps], in nats.
-        scales: of the noise at each step so far, float [runs] each, in nats. The first is the first target:
-            noise on the logits has an RMS log rho of about its scale.
+        kind: of the noise.
+        scales: of the noise at each step so far, float [runs] each.
     """
 
     program: BatchProgram
     targets: np.ndarray
+    kind: str
     scales: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self):
-        """Begin with the first target."""
-        self._next = self.targets[:, 0]
+        """Begin with a scale at which the mismatch is about the first target."""
+        self._next = self.targets[:, 0] / EXPECTED_MISMATCH[self.kind]
 
     def advance(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
         """Make one step, then correct the scale."""
@@ -99,7 +105,7 @@ def with_matched_noise(arms: Mapping[str, Sequence[str]]) -> Make:
 def run_matched(run: Run, name: str, block: int | None) -> Frames:
     """Run an arm of `MATCHED` from a block of initial policies; return runs, steps and diagnostics.
 
-    The steps hold `noise_scale`, in nats. The reward on held-out prompts is that of the training engine,
+    The steps hold `noise_scale`. The reward on held-out prompts is that of the training engine,
     without noise.
     """
     arm = MATCHED[name]
@@ -120,10 +126,15 @@ def run_matched(run: Run, name: str, block: int | None) -> Frames:
 
 
 def follow(name: str, spec: RunSpec) -> RunSpec:
-    """Return the run of the arm `name` that follows the run `spec`: its policy, seed and steps."""
+    """Return the run of the arm `name` that follows the run `spec`: its policy, seed and steps.
+
+    The noise of each initial policy has a seed of its own, so that no result rests on one draw.
+    """
     kept = ("warm_start", "seed", "steps", "model", "task", "prompts_per_step", "group_size")
     shared = {key: value for key, value in spec.changes.items() if key in kept}
-    return replace(spec, arm=name, changes={**MATCHED[name].changes, **shared})
+    arm = MATCHED[name]
+    noise = {**arm.changes["sampling.noise"], "seed": list(arm.initial_policies).index(spec.initial_policy)}
+    return replace(spec, arm=name, changes={**arm.changes, "sampling.noise": noise, **shared})
 
 
 def read_targets(run: Run, followed: Sequence[RunSpec]) -> np.ndarray:
@@ -147,7 +158,8 @@ def follow_noise(
     base = jax.tree.map(np.array, state.params)
     silent = replace(recipe, sampling=replace(recipe.sampling, noise=None))
     diagnose = build_diagnostics(("validation",), recipes=0)
-    noise = FollowingNoise(compile_batch(recipe, state), targets)
+    assert recipe.sampling.noise is not None
+    noise = FollowingNoise(compile_batch(recipe, state), targets, recipe.sampling.noise.kind)
     every = SMOKE_EVERY if run.smoke else EVERY
     rows: list[dict[str, Any]] = []
 

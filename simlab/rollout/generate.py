@@ -14,7 +14,7 @@ from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, stack_layers, token_logps
-from simlab.rollout.noise import context_digest, extend_digest, perturb_logits
+from simlab.rollout.noise import context_digest, extend_digest, perturb_logits, perturb_weights
 from simlab.rollout.sampling import SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
 
@@ -42,6 +42,7 @@ def generate(
     """
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)
+    params = perturb_weights(params, sampling.noise, stream(key, "weight noise"))
     weights_key = stream(key, "weights") if rounds_stochastically(engine) else None
     weights, caches = stack_layers(prepare(params, config, engine, weights_key), caches, config)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
 from simlab.core.ranges import POSITIVE, TINY, Range
-from simlab.rollout.noise import LogitNoise
+from simlab.rollout.noise import InjectedNoise
 
 
 @pytree
@@ -19,15 +19,15 @@ class SamplingParams:
 
     Before `min_length` tokens the end token cannot be drawn. `processed` reports log-probabilities after all
     of this (vLLM's `processed_logprobs`); otherwise they are those of the raw logits (`raw_logprobs`).
-    `temperature` is positive; for greedy decoding take `GREEDY`, which is top-k 1. `noise` is added to the
-    logits before all else, raw log-probabilities included.
+    `temperature` is positive; for greedy decoding take `GREEDY`, which is top-k 1. `noise` acts on the
+    weights, or on the logits before all else, raw log-probabilities included.
     """
 
     temperature: Annotated[Scalar, POSITIVE] = 1.0
     top_k: Annotated[Integer | None, Range(1, 2**31 - 1)] = None
     top_p: Annotated[Scalar | None, Range(TINY, 1.0)] = None
     min_length: Annotated[Integer, Range(0, 2**31 - 1)] = 0
-    noise: LogitNoise | None = None
+    noise: InjectedNoise | None = None
     processed: bool = static(default=False)
 
 

@@ -87,7 +87,7 @@ class Arm:
 
 def _describe_noise(recipe: Recipe) -> tuple[str, float]:
     if recipe.sampling.noise is not None:
-        return f"{recipe.sampling.noise.kind} noise", float(recipe.sampling.noise.scale)
+        return f"{recipe.sampling.noise.kind.replace('_', ' ')} noise", float(recipe.sampling.noise.scale)
     infer, train = recipe.engines.infer.projection, recipe.engines.train.projection
     pairs = (infer.activations, train.activations), (infer.weights, train.weights)
     changed = [mine for mine, theirs in pairs if repr(mine) != repr(theirs) and mine.format is not None]

@@ -408,7 +408,7 @@ def test_noise_follows_the_mismatch_of_another_run():
 
     config = run_config(BASE, {**next(iter(MATCHED.values())).changes, "warm_start": None})
     recipe = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), recipe_of(config))
-    noise = FollowingNoise(cast(Any, Program()), targets)
+    noise = FollowingNoise(cast(Any, Program()), targets, "fresh")
     steps = [noise.advance(recipe, cast(Any, None))[1]["rms_log_rho"][:, 0] for _ in range(60)]
     reached = np.stack(steps, axis=1)
     assert reached[:, [29]] == pytest.approx(targets[:, [29]], rel=0.01)
