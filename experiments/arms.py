@@ -457,7 +457,7 @@ ARMS |= {
 }
 
 
-def _following(kind: str, label: str, followed: str, factor: float = 1.0) -> Arm:
+def _following(kind: str, label: str, followed: str, factor: float) -> Arm:
     changes = {**UNTREATED.changes, "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": 1.0}}
     policies = ARMS[followed].initial_policies
     return Arm(changes, policies, label=label, noise_follows=followed, noise_factor=factor)
@@ -465,22 +465,17 @@ def _following(kind: str, label: str, followed: str, factor: float = 1.0) -> Arm
 
 NOISE_KINDS = ("fresh", "recent", "fixed")
 LARGER = 1.5
-AS_LARGE = {f"{kind} noise, as large": kind for kind in NOISE_KINDS}
-LARGER_NOISES = {f"{kind} noise, {LARGER:g} times as large": kind for kind in NOISE_KINDS}
+AS_LARGE = {f"{kind} noise, as large": (kind, 1.0) for kind in NOISE_KINDS}
+LARGER_NOISES = {f"{kind} noise, {LARGER:g} times as large": (kind, LARGER) for kind in NOISE_KINDS}
 WEIGHT_NOISES = {
     f"fresh weight noise, {LARGER:g} times as large": ("fresh_weight", LARGER),
     "fixed weight noise, as large": ("fixed_weight", 1.0),
 }
+"""Kind of the noise, and its size over the mismatch that it follows, by label."""
 MATCHED = {
-    **{chain_arm(label): _following(kind, label, chain_arm(NONE)) for label, kind in AS_LARGE.items()},
-    **{
-        new_arm(label): _following(kind, label, new_arm(NONE), LARGER)
-        for label, kind in LARGER_NOISES.items()
-    },
-    **{
-        chain_arm(label): _following(kind, label, chain_arm(NONE), factor)
-        for label, (kind, factor) in WEIGHT_NOISES.items()
-    },
+    arm(label): _following(kind, label, arm(NONE), factor)
+    for arm, noises in ((chain_arm, AS_LARGE | WEIGHT_NOISES), (new_arm, LARGER_NOISES))
+    for label, (kind, factor) in noises.items()
 }
 """Arms whose injected noise is at each step as large as the mismatch of another arm, or larger."""
 

@@ -1,8 +1,9 @@
 """The claims of *vexact*: zero mismatch keeps a run stable, and harm follows the size of the mismatch.
 
 Experiments: `vexact_dynamics` runs chains of 64 terms, on which a run under the truncated noise level of
-*acrl* collapses. `leaderboard` and `leaderboard_experts` rank the remedies. `theory` and
-`theory_corrections` compute without training.
+*acrl* collapses. `noise_dynamics`, `matched_noise`, `larger_noise` and `weight_noise` compare kinds of noise.
+`leaderboard` and `leaderboard_experts` rank the remedies. `theory` and `theory_corrections` compute without
+training.
 """
 
 from math import log
@@ -92,6 +93,7 @@ WEIGHTS_FRESH, WEIGHTS_FIXED = map(chain_arm, arms.WEIGHT_NOISES)
 VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_ANSWERS + "; the larger mismatch costs more"
+LARGER_LOSES = TEN_ANSWERS + "; the larger mismatch costs more"
 FIRST_MISMATCH = m.early_log("rms_log_rho", "RMS log rho")
 
 SAME_GRADIENT = 2.0**-8
@@ -162,7 +164,7 @@ CLAIMS = (
         trial("larger_noise",
             *(
                 criterion(LEARNED, minus(arm, NEW_NONE), "negative", LOSS,
-                    because=TEN_ANSWERS + "; the larger mismatch costs more")
+                    because=LARGER_LOSES)
                 for criterion, arm in (
                     (primary, LARGER_FRESH), (secondary, LARGER_RECENT), (secondary, LARGER_FIXED))
             ),
@@ -179,9 +181,9 @@ CLAIMS = (
             "pilot from four other policies showed that noise this large can be held."),
         trial("weight_noise",
             primary(LEARNED, minus(WEIGHTS_FRESH, WEIGHTS_FIXED), "negative", LOSS,
-                because=TEN_ANSWERS + "; the larger mismatch costs more"),
+                because=LARGER_LOSES),
             secondary(LEARNED, minus(WEIGHTS_FRESH, NONE), "negative", LOSS,
-                because=TEN_ANSWERS + "; the larger mismatch costs more"),
+                because=LARGER_LOSES),
             secondary(LEARNED, minus(WEIGHTS_FIXED, NONE), "zero", LOSS, because="as large: " + TEN_ANSWERS),
             *(
                 manipulation(m.MISMATCH, minus(WEIGHTS_FRESH, arm), "positive", QUARTER_MORE,

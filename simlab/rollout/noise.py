@@ -27,12 +27,14 @@ class InjectedNoise:
     """Independent normal noise on every logit or weight of the sampler.
 
     On logits, with the standard deviation `scale` in nats:
+
     - `fresh`: drawn anew for every token that is sampled, as by a kernel whose order changes.
     - `fixed`: a function of the token and its context alone, the same in all runs with one `seed`, as by a
       kernel whose error is always the same.
     - `recent`: a function of the token and of the two before it alone, which a policy can learn.
 
     On weights, each times 1 + `scale` z with a standard normal z:
+
     - `fresh_weight`: z is drawn anew for every rollout.
     - `fixed_weight`: z stays the same, also in all runs with one `seed`, so that only the weights change the
       error.
