@@ -1,4 +1,4 @@
-"""The leaderboard: final reward by arm, share of the loss recovered, and which pairs of arms differ."""
+"""The leaderboard: final reward by arm, fraction of the loss recovered, and which pairs of arms differ."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ VERDICTS = {"supported": COLORS[2], "inconclusive": COLORS[5], "negligible": MUT
 
 
 def draw_recovery(results: Results) -> Figure:
-    """Draw final rewards with their initial policies, shares recovered, and significant pairs."""
+    """Draw final rewards with their initial policies, fractions recovered, and significant pairs."""
     finals: Any = results.table("final_rewards").set_index("initial_policy")
     order = finals.mean().sort_values(ascending=False).index.tolist()
     figure, (rewards, shares, pairs) = new_figure(
@@ -46,8 +46,8 @@ def _draw_shares(axis: Any, results: Results, order: list[str]) -> None:
         width = 3.5 if row["level"] > PLAIN_LEVEL else 1
         axis.plot([row["ci_low"], row["ci_high"]], [height] * 2, lw=width, alpha=0.6, **style)
         axis.plot([row["share"]], [height], "|", ms=10, mew=2, **style)
-    axis.set(xlabel="share of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=(-1, 1.5))
-    axis.set_title("Share recovered")
+    axis.set(xlabel="fraction of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=(-1, 1.5))
+    axis.set_title("Fraction recovered")
     for verdict in dict.fromkeys(rows["verdict"]):
         axis.plot([], [], lw=3.5, alpha=0.6, color=VERDICTS[verdict], label=verdict)
     if len(rows):

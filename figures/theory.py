@@ -31,7 +31,7 @@ LEVELS = (0.1, 0.3)
 GROUPS = 64
 MOMENTS = {
     "bias": ("Bias", "|mean - gradient| / |gradient|"),
-    "std": ("Spread", "std of one group / |gradient|"),
+    "std": ("Standard deviation", "std of one group / |gradient|"),
     f"mse_{GROUPS}": ("MSE", f"MSE of {GROUPS} groups / |gradient|²"),
 }
 LEAST_MASS = 1e-3
