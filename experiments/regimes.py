@@ -107,7 +107,8 @@ LARGER_NOISE = replace(
 WEIGHT_NOISE = replace(
     CHAINS,
     name="chains, fresh and fixed weight noise",
-    formats="float32 / truncation to 2 and 3 bits; fixed weight noise as large, fresh 1.5 times as large",
+    formats="float32 / truncation to 2 and 3 bits; fixed weight noise as large, fresh 1.75 times as large",
+    untreated="chain, new policies: no correction",
 )
 ONE_BIT_WEIGHTS = replace(
     CHAINS,

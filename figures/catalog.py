@@ -146,10 +146,10 @@ LARGER = arms(
     "chain, new policies",
     *("no correction", *(f"{kind} noise, 1.5 times as large" for kind in NOISE_KINDS), "BF16 control"),
 )
-ON_WEIGHTS = (
-    NONE,
-    *arms("chain", "fixed weight noise, as large", "fresh weight noise, 1.5 times as large"),
-    BF16,
+ON_WEIGHTS = arms(
+    "chain, new policies",
+    *("no correction", "fixed weight noise, as large", "fresh weight noise, 1.75 times as large"),
+    "BF16 control",
 )
 NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), VALIDATION), "truncation, no correction"
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
