@@ -10,16 +10,11 @@ from experiments import arms
 from experiments.arms import LENGTHS, PERIODS, chain_arm, constant_arm, halving_arm, rloo_arm
 from experiments.papers.shared import (
     FACTOR,
-    FIFTH,
-    FIFTH_OF_LOSS,
     FIVE_ANSWERS,
     FIVE_CENTINATS,
     GROWS,
     HALF,
-    LOSS,
-    MOST_OF_LOSS,
     REWARDS,
-    TEN_ANSWERS,
     WEAK_RANK,
     claim_makers,
     collapses,
@@ -32,7 +27,6 @@ from experiments.regimes import CHAINS, FLAGSHIP, RECURRENCE, RLOO_CHAINS, WIDE_
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import Share
 from simlab.studies.records import (
     COLLAPSE_TIME,
     CollapsesSooner,
@@ -61,9 +55,6 @@ RLOO, RLOO_BF16, RLOO_FEW = (chain_arm(each) for each in (arms.RLOO, arms.RLOO_B
 RLOO_TIS, RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS, RLOO_SLOW = (
     chain_arm(rloo_arm(each)) for each in (arms.TIS, arms.MIS, arms.SEQ_TIS, arms.SEQ_MIS, arms.SLOW)
 )
-RLOO_ARMS = (RLOO, RLOO_BF16, RLOO_FEW, RLOO_TIS, RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS, RLOO_SLOW)
-RLOO_SCHEDULED = (halving_arm(RLOO_MIS), halving_arm(RLOO_TIS), constant_arm(RLOO_MIS))
-RLOO_VALIDATED = dict.fromkeys((*RLOO_ARMS, *RLOO_SCHEDULED), ("validation",))
 
 # Arms of length_dynamics.
 FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE = (f"length: {name}" for name in LENGTHS)
@@ -105,16 +96,10 @@ CLAIMS = (
             trial(name,
                 primary(LPD_WITH_NORM, minus(none, bf16), "positive", 0.2, because=WEAK_RANK),
                 secondary(LPD_WITH_REWARD, minus(none, bf16), "negative", 0.2, because=WEAK_RANK),
-                *validated,
                 regime=regime,
-                note=note)
-            for name, none, bf16, regime, validated, note in (
-                ("lr_dynamics", NONE, BF16, CHAINS, (),
-                    "Reward of the inference engine on training prompts stands for validation."),
-                ("lr_on_policy", RLOO, RLOO_BF16, RLOO_CHAINS,
-                    (secondary(m.HELD_OUT_REWARD, minus(RLOO, RLOO_BF16), "negative", LOSS,
-                        because=TEN_ANSWERS),),
-                    "The third criterion: validation falls."))
+                note="Reward of the inference engine on training prompts stands for validation.")
+            for name, none, bf16, regime in (
+                ("lr_dynamics", NONE, BF16, CHAINS), ("lr_on_policy", RLOO, RLOO_BF16, RLOO_CHAINS))
         )),
     dynamics("L2", "A learning rate ten times smaller suppresses the mismatch", "Fig. 4",
         *(
@@ -139,15 +124,12 @@ CLAIMS = (
             trial(name,
                 recovers(tis, none, bf16, role="primary", margin=HALF),
                 *(recovers_more(tis, other, none, bf16) for other in others),
-                *validated,
                 loses(none, bf16),
                 regime=regime)
-            for name, none, bf16, tis, others, regime, validated in (
-                ("lr_dynamics", NONE, BF16, TIS, (MIS, SEQ_TIS, SEQ_MIS), CHAINS, ()),
+            for name, none, bf16, tis, others, regime in (
+                ("lr_dynamics", NONE, BF16, TIS, (MIS, SEQ_TIS, SEQ_MIS), CHAINS),
                 ("lr_on_policy", RLOO, RLOO_BF16, RLOO_TIS, (RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS),
-                    RLOO_CHAINS,
-                    (secondary(m.HELD_OUT_REWARD, Share(RLOO_TIS, RLOO, RLOO_BF16), "positive", HALF,
-                        because=MOST_OF_LOSS),)))
+                    RLOO_CHAINS))
         )),
     dynamics("L4", "The step of collapse hardly depends on the size of the training set", "Fig. 5",
         trial("lr_dynamics",
@@ -184,8 +166,6 @@ CLAIMS = (
             recovers(halving_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16, role="primary"),
             recovers(halving_arm(RLOO_TIS), RLOO_TIS, RLOO_BF16),
             recovers_more(halving_arm(RLOO_MIS), constant_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16),
-            secondary(m.HELD_OUT_REWARD, Share(halving_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16), "positive",
-                FIFTH, because=FIFTH_OF_LOSS),
             loses(RLOO_MIS, RLOO_BF16),
             regime=RLOO_CHAINS)),
     dynamics("L7", "FP16 in both engines collapses as well, and the schedule stabilizes it", "Fig. 13",
@@ -267,8 +247,6 @@ LR_ON_POLICY = training_experiment(
     figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),
-    make=with_diagnostics(RLOO_VALIDATED),
-    diagnosed=RLOO_VALIDATED,
 )
 LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
