@@ -18,6 +18,7 @@ EXPERIMENTS: dict[str, str] = {
     "acrl_nearest": "experiments.papers.acrl:ACRL_NEAREST",
     "grpo_variants": "experiments.papers.recent:GRPO_VARIANTS",
     "routing_replay": "experiments.papers.recent:ROUTING_REPLAY",
+    "remedies": "experiments.papers.recent:REMEDIES",
     "cancel_dynamics": "experiments.papers.cancel:CANCEL_DYNAMICS",
     "acrl_variants": "experiments.papers.acrl:ACRL_VARIANTS",
     "spelling_dynamics": "experiments.papers.cancel:SPELLING_DYNAMICS",

@@ -34,7 +34,7 @@ TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
 DUAL_CLIP, TOKEN_MEAN, GROUP_FILTER = "dual clip 3", "token mean", "group filter"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
-DPPO = "DPPO"
+DPPO, IPO, KPOP = "DPPO", "IPO", "KPop"
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 FP8_TIS_3, FP8_SEQ_MIS_3 = "FP8, token TIS at 3", "FP8, sequence MIS at 3"
 E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
@@ -317,7 +317,7 @@ CHAIN_ARMS = {
     CISPO: Arm(_objective("cispo")),
     GSPO: Arm(_objective("gspo", **CHAIN_CLIP)),
     GSPO_TIS: Arm(_objective("gspo+tis", **CHAIN_CLIP)),
-    DPPO: Arm(_objective("dppo_tv")),
+    **{name: Arm(_objective(loss)) for name, loss in ((DPPO, "dppo_tv"), (IPO, "ipo"), (KPOP, "kpop"))},
     # hacking
     **{name: Arm(_objective("grpo", clip_high=high)) for high, name in CLIPS.items() if name != NONE},
     NOISE: Arm(_objective("gspo_noise", **CHAIN_CLIP)),
@@ -453,7 +453,8 @@ FORKS = {
 FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS, EARLY_FORK = FORKS
 
 ARMS |= {
-    new_arm(name): replace(ARMS[chain_arm(name)], initial_policies=NEW_POLICIES) for name in (NONE, BF16)
+    new_arm(name): replace(ARMS[chain_arm(name)], initial_policies=NEW_POLICIES)
+    for name in (NONE, BF16, TIS, IDENTICAL, BYPASS, ICEPOP, DPPO, IPO, KPOP)
 }
 
 

@@ -46,6 +46,9 @@ CHAINS = Regime(
     200,
     "chain: no correction",
 )
+NEW_CHAINS = replace(
+    CHAINS, name="chains, new policies, truncation", untreated="chain, new policies: no correction"
+)
 NEAREST_CHAINS = Regime(
     "chains, 2 and 1 bits to nearest",
     "float32 / E4M3 with 2 (activations) and 1 (weights) mantissa bits, to nearest",

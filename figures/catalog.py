@@ -20,7 +20,7 @@ from figures.kinds import Bars, Curves, Custom, Forest, Kind, Leveled, Panel
 from figures.papers import DIFFERS
 from figures.series import final, measure
 from simlab.core.results import Results
-from simlab.studies.estimands import GROWTH, PEAK_REWARD, late_log, share_higher, steps_to_gain
+from simlab.studies import estimands as m
 
 
 @dataclass(frozen=True)
@@ -117,22 +117,19 @@ DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 
 FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
 GRPO_PARTS = arms("chain", "dual clip 3", "clip 0.28", "token mean", "group filter", "DAPO")
 GRPO_ARMS = (NONE, GRPO_PARTS[0], GRPO_PARTS[-1], BF16)
-REST = "chain, MoE at rest"
+NEW, REST = "chain, new policies", "chain, MoE at rest"
 AT_REST = ("router in E4M3", "BF16", "E4M3", "truncation")
 NEAREST = "acrl_nearest"
-NEAREST_ARMS = (
-    *arms("chain", "FP8", "FP8, token TIS at 3", "FP8, sequence MIS at 3", "FP8, ACRL 0.65"),
-    BF16,
+NEAREST_ARMS = arms(
+    "chain", "FP8", "FP8, token TIS at 3", "FP8, sequence MIS at 3", "FP8, ACRL 0.65", "BF16 control"
 )
 NEAREST_GAMMAS = (
     *arms("chain", *(f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5))),
     *arms("chain", "FP8, ACRL 0.65, 0.75 X", "FP8, ACRL 0.65, 1.25 X", "FP8"),
 )
+E4M3_REMEDIES = ("BF16 control", "token TIS at 3", "sequence MIS at 3", "ACRL 0.65")
 E4M3, E4M3_MOE = (
-    arms(
-        prefix,
-        *("E4M3", "E4M3, BF16 control", "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"),
-    )
+    arms(prefix, "E4M3", *(f"E4M3, {name}" for name in E4M3_REMEDIES))
     for prefix in ("chain", "chain, MoE at 0.0004")
 )
 KINDS = arms(
@@ -142,15 +139,12 @@ KINDS = arms(
 )
 NOISE_KINDS = ("fresh", "recent", "fixed")
 AS_LARGE = (NONE, *arms("chain", *(f"{kind} noise, as large" for kind in NOISE_KINDS)), BF16)
-LARGER = arms(
-    "chain, new policies",
-    *("no correction", *(f"{kind} noise, 1.5 times as large" for kind in NOISE_KINDS), "BF16 control"),
-)
-ON_WEIGHTS = arms(
-    "chain, new policies",
-    *("no correction", "fixed weight noise, as large", "fresh weight noise, 1.75 times as large"),
-    "BF16 control",
-)
+NEW_NONE, NEW_BF16, IDENTICAL = arms(NEW, "no correction", "BF16 control", "identical engines")
+LARGER = (NEW_NONE, *arms(NEW, *(f"{kind} noise, 1.5 times as large" for kind in NOISE_KINDS)), NEW_BF16)
+WEIGHT_NOISES = arms(NEW, "fixed weight noise, as large", "fresh weight noise, 1.75 times as large")
+ON_WEIGHTS = (NEW_NONE, *WEIGHT_NOISES, NEW_BF16)
+REMEDIES = (*arms(NEW, "IPO", "KPop", "DPPO", "IcePop", "token TIS", "bypass mode"), IDENTICAL, NEW_NONE)
+REMEDIED = (NEW_NONE, *REMEDIES[:3], REMEDIES[4], NEW_BF16)
 NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), VALIDATION), "truncation, no correction"
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
@@ -358,7 +352,8 @@ FIGURES: dict[str, FigureSpec] = {
         Curves((*RIVALS, BF16), CONTROLLED), "acrl Fig. 11", ("A2", "A3")),
     "acrl_tab1": FigureSpec(ACRL_RUNS,
         "Best and final reward under FP8, round to nearest, minus the BF16 control",
-        Forest(minus(BF16, (BF16, *FP8)), {"best reward (mean of 50 steps) minus BF16": measure(PEAK_REWARD),
+        Forest(minus(BF16, (BF16, *FP8)), {
+            "best reward (mean of 50 steps) minus BF16": measure(m.PEAK_REWARD),
             "final reward minus BF16": final("reward")}, 1.9), "acrl Tab. 1"),
     "acrl_tab2": FigureSpec(ACRL_RUNS,
         "Final reward and discrepancy under truncation to 2 mantissa bits, minus the BF16 control",
@@ -402,7 +397,7 @@ FIGURES: dict[str, FigureSpec] = {
     "acrl_nearest_tokens": FigureSpec(NEAREST,
         "Unlikely tokens with the larger $\\pi_{train}$, by the engine that finds them unlikely, minus BF16",
         Forest(minus(BF16, ("chain: FP8",)), {
-            f"fraction of tokens at $\\pi_{{{engine}}}$ < 0.01": measure(share_higher("rare", engine))
+            f"fraction of tokens at $\\pi_{{{engine}}}$ < 0.01": measure(m.share_higher("rare", engine))
             for engine in ("train", "infer")}, 1.2), claims=("A12",)),
     "grpo_variants_curves": FigureSpec("grpo_variants",
         "Reward, mismatch and gradient norm of GRPO, with verl's dual clip, and of DAPO",
@@ -410,12 +405,19 @@ FIGURES: dict[str, FigureSpec] = {
     "grpo_variants_rewards": FigureSpec("grpo_variants",
         "Final reward and growth of the mismatch of GRPO with each of DAPO's changes, minus GRPO",
         Forest(minus(NONE, GRPO_PARTS), {"final reward minus GRPO": final("reward"),
-            "log growth of RMS log $\\rho$ minus GRPO": measure(GROWTH)}, 2.0), claims=("N3", "N2")),
+            "log growth of RMS log $\\rho$ minus GRPO": measure(m.GROWTH)}, 2.0), claims=("N3", "N2")),
+    "remedies_curves": FigureSpec("remedies",
+        "Held-out reward and mismatch under the trust regions of 2026 and token TIS",
+        Curves(REMEDIED, (VALIDATION, MISMATCH)), claims=("N5", "N6", "N7")),
+    "remedies_rewards": FigureSpec("remedies",
+        "Final held-out reward by remedy, minus the BF16 control",
+        Forest(minus(NEW_BF16, REMEDIES), {"held-out reward, mean of both engines, minus BF16":
+            measure(m.HELD_OUT_REWARD)}, 2.8), claims=("N5", "N6", "N7", "N8", "V1", "V6", "V7")),
     "routing_replay": FigureSpec("routing_replay",
         "KL divergence and mismatch of MoE policies under routing replay R3, minus without",
         Forest({f"{REST}: {name}, R3": f"{REST}: {name}" for name in AT_REST}, {
-            "log KL (k3) minus without R3": measure(late_log("k3_kl", "KL")),
-            "log RMS log $\\rho$ minus without R3": measure(late_log("rms_log_rho", "RMS log rho"))},
+            "log KL (k3) minus without R3": measure(m.late_log("k3_kl", "KL")),
+            "log RMS log $\\rho$ minus without R3": measure(m.late_log("rms_log_rho", "RMS log rho"))},
             1.9, AT_REST), claims=("N4",)),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
         Curves(LEVELS, CONTROLLED)),
@@ -426,7 +428,7 @@ FIGURES: dict[str, FigureSpec] = {
         Forest(minus(TEMPLATE[0], TEMPLATE), {HELD_OUT_MINUS_GSPO: VALIDATED}, 2.1), "cancel Tab. 1"),
     "cancel_tab2": FigureSpec(SPELLINGS,
         "Steps to a gain of 0.15 and held-out reward, minus GSPO",
-        Forest(minus(SPELLING[0], SPELLING), {STEPS: measure(steps_to_gain(0.15)),
+        Forest(minus(SPELLING[0], SPELLING), {STEPS: measure(m.steps_to_gain(0.15)),
             HELD_OUT_MINUS_GSPO: VALIDATED}, 2.1), "cancel Tab. 2"),
     "cancel_tab3": FigureSpec(CANCEL, "Held-out reward of DFPO without its components, minus GSPO",
         Forest(minus(PARTS[0], PARTS), {HELD_OUT_MINUS_GSPO: VALIDATED}, 1.9), "cancel Tab. 3"),

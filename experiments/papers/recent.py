@@ -3,12 +3,14 @@
 Experiments: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
 three ways in which engines drift apart. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
 dual clip is verl's default. `routing_replay` scores the responses of MoE policies with and without R3.
+`remedies` trains with the trust regions of 2026, and with the remedies of *vexact* V1, V6 and V7.
 """
 
 from math import log
 
 from experiments import arms
-from experiments.arms import AT_REST, chain_arm, rest_arm
+from experiments.arms import AT_REST, chain_arm, new_arm, rest_arm
+from experiments.papers import vexact
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -22,14 +24,24 @@ from experiments.papers.shared import (
     collapses,
     loses,
     recovers,
+    recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, MOE_AT_REST
+from experiments.regimes import CHAINS, MOE_AT_REST, NEW_CHAINS
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import Share
-from simlab.studies.records import EXACT_SUMS, manipulation, minus, primary, secondary, stored_row
+from simlab.studies.records import (
+    EXACT_SUMS,
+    arms_of,
+    manipulation,
+    minus,
+    primary,
+    secondary,
+    stored_row,
+    trials_of,
+)
 
 dynamics, measurement, _ = claim_makers("recent")
 
@@ -42,6 +54,8 @@ PARTS = (
     *map(chain_arm, (arms.CLIPS[0.28], arms.TOKEN_MEAN, arms.GROUP_FILTER)),
 )
 ARMS = (NONE, BF16, DAPO, *PARTS)
+NEW_NONE, NEW_BF16, NEW_TIS = map(new_arm, (arms.NONE, arms.BF16, arms.TIS))
+DPPO, IPO, KPOP, ICEPOP = map(new_arm, (arms.DPPO, arms.IPO, arms.KPOP, arms.ICEPOP))
 LARGEST_NORM = m.Estimand(
     "log of the largest gradient norm, mean of 10 steps",
     lambda view: float(log(view.curve("grad_norm").max())),
@@ -94,6 +108,20 @@ CLAIMS = (
             regime=MOE_AT_REST,
             note="The same responses are scored twice. A pilot from four other policies suggested the "
             "formats.")),
+    *(
+        dynamics(id, f"{name} keeps held-out reward that GRPO loses under mismatch", reference,
+            trial("remedies",
+                recovers(arm, NEW_NONE, NEW_BF16, role="primary", reward=m.HELD_OUT_REWARD),
+                recovers_more(arm, NEW_TIS, NEW_NONE, NEW_BF16, reward=m.HELD_OUT_REWARD),
+                loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD),
+                regime=NEW_CHAINS,
+                note=note))
+        for id, name, arm, reference, note in (
+            ("N5", "DPPO", DPPO, "arXiv 2602.04879", "TV distance, bounds of 0.2."),
+            ("N6", "IPO", IPO, "prime-rl trainer/rl/loss.py, 2026-09", "Bound of 0.3, no KL term."),
+            ("N7", "KPop", KPOP, "Ring blog of 2026-05-26", "Bound of 0.1, as a loss."),
+            ("N8", "IcePop", ICEPOP, "verl decoupled_token_icepop", "Band of 0.5 to 5, on top of GRPO."))
+    ),
 )
 # fmt: on
 N1, *_ = CLAIMS
@@ -116,4 +144,16 @@ ROUTING_REPLAY = training_experiment(
     minutes=8.0,
     figures=("routing_replay",),
     baseline=rest_arm("BF16"),
+)
+REMEDIED = arms_of(trials_of((*CLAIMS, *vexact.CLAIMS), "remedies"))
+REMEDIES = training_experiment(
+    "remedies",
+    "Which corrections and trust regions keep reward on held-out prompts, from new policies?",
+    (*CLAIMS, *vexact.CLAIMS),
+    minutes=75.0,
+    figures=("remedies_curves", "remedies_rewards"),
+    baseline=NEW_NONE,
+    smoke=(KPOP,),
+    make=with_diagnostics(dict.fromkeys(REMEDIED, ("validation",))),
+    diagnosed=REMEDIED,
 )

@@ -11,7 +11,7 @@ from functools import partial
 from math import log
 
 from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference
-from simlab.studies.estimands import REWARD
+from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.records import (
     COLLAPSE,
     EXACT_SUMS,
@@ -89,10 +89,11 @@ def recovers(
     role: Role = "secondary",
     margin: float = FIFTH,
     direction: Direction = "positive",
+    reward: Estimand = REWARD,
 ) -> Criterion:
     """Return that a remedy recovers a share of the loss in late reward."""
     because = MOST_OF_LOSS if margin == HALF else FIFTH_OF_LOSS
-    return Criterion(REWARD, Share(remedy, untreated, control), direction, margin, because, role)
+    return Criterion(reward, Share(remedy, untreated, control), direction, margin, because, role)
 
 
 def recovers_more(
@@ -105,10 +106,11 @@ def recovers_more(
     margin: float = FIFTH,
     direction: Direction = "positive",
     because: str = FIFTH_OF_LOSS,
+    reward: Estimand = REWARD,
 ) -> Criterion:
     """Return that a remedy recovers a larger share of the loss than another."""
     contrast: Compares = ShareDifference(remedy, other, untreated, control)
-    return Criterion(REWARD, contrast, direction, margin, because, role)
+    return Criterion(reward, contrast, direction, margin, because, role)
 
 
 def collapses(
@@ -118,7 +120,7 @@ def collapses(
     return Criterion(COLLAPSE, CollapseRate(arm, control), direction, 0.25, QUARTER_OF_RUNS, role)
 
 
-def loses(untreated: str, control: str) -> Criterion:
+def loses(untreated: str, control: str, reward: Estimand = REWARD) -> Criterion:
     """Return the premise that the untreated arm loses reward against the control."""
     because = "ten answers in 100: from a smaller loss no share can be recovered"
-    return manipulation(REWARD, minus(untreated, control), "negative", LOSS, because=because)
+    return manipulation(reward, minus(untreated, control), "negative", LOSS, because=because)

@@ -2,8 +2,8 @@
 
 Experiments: `vexact_dynamics` runs chains of 64 terms, on which a run under the truncated noise level of
 *acrl* collapses. `noise_dynamics`, `matched_noise`, `larger_noise` and `weight_noise` compare kinds of noise.
-`leaderboard` and `leaderboard_experts` rank the remedies. `theory` and `theory_corrections` compute without
-training.
+`leaderboard`, `leaderboard_experts` and `remedies` compare the remedies. `theory` and `theory_corrections`
+compute without training.
 """
 
 from math import log
@@ -37,6 +37,7 @@ from experiments.regimes import (
     KINDS_OF_NOISE,
     LARGER_NOISE,
     MOE_CHAINS,
+    NEW_CHAINS,
     NOISE_AS_LARGE,
     ON_POLICY_CHAINS,
     ONE_BIT_WEIGHTS,
@@ -89,6 +90,9 @@ AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(chain_arm, arms.AS_LARGE)
 NEW_NONE, NEW_BF16 = new_arm(arms.NONE), new_arm(arms.BF16)
 LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = map(new_arm, arms.LARGER_NOISES)
 WEIGHTS_FRESH, WEIGHTS_FIXED = map(new_arm, arms.WEIGHT_NOISES)
+# Arms of remedies.
+NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (arms.TIS, arms.IDENTICAL, arms.BYPASS))
+NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
 VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_ANSWERS + "; the larger mismatch costs more"
@@ -113,7 +117,14 @@ CLAIMS = (
             regime=CHAINS,
             note="Both engines are the noisy engine with exact sums; training passes its rounding straight "
             "through: one low precision on both sides, as in Jet-RL and QaRL. With float32 sums the same "
-            "engine twice still differs (`leaderboard`).")),
+            "engine twice still differs (`leaderboard`)."),
+        trial("remedies",
+            recovers(NEW_IDENTICAL, NEW_NONE, NEW_BF16, role="primary", margin=HALF,
+                reward=m.HELD_OUT_REWARD),
+            manipulation(m.WIDEST, mean_of(NEW_IDENTICAL), "zero", 1e-6, because="float32 rounding"),
+            NEW_LOSS,
+            regime=NEW_CHAINS,
+            note="As in `vexact_dynamics`, from other policies and with reward on held-out prompts.")),
     dynamics("V2", "Small token-level disagreement alone, on-policy and without stabilizers, causes collapse",
         "review",
         trial("vexact_dynamics",
@@ -252,6 +263,16 @@ CLAIMS = (
                 ("leaderboard", chain_arm, CHAINS, LEADERBOARD_RULE),
                 ("leaderboard_experts", moe_arm, MOE_CHAINS, ""))
         ),
+        trial("remedies",
+            recovers_more(NEW_IDENTICAL, NEW_TIS, NEW_NONE, NEW_BF16, role="primary",
+                reward=m.HELD_OUT_REWARD),
+            *(
+                recovers(arm, NEW_NONE, NEW_BF16, reward=m.HELD_OUT_REWARD)
+                for arm in (NEW_IDENTICAL, NEW_TIS, NEW_BYPASS)
+            ),
+            NEW_LOSS,
+            regime=NEW_CHAINS,
+            note="Corrections and trust regions of 2026 from the same policies: N5 to N8."),
         trial("theory_corrections",
             stored_row("saved", "log of mean squared error of the gradient, no correction minus the best",
                 "positive", ERROR_MARGIN, because="2% of the squared error"),
@@ -263,7 +284,12 @@ CLAIMS = (
         trial("vexact_dynamics",
             recovers_more(BYPASS, IDENTICAL, NONE, BF16, role="primary", direction="zero"),
             loses(NONE, BF16),
-            regime=CHAINS)),
+            regime=CHAINS),
+        trial("remedies",
+            recovers_more(NEW_BYPASS, NEW_IDENTICAL, NEW_NONE, NEW_BF16, role="primary", direction="zero",
+                reward=m.HELD_OUT_REWARD),
+            NEW_LOSS,
+            regime=NEW_CHAINS)),
 )
 # fmt: on
 V4, V5, V6 = CLAIMS[3:6]
