@@ -16,7 +16,9 @@ app = typer.Typer(
 
 @app.command(epilog="Example: `simlab checkpoint save policy.npz tiny-moe --out policy --dtype bfloat16`")
 def save(
-    parameters: Annotated[Path, typer.Argument(help="Parameters of simlab (.npz).")],
+    parameters: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="Parameters of simlab (.npz).")
+    ],
     model: Annotated[str, typer.Argument(help="Model preset of the parameters.")],
     out: Annotated[Path, typer.Option(help="Directory to write.")],
     dtype: Annotated[

@@ -15,7 +15,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Worker processes; 0: none (default one per core, or per GPU)."),
+        typer.Option(min=0, help="Worker processes; 0: none (default one per core, or per GPU)."),
     ] = None,
     executor: Annotated[str, typer.Option(help="Executor: local, or ray (needs 'simlab[ray]').")] = "local",
     address: Annotated[
@@ -23,12 +23,13 @@ def sweep(
         typer.Option(help="Ray head, host:6379, or local (default the head on this machine)."),
     ] = None,
     runs_per_batch: Annotated[
-        int | None, typer.Option(help="Runs computed side by side (default 4 on a CPU, else 64).")
+        int | None,
+        typer.Option(min=1, help="Runs computed in parallel (default 4 on a CPU, 96 on a GPU)."),
     ] = None,
-    checkpoint: Annotated[float, typer.Option(help="Seconds between checkpoints of a run.")] = 30.0,
+    checkpoint: Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")] = 30.0,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and compute nothing.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")] = False,
 ) -> None:
     """Compute every run of a grid that the folder does not contain yet.
 
@@ -39,17 +40,19 @@ def sweep(
     `clip_high`, `infer_format`, `infer_mantissa_bits`, `infer_rounding`, `response_length`. Own records are
     named `mymodule:name`; the module is found in the file's folder.
     """
+    from simlab.core.catalog import lookup
     from simlab.sweeps import sweep as compute
     from simlab.sweeps.file import read_file
     from simlab.sweeps.local import StoppedError, WorkerError
     from simlab.sweeps.plan import default_runs_per_batch
     from simlab.sweeps.ray_executor import ClusterError
     from simlab.sweeps.result_cache import DamagedError
-    from simlab.sweeps.sweep import prepare
+    from simlab.sweeps.sweep import EXECUTORS, prepare
 
     with one_clear_error():
-        if not checkpoint >= 0:
-            raise ValueError(f"--checkpoint {checkpoint}; allowed: 0 or more seconds")
+        lookup(EXECUTORS, executor, "executor")
+        if address is not None and executor != "ray":
+            raise ValueError(f"--address must be given with --executor ray only, got --executor {executor}.")
         described = read_file(config)
         folder = out or Path("runs") / described.name
         chosen = runs_per_batch or described.runs_per_batch

@@ -14,15 +14,19 @@ def warm_start(
     task: Annotated[str, typer.Argument(help="Task.")],
     model: Annotated[str, typer.Argument(help="Model preset.")],
     out: Annotated[Path, typer.Option(help="File for the parameters (.npz).")],
-    steps: Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")] = 1200,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Number of updates, each on 128 new demonstrations.")
+    ] = 1200,
     demo_error_rate: Annotated[
-        float, typer.Option(help="Probability that a demonstrated digit is wrong.")
+        float, typer.Option(min=0.0, max=1.0, help="Probability that a demonstrated digit is wrong.")
     ] = 0.05,
-    learning_rate: Annotated[float, typer.Option(help="Of AdamW, behind a warm-up.")] = 4e-3,
+    learning_rate: Annotated[
+        float, typer.Option(min=0.0, help="Learning rate of AdamW after the warm-up.")
+    ] = 4e-3,
     min_lr_ratio: Annotated[
-        float, typer.Option(help="Final learning rate as a fraction of the initial one.")
+        float, typer.Option(min=0.0, max=1.0, help="Final learning rate as a fraction of the initial one.")
     ] = 0.1,
-    seed: Annotated[int, typer.Option(help="Seed of parameters and demonstrations.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of parameters and demonstrations.")] = 0,
 ) -> None:
     """Train a model on demonstrations of a task and write its parameters."""
     import jax

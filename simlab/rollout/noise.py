@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, UInt32
 
 from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Integer, Scalar, pytree, static
-from simlab.core.ranges import SEED
+from simlab.core.ranges import NOT_NEGATIVE, SEED
 from simlab.core.streams import draw_array
 from simlab.models.parameters import Params
 
@@ -44,7 +44,7 @@ class InjectedNoise:
     does neither.
     """
 
-    scale: Scalar
+    scale: Annotated[Scalar, NOT_NEGATIVE]
     kind: str = static(default="fresh")
     seed: Annotated[Integer, SEED] = 0
 

@@ -22,6 +22,21 @@ PROJECTION = "engines.infer.projection"
 OPERANDS = ("activations", "weights")
 MANTISSA_BITS = Range(0, 21)
 LARGEST_DIFFICULTY = 256
+PATHS = {
+    "learning_rate": "optimizer.learning_rate",
+    "clip_low": "objective.clip_low",
+    "clip_high": "objective.clip_high",
+}
+"""Aliases of one field."""
+
+
+def check_named_once(table: Mapping[str, Plain]) -> None:
+    """Raise `ValueError` if `table` gives a field by its short name and by its path."""
+    for name, path in PATHS.items():
+        outer, inner = path.split(".")
+        nested = table.get(outer)
+        if name in table and (path in table or (isinstance(nested, Mapping) and inner in nested)):
+            raise ValueError(f"{name} and {path} must not both be given: they name the same field.")
 
 
 def field_of(path: str) -> Callable[[Mapping[str, Plain], Plain], Changes]:
@@ -87,9 +102,7 @@ def response_length(table: Mapping[str, Plain], value: Plain) -> Changes:
 
 
 ALIASES: dict[str, Callable[[Mapping[str, Plain], Plain], Changes]] = {
-    "learning_rate": field_of("optimizer.learning_rate"),
-    "clip_low": field_of("objective.clip_low"),
-    "clip_high": field_of("objective.clip_high"),
+    **{name: field_of(path) for name, path in PATHS.items()},
     "infer_format": infer_format,
     "infer_mantissa_bits": infer_mantissa_bits,
     "infer_rounding": infer_rounding,

@@ -17,7 +17,7 @@ from simlab.core.ranges import SEED, STEPS
 from simlab.engines import Site
 from simlab.formats import ROUNDINGS, StochasticRounding
 from simlab.objectives import Objective, TokenBatch, objective_value
-from simlab.sweeps.aliases import ALIASES
+from simlab.sweeps.aliases import ALIASES, check_named_once
 from simlab.sweeps.config_reader import (
     FieldError,
     Plain,
@@ -102,6 +102,8 @@ def run_config(
     Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
     Raises `ValueError` naming the field, the value and what is allowed.
     """
+    for given in (changes or {}, {} if isinstance(values, RunConfig) else values):
+        check_named_once(given)
     table = values.as_dict() if isinstance(values, RunConfig) else {**DEFAULTS, **values}
     table = {name: _plain_value(name, value) for name, value in table.items()}
     changes = {name: _plain_value(name, value) for name, value in (changes or {}).items()}

@@ -70,6 +70,7 @@ def read_file(path: Path) -> Described:
         add_plugin_folder(folder)
     if "base" not in parts:
         raise ValueError(f"{path}: the table [base] is missing")
+    _check_types(path.name, parts)
     points = as_grid(None)
     if "arms" in parts:
         points = points * listed({name: _flatten_keys(changes) for name, changes in parts["arms"].items()})
@@ -77,6 +78,22 @@ def read_file(path: Path) -> Described:
         points = points * _read_sampled(parts["sampled"])
     points = points * grid(_flatten_keys(parts.get("over", {})))
     return Described(parts.get("name", path.stem), parts.get("runs_per_batch"), parts["base"], points)
+
+
+def _check_types(file: str, parts: Mapping[str, Json]) -> None:
+    for name in ("base", "arms", "sampled", "over"):
+        if not isinstance(parts.get(name, {}), Mapping):
+            raise ValueError(f"{file}: {name} must be a table, got {parts[name]!r}.")
+    for arm, changes in parts.get("arms", {}).items():
+        if not isinstance(changes, Mapping):
+            raise ValueError(f"{file}: arms.{arm} must be a table of changes, got {changes!r}.")
+    if not isinstance(parts.get("sampled", {}).get("fields", {}), Mapping):
+        raise ValueError(f"{file}: sampled.fields must be a table, got {parts['sampled']['fields']!r}.")
+    if not isinstance(parts.get("name", ""), str):
+        raise ValueError(f"{file}: name must be a string, got {parts['name']!r}.")
+    size = parts.get("runs_per_batch", 1)
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"{file}: runs_per_batch must be an integer >= 1, got {size!r}.")
 
 
 def _read_sampled(part: Mapping[str, Json]) -> Grid:

@@ -71,6 +71,9 @@ def sampled(count: int, seed: int, fields: Mapping[str, Json]) -> Grid:
     `uniform` likewise. A field's draws depend on `seed` and its name alone, and a larger `count` begins with
     the points of a smaller one.
     """
+    for what, number, low in (("count", count, 1), ("seed", seed, 0)):
+        if not isinstance(number, int) or number < low:
+            raise ValueError(f"{what} of a sampled grid must be an integer >= {low}, got {number!r}.")
     draws = {name: _draws(name, how, count, seed) for name, how in fields.items()}
     return Grid(tuple(Point({name: column[i] for name, column in draws.items()}) for i in range(count)))
 
@@ -83,7 +86,7 @@ def as_grid(over: Grid | Mapping[str, Json] | None) -> Grid:
         return over
     if isinstance(over, Mapping):
         return grid(over)
-    raise ValueError(f"invalid grid {over!r}; allowed: a table of axes, grid(...), listed(...), sampled(...)")
+    raise ValueError(f"over must be a table of axes, grid(...), listed(...) or sampled(...), got {over!r}.")
 
 
 def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
@@ -91,29 +94,39 @@ def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
     if not isinstance(how, Mapping):
         choices = _values(name, how)
         return [choices[i] for i in generator.integers(len(choices), size=count)]
-    for scale in how:
-        lookup(dict.fromkeys(SCALES), scale, f"scale of {name}")
-    ((scale, bounds),) = how.items()
-    low, high = bounds
-    if not low < high or (scale == "log_uniform" and low <= 0):
-        raise ValueError(f"{name}: invalid range {bounds!r}; allowed: low < high, above 0 for log_uniform")
+    scale, low, high = _range(name, how)
     uniform = generator.random(count)
     if scale == "uniform":
         return [float(low + (high - low) * u) for u in uniform]
     return [float(low * math.exp(u * math.log(high / low))) for u in uniform]
 
 
+def _range(name: str, how: Mapping[str, Any]) -> tuple[str, float, float]:
+    for scale in how:
+        lookup(dict.fromkeys(SCALES), scale, f"scale of {name}")
+    if len(how) != 1:
+        raise ValueError(f"{name} must be a list or one of {' and '.join(SCALES)}, got {how!r}.")
+    ((scale, bounds),) = how.items()
+    is_pair = isinstance(bounds, Sequence) and len(bounds) == 2
+    if not is_pair or not bounds[0] < bounds[1] or (scale == "log_uniform" and bounds[0] <= 0):
+        raise ValueError(
+            f"{name}: {scale} must be [low, high] with low < high, above 0 for log_uniform, got {bounds!r}."
+        )
+    return scale, *bounds
+
+
 def _values(name: str, values: Any) -> list[Any]:
-    if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
-        raise ValueError(f"{name}: invalid axis {values!r}; allowed: a list of values")
-    listed = list(values)
+    is_list = hasattr(values, "__iter__") and not isinstance(values, str | Mapping)
+    listed = list(values) if is_list else []
     if not listed:
-        raise ValueError(f"{name}: an axis without values")
+        raise ValueError(f"{name} must be a list of at least one value, got {values!r}.")
     return listed
 
 
 def _both(a: Point, b: Point) -> Point:
     twice = sorted(set(a.changes) & set(b.changes))
     if twice:
-        raise ValueError(f"both factors of a grid change {', '.join(twice)}")
+        raise ValueError(
+            f"{', '.join(twice)} must be in one part of the grid ([arms], [sampled] or [over]), got two."
+        )
     return Point({**a.changes, **b.changes}, ", ".join(name for name in (a.arm, b.arm) if name))

@@ -123,7 +123,7 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
 
 
 def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch: int) -> Plan:
-    """CompileGroup the missing runs by static signature."""
+    """Group the missing runs by static signature."""
     wanted, groups = set(missing), {}
     for run in runs:
         if run.key in wanted:

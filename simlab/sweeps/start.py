@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from simlab.core.catalog import shorten
+from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
@@ -19,7 +19,7 @@ from simlab.models.parameters import Params, init_params
 from simlab.sweeps.compile_cache import fixed_order_options
 from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
-from simlab.training.checkpoints import load_tree, save_tree
+from simlab.training.checkpoints import DamagedCheckpointError, load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
 
 PREFIX = "sha256:"
@@ -121,9 +121,7 @@ def _find(name: str) -> Path:
         for path in stored:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
-    raise ValueError(
-        f"warm_start: no file {shorten(name)}; there are: {', '.join(path.stem for path in stored) or 'none'}"
-    )
+    return lookup({path.stem: path for path in stored}, name, "warm_start")
 
 
 @lru_cache(maxsize=64)
@@ -135,4 +133,9 @@ def _digest(path: Path, written: int) -> str:
 @lru_cache(maxsize=64)
 def _check_fit(path: Path, written: int, model: TransformerConfig) -> None:
     del written
-    load_tree(path, _like(model))
+    try:
+        load_tree(path, _like(model))
+    except DamagedCheckpointError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"model must be that of the warm start {path.stem}: {error}") from error

@@ -50,7 +50,17 @@ def test_plan_option_computes_nothing(tmp_path):
             SWEEP.replace('"grpo"', '"grop"'),
             r"objective: unknown objective 'grop'; did you mean 'grpo'\? allowed",
         ),
-        (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed: invalid axis 1; allowed: a list of values"),
+        (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed must be a list of at least one value, got 1"),
+        (
+            SWEEP.replace("runs_per_batch = 2", 'runs_per_batch = "four"'),
+            "must be an integer >= 1, got 'four'",
+        ),
+        (SWEEP.replace("runs_per_batch = 2", "arms = [1]"), r"arms must be a table, got \[1\]"),
+        (
+            SWEEP.replace("runs_per_batch = 2", "arms = {TIS = 1}"),
+            "arms.TIS must be a table of changes, got 1",
+        ),
+        (SWEEP.replace('name = "small"', "name = 3"), "name must be a string, got 3"),
         (SWEEP.replace("[over]", "[ovr]"), r"unknown part of sweep.toml 'ovr'; did you mean 'over'\?"),
         (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
         ('task = "add"\n' + SWEEP, r"'task' is a field of the run; it belongs under \[base\]"),
@@ -63,6 +73,21 @@ def test_bad_file_is_one_clear_error(tmp_path, text, message):
     assert result.exit_code == 2
     assert re.search(message, result.stderr.replace("\n", " "))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", "-3"), "Invalid value for '--workers'"),
+        (("--runs-per-batch", "0"), "Invalid value for '--runs-per-batch'"),
+        (("--executor", "slurm"), "unknown executor 'slurm'; .*allowed: local, ray"),
+        (("--address", "host:1"), "--address must be given with --executor ray only"),
+    ],
+)
+def test_bad_option_is_one_clear_error(tmp_path, options, message):
+    result = call(tmp_path, SWEEP, "--plan", *options)
+    assert result.exit_code == 2
+    assert re.search(message, " ".join(result.stderr.split()))
 
 
 def test_help_lists_the_short_names():

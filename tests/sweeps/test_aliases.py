@@ -77,6 +77,11 @@ def test_infer_aliases_combine():
     assert float(site.rounding.carry_positive) == 0.0
 
 
+def test_one_set_of_changes_names_a_field_once():
+    with pytest.raises(ValueError, match=r"clip_high and objective\.clip_high must not both be given"):
+        run_config(RUN, {"clip_high": 0.2, "objective.clip_high": 0.3})
+
+
 def test_response_length_chooses_the_difficulty():
     assert recipe_of(run_config(RUN, {"response_length": 14})).task.response_length == 14
 
@@ -91,6 +96,7 @@ def test_response_length_chooses_the_difficulty():
         ({"temperature": 1}, "did you mean 'sampling.temperature'"),
         ({"mantissa_bits": 3}, f"did you mean '{SITE}.format.mantissa_bits'"),
         ({"learning_rte": 3}, "did you mean 'learning_rate'"),
+        ({"learning_rate": 1e-4, "optimizer": {"learning_rate": 1e-3}}, "must not both be given"),
     ],
 )
 def test_bad_names_and_values_say_where_they_belong(changes, message):

@@ -45,13 +45,17 @@ def test_samples_depend_on_seed_and_field_alone():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: grid({"a": "grpo"}), "a: invalid axis 'grpo'; allowed: a list"),
-        (lambda: grid({"a": []}), "a: an axis without values"),
+        (lambda: grid({"a": "grpo"}), "a must be a list of at least one value, got 'grpo'"),
+        (lambda: grid({"a": []}), r"a must be a list of at least one value, got \[\]"),
         (lambda: listed({"a": [1], "b": [1, 2]}), "equally long"),
-        (lambda: grid({"a": [1]}) * grid({"a": [2]}), "both factors of a grid change a"),
+        (lambda: grid({"a": [1]}) * grid({"a": [2]}), "a must be in one part of the grid"),
+        (lambda: sampled(-1, 0, {"a": [1]}), "count of a sampled grid must be an integer >= 1, got -1"),
+        (lambda: sampled(2, 0.5, {"a": [1]}), "seed of a sampled grid must be an integer >= 0, got 0.5"),
+        (lambda: sampled(2, 0, {"a": {}}), "a must be a list or one of uniform and log_uniform"),
+        (lambda: sampled(2, 0, {"a": {"uniform": 3}}), r"uniform must be \[low, high\].*got 3"),
         (lambda: sampled(2, 0, {"a": {"normal": [0, 1]}}), "unknown scale of a 'normal'"),
         (lambda: sampled(2, 0, {"a": {"log_uniform": [0, 1]}}), "above 0 for log_uniform"),
-        (lambda: as_grid([1]), "invalid grid"),
+        (lambda: as_grid([1]), r"over must be a table of axes.*got \[1\]"),
     ],
 )
 def test_bad_grids(make, message):
