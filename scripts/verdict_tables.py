@@ -3,11 +3,17 @@
 from functools import cache
 from typing import Any
 
+from scipy.optimize import brentq
+
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.board import Row, board, estimate_text
+from simlab.studies.board import Row, board, estimate_text, power_text
+from simlab.studies.loading import load_claims, load_papers
+from simlab.studies.power import ENOUGH_POWER, power_of_mean, primary_family
+from simlab.studies.registration import LOOKS
 from simlab.studies.replication import replications as measure_replications
 from simlab.studies.samples import Sample
+from simlab.studies.sequential import Looks
 from simlab.studies.verdicts import ALPHA
 
 
@@ -25,8 +31,9 @@ def find_row(claim: str, experiment: str) -> Row:
 def claims() -> str:
     """Return every claim as a row of a table, one per regime."""
     head = (
-        "| id | verdict | statement | regime | estimate (primary criterion) | adjusted p | registered |\n"
-        "|---|---|---|---|---|---:|---|"
+        "| id | verdict | statement | regime | estimate (primary criterion) "
+        "| adjusted p | power | registered |\n"
+        "|---|---|---|---|---|---:|---|---|"
     )
     rows = []
     for row in stored_rows():
@@ -34,7 +41,7 @@ def claims() -> str:
         statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
         adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
         cells = (row.id, row.verdict, statement, row.regime_name, estimate_text(primary), adjusted)
-        rows.append(f"| {' | '.join(cells)} | {row.registered} |")
+        rows.append(f"| {' | '.join(cells)} | {power_text(row)} | {row.registered} |")
     return "\n" + "\n".join([head, *rows]) + "\n"
 
 
@@ -62,6 +69,29 @@ def decision_rule() -> str:
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def detectable() -> str:
+    """Return the effects beyond the margin that the first and the last look find with a power of 80%."""
+    sizes = [primary_family(list(load_claims().values()), paper) for paper in load_papers()]
+    largest = max(sizes)
+    few, many = (_detectable_effect(policies, largest) for policies in (LOOKS[0], LOOKS[-1]))
+    return (
+        f"with {LOOKS[0]} initial policies an effect that exceeds its margin by {few:.1f} standard "
+        f"deviations of the contrast, with {LOOKS[-1]} one that exceeds it by {many:.1f} (largest "
+        f"family: {largest} primary criteria)"
+    )
+
+
+def _detectable_effect(policies: int, family: int) -> float:
+    looks = Looks(LOOKS) if policies > LOOKS[0] else Looks()
+    alpha = looks.nominal(ALPHA / family, policies)
+
+    def missing_power(effect: float) -> float:
+        return power_of_mean(effect, 1.0, policies, alpha, absent=False) - ENOUGH_POWER
+
+    found: Any = brentq(missing_power, 0.01, 10.0)
+    return float(found)
 
 
 def replications() -> str:

@@ -3,7 +3,8 @@
 Standard deviations and margins are those of the stored primary criteria of each paper. Every synthetic study
 draws one contrast per criterion and initial policy, normal or from the stored residuals, around no
 effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t and exact
-sign flips at the margin, Holm's method over the family, looks at 16 and 24 initial policies.
+sign flips at the margin, exact binomial tests of proportions, Holm's method over the family, looks at 16 and
+24 initial policies.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from scipy import stats
 from simlab.core.experiment import Experiment, Run
 from simlab.studies.board import measurements
 from simlab.studies.loading import load_claims, load_papers
-from simlab.studies.power import power_of_mean
+from simlab.studies.power import p_by_count, power_of_mean, power_of_proportion, true_proportion
+from simlab.studies.records import Criterion
 from simlab.studies.registration import LOOKS
-from simlab.studies.samples import RatioOfMeans
+from simlab.studies.samples import Proportion, RatioOfMeans
 from simlab.studies.sequential import Looks
 from simlab.studies.sign_flips import flip_count
 from simlab.studies.statistics import holm
@@ -32,25 +34,41 @@ GRID = np.geomspace(1e-9, 0.4, 80)
 
 @dataclass(frozen=True)
 class Family:
-    """The primary criteria of a paper: std of each contrast over its margin, and whether none is claimed."""
+    """The primary criteria of a paper.
+
+    Args:
+        paper: its name.
+        spreads: std of the contrast over the margin, of each criterion on a mean or a share.
+        absent: whether such a criterion claims no effect.
+        residuals: pooled standardized residuals of these contrasts.
+        proportions: the criteria on proportions, each with its stored sample.
+    """
 
     paper: str
     spreads: np.ndarray
     absent: np.ndarray
     residuals: np.ndarray
+    proportions: tuple[tuple[Criterion, Proportion], ...] = ()
+
+    @property
+    def claims_absence(self) -> np.ndarray:
+        """Whether each criterion claims no effect, those on proportions last."""
+        return np.append(self.absent, [each.direction == "zero" for each, _ in self.proportions]).astype(bool)
 
 
 def load_families() -> list[Family]:
-    """Return the families of the stored results; criteria on means and shares, not on proportions."""
-    claims, families = load_claims(), []
-    measured = measurements()[0]
+    """Return the families of the stored results."""
+    claims, measured = load_claims(), measurements()[0]
+    families = []
     for paper in load_papers():
+        sampled = [
+            (each.trial.primary, each.primary)
+            for each in measured
+            if claims[each.trial.claim].paper == paper and each.trial.primary.is_sampled
+        ]
         spreads, absent, residuals = [], [], []
-        for each in measured:
-            criterion, sample = each.trial.primary, each.primary
-            if claims[each.trial.claim].paper != paper or not isinstance(sample, RatioOfMeans):
-                continue
-            if not criterion.is_sampled:
+        for criterion, sample in sampled:
+            if not isinstance(sample, RatioOfMeans):
                 continue
             values = sample.contrasts(sample.estimate)
             scale = 1.0 if sample.denominator is None else abs(float(sample.denominator.mean()))
@@ -60,8 +78,9 @@ def load_families() -> list[Family]:
                 absent.append(criterion.direction == "zero")
                 residuals.append((values - values.mean()) / values.std())
         if len(spreads) > 1:
+            proportions = tuple((each, sample) for each, sample in sampled if isinstance(sample, Proportion))
             pooled = np.concatenate(residuals)
-            families.append(Family(paper, np.array(spreads), np.array(absent), pooled))
+            families.append(Family(paper, np.array(spreads), np.array(absent), pooled, proportions))
     return families
 
 
@@ -93,24 +112,45 @@ def simulate(
     times: float,
     studies: int,
 ) -> np.ndarray:
-    """Return [studies, criteria] whether each criterion is supported, at a truth of `times` the margin."""
+    """Return [studies, criteria] whether each criterion is supported, at a truth of `times` the margin.
+
+    Criteria on proportions come last.
+    """
     shape = (studies, len(family.spreads), looks[-1])
     draws = rng.normal(size=shape) if distribution == "normal" else rng.choice(family.residuals, size=shape)
     values = times + family.spreads[:, None] * draws
+    hits = draw_hits(rng, family, times, shape[0], shape[2])
     deciding = Looks(tuple(looks)).deciding
-    p = np.ones(shape[:2])
-    stopped = np.zeros(shape[:2], bool)
+    p = np.ones((studies, len(family.claims_absence)))
+    stopped = np.zeros(p.shape, bool)
     for policies in deciding:
         seen = values[:, :, :policies]
-        now = t_p_values(seen, family.absent)
+        now = np.append(t_p_values(seen, family.absent), hit_p_values(family, hits, policies), axis=1)
         # Sign flips only raise p-values: what Student's t does not support needs none.
         open_now = ~stopped & (holm(np.where(stopped, p, overall_p(now, deciding, policies))) <= ALPHA)
-        for study, index in zip(*np.nonzero(open_now), strict=True):
+        for study, index in zip(*np.nonzero(open_now[:, : shape[1]]), strict=True):
             flips = flip_p_value(seen[study, index], bool(family.absent[index]))
             now[study, index] = max(now[study, index], flips)
         p = np.where(stopped, p, overall_p(now, deciding, policies))
         stopped |= holm(p) <= ALPHA
     return stopped
+
+
+def draw_hits(
+    rng: np.random.Generator, family: Family, times: float, studies: int, policies: int
+) -> np.ndarray:
+    """Return [studies, proportions, policies] whether a trial is a hit, at a truth of `times` the margin."""
+    truths = [true_proportion(sample, each, times * each.margin) for each, sample in family.proportions]
+    return rng.random((studies, len(truths), policies)) < np.array(truths)[:, None]
+
+
+def hit_p_values(family: Family, hits: np.ndarray, policies: int) -> np.ndarray:
+    """Return [studies, proportions] the exact p-value after `policies` initial policies."""
+    p = np.ones(hits.shape[:2])
+    for index, (criterion, sample) in enumerate(family.proportions):
+        table = p_by_count(sample, criterion, policies)
+        p[:, index] = table[hits[:, index, : len(table) - 1].sum(-1)]
+    return p
 
 
 def t_p_values(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
@@ -144,15 +184,22 @@ def summarize(
     family: Family, supported: np.ndarray, looks: Sequence[int], times: float
 ) -> dict[str, float | int | None]:
     """Return the rate of families with a false support, the power, and the power that is claimed."""
-    is_true = ~family.absent if times > 1 else family.absent if times < 1 else np.zeros_like(family.absent)
+    absent = family.claims_absence
+    is_true = ~absent if times > 1 else absent if times < 1 else np.zeros_like(absent)
     false = int(supported[:, ~is_true].any(1).sum())
     studies, count = supported.shape
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
-    claimed = [
-        power_of_mean(1.0, float(std), looks[-1], alpha, bool(absent))
-        for std, absent in zip(family.spreads[is_true], family.absent[is_true], strict=True)
+    powers = [
+        power_of_mean(1.0, float(std), looks[-1], alpha, bool(none))
+        for std, none in zip(family.spreads, family.absent, strict=True)
+    ] + [
+        power_of_proportion(
+            sample, each, 0.0 if each.direction == "zero" else 2 * each.margin, looks[-1], alpha
+        )
+        for each, sample in family.proportions
     ]
+    claimed = np.array(powers)[is_true]
     return {
         "criteria": count,
         "studies": studies,
@@ -160,7 +207,7 @@ def summarize(
         "false_support_high": float(stats.beta.ppf(0.975, false + 1, studies - false)),
         "true_criteria": int(is_true.sum()),
         "power": float(supported[:, is_true].mean()) if is_true.any() else None,
-        "claimed_power": float(np.mean(claimed)) if claimed else None,
+        "claimed_power": float(claimed.mean()) if is_true.any() else None,
     }
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from simlab.studies.board import Board, Row, estimate_text, margin_text, summary
+from simlab.studies.board import Board, Row, estimate_text, margin_text, power_text, summary
 from simlab.studies.report import anchor
 
 HEAD = """# Claims
@@ -52,6 +52,7 @@ def _section(row: Row) -> str:
         "verdict": f"**{row.verdict}**",
         "registered": row.registered,
         "note": row.note,
+        "power": power_text(row) and f"{power_text(row)}, at twice the margin",
         "experiment": f"`{row.experiment}`" if row.experiment else "",
         "result": f"commit {row.commit}, {row.finished}, {row.minutes} min"
         if row.minutes is not None

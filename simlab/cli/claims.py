@@ -39,8 +39,8 @@ def claims(
 ) -> None:
     """Print every claim of the papers, a row per regime, with the verdict that the stored results give.
 
-    Verdicts are computed anew from the tables at each call. JSON adds every criterion with margin, interval
-    and p-value.
+    Verdicts are computed anew from the tables at each call. The power is that of the primary criterion at
+    twice its margin. JSON adds every criterion with margin, interval and p-value.
     """
     from simlab.core.catalog import lookup
     from simlab.studies.board import board, counts
@@ -76,7 +76,7 @@ def claims(
 
 
 def _short(row) -> dict[str, str]:
-    from simlab.studies.board import estimate_text
+    from simlab.studies.board import estimate_text, power_text
 
     primary = row.primary
     parts = ", ".join(each.verdict for each in row.criteria) if row.evidence else ""
@@ -87,6 +87,7 @@ def _short(row) -> dict[str, str]:
         "regime": row.regime_name,
         "estimate": estimate_text(primary),
         "adjusted p": "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}",
+        "power": power_text(row),
         "criteria": parts,
         "registered": row.registered,
         "experiment": row.experiment,

@@ -14,14 +14,17 @@ from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.loading import load_claims, load_experiments, load_papers
+from simlab.studies.power import ENOUGH_POWER, primary_family, sample_power
 from simlab.studies.records import Claim, Criterion, Measured, Trial, arms_of
-from simlab.studies.registration import AFTER, find_registration
+from simlab.studies.registration import AFTER, LOOKS, find_registration
 from simlab.studies.verdicts import VERDICTS, CriterionEvidence, Evidence, decide_family
 
 CORES = 2
 # The five papers come first; claims from other sources follow.
 NUM_PAPERS = 5
 NOT_RUN = VERDICTS[-1]
+Key = tuple[str, str, str]
+"""Claim, experiment and regime."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Row:
 
     `evidence` is None where nothing was run; `core_minutes` is then the cost. `registered` is `before` or
     `after` the run, or `exploratory`; empty where nothing was run. `commit` ends with + if the tree was
-    changed.
+    changed. `power` is that of the primary criterion at twice its margin, with the complete number of initial
+    policies and the variance of the stored runs; None where no initial policies were sampled.
     """
 
     claim: Claim
@@ -43,6 +47,12 @@ class Row:
     commit: str = ""
     finished: str = ""
     minutes: float | None = None
+    power: float | None = None
+
+    @property
+    def is_underpowered(self) -> bool:
+        """Whether the primary criterion has a power below 80%."""
+        return self.power is not None and self.power < ENOUGH_POWER
 
     @property
     def id(self) -> str:
@@ -99,6 +109,8 @@ class Row:
             "commit": self.commit,
             "note": self.note,
             "core_minutes": self.core_minutes,
+            "power": self.power,
+            "underpowered": self.is_underpowered,
             "criteria": [describe_criterion(each) for each in self.criteria],
         }
 
@@ -151,19 +163,30 @@ def board(folder: Path | None = None) -> Board:
 def decide_board(measured: Sequence[Measured]) -> list[Row]:
     """Return a row per claim and regime, decided paper by paper."""
     claims, experiments = load_claims(), load_experiments()
-    evidence: dict[tuple[str, str, str], Evidence] = {}
+    evidence: dict[Key, Evidence] = {}
+    powers: dict[Key, float | None] = {}
     for paper in load_papers():
         members = [each for each in measured if claims[each.trial.claim].paper == paper]
         evidence |= {_key(each.trial): each for each in decide_family(members)}
+        family = primary_family(list(claims.values()), paper)
+        powers |= {_key(each.trial): _power(each, family) for each in members}
     rows: list[Row] = []
     for claim in claims.values():
         rows += [_row(claim, trial, evidence.get(_key(trial)), experiments) for trial in claim.trials]
         if not claim.trials:
             rows.append(Row(claim, None, NOT_RUN))
-    return rows
+    return [row if row.trial is None else replace(row, power=powers.get(_key(row.trial))) for row in rows]
 
 
-def _key(trial: Trial) -> tuple[str, str, str]:
+def _power(measured: Measured, family: int) -> float | None:
+    criterion, sample = measured.trial.primary, measured.primary
+    if sample is None or not criterion.is_sampled:
+        return None
+    found = sample_power(sample, criterion, max(LOOKS[-1], sample.num_policies), family)
+    return None if found is None else found.power
+
+
+def _key(trial: Trial) -> Key:
     return trial.claim, trial.experiment, trial.regime.name
 
 
@@ -257,6 +280,13 @@ def deciding(claim: str, folder: Path | None = None) -> Experiment:
     for row in sorted(rows, key=lambda row: row.evidence is None):
         return load_experiments()[row.experiment]
     raise ValueError(f"no experiment decides {claim} yet: {load_claims()[claim].statement}")
+
+
+def power_text(row: Row) -> str:
+    """Return the power in percent, with the label `underpowered` below 80%; empty without one."""
+    if row.power is None:
+        return ""
+    return f"{row.power:.0%}{', underpowered' if row.is_underpowered else ''}"
 
 
 def margin_text(criterion: Criterion) -> str:

@@ -43,7 +43,7 @@ class CriterionPower:
 def criterion_power(
     views: Views, criterion: Criterion, num_policies: int, family: int
 ) -> CriterionPower | None:
-    """Return the power of a criterion; None if fewer than two initial policies have been run.
+    """Return the power of a criterion; None if no run is stored.
 
     A claimed sign is supported if the interval lies beyond the margin: at twice the margin the test has the
     margin to find. A claimed absence is supported if the interval lies inside the margins, at no effect.
@@ -57,13 +57,18 @@ def criterion_power(
     Reference: Phillips 1990 (power of two one-sided tests).
     """
     sample = measure_criterion(views, criterion)
-    if sample is None:
-        return None
+    return None if sample is None else sample_power(sample, criterion, num_policies, family)
+
+
+def sample_power(
+    sample: Sample, criterion: Criterion, num_policies: int, family: int
+) -> CriterionPower | None:
+    """Return the power of a criterion whose runs vary as `sample`; None if it is not a sample of policies."""
     looks = Looks(LOOKS) if num_policies > LOOKS[0] else Looks()
     alpha = looks.nominal(ALPHA / family, num_policies)
     alternative = 0.0 if criterion.direction in ("zero", "at most") else 2 * criterion.margin
     if isinstance(sample, Proportion):
-        power, std = _power_of_proportion(sample, criterion, alternative, num_policies, alpha), None
+        power, std = power_of_proportion(sample, criterion, alternative, num_policies, alpha), None
     elif isinstance(sample, RatioOfMeans):
         std = _std(sample)
         power = power_of_mean(criterion.margin, std, num_policies, alpha, criterion.direction == "zero")
@@ -98,14 +103,23 @@ def _std(sample: RatioOfMeans) -> float:
     return std / scale if scale else np.inf
 
 
-def _power_of_proportion(
+def power_of_proportion(
     sample: Proportion, criterion: Criterion, alternative: float, num_policies: int, alpha: float
 ) -> float:
     """Return the exact power; of discordant pairs with as many of them as the stored runs have."""
-    trials = round(num_policies * sample.trials / max(sample.num_policies, 1))
+    p = p_by_count(sample, criterion, num_policies)
+    truth = true_proportion(sample, criterion, alternative)
+    return float(stats.binom.pmf(np.arange(len(p)), len(p) - 1, truth)[p <= alpha].sum())
+
+
+def true_proportion(sample: Proportion, criterion: Criterion, effect: float) -> float:
+    """Return the probability of a hit whose distance from the offset is `effect` in the claimed direction."""
     sign = -1 if criterion.direction == "negative" else 1
-    truth = float(np.clip(sample.offset + sign * alternative, 0.0, 1.0))
-    counts = np.arange(trials + 1)
-    made: list[Sample] = [Proportion(int(k), trials, sample.offset, num_policies) for k in counts]
-    supported = np.array([p_supported(each, criterion) <= alpha for each in made])
-    return float(stats.binom.pmf(counts, trials, truth)[supported].sum())
+    return float(np.clip(sample.offset + sign * effect, 0.0, 1.0))
+
+
+def p_by_count(sample: Proportion, criterion: Criterion, num_policies: int) -> np.ndarray:
+    """Return the p-value of each possible count among the trials of `num_policies` initial policies."""
+    trials = round(num_policies * sample.trials / max(sample.num_policies, 1))
+    made: list[Sample] = [Proportion(k, trials, sample.offset, num_policies) for k in range(trials + 1)]
+    return np.array([p_supported(each, criterion) for each in made])

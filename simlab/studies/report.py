@@ -30,6 +30,7 @@ from simlab.studies.board import (
     estimate_text,
     list_stored,
     margin_text,
+    power_text,
 )
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
@@ -154,6 +155,7 @@ def _claim(row: Row, figures: Sequence[Drawn]) -> str:
     facts = {
         "regime": escape(row.regime),
         "criteria": _criteria(row),
+        "power": row.power is not None and f"{power_text(row)}, at twice the margin of the primary criterion",
         "note": escape(row.note),
         "registered": row.registered
         and f"{row.registered} the run".replace("exploratory the run", "exploratory"),

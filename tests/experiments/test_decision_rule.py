@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.papers.shared import collapses
 from experiments.studies.decision_rule import (
     Family,
     flip_p_value,
@@ -13,7 +14,8 @@ from experiments.studies.decision_rule import (
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import holm
-from simlab.studies.samples import mean_of_policies
+from simlab.studies.power import power_of_proportion
+from simlab.studies.samples import Proportion, mean_of_policies
 from simlab.studies.sequential import Looks
 from tests.tolerances import binomial_interval
 
@@ -44,6 +46,21 @@ def test_false_support_of_a_family_at_the_margin():
     supported = simulate(np.random.default_rng(2), family, "normal", (8, 16, 24), 1.0, 800)
     # Each criterion is at the boundary: two-sided 5%, so 2.5% of the families; false alarm 1e-4.
     assert supported.any(1).sum() <= binomial_interval(800, 0.025, 1e-4)[1]
+
+
+def test_false_support_of_proportions_at_the_margin():
+    criterion = collapses("arm", "control", role="primary")
+    family = Family(
+        "made up", np.zeros(0), np.zeros(0, bool), np.zeros(1), ((criterion, Proportion(6, 24, 0.0, 24)),) * 6
+    )
+    at_margin, beyond = (
+        simulate(np.random.default_rng(3), family, "normal", (8, 16, 24), times, 800) for times in (1.0, 2.0)
+    )
+    assert at_margin.any(1).sum() <= binomial_interval(800, 0.025, 1e-4)[1]
+    claimed = power_of_proportion(
+        family.proportions[0][1], criterion, 0.5, 24, Looks((8, 16, 24)).nominal(0.05 / 6, 24)
+    )
+    assert beyond.mean() >= binomial_interval(4800, claimed, 1e-4)[0] / 4800
 
 
 def test_stored_rates_keep_the_error_and_the_claimed_power():

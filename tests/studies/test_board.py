@@ -16,7 +16,7 @@ from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
-from simlab.studies.board import Board, board, counts, list_stored, measurements, summary
+from simlab.studies.board import Board, board, counts, list_stored, measurements, power_text, summary
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary
 from simlab.studies.registration import find_registration, register
@@ -24,7 +24,7 @@ from simlab.studies.samples import Exact, mean_of_policies
 from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family
 
 ROOT = Path(__file__).resolve().parents[2]
-IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5, "N": 4}
+IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5, "N": 8}
 EFFECT = np.array([0.9, 1.0, 1.1, 1.0, 0.95, 1.05, 1.0, 1.02])
 
 
@@ -82,6 +82,18 @@ def test_json_follows_the_schema_and_the_rules(shipped):
             # A registered study is not decided at its first look; a number without sampling is.
             is_early = row["registered"] == "before" and 0 < each["policies"] < 16
             assert each["verdict"] == ("inconclusive" if is_early and each["primary"] else expected)
+
+
+def test_board_states_power_of_each_sampled_primary(shipped):
+    rows = {row.id: row for row in shipped.rows if row.experiment == "vexact_dynamics"}
+    # Stored contrasts spread little against the margin of V1, and much against that of V3.
+    assert not rows["V1"].is_underpowered
+    assert rows["V3"].is_underpowered
+    assert power_text(rows["V3"]) == f"{rows['V3'].power:.0%}, underpowered"
+    for row in shipped.rows:
+        is_sampled = row.primary is not None and row.primary.criterion.is_sampled
+        assert (row.power is not None) == is_sampled, row.id
+        assert row.as_dict()["underpowered"] == row.is_underpowered
 
 
 def test_supported_primaries_have_small_adjusted_p(shipped):
