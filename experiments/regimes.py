@@ -121,15 +121,6 @@ ONE_BIT_WEIGHTS = replace(
 )
 ON_POLICY_CHAINS = replace(CHAINS, name="chains, on-policy, truncation", untreated="chain: on-policy")
 RLOO_CHAINS = replace(CHAINS, name="chains, on-policy RLOO, truncation", untreated="chain: RLOO")
-FLAGSHIP = Regime(
-    "addition, truncation",
-    "float32 / all sites truncated to 2 mantissa bits",
-    _DENSE,
-    "addition, up to 22 tokens",
-    "learning rate 7e-4",
-    400,
-    "no correction",
-)
 RECURRENCE = Regime(
     "recurrence, truncation",
     CHAINS.formats,

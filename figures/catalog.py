@@ -217,8 +217,6 @@ FIGURES: dict[str, FigureSpec] = {
         "Exact survival bias: mean IS ratio by token probability",
         Custom(theory.draw_survival_bias, "Filled: bins of pi_train; open: bins of pi_infer."),
         claims=("H4",)),
-    "flagship": FigureSpec("flagship", "Reward, RMS log rho and mean IS ratio of rare tokens",
-        Leveled(mismatch.draw_flagship, Curves.encoding), claims=("H7", "H4", "L3")),
     "flagship_sweep": FigureSpec("flagship_sweep",
         "Reward, RMS log rho and mean IS ratio of rare tokens, one initial policy",
         Leveled(mismatch.draw_flagship, Curves.encoding)),

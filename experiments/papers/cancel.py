@@ -239,7 +239,7 @@ CLAIMS = (
             checks.check_correlated,
             because="exact expectation equals the covariance within 1e-12 and is zero for token weights")),
     dynamics("C16",
-        "Learning tax shows as forgetting on held-out tasks, polluted Adam moments and more clipping",
+        "Learning tax shows as drift from the initial policy and more clipping",
         "App. E, K.4",
         trial("cancel_dynamics",
             primary(DRIFT, minus(GSPO, MIN), "positive", QUARTER_MORE, because=CHANGES),
@@ -247,8 +247,8 @@ CLAIMS = (
             learns(GSPO),
             regime=TEMPLATE,
             note="At equal steps, where DFPO has more reward. Tokens beyond the clip range count whether or "
-            "not the objective lets them push, in the last minibatch of a step. Held-out tasks and Adam's "
-            "moments are left out.")),
+            "not the objective lets them push, in the last minibatch of a step. The paper also names "
+            "forgetting on held-out tasks and polluted Adam moments, which are not measured.")),
 )
 # fmt: on
 

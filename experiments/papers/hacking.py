@@ -34,7 +34,7 @@ from experiments.papers.shared import (
     recovers,
     trial,
 )
-from experiments.regimes import CHAINS, FLAGSHIP, STEADY_CHAINS
+from experiments.regimes import CHAINS, STEADY_CHAINS
 from experiments.studies.repeated_runs import with_forks
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
@@ -79,9 +79,6 @@ DIAGNOSTICS = {
 # Arms of moe_dynamics.
 MOE, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.BF16)
 DENSE, DENSE_BF16 = steady_arm(arms.NONE), steady_arm(arms.BF16)
-# Arms of flagship.
-FLAGSHIP_NONE, FLAGSHIP_TIS, FLAGSHIP_BF16 = "no correction", "TIS", "BF16 control"
-
 # Estimands.
 J_WITH_STEP = m.diagnostic_correlation("hacking_j", "step", "J and the step")
 J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
@@ -168,10 +165,6 @@ CLAIMS = (
                 "mean rho minus 1 in the rarest bin of 0.1% of the mass, sorted by pi_train, "
                 "noise of 0.2 on the logits", "negative", 0.01, because="1% of the IS ratio"),
             regime=EXACT_SUMS),
-        trial("flagship",
-            primary(m.RARE_DRIFT, minus(FLAGSHIP_NONE, FLAGSHIP_BF16), "negative", 0.05,
-                because=FIVE_PERCENT_OF_RHO),
-            regime=FLAGSHIP),
         trial("hacking_dynamics",
             primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
@@ -201,15 +194,6 @@ CLAIMS = (
     dynamics("H7",
         "TIS slows the growth of the mismatch and the fall of entropy and validates better; the growth stays",
         "Fig. 2",
-        trial("flagship",
-            primary(m.GROWTH, minus(FLAGSHIP_TIS, FLAGSHIP_NONE), "negative", FACTOR, because=GROWS),
-            secondary(m.ENTROPY_GROWTH, minus(FLAGSHIP_TIS, FLAGSHIP_NONE), "positive", QUARTER_MORE,
-                because=CHANGES),
-            recovers(FLAGSHIP_TIS, FLAGSHIP_NONE, FLAGSHIP_BF16),
-            secondary(m.GROWTH, minus(FLAGSHIP_TIS, FLAGSHIP_BF16), "positive", FACTOR, because=GROWS),
-            manipulation(m.GROWTH, minus(FLAGSHIP_NONE, FLAGSHIP_BF16), "positive", FACTOR, because=GROWS),
-            regime=FLAGSHIP,
-            note="Reward of the inference engine stands for validation."),
         trial("hacking_dynamics",
             primary(m.GROWTH, minus(TIS, NONE), "negative", FACTOR, because=GROWS),
             secondary(m.ENTROPY_GROWTH, minus(NONE, BF16), "negative", QUARTER_MORE, because=CHANGES),
@@ -299,14 +283,11 @@ CLAIMS = (
             regime=CHAINS)),
     dynamics("H18", "Probabilities of the inference engine cluster in the course of training",
         "Fig. 3b, App. C.1",
-        trial("softmax",
-            stored_row("static_levels",
-                "distinct values of untrained BF16 logits over those in float32, minus 1", "zero", 0.5,
-                because="half of the distinct values: no clusters before any training", reference=1.0)),
         trial("hacking_dynamics",
             primary(CLUSTERING, mean_of(NONE), "positive", 0.05, because="5% of the uncertain tokens"),
             regime=CHAINS,
-            note="The control is pi_train of the same run.")),
+            note="The control is pi_train of the same run. Rounded logits take few values before "
+            "any training (H2).")),
     identity("H19", "Clipping adds E sum X (phi - 1) to the objective", "Eq. 13, 14",
         exact("hacking Eq. 13, 14", "clipping adds E sum X (phi - 1)", checks.clipping_gap,
             because="both sides equal within 1e-12, for both readings of phi")),
@@ -321,7 +302,6 @@ CLAIMS = (
 # fmt: on
 
 H1, H2, H3, H4 = CLAIMS[:4]
-H7, H18 = CLAIMS[6], CLAIMS[17]
 
 HACKING_DYNAMICS = training_experiment(
     "hacking_dynamics",

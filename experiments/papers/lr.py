@@ -23,7 +23,7 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, FLAGSHIP, RECURRENCE, RLOO_CHAINS, WIDE_RECURRENCE
+from experiments.regimes import CHAINS, RECURRENCE, RLOO_CHAINS, WIDE_RECURRENCE
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
@@ -61,9 +61,6 @@ FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE = (f"length: {name}" for name in LE
 WIDE, WIDE_BF16, WIDE_TRIGGERED, WIDE_LATE = (
     f"length, wide: {name}" for name in ("no schedule", "BF16", *PERIODS)
 )
-# Arms of flagship.
-FLAGSHIP_NONE, FLAGSHIP_TIS, FLAGSHIP_BF16 = "no correction", "TIS", "BF16 control"
-
 # Estimands.
 LPD_WITH_NORM = m.rank_correlation("abs_seq_log_ratio", "grad_norm", "abs_seq_log_ratio and gradient norm")
 LPD_WITH_REWARD = m.rank_correlation("abs_seq_log_ratio", "reward", "abs_seq_log_ratio and reward")
@@ -115,11 +112,6 @@ CLAIMS = (
         )),
     dynamics("L3", "Token TIS prevents the collapse; token MIS, sequence TIS and sequence MIS only delay it",
         "Fig. 2",
-        trial("flagship",
-            recovers(FLAGSHIP_TIS, FLAGSHIP_NONE, FLAGSHIP_BF16, role="primary", margin=HALF),
-            loses(FLAGSHIP_NONE, FLAGSHIP_BF16),
-            regime=FLAGSHIP,
-            note="Token TIS only."),
         *(
             trial(name,
                 recovers(tis, none, bf16, role="primary", margin=HALF),

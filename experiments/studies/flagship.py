@@ -1,17 +1,14 @@
-"""The flagship: strong mismatch without correction, with TIS, under GSPO, and the BF16 control."""
+"""The flagship: strong mismatch without correction, with TIS, under GSPO, and the BF16 control.
+
+Its stored runs are data of notebook 05. Claims are decided on chains, with more policies.
+"""
 
 from typing import Any
 
-from experiments.papers.hacking import H4, H7
-from experiments.papers.lr import L3
 from experiments.regimes import BASE, RUNS_PER_BATCH, STEPS, TRAINED
 from experiments.studies.flagship_sweep import CHUNK, SMOKE, record
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
-from simlab.core.results import Results
-from simlab.studies import Measured
-from simlab.studies.estimands import Tables
-from simlab.studies.verdicts import measure_trials
 from simlab.sweeps import grid, sweep
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid
@@ -22,7 +19,7 @@ SCREEN_STEPS, MIN_REWARD, MIN_MISMATCH = 10, 0.05, 0.4
 RULE = (
     f"Initial policies are trained from seed {FIRST_SEED} on; the first {POLICIES} pass whose frozen "
     f"rollouts have a reward of at least {MIN_REWARD} and an RMS log rho of at least {MIN_MISMATCH} "
-    f"({SCREEN_STEPS} steps). " + " ".join(claim.trial("flagship").text for claim in (H4, H7, L3))
+    f"({SCREEN_STEPS} steps). It decides no claim; the experiments on chains do."
 )
 
 
@@ -56,35 +53,10 @@ def screen_policies(run: Run) -> list[int]:
     return [int(row["warm_start.seed"]) for row in rows if row["passed_screen"]][:POLICIES]
 
 
-def collect_evidence(results: Results) -> list[Measured]:
-    """Return H4, H7 and L3 on the runs of the flagship."""
-    trials = [claim.trial("flagship") for claim in (H4, H7, L3)]
-    return measure_trials(as_tables(results), trials)
-
-
-def as_tables(results: Results) -> Tables:
-    """Return the tables of the flagship with the columns of the other training experiments."""
-    steps, bins = (rename_columns(results.table(name)) for name in ("steps", "bins"))
-    runs = steps.groupby(["run", "arm", "initial_policy", "seed"], as_index=False)["step"].max()
-    runs = runs.rename(columns={"step": "steps"}).assign(status="finished")
-    runs["steps"] += 1
-    return Tables({"runs": runs, "chunks": steps, "bins": bins})
-
-
-def rename_columns(table: Any) -> Any:
-    """Name runs by arm, initial policy and seed, and the initial policy by its seed."""
-    keys = [table[name].astype(str) for name in ("arm", "warm_start", "seed")]
-    names = keys[0] + " " + keys[1] + " " + keys[2]
-    return table.rename(columns={"warm_start": "initial_policy"}).assign(run=names)
-
-
 EXPERIMENT = Experiment(
     name="flagship",
     question="Does mismatch alone make a healthy run decline, and do TIS and sequence ratios prevent it?",
     decision_rule=RULE,
     minutes=30.0,
-    claims=(H4.id, H7.id, L3.id),
-    figures=("flagship",),
     run=run,
-    collect_evidence=collect_evidence,
 )

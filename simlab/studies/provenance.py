@@ -24,10 +24,12 @@ def check_results(folder: Path | None = None) -> list[str]:
 def check_result(results: Results, checkout: Path) -> Iterator[str]:
     """Yield what is wrong with one result."""
     yield from check_commit(results.manifest, checkout)
-    if "runs" not in results.table_names:
+    if "runs" not in results.table_names or "initial_policy" not in (runs := results.table("runs")):
         return
-    runs = results.table("runs")
-    if "processor_family" not in runs or "initial_policy" not in runs:
+    if "processor_family" not in runs:
+        # One process without interruption: the processor of the manifest is that of every run.
+        if "processor" not in results.manifest["device"] or "resumed_from" in results.manifest["config"]:
+            yield "does not say on which processor each initial policy ran"
         return
     families = runs.groupby("initial_policy")["processor_family"].unique()
     for policy, names in families.items():

@@ -17,13 +17,11 @@ Tables = Mapping[str, Frame]
 def measure_rows(tables: Tables) -> dict[str, StoredInterval]:
     """Return the measured numbers by id: those of criteria, and those of `write_note`."""
     chosen = _paper_rows(tables)
-    few = _interval((chosen["levels"] / chosen["levels_float32"]).to_numpy())
     inverse = tables["inverse"]
     smallest = float(inverse["normalized_min"].min())
     return {
         **_table(tables),
-        "levels": few,
-        "static_levels": few,
+        "levels": _interval((chosen["levels"] / chosen["levels_float32"]).to_numpy()),
         "heights": _heights(tables),
         "inverse": StoredInterval(
             float(inverse["normalized"].mean()), smallest, float(inverse["normalized"].max())

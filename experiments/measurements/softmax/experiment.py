@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.measurements.softmax import evidence, gaussian, levels, printed, real, sweep, tables
-from experiments.papers.hacking import H1, H2, H3, H18
+from experiments.papers.hacking import H1, H2, H3
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.core.streams import stream
@@ -139,11 +139,11 @@ def _real(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
     }
 
 
-CLAIMS = (H1, H2, H3, H18)
+CLAIMS = (H1, H2, H3)
 
 
 def collect_evidence(results: Results) -> list[Measured]:
-    """Return H1 to H3, and H18 by whether levels are there before training."""
+    """Return H1 to H3."""
     rows = evidence.measure_rows({name: results.table(name) for name in results.table_names})
     return [
         Measured(
@@ -166,7 +166,7 @@ def _sample(criterion: Criterion, rows: Mapping[str, StoredInterval]) -> StoredI
 EXPERIMENT = Experiment(
     name="softmax",
     question="What does a softmax in few bits do to the probabilities of tokens, and to their ratio?",
-    decision_rule="The criteria of H1, H2, H3 and H18.",
+    decision_rule="The criteria of H1, H2 and H3.",
     run=run,
     minutes=3.0,
     claims=tuple(claim.id for claim in CLAIMS),
