@@ -40,11 +40,11 @@ demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 mi
 	$(BIN)/simlab run flagship_sweep
 	$(BIN)/simlab figures format_error softmax_levels softmax_placements softmax_spread softmax_real flagship_sweep
 
-results: environments  ## re-make the results and figures that travel with the code (a day; commit first)
+results: environments  ## re-make the results and figures shipped with the package (a day; commit first)
 	for name in $(RESULTS); do $(BIN)/simlab run $$name --out experiments/results/$$name || exit 1; done
 	$(BIN)/simlab figures --results experiments/results --out figures/out
 
-test: $(VENV)/.test  ## the core checks: lint, types, layers beside the tests (under 10 minutes cold, 8 warm)
+test: $(VENV)/.test  ## the core checks: lint, types, layers and tests (13 minutes with an empty cache)
 	$(MAKE) -j 2 check tests
 
 tests: $(VENV)/.test

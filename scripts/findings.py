@@ -45,7 +45,7 @@ def findings() -> str:
         f"It gives {gpu_products()} (64 to 4096 terms, `simlab run real_card`).",
         "**The emulation predicts RL on vLLM** (BF16, FP8 cache, CPU): "
         f"{agreement.sum()} of {len(agreement)} quantities lie in the 95% prediction interval "
-        "of the emulated runs (one vLLM run per arm).",
+        "of the emulated runs (one vLLM run per arm; a comparison of engines whose rule is not registered).",
     )
     return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
 
@@ -87,13 +87,13 @@ def larger_noise() -> str:
     truncated, control, fresh, recent, fixed = (f"{mean:.2f}" for mean in means)
     higher = find_row("V3", "larger_noise").criteria[0]
     return (
-        "**Harm does not follow the size of the mismatch.** On chains of 64 terms, normal noise on the "
-        "sampler's logits is held at 1.5 times the RMS log rho that truncation to two bits has at each step. "
-        "The held-out reward of the training engine ends at "
-        f"{fresh}, under truncation at {truncated}, under BF16 at {control}; noise minus truncation is "
-        f"{higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. Under noise that is a function "
-        f"of the context it ends at {recent} and {fixed} ({higher.num_policies} new initial policies, "
-        "family-wise interval, rule registered before the run; claim V3)."
+        "**Harm does not follow the size of the mismatch.** Normal noise on the logits of the inference "
+        "engine aims, step by step, at 1.5 times the RMS log rho of truncation. Held-out reward under the "
+        f"training engine ends at {fresh} with noise, at {truncated} with truncation and at {control} with "
+        f"BF16. Noise minus truncation is {higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. "
+        f"With noise that depends on the last two tokens it ends at {recent}, on all earlier tokens at "
+        f"{fixed} ({higher.num_policies} new initial policies, family-wise interval, rule registered before "
+        "the run; claim V3)."
     )
 
 
@@ -106,10 +106,10 @@ def ignored_clip() -> str:
     )
     return (
         "**DFPO is faster than GSPO because it ignores GSPO's clip, not because of its group transform.** On "
-        f"addition after a template, with clips of 3e-4 and 4e-4, it needs {full} of the steps of GSPO to "
-        f"gain 0.15 reward, {alone} of those of the same objective without the transform, and {wide} of "
-        f"those of GSPO with a clip of 0.2 ({row.criteria[0].num_policies} initial policies, steps counted "
-        "in tens, float32, rule registered before the run; claim C10)."
+        "addition after a template, with clips of 3e-4 and 4e-4, DFPO gains 0.15 reward in "
+        f"{full} times the steps of GSPO. Its steps over those of DFPO without the transform are {alone}, "
+        f"over those of GSPO with a clip of 0.2 {wide} ({row.criteria[0].num_policies} initial policies, "
+        "steps counted in tens, float32, rule registered before the run; claim C10)."
     )
 
 

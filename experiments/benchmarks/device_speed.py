@@ -256,7 +256,7 @@ def measure_gpu(run: Run) -> None:
 
 EXPERIMENT = Experiment(
     name="bench_device",
-    question="How many flagship runs does this device make at once, and how near to its roofline?",
+    question="How many run-steps per second does this device compute, at what fraction of its roofline?",
     decision_rule=f"The quantizer reaches {QUANTIZER} of an in-place x + 1; the rollout of the largest batch "
     f"takes at most {ROLLOUT:g} times its updates; on an accelerator 256 runs at once make at least 50 times "
     "the run-steps per second of `processes`, one per core, in a run on two CPU cores.",
@@ -267,7 +267,7 @@ EXPERIMENT = Experiment(
 GPU_EXPERIMENT = replace(
     EXPERIMENT,
     name="bench_gpu",
-    question="How many flagship runs does a GPU make at once, and how near to its roofline?",
+    question="How many run-steps per second does a GPU compute, at what fraction of its roofline?",
     run=measure_gpu,
     minutes=2.0,
     figures=("gpu_speed",),

@@ -172,7 +172,7 @@ def _time_command(command: list[str], cache: str) -> tuple[float, str]:
 
 EXPERIMENT = Experiment(
     name="bench_sweep",
-    question="How does the time of a sweep grow, and what do stored programs and a second process save?",
+    question="How does the time of a sweep grow, and what do cached compilations and a second process save?",
     decision_rule=(
         "Kept programs are worth it if a second start reaches its first step at least 3 times sooner than a "
         "first one; one process per core is worth it if the same runs take at most 1 / 1.5 of one process."

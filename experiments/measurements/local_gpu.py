@@ -116,7 +116,7 @@ def driver() -> str:
 
 EXPERIMENT = Experiment(
     name="real_card",
-    question="Does the local GPU add as its model does, and in which order?",
+    question="Does the tensor-core model reproduce the sums of the local GPU, and in which order?",
     decision_rule=(
         "A model is right for a format if one of its orders gives every output of every shape bit by bit; a "
         "GPU that no candidate reproduces is reported. In smoke mode a model replaces the GPU."

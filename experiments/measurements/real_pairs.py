@@ -192,7 +192,7 @@ def run(run: Run) -> None:
 
 EXPERIMENT = Experiment(
     name="real_pairs",
-    question="Does an emulated engine predict how far a real one is from float32, token by token of a bin?",
+    question="Does an emulated engine predict a real engine's log rho in each probability bin?",
     decision_rule=(
         "good: the 95% interval of the distance of the distributions of log rho lies below 0.25 of the "
         "measured size; fair: the distance is below 0.5; else poor, and the note names what is left out"

@@ -161,7 +161,7 @@ def agreement(steps: Any) -> list[dict]:
 
 EXPERIMENT = Experiment(
     name="real_rl",
-    question="Do mismatch and reward under vLLM go as under its emulated run, also with TIS, R2 and R3?",
+    question="Do emulated runs predict mismatch and reward of RL on vLLM, also with TIS, R2 and R3?",
     decision_rule=(
         "each number (growth and last quarter's level of log RMS log rho, last quarter's reward, and what "
         "TIS, R2 and R3 change in the last two) agrees if vLLM's run lies in the 95% prediction interval for "

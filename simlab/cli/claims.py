@@ -48,6 +48,10 @@ def claims(
     from simlab.studies.verdicts import VERDICTS
 
     with one_clear_error():
+        if check and (paper or verdict or recompute):
+            raise ValueError(
+                "--check must be given without --paper, --verdict and --recompute: it checks all"
+            )
         if paper is not None:
             lookup(dict.fromkeys(load_papers()), paper, "paper")
         if verdict is not None:
@@ -57,7 +61,7 @@ def claims(
             _recompute(recompute, results, out, yes)
             return
         if check:
-            _check(results)
+            _check(results, json)
             return
         claims_board = board(results)
     rows = [
@@ -94,18 +98,23 @@ def _short(row) -> dict[str, str]:
     }
 
 
-def _check(results: Path | None) -> None:
+def _check(results: Path | None, json: bool) -> None:
     """Print what is wrong with the provenance of stored results; exit with 1 if anything is."""
-    from simlab.studies.provenance import check_results
+    from simlab.studies.provenance import check_results, list_migrations
 
     problems = check_results(results)
+    if json:
+        show([{"problem": problem} for problem in problems], True)
     for problem in problems:
         typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
     if problems:
         raise typer.Exit(1)
-    typer.echo(
-        "Every stored result names a clean commit of this history and one processor family per policy."
-    )
+    if not json:
+        typer.echo(
+            "Every stored result names a clean commit of this history and one processor family per policy."
+        )
+        for experiment, change in list_migrations(results).items():
+            typer.echo(f"changed after the run: {experiment}: {change}")
 
 
 def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) -> None:

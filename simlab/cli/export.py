@@ -35,10 +35,10 @@ def verl(
 @app.command("lab", epilog="Example: `simlab export lab outputs/.hydra/config.yaml > run.toml`")
 def lab(
     config: Annotated[
-        Path, typer.Argument(help="YAML of a verl run, such as Hydra's config.yaml; - pastes.")
+        Path, typer.Argument(help="YAML of a verl run, such as Hydra's config.yaml; - reads standard input.")
     ],
 ) -> None:
-    """Print the nearest run of the lab as TOML, with what differs as comments."""
+    """Print the nearest simlab run as TOML, with the differences as comments."""
     from simlab.integrations.export import nearest_config, to_toml
 
     with one_clear_error():
@@ -59,8 +59,8 @@ def lab(
 @app.command("slurm", epilog="Example: `simlab export slurm examples/flagship.toml --hours 4 > job.sh`")
 def slurm(
     sweep: Annotated[Path, typer.Argument(help="TOML file of a sweep.")],
-    hours: Annotated[float, typer.Option(help="Of each job.")] = 12.0,
-    parts: Annotated[int, typer.Option(help="Jobs, one after another.")] = 4,
+    hours: Annotated[float, typer.Option(min=0.01, help="Time limit of each job in hours.")] = 12.0,
+    parts: Annotated[int, typer.Option(min=1, help="Number of jobs, one after another.")] = 4,
     cpus: Annotated[int, typer.Option(help="Cores of each job.")] = 16,
     gpus: Annotated[int, typer.Option(help="GPUs of each job.")] = 0,
     partition: Annotated[str | None, typer.Option(help="Partition.")] = None,

@@ -17,7 +17,7 @@ app = typer.Typer(
 
 @app.command(epilog="Example: `simlab list formats`")
 def formats(json: Json = False) -> None:
-    """Number formats: bits, range and unit roundoff."""
+    """List number formats with mantissa bits, range and unit roundoff."""
     from simlab.formats import FORMATS
 
     rows = [
@@ -38,7 +38,7 @@ def formats(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list experiments --json`")
 def experiments(json: Json = False) -> None:
-    """Experiments: question, claims and time."""
+    """List experiments with question, claims and time."""
     from simlab.studies.loading import load_experiments
 
     rows = [
@@ -56,7 +56,7 @@ def experiments(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list figures`")
 def figures(json: Json = False) -> None:
-    """Figures: what they read and what they show."""
+    """List figures with their experiment and title."""
     from simlab.core.paths import add_checkout_to_path
 
     add_checkout_to_path()
@@ -70,7 +70,7 @@ def figures(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list objectives --json`")
 def objectives(json: Json = False) -> None:
-    """Objectives and suffixes: where they come from, what can be overridden, and the defaults."""
+    """List objectives and suffixes with source, overrides and defaults."""
     from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_defaults
 
     plain = override_defaults(get_objective("reinforce"))
@@ -87,7 +87,7 @@ def objectives(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list engines`")
 def engines(json: Json = False) -> None:
-    """Engines: the real software each stands for, what it leaves out, and the default of both sides."""
+    """List engines with their reference systems, what is not modeled, and the default pair."""
     from simlab.engines import ENGINE_CARDS
     from simlab.sweeps.config import DEFAULTS
 
@@ -107,7 +107,7 @@ def engines(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list pairs --json`")
 def pairs(json: Json = False) -> None:
-    """Engine pairs: which engine trains and which samples."""
+    """List engine pairs with their training and inference engines."""
     from simlab.engines import ENGINE_PAIRS, EXACT_PAIRS
 
     rows = [
@@ -119,7 +119,7 @@ def pairs(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list metrics --json`")
 def metrics(json: Json = False) -> None:
-    """Metrics: what they read, when a run measures them, unit and source."""
+    """List metrics with input, schedule, unit and source."""
     from simlab.metrics import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, WEIGHT_METRICS
     from simlab.training.diagnostics import DIAGNOSTICS
     from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
@@ -144,7 +144,7 @@ def metrics(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list tasks`")
 def tasks(json: Json = False) -> None:
-    """Tasks: what is rewarded, and how long responses are."""
+    """List tasks with their reward and response length."""
     from simlab.tasks import TASKS
 
     rows = [
@@ -156,7 +156,7 @@ def tasks(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list models`")
 def models(json: Json = False) -> None:
-    """Model presets: their shapes."""
+    """List model presets with their shapes."""
     from simlab.models import MODELS
 
     shown = ("num_hidden_layers", "hidden_size", "num_experts", "num_experts_per_tok", "qk_norm")
@@ -168,7 +168,7 @@ def models(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list schedules`")
 def schedules(json: Json = False) -> None:
-    """Schedules of the learning rate, with their numbers."""
+    """List learning-rate schedules with their parameters."""
     from simlab.training.schedules import SCHEDULES
 
     rows = [
@@ -192,7 +192,7 @@ def noise_kinds(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list sites --json`")
 def sites(json: Json = False) -> None:
-    """Rounding sites of an engine: the config key of each, and what it takes."""
+    """List the rounding sites of an engine with config key and allowed values."""
     from dataclasses import fields, is_dataclass
 
     from simlab.engines import Engine, Site
@@ -231,7 +231,7 @@ def sites(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list notebooks`")
 def notebooks(json: Json = False) -> None:
-    """Notebooks shipped with the package: title and path."""
+    """List the notebooks shipped with the package with title and path."""
     from simlab.core.paths import checkout_root
 
     rows = []

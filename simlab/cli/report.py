@@ -8,7 +8,7 @@ import typer
 from simlab.cli.claims import Folder
 from simlab.cli.output import one_clear_error
 
-EPILOG = "Example: `simlab report --out report.html`, then open it in a browser; it needs no network."
+EPILOG = "Example: `simlab report --out report.html`, then open it in a browser. The page needs no network."
 
 
 def report(
@@ -21,7 +21,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write one self-contained page: every claim with verdict, effect, rule, figures, config and manifest."""
+    """Write the claims board as an HTML page, with its pictures in the folder NAME_files beside it."""
     from simlab.studies.board import counts
     from simlab.studies.report import write_report
 

@@ -31,7 +31,7 @@ def run(
     explain: Annotated[
         bool, typer.Option("--explain", help="Print arms, claims, criteria, power and cost; run nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="No question before a long run.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Run an experiment and write its tables and manifest.

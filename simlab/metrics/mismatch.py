@@ -35,7 +35,7 @@ def _distance(batch: TokenBatch) -> Array:
 
 @on_tokens
 def std_rho(batch: TokenBatch) -> Float[Array, ""]:
-    """The mismatch: standard deviation of rho over all tokens.
+    """Compute the standard deviation of the IS ratio rho over all tokens.
 
     Reference: hacking Eq. 5, Sec. 2.
     """

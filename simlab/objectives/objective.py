@@ -56,7 +56,7 @@ class Objective:
     - `transform`: of the group's sequence weights, see `transforms.py`.
     - `distortion`: injected weights, see `distortions.py`.
     - `regularizers`: terms to subtract that do not depend on the advantage, see `regularizers.py`.
-    - `centering`: baseline of the score over the vocabulary, see `vocabulary.py`.
+    - `centering`: baseline of the score over the vocabulary, see `vocabulary_terms.py`.
     - `source`: where the preset's form and numbers come from.
 
     Reference: cancel Eq. 1, 14, 15; hacking Eq. 11-15, 33-35.

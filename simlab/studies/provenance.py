@@ -16,9 +16,25 @@ def check_results(folder: Path | None = None) -> list[str]:
         folder: one folder per experiment; default the results shipped with the code.
     """
     root = checkout_root()
-    directory = folder or root / "experiments" / "results"
-    stored = [Results(path.parent) for path in sorted(directory.glob(f"*/{MANIFEST_NAME}"))]
-    return [f"{results.folder.name}: {line}" for results in stored for line in check_result(results, root)]
+    return [
+        f"{results.folder.name}: {line}"
+        for results in _stored(folder)
+        for line in check_result(results, root)
+    ]
+
+
+def list_migrations(folder: Path | None = None) -> dict[str, str]:
+    """Return how stored results were changed after their runs: names of columns, or rounded numbers."""
+    return {
+        results.folder.name: results.manifest["migrated_by"]
+        for results in _stored(folder)
+        if "migrated_by" in results.manifest
+    }
+
+
+def _stored(folder: Path | None) -> list[Results]:
+    directory = folder or checkout_root() / "experiments" / "results"
+    return [Results(path.parent) for path in sorted(directory.glob(f"*/{MANIFEST_NAME}"))]
 
 
 def check_result(results: Results, checkout: Path) -> Iterator[str]:

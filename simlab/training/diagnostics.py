@@ -111,7 +111,7 @@ def evaluate_held_out(context: DiagnosticContext) -> Metrics:
 
 
 def evaluate_held_out_train(context: DiagnosticContext) -> Metrics:
-    """The same as `held_out_train_...` under the training engine, prompt by prompt comparable.
+    """`held_out_train_...`: the same numbers under the training engine, on the same prompts.
 
     Reference: acrl Tab. 12, 13.
     """

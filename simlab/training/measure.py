@@ -28,17 +28,17 @@ STEP_METRICS = (
 
 # The other numbers of a step and their descriptions.
 STEP_NUMBERS: dict[str, str] = {
-    "reward": "Mean reward of the rollout, hence of the sampler's policy.",
+    "reward": "Mean reward of the rollout, which the inference engine samples.",
     "response_length": "Mean number of tokens of a response, the end token included.",
     "entropy": "Mean entropy of the training engine's policy over the response tokens, in nats.",
     "router_flips": "Per layer, fraction of tokens that the two engines send to other experts; MoE only.",
     "grad_norm": "Norm of the gradient before clipping, mean over the minibatches.",
-    "clip_fraction": "Fraction of tokens that the clip keeps from pushing, mean over the minibatches.",
+    "clip_fraction": "Fraction of tokens whose gradient the clip removes, mean over the minibatches.",
     "clip_fraction_positive": "The part of `clip_fraction` with a positive advantage.",
     "clip_fraction_negative": "The part of `clip_fraction` with a negative advantage.",
-    "learning_rate_factor": "What the schedule makes of the learning rate, in [0, 1].",
-    "std_rho_copied": "std_rho below forced copies of the sampler's log-probabilities.",
-    "rms_log_rho_copied": "rms_log_rho below forced copies of the sampler's log-probabilities.",
+    "learning_rate_factor": "Scheduled learning rate / base learning rate, in [0, 1].",
+    "std_rho_copied": "std_rho between the engines in bypass mode.",
+    "rms_log_rho_copied": "rms_log_rho between the engines in bypass mode.",
     "std_rho_at_rollout": "std_rho between the engines at theta_rollout; stale rollouts only.",
     "rms_log_rho_at_rollout": "rms_log_rho between the engines at theta_rollout; stale rollouts only.",
     "critic_loss": "Squared error of the critic against the returns, halved and clipped; with a critic only.",
