@@ -336,7 +336,7 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(ON_WEIGHTS, NOISY_PANELS, labels={ON_WEIGHTS[0]: TRUNCATION}), claims=("V3",)),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
-        Custom(mismatch.draw_survival, "Rewards: mean of 50 steps."), claims=("V1", "V2")),
+        Custom(mismatch.draw_survival, "Rewards: mean of 20 steps; thin: of 10."), claims=("V1", "V2")),
     "acrl_fig6": FigureSpec(ACRL_RUNS, "Mean IS ratio by token probability under FP8 rollouts",
         Leveled(mismatch.draw_ratio_by_probability, MARKS, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
     "acrl_fig8": FigureSpec(ACRL_RUNS, "Entropy under ACRL and two other corrections",

@@ -43,7 +43,7 @@ FLAGSHIP_PANELS = (
     Panel("mean_rho", "mean $\\rho$ of rare tokens", limits=(0, None), reference=1),
 )
 RARE = 0.01
-HALF_WINDOW = 5  # chunks in the mean of a reward that is compared with half of the control's
+SMOOTHED = 2  # chunks in the mean of a reward that is compared with half of the control's
 
 
 def draw_by_probability(results: Results, level: float) -> Figure:
@@ -195,12 +195,16 @@ def draw_survival(results: Results) -> Figure:
             # Each arm from its own initial policies: others may have fewer.
             rewards = curves(results, [CONTROL, arm], "reward")
             if {arm, CONTROL} <= set(rewards):
-                own, control = (
-                    rewards[name].rolling(HALF_WINDOW, min_periods=1).mean() for name in (arm, CONTROL)
-                )
-                alive = (own >= control / 2).mean(axis=1)
-                label = f"{styles[arm]['label']} ({own.shape[1]})"
-                axis.step(alive.index, alive, where="post", **styles[arm] | {"label": label})
+                style = styles[arm] | {"label": f"{styles[arm]['label']} ({rewards[arm].shape[1]})"}
+                for window, look in (
+                    (SMOOTHED, style),
+                    (1, {"color": style["color"], "lw": 0.5, "alpha": 0.5}),
+                ):
+                    own, control = (
+                        rewards[name].rolling(window, min_periods=1).mean() for name in (arm, CONTROL)
+                    )
+                    alive = (own >= control / 2).mean(axis=1)
+                    axis.step(alive.index, alive, where="post", **look)
         axis.set(title=kind, xlabel="training step", ylim=(0, 1.03))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
