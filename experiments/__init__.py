@@ -26,6 +26,7 @@ EXPERIMENTS: dict[str, str] = {
     "lr_on_policy": "experiments.papers.lr:LR_ON_POLICY",
     "e4m3_dynamics": "experiments.papers.acrl:E4M3_DYNAMICS",
     "e4m3_moe_dynamics": "experiments.papers.acrl:E4M3_MOE_DYNAMICS",
+    "e4m3_gammas": "experiments.papers.acrl:E4M3_GAMMAS_DYNAMICS",
     "length_dynamics": "experiments.papers.lr:LENGTH_DYNAMICS",
     "length_wide_dynamics": "experiments.papers.lr:LENGTH_WIDE_DYNAMICS",
     "leaderboard": "experiments.studies.leaderboard",

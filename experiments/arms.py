@@ -28,7 +28,7 @@ GSPO, NOISE = "GSPO", "GSPO, weight noise"
 SLOW, FEW = "learning rate / 10", "2.5% of the prompts"
 EXACT, BYPASS, FP16 = "zero mismatch", "bypass mode", "FP16 in both engines"
 IDENTICAL = "identical engines"
-ON_POLICY, ON_POLICY_BF16 = "on-policy", "on-policy, BF16"
+ON_POLICY, ON_POLICY_BF16, ON_POLICY_E4M3 = "on-policy", "on-policy, BF16", "on-policy, E4M3"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
@@ -39,8 +39,7 @@ ROUTER, R2, R3 = "fp32 router", "R2", "R3"
 FP8_TIS_3, FP8_SEQ_MIS_3 = "FP8, token TIS at 3", "FP8, sequence MIS at 3"
 E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
 E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"
-ON_POLICY_E4M3 = "on-policy, E4M3"
-RLOO, RLOO_BF16, RLOO_FEW = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts"
+RLOO, RLOO_BF16, RLOO_FEW, RLOO_FP16 = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts", "RLOO, FP16"
 STEADY_RATE = 4e-4
 """BF16 runs from the MoE policies are stable at this rate, and not at the 7e-4 of the dense arms."""
 WARMUP = BASE["schedule"]["lr_warmup_steps"]
@@ -112,6 +111,8 @@ FP8_GAMMAS = {gamma: f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3
 """Those of *acrl* Tab. 1 and 9, with the clip of 3 that goes with them."""
 FP8_REFERENCES = {factor: f"FP8, ACRL 0.65, {factor} X" for factor in (0.75, 1.25)}
 REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
+E4M3_GAMMAS = {gamma: f"E4M3, ACRL {gamma}" for gamma in FP8_GAMMAS}
+E4M3_REFERENCES = {factor: f"{E4M3_ACRL}, {factor} X" for factor in FP8_REFERENCES}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
 NEAREST_BITS = {1: FP8, 3: "FP8, 3 bits"}
 SCALES = (0.1, 0.3, 1.0)
@@ -285,6 +286,11 @@ def _long(objective: dict[str, Any], **changes: Any) -> Arm:
     return Arm({**objective, **NEAREST_E4M3.engines(), **changes}, steps=LONG_STEPS)
 
 
+def _long_acrl(gamma: float, factor: float = 1.0) -> Arm:
+    controlled = _long(_objective("grpo+acrl", acrl_gamma=gamma, acrl_clip=3.0))
+    return replace(controlled, x_factor=factor, x_from=E4M3)
+
+
 def _rloo(correction: str, /, **changes: Any) -> Arm:
     objective = _objective(f"rloo{correction}", clip_low=0.2, clip_high=0.28)
     return Arm({**objective, "minibatches": 1, **changes})
@@ -294,6 +300,8 @@ RLOO_ARMS = {
     RLOO: _rloo(""),
     RLOO_BF16: _rloo("", engines=CONTROL),
     RLOO_FEW: _rloo("", **{"task.train_size": 1024}),
+    RLOO_FP16: _rloo("", engines="fp16/fp16"),
+    halving_arm(RLOO_FP16): _rloo("", engines="fp16/fp16", **_schedule("halving", period=PERIOD)),
     **{
         rloo_arm(name): _rloo(correction)
         for name, correction in ((TIS, "+tis"), (MIS, "+mis"), (SEQ_TIS, "+seq_tis"), (SEQ_MIS, "+seq_mis"))
@@ -385,9 +393,8 @@ CHAIN_ARMS = {
     E4M3_BF16: _long(_objective("grpo"), engines=CONTROL),
     E4M3_TIS: _long(_objective("grpo+tis", correction_clip=3.0)),
     E4M3_SEQ_MIS: _long(_objective("grpo+seq_mis", correction_clip=3.0)),
-    E4M3_ACRL: replace(
-        _long(_objective("grpo+acrl", acrl_gamma=0.65, acrl_clip=3.0)), x_factor=1.0, x_from=E4M3
-    ),
+    **{name: _long_acrl(gamma) for gamma, name in E4M3_GAMMAS.items()},
+    **{name: _long_acrl(0.65, factor) for factor, name in E4M3_REFERENCES.items()},
 }
 ROUTER_ARMS = {
     ROUTER: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_ROUTER)}),
@@ -464,8 +471,7 @@ def _following(kind: str, label: str, followed: str, factor: float) -> Arm:
     return Arm(changes, policies, label=label, noise_follows=followed, noise_factor=factor)
 
 
-NOISE_KINDS = ("fresh", "recent", "fixed")
-LARGER = 1.5
+NOISE_KINDS, LARGER = ("fresh", "recent", "fixed"), 1.5
 AS_LARGE = {f"{kind} noise, as large": (kind, 1.0) for kind in NOISE_KINDS}
 LARGER_NOISES = {f"{kind} noise, {LARGER:g} times as large": (kind, LARGER) for kind in NOISE_KINDS}
 LARGER_WEIGHTS = 1.75

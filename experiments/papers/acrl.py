@@ -5,7 +5,7 @@ nearest, .031 truncated. `acrl_dynamics` varies gamma, X and the level of Y; `ac
 `moe_dynamics` the model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log
 
@@ -17,9 +17,7 @@ from experiments.arms import (
     DAPO,
     DAPO_ACRL,
     E4M3,
-    E4M3_ACRL,
     E4M3_BF16,
-    E4M3_SEQ_MIS,
     E4M3_TIS,
     KL,
     LEVELS,
@@ -34,6 +32,7 @@ from experiments.arms import (
     steady_arm,
 )  # fmt: skip
 from experiments.benchmarks.acrl_overhead import acrl_share
+from experiments.papers import hacking, lr
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -47,12 +46,14 @@ from experiments.papers.shared import (
     TEN_ANSWERS,
     claim_makers,
     collapses,
+    e4m3_arms,
+    in_e4m3,
     loses,
     recovers,
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, E4M3_CHAINS, E4M3_MOE_CHAINS, NEAREST_CHAINS, STEADY_CHAINS
+from experiments.regimes import CHAINS, E4M3_CHAINS, NEAREST_CHAINS, STEADY_CHAINS
 from experiments.studies.acrl_variants import run_variants
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.runs import Frames, run_arms
@@ -63,10 +64,7 @@ from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapseRate
 from simlab.studies.records import (
     COLLAPSE,
-    Criterion,
     Measured,
-    Regime,
-    Trial,
     exact,
     manipulation,
     mean_of,
@@ -116,25 +114,12 @@ LARGEST_COST = 0.005
 """Half a percent of a step."""
 
 
+E4M3_BASE, E4M3_CONTROL = chain_arm(E4M3), chain_arm(E4M3_BF16)
+E4M3_GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.E4M3_GAMMAS.items()}
+E4M3_X_LOW, E4M3_X_HIGH = map(chain_arm, arms.E4M3_REFERENCES.values())
 OF_TOKENS = 0.05
 FIVE_TOKENS = "five tokens in 100"
 X_REASON = "less than a fifth of the loss: does not matter"
-
-
-def e4m3_arms(named: Callable[[str], str]) -> tuple[str, ...]:
-    """Return no correction, control, TIS, sequence MIS and ACRL at E4M3 with three bits."""
-    return tuple(map(named, (E4M3, E4M3_BF16, E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL)))
-
-
-def in_e4m3(build: Callable[..., Sequence[Criterion]], note: str = "") -> tuple[Trial, ...]:
-    """Return the trials of a claim in the regime of the paper, dense and MoE."""
-    regimes: tuple[tuple[str, Callable[[str], str], Regime], ...] = (
-        ("e4m3_dynamics", chain_arm, E4M3_CHAINS),
-        ("e4m3_moe_dynamics", moe_arm, E4M3_MOE_CHAINS),
-    )
-    return tuple(
-        trial(name, *build(*e4m3_arms(named)), regime=regime, note=note) for name, named, regime in regimes
-    )
 
 
 # fmt: off
@@ -207,7 +192,13 @@ CLAIMS = (
             *(collapses(FP8_GAMMAS[gamma], BF16) for gamma in (2.1, 2.5)),
             secondary(m.GROWTH_D, minus(FP8_GAMMAS[0.1], BF16), "positive", FACTOR, because=GROWS),
             regime=NEAREST_CHAINS,
-            note="The seven gammas of the table, weights up to 3.")),
+            note="The seven gammas of the table, weights up to 3."),
+        trial("e4m3_gammas",
+            collapses(E4M3_GAMMAS[0.9], E4M3_CONTROL, role="primary", direction="zero"),
+            *(collapses(E4M3_GAMMAS[gamma], E4M3_CONTROL, direction="zero") for gamma in (0.5, 1.3, 1.7)),
+            *(collapses(E4M3_GAMMAS[gamma], E4M3_CONTROL) for gamma in (2.1, 2.5)),
+            secondary(m.GROWTH_D, minus(E4M3_GAMMAS[0.1], E4M3_CONTROL), "positive", FACTOR, because=GROWS),
+            regime=E4M3_CHAINS)),
     dynamics("A6", "X off by a quarter does not matter; a smaller X gives more entropy", "Tab. 7",
         trial("acrl_dynamics",
             recovers_more(X_LOW, ACRL, NONE, BF16, role="primary", direction="zero", margin=0.15,
@@ -222,7 +213,15 @@ CLAIMS = (
             recovers_more(FP8_X_HIGH, ACRL_3, FP8, BF16, direction="zero", margin=0.15, because=X_REASON),
             secondary(m.ENTROPY, minus(FP8_X_LOW, FP8_X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
             loses(FP8, BF16),
-            regime=NEAREST_CHAINS)),
+            regime=NEAREST_CHAINS),
+        trial("e4m3_gammas",
+            recovers_more(E4M3_X_LOW, E4M3_GAMMAS[0.65], E4M3_BASE, E4M3_CONTROL, role="primary",
+                direction="zero", margin=0.15, because=X_REASON),
+            recovers_more(E4M3_X_HIGH, E4M3_GAMMAS[0.65], E4M3_BASE, E4M3_CONTROL, direction="zero",
+                margin=0.15, because=X_REASON),
+            secondary(m.ENTROPY, minus(E4M3_X_LOW, E4M3_X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
+            loses(E4M3_BASE, E4M3_CONTROL),
+            regime=E4M3_CHAINS)),
     dynamics("A7", "Measured under FP8, the discrepancy of a BF16 run stays between 0.011 and 0.017",
         "Tab. 8",
         trial("acrl_dynamics",
@@ -419,7 +418,7 @@ ACRL_NEAREST = training_experiment(
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",
     "Does a dense run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
-    CLAIMS,
+    (*CLAIMS, *hacking.CLAIMS, *lr.CLAIMS),
     minutes=300.0,
     figures=("e4m3_curves",),
     baseline=chain_arm(E4M3),
@@ -430,13 +429,21 @@ E4M3_DYNAMICS = training_experiment(
 E4M3_MOE_DYNAMICS = training_experiment(
     "e4m3_moe_dynamics",
     "Does an MoE run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
-    CLAIMS,
+    (*CLAIMS, *hacking.CLAIMS, *lr.CLAIMS),
     minutes=900.0,
     figures=("e4m3_moe_curves",),
     baseline=moe_arm(E4M3),
     smoke=(moe_arm(E4M3_TIS),),
     make=with_diagnostics(dict.fromkeys(e4m3_arms(moe_arm), ("both engines",))),
     diagnosed=e4m3_arms(moe_arm),
+)
+E4M3_GAMMAS_DYNAMICS = training_experiment(
+    "e4m3_gammas",
+    "With E4M3 rollouts, at which gamma and X does ACRL keep a run alive over 2000 steps?",
+    CLAIMS,
+    minutes=650.0,
+    baseline=E4M3_BASE,
+    smoke=(E4M3_GAMMAS[0.65],),
 )
 # One compiled function serves the distances; the penalty has its own, which a smoke run does without.
 ACRL_VARIANTS = training_experiment(

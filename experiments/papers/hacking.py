@@ -30,6 +30,7 @@ from experiments.papers.shared import (
     WEAK_RANK,
     claim_makers,
     exact_trial,
+    in_e4m3,
     loses,
     recovers,
     trial,
@@ -171,7 +172,11 @@ CLAIMS = (
             secondary(m.RARE_STD_RHO, mean_of(NONE), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
             note="Engines that truncate flatten the distribution, so part of it needs no survival; see "
-            "theory_survival. The control of the spread are the common tokens of the same run.")),
+            "theory_survival. The control of the spread are the common tokens of the same run."),
+        *in_e4m3(
+            lambda none, bf16, *_: (
+                primary(m.RARE_DRIFT, minus(none, bf16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),),
+            is_exploratory=True)),
     identity("H5", "The mismatch changes the objective by the sum over positions of Cov(X, 1/rho)",
         "Eq. 10, 31",
         exact("hacking Eq. 10, 31", "J' - J is the sum over t of Cov(X_t, 1/rho_t)",

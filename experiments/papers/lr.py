@@ -18,6 +18,7 @@ from experiments.papers.shared import (
     WEAK_RANK,
     claim_makers,
     collapses,
+    in_e4m3,
     loses,
     recovers,
     recovers_more,
@@ -52,6 +53,7 @@ DIAGNOSTICS = {NONE: ("mismatch", "curvature"), BF16: ("mismatch", "curvature")}
 
 # Arms of lr_on_policy, the setting of the paper.
 RLOO, RLOO_BF16, RLOO_FEW = (chain_arm(each) for each in (arms.RLOO, arms.RLOO_BF16, arms.RLOO_FEW))
+RLOO_FP16, RLOO_SLOWED = chain_arm(arms.RLOO_FP16), halving_arm(RLOO)
 RLOO_TIS, RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS, RLOO_SLOW = (
     chain_arm(rloo_arm(each)) for each in (arms.TIS, arms.MIS, arms.SEQ_TIS, arms.SEQ_MIS, arms.SLOW)
 )
@@ -122,7 +124,12 @@ CLAIMS = (
                 ("lr_dynamics", NONE, BF16, TIS, (MIS, SEQ_TIS, SEQ_MIS), CHAINS),
                 ("lr_on_policy", RLOO, RLOO_BF16, RLOO_TIS, (RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS),
                     RLOO_CHAINS))
-        )),
+        ),
+        *in_e4m3(
+            lambda none, bf16, tis, _mis, _acrl: (
+                recovers(tis, none, bf16, role="primary", margin=HALF, reward=m.HELD_OUT_REWARD),
+                loses(none, bf16, m.HELD_OUT_REWARD)),
+            is_exploratory=True)),
     dynamics("L4", "The step of collapse hardly depends on the size of the training set", "Fig. 5",
         trial("lr_dynamics",
             primary(COLLAPSE_TIME, CollapsesSooner(FEW, NONE, BF16), "zero", 0.25, because=LIKELY),
@@ -164,7 +171,11 @@ CLAIMS = (
         trial("lr_dynamics",
             collapses(FP16, BF16, role="primary"),
             recovers(halving_arm(FP16), FP16, BF16),
-            regime=CHAINS)),
+            regime=CHAINS),
+        trial("lr_on_policy",
+            collapses(RLOO_FP16, RLOO_BF16, role="primary"),
+            recovers(halving_arm(RLOO_FP16), RLOO_FP16, RLOO_BF16),
+            regime=RLOO_CHAINS)),
     identity("L8", "The gradient error is at most 2 B Delta T^2", "Thm. 3.1, B.1",
         exact("lr Thm. 3.1, B.1", "gradient error is at most 2 B Delta T^2", checks.quadratic_bound,
             because="error / bound at most 1 under the worst 0/1 rewards found, T = 1..8, three ways to "
@@ -202,7 +213,13 @@ CLAIMS = (
             manipulation(m.ENTROPY, minus(NONE, BF16), "negative", 0.05,
                 because="entropy is lost without the schedule: 0.05 nats per token"),
             regime=CHAINS,
-            note="Reward of the inference engine stands for validation.")),
+            note="Reward of the inference engine stands for validation."),
+        trial("lr_on_policy",
+            primary(m.ENTROPY, minus(RLOO_SLOWED, RLOO), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.PEAK_REWARD, minus(RLOO_SLOWED, RLOO), "positive", REWARDS, because=FIVE_ANSWERS),
+            manipulation(m.ENTROPY, minus(RLOO, RLOO_BF16), "negative", 0.05,
+                because="entropy is lost without the schedule: 0.05 nats per token"),
+            regime=RLOO_CHAINS)),
     dynamics("L12", "The mismatch is larger where the loss is sharper", "Sec. 3.1",
         trial("lr_dynamics",
             primary(SHARPNESS, minus(NONE, BF16), "positive", 0.2, because=WEAK_RANK),
@@ -235,7 +252,7 @@ LR_ON_POLICY = training_experiment(
     "lr_on_policy",
     "Do the claims hold in the setting of the paper: on-policy, RLOO, clip 0.2 and 0.28?",
     CLAIMS,
-    minutes=40.0,
+    minutes=50.0,
     figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),

@@ -5,11 +5,14 @@ fifth, growth of the mismatch from a factor of 1.5, rewards from the difference 
 resolve.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
 
+from experiments import arms
+from experiments.arms import chain_arm, moe_arm
+from experiments.regimes import E4M3_CHAINS, E4M3_MOE_CHAINS
 from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference
 from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.records import (
@@ -124,3 +127,25 @@ def loses(untreated: str, control: str, reward: Estimand = REWARD) -> Criterion:
     """Return the premise that the untreated arm loses reward against the control."""
     because = "ten answers in 100: from a smaller loss no share can be recovered"
     return manipulation(reward, minus(untreated, control), "negative", LOSS, because=because)
+
+
+def e4m3_arms(named: Callable[[str], str]) -> tuple[str, ...]:
+    """Return no correction, control, TIS, sequence MIS and ACRL at E4M3 with three bits."""
+    return tuple(map(named, (arms.E4M3, arms.E4M3_BF16, arms.E4M3_TIS, arms.E4M3_SEQ_MIS, arms.E4M3_ACRL)))
+
+
+def in_e4m3(
+    build: Callable[..., Sequence[Criterion]], *, note: str = "", is_exploratory: bool = False
+) -> tuple[Trial, ...]:
+    """Return the trials of a claim with E4M3 rollouts of three mantissa bits, dense and MoE.
+
+    `build` takes the arms of `e4m3_arms`. The rule is exploratory if it is younger than the runs.
+    """
+    regimes: tuple[tuple[str, Callable[[str], str], Regime], ...] = (
+        ("e4m3_dynamics", chain_arm, E4M3_CHAINS),
+        ("e4m3_moe_dynamics", moe_arm, E4M3_MOE_CHAINS),
+    )
+    return tuple(
+        trial(name, *build(*e4m3_arms(named)), regime=regime, note=note, is_exploratory=is_exploratory)
+        for name, named, regime in regimes
+    )
