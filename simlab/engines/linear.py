@@ -38,21 +38,31 @@ def linear(
     engine: Engine | Linear | str,
     key: Array | None = None,
 ) -> Array:
-    """Multiply float32 x [..., T, K] (or [K]) by w [K, N] as the engine's `projection` does.
+    """Multiply x by w as the engine's `projection` does.
 
-    Returns float32 [..., T, N] (or [N]). `engine` is an engine, its name, or one `Linear` of it
-    (`engine.lm_head`, `engine.router`). x and w are quantized to their sites, their elements multiplied with
-    the accumulator, and only then scaled, as in real FP8 kernels: by the scale of the column, then of the
-    row; block scales multiply the sum of their block, and blocks are added in float32, from left to right.
-    Powers of two (e8m0) scale the elements instead, which is the same number. The result is rounded to
-    `output`. An NVFP4 accumulator takes the E4M3 scales of blocks with the elements, and the scales of the
-    tensors multiply its result. Either side may come quantized from `quantize_operand`: weights once per
-    rollout (`quantize_weights`), x once for several products.
+    x and w are quantized to their sites and their elements multiplied with the accumulator. Scales come
+    after the sum, as in real FP8 kernels: that of the column, then that of the row; block scales multiply
+    the sum of their block, and blocks are added in float32, from left to right. Scales that are powers of
+    two (e8m0) multiply the elements instead, which gives the same number. An NVFP4 accumulator takes the
+    E4M3 scales of blocks with the elements, and the scales of the tensors multiply its result. The result
+    is rounded to `output`.
 
     The gradient is straight-through: that of the float32 product of the quantized operands, or as
-    `Linear.backward` says. `key` is needed where a site rounds stochastically.
-    Raises `ValueError` for scales that cannot be applied after the sum, for shapes that do not match, and
-    for operands without the original that the backward pass needs.
+    `Linear.backward` says.
+
+    Args:
+        x: float32 [..., T, K], or [K]; or quantized by `quantize_operand`, once for several products.
+        w: float32 [K, N]; or quantized by `quantize_weights`, once per rollout.
+        engine: an engine, its name, or one `Linear` of it, such as `engine.lm_head`.
+        key: of the random bits; needed where a site rounds stochastically.
+
+    Returns:
+        Float32 [..., T, N], or [N].
+
+    Raises:
+        ValueError: for scales that cannot be applied after the sum, shapes that do not match, and operands
+            without the original that the backward pass needs.
+
     Reference: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection

@@ -24,16 +24,24 @@ def matmul(
     accumulator: str | Accumulator = "float32",
     format: str | Format | None = None,
 ) -> Float[Array, "M N"]:
-    """Multiply float32 a [..., M, K] (or [K]) by b [K, N] with the sums that `accumulator` says.
+    """Multiply a by b with the sums that an accumulator makes; nothing is rounded before the products.
 
-    Returns float32 [..., M, N] (or [N]). Nothing is rounded before the products. `accumulator` is a name of
-    `ACCUMULATORS`, an architecture of `TENSOR_CORES`, or a record; `format`, a name of `FORMATS` or a record
-    of plain numbers, gives it the grid of the operands: `exact` takes as many slices as make every value of
-    it exact, an architecture takes the accumulator that it has for it. The gradient is that of the float32
-    product, whatever the accumulator.
-    Raises `ValueError` for unknown names, for a format that an architecture does not have, for operands of a
-    tensor core that are off its grid (if they are no tracers), and for shapes that do not match; `TypeError`
-    for other types.
+    The gradient is that of the float32 product, whatever the accumulator.
+
+    Args:
+        a: float32 [..., M, K], or [K].
+        b: float32 [K, N].
+        accumulator: a name of `ACCUMULATORS`, an architecture of `TENSOR_CORES`, or a record.
+        format: a name of `FORMATS` or a record of plain numbers: the grid of the operands. `exact` takes as
+            many slices as make every value of it exact, an architecture the accumulator that it has for it.
+
+    Returns:
+        Float32 [..., M, N], or [N].
+
+    Raises:
+        TypeError: for operands that are not float32.
+        ValueError: for unknown names, a format that an architecture lacks, operands of a tensor core that are
+            off its grid (if they are no tracers), and shapes that do not match.
     """
     if isinstance(format, str):
         format = lookup(FORMATS, format, "format")

@@ -20,13 +20,20 @@ from simlab.formats.scale_rules import divide
 def softmax(
     z: Float[AnyArray, "*B V"], engine: Engine | Softmax | str, key: Array | None = None
 ) -> Float[Array, "*B V"]:
-    """Softmax over the last axis of float32 logits z [..., V]; returns float32 probabilities [..., V].
+    """Compute the softmax over the last axis as the engine's `token_softmax` does.
 
-    z is rounded, shifted by its maximum, exponentiated, summed (a fixed tree, so that the bits of a row do
-    not depend on the batch) and divided, with a rounding after each step as the engine's `token_softmax`
-    says. `engine` is an engine, its name, or the sites alone (see `softmax_placement`). -inf masks a logit,
-    unless the format of the logits has none. Rounded probabilities are not normalized again. The gradient is
-    straight-through.
+    Logits are rounded, shifted by their maximum, exponentiated, summed (a fixed tree, so that the bits of a
+    row do not depend on the batch) and divided, with a rounding after each step. Rounded probabilities are
+    not normalized again. The gradient is straight-through.
+
+    Args:
+        z: float32 logits [..., V]. -inf masks a logit, unless the format of the logits has no infinity.
+        engine: an engine, its name, or the sites alone (see `softmax_placement`).
+        key: of the random bits; needed where a site rounds stochastically.
+
+    Returns:
+        Float32 probabilities [..., V].
+
     Reference: hacking Eq. 44-45.
     Deviation: the maximum is subtracted first, as every implementation does; in exact arithmetic it cancels.
     """
@@ -39,10 +46,16 @@ def softmax(
 def log_softmax(
     z: Float[AnyArray, "*B V"], engine: Engine | Softmax | str, key: Array | None = None
 ) -> Float[Array, "*B V"]:
-    """Log-softmax over the last axis of float32 logits z [..., V]: shifted logits minus log of the total.
+    """Compute the log-softmax over the last axis: shifted logits minus the log of the total.
 
-    Returns float32 [..., V]. Steps, roundings and `engine` are those of `softmax`, the last
-    rounding is `log_probs`.
+    Args:
+        z: float32 logits [..., V].
+        engine: as in `softmax`; the last rounding is `log_probs`.
+        key: of the random bits; needed where a site rounds stochastically.
+
+    Returns:
+        Float32 log-probabilities [..., V], in nats.
+
     Reference: verl torch_functional.logprobs_from_logits; vLLM Sampler.compute_logprobs.
     """
     sites = _sites(engine)

@@ -36,17 +36,31 @@ def quantize(
 ) -> Array:
     """Round x to the nearest numbers of a format (or as `rounding` says), scaled or not; keep float32.
 
-    Returns float32 of x's shape. x is an array of floats: float32 and narrower types enter exactly, float64
-    is rounded to float32 first, as everywhere in JAX. `fmt`, `rounding`, `overflow` and `scaling` are names
-    from `FORMATS`, `ROUNDINGS`, `OVERFLOWS` and `SCALINGS`, or records, whose numbers may be traced.
-    `key` is needed by stochastic rounding alone.
+    Gradients are straight through; scales count as constants.
 
-    Gradients are straight through: `identity` passes the cotangent as it is, `clipped` makes it zero where
-    x over its scale lies outside the range of the format. The cotangent is not rounded, except to
-    `cotangent_format` if there is one (to nearest even, unscaled, saturating). Scales count as constants.
+    Args:
+        x: floats of any shape. float32 and narrower types enter exactly; float64 is rounded to float32 first,
+            as everywhere in JAX.
+        fmt: a name of `FORMATS`, or a record, whose numbers may be traced.
+        rounding: a name of `ROUNDINGS`, or a record.
+        overflow: a name of `OVERFLOWS`, or a flag.
+        scaling: a name of `SCALINGS`, or a record; None scales nothing.
+        key: of the random bits; needed by stochastic rounding alone.
+        gradient: `identity` passes the cotangent as it is; `clipped` makes it zero where x over its scale
+            lies outside the range of the format.
+        cotangent_format: rounds the cotangent to nearest even, unscaled, saturating; None leaves it.
 
-    Raises `TypeError` for input that is not floating point, `ValueError` for unknown names, for a scaling
-    that x has too few axes for, and for a missing key.
+    Returns:
+        Float32 of x's shape.
+
+    Raises:
+        TypeError: for input that is not floating point.
+        ValueError: for unknown names, a scaling for which x has too few axes, and a missing key.
+
+    Example:
+        >>> float(quantize(jax.numpy.float32(0.3), "e4m3fn"))
+        0.3125
+
     Reference: acrl Sec. 5; OCP MX v1.0 Sec. 6.3.
     """
     if gradient not in GRADIENTS:
@@ -67,14 +81,37 @@ def quantize_with_scale(
 ) -> Quantized:
     """Quantize as `quantize` does, but return the elements on the format's grid and their scales apart.
 
-    See `Quantized` for shapes; `dequantize` of it equals `quantize` bit for bit. The cotangent of x is that
-    of the elements divided by the scale. Raises as `quantize` does.
+    `dequantize` of the result equals `quantize` bit for bit. The cotangent of x is that of the elements
+    divided by the scale.
+
+    Args:
+        x: see `quantize`, as for the other arguments.
+        fmt: number format.
+        rounding: rounding mode.
+        overflow: overflow rule.
+        scaling: granularity and rule of the scales.
+        key: of stochastic rounding.
+
+    Returns:
+        Elements and scales; see `Quantized` for shapes.
+
+    Raises:
+        TypeError: as `quantize` does.
+        ValueError: as `quantize` does.
     """
     return elements_through(*_prepare(x, fmt, rounding, overflow, scaling, key))
 
 
 def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Array:
-    """Multiply elements by their scales; `scaling` must be the one they were made with."""
+    """Multiply elements by their scales.
+
+    Args:
+        quantized: from `quantize_with_scale`.
+        scaling: the one that the elements were made with.
+
+    Returns:
+        Float32 of the shape of the elements.
+    """
     scaling = _scaling(scaling)
     elements, scale, _ = quantized
     return elements if scaling is None else multiply(elements, expand_scale(scale, elements.shape, scaling))

@@ -328,7 +328,17 @@ def token_logps(logits: Float[AnyArray, "*B V"], engine: Engine) -> Float[Array,
 def logits(
     params: Params, config: TransformerConfig, tokens: Int[AnyArray, "B T"], engine: Engine | str = "f32"
 ) -> Float[Array, "B T V"]:
-    """Return next-token logits [B, T, V] of token ids [B, T] under an engine, given by name or record."""
+    """Compute next-token logits under an engine.
+
+    Args:
+        params: of the model.
+        config: its shapes.
+        tokens: int32 token ids [B, T].
+        engine: a name of the catalog, or a record.
+
+    Returns:
+        Float32 logits [B, T, V]; those at t predict token t + 1.
+    """
     engine = find_engine(engine)
     weights = prepare(params, config, engine)
     hidden, *_ = extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
@@ -347,11 +357,21 @@ def response_logps(
     vocabulary: bool = False,
     scan_layers: bool = False,
 ) -> Scores:
-    """Score responses [B, T] to prompts [B, P], with the experts `replayed` if given.
+    """Score responses to prompts under an engine.
 
-    `replayed` is int32 [B, P + T - 1, L, top_k], as in `extend`. Every `group_size` rows have the same
-    prompt, which is read once, as in a rollout. With `vocabulary` all log-probabilities are returned.
-    With `scan_layers` layers are scanned over (`stack_layers`), and a gradient computes each of them again.
+    Args:
+        params: of the model.
+        config: its shapes.
+        engine: the engine that scores.
+        prompts: int32 token ids [B, P].
+        responses: int32 token ids [B, T].
+        replayed: experts to use, int32 [B, P + T - 1, L, top_k], as in `extend`; None routes anew.
+        group_size: rows that share a prompt, which is then read once, as in a rollout.
+        vocabulary: whether to return the log-probabilities of all tokens.
+        scan_layers: whether to scan over the layers (`stack_layers`); a gradient then computes each again.
+
+    Returns:
+        Log-probabilities and entropies [B, T], in nats, the experts, and those of the vocabulary if wanted.
     """
     weights = prepare(params, config, engine)
     count = len(prompts) // group_size if responses.shape[1] > 1 else len(prompts)

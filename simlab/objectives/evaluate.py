@@ -19,11 +19,19 @@ def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
 
 
 def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
-    """The objective, to be maximized: a float32 scalar. The loss of the frameworks is its negative.
+    """Compute the objective, which training maximizes; the loss of the frameworks is its negative.
 
-    `overrides` replace numbers (`clip_high=0.28`; may be traced) or named choices (`advantage="rloo"`;
-    static). Raises `ValueError` for a name the objective does not use, listing those it does, and for a batch
-    that does not fit.
+    Args:
+        objective: a name such as `grpo+tis`, or a record.
+        batch: the rollout; see `TokenBatch` for the shapes.
+        overrides: numbers (`clip_high=0.28`; may be traced) or named choices (`advantage="rloo"`; static).
+
+    Returns:
+        A float32 scalar.
+
+    Raises:
+        ValueError: for a name that the objective does not use, listing those it does, and for a batch that
+            does not fit.
     """
     resolved = resolve(objective, **overrides)
     batch = prepare_batch(batch)
@@ -31,9 +39,20 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
 
 
 def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
-    """c[i, t] = d objective / d logp[i, t]; [B, T], zero at padding.
+    """Compute c[i, t] = d objective / d log p[i, t].
 
     A model trained on `sum(stop_gradient(c) * logp)` takes the same step as on the objective itself.
+
+    Args:
+        objective: a name or a record.
+        batch: the rollout.
+        overrides: as in `objective_value`.
+
+    Returns:
+        Float32 [B, T], zero at padding.
+
+    Raises:
+        ValueError: as `objective_value` does.
 
     Reference: cancel Eq. 9, 13, 15, 16, 66-70; hacking Eq. 7, 26.
     """

@@ -222,13 +222,19 @@ def _paths(objective: Objective) -> dict[str, list[tuple]]:
 def with_overrides(
     objective: Objective, overrides: Mapping[str, PyTree] | str = "this objective", **more: PyTree
 ) -> Objective:
-    """Return `objective` with numbers or choices replaced; numbers may be traced.
+    """Return an objective with numbers or choices replaced; numbers may be traced.
 
-    Overrides are a mapping, `{"clip_high": 0.3}`, or keywords. A string in place of the mapping is what error
-    messages call the objective.
+    Args:
+        objective: the record to change.
+        overrides: a mapping such as `{"clip_high": 0.3}`; or a string, the name of the objective in errors.
+        more: the same as keywords.
 
-    Raises `ValueError` listing the valid names for one that the objective does not use, listing the choices
-    for an unknown choice, for a number out of its range, and for a name that two of its stages share.
+    Raises:
+        ValueError: for a name that the objective does not use, an unknown choice, a number out of its
+            range, and a name that two of its stages share.
+
+    Example:
+        >>> wide = with_overrides(OBJECTIVES["grpo"], {"clip_high": 0.3})  # doctest: +SKIP
     """
     name = overrides if isinstance(overrides, str) else "this objective"
     changes = more if isinstance(overrides, str) else {**overrides, **more}

@@ -40,7 +40,18 @@ class Grid:
 
 
 def grid(axes: Mapping[str, Sequence[Json]]) -> Grid:
-    """Return all combinations: `grid({"objective": ["grpo", "gspo"], "seed": range(4)})`, last fastest."""
+    """Return all combinations of the axes, the last one fastest.
+
+    Args:
+        axes: a list of values for each field.
+
+    Raises:
+        ValueError: for an axis that is not a list of at least one value.
+
+    Example:
+        >>> len(grid({"objective": ["grpo", "gspo"], "seed": range(4)}))
+        8
+    """
     axes = {name: _values(name, values) for name, values in axes.items()}
     combinations = itertools.product(*axes.values())
     return Grid(tuple(Point(dict(zip(axes, values, strict=True))) for values in combinations))
@@ -49,8 +60,16 @@ def grid(axes: Mapping[str, Sequence[Json]]) -> Grid:
 def listed(points: Sequence[Changes] | Mapping[str, Json]) -> Grid:
     """Return the points that are written down.
 
-    A list of changes; or a table of named arms, `{"TIS": {"objective": "grpo+tis"}}`; or columns of equal
-    length, `{"seed": [0, 1], "prompts_per_step": [8, 16]}`, read row by row.
+    Args:
+        points: a list of changes; or a table of named arms, `{"TIS": {"objective": "grpo+tis"}}`; or
+            columns of equal length, read row by row.
+
+    Raises:
+        ValueError: for columns of different lengths.
+
+    Example:
+        >>> len(listed({"seed": [0, 1], "prompts_per_step": [8, 16]}))
+        2
     """
     if not isinstance(points, Mapping):
         return Grid(tuple(Point(dict(changes)) for changes in points))
@@ -66,10 +85,22 @@ def listed(points: Sequence[Changes] | Mapping[str, Json]) -> Grid:
 
 
 def sampled(count: int, seed: int, fields: Mapping[str, Json]) -> Grid:
-    """Return `count` random points: per field a list to choose from, or `{"log_uniform": [low, high]}`.
+    """Return random points.
 
-    `uniform` likewise. A field's draws depend on `seed` and its name alone, and a larger `count` begins with
-    the points of a smaller one.
+    The draws of a field depend on `seed` and its name alone, and a larger `count` begins with the points of a
+    smaller one.
+
+    Args:
+        count: number of points.
+        seed: of the draws.
+        fields: per field a list to choose from, or `{"log_uniform": [low, high]}`, or `uniform` likewise.
+
+    Raises:
+        ValueError: for a count below 1, an unknown scale, or a range that is empty.
+
+    Example:
+        >>> len(sampled(3, 0, {"optimizer.learning_rate": {"log_uniform": [1e-5, 1e-3]}}))
+        3
     """
     for what, number, low in (("count", count, 1), ("seed", seed, 0)):
         if not isinstance(number, int) or number < low:

@@ -131,5 +131,12 @@ class SweepResult:
 
 
 def load(folder: str | Path) -> SweepResult:
-    """Return the last sweep into `folder`; raises `FileNotFoundError` where none has finished."""
+    """Return the last sweep into a folder.
+
+    Args:
+        folder: the `out` of `sweep`.
+
+    Raises:
+        FileNotFoundError: if no sweep into it has finished.
+    """
     return SweepResult(Path(folder), Results(Path(folder)).table("runs"))

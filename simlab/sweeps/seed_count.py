@@ -36,12 +36,20 @@ def seeds_needed(
     alpha: float = 0.05,
     confidence: float = 0.5,
 ) -> Power:
-    """Return the fewest seeds per arm with which a two-sided t-test sees a difference `effect` of means.
+    """Return the fewest seeds per arm with which a two-sided t-test finds a difference of means.
 
-    `pilot` and `other` hold one number per run (a final reward, say) of one arm each, `other` may be left
-    out; with `paired` they are runs of the same seeds, compared seed by seed. The std of a small pilot is
-    itself uncertain: `confidence` above 0.5 plans with an upper bound of it, 0.8 say for three or four runs.
-    Raises `ValueError` for pilots that give no std, and effects that would need over 10,000 seeds.
+    Args:
+        effect: the difference, above 0, in the unit of the pilot.
+        pilot: one number per run of one arm, such as the final reward.
+        other: the same of another arm; may be left out.
+        paired: whether `pilot` and `other` are runs of the same seeds, compared seed by seed.
+        power: probability of finding the difference.
+        alpha: two-sided error of the test.
+        confidence: above 0.5 it plans with an upper bound of the std of a small pilot, such as 0.8 for
+            three or four runs.
+
+    Raises:
+        ValueError: for pilots that give no std, and effects that would need over 10,000 seeds.
     """
     if not effect > 0 or not 0 < power < 1 or not 0 < alpha < 1 or not 0.5 <= confidence < 1:
         raise ValueError(

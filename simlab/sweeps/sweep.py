@@ -51,23 +51,34 @@ def sweep(
 ) -> SweepResult:
     """Compute every run of a grid that `out` does not hold yet, and return all of them.
 
-    - `base`: a run in plain values, see `RunConfig`; what `over` gives may be missing in it.
-    - `over`: `{"objective": ["grpo", "gspo"], "optimizer.learning_rate": [1e-4, 3e-4], "seed": range(4)}` for
-      all combinations, or a grid of `grid`, `listed`, `sampled` and their products with `*`.
-    - `out`: folder of the sweep; see `simlab.sweeps.tables` for what is in it. Sweeps may share one.
-    - `runs_per_batch`: runs computed side by side; part of the key of a run. Default 4 on a CPU, 96
-      elsewhere.
-    - `workers`: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
-      this process elsewhere.
-    - `executor`: where run batches are computed: `local`, in `workers` processes of this machine, or `ray`,
-      on the cluster at `address` (see `simlab.sweeps.ray_executor`).
-    - `yes`: start without confirmation, however long it takes; only a terminal asks for it.
-    - `watch`: redraw curves in `out/curves.png`.
-    - `checkpoint_seconds`: how old the last checkpoint of a run may be at the end of a chunk of steps; that
-      much work a kill may cost.
+    A sweep that was killed resumes when it is called again, and ends with the same bytes.
 
-    Killed at any moment and called again it resumes, and ends with the same bytes.
-    Raises `ValueError` before any compute, naming the field, the value and what is allowed.
+    Args:
+        base: a run in plain values, see `RunConfig`; fields that `over` gives may be missing.
+        over: a table of axes for all combinations, or a grid of `grid`, `listed`, `sampled` and their
+            products with `*`. None: one run.
+        out: folder of the sweep; `simlab.sweeps.tables` says what is in it. Sweeps may share one.
+        name: printed with the plan and stored in the manifest.
+        runs_per_batch: runs computed in parallel; part of the key of a run. Default 4 on a CPU, 96 elsewhere.
+        workers: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
+            this process elsewhere.
+        executor: `local`, in `workers` processes of this machine, or `ray`, on the cluster at `address` (see
+            `simlab.sweeps.ray_executor`).
+        address: of the Ray head, `host:6379`; default the head on this machine.
+        yes: start without confirmation, however long it takes; only a terminal asks for it.
+        watch: redraw curves in `out/curves.png`.
+        checkpoint_seconds: longest time between two checkpoints of a run, rounded up to a chunk of steps; a
+            kill costs at most that much work.
+
+    Returns:
+        The finished runs, read from `out`.
+
+    Raises:
+        ValueError: before any compute, naming the field, the value and what is allowed.
+
+    Example:
+        >>> base = {"task": "add", "warm_start": "add-tiny-llama-0", "steps": 100}
+        >>> result = sweep(base, {"infer_mantissa_bits": [2, 3, 4], "seed": range(2)})  # doctest: +SKIP
     """
     began = time.perf_counter()
     enable_compile_cache()
