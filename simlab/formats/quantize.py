@@ -58,7 +58,7 @@ def quantize(
         ValueError: for unknown names, a scaling for which x has too few axes, and a missing key.
 
     Example:
-        >>> float(quantize(jax.numpy.float32(0.3), "e4m3fn"))
+        >>> float(quantize(jnp.float32(0.3), "e4m3fn"))
         0.3125
 
     Reference: acrl Sec. 5; OCP MX v1.0 Sec. 6.3.
