@@ -353,6 +353,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "paper_figures": paper_figures,
     "papers": papers,
     "peers": peers,
+    "regimes": lambda: load_script("verdict_tables").regimes(),
     "remade": remade,
     "replications": lambda: load_script("verdict_tables").replications(),
     "num_claims": lambda: str(len(load_claims())),

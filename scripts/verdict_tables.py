@@ -45,6 +45,18 @@ def claims() -> str:
     return "\n" + "\n".join([head, *rows]) + "\n"
 
 
+def regimes() -> str:
+    """Return the regimes of the claims, a row each; a row of the board adds its initial mismatch."""
+    described = {
+        row.regime_name: row.trial.regime.describe().removeprefix(row.regime_name).removeprefix(": ")
+        for row in stored_rows()
+        if row.trial is not None
+    }
+    rows = [f"| {name} | {text or 'no training runs'} |" for name, text in described.items()]
+    head = ["| regime | formats (training / inference); model; task; learning rate; steps |", "|---|---|"]
+    return "\n" + "\n".join([*head, *rows]) + "\n"
+
+
 def decision_rule() -> str:
     """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
     rows: Any = Results(committed_results("decision_rule")).table("rates").to_dict("records")
