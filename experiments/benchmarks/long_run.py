@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import recipe_of, run_config
-from simlab.training.checkpoints import load_progress
+from simlab.training.checkpoints import Progress, load_progress
 from simlab.training.loop import Checkpoint, Chunk, resume, train
 from simlab.training.recipe import initial_state
 
@@ -65,6 +66,18 @@ def run(run: Run) -> None:
             train(recipe, state, steps, callbacks, chunk=chunk, history=history)
         one, other = (load_progress(each) for each in (path, copy))
     run.table("memory", rows)
+    verdict = compare_memory_and_bits(rows, one, other) | {"steps": steps, "resumed_chunks": len(again)}
+    run.table("verdict", [verdict])
+    run.report(
+        f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by {verdict['growth_mb']:.1f} MB "
+        f"after the warm-up (at most {verdict['bound_mb']:.1f} MB wanted, of which "
+        f"{verdict['metrics_mb']:.1f} are the run's metrics); the last tenth again from its checkpoint: "
+        f"{'the same' if verdict['same_bits'] else 'other'} bits"
+    )
+
+
+def compare_memory_and_bits(rows: Sequence[dict[str, Any]], one: Progress, other: Progress) -> dict[str, Any]:
+    """Return the growth of the memory after the warm-up, and whether two ends of a run are the same."""
     resident = np.asarray([row["resident_mb"] for row in rows])
     warm = resident[int(WARM_UP * len(rows)) :]
     part = max(1, len(rows) // 10)
@@ -75,23 +88,14 @@ def run(run: Run) -> None:
         for kind in ("state", "metrics")
         for name in getattr(one, kind)
     )
-    row = {
-        "steps": steps,
+    return {
         "growth_mb": growth,
         "metrics_mb": metrics_mb,
         "bound_mb": BOUND_MB + metrics_mb,
         "flat": growth <= BOUND_MB + metrics_mb,
         "most_arrays": max(row["arrays"] for row in rows[1:]),
-        "resumed_chunks": len(again),
         "same_bits": same,
     }
-    run.table("verdict", [row])
-    run.report(
-        f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by {growth:.1f} MB after the "
-        f"warm-up (at most {BOUND_MB + metrics_mb:.1f} MB wanted, of which {metrics_mb:.1f} are the run's "
-        "metrics); "
-        f"the last tenth again from its checkpoint: {'the same' if same else 'other'} bits"
-    )
 
 
 EXPERIMENT = Experiment(

@@ -4,7 +4,7 @@ People try `simlab diagnose` on logs that no model wrote: logits of a random hea
 and a fault by formula. These pools have the names of `forward_passes.Pool`, so that every fault applies.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -47,12 +47,60 @@ DROPOUT = {
 
 
 def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) -> Pool:
-    """Return a pool of random contexts [N] under a random head, with noise for every engine.
-
-    Weights that differ change a context always in the same way. Positions, prompts and other tokens do so
-    too, or independently at each context: as in a formula that multiplies a Gaussian.
-    """
+    """Return a pool of random contexts [N] under a random head, with noise for every engine."""
     rng = np.random.default_rng([seed, 30])
+    policy = _draw_policy(rng)
+    is_direct = bool(rng.random() < DIRECT)
+    engines = {"f32": policy.score(np.zeros_like(policy.logits))}
+    for name in dict.fromkeys((*TRAIN_ENGINES, *infer_engines)):
+        size = 1e-3 if is_direct or name == "bf16" else _log_uniform(rng, NOISE)
+        noise = _draw_noise(rng, policy.hidden, policy.head, size)
+        engines.setdefault(name, policy.score(noise, 0.3 * size))
+    lengths = policy.lengths
+    return Pool(
+        name="random",
+        engines=engines,
+        faults=_draw_faults(policy),
+        sequence=np.repeat(np.arange(len(lengths)), lengths),
+        index=np.arange(CONTEXTS) - np.repeat(np.cumsum(lengths) - lengths, lengths),
+        experts=None,
+        flipped=None,
+        direct=_log_uniform(rng, DIRECT_NOISE) if is_direct else 0.0,
+    )
+
+
+@dataclass(frozen=True)
+class _RandomPolicy:
+    """Hidden states [N, D] of random contexts, a head [D, V] with a bias [N, V], and response lengths."""
+
+    rng: np.random.Generator
+    hidden: np.ndarray
+    head: np.ndarray
+    bias: np.ndarray
+    lengths: np.ndarray
+    logits: np.ndarray
+
+    def score(self, change: np.ndarray, hidden_noise: float = 0.0) -> Pass:
+        """Return a forward pass whose logits differ by `change`, with noise on the hidden states."""
+        noise = hidden_noise * self.rng.normal(size=self.hidden.shape) if hidden_noise else 0.0
+        return Pass((self.logits + change).astype(np.float32), (self.hidden + noise).astype(np.float32))
+
+    def score_with_dropout(self, rate: float) -> Pass:
+        """Return a forward pass with dropout on the hidden states."""
+        kept = self.hidden * ((self.rng.random(self.hidden.shape) >= rate) / (1 - rate))
+        return Pass((kept @ self.head + self.bias).astype(np.float32), kept.astype(np.float32))
+
+    def change_by_context(self) -> np.ndarray:
+        """Return a change of the logits that is a function of the context."""
+        inner = np.tanh(self.hidden @ self.rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH))
+        return 2 * inner @ self.rng.normal(size=self.head.shape) / np.sqrt(WIDTH)
+
+    def change_at_random(self) -> np.ndarray:
+        """Return a change of the logits that is independent at each context."""
+        return self.rng.normal(size=self.logits.shape)
+
+
+def _draw_policy(rng: np.random.Generator) -> _RandomPolicy:
     hidden = rng.normal(size=(CONTEXTS, WIDTH)) * np.exp(rng.normal(0, 0.3, (CONTEXTS, 1)))
     head = rng.normal(size=(WIDTH, LAB_VOCABULARY)) / np.sqrt(WIDTH) * _log_uniform(rng, SHARPNESS)
     bias = np.zeros((CONTEXTS, LAB_VOCABULARY))
@@ -61,58 +109,35 @@ def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) 
     lengths = (rng.integers(40, 100) * rng.uniform(0.7, 1.0, CONTEXTS)).astype(int)
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), CONTEXTS))]
     lengths = np.append(lengths, CONTEXTS - lengths.sum())
-    ends = np.cumsum(lengths) - 1
     bias[:, EOS_TOKEN_ID] -= 8
-    bias[ends, EOS_TOKEN_ID] += 8 + rng.uniform(0, 8)
-    logits = hidden @ head + bias
+    bias[np.cumsum(lengths) - 1, EOS_TOKEN_ID] += 8 + rng.uniform(0, 8)
+    return _RandomPolicy(rng, hidden, head, bias, lengths, hidden @ head + bias)
 
-    def as_pass(change: np.ndarray, hidden_noise: float = 0.0) -> Pass:
-        moved = hidden + hidden_noise * rng.normal(size=hidden.shape) if hidden_noise else hidden
-        return Pass((logits + change).astype(np.float32), moved.astype(np.float32))
 
-    def change_by_context() -> np.ndarray:
-        inner = np.tanh(hidden @ rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH))
-        return 2 * inner @ rng.normal(size=(WIDTH, LAB_VOCABULARY)) / np.sqrt(WIDTH)
+def _draw_faults(policy: _RandomPolicy) -> dict[str, Pass]:
+    """Return a forward pass for each fault.
 
-    def change_at_random() -> np.ndarray:
-        return rng.normal(size=logits.shape)
-
-    is_direct = bool(rng.random() < DIRECT)
-    engines = {"f32": as_pass(np.zeros_like(logits))}
-    for name in dict.fromkeys((*TRAIN_ENGINES, *infer_engines)):
-        size = 1e-3 if is_direct or name == "bf16" else _log_uniform(rng, NOISE)
-        noise = _draw_noise(rng, hidden, head, size)
-        engines.setdefault(name, as_pass(noise, 0.3 * size))
-    change: Callable[[], np.ndarray] = change_at_random if rng.random() < 0.5 else change_by_context
-    faults, drift = {}, np.zeros_like(logits)
+    Weights that differ change a context always in the same way. Positions, prompts and other tokens do so
+    too, or independently at each context: as in a formula that multiplies a Gaussian.
+    """
+    rng = policy.rng
+    change = policy.change_at_random if rng.random() < 0.5 else policy.change_by_context
+    faults, drift = {}, np.zeros_like(policy.logits)
     for age in range(1, UPDATES + 1):
-        drift = drift + 0.5 * change_by_context()
-        faults[f"old {age}"] = as_pass(drift, 0.1 * age)
+        drift = drift + 0.5 * policy.change_by_context()
+        faults[f"old {age}"] = policy.score(drift, 0.1 * age)
     for name in WEIGHTS:
         late = rng.random((CONTEXTS, 1)) < (0.3 if name == "embedding rows" else 1.0)
-        faults[name] = as_pass(change_by_context() * late, 0.3)
+        faults[name] = policy.score(policy.change_by_context() * late, 0.3)
     names = [*(f"gap {gap}" for gap in GAPS), *(f"rope {factor}" for factor in ROPE_FACTORS), *CONTEXT_FAULTS]
-    faults |= {name: as_pass(1.5 * change(), 0.3) for name in names}
+    faults |= {name: policy.score(1.5 * change(), 0.3) for name in names}
     for name, rate in DROPOUT.items():
         if rng.random() < 0.5:
-            kept = (rng.random(hidden.shape) >= rate) / (1 - rate)
-            dropped = Pass(
-                ((hidden * kept) @ head + bias).astype(np.float32), (hidden * kept).astype(np.float32)
-            )
-            faults[name] = dropped
+            faults[name] = policy.score_with_dropout(rate)
         else:
             size = rng.uniform(0.3, 1.0)
-            faults[name] = as_pass(size * change_at_random(), 0.3 * size)
-    return Pool(
-        name="random",
-        engines=engines,
-        faults=faults,
-        sequence=np.repeat(np.arange(len(lengths)), lengths),
-        index=np.arange(CONTEXTS) - np.repeat(np.cumsum(lengths) - lengths, lengths),
-        experts=None,
-        flipped=None,
-        direct=_log_uniform(rng, DIRECT_NOISE) if is_direct else 0.0,
-    )
+            faults[name] = policy.score(size * policy.change_at_random(), 0.3 * size)
+    return faults
 
 
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:

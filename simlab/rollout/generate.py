@@ -1,6 +1,7 @@
 """Sampling complete responses: one prefill per prompt, then one scan over tokens with a KV cache."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from simlab.engines import Engine, rounds_stochastically, softmax
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import Params
-from simlab.models.transformer import extend, prepare, read_logits, stack_layers, token_logps
+from simlab.models.transformer import Weights, extend, prepare, read_logits, stack_layers, token_logps
 from simlab.rollout.noise import context_digest, extend_digest, perturb_logits, perturb_weights
 from simlab.rollout.sampling import SamplingParams, draw_token, processed_logits
 from simlab.rollout.trajectory import Trajectory, response_mask
@@ -47,33 +48,13 @@ def generate(
     weights, caches = stack_layers(prepare(params, config, engine, weights_key), caches, config)
     hidden, caches, read, _ = extend(weights, config, engine, caches, prompts, 0)
     hidden, caches = jnp.repeat(hidden[:, -1:], group_size, axis=0), repeat_caches(caches, count, group_size)
-    kind = sampling.noise.kind if sampling.noise else "fixed"
     uniforms = draw_array(jax.random.uniform, stream(key, "tokens"), (length, count * group_size))
+    decoder = _Decoder(weights, config, engine, sampling, key, prompt_length, end, pad, vocabulary)
 
-    def draw(hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
-        noise_key = jax.random.fold_in(stream(key, "logit noise"), position)
-        logits = perturb_logits(read_logits(weights, engine, hidden)[:, 0], sampling.noise, noise_key, digest)
-        allowed = processed_logits(logits, sampling, position, end)
-        token = draw_token(uniform, softmax(allowed, engine))
-        reported = token_logps(allowed if sampling.processed else logits, engine)
-        logp = jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
-        return token, logp, reported if vocabulary else None
-
-    def step(carry: tuple, uniform: Array) -> tuple[tuple, tuple]:
-        caches, last, ended, digest, position = carry
-        index = prompt_length + position - 1
-        hidden, caches, experts, _ = extend(weights, config, engine, caches, last[:, None], index)
-        digest = extend_digest(digest, last, kind)
-        token, logp, every = draw(hidden, uniform, position, digest)
-        token = jnp.where(ended, pad, token)
-        # In one array: XLA writes tokens alone by a memory copy at an offset, a GPU kernel more per token.
-        drawn = jnp.stack([token, lax.bitcast_convert_type(logp, jnp.int32)])
-        return (caches, token, ended | (token == end), digest, position + 1), (drawn, every, experts)
-
-    digest = context_digest(jnp.repeat(prompts, group_size, axis=0), kind)
-    token, logp, every = draw(hidden, uniforms[0], 0, digest)
+    digest = context_digest(jnp.repeat(prompts, group_size, axis=0), decoder.noise_kind)
+    token, logp, every = decoder.draw(hidden, uniforms[0], 0, digest)
     start = caches, token, token == end, digest, jnp.int32(1)
-    _, (drawn, later, experts) = lax.scan(step, start, uniforms[1:])
+    _, (drawn, later, experts) = lax.scan(decoder.step, start, uniforms[1:])
     tokens, logps = drawn[:, 0], lax.bitcast_convert_type(drawn[:, 1], jnp.float32)
     responses = jnp.concatenate([token[None], tokens]).T
     logps = jnp.concatenate([logp[None], logps]).T
@@ -88,6 +69,52 @@ def generate(
         routed_experts=None if read is None else _join_experts(jnp.repeat(read, group_size, axis=0), experts),
         logp_infer_vocabulary=None if every is None else _from_first(every, later),
     )
+
+
+@dataclass(frozen=True, eq=False)  # arrays have no hash
+class _Decoder:
+    """The constants of one rollout, and how it draws one token after another."""
+
+    weights: Weights
+    config: TransformerConfig
+    engine: Engine
+    sampling: SamplingParams
+    key: Array
+    prompt_length: int
+    end: int
+    pad: int
+    vocabulary: bool
+
+    @property
+    def noise_kind(self) -> str:
+        """The kind of the injected noise, whose context the digest describes."""
+        return self.sampling.noise.kind if self.sampling.noise else "fixed"
+
+    def draw(self, hidden: Array, uniform: Array, position: Array | int, digest: Array) -> tuple:
+        """Draw the tokens [B] at `position`, with their log-probabilities and those of the vocabulary."""
+        sampling, engine = self.sampling, self.engine
+        noise_key = jax.random.fold_in(stream(self.key, "logit noise"), position)
+        read = read_logits(self.weights, engine, hidden)[:, 0]
+        logits = perturb_logits(read, sampling.noise, noise_key, digest)
+        allowed = processed_logits(logits, sampling, position, self.end)
+        token = draw_token(uniform, softmax(allowed, engine))
+        reported = token_logps(allowed if sampling.processed else logits, engine)
+        logp = jnp.take_along_axis(reported, token[:, None], axis=1)[:, 0]
+        return token, logp, reported if self.vocabulary else None
+
+    def step(self, carry: tuple, uniform: Array) -> tuple[tuple, tuple]:
+        """Read the last token and draw the next one; the body of the scan over positions."""
+        caches, last, ended, digest, position = carry
+        index = self.prompt_length + position - 1
+        hidden, caches, experts, _ = extend(
+            self.weights, self.config, self.engine, caches, last[:, None], index
+        )
+        digest = extend_digest(digest, last, self.noise_kind)
+        token, logp, every = self.draw(hidden, uniform, position, digest)
+        token = jnp.where(ended, self.pad, token)
+        # In one array: XLA writes tokens alone by a memory copy at an offset, a GPU kernel more per token.
+        drawn = jnp.stack([token, lax.bitcast_convert_type(logp, jnp.int32)])
+        return (caches, token, ended | (token == self.end), digest, position + 1), (drawn, every, experts)
 
 
 def _from_first(first: Array, later: Array) -> Array:
