@@ -69,8 +69,8 @@ def run(run: Run) -> None:
     verdict = compare_memory_and_bits(rows, one, other) | {"steps": steps, "resumed_chunks": len(again)}
     run.table("verdict", [verdict])
     run.report(
-        f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by {verdict['growth_mb']:.1f} MB "
-        f"after the warm-up (at most {verdict['bound_mb']:.1f} MB wanted, of which "
+        f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by "
+        f"{verdict['growth_mb']:.1f} MB after the warm-up (at most {verdict['bound_mb']:.1f} MB wanted, of which "
         f"{verdict['metrics_mb']:.1f} are the run's metrics); the last tenth again from its checkpoint: "
         f"{'the same' if verdict['same_bits'] else 'other'} bits"
     )
