@@ -70,7 +70,8 @@ def run(run: Run) -> None:
     run.table("verdict", [verdict])
     run.report(
         f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by "
-        f"{verdict['growth_mb']:.1f} MB after the warm-up (at most {verdict['bound_mb']:.1f} MB wanted, of which "
+        f"{verdict['growth_mb']:.1f} MB after the warm-up (at most {verdict['bound_mb']:.1f} MB wanted, of "
+        "which "
         f"{verdict['metrics_mb']:.1f} are the run's metrics); the last tenth again from its checkpoint: "
         f"{'the same' if verdict['same_bits'] else 'other'} bits"
     )
