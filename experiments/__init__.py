@@ -19,6 +19,7 @@ EXPERIMENTS: dict[str, str] = {
     "grpo_variants": "experiments.papers.recent:GRPO_VARIANTS",
     "routing_replay": "experiments.papers.recent:ROUTING_REPLAY",
     "remedies": "experiments.papers.recent:REMEDIES",
+    "identical_engines": "experiments.papers.vexact:IDENTICAL_ENGINES",
     "cancel_dynamics": "experiments.papers.cancel:CANCEL_DYNAMICS",
     "acrl_variants": "experiments.papers.acrl:ACRL_VARIANTS",
     "spelling_dynamics": "experiments.papers.cancel:SPELLING_DYNAMICS",

@@ -3,14 +3,13 @@
 Experiments: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
 three ways in which engines drift apart. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
 dual clip is verl's default. `routing_replay` scores the responses of MoE policies with and without R3.
-`remedies` trains with the trust regions of 2026, and with the remedies of *vexact* V1, V6 and V7.
+`remedies` trains with trust regions of 2026 and with IcePop.
 """
 
 from math import log
 
 from experiments import arms
 from experiments.arms import AT_REST, chain_arm, new_arm, rest_arm
-from experiments.papers import vexact
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -145,12 +144,12 @@ ROUTING_REPLAY = training_experiment(
     figures=("routing_replay",),
     baseline=rest_arm("BF16"),
 )
-REMEDIED = arms_of(trials_of((*CLAIMS, *vexact.CLAIMS), "remedies"))
+REMEDIED = arms_of(trials_of(CLAIMS, "remedies"))
 REMEDIES = training_experiment(
     "remedies",
     "Which corrections and trust regions keep reward on held-out prompts, from new policies?",
-    (*CLAIMS, *vexact.CLAIMS),
-    minutes=75.0,
+    CLAIMS,
+    minutes=60.0,
     figures=("remedies_curves", "remedies_rewards"),
     baseline=NEW_NONE,
     smoke=(KPOP,),

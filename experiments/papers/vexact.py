@@ -2,8 +2,8 @@
 
 Experiments: `vexact_dynamics` runs chains of 64 terms, on which a run under the truncated noise level of
 *acrl* collapses. `noise_dynamics`, `matched_noise`, `larger_noise` and `weight_noise` compare kinds of noise.
-`leaderboard`, `leaderboard_experts` and `remedies` compare the remedies. `theory` and `theory_corrections`
-compute without training.
+`leaderboard`, `leaderboard_experts` and `identical_engines` compare remedies. `theory` and
+`theory_corrections` compute without training.
 """
 
 from math import log
@@ -44,6 +44,7 @@ from experiments.regimes import (
     WEIGHT_NOISE,
 )
 from experiments.studies.matched_noise import with_matched_noise
+from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -52,6 +53,7 @@ from simlab.studies.records import (
     EXACT_SUMS,
     Measured,
     ShareDifference,
+    arms_of,
     exact,
     manipulation,
     mean_of,
@@ -60,6 +62,7 @@ from simlab.studies.records import (
     secondary,
     slope,
     stored_row,
+    trials_of,
 )
 from simlab.studies.samples import Exact
 from simlab.theory.checks import vexact_checks as checks
@@ -90,7 +93,7 @@ AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(chain_arm, arms.AS_LARGE)
 NEW_NONE, NEW_BF16 = new_arm(arms.NONE), new_arm(arms.BF16)
 LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = map(new_arm, arms.LARGER_NOISES)
 WEIGHTS_FRESH, WEIGHTS_FIXED = map(new_arm, arms.WEIGHT_NOISES)
-# Arms of remedies.
+# Arms of identical_engines.
 NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (arms.TIS, arms.IDENTICAL, arms.BYPASS))
 NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
 VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
@@ -118,7 +121,7 @@ CLAIMS = (
             note="Both engines are the noisy engine with exact sums; training passes its rounding straight "
             "through: one low precision on both sides, as in Jet-RL and QaRL. With float32 sums the same "
             "engine twice still differs (`leaderboard`)."),
-        trial("remedies",
+        trial("identical_engines",
             recovers(NEW_IDENTICAL, NEW_NONE, NEW_BF16, role="primary", margin=HALF,
                 reward=m.HELD_OUT_REWARD),
             manipulation(m.WIDEST, mean_of(NEW_IDENTICAL), "zero", 1e-6, because="float32 rounding"),
@@ -263,7 +266,7 @@ CLAIMS = (
                 ("leaderboard", chain_arm, CHAINS, LEADERBOARD_RULE),
                 ("leaderboard_experts", moe_arm, MOE_CHAINS, ""))
         ),
-        trial("remedies",
+        trial("identical_engines",
             recovers_more(NEW_IDENTICAL, NEW_TIS, NEW_NONE, NEW_BF16, role="primary",
                 reward=m.HELD_OUT_REWARD),
             *(
@@ -272,7 +275,7 @@ CLAIMS = (
             ),
             NEW_LOSS,
             regime=NEW_CHAINS,
-            note="Corrections and trust regions of 2026 from the same policies: N5 to N8."),
+            note="`remedies` has corrections and trust regions of 2026 from the same policies: N5 to N8."),
         trial("theory_corrections",
             stored_row("saved", "log of mean squared error of the gradient, no correction minus the best",
                 "positive", ERROR_MARGIN, because="2% of the squared error"),
@@ -285,7 +288,7 @@ CLAIMS = (
             recovers_more(BYPASS, IDENTICAL, NONE, BF16, role="primary", direction="zero"),
             loses(NONE, BF16),
             regime=CHAINS),
-        trial("remedies",
+        trial("identical_engines",
             recovers_more(NEW_BYPASS, NEW_IDENTICAL, NEW_NONE, NEW_BF16, role="primary", direction="zero",
                 reward=m.HELD_OUT_REWARD),
             NEW_LOSS,
@@ -356,4 +359,15 @@ NOISE_DYNAMICS = training_experiment(
     minutes=45.0,
     figures=("vexact_kinds",),
     baseline=TO_NEAREST,
+)
+IDENTICAL_ARMS = arms_of(trials_of(CLAIMS, "identical_engines"))
+IDENTICAL_ENGINES = training_experiment(
+    "identical_engines",
+    "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
+    CLAIMS,
+    minutes=120.0,
+    baseline=NEW_NONE,
+    smoke=(NEW_BYPASS,),
+    make=with_diagnostics(dict.fromkeys(IDENTICAL_ARMS, ("validation",))),
+    diagnosed=IDENTICAL_ARMS,
 )
