@@ -26,10 +26,10 @@ def findings() -> str:
     policies = _load("leaderboard").table("recovery")["policies"].min()
     lines = (
         "**Removing the mismatch keeps the reward; token TIS keeps part of it.** "
-        "Of the reward that truncation to two bits costs, an exact engine recovers "
+        "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, family-wise intervals, rule registered before the run). For an MoE: "
-        f"exact engine {recovered_share('zero mismatch', MOE_BOARD)}, "
+        f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
         bypass(),
