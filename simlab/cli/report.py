@@ -21,7 +21,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the claims board as an HTML page, with its pictures in the folder NAME_files beside it."""
+    """Write the claims board as an HTML page, and its pictures into the folder NAME_files next to it."""
     from simlab.studies.board import counts
     from simlab.studies.report import write_report
 

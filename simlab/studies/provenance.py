@@ -18,7 +18,7 @@ def check_results(folder: Path | None = None) -> list[str]:
     root = checkout_root()
     return [
         f"{results.folder.name}: {line}"
-        for results in _stored(folder)
+        for results in _list_stored(folder)
         for line in check_result(results, root)
     ]
 
@@ -27,12 +27,12 @@ def list_migrations(folder: Path | None = None) -> dict[str, str]:
     """Return how stored results were changed after their runs: names of columns, or rounded numbers."""
     return {
         results.folder.name: results.manifest["migrated_by"]
-        for results in _stored(folder)
+        for results in _list_stored(folder)
         if "migrated_by" in results.manifest
     }
 
 
-def _stored(folder: Path | None) -> list[Results]:
+def _list_stored(folder: Path | None) -> list[Results]:
     directory = folder or checkout_root() / "experiments" / "results"
     return [Results(path.parent) for path in sorted(directory.glob(f"*/{MANIFEST_NAME}"))]
 
