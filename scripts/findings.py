@@ -9,6 +9,7 @@ from experiments.papers import vexact
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.board import Row
 from simlab.studies.estimands import REWARD, Views
 from simlab.studies.verdicts import CriterionEvidence
 
@@ -79,8 +80,8 @@ def trust_regions() -> str:
         "**No trust region or mask of 2025 and 2026 is shown to keep more reward than token TIS.** Of the "
         f"held-out reward that truncation costs they recover: {kept} (family-wise intervals). Minus token "
         f"TIS: {beyond} (95% intervals; {policies} new initial policies, rules registered before the run; "
-        f"claims N6 to N8). Contrasts are skewed: the simulated error rate of the rule in this family is "
-        f"{false_support('recent')}, not 5%."
+        f"claims N6 to N8{_symmetry(*rows.values())}). Contrasts are skewed: the simulated error rate of the "
+        f"rule in this family is {false_support('recent')}, not 5%."
     )
 
 
@@ -88,6 +89,11 @@ def false_support(paper: str) -> str:
     """Return the largest simulated rate of a false support in the family of a paper, in percent."""
     rates = _load("decision_rule").table("rates")
     return f"{rates[rates['paper'] == paper]['false_support'].max():.1%}"
+
+
+def _symmetry(*rows: Row) -> str:
+    skewed = [row.id for row in rows if row.evidence is not None and row.evidence.needs_symmetry]
+    return f"; {', '.join(skewed)}: inconclusive with a correction for skewness" if skewed else ""
 
 
 def _share(evidence: CriterionEvidence) -> str:
@@ -115,7 +121,8 @@ def larger_noise() -> str:
     arms += (vexact.LARGER_FRESH, vexact.LARGER_RECENT, vexact.LARGER_FIXED)
     means = (np.mean([vexact.LEARNED(view) for view in stored[arm].values()]) for arm in arms)
     truncated, control, fresh, recent, fixed = (f"{mean:.2f}" for mean in means)
-    higher = find_row("V3", "larger_noise").criteria[0]
+    row = find_row("V3", "larger_noise")
+    higher = row.criteria[0]
     return (
         "**Harm does not follow the size of the mismatch.** Normal noise on the logits of the inference "
         "engine aims, step by step, at 1.5 times the RMS log rho of truncation. Held-out reward under the "
@@ -123,7 +130,7 @@ def larger_noise() -> str:
         f"BF16. Noise minus truncation is {higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. "
         f"With noise that depends on the last two tokens it ends at {recent}, on all earlier tokens at "
         f"{fixed} ({higher.num_policies} new initial policies, family-wise interval, rule registered before "
-        "the run; claim V3)."
+        f"the run; claim V3{_symmetry(row)})."
     )
 
 

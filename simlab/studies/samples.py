@@ -88,12 +88,19 @@ class RatioOfMeans:
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that the t-test or the sign-flip test accepts at level `alpha`."""
+        return self._accepted_bounds(alpha, _flips)
+
+    def corrected_interval(self, alpha: float) -> Ends:
+        """Return `interval`, widened where a t-test that is corrected for skewness needs it."""
+        return self._accepted_bounds(alpha, lambda values: max(_flips(values), 2 * skewed_t_p(values)))
+
+    def _accepted_bounds(self, alpha: float, test: Callable[[np.ndarray], float]) -> Ends:
         low, high = self.fieller_interval(alpha)
         if not np.isfinite(low) or not np.isfinite(high):
             return -np.inf, np.inf
 
         def rejects(bound: float, side: Side) -> bool:
-            return _flips(side * self.contrasts(bound)) <= alpha
+            return test(side * self.contrasts(bound)) <= alpha
 
         return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
 
@@ -209,6 +216,22 @@ def t_p(values: np.ndarray) -> float:
     return float(stats.t.sf(mean / error, len(values) - 1))
 
 
+def skewed_t_p(values: np.ndarray) -> float:
+    """Return the one-sided p-value of a t-test of a mean above zero, corrected for skewness.
+
+    Where a few values lie far below the others, Student's t rejects too often.
+
+    Reference: Hall 1992, J. R. Stat. Soc. B 54, 221 (the cubic transformation, increasing in t).
+    """
+    count = len(values)
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(count)
+    if error <= 1e-12 * abs(mean) or error == 0 or count < 3:
+        return t_p(values)
+    t, small = mean / error, float(stats.skew(values, bias=False)) / np.sqrt(count)
+    corrected = t + small * t**2 / 3 + small**2 * t**3 / 27 + small / 6
+    return float(stats.t.sf(corrected, count - 1))
+
+
 def _flips(values: np.ndarray) -> float:
     """Return twice the sign-flip p-value, 0 where all contrasts are positive, the least possible."""
     count, total = flip_count(values)
@@ -220,7 +243,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _widen(end: float, side: Side, rejects: Callable[[float, Side], bool], width: float) -> float:
-    """Return the end that the sign-flip test rejects too, at or outside `end`."""
+    """Return the end that the other test rejects too, at or outside `end`."""
     if rejects(end, side):
         return end
     step = width / 4 or abs(end) * 1e-9 or 1e-9

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from simlab.studies.samples import Exact, Proportion, RatioOfMeans, StoredInterval, mean_of_policies
+from simlab.studies.samples import (
+    Exact,
+    Proportion,
+    RatioOfMeans,
+    StoredInterval,
+    mean_of_policies,
+    skewed_t_p,
+    t_p,
+)
 from simlab.studies.sign_flips import flip_count, flip_p
 from simlab.studies.verdicts import criterion_verdict
 from tests.tolerances import binomial_interval
@@ -181,3 +189,23 @@ def test_verdict_is_mirrored_with_the_direction(low, width, margin, direction):
     assert criterion_verdict(ends, direction, margin) == criterion_verdict(
         (-ends[1], -ends[0]), mirrored, margin
     )
+
+
+def test_correction_for_skewness_keeps_the_error_rate():
+    # Most policies keep their reward and a few lose it: a mean of zero with a long tail below.
+    rng, studies, alpha = np.random.default_rng(4), 3000, 0.02
+    values = 0.25 - rng.gamma(0.25, 1.0, (studies, 24))
+    plain, corrected = (sum(test(row) <= alpha / 2 for row in values) for test in (t_p, skewed_t_p))
+    assert plain > binomial_interval(studies, alpha / 2, 1e-4)[1]
+    assert corrected < plain / 2
+    np.testing.assert_allclose(skewed_t_p(np.array([1.0, 2, 3])), t_p(np.array([1.0, 2, 3])))
+
+
+def test_corrected_interval_contains_the_interval():
+    values = 1 - np.random.default_rng(5).gamma(0.3, 1.0, 24)
+    sample = mean_of_policies(values)
+    low, high = sample.interval(0.05)
+    corrected_low, corrected_high = sample.corrected_interval(0.05)
+    assert corrected_low < low
+    assert corrected_high >= high
+    assert 2 * skewed_t_p(values - corrected_low) == pytest.approx(0.05, abs=1e-3)
