@@ -1,6 +1,5 @@
 """`simlab budget`: what a mismatch per token costs over a length."""
 
-import math
 from dataclasses import asdict
 from typing import Annotated
 
@@ -48,8 +47,6 @@ def budget(
     with one_clear_error():
         if (fmt is None) == (rho_std is None):
             raise ValueError("give either --format or --rho-std")
-        if rho_std is not None and not 0 <= rho_std < math.inf:
-            raise ValueError(f"--rho-std must be a finite number >= 0, got {rho_std}.")
         if rho_std is None:
             assert fmt is not None
             rho_std = gaussian_rho_std(fmt, rounding, vocabulary, logit_std)

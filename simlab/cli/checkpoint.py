@@ -16,9 +16,7 @@ app = typer.Typer(
 
 @app.command(epilog="Example: `simlab checkpoint save policy.npz tiny-moe --out policy --dtype bfloat16`")
 def save(
-    parameters: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="Parameters of simlab (.npz).")
-    ],
+    parameters: Annotated[Path, typer.Argument(help="Parameters of simlab (.npz).")],
     model: Annotated[str, typer.Argument(help="Model preset of the parameters.")],
     out: Annotated[Path, typer.Option(help="Directory to write.")],
     dtype: Annotated[
@@ -33,6 +31,10 @@ def save(
     from simlab.training.checkpoints import load_tree
 
     with one_clear_error():
+        if not parameters.is_file():
+            raise FileNotFoundError(
+                f"PARAMETERS must be an .npz file, got {parameters}, which does not exist"
+            )
         config = lookup(MODELS, model, "model")
         save_checkpoint(out, config, load_tree(parameters, shapes_of(config)), dtype=dtype)
     typer.echo(out)

@@ -1,5 +1,6 @@
 """Initial policies: a file of parameters identified by its content, or training on demonstrations."""
 
+import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import jax
 
-from simlab.core.catalog import lookup, shorten
+from simlab.core.catalog import shorten
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
@@ -121,7 +122,10 @@ def _find(name: str) -> Path:
         for path in stored:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
-    return lookup({path.stem: path for path in stored}, name, "warm_start")
+    names = [path.stem for path in stored]
+    close = difflib.get_close_matches(name[:LONGEST_NAME], names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ValueError(f"warm_start: no file {shorten(name)}; {hint}there are: {', '.join(names) or 'none'}")
 
 
 @lru_cache(maxsize=64)

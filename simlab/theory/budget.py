@@ -68,7 +68,7 @@ def budget(rho_std: float, length: int) -> Budget:
     Reference: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
     Deviation: a result of ours; the papers give no such relation.
     """
-    if rho_std < 0 or length < 1:
+    if not rho_std >= 0 or length < 1:  # NaN, too
         raise ValueError(f"rho_std must be >= 0 and length >= 1, got {rho_std} and {length}")
     per_token = np.log1p(rho_std**2)
     std = np.sqrt(length * per_token)

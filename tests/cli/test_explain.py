@@ -56,7 +56,7 @@ def test_read_sweep_restores_the_config_of_a_run(sweep, arm, number):
         (["add-tiny-llama-0"], r"is not a sweep directory. A warm start also needs --pair"),
         (
             ["add-tiny-lama-0", "--pair", "f32/bf16"],
-            r"unknown warm_start 'add-tiny-lama-0'; did you mean 'add-tiny-llama-0'",
+            r"no file 'add-tiny-lama-0'; did you mean 'add-tiny-llama-0'\? there are: ",
         ),
         (["add-tiny-llama-0", "--pair", "f32/bf17"], r"bf17"),
         (["add-tiny-llama-0", "--pair", "f32/f32"], r"the two engines of the pair are the same"),
