@@ -130,7 +130,10 @@ def state_finding(row: Row) -> str:
     """Return verdict, statement, claim id and n in one sentence."""
     num = row.primary.num_policies if row.primary else 0
     n = f", n = {num}" if num else ""
-    return f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n})"
+    skewed = (
+        "; inconclusive if corrected for skewness" if row.evidence and row.evidence.needs_symmetry else ""
+    )
+    return f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n}{skewed})"
 
 
 def state_estimates(results: Results, rows: Sequence[Row]) -> list[str]:
