@@ -27,19 +27,17 @@ from experiments.papers.shared import (
     trial,
 )
 from experiments.regimes import CHAINS, MOE_AT_REST, NEW_CHAINS
-from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import Share
 from simlab.studies.records import (
     EXACT_SUMS,
-    arms_of,
     manipulation,
     minus,
     primary,
     secondary,
     stored_row,
-    trials_of,
 )
 
 dynamics, measurement, _ = claim_makers("recent")
@@ -145,8 +143,7 @@ ROUTING_REPLAY = training_experiment(
     figures=("routing_replay",),
     baseline=rest_arm("BF16"),
 )
-REMEDIED = arms_of(trials_of(CLAIMS, "remedies"))
-REMEDIES = training_experiment(
+REMEDIES = validated_experiment(
     "remedies",
     "Which corrections and trust regions keep reward on held-out prompts, from new policies?",
     CLAIMS,
@@ -154,6 +151,4 @@ REMEDIES = training_experiment(
     figures=("remedies_curves", "remedies_rewards"),
     baseline=NEW_NONE,
     smoke=(KPOP,),
-    make=with_diagnostics(dict.fromkeys(REMEDIED, ("validation",))),
-    diagnosed=REMEDIED,
 )

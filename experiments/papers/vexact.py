@@ -44,7 +44,7 @@ from experiments.regimes import (
     WEIGHT_NOISE,
 )
 from experiments.studies.matched_noise import with_matched_noise
-from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.repeated_runs import validated_experiment
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -53,7 +53,6 @@ from simlab.studies.records import (
     EXACT_SUMS,
     Measured,
     ShareDifference,
-    arms_of,
     exact,
     manipulation,
     mean_of,
@@ -62,7 +61,6 @@ from simlab.studies.records import (
     secondary,
     slope,
     stored_row,
-    trials_of,
 )
 from simlab.studies.samples import Exact
 from simlab.theory.checks import vexact_checks as checks
@@ -361,14 +359,11 @@ NOISE_DYNAMICS = training_experiment(
     figures=("vexact_kinds",),
     baseline=TO_NEAREST,
 )
-IDENTICAL_ARMS = arms_of(trials_of(CLAIMS, "identical_engines"))
-IDENTICAL_ENGINES = training_experiment(
+IDENTICAL_ENGINES = validated_experiment(
     "identical_engines",
     "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
     CLAIMS,
     minutes=120.0,
     baseline=NEW_NONE,
     smoke=(NEW_BYPASS,),
-    make=with_diagnostics(dict.fromkeys(IDENTICAL_ARMS, ("validation",))),
-    diagnosed=IDENTICAL_ARMS,
 )

@@ -28,12 +28,13 @@ from experiments.studies.runs import (
     run_arms,
     with_attributes,
 )
-from experiments.studies.stages import Make
-from simlab.core.experiment import Run
+from experiments.studies.stages import Make, training_experiment
+from simlab.core.experiment import Experiment, Run
 from simlab.core.manifest import processor_family
 from simlab.core.results import write_table
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
+from simlab.studies.records import Claim, arms_of, trials_of
 from simlab.sweeps import Grid, recipe_of, run_config
 from simlab.sweeps.execute import advance_members, build_member, write_members
 from simlab.sweeps.grids import Point
@@ -59,6 +60,13 @@ def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
         return run_arms(run, names, block) | {"diagnostics": diagnostics}
 
     return make
+
+
+def validated_experiment(name: str, question: str, claims: Sequence[Claim], **how: Any) -> Experiment:
+    """Return `training_experiment` with validation on held-out prompts in every arm."""
+    arms = arms_of(trials_of(claims, name))
+    make = with_diagnostics(dict.fromkeys(arms, ("validation",)))
+    return training_experiment(name, question, claims, make=make, diagnosed=arms, **how)
 
 
 def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:

@@ -50,7 +50,7 @@ def claims(
     with one_clear_error():
         if check and (paper or verdict or recompute):
             raise ValueError(
-                "--check must be given without --paper, --verdict and --recompute: it checks all"
+                "--check must be given without --paper, --verdict and --recompute: it checks all results"
             )
         if paper is not None:
             lookup(dict.fromkeys(load_papers()), paper, "paper")

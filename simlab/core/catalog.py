@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 Record = TypeVar("Record")
@@ -25,9 +25,14 @@ def lookup(catalog: Mapping[str, Record], name: str, kind: str) -> Record:
     """
     if isinstance(name, str) and name in catalog:
         return catalog[name]
-    close = difflib.get_close_matches(str(name)[:80], list(catalog), n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    names = list(catalog)
-    if close and len(names) > MOST_NAMES:
-        names = [*names[:MOST_NAMES], f"... ({len(names)} in all)"]
+    hint, names = suggest(name, list(catalog))
     raise ValueError(f"unknown {kind} {shorten(name)}; {hint}allowed: {', '.join(names)}")
+
+
+def suggest(name: object, names: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the closest match as a question, and the names to list: after a match only the first ones."""
+    close = difflib.get_close_matches(str(name)[:80], names, n=1)
+    if not close:
+        return "", names
+    few = [*names[:MOST_NAMES], f"... ({len(names)} in all)"] if len(names) > MOST_NAMES else names
+    return f"did you mean {close[0]!r}? ", few

@@ -1,6 +1,5 @@
 """Initial policies: a file of parameters identified by its content, or training on demonstrations."""
 
-import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any
 
 import jax
 
-from simlab.core.catalog import shorten
+from simlab.core.catalog import shorten, suggest
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
@@ -122,9 +121,7 @@ def _find(name: str) -> Path:
         for path in stored:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
-    names = [path.stem for path in stored]
-    close = difflib.get_close_matches(name[:LONGEST_NAME], names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint, names = suggest(name, [path.stem for path in stored])
     raise ValueError(f"warm_start: no file {shorten(name)}; {hint}there are: {', '.join(names) or 'none'}")
 
 
