@@ -19,9 +19,6 @@ from simlab.studies.samples import Proportion, mean_of_policies
 from simlab.studies.sequential import Looks
 from tests.tolerances import binomial_interval
 
-TOO_SKEWED = {"recent"}
-"""Families in whose stored residuals the rule exceeds its error rate; docs/results.md says so."""
-
 
 def test_p_values_are_those_of_the_samples():
     values = np.random.default_rng(0).normal(1.5, 0.6, (20, 2, 10))
@@ -66,11 +63,23 @@ def test_false_support_of_proportions_at_the_margin():
     assert beyond.mean() >= binomial_interval(4800, claimed, 1e-4)[0] / 4800
 
 
-def test_stored_rates_keep_the_error_and_the_claimed_power():
+TOO_SKEWED = pytest.mark.xfail(
+    strict=True, reason="skewed contrasts: the rule exceeds its error rate (docs/results.md)"
+)
+
+
+@pytest.mark.parametrize(
+    "paper", ["hacking", "lr", "vexact", "acrl", "cancel", pytest.param("recent", marks=TOO_SKEWED)]
+)
+def test_stored_rates_keep_the_error(paper):
     rates = Results(committed_results("decision_rule")).table("rates")
-    assert (rates["studies"] >= 1000).all()
-    exceeding = rates[rates["false_support"] > 0.05]
-    assert set(exceeding["paper"]) <= TOO_SKEWED
-    assert (exceeding["distribution"] == "stored residuals").all()
+    own = rates[rates["paper"] == paper]
+    assert (own["studies"] >= 1000).all()
+    assert (own["false_support"] <= 0.05).all()
+
+
+def test_stored_rates_keep_the_claimed_power():
+    rates = Results(committed_results("decision_rule")).table("rates")
+    assert set(rates["paper"]) == {"hacking", "lr", "vexact", "acrl", "cancel", "recent"}
     full = rates[(rates["design"] == "16 and 24 policies") & rates["power"].notna()]
     assert (full["power"] >= full["claimed_power"] - 0.03).all()
