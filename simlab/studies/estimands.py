@@ -261,6 +261,11 @@ def _both_engines(view: View) -> float:
     return float(np.mean([_mean(rows, name) for name in ("held_out_infer", "held_out_train")]))
 
 
+def _peak_of_both_engines(view: View) -> float:
+    curves = [view.diagnostic(name) for name in ("held_out_infer", "held_out_train")]
+    return float(np.mean(curves, axis=0).max()) if all(map(len, curves)) else np.nan
+
+
 def _final(view: View) -> float:
     rewards = _both_engines(view)
     return REWARD(view) if np.isnan(rewards) else rewards
@@ -286,6 +291,7 @@ HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter"
 FINAL_REWARD = Estimand(
     "held-out reward, mean of both engines, last quarter (sampled reward if not recorded)", _final
 )
+PEAK_HELD_OUT = Estimand("held-out reward, mean of both engines, highest of the run", _peak_of_both_engines)
 PEAK_REWARD = Estimand("reward, best 50 steps", lambda view: float(_smooth(view).max()))
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 GROWTH = growth("rms_log_rho", "RMS log rho")
