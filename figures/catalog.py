@@ -56,7 +56,7 @@ class FigureSpec:
         shown = f"{self.paper}: {self.title}" if self.paper else self.title
         setting = heading.describe_setting(results, self.experiment, self.kind.arms)
         finding = heading.state_finding(rows[0]) if rows else ""
-        heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(results, rows)])
+        heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(rows)])
         return figure
 
 
@@ -88,6 +88,7 @@ DYNAMICS = (REWARD, ENTROPY, MISMATCH)
 VALIDATION = Panel("held_out_train", "held-out reward", limits=(0, None), table="diagnostics")
 KL_TO_BASE = Panel("kl_to_base", "KL to the initial policy (nats)", log=True, table="diagnostics")
 EXTENDED = (VALIDATION, MISMATCH, ENTROPY, CLIP_RATIO, KL_TO_BASE, NORM)
+VALIDATED_LPD = (REWARD, VALIDATION, LPD)
 SCHEDULED = (REWARD, LPD, RATE)
 HALVED = (REWARD, LPD, ENTROPY)
 CONTROLLED = (DISCREPANCY, ENTROPY, REWARD)
@@ -157,6 +158,7 @@ RLOO, RLOO_BF16, *RLOO_CORRECTED = (
     f"chain: RLOO{arm}"
     for arm in ("", ", BF16", ", token TIS", ", token MIS", ", sequence TIS", ", sequence MIS")
 )
+RLOO_FP16 = (f"{RLOO}, FP16", f"{RLOO}, FP16, halving")
 RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
 NARROW, BROAD = (
     arms(prefix, "no schedule", "triggered", "BF16", "triggered late")
@@ -293,13 +295,11 @@ FIGURES: dict[str, FigureSpec] = {
         Curves((NARROW[0], NARROW[2]), (LENGTH, REWARD)), "lr Fig. 6"),
     "lr_fig7": FigureSpec(LENGTHS, "Length-triggered schedule against a constant learning rate",
         Curves(NARROW[:3], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 7"),
-    "lr_fig8": FigureSpec(WIDE_LENGTHS,
-        "Length-triggered schedule against a constant learning rate, wider model",
+    "lr_fig8": FigureSpec(WIDE_LENGTHS, "Length-triggered schedule against a constant rate, wider model",
         Curves(BROAD[:3], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 8"),
     "lr_fig9": FigureSpec(LENGTHS, "Length-triggered schedule with two periods",
         Curves(NARROW, SCHEDULED), "lr Fig. 9"),
-    "lr_fig10": FigureSpec(WIDE_LENGTHS,
-        "Length-triggered schedule with two periods, wider model",
+    "lr_fig10": FigureSpec(WIDE_LENGTHS, "Length-triggered schedule with two periods, wider model",
         Curves(BROAD, SCHEDULED), "lr Fig. 10"),
     "lr_fig11": FigureSpec(LR, "Learning rate halved at intervals, without correction and with token MIS",
         Curves(HALVINGS, HALVED), "lr Fig. 11"),
@@ -309,14 +309,17 @@ FIGURES: dict[str, FigureSpec] = {
         "FP16 in both engines, with and without halving, against BF16 and no correction",
         Curves(FP16, (REWARD, LPD, NORM)), "lr Fig. 13"),
     "lr_rloo_corrections": FigureSpec(LR_RLOO,
-        "Reward and sequence log ratio under five corrections, on-policy RLOO",
-        Curves((RLOO, *RLOO_CORRECTED, RLOO_BF16), (REWARD, LPD), height=2.6), claims=("L3",)),
+        "Reward, held-out reward and sequence log ratio under four corrections, on-policy RLOO",
+        Curves((RLOO, *RLOO_CORRECTED, RLOO_BF16), VALIDATED_LPD, height=2.6), claims=("L3", "L1")),
     "lr_rloo_rates": FigureSpec(LR_RLOO,
-        "Reward and sequence log ratio at a tenth of the learning rate and with 25% of the prompts",
+        "A tenth of the learning rate, and 25% of the prompts, on-policy RLOO",
         Curves((RLOO, f"{RLOO}, learning rate / 10", f"{RLOO}, 25% of the prompts", RLOO_BF16),
-            (REWARD, LPD), height=2.6), claims=("L2", "L4")),
+            VALIDATED_LPD, height=2.6), claims=("L2", "L4")),
     "lr_rloo_halving": FigureSpec(LR_RLOO, "Learning rate halved at intervals, on-policy RLOO",
-        Curves((*RLOO_HALVINGS, RLOO_BF16), HALVED, height=2.6), claims=("L6",)),
+        Curves((*RLOO_HALVINGS, RLOO_BF16), (VALIDATION, LPD, ENTROPY), height=2.6),
+        claims=("L6", "L11")),
+    "lr_rloo_fp16": FigureSpec(LR_RLOO, "FP16 in both engines, on-policy RLOO, with and without halving",
+        Curves((RLOO, *RLOO_FP16, RLOO_BF16), (VALIDATION, LPD, NORM)), claims=("L7",)),
     "vexact_doses": FigureSpec(VEXACT,
         "Final reward by kind and level of noise, and without mismatch, minus the BF16 control",
         Leveled(mismatch.draw_noise_kinds,
@@ -418,7 +421,7 @@ FIGURES: dict[str, FigureSpec] = {
             "log RMS log $\\rho$ minus without R3": measure(m.late_log("rms_log_rho", "RMS log rho"))},
             1.9, AT_REST), claims=("N4",)),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
-        Curves(LEVELS, CONTROLLED)),
+        Curves(LEVELS, CONTROLLED), claims=("A3",)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",
         Curves(TEMPLATE, (replace(REWARD, limits=None), JITTER, ASYM, ENERGY)), "cancel Fig. 2",
         ("C9", "C11")),

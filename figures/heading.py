@@ -2,7 +2,8 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -130,34 +131,41 @@ def state_finding(row: Row) -> str:
     """Return verdict, statement, claim id and n in one sentence."""
     num = row.primary.num_policies if row.primary else 0
     n = f", n = {num}" if num else ""
-    skewed = (
-        "; inconclusive if corrected for skewness" if row.evidence and row.evidence.needs_symmetry else ""
-    )
-    return f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n}{skewed})"
+    return f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n})"
 
 
-def state_estimates(results: Results, rows: Sequence[Row]) -> list[str]:
+def state_estimates(rows: Sequence[Row]) -> list[str]:
     """Return the primary criterion of each row with estimate, interval and margin, and an open premise.
 
     Without its premise a row has no other verdict, whatever its primary criterion shows.
     """
-    labels = read_labels(results) if "runs" in results.table_names else {}
-
-    def state(evidence: CriterionEvidence) -> str:
-        text = evidence.criterion.text
-        for arm in sorted(labels, key=len, reverse=True):
-            text = text.replace(arm, labels[arm])
-        return f"{text} = {estimate_text(evidence)}, margin {evidence.criterion.margin:.2g}"
-
     lines = []
     for number, row in enumerate(rows):
         if row.primary is None:
             continue
-        lines.append(f"{row.id}{f' {row.verdict}' if number else ''}: {state(row.primary)}")
+        labels = _find_labels(row.experiment)
+        verdict = f" {row.verdict}" if number else ""
+        lines.append(f"{row.id}{verdict}: {state_criterion(row.primary, labels)}")
         premises = [each for each in row.criteria if each.criterion.role == "manipulation"]
         lacking = [each for each in premises if each.verdict != "supported"]
-        lines += [f"{row.id}, premise {each.verdict}: {state(each)}" for each in lacking[:1]]
+        lines += [
+            f"{row.id}, premise {each.verdict}: {state_criterion(each, labels)}" for each in lacking[:1]
+        ]
     return lines
+
+
+def state_criterion(evidence: CriterionEvidence, labels: Mapping[str, str]) -> str:
+    """Return quantity, estimate, interval and margin, with the labels of the arms."""
+    criterion = evidence.criterion
+    if criterion.contrast is not None:
+        criterion = replace(criterion, contrast=criterion.contrast.with_arms(labels))
+    return f"{criterion.text} = {estimate_text(evidence)}, margin {criterion.margin:.2g}"
+
+
+@cache
+def _find_labels(experiment: str) -> dict[str, str]:
+    results = Results(committed_results(experiment))
+    return read_labels(results) if "runs" in results.table_names else {}
 
 
 def _noise(runs: Any) -> Any:

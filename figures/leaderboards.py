@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from figures.series import read_labels
 from figures.style import COLORS, MUTED, PAGE, new_figure
 from simlab.core.results import Results
-from simlab.studies.remedy_ranking import MARGIN
+from simlab.studies.loading import load_claims
+from simlab.studies.remedy_ranking import MARGIN, Leaderboard, read_leaderboard
 
 PLAIN_LEVEL = 0.95
 """Level of an interval that no look and no family has widened."""
@@ -17,7 +18,8 @@ VERDICTS = {"supported": COLORS[2], "inconclusive": COLORS[5], "negligible": MUT
 
 def draw_recovery(results: Results) -> Figure:
     """Draw final rewards with their initial policies, fractions recovered, and significant pairs."""
-    finals: Any = results.table("final_rewards").set_index("initial_policy")
+    board = read_leaderboard(results, load_claims()["V6"].trial(results.manifest["name"]))
+    finals: Any = board.rewards
     order = finals.mean().sort_values(ascending=False).index.tolist()
     figure, (rewards, shares, pairs) = new_figure(
         PAGE, 0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1)
@@ -28,35 +30,34 @@ def draw_recovery(results: Results) -> Figure:
         rewards.plot(finals[arm], [row] * len(finals), "o", color=COLORS[0], ms=3, alpha=0.6, mew=0)
         rewards.plot([finals[arm].mean()], [row], "|", color=COLORS[1], ms=10, mew=2)
     rewards.set(xlabel="held-out reward, both engines\n(in brackets: initial policies)", title="Final reward")
-    _draw_shares(shares, results, order)
-    _draw_pairs(pairs, results, order)
+    _draw_shares(shares, board, order)
+    _draw_pairs(pairs, board, order)
     for axis in (rewards, shares, pairs):
         axis.set_ylim(len(order) - 0.5, -0.5)
         axis.set_yticks(range(len(order)), names if axis is rewards else [""] * len(order))
     return figure
 
 
-def _draw_shares(axis: Any, results: Results, order: list[str]) -> None:
-    rows: Any = results.table("recovery").set_index("arm")
+def _draw_shares(axis: Any, board: Leaderboard, order: list[str]) -> None:
     axis.axvline(0, color=MUTED, lw=0.8)
     axis.axvspan(-MARGIN, MARGIN, color=MUTED, alpha=0.15, lw=0)
-    for arm, row in rows.iterrows():
-        style: Any = {"color": VERDICTS[row["verdict"]]}
-        height = order.index(str(arm))
-        width = 3.5 if row["level"] > PLAIN_LEVEL else 1
-        axis.plot([row["ci_low"], row["ci_high"]], [height] * 2, lw=width, alpha=0.6, **style)
-        axis.plot([row["share"]], [height], "|", ms=10, mew=2, **style)
+    for row in board.recovered:
+        style: Any = {"color": VERDICTS[row.verdict]}
+        height = order.index(row.arm)
+        width = 3.5 if row.level > PLAIN_LEVEL else 1
+        axis.plot([row.ci_low, row.ci_high], [height] * 2, lw=width, alpha=0.6, **style)
+        axis.plot([row.share], [height], "|", ms=10, mew=2, **style)
     axis.set(xlabel="fraction of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=(-1, 1.5))
     axis.set_title("Fraction recovered")
-    for verdict in dict.fromkeys(rows["verdict"]):
+    for verdict in dict.fromkeys(row.verdict for row in board.recovered):
         axis.plot([], [], lw=3.5, alpha=0.6, color=VERDICTS[verdict], label=verdict)
-    if len(rows):
+    if board.recovered:
         axis.legend(loc="lower left", fontsize=6)
 
 
-def _draw_pairs(axis: Any, results: Results, order: list[str]) -> None:
+def _draw_pairs(axis: Any, board: Leaderboard, order: list[str]) -> None:
     matrix = np.full((len(order), len(order)), np.nan)
-    for row in results.table("pairs").to_dict("records"):
+    for row in board.pairs.to_dict("records"):
         one, other = order.index(row["arm"]), order.index(row["other"])
         matrix[one, other], matrix[other, one] = row["difference"], -row["difference"]
         if row["significant"]:

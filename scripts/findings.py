@@ -9,8 +9,9 @@ from experiments.papers import vexact
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.board import Row
 from simlab.studies.estimands import REWARD, Views
+from simlab.studies.loading import load_claims
+from simlab.studies.remedy_ranking import Recovered, read_leaderboard
 from simlab.studies.verdicts import CriterionEvidence
 
 RHO_STD, LENGTH = 0.1, 8
@@ -26,7 +27,7 @@ def findings() -> str:
     fits = _load("softmax").table("fit")
     columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
     agreement = _load("real_rl").table("agreement")["agrees"]
-    policies = _load("leaderboard").table("recovery")["policies"].min()
+    policies = min(each.policies for each in recovered_shares("leaderboard"))
     lines = (
         "**Removing the mismatch keeps the reward; token TIS keeps part of it.** "
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
@@ -64,9 +65,13 @@ def remaining_bias(correction: str) -> str:
 
 def recovered_share(arm: str, board: str = "leaderboard") -> str:
     """Return the share of the loss that an arm of a leaderboard recovers, with its interval."""
-    table: Any = _load(board).table("recovery")
-    (row,) = table[table["arm"].str.endswith(f": {arm}")].to_dict("records")
-    return f"{row['share']:.0%} [{row['ci_low']:.0%}, {row['ci_high']:.0%}]"
+    (row,) = (each for each in recovered_shares(board) if each.arm.endswith(f": {arm}"))
+    return f"{row.share:.0%} [{row.ci_low:.0%}, {row.ci_high:.0%}]"
+
+
+def recovered_shares(board: str) -> list[Recovered]:
+    """Return the share of the loss that each remedy of a leaderboard recovers."""
+    return read_leaderboard(_load(board), load_claims()["V6"].trial(board)).recovered
 
 
 def trust_regions() -> str:
@@ -80,20 +85,8 @@ def trust_regions() -> str:
         "**No trust region or mask of 2025 and 2026 is shown to keep more reward than token TIS.** Of the "
         f"held-out reward that truncation costs they recover: {kept} (family-wise intervals). Minus token "
         f"TIS: {beyond} (95% intervals; {policies} new initial policies, rules registered before the run; "
-        f"claims N6 to N8{_symmetry(*rows.values())}). Contrasts are skewed: the simulated error rate of the "
-        f"rule in this family is {false_support('recent')}, not 5%."
+        "claims N6 to N8)."
     )
-
-
-def false_support(paper: str) -> str:
-    """Return the largest simulated rate of a false support in the family of a paper, in percent."""
-    rates = _load("decision_rule").table("rates")
-    return f"{rates[rates['paper'] == paper]['false_support'].max():.1%}"
-
-
-def _symmetry(*rows: Row) -> str:
-    skewed = [row.id for row in rows if row.evidence is not None and row.evidence.needs_symmetry]
-    return f"; {', '.join(skewed)}: inconclusive with a correction for skewness" if skewed else ""
 
 
 def _share(evidence: CriterionEvidence) -> str:
@@ -130,7 +123,7 @@ def larger_noise() -> str:
         f"BF16. Noise minus truncation is {higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. "
         f"With noise that depends on the last two tokens it ends at {recent}, on all earlier tokens at "
         f"{fixed} ({higher.num_policies} new initial policies, family-wise interval, rule registered before "
-        f"the run; claim V3{_symmetry(row)})."
+        "the run; claim V3)."
     )
 
 

@@ -361,7 +361,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "num_formats": lambda: str(len(FORMATS)),
     "num_objectives": lambda: str(len(OBJECTIVES)),
     "num_tasks": lambda: str(len(TASKS)),
-    "skewed": lambda: load_script("verdict_tables").skewed_rows(),
     "speedup": speedup,
     "step_speed": step_speed,
     "vocabulary_cost": vocabulary_cost,

@@ -106,12 +106,6 @@ def _detectable_effect(policies: int, family: int) -> float:
     return float(found)
 
 
-def skewed_rows() -> str:
-    """Return the rows whose primary criterion a correction for skewness would leave inconclusive."""
-    rows = [row for row in stored_rows() if row.evidence is not None and row.evidence.needs_symmetry]
-    return ", ".join(f"{row.id} (`{row.experiment}`, {row.verdict})" for row in rows) or "none"
-
-
 def replications() -> str:
     """Return the verdicts of the first 8 policies of a study and of the later ones, side by side."""
     found = measure_replications(stored_rows())

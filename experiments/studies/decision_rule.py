@@ -2,9 +2,9 @@
 
 Standard deviations and margins are those of the stored primary criteria of each paper. Every synthetic study
 draws one contrast per criterion and initial policy, normal or from the stored residuals, around no
-effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t and exact
-sign flips at the margin, exact binomial tests of proportions, Holm's method over the family, looks at 16 and
-24 initial policies.
+effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t, the same
+corrected for skewness, and exact sign flips at the margin, exact binomial tests of proportions, Holm's method
+over the family, looks at 16 and 24 initial policies.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import p_by_count, power_of_mean, power_of_proportion, true_proportion
 from simlab.studies.records import Criterion
 from simlab.studies.registration import LOOKS
-from simlab.studies.samples import Proportion, RatioOfMeans
+from simlab.studies.samples import Proportion, RatioOfMeans, skewed_t_p, t_p
 from simlab.studies.sequential import Looks
 from simlab.studies.sign_flips import flip_count
 from simlab.studies.statistics import holm
@@ -154,15 +154,14 @@ def hit_p_values(family: Family, hits: np.ndarray, policies: int) -> np.ndarray:
 
 
 def t_p_values(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
-    """Return [studies, criteria] Student's p-value of a support of contrasts [studies, criteria, policies].
+    """Return the larger p-value of both t-tests of contrasts [studies, criteria, policies] of a support.
 
     Contrasts are in units of the margin; where a criterion claims no effect both margins are tested.
     """
-    count = values.shape[-1]
-    mean, error = values.mean(-1), values.std(-1, ddof=1) / np.sqrt(count)
-    above = 2 * stats.t.sf((mean - 1) / error, count - 1)
-    inside = 2 * stats.t.sf((1 - np.abs(mean)) / error, count - 1)
-    return np.minimum(np.where(absent, inside, above), 1.0)
+    above, below, inside = (
+        np.maximum(t_p(side), skewed_t_p(side)) for side in (values - 1, values + 1, 1 - values)
+    )
+    return np.minimum(2 * np.where(absent, np.maximum(below, inside), above), 1.0)
 
 
 def flip_p_value(values: np.ndarray, absent: bool) -> float:

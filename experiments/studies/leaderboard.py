@@ -6,9 +6,7 @@ no remedy is run next to the untreated arm, so that the two are not mistaken for
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-
-import pandas as pd
+from dataclasses import dataclass, replace
 
 from experiments.arms import (
     ALL_ARMS,
@@ -33,14 +31,7 @@ from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.design import Design
 from simlab.studies.registration import hash_rule, register
-from simlab.studies.remedy_ranking import (
-    MARGIN,
-    MIN_LOSS,
-    Recovered,
-    compare_pairs,
-    final_rewards,
-    rank_remedies,
-)
+from simlab.studies.remedy_ranking import MARGIN, MIN_LOSS, read_leaderboard
 from simlab.studies.verdicts import measure_trials
 
 E4M3 = NEAREST_BITS[3]
@@ -98,25 +89,14 @@ class Contest:
         named = {self.named(arm): MINUTES.get(arm, DEFAULT_MINUTES) for arm in (*REFERENCES, *self.remedies)}
         minutes = {arm: self.slowness * value for arm, value in named.items()}
         run.configure(rule=self.rule)
-        tables = run_blocks(run, self.schedule[:1] if run.smoke else self.schedule, minutes)
-        views = m.Views(tables)
-        finals = final_rewards(views, m.FINAL_REWARD, [arm for arm in self.arms if arm in views.arms])
-        run.table("final_rewards", finals.rename_axis("initial_policy").reset_index())
-        run.table("pairs", compare_pairs(finals))
-        columns = [field.name for field in fields(Recovered)]
-        run.table("recovery", pd.DataFrame(self.list_recovered(tables), columns=columns))
-
-    def list_recovered(self, results: Results | m.Tables) -> list[Recovered]:
-        """Return the share of the loss that each remedy recovers, the largest first."""
-        views = m.Views(results)
-        others = [arm for arm in map(self.named, self.remedies) if arm in views.arms]
-        none, control = self.named(NONE), self.named(BF16)
-        return rank_remedies(views, m.FINAL_REWARD, others, none, control, len(self.remedies))
+        run_blocks(run, self.schedule[:1] if run.smoke else self.schedule, minutes)
 
     def collect_evidence(self, results: Results | m.Tables) -> list[Measured]:
         """Return V6, with the share that each remedy recovers in the note."""
-        note = ", ".join(f"{each.arm} {each.share:+.2f}" for each in self.list_recovered(results))
-        measured = measure_trials(results, [V6.trial(self.experiment)])
+        trial = V6.trial(self.experiment)
+        recovered = read_leaderboard(results, trial).recovered
+        note = ", ".join(f"{each.arm} {each.share:+.2f}" for each in recovered)
+        measured = measure_trials(results, [trial])
         return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in measured]
 
 

@@ -23,7 +23,6 @@ CORES = 2
 # The five papers come first; claims from other sources follow.
 NUM_PAPERS = 5
 NOT_RUN = VERDICTS[-1]
-SKEWED = "contrasts are skewed: inconclusive with a correction for skewness (Hall 1992)"
 Key = tuple[str, str, str]
 """Claim, experiment and regime."""
 
@@ -91,8 +90,6 @@ class Row:
         parts = [self.evidence.note if self.evidence else self.trial.note if self.trial else ""]
         if self.registered == "after":
             parts.append(AFTER)
-        if self.evidence is not None and self.evidence.needs_symmetry:
-            parts.append(SKEWED)
         if self.core_minutes is not None:
             parts.append(f"not run: about {self.core_minutes:.0f} core-minutes")
         return "; ".join(part.rstrip(".") for part in parts if part)
@@ -114,7 +111,6 @@ class Row:
             "core_minutes": self.core_minutes,
             "power": self.power,
             "underpowered": self.is_underpowered,
-            "needs_symmetry": self.evidence is not None and self.evidence.needs_symmetry,
             "criteria": [describe_criterion(each) for each in self.criteria],
         }
 

@@ -7,12 +7,13 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from simlab.studies.contrasts import Share, by_policy, by_run
-from simlab.studies.estimands import Estimand, Frame, Views
+from simlab.core.results import Results
+from simlab.studies.contrasts import Share, ShareDifference, by_policy, by_run
+from simlab.studies.estimands import Estimand, Frame, Tables, Views
+from simlab.studies.records import Trial
 from simlab.studies.registration import LOOKS
-from simlab.studies.samples import RatioOfMeans, mean_of_policies, t_p
+from simlab.studies.samples import RatioOfMeans, mean_of_policies
 from simlab.studies.sequential import stopping_levels
-from simlab.studies.sign_flips import flip_p
 from simlab.studies.statistics import holm
 from simlab.studies.verdicts import ALPHA, CriterionVerdict, criterion_verdict
 
@@ -27,7 +28,7 @@ the first, so that look can only show futility."""
 
 @dataclass(frozen=True)
 class Recovered:
-    """The share of the loss that `arm` recovers; `p` is that of the sign-flip test of the margin, one-sided.
+    """The share of the loss that `arm` recovers; `p` is that of a share that is not above the margin.
 
     The interval has the `level` of look and family. Where that one is unbounded it has 95%, and the verdict
     is inconclusive.
@@ -41,6 +42,38 @@ class Recovered:
     p: float
     verdict: CriterionVerdict
     policies: int
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """The arms of a study on remedies.
+
+    Args:
+        rewards: final reward of each arm (column) by initial policy (row).
+        recovered: the share of the loss that each remedy recovers, the largest first.
+        pairs: every pair of arms with its difference and significance.
+    """
+
+    rewards: Frame
+    recovered: list[Recovered]
+    pairs: Frame
+
+
+def read_leaderboard(results: Results | Tables, trial: Trial) -> Leaderboard:
+    """Return the leaderboard of stored runs.
+
+    The primary criterion of `trial` names estimand, untreated arm and control. A remedy is any other arm with
+    the inference engine of the untreated one.
+    """
+    views, contrast, estimand = Views(results), trial.primary.contrast, trial.primary.estimand
+    assert isinstance(contrast, ShareDifference)
+    assert isinstance(estimand, Estimand)
+    engines = results.table("runs").drop_duplicates("arm").set_index("arm")["infer_engine"]
+    sampler = engines.get(contrast.untreated)
+    remedies = [arm for arm in engines.index[engines == sampler] if arm != contrast.untreated]
+    rewards = final_rewards(views, estimand, list(engines.index))
+    recovered = rank_remedies(views, estimand, remedies, contrast.untreated, contrast.control, len(remedies))
+    return Leaderboard(rewards, recovered, compare_pairs(rewards))
 
 
 def look_alpha(policies: int) -> float:
@@ -81,8 +114,8 @@ def final_rewards(views: Views, estimand: Estimand, arms: Sequence[str]) -> Fram
 def compare_pairs(finals: Frame) -> Frame:
     """Return every pair of arms with its mean difference, Holm-adjusted p-value and significance.
 
-    The p-value of a pair is the larger one of the paired t-test and the exact sign-flip test, two-sided,
-    over the initial policies that both arms have; the level is that of the look which they have reached.
+    The p-value of a pair is two-sided, over the initial policies that both arms have; the level is that of
+    the look which they have reached.
     """
     rows = [_compare_pair(finals, arm, other) for arm, other in combinations(finals.columns, 2)]
     table = pd.DataFrame(rows, columns=["arm", "other", "difference", "policies", "p", "alpha"])
@@ -92,24 +125,22 @@ def compare_pairs(finals: Frame) -> Frame:
 
 def _measure_recovery(arm: str, sample: RatioOfMeans, family: int) -> Recovered | None:
     lead = mean_of_policies(np.asarray(sample.denominator))
-    if lead.num_policies < 3 or lead.fieller_interval(ALPHA)[0] <= MIN_LOSS:
+    if lead.num_policies < 3 or lead.interval(ALPHA)[0] <= MIN_LOSS:
         return None
-    alpha, tested = look_alpha(sample.num_policies) / family, True
-    if not np.isfinite(sample.fieller_interval(alpha)).all():
-        alpha, tested = ALPHA, False
-    low, high = sample.fieller_interval(alpha)
-    if not np.isfinite([low, high]).all():
+    alpha = look_alpha(sample.num_policies) / family
+    ends = sample.interval(alpha)
+    verdict = criterion_verdict(ends, "positive", MARGIN)
+    if not np.isfinite(ends).all():
+        alpha, ends, verdict = ALPHA, sample.interval(ALPHA), "inconclusive"
+    if not np.isfinite(ends).all():
         return None
-    above, below = flip_p(sample.contrasts(MARGIN)), flip_p(-sample.contrasts(-MARGIN))
-    verdict = criterion_verdict((low, high), "positive", MARGIN)
-    flips = {"supported": above, "contradicted": below}.get(verdict, 0.0)
-    if not tested or flips > alpha / 2:
-        verdict = "inconclusive"
-    return Recovered(arm, sample.estimate, low, high, 1 - alpha, above, verdict, sample.num_policies)
+    p = sample.p_beyond(MARGIN, 1)
+    return Recovered(arm, sample.estimate, *ends, 1 - alpha, p, verdict, sample.num_policies)
 
 
 def _compare_pair(finals: Frame, arm: str, other: str) -> dict[str, object]:
     difference = np.asarray((finals[arm] - finals[other]).dropna(), float)
-    p = max(2 * min(test(difference), test(-difference)) for test in (t_p, flip_p))
-    row: dict[str, object] = {"arm": arm, "other": other, "difference": difference.mean()}
-    return row | {"policies": len(difference), "p": min(p, 1.0), "alpha": look_alpha(len(difference))}
+    sample = mean_of_policies(difference)
+    p = min(sample.p_beyond(0.0, 1), sample.p_beyond(0.0, -1))
+    row: dict[str, object] = {"arm": arm, "other": other, "difference": sample.estimate}
+    return row | {"policies": len(difference), "p": p, "alpha": look_alpha(len(difference))}

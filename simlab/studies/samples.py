@@ -16,6 +16,8 @@ from simlab.studies.sign_flips import flip_count
 
 Side = Literal[1, -1]
 Ends = tuple[float, float]
+FURTHER = np.append(0.0, np.geomspace(0.01, 100, 40))
+"""Distances from a bound, in standard deviations of the contrasts."""
 STRETCH = 64
 """Doublings after which the end of an interval is called unbounded."""
 
@@ -46,12 +48,12 @@ class Sample(Protocol):
 class RatioOfMeans:
     """The mean of `numerator` over that of `denominator` [n]; a plain mean where the latter is None.
 
-    A bound b is tested on the contrasts numerator - b denominator: by Student's t and by sign flips, which
-    must agree. The interval contains the bounds that one of the two accepts, so it is Fieller's interval,
-    widened where sign flips need it. Few policies cannot reach every level by sign flips; there all
-    contrasts must have the claimed sign.
+    A bound b is tested on the contrasts numerator - b denominator: by Student's t, by the same corrected for
+    skewness, and by sign flips, which must agree. The interval contains the bounds that one of the three
+    accepts, so it is Fieller's interval, widened where the others need it. Few policies cannot reach every
+    level by sign flips; there all contrasts must have the claimed sign.
 
-    Reference: Fieller 1954. Deviation: the union with the interval that inverts the sign-flip test.
+    Reference: Fieller 1954; Hall 1992. Deviation: the union with the intervals that invert the other tests.
     """
 
     numerator: np.ndarray
@@ -60,6 +62,10 @@ class RatioOfMeans:
     @cached_property
     def _scale(self) -> np.ndarray:
         return np.ones_like(self.numerator) if self.denominator is None else self.denominator
+
+    @cached_property
+    def _sign(self) -> float:
+        return -1.0 if self._scale.mean() < 0 else 1.0
 
     @property
     def num_policies(self) -> int:
@@ -74,35 +80,45 @@ class RatioOfMeans:
 
     def contrasts(self, bound: float) -> np.ndarray:
         """Return the contrasts whose mean is positive where the ratio is above `bound`."""
-        sign = -1.0 if self._scale.mean() < 0 else 1.0
-        return sign * (self.numerator - bound * self._scale)
+        return self._sign * (self.numerator - bound * self._scale)
 
     def p_beyond(self, bound: float, side: Side) -> float:
-        """Return the larger p-value of the t-test and the sign-flip test.
+        """Return the largest p-value of the three tests.
 
         A ratio has no sign unless its denominator has one, so that is tested as well.
         """
-        values = side * self.contrasts(bound)
-        sign = -1.0 if self._scale.mean() < 0 else 1.0
-        return min(1.0, max(2 * t_p(values), _flips(values), 2 * t_p(sign * self._scale)))
+        return min(1.0, max(self._p_of_tests(bound, side), self._p_of_sign))
 
     def interval(self, alpha: float) -> Ends:
-        """Return the bounds that the t-test or the sign-flip test accepts at level `alpha`."""
-        return self._accepted_bounds(alpha, _flips)
-
-    def corrected_interval(self, alpha: float) -> Ends:
-        """Return `interval`, widened where a t-test that is corrected for skewness needs it."""
-        return self._accepted_bounds(alpha, lambda values: max(_flips(values), 2 * skewed_t_p(values)))
-
-    def _accepted_bounds(self, alpha: float, test: Callable[[np.ndarray], float]) -> Ends:
+        """Return the bounds that at least one of the three tests accepts at level `alpha`."""
         low, high = self.fieller_interval(alpha)
-        if not np.isfinite(low) or not np.isfinite(high):
+        if self._p_of_sign > alpha or not np.isfinite([low, high]).all():
             return -np.inf, np.inf
 
         def rejects(bound: float, side: Side) -> bool:
-            return test(side * self.contrasts(bound)) <= alpha
+            return self._p_of_tests(bound, side) <= alpha
 
         return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
+
+    @cached_property
+    def _p_of_sign(self) -> float:
+        """Twice the p-value of a denominator whose mean has the other sign."""
+        values = self._sign * self._scale
+        return max(2 * float(t_p(values)), 2 * float(skewed_t_p(values)), _flips(values))
+
+    def _p_of_tests(self, bound: float, side: Side) -> float:
+        """Return twice the largest p-value of the three tests.
+
+        Unlike Student's t, the corrected test of a ratio may reject a bound and accept one that lies further
+        away, so it is made at further bounds as well.
+        """
+        values = side * self.contrasts(bound)
+        further = [values]
+        if self.denominator is not None:
+            unit = float(values.std(ddof=1)) / abs(float(self._scale.mean()) or 1.0)
+            further = values + unit * FURTHER[:, None] * self._sign * self._scale
+        skewed = float(np.max(skewed_t_p(np.asarray(further))))
+        return max(2 * float(t_p(values)), 2 * skewed, _flips(values))
 
     def fieller_interval(self, alpha: float) -> Ends:
         """Return the bounds that Student's t-test accepts; infinite where they are unbounded.
@@ -208,34 +224,40 @@ class StoredInterval:
         return min(1.0, 2 * float(stats.norm.sf(distance / half * stats.norm.isf(self.alpha / 2))))
 
 
-def t_p(values: np.ndarray) -> float:
-    """Return the one-sided p-value of Student's t-test of a mean above zero."""
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-    if error <= 1e-12 * abs(mean) or error == 0:
-        return 0.0 if mean > 0 else 1.0
-    return float(stats.t.sf(mean / error, len(values) - 1))
+def t_p(values: np.ndarray) -> np.ndarray:
+    """Return the one-sided p-values [...] of Student's t-test of means of `values` [..., n] above zero."""
+    return stats.t.sf(_t_statistic(values), values.shape[-1] - 1)
 
 
-def skewed_t_p(values: np.ndarray) -> float:
-    """Return the one-sided p-value of a t-test of a mean above zero, corrected for skewness.
+def skewed_t_p(values: np.ndarray) -> np.ndarray:
+    """Return the one-sided p-values [...] of a t-test of means above zero, corrected for skewness.
 
-    Where a few values lie far below the others, Student's t rejects too often.
+    Where a few of the `values` [..., n] lie far below the others, Student's t rejects too often.
 
     Reference: Hall 1992, J. R. Stat. Soc. B 54, 221 (the cubic transformation, increasing in t).
     """
-    count = len(values)
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(count)
-    if error <= 1e-12 * abs(mean) or error == 0 or count < 3:
+    count, t = values.shape[-1], _t_statistic(values)
+    if count < 3:
         return t_p(values)
-    t, small = mean / error, float(stats.skew(values, bias=False)) / np.sqrt(count)
-    corrected = t + small * t**2 / 3 + small**2 * t**3 / 27 + small / 6
-    return float(stats.t.sf(corrected, count - 1))
+    finite, varies = np.where(np.isfinite(t), t, 0.0), np.isfinite(t)
+    centered = values - values.mean(-1, keepdims=True)
+    std = np.where(varies, values.std(-1, ddof=1), 1.0)
+    small = np.sqrt(count) * (centered**3).sum(-1) / std**3 / ((count - 1) * (count - 2))
+    corrected = finite + small * finite**2 / 3 + small**2 * finite**3 / 27 + small / 6
+    return stats.t.sf(np.where(varies, corrected, t), count - 1)
 
 
 def _flips(values: np.ndarray) -> float:
     """Return twice the sign-flip p-value, 0 where all contrasts are positive, the least possible."""
     count, total = flip_count(values)
     return 0.0 if count == 1 else 2 * count / total
+
+
+def _t_statistic(values: np.ndarray) -> np.ndarray:
+    """Return mean over standard error [...] of values [..., n]; infinite where they are equal."""
+    mean, error = values.mean(-1), values.std(-1, ddof=1) / np.sqrt(values.shape[-1])
+    varies = error > 1e-12 * np.abs(mean)
+    return np.where(varies, mean, np.where(mean > 0, np.inf, -np.inf)) / np.where(varies, error, 1.0)
 
 
 def _plain(values: np.ndarray) -> np.ndarray:

@@ -28,12 +28,6 @@ def flip_count(values: ArrayLike) -> tuple[int, int]:
     return int(np.searchsorted(second, bound - first, side="right").sum()), 2 ** len(x)
 
 
-def flip_p(values: ArrayLike) -> float:
-    """Return the one-sided p-value of a mean of `values` [n] above zero."""
-    count, total = flip_count(values)
-    return count / total
-
-
 def _subset_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(1)
     for value in values:

@@ -1,7 +1,7 @@
 """Verdicts of criteria and of claims: by the interval at the level of the family, against the margin."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from simlab.core.results import Results
 from simlab.studies.estimands import Estimand, Tables, Views
 from simlab.studies.records import Criterion, Direction, Measured, Trial
 from simlab.studies.registration import planned_looks
-from simlab.studies.samples import Ends, RatioOfMeans, Sample
+from simlab.studies.samples import Ends, Sample
 from simlab.studies.sequential import Looks
 from simlab.studies.statistics import holm, holm_levels
 
@@ -51,10 +51,7 @@ class CriterionEvidence:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence of one result on one claim in one regime.
-
-    With `needs_symmetry` a correction for skewness would leave the primary criterion inconclusive.
-    """
+    """Evidence of one result on one claim in one regime."""
 
     trial: Trial
     verdict: str
@@ -62,7 +59,6 @@ class Evidence:
     note: str = ""
     manifest: Mapping[str, Json] = field(default_factory=dict)
     rms_log_rho: float | None = None
-    needs_symmetry: bool = False
 
     @property
     def claim(self) -> str:
@@ -201,16 +197,7 @@ def _decide(measured: Measured, alpha: float, adjusted_p: float | None) -> Evide
         verdict = "inconclusive"
         notes.append(measured.conflict)
     note = "; ".join(part.rstrip(".") for part in notes if part)
-    evidence = Evidence(measured.trial, verdict, criteria, note, measured.manifest, measured.rms_log_rho)
-    return replace(evidence, needs_symmetry=needs_symmetry(measured.primary, evidence.primary))
-
-
-def needs_symmetry(sample: Sample | None, decided: CriterionEvidence) -> bool:
-    """Return whether a correction for skewness would leave a decided criterion inconclusive."""
-    if not isinstance(sample, RatioOfMeans) or decided.verdict == "inconclusive":
-        return False
-    ends, criterion = sample.corrected_interval(decided.alpha), decided.criterion
-    return criterion_verdict(ends, criterion.direction, criterion.margin) == "inconclusive"
+    return Evidence(measured.trial, verdict, criteria, note, measured.manifest, measured.rms_log_rho)
 
 
 def _decide_criterion(

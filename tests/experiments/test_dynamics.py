@@ -27,7 +27,7 @@ from experiments.arms import (
     moe_arm,
     new_arm,
 )  # fmt: skip
-from experiments.papers import acrl
+from experiments.papers import acrl, vexact
 from experiments.regimes import BASE, MEASURED, initial_mismatch
 from experiments.studies import acrl_variants, diagnostics, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
@@ -65,6 +65,7 @@ from simlab.studies.records import (
     primary,
     slope,
 )
+from simlab.studies.remedy_ranking import read_leaderboard
 from simlab.studies.samples import Exact
 from simlab.studies.verdicts import decide_family, measure_trials
 from simlab.sweeps import recipe_of, run_config
@@ -266,14 +267,23 @@ def test_trials_about_other_arms():
     assert f"{LEVELS['batch']} minus {acrl.TIS5}" in moved.text
 
 
+def _with_engines(results):
+    runs = results.tables["runs"]
+    truncated = runs["arm"].isin([chain_arm(NONE), chain_arm(EXACT), chain_arm(TIS)])
+    engines = np.where(truncated, "fp8-e4m3-truncated", "bf16")
+    return m.Tables(results.tables | {"runs": runs.assign(infer_engine=engines)})
+
+
 def test_leaderboard_compares_exact_engine_with_tis():
     rewards = {chain_arm(NONE): 0.2, chain_arm(BF16): 0.8, chain_arm(EXACT): 0.75, chain_arm(TIS): 0.3}
-    results = _results(rewards | {moe_arm(TIS): 1.0})
+    results = _with_engines(_results(rewards | {moe_arm(TIS): 1.0}))
     (evidence,) = decide_family(DENSE.collect_evidence(results))
     assert evidence.primary.estimate == pytest.approx(0.75)
     assert evidence.verdict == "reproduced"
-    assert [row.arm for row in DENSE.list_recovered(results)] == [chain_arm(EXACT), chain_arm(TIS)]
-    assert DENSE.collect_evidence(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5})) == []
+    recovered = read_leaderboard(results, vexact.V6.trial(DENSE.experiment)).recovered
+    assert [row.arm for row in recovered] == [chain_arm(EXACT), chain_arm(TIS)]
+    partial = _with_engines(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5}))
+    assert DENSE.collect_evidence(partial) == []
 
 
 def test_estimates_of_other_levels_stand_in_the_note():

@@ -100,7 +100,7 @@ def test_hash_rule_changes_with_the_rule():
 
 
 def test_recovered_share_is_inconclusive_when_unbounded():
-    none, control = _jitter(0.2, 8), 0.8 - 0.3 * np.array([0, 0, 0, 1.9, 0, 0, 1.9, 0])
+    none, control = _jitter(0.2, 8), 0.8 - 0.4 * np.array([0, 0, 1, 1, 0, 1, 0, 1])
     (row,) = rank_remedies(
         _views(none=none, control=control, good=_jitter(0.6, 8, 2)), FINAL_REWARD, [GOOD], NONE, CONTROL, 7
     )

@@ -17,7 +17,7 @@ from simlab.studies.samples import (
     skewed_t_p,
     t_p,
 )
-from simlab.studies.sign_flips import flip_count, flip_p
+from simlab.studies.sign_flips import flip_count
 from simlab.studies.verdicts import criterion_verdict
 from tests.tolerances import binomial_interval
 
@@ -35,14 +35,19 @@ def test_flip_count_equals_brute_force(values):
     )
 
 
+def _flip_p(values):
+    count, total = flip_count(values)
+    return count / total
+
+
 def test_flip_p_equals_scipy_and_samples_beyond_32_values():
     x = np.random.default_rng(0).normal(0.3, 1, 10)
     expected = stats.permutation_test(
         (x,), np.mean, permutation_type="samples", alternative="greater", n_resamples=np.inf
     ).pvalue
-    assert flip_p(x) == pytest.approx(expected)
+    assert _flip_p(x) == pytest.approx(expected)
     many = np.random.default_rng(1).normal(0.3, 1, 40)
-    assert flip_p(many) == pytest.approx(stats.ttest_1samp(many, 0, alternative="greater").pvalue, abs=0.01)
+    assert _flip_p(many) == pytest.approx(stats.ttest_1samp(many, 0, alternative="greater").pvalue, abs=0.01)
 
 
 def test_flip_p_of_24_values_is_exact_where_all_are_positive():
@@ -195,17 +200,28 @@ def test_correction_for_skewness_keeps_the_error_rate():
     # Most policies keep their reward and a few lose it: a mean of zero with a long tail below.
     rng, studies, alpha = np.random.default_rng(4), 3000, 0.02
     values = 0.25 - rng.gamma(0.25, 1.0, (studies, 24))
-    plain, corrected = (sum(test(row) <= alpha / 2 for row in values) for test in (t_p, skewed_t_p))
+    plain, corrected = ((test(values) <= alpha / 2).sum() for test in (t_p, skewed_t_p))
     assert plain > binomial_interval(studies, alpha / 2, 1e-4)[1]
     assert corrected < plain / 2
     np.testing.assert_allclose(skewed_t_p(np.array([1.0, 2, 3])), t_p(np.array([1.0, 2, 3])))
 
 
-def test_corrected_interval_contains_the_interval():
+def test_interval_of_skewed_contrasts_inverts_the_corrected_test():
     values = 1 - np.random.default_rng(5).gamma(0.3, 1.0, 24)
     sample = mean_of_policies(values)
-    low, high = sample.interval(0.05)
-    corrected_low, corrected_high = sample.corrected_interval(0.05)
-    assert corrected_low < low
-    assert corrected_high >= high
-    assert 2 * skewed_t_p(values - corrected_low) == pytest.approx(0.05, abs=1e-3)
+    (low, high), (plain_low, plain_high) = sample.interval(0.05), sample.fieller_interval(0.05)
+    assert low < plain_low
+    assert high >= plain_high
+    assert 2 * skewed_t_p(values - low) == pytest.approx(0.05, abs=1e-3)
+
+
+@given(VALUES.filter(lambda values: len(set(values)) > 1))
+def test_t_p_equals_scipy_along_the_last_axis(values):
+    x = np.array([values, [-value for value in values]])
+    expected = stats.ttest_1samp(x, 0, axis=-1, alternative="greater").pvalue
+    np.testing.assert_allclose(t_p(x), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_t_tests_of_equal_values_decide_by_their_sign():
+    for test in (t_p, skewed_t_p):
+        np.testing.assert_array_equal(test(np.array([[1.0] * 4, [0.0] * 4, [-1.0] * 4])), [0, 1, 1])
