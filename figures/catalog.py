@@ -185,7 +185,7 @@ MARKS = (
 )
 RECOVERY = Custom(
     leaderboards.draw_recovery,
-    "Dots: initial policies; bars: Fieller interval at the level of the look and the family.",
+    "Dots: initial policies; bars: interval at the level of the look and the family.",
 )
 STEPS = "log of the steps to a gain of 0.15, minus GSPO"
 HELD_OUT_MINUS_GSPO, VALIDATED = "held-out reward minus GSPO", final("held_out_avg_at_k", "diagnostics")

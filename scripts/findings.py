@@ -3,20 +3,14 @@
 from math import exp
 from typing import Any
 
-import numpy as np
-
-from experiments.papers import vexact
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.estimands import REWARD, Views
 from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import Recovered, read_leaderboard
-from simlab.studies.verdicts import CriterionEvidence
 
 RHO_STD, LENGTH = 0.1, 8
 MOE_BOARD = "leaderboard_experts"
-TRUST_REGIONS = {"N6": "IPO", "N7": "KPop", "N8": "IcePop"}
 PLACEMENT = "logits-probs"
 """The rounding placement that fits *hacking* Tab. 2."""
 
@@ -32,13 +26,13 @@ def findings() -> str:
         "**Removing the mismatch keeps the reward; token TIS keeps part of it.** "
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
-        f"({policies} initial policies, family-wise intervals, rule registered before the run). For an MoE: "
+        f"({policies} initial policies, family-wise intervals, rule registered before the run); with exact "
+        f"sums, so that the engines agree bit for bit, {identical_engines()} (claim V1). For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
-        trust_regions(),
-        bypass(),
-        larger_noise(),
+        growing_mismatch(),
+        learning_rate(),
         ignored_clip(),
         "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
         f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
@@ -74,56 +68,33 @@ def recovered_shares(board: str) -> list[Recovered]:
     return read_leaderboard(_load(board), load_claims()["V6"].trial(board)).recovered
 
 
-def trust_regions() -> str:
-    """Return the shares of the lost held-out reward that trust regions recover, from `remedies`."""
-    rows = {name: find_row(claim, "remedies") for claim, name in TRUST_REGIONS.items()}
-    kept, beyond = (
-        ", ".join(f"{name} {_share(row.criteria[number])}" for name, row in rows.items()) for number in (0, 1)
-    )
-    policies = min(row.criteria[0].num_policies for row in rows.values())
+def identical_engines() -> str:
+    """Return the share of the loss that bit-identical engines recover, from `vexact_dynamics`."""
+    share = find_row("V1", "vexact_dynamics").criteria[0]
+    return f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
+
+
+def growing_mismatch() -> str:
+    """Return by how much the correlation of the engines falls during training, and where rho is low."""
+    falls, rare = (find_row(claim, "hacking_dynamics").criteria[0] for claim in ("H8", "H4"))
     return (
-        "**No trust region or mask of 2025 and 2026 is shown to keep more reward than token TIS.** Of the "
-        f"held-out reward that truncation costs they recover: {kept} (family-wise intervals). Minus token "
-        f"TIS: {beyond} (95% intervals; {policies} new initial policies, rules registered before the run; "
-        "claims N6 to N8)."
-    )
-
-
-def _share(evidence: CriterionEvidence) -> str:
-    assert evidence.estimate is not None
-    return f"{evidence.estimate:.0%} [{evidence.ci_low:.0%}, {evidence.ci_high:.0%}]"
-
-
-def bypass() -> str:
-    """Return the late reward with copied log-probs and with engines that agree, from `vexact_dynamics`."""
-    views = Views(_load("vexact_dynamics"))
-    copied, agreeing = (views.arms[f"chain: {arm}"] for arm in ("bypass mode", "identical engines"))
-    means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
-    return (
-        "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
-        f"correction, reward ends at {means[0]:.2f} with log-probs of the rollout as old log-probs, and at "
-        f"{means[1]:.2f} with engines that agree bit for bit "
-        f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
+        "**The mismatch grows during training, most on rare tokens.** Under truncation the correlation of "
+        f"pi_train and pi_infer falls by {-falls.ci_high:.2f} to {-falls.ci_low:.2f} more than under BF16, "
+        f"and mean rho of tokens with pi_train below 0.01 by {-rare.ci_high:.2f} to {-rare.ci_low:.2f} "
+        f"({falls.num_policies} initial policies, family-wise intervals, rules registered before the run; "
+        "claims H8, H4)."
     )
 
 
-def larger_noise() -> str:
-    """Return the held-out reward under truncation and under larger logit noise, from `larger_noise`."""
-    stored = Views(_load("larger_noise")).arms
-    arms = (vexact.NEW_NONE, vexact.NEW_BF16)
-    arms += (vexact.LARGER_FRESH, vexact.LARGER_RECENT, vexact.LARGER_FIXED)
-    means = (np.mean([vexact.LEARNED(view) for view in stored[arm].values()]) for arm in arms)
-    truncated, control, fresh, recent, fixed = (f"{mean:.2f}" for mean in means)
-    row = find_row("V3", "larger_noise")
-    higher = row.criteria[0]
+def learning_rate() -> str:
+    """Return how much less the mismatch grows at a tenth of the learning rate, from `lr_dynamics`."""
+    growth = find_row("L2", "lr_dynamics").criteria[0]
+    factor, low, high = (exp(-end) for end in (growth.estimate or 0.0, growth.ci_high, growth.ci_low))
     return (
-        "**Harm does not follow the size of the mismatch.** Normal noise on the logits of the inference "
-        "engine aims, step by step, at 1.5 times the RMS log rho of truncation. Held-out reward under the "
-        f"training engine ends at {fresh} with noise, at {truncated} with truncation and at {control} with "
-        f"BF16. Noise minus truncation is {higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. "
-        f"With noise that depends on the last two tokens it ends at {recent}, on all earlier tokens at "
-        f"{fixed} ({higher.num_policies} new initial policies, family-wise interval, rule registered before "
-        "the run; claim V3)."
+        "**A learning rate ten times smaller suppresses the growth of the mismatch.** Within the same steps "
+        f"the sequence log ratio grows by a factor of {factor:.1f} [{low:.1f}, {high:.0f}] less "
+        f"({growth.num_policies} initial policies, family-wise interval, rule registered before the run; "
+        "claim L2). The policy also learns less."
     )
 
 

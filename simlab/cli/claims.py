@@ -8,8 +8,8 @@ import typer
 from simlab.cli.output import Json, one_clear_error, show
 
 EPILOG = (
-    "Example: `simlab claims --paper hacking`, or `simlab claims --json > claims.json`, or "
-    "`simlab claims --recompute H3`."
+    "Example: `simlab claims --paper hacking`, or `simlab claims V3 L2`, or "
+    "`simlab claims --json > claims.json`, or `simlab claims --recompute H3`."
 )
 Folder = Annotated[
     Path | None,
@@ -22,6 +22,9 @@ Folder = Annotated[
 
 
 def claims(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Show these claims with every criterion.")
+    ] = None,
     paper: Annotated[str | None, typer.Option(help="Only the claims of this paper.")] = None,
     verdict: Annotated[str | None, typer.Option(help="Only the claims of this verdict.")] = None,
     recompute: Annotated[
@@ -40,7 +43,7 @@ def claims(
     """Print every claim of the papers, a row per regime, with the verdict that the stored results give.
 
     Verdicts are computed anew from the tables at each call. The power is that of the primary criterion at
-    twice its margin. JSON adds every criterion with margin, interval and p-value.
+    twice its margin. With ids, and in JSON, every criterion has margin, interval, p-value and verdict.
     """
     from simlab.core.catalog import lookup
     from simlab.studies.board import board, counts
@@ -48,10 +51,12 @@ def claims(
     from simlab.studies.verdicts import VERDICTS
 
     with one_clear_error():
-        if check and (paper or verdict or recompute):
+        if check and (ids or paper or verdict or recompute):
             raise ValueError(
-                "--check must be given without --paper, --verdict and --recompute: it checks all results"
+                "--check must be given without ids, --paper, --verdict and --recompute: it checks all results"
             )
+        for each in ids or ():
+            lookup(load_claims(), each, "claim")
         if paper is not None:
             lookup(dict.fromkeys(load_papers()), paper, "paper")
         if verdict is not None:
@@ -67,12 +72,16 @@ def claims(
     rows = [
         row
         for row in claims_board.rows
-        if paper in (None, row.claim.paper) and verdict in (None, row.verdict)
+        if paper in (None, row.claim.paper) and verdict in (None, row.verdict) and row.id in (ids or [row.id])
     ]
     for problem in claims_board.problems:
         typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
     if json:
         show([row.as_dict() for row in rows], True)
+        return
+    if ids:
+        for row in rows:
+            _show_criteria(row)
         return
     show([_short(row) for row in rows], False, "Claims, a row per regime")
     listed = ", ".join(f"{n} {word}" for word, n in counts(rows).items() if n)
@@ -96,6 +105,39 @@ def _short(row) -> dict[str, str]:
         "registered": row.registered,
         "experiment": row.experiment,
     }
+
+
+def _show_criteria(row) -> None:
+    """Print a claim in one regime with a row per criterion."""
+    from simlab.studies.board import estimate_text, margin_text, power_text
+
+    registered = {"before": "before the run", "after": "after the run"}.get(row.registered, row.registered)
+    facts = {
+        "regime": row.regime,
+        "experiment": f"{row.experiment}, commit {row.commit}" if row.commit else row.experiment,
+        "rule set": registered,
+        "power": power_text(row),
+        "note": row.note,
+    }
+    typer.secho(f"{row.id} {row.verdict}: {row.claim.statement}", bold=True)
+    for name, text in facts.items():
+        if text:
+            typer.echo(f"  {name}: {text}")
+    criteria = [
+        {
+            "criterion": each.criterion.role,
+            "quantity": each.criterion.text,
+            "expected": each.criterion.direction,
+            "margin": margin_text(each.criterion),
+            "estimate": estimate_text(each),
+            "p": "" if each.p is None else f"{each.p:.2g}",
+            "adjusted p": "" if each.adjusted_p is None else f"{each.adjusted_p:.2g}",
+            "verdict": each.verdict if each.estimate is not None else "",
+        }
+        for each in row.criteria
+    ]
+    show(criteria, False)
+    typer.echo()
 
 
 def _check(results: Path | None, json: bool) -> None:

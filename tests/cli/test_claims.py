@@ -68,6 +68,17 @@ def test_json_holds_every_claim_and_the_schema(shop):
     assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
 
 
+def test_ids_show_every_criterion(shop):
+    done = runner.invoke(app, ["claims", "H7", "--results", str(shop)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("H7 reproduced: </script><b>\n  regime: a <unit>\n")
+    assert "rule & reason" in done.stdout
+    assert "0.2" in done.stdout
+    assert "H8" not in done.stdout
+    only = runner.invoke(app, ["claims", "H7", "H8", "--json", "--results", str(shop)])
+    assert [row["id"] for row in json.loads(only.stdout)] == ["H7", "H8"]
+
+
 def test_recompute_prints_the_minutes_and_both_verdicts(shop):
     out = shop / "again"
     done = runner.invoke(app, ["claims", "--recompute", "H7", "--results", str(shop), "--out", str(out)])
@@ -91,6 +102,8 @@ def test_check_names_results_without_a_commit(shop):
     [
         (["--recompute", "H77"], r"unknown claim 'H77'; did you mean 'H7'\? allowed: H1, "),
         (["--recompute", "H1"], r"no experiment decides H1 yet"),
+        (["H77"], r"unknown claim 'H77'; did you mean 'H7'\?"),
+        (["--check", "H7"], r"--check must be given without ids"),
         (["--paper", "hackin"], r"unknown paper 'hackin'; did you mean 'hacking'\?"),
         (["--verdict", "true"], r"unknown verdict 'true'; .*allowed: reproduced, partly reproduced"),
     ],
