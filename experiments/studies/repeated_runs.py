@@ -32,6 +32,7 @@ from experiments.studies.stages import Make, training_experiment
 from simlab.core.experiment import Experiment, Run
 from simlab.core.manifest import processor_family
 from simlab.core.results import write_table
+from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.studies.records import Claim, arms_of, trials_of
@@ -229,7 +230,7 @@ def build_diagnostics(names: Sequence[str], recipes: int | None = None) -> Calla
     """
 
     def diagnose(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
-        subject = DiagnosticContext(recipe, state, base)
+        subject = DiagnosticContext(release_constants(recipe), state, base)
         return {key: value for name in names for key, value in DIAGNOSTIC_CATALOG[name](subject).items()}
 
     return jax.jit(jax.vmap(diagnose, in_axes=(recipes, 0, 0)))
