@@ -50,6 +50,7 @@ from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.engines.constant import ConstantEngine
 from simlab.objectives import TokenBatch, get_objective
 from simlab.studies import Measured
 from simlab.studies import estimands as m
@@ -312,6 +313,18 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
         assert value.shape[0] == len(run_specs)
         # Policies that earn nothing have no gradient to share out.
         assert np.isfinite(value).all() or name == "last minibatch"
+
+
+@pytest.mark.slow
+def test_diagnostics_of_engines_that_are_constants_of_the_program():
+    spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "grpo", "seed": 0, "engines": "fp16/fp16"})
+    recipe, shared, states = start_runs([spec], Path("unused"))
+    held, plain = (
+        build_diagnostics(("validation",))(each, states, states.params) for each in (shared, recipe)
+    )
+    assert isinstance(shared.engines.train, ConstantEngine)
+    np.testing.assert_array_equal(held["held_out_train"], plain["held_out_train"])
+    np.testing.assert_array_equal(held["held_out_infer"], held["held_out_train"])
 
 
 @pytest.mark.parametrize(
