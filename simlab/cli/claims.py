@@ -92,7 +92,9 @@ def _short(row) -> dict[str, str]:
     from simlab.studies.board import estimate_text, power_text
 
     primary = row.primary
-    parts = ", ".join(each.verdict for each in row.criteria) if row.evidence else ""
+    by_role: dict[str, list[str]] = {}
+    for each in row.criteria if row.evidence else ():
+        by_role.setdefault(each.criterion.role, []).append(each.verdict)
     return {
         "id": row.id,
         "verdict": row.verdict,
@@ -101,7 +103,7 @@ def _short(row) -> dict[str, str]:
         "estimate": estimate_text(primary),
         "adjusted p": "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}",
         "power": power_text(row),
-        "criteria": parts,
+        "criteria": "; ".join(f"{role}: {', '.join(verdicts)}" for role, verdicts in by_role.items()),
         "registered": row.registered,
         "experiment": row.experiment,
     }
