@@ -6,6 +6,7 @@ from typing import Any
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.estimands import REWARD, Views
 from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import Recovered, read_leaderboard
 
@@ -31,6 +32,7 @@ def findings() -> str:
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
+        bypass(),
         growing_mismatch(),
         learning_rate(),
         half_precision(),
@@ -96,6 +98,19 @@ def learning_rate() -> str:
         f"the sequence log ratio grows by a factor of {factor:.1f} [{low:.1f}, {high:.0f}] less "
         f"({growth.num_policies} initial policies, family-wise interval, rule registered before the run; "
         "claim L2). The policy also learns less."
+    )
+
+
+def bypass() -> str:
+    """Return the late reward with copied log-probs and with engines that agree, from `vexact_dynamics`."""
+    views = Views(_load("vexact_dynamics"))
+    copied, agreeing = (views.arms[f"chain: {arm}"] for arm in ("bypass mode", "identical engines"))
+    means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
+    return (
+        "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
+        f"correction, reward ends at {means[0]:.2f} with log-probs of the rollout as old log-probs, and at "
+        f"{means[1]:.2f} with engines that agree bit for bit "
+        f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
     )
 
 

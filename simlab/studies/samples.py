@@ -16,8 +16,8 @@ from simlab.studies.sign_flips import flip_count
 
 Side = Literal[1, -1]
 Ends = tuple[float, float]
-FURTHER = np.append(0.0, np.geomspace(0.01, 100, 40))
-"""Distances from a bound, in standard deviations of the contrasts."""
+NEARER = np.linspace(0.0, 0.98, 50)
+"""Ways from a bound towards the estimate."""
 STRETCH = 64
 """Doublings after which the end of an interval is called unbounded."""
 
@@ -85,18 +85,29 @@ class RatioOfMeans:
     def p_beyond(self, bound: float, side: Side) -> float:
         """Return the largest p-value of the three tests.
 
-        A ratio has no sign unless its denominator has one, so that is tested as well.
+        A ratio has no sign unless its denominator has one, so that is tested as well. Its corrected test may
+        reject a bound and accept one further from the estimate; what lies beyond a rejected bound is
+        rejected, too.
         """
-        return min(1.0, max(self._p_of_tests(bound, side), self._p_of_sign))
+        distance = side * (self.estimate - bound)
+        ways = NEARER if distance > 0 and not self._is_mean else NEARER[:1]
+        return min(
+            1.0, max(self._p_of_sign, min(self._p_of_tests(bound + side * w * distance, side) for w in ways))
+        )
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that at least one of the three tests accepts at level `alpha`."""
         low, high = self.fieller_interval(alpha)
         if self._p_of_sign > alpha or not np.isfinite([low, high]).all():
             return -np.inf, np.inf
+        if self._is_mean:
+            ends = skewed_t_interval(self.numerator / self._scale, alpha)
+            low, high = min(low, ends[0]), max(high, ends[1])
 
         def rejects(bound: float, side: Side) -> bool:
-            return self._p_of_tests(bound, side) <= alpha
+            # The ends so far invert the t-tests; at the ends round-off would decide them.
+            values = side * self.contrasts(bound)
+            return _flips(values) <= alpha and (self._is_mean or 2 * float(skewed_t_p(values)) <= alpha)
 
         return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
 
@@ -106,19 +117,13 @@ class RatioOfMeans:
         values = self._sign * self._scale
         return max(2 * float(t_p(values)), 2 * float(skewed_t_p(values)), _flips(values))
 
-    def _p_of_tests(self, bound: float, side: Side) -> float:
-        """Return twice the largest p-value of the three tests.
+    @cached_property
+    def _is_mean(self) -> bool:
+        return not np.ptp(self._scale)
 
-        Unlike Student's t, the corrected test of a ratio may reject a bound and accept one that lies further
-        away, so it is made at further bounds as well.
-        """
+    def _p_of_tests(self, bound: float, side: Side) -> float:
         values = side * self.contrasts(bound)
-        further = [values]
-        if self.denominator is not None:
-            unit = float(values.std(ddof=1)) / abs(float(self._scale.mean()) or 1.0)
-            further = values + unit * FURTHER[:, None] * self._sign * self._scale
-        skewed = float(np.max(skewed_t_p(np.asarray(further))))
-        return max(2 * float(t_p(values)), 2 * skewed, _flips(values))
+        return max(2 * float(t_p(values)), 2 * float(skewed_t_p(values)), _flips(values))
 
     def fieller_interval(self, alpha: float) -> Ends:
         """Return the bounds that Student's t-test accepts; infinite where they are unbounded.
@@ -240,17 +245,38 @@ def skewed_t_p(values: np.ndarray) -> np.ndarray:
     if count < 3:
         return t_p(values)
     finite, varies = np.where(np.isfinite(t), t, 0.0), np.isfinite(t)
-    centered = values - values.mean(-1, keepdims=True)
-    std = np.where(varies, values.std(-1, ddof=1), 1.0)
-    small = np.sqrt(count) * (centered**3).sum(-1) / std**3 / ((count - 1) * (count - 2))
+    small = np.where(varies, _skewness(values), 0.0) / np.sqrt(count)
     corrected = finite + small * finite**2 / 3 + small**2 * finite**3 / 27 + small / 6
     return stats.t.sf(np.where(varies, corrected, t), count - 1)
+
+
+def skewed_t_interval(values: np.ndarray, alpha: float) -> Ends:
+    """Return the means of `values` [n] that `skewed_t_p` accepts at level `alpha`, two-sided.
+
+    Reference: Hall 1992 (the inverse of the cubic transformation).
+    """
+    count = len(values)
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(count)
+    bound = float(stats.t.isf(alpha / 2, count - 1))
+    small = _skewness(values) / np.sqrt(count) if count > 2 and np.isfinite(_t_statistic(values)) else 0.0
+
+    def reach(small: float) -> float:
+        return 3 / small * float(np.cbrt(1 + small * (bound - small / 6)) - 1) if small else bound
+
+    return mean - error * reach(float(small)), mean + error * reach(-float(small))
 
 
 def _flips(values: np.ndarray) -> float:
     """Return twice the sign-flip p-value, 0 where all contrasts are positive, the least possible."""
     count, total = flip_count(values)
     return 0.0 if count == 1 else 2 * count / total
+
+
+def _skewness(values: np.ndarray) -> np.ndarray:
+    """Return the unbiased skewness [...] of values [..., n]; 0 where they are equal."""
+    count, std = values.shape[-1], values.std(-1, ddof=1)
+    cubes = ((values - values.mean(-1, keepdims=True)) ** 3).sum(-1)
+    return count * cubes / np.where(std > 0, std, np.inf) ** 3 / ((count - 1) * (count - 2))
 
 
 def _t_statistic(values: np.ndarray) -> np.ndarray:
