@@ -19,9 +19,9 @@ from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import p_by_count, power_of_mean, power_of_proportion, true_proportion
 from simlab.studies.records import Criterion
 from simlab.studies.registration import LOOKS
-from simlab.studies.samples import Proportion, RatioOfMeans, skewed_t_p, t_p
+from simlab.studies.samples import Proportion, RatioOfMeans, skewed_t_p, skewness, t_p
 from simlab.studies.sequential import Looks
-from simlab.studies.sign_flips import flip_count
+from simlab.studies.sign_flips import doubled_flip_p
 from simlab.studies.statistics import holm
 from simlab.studies.verdicts import ALPHA
 
@@ -40,7 +40,7 @@ class Family:
         paper: its name.
         spreads: std of the contrast over the margin, of each criterion on a mean or a share.
         absent: whether such a criterion claims no effect.
-        residuals: pooled standardized residuals of these contrasts.
+        residuals: pooled standardized residuals of these contrasts, positive in the claimed direction.
         proportions: the criteria on proportions, each with its stored sample.
     """
 
@@ -76,7 +76,8 @@ def load_families() -> list[Family]:
             if std > 0 and scale > 0:
                 spreads.append(std / scale / criterion.margin)
                 absent.append(criterion.direction == "zero")
-                residuals.append((values - values.mean()) / values.std())
+                claimed = -1 if criterion.direction == "negative" else 1
+                residuals.append(claimed * (values - values.mean()) / values.std())
         if len(spreads) > 1:
             proportions = tuple((each, sample) for each, sample in sampled if isinstance(sample, Proportion))
             pooled = np.concatenate(residuals)
@@ -99,7 +100,7 @@ def run(run: Run) -> None:
                     rows.append(
                         {"paper": family.paper, "distribution": distribution}
                         | {"design": design, "truth": truth}
-                        | summarize(family, supported, looks, times)
+                        | summarize(family, supported, distribution, looks, times)
                     )
     run.table("rates", rows)
 
@@ -158,17 +159,17 @@ def t_p_values(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
 
     Contrasts are in units of the margin; where a criterion claims no effect both margins are tested.
     """
+    skew = skewness(values)
     above, below, inside = (
-        np.maximum(t_p(side), skewed_t_p(side)) for side in (values - 1, values + 1, 1 - values)
+        np.maximum(t_p(contrasts), skewed_t_p(contrasts, side * skew))
+        for contrasts, side in ((values - 1, 1), (values + 1, 1), (1 - values, -1))
     )
     return np.minimum(2 * np.where(absent, np.maximum(below, inside), above), 1.0)
 
 
 def flip_p_value(values: np.ndarray, absent: bool) -> float:
-    """Return twice the sign-flip p-value of contrasts [policies]; 0 where no flip says more."""
-    sides = (values + 1, 1 - values) if absent else (values - 1,)
-    counts = [flip_count(side) for side in sides]
-    return max(0.0 if count == 1 else 2 * count / total for count, total in counts)
+    """Return twice the sign-flip p-value of a support of contrasts [policies]."""
+    return max(map(doubled_flip_p, (values + 1, 1 - values) if absent else (values - 1,)))
 
 
 def overall_p(p: np.ndarray, deciding: tuple[int, ...], policies: int) -> np.ndarray:
@@ -180,7 +181,7 @@ def overall_p(p: np.ndarray, deciding: tuple[int, ...], policies: int) -> np.nda
 
 
 def summarize(
-    family: Family, supported: np.ndarray, looks: Sequence[int], times: float
+    family: Family, supported: np.ndarray, distribution: str, looks: Sequence[int], times: float
 ) -> dict[str, float | int | None]:
     """Return the rate of families with a false support, the power, and the power that is claimed."""
     absent = family.claims_absence
@@ -189,8 +190,9 @@ def summarize(
     studies, count = supported.shape
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
+    skew = 0.0 if distribution == "normal" else float(skewness(family.residuals))
     powers = [
-        power_of_mean(1.0, float(std), looks[-1], alpha, bool(none))
+        power_of_mean(1.0, float(std), looks[-1], alpha, bool(none), skew)
         for std, none in zip(family.spreads, family.absent, strict=True)
     ] + [
         power_of_proportion(

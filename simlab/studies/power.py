@@ -9,7 +9,7 @@ from scipy import stats
 from simlab.studies.estimands import Views
 from simlab.studies.records import Claim, Criterion
 from simlab.studies.registration import LOOKS
-from simlab.studies.samples import Proportion, RatioOfMeans, Sample
+from simlab.studies.samples import Proportion, RatioOfMeans, Sample, needed_t
 from simlab.studies.sequential import Looks
 from simlab.studies.verdicts import ALPHA, measure_criterion, p_supported
 
@@ -70,25 +70,43 @@ def sample_power(
     if isinstance(sample, Proportion):
         power, std = power_of_proportion(sample, criterion, alternative, num_policies, alpha), None
     elif isinstance(sample, RatioOfMeans):
-        std = _std(sample)
-        power = power_of_mean(criterion.margin, std, num_policies, alpha, criterion.direction == "zero")
+        std, skew = _std(sample), sample.skewness * (-1 if criterion.direction == "negative" else 1)
+        power = power_of_mean(criterion.margin, std, num_policies, alpha, criterion.direction == "zero", skew)
     else:
         return None
     return CriterionPower(power, alternative, std, num_policies, alpha)
 
 
-def power_of_mean(margin: float, std: float, num_policies: int, alpha: float, absent: bool) -> float:
-    """Return the chance that a t-interval lies beyond the margin at twice it; if `absent`, inside at 0."""
+def power_of_mean(
+    margin: float, std: float, num_policies: int, alpha: float, absent: bool, skew: float = 0.0
+) -> float:
+    """Return the chance that an interval lies beyond the margin at twice it; if `absent`, inside at 0.
+
+    Args:
+        margin: of the criterion.
+        std: of the contrast over initial policies, in the unit of the margin.
+        num_policies: initial policies of the design.
+        alpha: two-sided, of the last look, divided by the number of primary criteria of the paper.
+        absent: whether a negligible effect is claimed.
+        skew: skewness of the contrast in the claimed direction. It raises the t-statistic that the tests
+            need; the statistic itself is taken as that of normal contrasts.
+    """
     if num_policies < 2:
         return 0.0
     if std == 0:
         return 1.0
     shift = margin * np.sqrt(num_policies) / std
-    bound = stats.t.ppf(1 - alpha / 2, num_policies - 1)
-    beyond = float(stats.nct.sf(bound, num_policies - 1, shift))
-    if not np.isfinite(beyond):  # far out in the tail the noncentral t is not computed
-        beyond = float(stats.norm.sf(bound - shift))
-    return max(2 * beyond - 1, 0.0) if absent else beyond
+    beyond, mirrored = (
+        _tail(needed_t(alpha, num_policies, side * skew), num_policies - 1, shift) for side in (1, -1)
+    )
+    return max(beyond + mirrored - 1, 0.0) if absent else beyond
+
+
+def _tail(bound: float, freedom: int, shift: float) -> float:
+    """Return the chance that a noncentral t exceeds `bound`."""
+    beyond = float(stats.nct.sf(bound, freedom, shift))
+    # Far out in the tail the noncentral t is not computed.
+    return beyond if np.isfinite(beyond) else float(stats.norm.sf(bound - shift))
 
 
 def primary_family(claims: Sequence[Claim], paper: str) -> int:

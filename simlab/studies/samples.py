@@ -12,12 +12,12 @@ from typing import Literal, Protocol
 import numpy as np
 from scipy import optimize, stats
 
-from simlab.studies.sign_flips import flip_count
+from simlab.studies.sign_flips import doubled_flip_p
 
 Side = Literal[1, -1]
 Ends = tuple[float, float]
-NEARER = np.linspace(0.0, 0.98, 50)
-"""Ways from a bound towards the estimate."""
+EQUAL = 1e-12
+"""A relative spread of values that is round-off."""
 STRETCH = 64
 """Doublings after which the end of an interval is called unbounded."""
 
@@ -49,11 +49,13 @@ class RatioOfMeans:
     """The mean of `numerator` over that of `denominator` [n]; a plain mean where the latter is None.
 
     A bound b is tested on the contrasts numerator - b denominator: by Student's t, by the same corrected for
-    skewness, and by sign flips, which must agree. The interval contains the bounds that one of the three
-    accepts, so it is Fieller's interval, widened where the others need it. Few policies cannot reach every
-    level by sign flips; there all contrasts must have the claimed sign.
+    skewness, and by sign flips, which must agree. The correction uses the skewness of the contrasts at the
+    estimate for all bounds. The interval contains the bounds that one of the three accepts, so it is
+    Fieller's interval, widened where the others need it. Few policies cannot reach every level by sign
+    flips; there all contrasts must have the claimed sign.
 
-    Reference: Fieller 1954; Hall 1992. Deviation: the union with the intervals that invert the other tests.
+    Reference: Fieller 1954; Hall 1992.
+    Deviation: Fieller's interval is united with those that invert the other tests.
     """
 
     numerator: np.ndarray
@@ -82,63 +84,54 @@ class RatioOfMeans:
         """Return the contrasts whose mean is positive where the ratio is above `bound`."""
         return self._sign * (self.numerator - bound * self._scale)
 
+    @cached_property
+    def skewness(self) -> float:
+        """Unbiased skewness of the contrasts at the estimate; 0 of fewer than three or of equal ones."""
+        return float(skewness(self.contrasts(self.estimate)))
+
     def p_beyond(self, bound: float, side: Side) -> float:
         """Return the largest p-value of the three tests.
 
-        A ratio has no sign unless its denominator has one, so that is tested as well. Its corrected test may
-        reject a bound and accept one further from the estimate; what lies beyond a rejected bound is
-        rejected, too.
+        A ratio has no sign unless its denominator has one, so that is tested as well.
         """
-        distance = side * (self.estimate - bound)
-        ways = NEARER if distance > 0 and not self._is_mean else NEARER[:1]
-        return min(
-            1.0, max(self._p_of_sign, min(self._p_of_tests(bound + side * w * distance, side) for w in ways))
-        )
+        tested = (side * self.contrasts(bound), self._sign * self._scale)
+        return min(1.0, max(self._p_above_zero(values, side) for values in tested))
+
+    def _p_above_zero(self, values: np.ndarray, side: Side) -> float:
+        """Return twice the largest p-value of contrasts whose mean is not above zero."""
+        t_tests = (t_p(values), skewed_t_p(values, side * self.skewness))
+        return max(2 * float(max(t_tests)), doubled_flip_p(values))
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that at least one of the three tests accepts at level `alpha`."""
-        low, high = self.fieller_interval(alpha)
-        if self._p_of_sign > alpha or not np.isfinite([low, high]).all():
+        reaches = (needed_t(alpha, self.num_policies, side * self.skewness) for side in (1, -1))
+        low, high = (self._fieller_ends(t)[end] for end, t in enumerate(reaches))
+        if doubled_flip_p(self._sign * self._scale) > alpha:
             return -np.inf, np.inf
-        if self._is_mean:
-            ends = skewed_t_interval(self.numerator / self._scale, alpha)
-            low, high = min(low, ends[0]), max(high, ends[1])
 
         def rejects(bound: float, side: Side) -> bool:
-            # The ends so far invert the t-tests; at the ends round-off would decide them.
-            values = side * self.contrasts(bound)
-            return _flips(values) <= alpha and (self._is_mean or 2 * float(skewed_t_p(values)) <= alpha)
+            return doubled_flip_p(side * self.contrasts(bound)) <= alpha
 
-        return _widen(low, 1, rejects, high - low), _widen(high, -1, rejects, high - low)
-
-    @cached_property
-    def _p_of_sign(self) -> float:
-        """Twice the p-value of a denominator whose mean has the other sign."""
-        values = self._sign * self._scale
-        return max(2 * float(t_p(values)), 2 * float(skewed_t_p(values)), _flips(values))
-
-    @cached_property
-    def _is_mean(self) -> bool:
-        return not np.ptp(self._scale)
-
-    def _p_of_tests(self, bound: float, side: Side) -> float:
-        values = side * self.contrasts(bound)
-        return max(2 * float(t_p(values)), 2 * float(skewed_t_p(values)), _flips(values))
+        return _widen(low, 1, rejects, self.estimate - low), _widen(high, -1, rejects, high - self.estimate)
 
     def fieller_interval(self, alpha: float) -> Ends:
         """Return the bounds that Student's t-test accepts; infinite where they are unbounded.
 
         Reference: Fieller 1954.
         """
+        return self._fieller_ends(float(stats.t.isf(alpha / 2, self.num_policies - 1)))
+
+    def _fieller_ends(self, t: float) -> Ends:
+        """Return the bounds at which the t-statistic of the contrasts is `t` and -`t`."""
         a, b, n = self.numerator, self._scale, self.num_policies
-        t2 = stats.t.ppf(1 - alpha / 2, n - 1) ** 2 / n
+        t2 = t**2 / n
         (aa, ab), (_, bb) = np.atleast_2d(np.cov(a, b)) if self.denominator is not None else _plain(a)
         square, cross, rest = (
             b.mean() ** 2 - t2 * bb,
             a.mean() * b.mean() - t2 * ab,
             a.mean() ** 2 - t2 * aa,
         )
-        if square <= 0:
+        if not square > 0:
             return -np.inf, np.inf
         reach = np.sqrt(max(cross**2 - square * rest, 0.0)) / square
         return float(cross / square - reach), float(cross / square + reach)
@@ -234,55 +227,48 @@ def t_p(values: np.ndarray) -> np.ndarray:
     return stats.t.sf(_t_statistic(values), values.shape[-1] - 1)
 
 
-def skewed_t_p(values: np.ndarray) -> np.ndarray:
+def skewed_t_p(values: np.ndarray, skew: np.ndarray | float) -> np.ndarray:
     """Return the one-sided p-values [...] of a t-test of means above zero, corrected for skewness.
 
-    Where a few of the `values` [..., n] lie far below the others, Student's t rejects too often.
+    Where a few values lie far below the others, Student's t rejects too often.
+
+    Args:
+        values: [..., n].
+        skew: [...], the skewness of the values.
 
     Reference: Hall 1992, J. R. Stat. Soc. B 54, 221 (the cubic transformation, increasing in t).
     """
     count, t = values.shape[-1], _t_statistic(values)
-    if count < 3:
-        return t_p(values)
-    finite, varies = np.where(np.isfinite(t), t, 0.0), np.isfinite(t)
-    small = np.where(varies, _skewness(values), 0.0) / np.sqrt(count)
+    small, finite = np.asarray(skew) / np.sqrt(count), np.where(np.isfinite(t), t, 0.0)
     corrected = finite + small * finite**2 / 3 + small**2 * finite**3 / 27 + small / 6
-    return stats.t.sf(np.where(varies, corrected, t), count - 1)
+    return stats.t.sf(np.where(np.isfinite(t), corrected, t), count - 1)
 
 
-def skewed_t_interval(values: np.ndarray, alpha: float) -> Ends:
-    """Return the means of `values` [n] that `skewed_t_p` accepts at level `alpha`, two-sided.
+def needed_t(alpha: float, count: int, skew: float) -> float:
+    """Return the t-statistic of `count` values above which both t-tests reject at two-sided level `alpha`.
 
     Reference: Hall 1992 (the inverse of the cubic transformation).
     """
-    count = len(values)
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(count)
-    bound = float(stats.t.isf(alpha / 2, count - 1))
-    small = _skewness(values) / np.sqrt(count) if count > 2 and np.isfinite(_t_statistic(values)) else 0.0
-
-    def reach(small: float) -> float:
-        return 3 / small * float(np.cbrt(1 + small * (bound - small / 6)) - 1) if small else bound
-
-    return mean - error * reach(float(small)), mean + error * reach(-float(small))
+    plain, small = float(stats.t.isf(alpha / 2, count - 1)), skew / np.sqrt(count)
+    if small == 0:
+        return plain
+    return max(plain, float(3 / small * (np.cbrt(1 + small * (plain - small / 6)) - 1)))
 
 
-def _flips(values: np.ndarray) -> float:
-    """Return twice the sign-flip p-value, 0 where all contrasts are positive, the least possible."""
-    count, total = flip_count(values)
-    return 0.0 if count == 1 else 2 * count / total
-
-
-def _skewness(values: np.ndarray) -> np.ndarray:
-    """Return the unbiased skewness [...] of values [..., n]; 0 where they are equal."""
-    count, std = values.shape[-1], values.std(-1, ddof=1)
-    cubes = ((values - values.mean(-1, keepdims=True)) ** 3).sum(-1)
-    return count * cubes / np.where(std > 0, std, np.inf) ** 3 / ((count - 1) * (count - 2))
+def skewness(values: np.ndarray) -> np.ndarray:
+    """Return the unbiased skewness [...] of values [..., n]; 0 of fewer than three or of equal ones."""
+    count = values.shape[-1]
+    if count < 3:
+        return np.zeros(values.shape[:-1])
+    mean, std = values.mean(-1, keepdims=True), values.std(-1, ddof=1)
+    cubes, varies = ((values - mean) ** 3).sum(-1), std > EQUAL * np.abs(values).max(-1)
+    return np.where(varies, count * cubes / np.where(varies, std, 1) ** 3, 0) / ((count - 1) * (count - 2))
 
 
 def _t_statistic(values: np.ndarray) -> np.ndarray:
     """Return mean over standard error [...] of values [..., n]; infinite where they are equal."""
     mean, error = values.mean(-1), values.std(-1, ddof=1) / np.sqrt(values.shape[-1])
-    varies = error > 1e-12 * np.abs(mean)
+    varies = error > EQUAL * np.abs(mean)
     return np.where(varies, mean, np.where(mean > 0, np.inf, -np.inf)) / np.where(varies, error, 1.0)
 
 
@@ -291,10 +277,10 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _widen(end: float, side: Side, rejects: Callable[[float, Side], bool], width: float) -> float:
-    """Return the end that the other test rejects too, at or outside `end`."""
-    if rejects(end, side):
+    """Return the end that sign flips reject too, at or outside `end`, `width` away from the estimate."""
+    if not np.isfinite(end) or rejects(end, side):
         return end
-    step = width / 4 or abs(end) * 1e-9 or 1e-9
+    step = width / 2 or abs(end) * 1e-9 or 1e-9
     inside = end
     for _ in range(STRETCH):
         outside = inside - side * step

@@ -28,6 +28,15 @@ def flip_count(values: ArrayLike) -> tuple[int, int]:
     return int(np.searchsorted(second, bound - first, side="right").sum()), 2 ** len(x)
 
 
+def doubled_flip_p(values: ArrayLike) -> float:
+    """Return twice the one-sided p-value of a mean of `values` [n] above zero.
+
+    It is 0 where all values are positive: no flip could give a smaller one.
+    """
+    count, total = flip_count(values)
+    return 0.0 if count == 1 else 2 * count / total
+
+
 def _subset_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(1)
     for value in values:

@@ -14,7 +14,9 @@ from simlab.studies.samples import (
     RatioOfMeans,
     StoredInterval,
     mean_of_policies,
+    needed_t,
     skewed_t_p,
+    skewness,
     t_p,
 )
 from simlab.studies.sign_flips import flip_count
@@ -200,10 +202,10 @@ def test_correction_for_skewness_keeps_the_error_rate():
     # Most policies keep their reward and a few lose it: a mean of zero with a long tail below.
     rng, studies, alpha = np.random.default_rng(4), 3000, 0.02
     values = 0.25 - rng.gamma(0.25, 1.0, (studies, 24))
-    plain, corrected = ((test(values) <= alpha / 2).sum() for test in (t_p, skewed_t_p))
+    plain, corrected = ((p <= alpha / 2).sum() for p in (t_p(values), skewed_t_p(values, skewness(values))))
     assert plain > binomial_interval(studies, alpha / 2, 1e-4)[1]
     assert corrected < plain / 2
-    np.testing.assert_allclose(skewed_t_p(np.array([1.0, 2, 3])), t_p(np.array([1.0, 2, 3])))
+    np.testing.assert_allclose(skewed_t_p(values, 0.0), t_p(values))
 
 
 def test_interval_of_skewed_contrasts_inverts_the_corrected_test():
@@ -212,7 +214,7 @@ def test_interval_of_skewed_contrasts_inverts_the_corrected_test():
     (low, high), (plain_low, plain_high) = sample.interval(0.05), sample.fieller_interval(0.05)
     assert low < plain_low
     assert high >= plain_high
-    assert 2 * skewed_t_p(values - low) == pytest.approx(0.05, abs=1e-3)
+    assert 2 * skewed_t_p(values - low, sample.skewness) == pytest.approx(0.05)
 
 
 @given(VALUES.filter(lambda values: len(set(values)) > 1))
@@ -223,5 +225,23 @@ def test_t_p_equals_scipy_along_the_last_axis(values):
 
 
 def test_t_tests_of_equal_values_decide_by_their_sign():
-    for test in (t_p, skewed_t_p):
-        np.testing.assert_array_equal(test(np.array([[1.0] * 4, [0.0] * 4, [-1.0] * 4])), [0, 1, 1])
+    equal = np.array([[1.0] * 4, [0.0] * 4, [-1.0] * 4])
+    np.testing.assert_array_equal(skewness(equal), 0)
+    for p_values in (t_p(equal), skewed_t_p(equal, 1.0)):
+        np.testing.assert_array_equal(p_values, [0, 1, 1])
+
+
+@given(VALUES.filter(lambda values: len(values) > 2))
+def test_skewness_equals_scipy(values):
+    x = np.array(values)
+    if x.std() > 1e-3:
+        assert skewness(x) == pytest.approx(stats.skew(x, bias=False), abs=1e-9)
+
+
+@given(st.floats(1e-6, 0.5), st.integers(4, 40), st.floats(-2, 2))
+def test_needed_t_inverts_both_t_tests(alpha, count, skew):
+    """At the needed t the larger p-value of the two tests is alpha."""
+    values = np.linspace(-1, 1, count)
+    error = values.std(ddof=1) / np.sqrt(count)
+    values = values - values.mean() + needed_t(alpha, count, skew) * error
+    assert 2 * max(t_p(values), skewed_t_p(values, skew)) == pytest.approx(alpha, rel=1e-6)
