@@ -282,7 +282,7 @@ FIGURES: dict[str, FigureSpec] = {
             "Dots: mean of five seeds; bars: 95% prediction interval; lines: the paper."), "hacking Tab. 2"),
     "lr_fig1": FigureSpec(LR, "Reward and sequence log ratio without correction",
         Curves((NONE, BF16), (REWARD, LPD), mark_best=NONE), "lr Fig. 1"),
-    "lr_fig2": FigureSpec(LR, "Reward and sequence log ratio under five corrections at one noise level",
+    "lr_fig2": FigureSpec(LR, "Reward and sequence log ratio under four corrections at one noise level",
         Curves((NONE, *CORRECTIONS, BF16), (REWARD, LPD), height=2.6), "lr Fig. 2"),
     "lr_fig3": FigureSpec(LR, "Gradient norm without correction",
         Curves((NONE, BF16), (NORM,), mark_best=NONE), "lr Fig. 3"),

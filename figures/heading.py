@@ -22,6 +22,7 @@ SMALL: dict[str, Any] = {"fontsize": 6.5, "color": MUTED}
 BOLD_LETTER, LETTER = 0.6, 0.55  # mean width of a letter in font sizes
 LINE = 1.3  # height of a line in font sizes
 LONGEST_LIST = 3
+LATE_RULES = {"exploratory": ", exploratory", "after": ", rule set after the run"}
 BITS = ("truncation", "round to nearest")
 """Kinds of noise whose level is a number of mantissa bits."""
 
@@ -128,10 +129,12 @@ def find_level(rows: Sequence[Row]) -> float:
 
 
 def state_finding(row: Row) -> str:
-    """Return verdict, statement, claim id and n in one sentence."""
+    """Return verdict, statement, claim id and n in one sentence, and whether the rule came after the run."""
     num = row.primary.num_policies if row.primary else 0
     n = f", n = {num}" if num else ""
-    return f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n})"
+    return (
+        f"{row.verdict.capitalize()}: {row.claim.statement} ({row.id}{n}{LATE_RULES.get(row.registered, '')})"
+    )
 
 
 def state_estimates(rows: Sequence[Row]) -> list[str]:

@@ -1,5 +1,6 @@
 """The findings of README.md, a line each, from stored results."""
 
+from functools import cache
 from math import exp
 from typing import Any
 
@@ -66,6 +67,7 @@ def recovered_share(arm: str, board: str = "leaderboard") -> str:
     return f"{row.share:.0%} [{row.ci_low:.0%}, {row.ci_high:.0%}]"
 
 
+@cache
 def recovered_shares(board: str) -> list[Recovered]:
     """Return the share of the loss that each remedy of a leaderboard recovers."""
     return read_leaderboard(_load(board), load_claims()["V6"].trial(board)).recovered
@@ -95,9 +97,9 @@ def learning_rate() -> str:
     factor, low, high = (exp(-end) for end in (growth.estimate or 0.0, growth.ci_high, growth.ci_low))
     return (
         "**A learning rate ten times smaller suppresses the growth of the mismatch.** Within the same steps "
-        f"the sequence log ratio grows by a factor of {factor:.1f} [{low:.1f}, {high:.0f}] less "
-        f"({growth.num_policies} initial policies, family-wise interval, rule registered before the run; "
-        "claim L2). The policy also learns less."
+        "the factor by which the sequence log ratio grows is smaller by a factor of "
+        f"{factor:.1f} [{low:.1f}, {high:.0f}] ({growth.num_policies} initial policies, family-wise "
+        "interval, rule registered before the run; claim L2). The policy also learns less."
     )
 
 
@@ -124,8 +126,9 @@ def half_precision() -> str:
     ]
     return (
         "**FP16 in both engines does not collapse.** It does in the paper *lr*; here "
-        f"{counts[0]} of off-policy GRPO and {counts[1]} of on-policy RLOO end below half of the "
-        "reward of BF16 (family-wise intervals, rules registered before the run; claim L7)."
+        f"{counts[0]} of off-policy GRPO and {counts[1]} of on-policy RLOO, from the same initial policies, "
+        "end below half of the reward of BF16 (family-wise intervals, rules registered before the run; "
+        "claim L7)."
     )
 
 

@@ -23,7 +23,8 @@ Folder = Annotated[
 
 def claims(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Show these claims with every criterion.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Ids of claims to show with every criterion."),
     ] = None,
     paper: Annotated[str | None, typer.Option(help="Only the claims of this paper.")] = None,
     verdict: Annotated[str | None, typer.Option(help="Only the claims of this verdict.")] = None,

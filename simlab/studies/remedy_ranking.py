@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -51,12 +52,15 @@ class Leaderboard:
     Args:
         rewards: final reward of each arm (column) by initial policy (row).
         recovered: the share of the loss that each remedy recovers, the largest first.
-        pairs: every pair of arms with its difference and significance.
     """
 
     rewards: Frame
     recovered: list[Recovered]
-    pairs: Frame
+
+    @cached_property
+    def pairs(self) -> Frame:
+        """Every pair of arms with its difference and significance."""
+        return compare_pairs(self.rewards)
 
 
 def read_leaderboard(results: Results | Tables, trial: Trial) -> Leaderboard:
@@ -73,7 +77,7 @@ def read_leaderboard(results: Results | Tables, trial: Trial) -> Leaderboard:
     remedies = [arm for arm in engines.index[engines == sampler] if arm != contrast.untreated]
     rewards = final_rewards(views, estimand, list(engines.index))
     recovered = rank_remedies(views, estimand, remedies, contrast.untreated, contrast.control, len(remedies))
-    return Leaderboard(rewards, recovered, compare_pairs(rewards))
+    return Leaderboard(rewards, recovered)
 
 
 def look_alpha(policies: int) -> float:

@@ -250,9 +250,9 @@ def needed_t(alpha: float, count: int, skew: float) -> float:
     Reference: Hall 1992 (the inverse of the cubic transformation).
     """
     plain, small = float(stats.t.isf(alpha / 2, count - 1)), skew / np.sqrt(count)
-    if small == 0:
-        return plain
-    return max(plain, float(3 / small * (np.cbrt(1 + small * (plain - small / 6)) - 1)))
+    # 3 / small (root - 1), without the cancellation at a small skewness.
+    root = float(np.cbrt(1 + small * (plain - small / 6)))
+    return max(plain, 3 * (plain - small / 6) / (root**2 + root + 1))
 
 
 def skewness(values: np.ndarray) -> np.ndarray:

@@ -75,7 +75,4 @@ def test_stored_rates_keep_the_claimed_power():
     rates = Results(committed_results("decision_rule")).table("rates")
     assert set(rates["paper"]) == {"hacking", "lr", "vexact", "acrl", "cancel", "recent"}
     full = rates[(rates["design"] == "16 and 24 policies") & rates["power"].notna()]
-    missing = (full["claimed_power"] - full["power"]).groupby(full["distribution"]).max()
-    # Power is claimed for normal contrasts; where stored ones are skewed the rule finds less.
-    assert missing["normal"] <= 0.02
-    assert missing["stored residuals"] <= 0.05
+    assert (full["power"] >= full["claimed_power"] - 0.03).all()

@@ -316,7 +316,7 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
 
 
 @pytest.mark.slow
-def test_diagnostics_of_constant_engines():
+def test_build_diagnostics_accepts_constant_engines():
     spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "grpo", "seed": 0, "engines": "fp16/fp16"})
     recipe, shared, states = start_runs([spec], Path("unused"))
     held, plain = (

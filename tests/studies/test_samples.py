@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -238,6 +238,7 @@ def test_skewness_equals_scipy(values):
         assert skewness(x) == pytest.approx(stats.skew(x, bias=False), abs=1e-9)
 
 
+@example(0.05, 24, -1e-14)
 @given(st.floats(1e-6, 0.5), st.integers(4, 40), st.floats(-2, 2))
 def test_needed_t_inverts_both_t_tests(alpha, count, skew):
     """At the needed t the larger p-value of the two tests is alpha."""
