@@ -1,8 +1,8 @@
 """Simulate the decision rule itself: how often a family of criteria is wrongly or rightly called supported.
 
 Standard deviations and margins are those of the stored primary criteria of each paper. Every synthetic study
-draws one contrast per criterion and initial policy, normal or from the stored residuals, around no
-effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t, the same
+draws one contrast per criterion and initial policy, normal or from the stored residuals of that criterion,
+around no effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t, the same
 corrected for skewness, and exact sign flips at the margin, exact binomial tests of proportions, Holm's method
 over the family, looks at 16 and 24 initial policies.
 """
@@ -40,14 +40,14 @@ class Family:
         paper: its name.
         spreads: std of the contrast over the margin, of each criterion on a mean or a share.
         absent: whether such a criterion claims no effect.
-        residuals: pooled standardized residuals of these contrasts, positive in the claimed direction.
+        residuals: of each such contrast, the standardized residuals, positive in the claimed direction.
         proportions: the criteria on proportions, each with its stored sample.
     """
 
     paper: str
     spreads: np.ndarray
     absent: np.ndarray
-    residuals: np.ndarray
+    residuals: tuple[np.ndarray, ...]
     proportions: tuple[tuple[Criterion, Proportion], ...] = ()
 
     @property
@@ -80,8 +80,7 @@ def load_families() -> list[Family]:
                 residuals.append(claimed * (values - values.mean()) / values.std())
         if len(spreads) > 1:
             proportions = tuple((each, sample) for each, sample in sampled if isinstance(sample, Proportion))
-            pooled = np.concatenate(residuals)
-            families.append(Family(paper, np.array(spreads), np.array(absent), pooled, proportions))
+            families.append(Family(paper, np.array(spreads), np.array(absent), tuple(residuals), proportions))
     return families
 
 
@@ -118,7 +117,10 @@ def simulate(
     Criteria on proportions come last.
     """
     shape = (studies, len(family.spreads), looks[-1])
-    draws = rng.normal(size=shape) if distribution == "normal" else rng.choice(family.residuals, size=shape)
+    if distribution == "normal":
+        draws = rng.normal(size=shape)
+    else:
+        draws = np.stack([rng.choice(own, size=(studies, looks[-1])) for own in family.residuals], 1)
     values = times + family.spreads[:, None] * draws
     hits = draw_hits(rng, family, times, shape[0], shape[2])
     deciding = Looks(tuple(looks)).deciding
@@ -190,10 +192,10 @@ def summarize(
     studies, count = supported.shape
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
-    skew = 0.0 if distribution == "normal" else float(skewness(family.residuals))
+    skews = [0.0 if distribution == "normal" else float(skewness(own)) for own in family.residuals]
     powers = [
         power_of_mean(1.0, float(std), looks[-1], alpha, bool(none), skew)
-        for std, none in zip(family.spreads, family.absent, strict=True)
+        for std, none, skew in zip(family.spreads, family.absent, skews, strict=True)
     ] + [
         power_of_proportion(
             sample, each, 0.0 if each.direction == "zero" else 2 * each.margin, looks[-1], alpha

@@ -42,16 +42,25 @@ def test_adjusted_and_overall_p_are_those_of_the_rule():
 
 
 def test_false_support_of_a_family_at_the_margin():
-    family = Family("made up", np.full(6, 2.0), np.zeros(6, bool), np.zeros(1))
+    family = Family("made up", np.full(6, 2.0), np.zeros(6, bool), (np.zeros(1),) * 6)
     supported = simulate(np.random.default_rng(2), family, "normal", (8, 16, 24), 1.0, 800)
     # Each criterion is at the boundary: two-sided 5%, so 2.5% of the families; false alarm 1e-4.
     assert supported.any(1).sum() <= binomial_interval(800, 0.025, 1e-4)[1]
 
 
+def test_each_criterion_draws_its_own_residuals():
+    """Residuals that vary little are supported at once, those that vary much are not."""
+    residuals = (np.array([-0.01, 0.01]), np.array([-100.0, 100.0]))
+    family = Family("made up", np.ones(2), np.zeros(2, bool), residuals)
+    supported = simulate(np.random.default_rng(4), family, "stored residuals", (8, 16, 24), 2.0, 200)
+    assert supported[:, 0].all()
+    assert supported[:, 1].mean() < 0.1
+
+
 def test_false_support_of_proportions_at_the_margin():
     criterion = collapses("arm", "control", role="primary")
     family = Family(
-        "made up", np.zeros(0), np.zeros(0, bool), np.zeros(1), ((criterion, Proportion(6, 24, 0.0, 24)),) * 6
+        "made up", np.zeros(0), np.zeros(0, bool), (), ((criterion, Proportion(6, 24, 0.0, 24)),) * 6
     )
     at_margin, beyond = (
         simulate(np.random.default_rng(3), family, "normal", (8, 16, 24), times, 800) for times in (1.0, 2.0)
