@@ -113,7 +113,7 @@ CLAIMS = (
                 recovers_more(arm, NEW_TIS, NEW_NONE, NEW_BF16, reward=m.HELD_OUT_REWARD),
                 loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD),
                 regime=NEW_CHAINS,
-                note=f"{note} In this family the rule exceeds its error rate (docs/results.md)."))
+                note=note))
         for id, name, arm, reference, note in (
             ("N5", "DPPO", DPPO, "arXiv 2602.04879", "TV distance, bounds of 0.2."),
             ("N6", "IPO", IPO, "prime-rl trainer/rl/loss.py, 2026-09", "Bound of 0.3, no KL term."),
