@@ -13,6 +13,8 @@ from simlab.studies.remedy_ranking import MARGIN, Leaderboard, read_leaderboard
 
 PLAIN_LEVEL = 0.95
 """Level of an interval that no look and no family has widened."""
+SHOWN, BEYOND = (-1, 1.5), (-2, 2.5)
+"""Limits of the axis of shares; an interval without an end runs out of the picture."""
 VERDICTS = {"supported": COLORS[2], "inconclusive": COLORS[5], "negligible": MUTED, "contradicted": COLORS[1]}
 
 
@@ -45,9 +47,10 @@ def _draw_shares(axis: Any, board: Leaderboard, order: list[str]) -> None:
         style: Any = {"color": VERDICTS[row.verdict]}
         height = order.index(row.arm)
         width = 3.5 if row.level > PLAIN_LEVEL else 1
-        axis.plot([row.ci_low, row.ci_high], [height] * 2, lw=width, alpha=0.6, **style)
+        ends = np.clip([row.ci_low, row.ci_high], *BEYOND)
+        axis.plot(ends, [height] * 2, lw=width, alpha=0.6, **style)
         axis.plot([row.share], [height], "|", ms=10, mew=2, **style)
-    axis.set(xlabel="fraction of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=(-1, 1.5))
+    axis.set(xlabel="fraction of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=SHOWN)
     axis.set_title("Fraction recovered")
     for verdict in dict.fromkeys(row.verdict for row in board.recovered):
         axis.plot([], [], lw=3.5, alpha=0.6, color=VERDICTS[verdict], label=verdict)

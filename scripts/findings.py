@@ -1,7 +1,7 @@
 """The findings of README.md, a line each, from stored results."""
 
 from functools import cache
-from math import exp
+from math import exp, isfinite
 from typing import Any
 
 from scripts.verdict_tables import find_row
@@ -29,42 +29,46 @@ def findings() -> str:
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, family-wise intervals, rule registered before the run); with exact "
-        f"sums, so that the engines agree bit for bit, {identical_engines()} (claim V1). For an MoE: "
+        f"sums, so that the engines agree bit for bit, {identical_engines()} (claim V1). The lead of "
+        "identical truncation over token TIS is inconclusive (V6). For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
-        f"routing replay R3 {recovered_share('R3', MOE_BOARD)} (inconclusive).",
+        f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
         bypass(),
         growing_mismatch(),
         learning_rate(),
         half_precision(),
         ignored_clip(),
-        "**Token-level corrections keep most of the gradient bias** (exact enumeration). "
+        "**Token-level corrections keep most of the gradient bias** (exact enumeration, exploratory). "
         f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
         f"sequence TIS {sequence}.",
         "**A published table and a published error.** "
         f"BF16 softmax reproduces {columns.sum()} of {len(columns)} ratio columns of *hacking* Tab. 2; "
         "its Eq. 10 gives 1/T of the true objective gap for T > 1.",
         "**The model of Hopper's tensor cores is bit-exact.** "
-        f"It gives {gpu_products()} (64 to 4096 terms, `simlab run real_card`).",
+        f"It reproduces {gpu_products()} (64 to 4096 terms, `simlab run real_card`).",
         "**The emulation predicts RL on vLLM** (BF16, FP8 cache, CPU): "
         f"{agreement.sum()} of {len(agreement)} quantities lie in the 95% prediction interval "
-        "of the emulated runs (one vLLM run per arm; a comparison of engines whose rule is not registered).",
+        "of the emulated runs (one vLLM run per arm; decision rule not registered).",
     )
     return "\n" + "\n".join(f"- {line}" for line in lines) + "\n"
 
 
 def remaining_bias(correction: str) -> str:
-    """Return the mean share of the uncorrected gradient bias that `correction` leaves, in percent."""
+    """Return the part of the gradient bias that `correction` leaves, in percent, and its range over seeds."""
     moments = _load("theory_corrections").table("moments")
     chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
     bias = chosen.pivot(index="seed", columns="correction", values="bias")
-    return f"{(bias[correction].mean() / bias['none'].mean()):.0%}"
+    parts = bias[correction] / bias["none"]
+    mean = bias[correction].mean() / bias["none"].mean()
+    return f"{mean:.0%} ({parts.min():.0%} to {parts.max():.0%} over {len(parts)} policies)"
 
 
 def recovered_share(arm: str, board: str = "leaderboard") -> str:
-    """Return the share of the loss that an arm of a leaderboard recovers, with its interval."""
+    """Return the share of the loss that an arm of a leaderboard recovers, with its interval and verdict."""
     (row,) = (each for each in recovered_shares(board) if each.arm.endswith(f": {arm}"))
-    return f"{row.share:.0%} [{row.ci_low:.0%}, {row.ci_high:.0%}]"
+    ends = f"{row.ci_low:.0%}, {row.ci_high:.0%}" if isfinite(row.ci_high) else f"at least {row.ci_low:.0%}"
+    return f"{row.share:.0%} [{ends}]" + (" (inconclusive)" if row.verdict == "inconclusive" else "")
 
 
 @cache
@@ -83,7 +87,7 @@ def growing_mismatch() -> str:
     """Return by how much the correlation of the engines falls during training, and where rho is low."""
     falls, rare = (find_row(claim, "hacking_dynamics").criteria[0] for claim in ("H8", "H4"))
     return (
-        "**The mismatch grows during training, most on rare tokens.** Under truncation the correlation of "
+        "**The mismatch grows during training, on rare tokens too.** Under truncation the correlation of "
         f"pi_train and pi_infer falls by {-falls.ci_high:.2f} to {-falls.ci_low:.2f} more than under BF16, "
         f"and mean rho of tokens with pi_train below 0.01 by {-rare.ci_high:.2f} to {-rare.ci_low:.2f} "
         f"({falls.num_policies} initial policies, family-wise intervals, rules registered before the run; "
@@ -97,9 +101,9 @@ def learning_rate() -> str:
     factor, low, high = (exp(-end) for end in (growth.estimate or 0.0, growth.ci_high, growth.ci_low))
     return (
         "**A learning rate ten times smaller suppresses the growth of the mismatch.** Within the same steps "
-        "the factor by which the sequence log ratio grows is smaller by a factor of "
-        f"{factor:.1f} [{low:.1f}, {high:.0f}] ({growth.num_policies} initial policies, family-wise "
-        "interval, rule registered before the run; claim L2). The policy also learns less."
+        f"the growth factor of the sequence log ratio is {factor:.1f} times smaller [{low:.1f}, {high:.0f}] "
+        f"({growth.num_policies} initial policies, family-wise interval, rule registered before the run; "
+        "claim L2, off-policy; on-policy it is inconclusive). The policy also learns less."
     )
 
 
@@ -110,8 +114,8 @@ def bypass() -> str:
     means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
     return (
         "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
-        f"correction, reward ends at {means[0]:.2f} with log-probs of the rollout as old log-probs, and at "
-        f"{means[1]:.2f} with engines that agree bit for bit "
+        f"correction, with rollout log-probs as old log-probs reward ends at {means[0]:.2f}, with engines "
+        f"that agree bit for bit at {means[1]:.2f} "
         f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
     )
 
@@ -142,9 +146,9 @@ def ignored_clip() -> str:
     return (
         "**DFPO is faster than GSPO because it ignores GSPO's clip, not because of its group transform.** On "
         "addition after a template, with clips of 3e-4 and 4e-4, DFPO gains 0.15 reward in "
-        f"{full} times the steps of GSPO. Its steps over those of DFPO without the transform are {alone}, "
-        f"over those of GSPO with a clip of 0.2 {wide} ({row.criteria[0].num_policies} initial policies, "
-        "steps counted in tens, float32, rule registered before the run; claim C10)."
+        f"{full} times the steps of GSPO. It needs {alone} times the steps of DFPO without the transform, "
+        f"and {wide} times those of GSPO with a clip of 0.2 ({row.criteria[0].num_policies} initial "
+        "policies, steps counted in tens, float32, rule registered before the run; claim C10)."
     )
 
 

@@ -84,20 +84,18 @@ def decision_rule() -> str:
 
 
 def detectable() -> str:
-    """Return the effects beyond the margin that the first and the last look find with a power of 80%."""
+    """Return the effects beyond the margin that the looks that decide find with a power of 80%."""
     sizes = [primary_family(list(load_claims().values()), paper) for paper in load_papers()]
     largest = max(sizes)
-    few, many = (_detectable_effect(policies, largest) for policies in (LOOKS[0], LOOKS[-1]))
+    effects = [f"{_detectable_effect(policies, largest):.1f} ({policies})" for policies in LOOKS[1:]]
     return (
-        f"with {LOOKS[0]} initial policies an effect that exceeds its margin by {few:.1f} standard "
-        f"deviations of the contrast, with {LOOKS[-1]} one that exceeds it by {many:.1f} (largest "
-        f"family: {largest} primary criteria)"
+        f"{' or '.join(effects)} standard deviations of the contrast (in brackets: initial policies; largest "
+        f"family: {largest} primary criteria; {LOOKS[0]} policies decide nothing)"
     )
 
 
 def _detectable_effect(policies: int, family: int) -> float:
-    looks = Looks(LOOKS) if policies > LOOKS[0] else Looks()
-    alpha = looks.nominal(ALPHA / family, policies)
+    alpha = Looks(LOOKS).nominal(ALPHA / family, policies)
 
     def missing_power(effect: float) -> float:
         return power_of_mean(effect, 1.0, policies, alpha, absent=False) - ENOUGH_POWER

@@ -164,7 +164,7 @@ CLAIMS = (
         trial("theory_survival",
             stored_row("rarest",
                 "mean rho minus 1 in the rarest bin of 0.1% of the mass, sorted by pi_train, "
-                "noise of 0.2 on the logits", "negative", 0.01, because="1% of the IS ratio"),
+                "noise of 0.2 on the logits", "negative", 0.01, because="1% of the IS ratio", is_point=True),
             regime=EXACT_SUMS),
         trial("hacking_dynamics",
             primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),

@@ -246,9 +246,9 @@ CLAIMS = (
         "review, major comment 2",
         trial("vexact_dynamics",
             stored_row("gradient", "largest relative difference of the gradients on one rollout", "zero",
-                SAME_GRADIENT, because="2^-8, the unit roundoff of BF16"),
+                SAME_GRADIENT, because="2^-8, the unit roundoff of BF16", is_point=True),
             stored_row("tokens", "largest fraction of sampled tokens that differ", "zero", OTHER_TOKENS,
-                because="1% of the tokens", role="secondary"),
+                because="1% of the tokens", role="secondary", is_point=True),
             note="One set of weights and one key: an engine that adds exactly against the ordinary one of "
             "the same rounding points.")),
     dynamics("V6", "Remedies differ under the same mismatch, and can be ranked", "review",

@@ -1,10 +1,9 @@
 """Simulate the decision rule itself: how often a family of criteria is wrongly or rightly called supported.
 
-Standard deviations and margins are those of the stored primary criteria of each paper. Every synthetic study
-draws one contrast per criterion and initial policy, normal or from the stored residuals of that criterion,
-around no effect, the margin, or twice the margin. The rule is that of `simlab.studies.verdicts`: Student's t, the same
-corrected for skewness, and exact sign flips at the margin, exact binomial tests of proportions, Holm's method
-over the family, looks at 16 and 24 initial policies.
+Every synthetic study draws, per primary criterion and initial policy, a contrast or a pair of gain and loss:
+either stored ones of that criterion, with replacement, or normal ones of the same mean and covariance. They
+are shifted to no effect, the margin, or twice the margin, and tested as the board tests them: by the samples
+of `simlab.studies.samples`, with Holm's method over the family and looks at 16 and 24 initial policies.
 """
 
 from collections.abc import Sequence
@@ -16,72 +15,71 @@ from scipy import stats
 from simlab.core.experiment import Experiment, Run
 from simlab.studies.board import measurements
 from simlab.studies.loading import load_claims, load_papers
-from simlab.studies.power import p_by_count, power_of_mean, power_of_proportion, true_proportion
+from simlab.studies.power import (
+    p_by_count,
+    power_of_proportion,
+    ratio_power,
+    share_p,
+    shift_share,
+    true_proportion,
+)
 from simlab.studies.records import Criterion
 from simlab.studies.registration import LOOKS
-from simlab.studies.samples import Proportion, RatioOfMeans, skewed_t_p, skewness, t_p
+from simlab.studies.samples import Proportion, RatioOfMeans
 from simlab.studies.sequential import Looks
-from simlab.studies.sign_flips import doubled_flip_p
 from simlab.studies.statistics import holm
-from simlab.studies.verdicts import ALPHA
+from simlab.studies.verdicts import ALPHA, p_supported
 
 STUDIES, SMOKE_STUDIES = 4000, 50
 TRUTHS = {"no effect": 0.0, "at the margin": 1.0, "twice the margin": 2.0}
 DESIGNS = {"8 policies, one look": (8,), "16 and 24 policies": LOOKS}
 DISTRIBUTIONS = ("normal", "stored residuals")
 GRID = np.geomspace(1e-9, 0.4, 80)
+MANY = 4000
+"""Normal pairs that stand for their distribution."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """The primary criteria of a paper.
+    """The primary criteria of a paper, each with its stored sample.
 
     Args:
         paper: its name.
-        spreads: std of the contrast over the margin, of each criterion on a mean or a share.
-        absent: whether such a criterion claims no effect.
-        residuals: of each such contrast, the standardized residuals, positive in the claimed direction.
-        proportions: the criteria on proportions, each with its stored sample.
+        means: the criteria on means and shares.
+        proportions: the criteria on proportions.
     """
 
     paper: str
-    spreads: np.ndarray
-    absent: np.ndarray
-    residuals: tuple[np.ndarray, ...]
+    means: tuple[tuple[Criterion, RatioOfMeans], ...] = ()
     proportions: tuple[tuple[Criterion, Proportion], ...] = ()
 
     @property
     def claims_absence(self) -> np.ndarray:
         """Whether each criterion claims no effect, those on proportions last."""
-        return np.append(self.absent, [each.direction == "zero" for each, _ in self.proportions]).astype(bool)
+        return np.array([each.direction == "zero" for each, _ in (*self.means, *self.proportions)], bool)
 
 
 def load_families() -> list[Family]:
-    """Return the families of the stored results."""
+    """Return the families of the stored results; without contrasts that do not vary."""
     claims, measured = load_claims(), measurements()[0]
     families = []
     for paper in load_papers():
         sampled = [
             (each.trial.primary, each.primary)
             for each in measured
-            if claims[each.trial.claim].paper == paper and each.trial.primary.is_sampled
+            if claims[each.trial.claim].paper == paper and each.trial.primary.contrast
         ]
-        spreads, absent, residuals = [], [], []
-        for criterion, sample in sampled:
-            if not isinstance(sample, RatioOfMeans):
-                continue
-            values = sample.contrasts(sample.estimate)
-            scale = 1.0 if sample.denominator is None else abs(float(sample.denominator.mean()))
-            std = float(values.std(ddof=1))
-            if std > 0 and scale > 0:
-                spreads.append(std / scale / criterion.margin)
-                absent.append(criterion.direction == "zero")
-                claimed = -1 if criterion.direction == "negative" else 1
-                residuals.append(claimed * (values - values.mean()) / values.std())
-        if len(spreads) > 1:
-            proportions = tuple((each, sample) for each, sample in sampled if isinstance(sample, Proportion))
-            families.append(Family(paper, np.array(spreads), np.array(absent), tuple(residuals), proportions))
+        means = tuple(
+            (each, known) for each, known in sampled if isinstance(known, RatioOfMeans) and _varies(known)
+        )
+        if len(means) > 1:
+            proportions = tuple((each, known) for each, known in sampled if isinstance(known, Proportion))
+            families.append(Family(paper, means, proportions))
     return families
+
+
+def _varies(sample: RatioOfMeans) -> bool:
+    return float(sample.contrasts(sample.estimate).std()) > 0
 
 
 def run(run: Run) -> None:
@@ -116,27 +114,45 @@ def simulate(
 
     Criteria on proportions come last.
     """
-    shape = (studies, len(family.spreads), looks[-1])
-    if distribution == "normal":
-        draws = rng.normal(size=shape)
-    else:
-        draws = np.stack([rng.choice(own, size=(studies, looks[-1])) for own in family.residuals], 1)
-    values = times + family.spreads[:, None] * draws
-    hits = draw_hits(rng, family, times, shape[0], shape[2])
+    size = (studies, looks[-1])
+    pairs = [draw_pairs(rng, each, sample, distribution, times, size) for each, sample in family.means]
+    hits = draw_hits(rng, family, times, *size)
     deciding = Looks(tuple(looks)).deciding
     p = np.ones((studies, len(family.claims_absence)))
     stopped = np.zeros(p.shape, bool)
     for policies in deciding:
-        seen = values[:, :, :policies]
-        now = np.append(t_p_values(seen, family.absent), hit_p_values(family, hits, policies), axis=1)
-        # Sign flips only raise p-values: what Student's t does not support needs none.
+        seen = [(above[:, :policies], below[:, :policies]) for above, below in pairs]
+        by_t = [
+            share_p(*pair, each.direction, each.margin)
+            for pair, (each, _) in zip(seen, family.means, strict=True)
+        ]
+        now = np.column_stack([*by_t, hit_p_values(family, hits, policies)])
+        # Sign flips only raise p-values: what the t-tests do not support needs none.
         open_now = ~stopped & (holm(np.where(stopped, p, overall_p(now, deciding, policies))) <= ALPHA)
-        for study, index in zip(*np.nonzero(open_now[:, : shape[1]]), strict=True):
-            flips = flip_p_value(seen[study, index], bool(family.absent[index]))
-            now[study, index] = max(now[study, index], flips)
+        for study, index in zip(*np.nonzero(open_now[:, : len(pairs)]), strict=True):
+            above, below = seen[index]
+            now[study, index] = p_supported(RatioOfMeans(above[study], below[study]), family.means[index][0])
         p = np.where(stopped, p, overall_p(now, deciding, policies))
         stopped |= holm(p) <= ALPHA
     return stopped
+
+
+def draw_pairs(
+    rng: np.random.Generator,
+    criterion: Criterion,
+    sample: RatioOfMeans,
+    distribution: str,
+    times: float,
+    size: tuple[int, int],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return numerators and denominators [*size]; their ratio is `times` the margin, as claimed."""
+    sign = -1 if criterion.direction == "negative" else 1
+    above, below = shift_share(sample, sign * times * criterion.margin)
+    if distribution == "normal":
+        drawn = rng.multivariate_normal((above.mean(), below.mean()), np.cov(above, below), size)
+        return drawn[..., 0], drawn[..., 1]
+    chosen = rng.integers(sample.num_policies, size=size)
+    return above[chosen], below[chosen]
 
 
 def draw_hits(
@@ -154,24 +170,6 @@ def hit_p_values(family: Family, hits: np.ndarray, policies: int) -> np.ndarray:
         table = p_by_count(sample, criterion, policies)
         p[:, index] = table[hits[:, index, : len(table) - 1].sum(-1)]
     return p
-
-
-def t_p_values(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
-    """Return the larger p-value of both t-tests of contrasts [studies, criteria, policies] of a support.
-
-    Contrasts are in units of the margin; where a criterion claims no effect both margins are tested.
-    """
-    skew = skewness(values)
-    above, below, inside = (
-        np.maximum(t_p(contrasts), skewed_t_p(contrasts, side * skew))
-        for contrasts, side in ((values - 1, 1), (values + 1, 1), (1 - values, -1))
-    )
-    return np.minimum(2 * np.where(absent, np.maximum(below, inside), above), 1.0)
-
-
-def flip_p_value(values: np.ndarray, absent: bool) -> float:
-    """Return twice the sign-flip p-value of a support of contrasts [policies]."""
-    return max(map(doubled_flip_p, (values + 1, 1 - values) if absent else (values - 1,)))
 
 
 def overall_p(p: np.ndarray, deciding: tuple[int, ...], policies: int) -> np.ndarray:
@@ -192,10 +190,9 @@ def summarize(
     studies, count = supported.shape
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
-    skews = [0.0 if distribution == "normal" else float(skewness(own)) for own in family.residuals]
     powers = [
-        power_of_mean(1.0, float(std), looks[-1], alpha, bool(none), skew)
-        for std, none, skew in zip(family.spreads, family.absent, skews, strict=True)
+        ratio_power(as_drawn(each, sample, distribution), each, looks[-1], alpha)
+        for each, sample in family.means
     ] + [
         power_of_proportion(
             sample, each, 0.0 if each.direction == "zero" else 2 * each.margin, looks[-1], alpha
@@ -212,6 +209,15 @@ def summarize(
         "power": float(supported[:, is_true].mean()) if is_true.any() else None,
         "claimed_power": float(claimed.mean()) if is_true.any() else None,
     }
+
+
+def as_drawn(criterion: Criterion, sample: RatioOfMeans, distribution: str) -> RatioOfMeans:
+    """Return the sample, or many normal pairs of its mean and covariance."""
+    if distribution != "normal":
+        return sample
+    rng = np.random.default_rng(0)
+    above, below = draw_pairs(rng, criterion, sample, distribution, 2.0, (1, MANY))
+    return RatioOfMeans(above[0], None if sample.denominator is None else below[0])
 
 
 EXPERIMENT = Experiment(

@@ -16,7 +16,13 @@ from simlab.studies.design import Design
 from simlab.studies.loading import load_claims, load_experiments, load_papers
 from simlab.studies.power import ENOUGH_POWER, primary_family, sample_power
 from simlab.studies.records import Claim, Criterion, Measured, Trial, arms_of
-from simlab.studies.registration import AFTER, LOOKS, find_registration
+from simlab.studies.registration import (
+    AFTER,
+    NEWER_TEST,
+    find_registration,
+    has_newer_test,
+    planned_looks,
+)
 from simlab.studies.verdicts import VERDICTS, CriterionEvidence, Evidence, decide_family
 
 CORES = 2
@@ -55,6 +61,13 @@ class Row:
         return self.power is not None and self.power < ENOUGH_POWER
 
     @property
+    def is_tested_anew(self) -> bool:
+        """Whether the tests of means and shares were changed after the run of such a criterion."""
+        if self.evidence is None or self.trial is None or not self.trial.primary.contrast:
+            return False
+        return has_newer_test(self.evidence.manifest)
+
+    @property
     def id(self) -> str:
         """The id of the claim."""
         return self.claim.id
@@ -90,6 +103,8 @@ class Row:
         parts = [self.evidence.note if self.evidence else self.trial.note if self.trial else ""]
         if self.registered == "after":
             parts.append(AFTER)
+        if self.is_tested_anew:
+            parts.append(NEWER_TEST)
         if self.core_minutes is not None:
             parts.append(f"not run: about {self.core_minutes:.0f} core-minutes")
         return "; ".join(part.rstrip(".") for part in parts if part)
@@ -180,9 +195,13 @@ def decide_board(measured: Sequence[Measured]) -> list[Row]:
 
 def _power(measured: Measured, family: int) -> float | None:
     criterion, sample = measured.trial.primary, measured.primary
-    if sample is None or not criterion.is_sampled:
+    if sample is None or criterion.contrast is None:
         return None
-    found = sample_power(sample, criterion, max(LOOKS[-1], sample.num_policies), family)
+    looks, policies = planned_looks(measured.manifest), sample.num_policies
+    # A study that is smaller than its first look is read once, with the policies that it has.
+    if looks and policies >= looks[0]:
+        policies = max(looks[-1], policies)
+    found = sample_power(sample, criterion, policies, family)
     return None if found is None else found.power
 
 

@@ -78,11 +78,15 @@ class ExactCheck:
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A number that an experiment stores with its interval, the row `id`, minus a printed `reference`."""
+    """A number that an experiment stores with its interval, the row `id`, minus a printed `reference`.
+
+    `is_point` where no sampling error is known: the interval is a point, and the row is no test.
+    """
 
     id: str
     text: str = ""
     reference: float = 0.0
+    is_point: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,9 @@ class Criterion:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the criterion has a contrast of training runs."""
+        """Whether the criterion has a sampling error: a contrast of training runs, or a measured row."""
+        if isinstance(self.estimand, StoredRow):
+            return not self.estimand.is_point
         return self.contrast is not None
 
 
@@ -177,9 +183,10 @@ def stored_row(
     because: str,
     reference: float = 0.0,
     role: Role = "primary",
+    is_point: bool = False,
 ) -> Criterion:
     """Return the criterion of a row that an experiment stores."""
-    return Criterion(StoredRow(id, text, reference), None, direction, margin, because, role)
+    return Criterion(StoredRow(id, text, reference, is_point), None, direction, margin, because, role)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Registration: the rule of a criterion is hashed into the manifest before its run.
 
-`manifest["config"]["registered"]` holds `criteria`, the hash of each criterion by its id, and `looks`, the
-numbers of initial policies at which the result may be read. A hash covers what decides a verdict: claim,
+`manifest["config"]["registered"]` holds `criteria`, the hash of each criterion by its id, `looks`, the
+numbers of initial policies at which the result may be read, and `test`, the tests of that time, which all
+criteria share. A hash covers what decides a verdict: claim,
 regime, role, estimand, contrast, direction, margin and looks. It leaves out the reason of the margin, which
 may be worded better later.
 """
@@ -17,7 +18,11 @@ from simlab.studies.records import Claim, Criterion, Trial, trials_of
 Registered = Literal["before", "after", "exploratory"]
 LOOKS = (8, 16, 24)
 """Numbers of initial policies at which a study is read: for futility alone, then to decide."""
+TEST = "2026-11-27: Student's t, the same corrected for skewness, sign flips"
+"""What decides whether a mean lies beyond a bound. Change it with the test, so that the board says which
+results are older than it."""
 AFTER = "rule changed after the run"
+NEWER_TEST = "the test was changed after the run (corrected for skewness, which only widens intervals)"
 
 
 def criterion_id(trial: Trial, criterion: Criterion) -> str:
@@ -53,6 +58,7 @@ def register(claims: Sequence[Claim], experiment: str, looks: Sequence[int] = LO
     trials = trials_of(claims, experiment)
     return {
         "looks": list(looks),
+        "test": TEST,
         "criteria": {
             criterion_id(trial, criterion): criterion_hash(trial, criterion, looks)
             for trial in trials
@@ -76,6 +82,12 @@ def planned_looks(manifest: Mapping[str, Json]) -> tuple[int, ...]:
     """Return the looks that were registered; empty if none were, and the result is read once."""
     config: Any = manifest.get("config", {})
     return tuple(config.get("registered", {}).get("looks", ()))
+
+
+def has_newer_test(manifest: Mapping[str, Json]) -> bool:
+    """Return whether the tests were changed after the run."""
+    config: Any = manifest.get("config", {})
+    return config.get("registered", {}).get("test") != TEST
 
 
 def _is_before(trial: Trial, config: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from simlab.studies.estimands import Estimand, Frame, Tables, Views
 from simlab.studies.records import Trial
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import RatioOfMeans, mean_of_policies
-from simlab.studies.sequential import stopping_levels
+from simlab.studies.sequential import Looks
 from simlab.studies.statistics import holm
 from simlab.studies.verdicts import ALPHA, CriterionVerdict, criterion_verdict
 
@@ -22,17 +22,15 @@ MARGIN = 0.2
 """A fifth of the loss: the smallest share that counts."""
 MIN_LOSS = 0.1
 """Least difference between the control and the untreated arm, in reward, that leaves something to recover."""
-LOOK_ALPHAS = tuple(map(float, 1 - stopping_levels(len(LOOKS))))
-"""Two-sided error of each look, 5% over all (O'Brien & Fleming). A sign-flip test of 8 policies cannot reach
-the first, so that look can only show futility."""
+READ_AT = Looks(LOOKS)
 
 
 @dataclass(frozen=True)
 class Recovered:
     """The share of the loss that `arm` recovers; `p` is that of a share that is not above the margin.
 
-    The interval has the `level` of look and family. Where that one is unbounded it has 95%, and the verdict
-    is inconclusive.
+    The interval has the `level` of look and family. Where that one has no end on either side it has 95%, and
+    the verdict is inconclusive, as it is before the first look that may decide.
     """
 
     arm: str
@@ -80,11 +78,6 @@ def read_leaderboard(results: Results | Tables, trial: Trial) -> Leaderboard:
     return Leaderboard(rewards, recovered)
 
 
-def look_alpha(policies: int) -> float:
-    """Return the two-sided error of the last look that `policies` initial policies have reached."""
-    return LOOK_ALPHAS[max(sum(policies >= look for look in LOOKS) - 1, 0)]
-
-
 def rank_remedies(
     views: Views, estimand: Estimand, remedies: Sequence[str], untreated: str, control: str, family: int
 ) -> list[Recovered]:
@@ -99,7 +92,7 @@ def rank_remedies(
         family: number of remedies that are tested together; levels are divided by it (Bonferroni).
 
     Returns:
-        One row per remedy with a bounded interval; none where the control leads by at most `MIN_LOSS`.
+        One row per remedy whose interval has an end; none where the control leads by at most `MIN_LOSS`.
     """
     samples = {arm: Share(arm, untreated, control).measure(views, estimand) for arm in remedies}
     rows = [
@@ -116,27 +109,29 @@ def final_rewards(views: Views, estimand: Estimand, arms: Sequence[str]) -> Fram
 
 
 def compare_pairs(finals: Frame) -> Frame:
-    """Return every pair of arms with its mean difference, Holm-adjusted p-value and significance.
+    """Return every pair of arms with its mean difference, p-value and significance.
 
-    The p-value of a pair is two-sided, over the initial policies that both arms have; the level is that of
-    the look which they have reached.
+    The p-value of a pair is two-sided, over the initial policies that both arms have; `adjusted_p` is
+    corrected for looks and for the number of pairs (Holm).
     """
     rows = [_compare_pair(finals, arm, other) for arm, other in combinations(finals.columns, 2)]
-    table = pd.DataFrame(rows, columns=["arm", "other", "difference", "policies", "p", "alpha"])
-    table["adjusted_p"] = holm(table["p"]) if len(table) else []
-    return table.assign(significant=table["adjusted_p"] <= table["alpha"])
+    table = pd.DataFrame(rows, columns=["arm", "other", "difference", "policies", "p"])
+    overall = [READ_AT.overall(p, n) for p, n in zip(table["p"], table["policies"], strict=True)]
+    table["adjusted_p"] = holm(overall) if len(table) else []
+    return table.assign(significant=(table["adjusted_p"] <= ALPHA) & table["policies"].map(READ_AT.decides))
 
 
 def _measure_recovery(arm: str, sample: RatioOfMeans, family: int) -> Recovered | None:
     lead = mean_of_policies(np.asarray(sample.denominator))
     if lead.num_policies < 3 or lead.interval(ALPHA)[0] <= MIN_LOSS:
         return None
-    alpha = look_alpha(sample.num_policies) / family
+    alpha = READ_AT.nominal(ALPHA / family, sample.num_policies)
     ends = sample.interval(alpha)
-    verdict = criterion_verdict(ends, "positive", MARGIN)
-    if not np.isfinite(ends).all():
-        alpha, ends, verdict = ALPHA, sample.interval(ALPHA), "inconclusive"
-    if not np.isfinite(ends).all():
+    decides = READ_AT.decides(sample.num_policies)
+    verdict = criterion_verdict(ends, "positive", MARGIN) if decides else "inconclusive"
+    if not np.isfinite(ends).any():
+        alpha, ends = ALPHA, sample.interval(ALPHA)
+    if not np.isfinite(ends).any():
         return None
     p = sample.p_beyond(MARGIN, 1)
     return Recovered(arm, sample.estimate, *ends, 1 - alpha, p, verdict, sample.num_policies)
@@ -147,4 +142,4 @@ def _compare_pair(finals: Frame, arm: str, other: str) -> dict[str, object]:
     sample = mean_of_policies(difference)
     p = min(sample.p_beyond(0.0, 1), sample.p_beyond(0.0, -1))
     row: dict[str, object] = {"arm": arm, "other": other, "difference": sample.estimate}
-    return row | {"policies": len(difference), "p": p, "alpha": look_alpha(len(difference))}
+    return row | {"policies": len(difference), "p": p}

@@ -50,9 +50,10 @@ class RatioOfMeans:
 
     A bound b is tested on the contrasts numerator - b denominator: by Student's t, by the same corrected for
     skewness, and by sign flips, which must agree. The correction uses the skewness of the contrasts at the
-    estimate for all bounds. The interval contains the bounds that one of the three accepts, so it is
-    Fieller's interval, widened where the others need it. Few policies cannot reach every level by sign
-    flips; there all contrasts must have the claimed sign.
+    estimate for all bounds. The denominator must have a sign by the same tests, or there is no interval.
+    The interval contains the bounds that one of the three accepts, so it is Fieller's interval, widened
+    where the others need it. Few policies cannot reach every level by sign flips; there all contrasts must
+    have the claimed sign.
 
     Reference: Fieller 1954; Hall 1992.
     Deviation: Fieller's interval is united with those that invert the other tests.
@@ -94,20 +95,22 @@ class RatioOfMeans:
 
         A ratio has no sign unless its denominator has one, so that is tested as well.
         """
-        tested = (side * self.contrasts(bound), self._sign * self._scale)
-        return min(1.0, max(self._p_above_zero(values, side) for values in tested))
+        t_tests = ratio_t_p(self.numerator, self._scale, bound, side)
+        flips = doubled_flip_p(side * self.contrasts(bound))
+        return min(1.0, max(float(t_tests), flips, self._p_without_sign))
 
-    def _p_above_zero(self, values: np.ndarray, side: Side) -> float:
-        """Return twice the largest p-value of contrasts whose mean is not above zero."""
-        t_tests = (t_p(values), skewed_t_p(values, side * self.skewness))
-        return max(2 * float(max(t_tests)), doubled_flip_p(values))
+    @cached_property
+    def _p_without_sign(self) -> float:
+        """Twice the largest p-value of a denominator whose mean is zero."""
+        values = self._sign * self._scale
+        return max(2 * float(either_t_p(values, skewness(values))), doubled_flip_p(values))
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that at least one of the three tests accepts at level `alpha`."""
+        if self._p_without_sign > alpha:
+            return -np.inf, np.inf
         reaches = (needed_t(alpha, self.num_policies, side * self.skewness) for side in (1, -1))
         low, high = (self._fieller_ends(t)[end] for end, t in enumerate(reaches))
-        if doubled_flip_p(self._sign * self._scale) > alpha:
-            return -np.inf, np.inf
 
         def rejects(bound: float, side: Side) -> bool:
             return doubled_flip_p(side * self.contrasts(bound)) <= alpha
@@ -220,6 +223,30 @@ class StoredInterval:
         if half == 0:
             return 0.0 if distance > 0 else 1.0
         return min(1.0, 2 * float(stats.norm.sf(distance / half * stats.norm.isf(self.alpha / 2))))
+
+
+def ratio_t_p(numerator: np.ndarray, denominator: np.ndarray, bound: float, side: Side) -> np.ndarray:
+    """Return twice the larger p-value [...] of both t-tests of ratios of means that are not beyond `bound`.
+
+    Args:
+        numerator: [..., n].
+        denominator: [..., n].
+        bound: that the ratio does not exceed (`side` 1) or fall below (-1).
+        side: of the bound.
+    """
+    below = denominator.mean(-1, keepdims=True)
+    sign = np.where(below < 0, -1.0, 1.0)
+    estimate = np.divide(
+        numerator.mean(-1, keepdims=True), below, out=np.full_like(below, np.nan), where=below != 0
+    )
+    skew = skewness(sign * (numerator - estimate * denominator))
+    ratio = either_t_p(side * sign * (numerator - bound * denominator), side * skew)
+    return 2 * np.maximum(ratio, either_t_p(sign * denominator, skewness(sign * denominator)))
+
+
+def either_t_p(values: np.ndarray, skew: np.ndarray | float) -> np.ndarray:
+    """Return the larger one-sided p-value [...] of Student's t-test and of the one corrected for `skew`."""
+    return np.maximum(t_p(values), skewed_t_p(values, skew))
 
 
 def t_p(values: np.ndarray) -> np.ndarray:

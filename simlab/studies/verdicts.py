@@ -177,7 +177,8 @@ def decide_family(measured: Sequence[Measured]) -> list[Evidence]:
 
 
 def _looks(measured: Measured) -> Looks:
-    return Looks(planned_looks(measured.manifest))
+    """Return the looks at initial policies; a row of a stored table is read once."""
+    return Looks(planned_looks(measured.manifest) if measured.trial.primary.contrast else ())
 
 
 def _overall_p(measured: Measured) -> float:
@@ -193,11 +194,25 @@ def _decide(measured: Measured, alpha: float, adjusted_p: float | None) -> Evide
         for criterion, sample in pairs
     )
     verdict, notes = claim_verdict(criteria), [measured.note]
+    if verdict == "inconclusive" and (stopped := _stopped_early(measured)):
+        notes.append(stopped)
     if measured.conflict:
         verdict = "inconclusive"
         notes.append(measured.conflict)
     note = "; ".join(part.rstrip(".") for part in notes if part)
     return Evidence(measured.trial, verdict, criteria, note, measured.manifest, measured.rms_log_rho)
+
+
+def _stopped_early(measured: Measured) -> str:
+    """Return that a study was decided at an early look by the test of its time; empty if it was not."""
+    deciding, primary = _looks(measured).deciding, measured.primary
+    assert primary is not None
+    if not deciding or not deciding[0] <= primary.num_policies < deciding[-1]:
+        return ""
+    return (
+        f"stopped at {primary.num_policies} of {deciding[-1]} initial policies, where the test without the "
+        "correction for skewness had decided"
+    )
 
 
 def _decide_criterion(

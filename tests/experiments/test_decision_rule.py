@@ -1,34 +1,51 @@
 """The simulation of the decision rule against its single criteria and its stored table."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from experiments.papers.shared import collapses
-from experiments.studies.decision_rule import (
-    Family,
-    flip_p_value,
-    overall_p,
-    simulate,
-    t_p_values,
-)
+from experiments.studies.decision_rule import Family, draw_pairs, overall_p, simulate
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import holm
-from simlab.studies.power import power_of_proportion
-from simlab.studies.samples import Proportion, mean_of_policies
+from simlab.studies.contrasts import minus
+from simlab.studies.estimands import REWARD
+from simlab.studies.power import power_of_proportion, share_p
+from simlab.studies.records import primary
+from simlab.studies.samples import Proportion, RatioOfMeans, mean_of_policies
 from simlab.studies.sequential import Looks
+from simlab.studies.sign_flips import doubled_flip_p
+from simlab.studies.verdicts import p_supported
 from tests.tolerances import binomial_interval
 
+CLAIMED = primary(REWARD, minus("arm", "control"), "positive", 1.0, because="made up")
+SPREAD = mean_of_policies(np.random.default_rng(7).normal(0.0, 2.0, 24))
 
-def test_p_values_are_those_of_the_samples():
-    values = np.random.default_rng(0).normal(1.5, 0.6, (20, 2, 10))
-    found = t_p_values(values, np.array([False, True]))
+
+@pytest.mark.parametrize("direction", ["positive", "negative", "zero"])
+def test_p_values_are_those_of_the_samples(direction):
+    above, below = np.random.default_rng(0).normal(1.5, 0.6, (2, 20, 10))
+    criterion = replace(CLAIMED, direction=direction)
+    found = share_p(above, below, direction, 1.0)
     for study in range(20):
-        above, absent = (mean_of_policies(values[study, index]) for index in (0, 1))
-        flips = [flip_p_value(values[study, index], bool(index)) for index in (0, 1)]
-        inside = max(absent.p_beyond(-1.0, 1), absent.p_beyond(1.0, -1))
-        assert min(max(found[study, 0], flips[0]), 1.0) == pytest.approx(above.p_beyond(1.0, 1), abs=1e-9)
-        assert max(found[study, 1], min(flips[1], 1.0)) == pytest.approx(inside, abs=1e-9)
+        sample = RatioOfMeans(above[study], below[study])
+        tests = {"positive": [(1.0, 1)], "negative": [(-1.0, -1)], "zero": [(-1.0, 1), (1.0, -1)]}[direction]
+        flips = [doubled_flip_p(side * sample.contrasts(bound)) for bound, side in tests]
+        expected = max(found[study], *flips, doubled_flip_p(below[study]))
+        assert p_supported(sample, criterion) == pytest.approx(min(expected, 1.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("distribution", ["normal", "stored residuals"])
+@pytest.mark.parametrize("direction", ["positive", "negative"])
+def test_drawn_shares_have_the_wanted_effect(direction, distribution):
+    rng = np.random.default_rng(8)
+    loss = rng.gamma(4.0, 0.2, 24)
+    sample, criterion = RatioOfMeans(0.7 * loss, loss), replace(CLAIMED, direction=direction, margin=0.2)
+    above, below = draw_pairs(rng, criterion, sample, distribution, 2.0, (400, 24))
+    effect = 0.4 if direction == "positive" else -0.4
+    assert above.mean() / below.mean() == pytest.approx(effect, abs=1e-6)
 
 
 def test_adjusted_and_overall_p_are_those_of_the_rule():
@@ -42,7 +59,7 @@ def test_adjusted_and_overall_p_are_those_of_the_rule():
 
 
 def test_false_support_of_a_family_at_the_margin():
-    family = Family("made up", np.full(6, 2.0), np.zeros(6, bool), (np.zeros(1),) * 6)
+    family = Family("made up", ((CLAIMED, SPREAD),) * 6)
     supported = simulate(np.random.default_rng(2), family, "normal", (8, 16, 24), 1.0, 800)
     # Each criterion is at the boundary: two-sided 5%, so 2.5% of the families; false alarm 1e-4.
     assert supported.any(1).sum() <= binomial_interval(800, 0.025, 1e-4)[1]
@@ -50,8 +67,8 @@ def test_false_support_of_a_family_at_the_margin():
 
 def test_each_criterion_draws_its_own_residuals():
     """Residuals that vary little are supported at once, those that vary much are not."""
-    residuals = (np.array([-0.01, 0.01]), np.array([-100.0, 100.0]))
-    family = Family("made up", np.ones(2), np.zeros(2, bool), residuals)
+    little, much = (mean_of_policies(np.array([-spread, spread])) for spread in (0.01, 100.0))
+    family = Family("made up", ((CLAIMED, little), (CLAIMED, much)))
     supported = simulate(np.random.default_rng(4), family, "stored residuals", (8, 16, 24), 2.0, 200)
     assert supported[:, 0].all()
     assert supported[:, 1].mean() < 0.1
@@ -59,9 +76,7 @@ def test_each_criterion_draws_its_own_residuals():
 
 def test_false_support_of_proportions_at_the_margin():
     criterion = collapses("arm", "control", role="primary")
-    family = Family(
-        "made up", np.zeros(0), np.zeros(0, bool), (), ((criterion, Proportion(6, 24, 0.0, 24)),) * 6
-    )
+    family = Family("made up", proportions=((criterion, Proportion(6, 24, 0.0, 24)),) * 6)
     at_margin, beyond = (
         simulate(np.random.default_rng(3), family, "normal", (8, 16, 24), times, 800) for times in (1.0, 2.0)
     )

@@ -19,7 +19,7 @@ from simlab.studies import estimands as m
 from simlab.studies.board import Board, board, counts, list_stored, measurements, power_text, summary
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary
-from simlab.studies.registration import find_registration, register
+from simlab.studies.registration import find_registration, has_newer_test, register
 from simlab.studies.samples import Exact, mean_of_policies
 from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family
 
@@ -91,8 +91,8 @@ def test_board_states_power_of_each_sampled_primary(shipped):
     assert rows["V3"].is_underpowered
     assert power_text(rows["V3"]) == f"{rows['V3'].power:.0%}, underpowered"
     for row in shipped.rows:
-        is_sampled = row.primary is not None and row.primary.criterion.is_sampled
-        assert (row.power is not None) == is_sampled, row.id
+        has_contrast = row.primary is not None and row.primary.criterion.contrast is not None
+        assert (row.power is not None) == has_contrast, row.id
         assert row.as_dict()["underpowered"] == row.is_underpowered
 
 
@@ -102,7 +102,7 @@ def test_supported_primaries_have_small_adjusted_p(shipped):
         if found is not None and found.criterion.is_sampled:
             if row.registered != "before" or found.num_policies >= 16:
                 assert (found.verdict == "supported") == (found.adjusted_p <= 0.05), row.id
-            assert found.num_policies > 0
+            assert found.num_policies > 0 or found.criterion.contrast is None
 
 
 def test_rows_say_when_their_rule_was_set(shipped):
@@ -111,6 +111,24 @@ def test_rows_say_when_their_rule_was_set(shipped):
         assert ("rule changed after the run" in row.note) == (row.registered == "after")
         if row.registered == "before":
             assert row.evidence.manifest["config"]["registered"]["looks"] == [8, 16, 24]
+
+
+def test_rows_say_that_a_test_was_changed_after_their_run(shipped):
+    old = [row for row in shipped.rows if row.is_tested_anew]
+    assert {row.trial.primary.contrast is None for row in old} == {False}
+    assert all("the test was changed after the run" in row.note for row in old)
+    assert has_newer_test({"config": {"registered": {"test": "Student's t"}}})
+    assert not has_newer_test({"config": {"registered": dict(register([], "made up"))}})
+
+
+def test_measured_rows_are_tested_with_the_family_of_their_paper(shipped):
+    """A stored interval is a test like any other; a stored point and an exact check are none."""
+    for row in shipped.rows:
+        for each in row.criteria:
+            if each.estimate is not None and each.criterion.contrast is None:
+                assert each.criterion.is_sampled == (each.ci_low < each.ci_high), row.id
+                is_tested = each.criterion.is_sampled and each.criterion.role == "primary"
+                assert (each.adjusted_p is not None) == is_tested, row.id
 
 
 def test_rows_name_their_result_and_figures(shipped):

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from simlab.cli import app
 from simlab.studies import estimands as m
 from simlab.studies.loading import load_experiment
-from simlab.studies.power import criterion_power, power_of_mean
+from simlab.studies.power import criterion_power, power_of_mean, power_of_share
 from simlab.studies.preview import format_preview, preview
 from simlab.studies.records import minus, primary
+from simlab.studies.samples import RatioOfMeans
+from simlab.studies.verdicts import p_supported
 from tests.tolerances import assert_within_interval, binomial_interval
 
 runner = CliRunner()
@@ -98,6 +100,25 @@ def test_power_agrees_with_simulation():
     supported = (rejected & (values.mean(1) > 0)).sum()
     expected = power_of_mean(margin, std, policies, 0.05, absent=False)
     assert_within_interval(supported, *binomial_interval(4000, expected, 1e-4), alpha=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["positive", "negative", "zero"])
+def test_power_of_a_share_is_that_of_the_decision(direction):
+    """Where a remedy's gain hangs on the loss, the std of the contrasts at the estimate says too little."""
+    rng, studies, policies, alpha, margin = np.random.default_rng(1), 400, 16, 0.02, 0.3
+    criterion = primary(m.REWARD, minus("a", "b"), direction, margin, because="made up")
+    loss = rng.normal(0.6, 0.5, 24)
+    sample = RatioOfMeans(-0.4 * loss + rng.normal(0, 0.2, 24), loss)
+    truth = {"positive": 0.6, "negative": -0.6, "zero": 0.0}[direction]
+    chosen = rng.integers(24, size=(studies, policies))
+    gains = sample.numerator + (truth - sample.estimate) * loss
+    drawn = [RatioOfMeans(gains[each], loss[each]) for each in chosen]
+    supported = sum(p_supported(each, criterion) <= alpha for each in drawn)
+    expected = power_of_share(sample, direction, margin, policies, alpha)
+    assert_within_interval(supported, *binomial_interval(studies, expected, 1e-4), alpha=1e-4)
+    if direction == "positive":
+        std = sample.contrasts(sample.estimate).std(ddof=1) / loss.mean()
+        assert power_of_mean(margin, std, policies, alpha, absent=False) > expected + 0.1
 
 
 @pytest.mark.parametrize("direction", ["positive", "zero"])

@@ -7,7 +7,7 @@ import pytest
 from experiments.studies.policy_blocks import split_blocks
 from simlab.studies.estimands import FINAL_REWARD, Tables, View, Views
 from simlab.studies.registration import hash_rule
-from simlab.studies.remedy_ranking import compare_pairs, look_alpha, rank_remedies
+from simlab.studies.remedy_ranking import compare_pairs, rank_remedies
 from simlab.studies.samples import RatioOfMeans
 
 NONE, CONTROL, GOOD, USELESS = "none", "control", "good", "useless"
@@ -89,10 +89,22 @@ def test_split_blocks_keeps_a_short_last_block():
     assert split_blocks(20) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
-def test_alpha_grows_to_five_percent_over_the_looks():
-    first, second, last = (look_alpha(policies) for policies in (8, 16, 24))
-    assert look_alpha(20) == second
-    assert first < 2 / 2**8 < second < last < 0.05
+def test_eight_policies_decide_neither_share_nor_pair():
+    few = {"none": _jitter(0.2, 8), "control": _jitter(0.8, 8, 1), "good": _jitter(0.65, 8, 2)}
+    (row,) = rank_remedies(_views(**few), FINAL_REWARD, [GOOD], NONE, CONTROL, 1)
+    assert row.ci_low > 0.2
+    assert row.verdict == "inconclusive"
+    assert not compare_pairs(pd.DataFrame(few))["significant"].any()
+
+
+def test_a_share_with_a_lower_bound_alone_is_supported():
+    """A few policies recover more than they lost, so that the share has no upper bound."""
+    loss = _jitter(0.5) + 0.28 * np.random.default_rng(3).standard_normal(24)
+    gain = loss + np.where(np.arange(24) % 8 == 0, 0.3, 0.0)
+    views = _views(none=np.zeros(24), control=loss, good=gain)
+    (row,) = rank_remedies(views, FINAL_REWARD, [GOOD], NONE, CONTROL, 3)
+    assert np.isinf(row.ci_high)
+    assert row.verdict == "supported"
 
 
 def test_hash_rule_changes_with_the_rule():

@@ -15,10 +15,12 @@ from simlab.studies.samples import (
     StoredInterval,
     mean_of_policies,
     needed_t,
+    ratio_t_p,
     skewed_t_p,
     skewness,
     t_p,
 )
+from simlab.studies.sign_flips import doubled_flip_p as _doubled
 from simlab.studies.sign_flips import flip_count
 from simlab.studies.verdicts import criterion_verdict
 from tests.tolerances import binomial_interval
@@ -215,6 +217,30 @@ def test_interval_of_skewed_contrasts_inverts_the_corrected_test():
     assert low < plain_low
     assert high >= plain_high
     assert 2 * skewed_t_p(values - low, sample.skewness) == pytest.approx(0.05)
+
+
+def test_a_denominator_is_tested_with_its_own_skewness():
+    """Its few low values count, though the numerator has them as well and the contrasts are symmetric."""
+    rng = np.random.default_rng(6)
+    below = 1.6 - rng.gamma(0.25, 2.0, 24)
+    sample = RatioOfMeans(0.5 * below + rng.normal(0, 0.1, 24), below)
+    own = 2 * skewed_t_p(below, skewness(below))
+    assert 2 * skewed_t_p(below, sample.skewness) < own / 3
+    assert sample.p_beyond(0.0, 1) == pytest.approx(own)
+    assert sample.interval(own * 0.9) == (-np.inf, np.inf)
+    assert np.isfinite(sample.interval(own * 1.1)).all()
+
+
+@given(st.integers(0, 99), st.floats(-1, 1), st.sampled_from([1, -1]))
+def test_p_of_many_ratios_are_those_of_their_samples(seed, bound, side):
+    above, below = np.random.default_rng(seed).normal(0.5, 1.0, (2, 3, 10))
+    tested = ratio_t_p(above, below, bound, side)
+    for number in range(3):
+        sample = RatioOfMeans(above[number], below[number])
+        flips = max(
+            _doubled(side * sample.contrasts(bound)), _doubled(np.sign(below[number].mean()) * below[number])
+        )
+        assert sample.p_beyond(bound, side) == pytest.approx(min(1.0, max(float(tested[number]), flips)))
 
 
 @given(VALUES.filter(lambda values: len(set(values)) > 1))
