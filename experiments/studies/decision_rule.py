@@ -228,6 +228,6 @@ EXPERIMENT = Experiment(
         "margin; power at least as claimed for the last look at the Bonferroni level."
     ),
     run=run,
-    minutes=2.0,
+    minutes=4.0,
     kind="measurement",
 )
