@@ -2,9 +2,9 @@
 
 `manifest["config"]["registered"]` holds `criteria`, the hash of each criterion by its id, `looks`, the
 numbers of initial policies at which the result may be read, and `test`, the tests of that time, which all
-criteria share. A hash covers what decides a verdict: claim,
-regime, role, estimand, contrast, direction, margin and looks. It leaves out the reason of the margin, which
-may be worded better later.
+criteria share. A hash covers what decides a verdict: claim, regime, role, estimand, contrast, printed value,
+direction, margin and looks. It leaves out the reason of the margin, which may be worded better later, and how
+the estimand is computed.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from simlab.core.json_value import Json
-from simlab.studies.records import Claim, Criterion, Trial, trials_of
+from simlab.studies.records import Claim, Criterion, StoredRow, Trial, trials_of
 
 Registered = Literal["before", "after", "exploratory"]
 LOOKS = (8, 16, 24)
@@ -45,6 +45,8 @@ def criterion_hash(trial: Trial, criterion: Criterion, looks: Sequence[int] = LO
         "margin": criterion.margin,
         "looks": list(looks),
     }
+    if isinstance(criterion.estimand, StoredRow) and criterion.estimand.reference:
+        rule["printed"] = criterion.estimand.reference
     return hash_rule(json.dumps(rule, sort_keys=True))
 
 

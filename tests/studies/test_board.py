@@ -18,8 +18,8 @@ from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, board, counts, list_stored, measurements, power_text, summary
 from simlab.studies.loading import load_claims, load_papers
-from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary
-from simlab.studies.registration import find_registration, has_newer_test, register
+from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary, stored_row
+from simlab.studies.registration import criterion_hash, find_registration, has_newer_test, register
 from simlab.studies.samples import Exact, mean_of_policies
 from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family
 
@@ -226,6 +226,10 @@ def test_registration_is_before_only_if_no_rule_changed():
     assert (
         find_registration(claim.trials[0], {"config": config | {"resumed_from": {"config": {}}}}) == "after"
     )
+    printed = [
+        trial(criteria=(stored_row("id", "row", "zero", 0.1, because="", reference=at),)) for at in (1, 2)
+    ]
+    assert len({criterion_hash(each, each.primary) for each in printed}) == 2
     twice = config | {"resumed_from": {"config": config}}
     assert find_registration(claim.trials[0], {"config": twice}) == "before"
     assert (
