@@ -1,16 +1,14 @@
 """Read Hugging Face directories and GGUF files: check the headers, then read leaf by leaf."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from simlab.checkpoints.gguf_reader import read_gguf
-from simlab.checkpoints.hugging_face_config import parse_config_json
+from simlab.checkpoints.hugging_face_config import parse_config_json, read_json_object
 from simlab.checkpoints.layouts import FUSED_EXPERTS, Layout, Slot, gguf_layout, hugging_face_layout
 from simlab.checkpoints.param_tree import LeafPath, allocate_aligned, leaf_path, leaves_of, shapes_of
 from simlab.checkpoints.safetensors_file import StoredTensor, read_header, row_blocks
@@ -109,7 +107,7 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    config = parse_config_json(_read_json(folder / "config.json"), folder / "config.json")
+    config = parse_config_json(read_json_object(folder / "config.json"), folder / "config.json")
     tensors: dict[str, StoredTensor] = {}
     for file in _weight_files(folder):
         header = read_header(file)
@@ -120,18 +118,6 @@ def _open_folder(folder: Path) -> Checkpoint:
     listed = config.num_hidden_layers * (1 if fused else max(config.num_experts, 1))
     _check_counts(folder, config, len(tensors), listed)
     return Checkpoint(folder, config, hugging_face_layout(config, fused), tensors)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise FileNotFoundError(f"{file} does not exist. A Hugging Face checkpoint needs this file.")
-    try:
-        values = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} is not a JSON object.")
-    return values
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -146,7 +132,7 @@ def _weight_files(folder: Path) -> list[Path]:
                 f"{folder} has a pickle ({pickles[0]}), which can run code. Convert it to safetensors."
             )
         raise FileNotFoundError(f"{folder} must have {WEIGHTS_FILE} or {INDEX_FILE}.")
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{index} must have weight_map.")
     files = []

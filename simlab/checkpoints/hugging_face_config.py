@@ -1,6 +1,7 @@
 """Convert between Hugging Face's `config.json` and `TransformerConfig`; reject unsupported options."""
 
 from collections.abc import Mapping
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ class Json:
         if not accepts(value):
             raise ValueError(f"{self.file}: {name} must be {words}, got {value!r}.")
         return value
+
+
+def read_json_object(file: Path) -> dict[str, PyTree]:
+    """Return the JSON object in a file of a Hugging Face checkpoint.
+
+    Raises:
+        FileNotFoundError, ValueError: The file does not exist, or holds something else.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist. A Hugging Face checkpoint needs this file.")
+    try:
+        values = loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} is not a JSON object.")
+    return values
 
 
 def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerConfig:

@@ -30,7 +30,12 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.0, help="Time limit in seconds; batch sizes that exceed it are skipped.")
+        float,
+        typer.Option(
+            min=0.0,
+            help="Time limit in seconds; batch sizes that exceed it are skipped. The ceilings and the first "
+            "batch size are always measured.",
+        ),
     ] = 420.0,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run a tiny version that takes seconds.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result directory; default runs/bench_device.")] = None,

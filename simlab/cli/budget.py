@@ -1,7 +1,7 @@
 """`simlab budget`: what a mismatch per token costs over a length."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,8 @@ MEANINGS = {
     "median_sequence_ratio": "median over responses of the product of rho",
     "rho_std_for_half_ess": "std of rho per token that would leave half of the samples at this length",
 }
+LOGITS = {"rounding": "nearest_even", "vocabulary": 2048, "logit_std": 1.5}
+"""Defaults of the synthetic logits that --format rounds."""
 
 
 def budget(
@@ -31,9 +33,15 @@ def budget(
     rho_std: Annotated[
         float | None, typer.Option(help="Measured std of rho per token, instead of a format.")
     ] = None,
-    rounding: Annotated[str, typer.Option(help="Rounding of the logits.")] = "nearest_even",
-    vocabulary: Annotated[int, typer.Option(help="Tokens of the synthetic vocabulary.")] = 2048,
-    logit_std: Annotated[float, typer.Option(help="Standard deviation of the synthetic logits.")] = 1.5,
+    rounding: Annotated[
+        str | None, typer.Option(help="Rounding of the logits to the format (default nearest_even).")
+    ] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of the synthetic vocabulary (default 2048).")
+    ] = None,
+    logit_std: Annotated[
+        float | None, typer.Option(help="Standard deviation of the synthetic logits (default 1.5).")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Translate a mismatch per token into the effective sample size of complete sequences.
@@ -47,13 +55,17 @@ def budget(
     with one_clear_error():
         if (fmt is None) == (rho_std is None):
             raise ValueError("give either --format or --rho-std")
+        options = {"rounding": rounding, "vocabulary": vocabulary, "logit_std": logit_std}
+        chosen = {name: value for name, value in options.items() if value is not None}
         if rho_std is None:
-            assert fmt is not None
-            rho_std = gaussian_rho_std(fmt, rounding, vocabulary, logit_std)
+            logits: dict[str, Any] = LOGITS | chosen
+            rho_std = gaussian_rho_std(fmt or "", *logits.values())
             source = (
-                f"measured: softmax of {vocabulary} Gaussian logits (std {logit_std:g}) rounded to {fmt} "
-                f"({rounding}) against the exact softmax"
-            )
+                "measured: softmax of {vocabulary} Gaussian logits (std {logit_std:g}) rounded to {fmt} "
+                "({rounding}) against the exact softmax"
+            ).format(fmt=fmt, **logits)
+        elif chosen:
+            raise ValueError(f"--{next(iter(chosen)).replace('_', '-')} needs --format, got --rho-std.")
         else:
             source = "given"
         numbers = asdict(compute(rho_std, length))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, one_clear_error, show
+from simlab.cli.output import Json, check_out_folder, count, one_clear_error, show
 from simlab.core.plugins import import_module
 
 EPILOG = (
@@ -38,10 +38,13 @@ def diagnose(
     from simlab.diagnosis import diagnose as diagnose_path
 
     with one_clear_error():
-        if figure and after is not None:
-            raise ValueError("--figure takes one log. Remove the second one.")
+        for option, is_given in (("--figure", figure), ("--out", out is not None)):
+            if is_given and after is not None:
+                raise ValueError(f"{option} takes one log. Remove the second one.")
         if figure and out is None:
             out = Path("runs") / "diagnosis"
+        if out is not None:
+            check_out_folder(out)
         names = _parse_rename(rename or [])
         if after is not None:
             rows = compare_logs(path, after, names)
@@ -58,6 +61,7 @@ def diagnose(
             "answers": diagnosis.answer_rows(),
             "metrics": diagnosis.metrics,
             "problems": problems,
+            "warnings": diagnosis.warnings,
         }
         typer.echo(json.dumps(_plain(content), indent=2))
     else:
@@ -73,7 +77,7 @@ def _parse_rename(pairs: list[str]) -> dict[str, str]:
     names = {}
     for pair in pairs:
         source, equals, column = pair.partition("=")
-        if not equals or column not in COLUMNS:
+        if not (source and equals) or column not in COLUMNS:
             allowed = ", ".join(COLUMNS)
             raise ValueError(f"--rename must be FOUND=COLUMN with a column of {allowed}, got {pair}.")
         names[source] = column
@@ -81,7 +85,9 @@ def _parse_rename(pairs: list[str]) -> dict[str, str]:
 
 
 def _print(diagnosis) -> None:
-    size = f"{diagnosis.num_sequences:,} sequences, {diagnosis.num_tokens:,} tokens"
+    for warning in diagnosis.warnings:
+        typer.secho(f"warning: {warning}\n", fg=typer.colors.YELLOW)
+    size = f"{count(diagnosis.num_sequences, 'sequence')}, {count(diagnosis.num_tokens, 'token')}"
     best = [cause for cause in diagnosis.causes[:SHOWN] if cause.probability >= 0.005]
     rows = [{"cause": cause.cause, "probability": f"{cause.probability:.0%}"} for cause in best]
     show(rows, False, title=size if diagnosis.num_tokens else diagnosis.source)

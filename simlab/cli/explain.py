@@ -34,9 +34,9 @@ def explain(
     ] = None,
     model: Annotated[str, typer.Option(help="Model preset of a warm start.")] = "tiny-llama",
     task: Annotated[str, typer.Option(help="Task of a warm start.")] = "add",
-    prompts: Annotated[int, typer.Option(help="Number of held-out prompts.")] = 8,
-    group_size: Annotated[int, typer.Option(help="Responses per prompt.")] = 4,
-    top: Annotated[int, typer.Option(help="Number of worst tokens to list.")] = 8,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts.")] = 8,
+    group_size: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 4,
+    top: Annotated[int, typer.Option(min=0, help="Number of worst tokens to list.")] = 8,
     json: Json = False,
 ) -> None:
     """Rank tokens, sites and weights by their effect on the mismatch, and analyze the worst token.

@@ -47,8 +47,9 @@ def lab(
             raise FileNotFoundError(f"no file {config}")
         try:
             nearest = nearest_config(sys.stdin.read() if pasted else config.read_text())
-        except ImportError as error:
-            raise ValueError(str(error)) from error
+        except (ImportError, ValueError) as error:
+            where = "" if isinstance(error, ImportError) else f"{'standard input' if pasted else config}: "
+            raise ValueError(f"{where}{error}") from error
         text = to_toml(nearest, "pasted" if pasted else config.stem)
         tomllib.loads(text)
         for difference in nearest.differences:
@@ -73,11 +74,14 @@ def slurm(
     """Print a batch script that computes a sweep, and resumes where a stopped job left it."""
     from simlab.integrations.export import slurm_script
     from simlab.sweeps.file import read_file
+    from simlab.sweeps.plan import default_runs_per_batch, expand
 
     with one_clear_error():
-        name = read_file(sweep).name
+        described = read_file(sweep)
+        # A job that fails at its first line costs a place in the queue.
+        expand(described.base, described.grid, described.runs_per_batch or default_runs_per_batch())
         text = slurm_script(
-            sweep, name, hours=hours, parts=parts, cpus=cpus, gpus=gpus,
+            sweep, described.name, hours=hours, parts=parts, cpus=cpus, gpus=gpus,
             partition=partition, account=account, setup=setup,
         )  # fmt: skip
         typer.echo(text, nl=False)

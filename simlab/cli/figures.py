@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import one_clear_error
+from simlab.cli.output import check_out_folder, one_clear_error
 
 EPILOG = (
     'Example: `simlab figures format_error "lr Fig. 11"`. Without `--results`, reads runs/EXPERIMENT, '
     "then the results shipped with the package."
 )
+SECONDS_PER_FIGURE = 0.9
+"""Mean over the catalog, on two cores."""
 
 
 def figures(
@@ -30,7 +32,14 @@ def figures(
     from figures.catalog import FIGURES
 
     with one_clear_error():
+        check_out_folder(out)
         chosen = [_find_figure(name) for name in names] if names else list(FIGURES)
+    if not names:
+        seconds = round(len(chosen) * SECONDS_PER_FIGURE, -1)
+        typer.echo(
+            f"drawing {len(chosen)} figures, about {seconds:.0f} s on two cores; name some to draw fewer",
+            err=True,
+        )
     drawn = [_draw(name, results, out, required=bool(names)) for name in chosen]
     if not all(drawn):
         raise typer.Exit(2)
@@ -64,7 +73,7 @@ def _draw(name: str, results: Path | None, out: Path, required: bool) -> bool:
     try:
         source = _find_results(FIGURES[name].experiment, results)
         paths = render(FIGURES[name].draw, source, out, name)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         typer.secho(f"simlab: {name}: {error}", err=True, fg=typer.colors.RED if required else None)
         return not required
     typer.echo(f"{name}: {', '.join(map(str, paths))}  (from {source.folder})")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,18 @@ def one_clear_error() -> Iterator[None]:
     """Turn bad input into one line on stderr and exit status 2; bugs keep their traceback."""
     try:
         yield
-    except (ValueError, FileNotFoundError, PermissionError) as error:
+    except (ValueError, OSError) as error:
         typer.secho(f"simlab: {error}", err=True, fg=typer.colors.RED)
         raise typer.Exit(2) from error
+
+
+def check_out_folder(folder: Path) -> Path:
+    """Return `folder`; raise `ValueError` for a file, before the work whose results go there."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {folder}.")
+    return folder
+
+
+def count(number: int, word: str) -> str:
+    """Return `1 token`, `2,000 tokens`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

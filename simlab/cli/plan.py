@@ -17,7 +17,7 @@ def plan(
         str,
         typer.Option(help="A real model, a preset, or a config.json; a wrong name lists them."),
     ],
-    devices: Annotated[str, typer.Option(help="How many of which, as 8xH100.")],
+    devices: Annotated[str, typer.Option(help="Number and type of devices, for example 8xH100.")],
     sequences: Annotated[int, typer.Option(help="Sequences of a step: prompts times group.")] = 2048,
     prompt: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 1024,
     response: Annotated[int, typer.Option(help="Tokens of a response.")] = 8192,

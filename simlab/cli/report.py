@@ -26,6 +26,8 @@ def report(
     from simlab.studies.report import write_report
 
     with one_clear_error():
+        if out.is_dir():
+            raise ValueError(f"--out must be a file, got the folder {out}.")
         board = write_report(out, results, figures)
     for problem in board.problems:
         typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, one_clear_error
+from simlab.cli.output import Json, check_out_folder, one_clear_error
 
 LONG_MINUTES = 5.0
 EPILOG = (
@@ -77,9 +77,7 @@ def check_writable(folder: Path) -> Path:
     """Create `folder` and write a file into it: a full disk must fail before the compute."""
     from simlab.core.atomic import write_atomically
 
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {folder}.")
-    probe = folder / ".probe"
+    probe = check_out_folder(folder) / ".probe"
     write_atomically(probe, lambda file: file.write(b"simlab"))
     probe.unlink()
     return folder

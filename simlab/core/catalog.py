@@ -8,6 +8,8 @@ from typing import TypeVar
 Record = TypeVar("Record")
 MOST_NAMES = 8
 """Names that an error lists after a suggestion."""
+SHORTEST_START = 4
+"""Letters from which on the start of a name suggests the name."""
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 80
 
@@ -31,7 +33,10 @@ def lookup(catalog: Mapping[str, Record], name: str, kind: str) -> Record:
 
 def suggest(name: object, names: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the closest match as a question, and the names to list: after a match only the first ones."""
-    close = difflib.get_close_matches(str(name)[:80], names, n=1)
+    text = str(name)[:80]
+    # A name that begins with `name` is nearer than one of equal length with other letters.
+    longer = [each for each in names if len(text) >= SHORTEST_START and each.startswith(text)]
+    close = difflib.get_close_matches(text, longer or names, n=1, cutoff=0.0 if longer else 0.6)
     if not close:
         return "", names
     few = [*names[:MOST_NAMES], f"... ({len(names)} in all)"] if len(names) > MOST_NAMES else names

@@ -127,6 +127,11 @@ def find_resumable(experiment: Experiment, folder: Path, out: Path, smoke: bool 
     if folder.resolve() == out.resolve():
         raise ValueError(f"--resume-from must differ from --out, got {folder} for both. Pass another --out.")
     result = Results(folder)
+    if "smoke" not in result.manifest["config"]:
+        name = result.manifest["name"]
+        raise ValueError(
+            f"--resume-from must hold a run of an experiment, got {folder}, a result of {name!r}."
+        )
     if result.manifest["config"]["smoke"] != smoke:
         kind = "smoke" if smoke else "full"
         raise ValueError(f"--resume-from must hold a {kind} run, got {folder}.")

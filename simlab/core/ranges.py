@@ -20,7 +20,9 @@ class Range:
         """Raise `ValueError` with what is allowed and the value, unless it is in the range."""
         # `not low <= x` also catches NaN.
         if not self.low <= value <= self.high:
-            raise ValueError(f"must be {self}, got {shorten(value)}.")
+            unbounded = (self.high if value > 0 else -self.low) >= HUGE
+            allowed = "finite in float32" if math.isinf(value) and unbounded else self
+            raise ValueError(f"must be {allowed}, got {shorten(value)}.")
 
     def __str__(self) -> str:
         """Return the allowed values in words."""

@@ -54,6 +54,8 @@ class Results:
     def __init__(self, folder: Path):
         """Open `folder`; raises `FileNotFoundError` when no finished run is there."""
         self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"folder {self.folder} does not exist")
         if not (self.folder / MANIFEST_NAME).is_file():
             raise FileNotFoundError(f"no finished run in {self.folder}: {MANIFEST_NAME} is missing")
 

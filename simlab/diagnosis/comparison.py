@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from simlab.core.json_value import Json
+from simlab.diagnosis.input_checks import check_paths, check_usable
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.diagnosis.log_reader import read_log
 from simlab.diagnosis.ranking import rank_causes
@@ -34,7 +35,12 @@ def compare_logs(before: Path, after: Path, rename: Mapping[str, str] | None = N
     Raises:
         FileNotFoundError, ValueError: One of the logs is not usable.
     """
-    logs = [read_log(path, rename).log.drop_masked() for path in (before, after)]
+    check_paths([before, after], rename or {})
+    logs = []
+    for path in (before, after):
+        read = read_log(path, rename)
+        check_usable(read.log, path, read.problems)
+        logs.append(read.log.drop_masked())
     return compare(*logs)
 
 

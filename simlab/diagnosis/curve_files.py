@@ -22,7 +22,7 @@ def find_curves(path: Path) -> list[Path]:
     """Return the files with curves, [] without any or next to token logs.
 
     Of a directory: the newest TRL state, or the exported curves. Of several directories with event files,
-    which are several runs, only the newest.
+    which are several runs, only the newest. Empty files of a directory, of runs that just began, are skipped.
     """
     if path.is_file():
         return [path] if _is_curve(path) else []
@@ -32,14 +32,14 @@ def find_curves(path: Path) -> list[Path]:
     states = [
         file
         for file in (path / STATE_FILE, *path.glob(f"checkpoint-*/{STATE_FILE}"))
-        if file.is_file() and not file.is_symlink() and (file.parent == path or not file.parent.is_symlink())
+        if _has_content(file) and (file.parent == path or not file.parent.is_symlink())
     ]
     if states:
         return [max(states, key=lambda file: file.stat().st_mtime)]
     files = [
         Path(folder, name) for folder, _, names in os.walk(path, followlinks=False) for name in sorted(names)
     ]
-    files = [file for file in files if file.is_file() and not file.is_symlink()]
+    files = [file for file in files if _has_content(file)]
     lines = [file for file in files if file.suffix == ".jsonl"]
     if any(file.suffix in TOKEN_SUFFIXES for file in files) or not all(map(_is_curve, lines)):
         return []
@@ -49,6 +49,10 @@ def find_curves(path: Path) -> list[Path]:
         newest = max(events, key=lambda file: file.stat().st_mtime).parent
         curves += [file for file in events if file.parent == newest]
     return curves
+
+
+def _has_content(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink() and file.stat().st_size > 0
 
 
 def _is_curve(path: Path) -> bool:

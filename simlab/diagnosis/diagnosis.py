@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions
 from simlab.diagnosis.curve_files import find_curves
+from simlab.diagnosis.input_checks import check_paths, check_usable, find_warnings
 from simlab.diagnosis.log import Problem, TokenLog
 from simlab.diagnosis.log_curves import SOURCE, WHAT_TO_LOG, answer_from_curves, read_curves
 from simlab.diagnosis.log_metrics import measure
@@ -35,6 +36,7 @@ class Diagnosis:
     - `metrics`, `bins`: of the complete log, by the names of `simlab.metrics`.
     - `steps`: one row per step; `panels`: points of the figure.
     - `problems`: the rows and columns that were skipped.
+    - `warnings`: what to know before reading the rest.
 
     Curves of averages give `answers` and `steps`, and the cause `unknown`.
     """
@@ -51,6 +53,7 @@ class Diagnosis:
     steps: list[dict[str, float]]
     panels: list[dict[str, Json]]
     problems: list[Problem]
+    warnings: list[str] = field(default_factory=list)
 
     def metric_rows(self) -> list[dict[str, Json]]:
         """Return one row per metric: name, verl's name, value."""
@@ -91,9 +94,13 @@ def diagnose(path: str | Path, rename: Mapping[str, str] | None = None) -> Diagn
     """
     path = Path(path)
     curves = find_curves(path)
+    if curves and rename:
+        raise ValueError(f"--rename takes token-level logs, got the curves of {curves[0].name}.")
+    check_paths([path], rename or {})
     if curves:
         return _diagnose_curves(curves)
     read = read_log(path, rename)
+    check_usable(read.log, path, read.problems)
     return diagnose_log(read.log, files=read.files, problems=read.problems)
 
 
@@ -125,6 +132,7 @@ def diagnose_log(
         steps=_steps(real),
         panels=measure_panels(real),
         problems=problems or [],
+        warnings=find_warnings(real),
     )
 
 
@@ -191,6 +199,7 @@ def write_diagnosis(diagnosis: Diagnosis, folder: Path, path: str) -> Path:
         "steps": diagnosis.steps,
         "panels": diagnosis.panels,
         "problems": [problem._asdict() for problem in diagnosis.problems],
+        "warnings": [{"warning": warning} for warning in diagnosis.warnings],
     }
     tables = {name: rows for name, rows in tables.items() if rows}
     for name, rows in tables.items():

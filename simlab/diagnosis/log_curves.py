@@ -52,7 +52,7 @@ def read_curves(files: Sequence[Path]) -> tuple[list[dict[str, float]], list[Pro
     if not measured:
         reason = f"{problems[0].reason}. " if problems else ""
         wanted = ", ".join(name for name, column in CURVES.items() if column in LEVELS)
-        listed = ", ".join(list(keys)[:30])
+        listed = ", ".join(list(keys)[:30]) or "no row"
         message = f"{files[0].name}: {reason}No curve of the mismatch ({wanted}). Found: {listed}."
         raise ValueError(printable(message))
     return [row | {"mean_abs_log_rho": _level(row)} for row in measured], problems

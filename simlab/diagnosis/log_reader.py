@@ -48,7 +48,7 @@ def read_log(path: Path, rename: Mapping[str, str] | None = None) -> ReadResult:
         ValueError: No row of the log is usable.
     """
     parts, problems = [], []
-    files = _list_files(path)
+    files = list_files(path)
     tokens = 0
     for file in files:
         file_problems = []
@@ -80,7 +80,8 @@ def _number_step(log: TokenLog, file: Path) -> TokenLog:
     return replace(log, step=np.full(log.num_sequences, int(number[1])))
 
 
-def _list_files(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
+    """Return the token-level logs of a path; raises as `read_log` does."""
     if path.is_dir():
         # Regular files only: a link could lead out of the directory.
         files = [
@@ -242,10 +243,11 @@ def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
                     problems.append(Problem(file.name, number, row))
                 else:
                     rows.append((number, row))
-    if not rows:
-        yield None, problems
-        return
+    if not rows and not problems:
+        raise ValueError("the file has no rows")
     yield None, problems
+    if not rows:
+        return
     complete = [row for _, row in rows if row.keys() >= REQUIRED]
     if not complete:
         raise ValueError(explain_missing(keys, rename))

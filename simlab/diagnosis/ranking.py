@@ -56,7 +56,9 @@ def rank_causes(log: TokenLog) -> tuple[list[RankedCause], dict[str, float]]:
     """
     count = len(log.logp_train)
     if count < FEW:
-        return list_causes({UNKNOWN: 1.0}, {}, (f"{count} tokens; at least {FEW} are needed",)), {}
+        return list_causes(
+            {UNKNOWN: 1.0}, {}, (f"{count} {'token' if count == 1 else 'tokens'}; at least {FEW} are needed",)
+        ), {}
     signatures = measure_signatures(log)
     probabilities = estimate_causes(signatures)
     if log.lengths.max() < SHORT:

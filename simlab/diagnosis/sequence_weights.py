@@ -93,6 +93,8 @@ def _explain_losses(tokens: float, sums: float, std: float, length: int) -> tupl
 
 
 def _format_fraction(share: float) -> str:
+    if share >= 0.1:
+        return f"{share:.0%}"
     return f"{100 * share:.2g}%" if share >= 1e-6 else "under 0.0001%"
 
 
@@ -136,7 +138,7 @@ def recommend_correction(log: TokenLog) -> Answer:
             "relative mean squared error of the gradient: "
             + ", ".join(f"{name} {errors[name]:.3f}" for name in order),
             *(
-                ("no correction is at least 5% better than none",)
+                ("no candidate is at least 5% better than training without a correction",)
                 if best == "none" and order[0] != "none"
                 else ()
             ),

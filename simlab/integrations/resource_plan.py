@@ -5,13 +5,12 @@ BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and t
 that samples holds the same weights, sharded too, while the training states are elsewhere or next to it.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
 
-from simlab.checkpoints.hugging_face_config import parse_config_json
+from simlab.checkpoints.hugging_face_config import parse_config_json, read_json_object
 from simlab.checkpoints.param_tree import leaves_of, shapes_of
 from simlab.core.catalog import lookup
 from simlab.models.config import MODELS, TransformerConfig
@@ -130,6 +129,9 @@ class Item:
 ESTIMATE, AT_LEAST = "estimate", "at least"
 """Kinds of numbers: `estimate` at the given fraction of the peak, `at least` without overheads."""
 
+USABLE = 0.9
+"""Fraction of a device's memory that an engine may use; the rest is for the framework and fragmentation."""
+
 
 def find_devices(text: str) -> tuple[int, Device]:
     """Return number and kind of devices of `8xH100`. Raises `ValueError` for anything else."""
@@ -148,9 +150,7 @@ def find_model(name: str) -> TransformerConfig:
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if path.suffix == ".json":
-        if not path.is_file():
-            raise FileNotFoundError(f"no file {path}")
-        return parse_config_json(json.loads(path.read_text(encoding="utf-8")), path)
+        return parse_config_json(read_json_object(path), path)
     return lookup(REAL_MODELS | MODELS, name, "model")
 
 
@@ -185,21 +185,23 @@ def memory_items(config: TransformerConfig, count: int, device: Device, step: St
     layer = 2 * tokens * _layer_numbers(config)
     logits = 8 * tokens * config.vocab_size
     cache = _cache_bytes(config, step)
-    free = device.memory * 0.9 - step.weight_bytes * total / count
+    usable = USABLE * device.memory
+    free = usable - step.weight_bytes * total / count
     num_concurrent = max(0, int(free * count / (cache * length)))
     gathered = 4 * (total // config.num_hidden_layers)
     train = 16 * total / count + gathered + layer_inputs + layer + logits
-    fits = "fits" if train < 0.9 * device.memory else "does not fit"
+    limit = f"of {device.memory / 1e9:.3g} GB, of which {USABLE:g} ({usable / 1e9:.3g} GB) are used"
+    fits = "fits" if train < usable else "does not fit"
     return [
         Item("train", "states", 16 * total / count, "byte", "(2 + 2 + 4 + 4 + 4) x parameters / devices"),
         Item("train", "gathered layers", gathered, "byte", "2 layers x 2 byte x parameters / layers"),
         Item("train", "layer inputs", layer_inputs, "byte", "2 x tokens x hidden x layers"),
         Item("train", "activations of a layer", layer, "byte", "2 x tokens x its intermediate values"),
         Item("train", "logits", logits, "byte", "(4 + 4) x tokens x vocabulary"),
-        Item("train", "sum", train, "byte", f"of {device.memory / 1e9:.3g} GB: {fits}", AT_LEAST),
+        Item("train", "sum", train, "byte", f"{limit}: {fits}", AT_LEAST),
         Item("sample", "weights", step.weight_bytes * total / count, "byte", "byte x parameters / devices"),
         Item("sample", "cache of a token", cache, "byte", "2 x layers x key heads x head_dim x byte"),
-        Item("sample", "concurrent", num_concurrent, "sequences", "(.9 memory - weights) x devices / cache"),
+        Item("sample", "concurrent", num_concurrent, "sequences", "(0.9 memory - weights) x devices / cache"),
     ]
 
 

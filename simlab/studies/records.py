@@ -80,7 +80,7 @@ class ExactCheck:
 class StoredRow:
     """A number that an experiment stores with its interval, the row `id`, minus a printed `reference`.
 
-    `is_point` where no sampling error is known: the interval is a point, and the row is no test.
+    `is_point` where no sampling error is known: the interval is a point, and the row is not tested.
     """
 
     id: str

@@ -102,6 +102,11 @@ def run_config(
     Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
     Raises `ValueError` naming the field, the value and what is allowed.
     """
+    if not isinstance(values, RunConfig | Mapping):
+        raise ValueError(
+            f"a run must be a table of fields such as {{'task': 'add'}}, or a RunConfig, "
+            f"got {shorten(values)}."
+        )
     for given in (changes or {}, {} if isinstance(values, RunConfig) else values):
         check_named_once(given)
     table = values.as_dict() if isinstance(values, RunConfig) else {**DEFAULTS, **values}

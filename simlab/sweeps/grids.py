@@ -3,6 +3,7 @@
 import itertools
 import math
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +47,13 @@ def grid(axes: Mapping[str, Sequence[Json]]) -> Grid:
         axes: a list of values for each field.
 
     Raises:
-        ValueError: for an axis that is not a list of at least one value.
+        ValueError: for an axis that is not a list of at least one value, or that repeats a value.
 
     Example:
         >>> len(grid({"objective": ["grpo", "gspo"], "seed": range(4)}))
         8
     """
-    axes = {name: _values(name, values) for name, values in axes.items()}
+    axes = {name: _distinct(name, _values(name, values)) for name, values in axes.items()}
     combinations = itertools.product(*axes.values())
     return Grid(tuple(Point(dict(zip(axes, values, strict=True))) for values in combinations))
 
@@ -152,6 +153,17 @@ def _values(name: str, values: Any) -> list[Any]:
     if not listed:
         raise ValueError(f"{name} must be a list of at least one value, got {values!r}.")
     return listed
+
+
+def _distinct(name: str, values: list[Any]) -> list[Any]:
+    """Return `values`; a repeated one would be the same run, which is computed once."""
+    # Records are left out: the text of a large array is abridged.
+    written = Counter(repr(value) for value in values if isinstance(value, int | float | str | Mapping))
+    for text, count in written.most_common(1):
+        if count > 1:
+            times = "twice" if count == 2 else f"{count} times"
+            raise ValueError(f"{name} must have each value once, got {text} {times}.")
+    return values
 
 
 def _both(a: Point, b: Point) -> Point:

@@ -102,6 +102,15 @@ def default_runs_per_batch() -> int:
     return RUNS_PER_BATCH.get(jax.default_backend(), RUNS_PER_BATCH_ON_GPU)
 
 
+def _describe_error(base: RunConfig | Mapping[str, Json]) -> str:
+    """Return the error of `base` alone, "" without one: the points of the grid do not explain it."""
+    try:
+        run_config(base)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int) -> tuple[PlannedRun, ...]:
     """Return the runs of a grid, checked, each key once.
 
@@ -112,7 +121,8 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
         try:
             configs.append(run_config(base, point.changes))
         except ValueError as error:
-            point_name = f" (at {point.arm or shorten(dict(point.changes))})" if point.changes else ""
+            is_named = point.changes and _describe_error(base) != str(error)
+            point_name = f" (at {point.arm or shorten(dict(point.changes))})" if is_named else ""
             raise ValueError(f"{error}{point_name}") from error
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}

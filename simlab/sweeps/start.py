@@ -72,6 +72,8 @@ def _preset_of(path: Path, written: int) -> Plain:
     for value, config in (*exact.values(), *without.values()):
         try:
             _check_fit(path, written, config)
+        except DamagedCheckpointError:
+            raise
         except ValueError:
             continue
         return value

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import UnionType
 
 import pandas as pd
 from rich.text import Text
 
-from simlab.core.catalog import lookup
+from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console
@@ -83,10 +84,9 @@ def sweep(
     began = time.perf_counter()
     enable_compile_cache()
     folder, chosen = Path(out), default_runs_per_batch() if runs_per_batch is None else runs_per_batch
-    if chosen < 1:
-        raise ValueError(f"runs_per_batch must be an integer >= 1, got {chosen}.")
-    if checkpoint_seconds < 0:
-        raise ValueError(f"checkpoint_seconds must be a number >= 0, got {checkpoint_seconds}.")
+    _check_number("runs_per_batch", chosen, int, 1)
+    _check_number("workers", 0 if workers is None else workers, int, 0)
+    _check_number("checkpoint_seconds", checkpoint_seconds, int | float, 0)
     compute = lookup(EXECUTORS, executor, "executor")(workers, address)
     points = as_grid(over)
     plan, cache = prepare(base, points, folder, chosen)
@@ -105,6 +105,12 @@ def sweep(
     timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
     return _write_view(cache, plan, name, timings)
+
+
+def _check_number(name: str, value: object, kind: type | UnionType, low: int) -> None:
+    if not isinstance(value, kind) or not value >= low:  # type: ignore[operator]
+        word = "an integer" if kind is int else "a number"
+        raise ValueError(f"{name} must be {word} >= {low}, got {shorten(value)}.")
 
 
 def prepare(

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
+from simlab.core.catalog import shorten
 from simlab.theory.expectation import PolicyPair, expect
+
+LARGEST = 1e100
+"""Largest std of rho, and length, whose square and product are float64 numbers."""
 
 
 def effective_fraction(pair: PolicyPair) -> float:
@@ -68,8 +72,10 @@ def budget(rho_std: float, length: int) -> Budget:
     Reference: hacking Eq. 5; lr Eq. 4, 6, 8; acrl Tab. 2.
     Deviation: a result of ours; the papers give no such relation.
     """
-    if not rho_std >= 0 or length < 1:  # NaN, too
-        raise ValueError(f"rho_std must be >= 0 and length >= 1, got {rho_std} and {length}")
+    if not 0 <= rho_std <= LARGEST:  # NaN, too
+        raise ValueError(f"rho_std must be between 0 and {LARGEST:g}, got {rho_std}.")
+    if not 1 <= length <= LARGEST:
+        raise ValueError(f"length must be between 1 and {LARGEST:g}, got {shorten(length)}.")
     per_token = np.log1p(rho_std**2)
     std = np.sqrt(length * per_token)
     shift = -(std**2) / 2

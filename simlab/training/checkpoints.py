@@ -109,8 +109,11 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as stored:
             return dict(stored)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DamagedCheckpointError(f"{path} cannot be read: {error}") from error
+    # NumPy's own words suggest to allow pickles. A single array (.npy) is a TypeError.
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DamagedCheckpointError(
+            f"{path} cannot be read: it is damaged, or not a checkpoint (.npz) of simlab"
+        ) from error
 
 
 def _device() -> str:

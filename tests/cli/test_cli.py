@@ -7,6 +7,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from simlab.cli import app
+from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.paths import committed_results
 from simlab.sweeps.config import run_config
 
@@ -112,6 +113,24 @@ def test_figures_accept_the_papers_name(tmp_path):
             r"softmax cannot resume. Remove --resume-from",
         ),
         (
+            ["figures", "format_error", "--out", "/proc/version"],
+            r"--out must be a folder, got the file /proc",
+        ),
+        (["report", "--out", "/proc"], r"--out must be a file, got the folder /proc"),
+        (["diagnose", "none.jsonl", "--out", "/proc/version"], r"--out must be a folder, got the file /proc"),
+        (
+            ["diagnose", "a.jsonl", "b.jsonl", "--out", "/tmp/o"],
+            r"--out takes one log. Remove the second one",
+        ),
+        (["diagnose", "a.jsonl", "--rename", "=logp"], r"--rename must be FOUND=COLUMN .*, got =logp"),
+        (["run", "lr_dynamics", "--smoke", "--resume-from", "/nowhere"], r"folder /nowhere does not exist"),
+        (["watch", "/nowhere"], r"folder /nowhere does not exist"),
+        (["calibrate", "/nowhere", "/nowhere"], r"folder /nowhere does not exist"),
+        (["budget", "--rho-std", "inf"], r"rho_std must be between 0 and 1e\+100, got inf"),
+        (["budget", "--rho-std", "1e200"], r"rho_std must be between 0 and 1e\+100, got 1e\+200"),
+        (["budget", "--rho-std", "0.02", "--rounding", "nope"], r"--rounding needs --format"),
+        (["budget", "--rho-std", "0.02", "--logit-std", "2"], r"--logit-std needs --format"),
+        (
             ["sweep", "examples/nothing.toml"],
             r"no file examples/nothing.toml, neither here nor shipped with simlab",
         ),
@@ -122,6 +141,22 @@ def test_bad_input_is_one_clear_error_before_any_compute(arguments, message):
     assert result.exit_code == 2
     assert re.search(message, result.stderr.replace("\n", " "))
     assert "Traceback" not in result.output
+
+
+def test_run_rejects_a_result_of_another_command(tmp_path):
+    write_manifest(tmp_path, build_manifest("diagnosis", {"path": "log"}, [], {"total": 0.0}, {}))
+    result = runner.invoke(app, ["run", "lr_dynamics", "--smoke", "--resume-from", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "must hold a run of an experiment" in " ".join(result.stderr.split())
+
+
+def test_figures_without_names_say_how_many(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("simlab.cli.figures._draw", lambda name, *_, **__: drawn.append(name) or True)
+    result = runner.invoke(app, ["figures", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert f"drawing {len(drawn)} figures, about" in result.stderr
+    assert "name some to draw fewer" in " ".join(result.stderr.split())
 
 
 def test_a_figure_refuses_the_results_of_another_experiment(tmp_path):

@@ -59,6 +59,12 @@ def test_read_sweep_restores_the_config_of_a_run(sweep, arm, number):
             r"no file 'add-tiny-lama-0'; did you mean 'add-tiny-llama-0'\? there are: ",
         ),
         (["add-tiny-llama-0", "--pair", "f32/bf17"], r"bf17"),
+        (["add-tiny-llama-0", "--pair", "f32/bf16", "--prompts", "0"], r"Invalid value for '--prompts'"),
+        (
+            ["add-tiny-llama-0", "--pair", "f32/bf16", "--group-size", "0"],
+            r"Invalid value for '--group-size'",
+        ),
+        (["add-tiny-llama-0", "--pair", "f32/bf16", "--top", "-1"], r"Invalid value for '--top'"),
         (["add-tiny-llama-0", "--pair", "f32/f32"], r"the two engines of the pair are the same"),
     ],
 )

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.core.paths import checkout_root
+from simlab.sweeps import sweep
 from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
@@ -50,6 +51,7 @@ def test_plan_option_computes_nothing(tmp_path):
             SWEEP.replace('"grpo"', '"grop"'),
             r"objective: unknown objective 'grop'; did you mean 'grpo'\? allowed",
         ),
+        (SWEEP.replace("seed = [0, 1]", "seed = [0, 1, 0]"), r"seed must have each value once, got 0 twice"),
         (SWEEP.replace("seed = [0, 1]", "seed = 1"), r"seed must be a list of at least one value, got 1"),
         (
             SWEEP.replace("runs_per_batch = 2", 'runs_per_batch = "four"'),
@@ -72,6 +74,23 @@ def test_bad_file_is_one_clear_error(tmp_path, text, message):
     result = call(tmp_path, text)
     assert result.exit_code == 2
     assert re.search(message, result.stderr.replace("\n", " "))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "message"),
+    [
+        ("add", {}, r"a run must be a table of fields .*, got 'add'\.$"),
+        ({"task": "add"}, {"workers": "two"}, "workers must be an integer >= 0, got 'two'"),
+        ({"task": "add"}, {"workers": -1}, "workers must be an integer >= 0, got -1"),
+        ({"task": "add"}, {"runs_per_batch": "x"}, "runs_per_batch must be an integer >= 1, got 'x'"),
+        ({"task": "add"}, {"checkpoint_seconds": "x"}, "checkpoint_seconds must be a number >= 0, got 'x'"),
+    ],
+)
+def test_sweep_rejects_invalid_arguments(tmp_path, capsys, base, options, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(base, {"seed": [0]}, tmp_path / "out", **options)
+    assert not capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simlab.diagnosis import sequence_weights
 from simlab.diagnosis.catalog import DETECTORS
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
@@ -48,6 +49,14 @@ def test_vanishing_matches_budget(std, length, verdict):
     reported = float(answer.verdict.split("leave ")[1].split("%")[0]) / 100
     # Four standard deviations of the variance of 400 sums, a relative sqrt(2/400) of -log ess; two digits.
     assert np.log(reported) == pytest.approx(np.log(expected), rel=4 * np.sqrt(2 / 400), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(1.0, "100%"), (0.996, "100%"), (0.123, "12%"), (0.0123, "1.2%"), (1e-9, "under 0.0001%")],
+)
+def test_fractions_are_plain_percentages(share, text):
+    assert sequence_weights._format_fraction(share) == text
 
 
 def test_correction_has_least_theoretical_error():

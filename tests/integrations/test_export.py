@@ -1,5 +1,6 @@
 """Launch scripts, refusals by name, and the way back; test_verl_export composes the overrides in verl."""
 
+import re
 import shlex
 import subprocess
 import tomllib
@@ -242,9 +243,12 @@ def test_there_and_back_is_the_same_objective(objective):
     ("text", "reason"),
     [
         ("- a\n- b", "not a mapping"),
-        ("a: [", "no YAML"),
+        ("a: 1\nb: [", "invalid YAML in line 2, column 5: expected the node content"),
         ("a: &x [1]\nb: *x", "aliases"),
-        ("a: !!python/object/apply:os.system ['true']", "no YAML"),
+        (
+            "a: !!python/object/apply:os.system ['true']",
+            "invalid YAML in line 1, column 4: could not determine a constructor",
+        ),
     ],
 )
 def test_what_is_no_verl_config_gets_one_clear_error(text, reason):
@@ -291,6 +295,32 @@ def test_a_finished_sweep_is_read_back(tmp_path):
         assert name.endswith(arm)
     with pytest.raises(ValueError, match=r"2 arms\. Name one with --arm: (none, TIS|TIS, none)"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "message"),
+    [
+        ("slurm", "[over]\nlerning_rate = [1e-3]", r"'lerning_rate'; did you mean 'learning_rate'"),
+        (
+            "verl",
+            "[over]\nlearning_rate = [1e-4, 1e-3]\nseed = [0, 1]",
+            r"c must describe one run per arm, got 4 that differ in learning_rate\. .* under \[arms\]",
+        ),
+        ("lab", "a: [", r"/c: invalid YAML in line \d"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_error(tmp_path, command, text, message):
+    base = '[base]\ntask = "add"\nmodel = "tiny-moe"\nengines = "bf16/bf16"\n'
+    (tmp_path / "c").write_text((base if command != "lab" else "") + text)
+    result = CliRunner().invoke(app, ["export", command, str(tmp_path / "c")])
+    assert result.exit_code == 2
+    assert re.search(message, " ".join(result.stderr.split()))
+    assert not result.stdout
+
+
+def test_verl_export_takes_the_first_seed(tmp_path):
+    (tmp_path / "c.toml").write_text('[base]\ntask = "add"\nmodel = "tiny-moe"\n[over]\nseed = [3, 4]')
+    assert read_run(tmp_path / "c.toml")[1].seed == 3
 
 
 def test_the_commands(tmp_path):

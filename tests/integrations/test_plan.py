@@ -109,8 +109,29 @@ def test_find_model_reads_a_config_json(tmp_path):
     path.write_text("{}")
     with pytest.raises(ValueError, match="unknown model_type None"):
         find_model(str(path))
-    with pytest.raises(FileNotFoundError, match="no file"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         find_model(str(tmp_path / "nothing.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", r"m\.json is not a JSON object"),
+        ("", r"m\.json is not JSON: Expecting value: line 1 column 1"),
+        ("\xff", r"m\.json is not JSON"),
+    ],
+)
+def test_find_model_names_a_broken_config_json(tmp_path, text, message):
+    path = tmp_path / "m.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=message):
+        find_model(str(path))
+
+
+def test_sum_states_the_fraction_that_it_is_compared_with():
+    formulas = {devices: plan("Qwen3-8B", devices, Step())[7].formula for devices in ("8xH100", "1xH200")}
+    assert formulas["8xH100"] == "of 80 GB, of which 0.9 (72 GB) are used: fits"
+    assert formulas["1xH200"] == "of 141 GB, of which 0.9 (127 GB) are used: does not fit"
 
 
 def test_the_step_is_a_lower_bound_as_its_parts_are():
@@ -118,7 +139,7 @@ def test_the_step_is_a_lower_bound_as_its_parts_are():
     assert bounds["time gather"] == bounds["time step"] == bounds["train sum"] == AT_LEAST
     assert bounds["time update"] == ESTIMATE
     done = CliRunner().invoke(app, ["plan", "--model", "Qwen3-8B", "--devices", "8xH800"])
-    assert "of 80 GB: " in done.stdout
+    assert "of 80 GB, of which 0.9 (72 GB) are used: " in done.stdout
     assert "e+" not in done.stdout.replace(" s, compute", "").split("train", 1)[1].split("time", 1)[0]
 
 
@@ -134,7 +155,7 @@ def test_what_cannot_be_is_refused():
         find_devices("H100")
     with pytest.raises(ValueError, match="unknown device 'H101'"):
         find_devices("8xH101")
-    with pytest.raises(ValueError, match="unknown model 'Qwen3-30B'"):
+    with pytest.raises(ValueError, match="unknown model 'Qwen3-30B'; did you mean 'Qwen3-30B-A3B'"):
         find_model("Qwen3-30B")
     with pytest.raises(ValueError, match=r"invalid compute 1\.5"):
         Step(compute=1.5)

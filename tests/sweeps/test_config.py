@@ -160,6 +160,8 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
             r"optimizer: unknown field 'lerning_rate'; did you mean 'learning_rate'\?",
         ),
         ({"optimizer.learning_rate": -1}, r"optimizer.learning_rate must be at least 0, got -1.0"),
+        ({"optimizer.learning_rate": float("inf")}, r"learning_rate must be finite in float32, got inf"),
+        ({"sampling.top_p": float("inf")}, r"sampling.top_p must be above 0 and at most 1, got inf"),
         (
             {"optimizer.learning_rate": "high"},
             r"optimizer.learning_rate must be a number, got 'high'",
@@ -201,6 +203,23 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
 def test_bad_value_names_field_value_and_allowed(changes, message):
     with pytest.raises(ValueError, match=message):
         run_config(FLAGSHIP, changes)
+
+
+@pytest.mark.parametrize("model", [{}, {"model": "tiny-dense"}])
+@pytest.mark.parametrize("content", ["junk", "array", "truncated"])
+def test_warm_start_of_another_kind_is_one_error(tmp_path, content, model):
+    path = tmp_path / "policy.npz"
+    if content == "truncated":
+        np.savez(path, a=np.zeros(1000))
+        path.write_bytes(path.read_bytes()[:100])
+    elif content == "array":
+        with open(path, "wb") as file:
+            np.save(file, np.zeros(3))
+    else:
+        path.write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"policy\.npz cannot be read: it is damaged, or not a ch") as caught:
+        run_config({"task": "add", "warm_start": str(path), **model})
+    assert "pickle" not in str(caught.value)
 
 
 def test_run_config_rejects_stages_that_do_not_fit():

@@ -47,6 +47,7 @@ def test_samples_depend_on_seed_and_field_alone():
     [
         (lambda: grid({"a": "grpo"}), "a must be a list of at least one value, got 'grpo'"),
         (lambda: grid({"a": []}), r"a must be a list of at least one value, got \[\]"),
+        (lambda: grid({"a": [{"b": 1}, 2, {"b": 1}]}), r"a must have each value once, got {'b': 1} twice"),
         (lambda: listed({"a": [1], "b": [1, 2]}), "equally long"),
         (lambda: grid({"a": [1]}) * grid({"a": [2]}), "a must be in one part of the grid"),
         (lambda: sampled(-1, 0, {"a": [1]}), "count of a sampled grid must be an integer >= 1, got -1"),

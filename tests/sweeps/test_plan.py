@@ -114,3 +114,5 @@ def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path, quiet):
 def test_errors_name_the_point():
     with pytest.raises(ValueError, match=r"prompts_per_step must be at least 1 .*'prompts_per_step': 0"):
         plan_of({"prompts_per_step": [2, 0]})
+    with pytest.raises(ValueError, match=r"steps must be at least 1 .*, got 0\.$"):
+        expand({**BASE, "steps": 0}, grid({"seed": [0]}), 4)

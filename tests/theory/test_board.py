@@ -164,7 +164,7 @@ def test_budget_command(app):
         (["--format", "bf6"], "did you mean 'bf16'"),
         ([], "give either"),
         (["--format", "bf16", "--rho-std", "0.1"], "give either"),
-        (["--rho-std", "-1"], "rho_std must be >= 0"),
+        (["--rho-std", "-1"], "rho_std must be between 0 and"),
     ],
 )
 def test_budget_command_refuses_bad_input(app, options, message):

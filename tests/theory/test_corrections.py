@@ -213,7 +213,7 @@ def test_budget_inverts_itself_and_knows_zero():
     assert budget(0.01, round(found.length_at_half_ess)).ess == pytest.approx(0.5, rel=1e-3)
     none = budget(0.0, 10)
     assert (none.ess, none.abs_seq_log_ratio, none.masked_above_2) == (1.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="rho_std must be >= 0"):
+    with pytest.raises(ValueError, match="rho_std must be between 0 and"):
         budget(-1.0, 10)
 
 

@@ -1,7 +1,7 @@
 """The run that is to be exported: from a TOML file, or from a finished sweep."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from simlab.core.paths import find_shipped
 from simlab.sweeps.config import FIELDS, RunConfig, run_config
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Point
+from simlab.sweeps.plan import REPEATS
 
 
 def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
     """Return the name and the config of a run: of `arm`, which a sweep with a single arm does not need.
 
-    `path` is a sweep's TOML, a TOML of one run's fields, or the folder of a sweep.
+    `path` is a sweep's TOML, a TOML of one run's fields, or the folder of a sweep. Runs of an arm may differ
+    in `REPEATS`; of these the first is taken.
     Raises `FileNotFoundError` or `ValueError` naming what is wrong, and listing the arms.
     """
     if path.is_dir():
@@ -31,11 +33,24 @@ def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
         name = table.pop("name", path.stem)
         return name, run_config({key: value for key, value in table.items() if key != "runs_per_batch"})
     described = read_file(path)
-    points: dict[str, Point] = {}
+    points: dict[str, list[Point]] = {}
     for point in described.grid.points:
-        points.setdefault(point.arm or described.name, point)
-    point = _chosen(points, arm)
+        points.setdefault(point.arm or described.name, []).append(point)
+    point, *others = _chosen(points, arm)
+    _check_alike(path.name, [point, *others])
     return _join_names(described.name, point.arm), run_config(described.base, point.changes)
+
+
+def _check_alike(file: str, points: Sequence[Point]) -> None:
+    """Raise `ValueError` for points that differ in more than their seed: only one run is exported."""
+    names = dict.fromkeys(name for point in points for name in point.changes)
+    varied = [name for name in names if len({repr(point.changes.get(name)) for point in points}) > 1]
+    fields = [name for name in varied if name not in REPEATS]
+    if fields:
+        raise ValueError(
+            f"{file} must describe one run per arm, got {len(points)} that differ in {', '.join(fields)}. "
+            f"Keep one value in the file, or name the points under [arms] and choose one with --arm."
+        )
 
 
 def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:

@@ -135,8 +135,8 @@ def _optimizer(draft: Draft, optimizer: Any) -> None:
         f"{ACTOR}.optim.clip_grad": optimizer.max_grad_norm,
     }
     draft.notes.append(
-        f"learning rate {optimizer.learning_rate:g} of the lab is {scaled:g} here: rates keep their ratio "
-        f"to the lab's default, {LAB_RATE:g}, which stands for {LARGE_RATE:g}"
+        f"learning rate: simlab {optimizer.learning_rate:g} maps to {scaled:g}; other rates scale "
+        f"proportionally"
     )
     if optimizer.eps != AdamW().eps:
         draft.rejected.append(f"optimizer.eps {optimizer.eps:g}")
@@ -209,7 +209,7 @@ def _sizes(draft: Draft, config: RunConfig, recipe: Recipe) -> None:
         "data.seed": config.as_dict()["seed"],
         f"{ACTOR}.data_loader_seed": config.as_dict()["seed"],
     }
-    draft.notes.append(f"{prompts} prompts a step stand for the lab's {recipe.prompts_per_step}")
+    draft.notes.append(f"{prompts} prompts per step (simlab: {recipe.prompts_per_step})")
 
 
 def _write_other_settings(draft: Draft, config: RunConfig, recipe: Recipe) -> None:

@@ -28,7 +28,10 @@ def flat_config(text: str) -> dict[str, Json]:
             raise ValueError("the YAML has aliases, which a verl config does not")
         table = yaml.load(text, yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"no YAML: {str(error).splitlines()[0]}") from error
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ValueError(f"invalid YAML{where}: {reason}") from error
     if not isinstance(table, Mapping):
         raise ValueError("the YAML is not a mapping; paste a verl config, such as Hydra's .hydra/config.yaml")
     return dict(_flat(table))
