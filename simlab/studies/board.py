@@ -62,10 +62,10 @@ class Row:
 
     @property
     def is_tested_anew(self) -> bool:
-        """Whether the tests of means and shares were changed after the run of such a criterion."""
+        """Whether the tests were changed after a run with registered criteria."""
         if self.evidence is None or self.trial is None or not self.trial.primary.contrast:
             return False
-        return has_newer_test(self.evidence.manifest)
+        return self.registered == "before" and has_newer_test(self.evidence.manifest)
 
     @property
     def id(self) -> str:
