@@ -189,7 +189,8 @@ CLAIMS = (
             regime=LARGER_NOISE,
             note="The noise aims at 1.5 times the RMS log rho of the truncated run, step by step. Policies "
             "are new. `matched_noise` showed less harm from noise whose size was not shown to be equal; a "
-            "pilot from four other policies showed that noise this large can be held."),
+            "pilot from four other policies showed that noise this large can be held. A first run of these "
+            "policies was stopped at 16, where the test without the correction for skewness had decided."),
         trial("weight_noise",
             primary(LEARNED, minus(WEIGHTS_FRESH, WEIGHTS_FIXED), "negative", LOSS,
                 because=LARGER_LOSES),
