@@ -10,7 +10,8 @@ from experiments.papers import vexact
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.estimands import REWARD, Views
+from simlab.studies.board import Row
+from simlab.studies.estimands import MISMATCH, REWARD, Views
 from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import Recovered, read_leaderboard
 
@@ -83,13 +84,13 @@ def recovered_shares(board: str) -> list[Recovered]:
 
 def identical_engines() -> str:
     """Return the share of the loss that bit-identical engines recover, from `vexact_dynamics`."""
-    share = find_row("V1", "vexact_dynamics").criteria[0]
+    share = decided_row("V1", "vexact_dynamics", "reproduced").criteria[0]
     return f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
 
 
 def growing_mismatch() -> str:
     """Return by how much the correlation of the engines falls during training, and where rho is low."""
-    falls, rare = (find_row(claim, "hacking_dynamics").criteria[0] for claim in ("H8", "H4"))
+    falls, rare = (decided_row(claim, "hacking_dynamics", "reproduced").criteria[0] for claim in ("H8", "H4"))
     return (
         "**The mismatch grows during training, on rare tokens too.** Under truncation the correlation of "
         f"pi_train and pi_infer falls by {-falls.ci_high:.2f} to {-falls.ci_low:.2f} more than under BF16, "
@@ -101,7 +102,7 @@ def growing_mismatch() -> str:
 
 def learning_rate() -> str:
     """Return how much less the mismatch grows at a tenth of the learning rate, from `lr_dynamics`."""
-    growth = find_row("L2", "lr_dynamics").criteria[0]
+    growth = decided_row("L2", "lr_dynamics", "reproduced").criteria[0]
     factor, low, high = (exp(-end) for end in (growth.estimate or 0.0, growth.ci_high, growth.ci_low))
     return (
         "**A learning rate ten times smaller suppresses the growth of the mismatch.** Within the same steps "
@@ -113,6 +114,7 @@ def learning_rate() -> str:
 
 def bypass() -> str:
     """Return the late reward with copied log-probs and with engines that agree, from `vexact_dynamics`."""
+    decided_row("V7", "vexact_dynamics", "contradicted")
     views = Views(_load("vexact_dynamics"))
     copied, agreeing = (views.arms[f"chain: {arm}"] for arm in ("bypass mode", "identical engines"))
     means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
@@ -131,9 +133,10 @@ def larger_noise() -> str:
     arms += (vexact.LARGER_FRESH, vexact.LARGER_RECENT, vexact.LARGER_FIXED)
     means = (np.mean([vexact.LEARNED(view) for view in stored[arm].values()]) for arm in arms)
     truncated, control, fresh, recent, fixed = (f"{mean:.2f}" for mean in means)
-    row = find_row("V3", "larger_noise")
+    row = decided_row("V3", "larger_noise", "contradicted")
     higher = row.criteria[0]
-    factor = min(exp(each.estimate or 0.0) for each in row.criteria[3:6])
+    larger = [each for each in row.criteria if each.criterion.estimand == MISMATCH]
+    factor = min(exp(each.estimate or 0.0) for each in larger)
     return (
         "**Harm does not follow the size of the mismatch.** Under normal noise on the logits of the "
         f"inference engine RMS log rho is {factor:.1f} times that under truncation, and held-out reward "
@@ -148,7 +151,7 @@ def larger_noise() -> str:
 
 def half_precision() -> str:
     """Return how many runs collapse with FP16 in both engines, off-policy and on-policy."""
-    rates = [find_row("L7", name).criteria[0] for name in ("lr_dynamics", "lr_on_policy")]
+    rates = [decided_row("L7", name, "no effect").criteria[0] for name in ("lr_dynamics", "lr_on_policy")]
     counts = [
         f"{round((each.estimate or 0.0) * each.num_policies)} of {each.num_policies} runs "
         f"[{each.ci_low:.0%}, {each.ci_high:.0%}]"
@@ -164,7 +167,7 @@ def half_precision() -> str:
 
 def ignored_clip() -> str:
     """Return the steps of DFPO over those of GSPO, without its transform, and of GSPO with a wide clip."""
-    row = find_row("C10", "cancel_dynamics")
+    row = decided_row("C10", "cancel_dynamics", "partly reproduced")
     full, alone, wide = (
         f"{exp(each.estimate or 0.0):.2f} [{exp(each.ci_low):.2f}, {exp(each.ci_high):.2f}]"
         for each in row.criteria[:3]
@@ -187,6 +190,14 @@ def gpu_products() -> str:
     equal = f"{round((outputs * own['equal']).sum()):,} of {outputs.sum():,} outputs"
     formats = ", ".join(dict.fromkeys(own["format"]))
     return f"{equal} of products in {formats} on an {stored.manifest['config']['card']}"
+
+
+def decided_row(claim: str, experiment: str, verdict: str) -> Row:
+    """Return a row of the board; its finding may be printed only as long as the verdict is `verdict`."""
+    row = find_row(claim, experiment)
+    if row.verdict != verdict:
+        raise ValueError(f"{claim} in {experiment} is {row.verdict}, not {verdict}: rewrite its finding.")
+    return row
 
 
 def _load(experiment: str) -> Results:

@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 
 from experiments.studies.readme_example import BASE, LATE, OVER
+from scripts.findings import decided_row
 from scripts.readme import PAGES, ROOT, render
 from scripts.site.reference import PACKAGES
 from simlab.cli import app
@@ -64,6 +65,12 @@ def test_readme_names_the_versions_of_the_project_file():
         f"Python {project['requires-python'].removeprefix('>=')} or later, JAX 0.{low} to 0.{int(high) - 1}"
     )
     assert shown in (ROOT / "README.md").read_text()
+
+
+def test_a_finding_needs_its_verdict():
+    assert decided_row("V1", "vexact_dynamics", "reproduced").id == "V1"
+    with pytest.raises(ValueError, match="V1 in vexact_dynamics is reproduced, not contradicted"):
+        decided_row("V1", "vexact_dynamics", "contradicted")
 
 
 def test_render_rejects_unknown_parts():

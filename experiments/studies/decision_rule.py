@@ -19,8 +19,8 @@ from simlab.studies.power import (
     p_by_count,
     power_of_proportion,
     ratio_power,
-    share_p,
-    shift_share,
+    shift_ratio,
+    supported_ratio_p,
     true_proportion,
 )
 from simlab.studies.records import Criterion
@@ -123,7 +123,7 @@ def simulate(
     for policies in deciding:
         seen = [(above[:, :policies], below[:, :policies]) for above, below in pairs]
         by_t = [
-            share_p(*pair, each.direction, each.margin)
+            supported_ratio_p(*pair, each.direction, each.margin)
             for pair, (each, _) in zip(seen, family.means, strict=True)
         ]
         now = np.column_stack([*by_t, hit_p_values(family, hits, policies)])
@@ -147,7 +147,7 @@ def draw_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return numerators and denominators [*size]; their ratio is `times` the margin, as claimed."""
     sign = -1 if criterion.direction == "negative" else 1
-    above, below = shift_share(sample, sign * times * criterion.margin)
+    above, below = shift_ratio(sample, sign * times * criterion.margin)
     if distribution == "normal":
         drawn = rng.multivariate_normal((above.mean(), below.mean()), np.cov(above, below), size)
         return drawn[..., 0], drawn[..., 1]

@@ -11,7 +11,7 @@ from simlab.studies.records import Claim, Criterion, Direction
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import Proportion, RatioOfMeans, Sample, needed_t, ratio_t_p
 from simlab.studies.sequential import Looks
-from simlab.studies.verdicts import ALPHA, measure_criterion, p_supported
+from simlab.studies.verdicts import ALPHA, measure_criterion, p_supported, tested_bounds
 
 ENOUGH_POWER = 0.8
 DRAWS = 2000
@@ -125,8 +125,8 @@ def power_of_share(
     """
     rng = np.random.default_rng(0)
     chosen = rng.integers(sample.num_policies, size=(DRAWS, num_policies))
-    above, below = shift_share(sample, true_effect(direction, margin))
-    return float((share_p(above[chosen], below[chosen], direction, margin) <= alpha).mean())
+    above, below = shift_ratio(sample, true_effect(direction, margin))
+    return float((supported_ratio_p(above[chosen], below[chosen], direction, margin) <= alpha).mean())
 
 
 def true_effect(direction: Direction, margin: float) -> float:
@@ -134,20 +134,18 @@ def true_effect(direction: Direction, margin: float) -> float:
     return {"positive": 2 * margin, "negative": -2 * margin}.get(direction, 0.0)
 
 
-def shift_share(sample: RatioOfMeans, effect: float) -> tuple[np.ndarray, np.ndarray]:
+def shift_ratio(sample: RatioOfMeans, effect: float) -> tuple[np.ndarray, np.ndarray]:
     """Return numerator and denominator [n] of a sample, the former shifted so that the ratio is `effect`."""
     below = np.ones_like(sample.numerator) if sample.denominator is None else sample.denominator
     return sample.numerator + (effect - sample.estimate) * below, below
 
 
-def share_p(above: np.ndarray, below: np.ndarray, direction: Direction, margin: float) -> np.ndarray:
+def supported_ratio_p(
+    above: np.ndarray, below: np.ndarray, direction: Direction, margin: float
+) -> np.ndarray:
     """Return the p-value [...] of the support of a ratio of means over [..., n], by both t-tests."""
-    if direction in ("positive", "negative"):
-        side = 1 if direction == "positive" else -1
-        return ratio_t_p(above, below, side * margin, side)
-    if direction == "at most":
-        return ratio_t_p(above, below, margin, -1)
-    return np.maximum(ratio_t_p(above, below, -margin, 1), ratio_t_p(above, below, margin, -1))
+    bounds = tested_bounds(direction, margin)
+    return np.max([ratio_t_p(above, below, bound, side) for bound, side in bounds], axis=0)
 
 
 def _tail(bound: float, freedom: int, shift: float) -> float:

@@ -95,9 +95,9 @@ class RatioOfMeans:
 
         A ratio has no sign unless its denominator has one, so that is tested as well.
         """
-        t_tests = ratio_t_p(self.numerator, self._scale, bound, side)
-        flips = doubled_flip_p(side * self.contrasts(bound))
-        return min(1.0, max(float(t_tests), flips, self._p_without_sign))
+        values = side * self.contrasts(bound)
+        t_tests = 2 * float(either_t_p(values, side * self.skewness))
+        return min(1.0, max(t_tests, doubled_flip_p(values), self._p_without_sign))
 
     @cached_property
     def _p_without_sign(self) -> float:

@@ -11,7 +11,7 @@ from simlab.core.results import Results
 from simlab.studies.estimands import Estimand, Tables, Views
 from simlab.studies.records import Criterion, Direction, Measured, Trial
 from simlab.studies.registration import planned_looks
-from simlab.studies.samples import Ends, Sample
+from simlab.studies.samples import Ends, Sample, Side
 from simlab.studies.sequential import Looks
 from simlab.studies.statistics import holm, holm_levels
 
@@ -85,14 +85,19 @@ def criterion_verdict(ends: Ends, direction: Direction, margin: float) -> Criter
 
 def p_supported(sample: Sample, criterion: Criterion) -> float:
     """Return the p-value against which the claimed effect holds: at most alpha where it is supported."""
-    margin = criterion.margin
-    if criterion.direction == "positive":
-        return sample.p_beyond(margin, 1)
-    if criterion.direction == "negative":
-        return sample.p_beyond(-margin, -1)
-    if criterion.direction == "at most":
-        return sample.p_beyond(margin, -1)
-    return max(sample.p_beyond(-margin, 1), sample.p_beyond(margin, -1))
+    bounds = tested_bounds(criterion.direction, criterion.margin)
+    return max(sample.p_beyond(bound, side) for bound, side in bounds)
+
+
+def tested_bounds(direction: Direction, margin: float) -> tuple[tuple[float, Side], ...]:
+    """Return the bounds that a supported effect exceeds (side 1) or falls below (-1)."""
+    bounds: dict[Direction, tuple[tuple[float, Side], ...]] = {
+        "positive": ((margin, 1),),
+        "negative": ((-margin, -1),),
+        "at most": ((margin, -1),),
+        "zero": ((-margin, 1), (margin, -1)),
+    }
+    return bounds[direction]
 
 
 def claim_verdict(criteria: Sequence[CriterionEvidence]) -> str:
@@ -204,14 +209,14 @@ def _decide(measured: Measured, alpha: float, adjusted_p: float | None) -> Evide
 
 
 def _stopped_early(measured: Measured) -> str:
-    """Return that a study was decided at an early look by the test of its time; empty if it was not."""
+    """Return that a study stopped before its last look and is not decided now; empty if it went on."""
     deciding, primary = _looks(measured).deciding, measured.primary
     assert primary is not None
     if not deciding or not deciding[0] <= primary.num_policies < deciding[-1]:
         return ""
     return (
-        f"stopped at {primary.num_policies} of {deciding[-1]} initial policies, where the test without the "
-        "correction for skewness had decided"
+        f"stopped at {primary.num_policies} of {deciding[-1]} initial policies, where the rule of that time "
+        "had decided"
     )
 
 

@@ -12,7 +12,7 @@ from simlab.core.results import Results
 from simlab.studies import holm
 from simlab.studies.contrasts import minus
 from simlab.studies.estimands import REWARD
-from simlab.studies.power import power_of_proportion, share_p
+from simlab.studies.power import power_of_proportion, supported_ratio_p
 from simlab.studies.records import primary
 from simlab.studies.samples import Proportion, RatioOfMeans, mean_of_policies
 from simlab.studies.sequential import Looks
@@ -28,7 +28,7 @@ SPREAD = mean_of_policies(np.random.default_rng(7).normal(0.0, 2.0, 24))
 def test_p_values_are_those_of_the_samples(direction):
     above, below = np.random.default_rng(0).normal(1.5, 0.6, (2, 20, 10))
     criterion = replace(CLAIMED, direction=direction)
-    found = share_p(above, below, direction, 1.0)
+    found = supported_ratio_p(above, below, direction, 1.0)
     for study in range(20):
         sample = RatioOfMeans(above[study], below[study])
         tests = {"positive": [(1.0, 1)], "negative": [(-1.0, -1)], "zero": [(-1.0, 1), (1.0, -1)]}[direction]
