@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, MARKERS, MUTED, PAGE, new_figure, plain_log
+from figures.style import COLORS, MARKERS, MUTED, new_figure, plain_log
 from simlab.core.results import Results
 
 AXES = {
@@ -19,7 +19,7 @@ WIDE = 5  # rates further apart get a logarithmic axis
 def draw_sweep_cost(results: Results) -> Figure:
     """Draw the seconds of a sweep, a panel per axis, with the fitted exponent."""
     cost, fits = results.table("cost"), results.table("fits").set_index("axis")
-    figure, panels = new_figure(PAGE, 2.0, ncols=len(AXES))
+    figure, panels = new_figure(2.0, ncols=len(AXES))
     for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
         rows = cost.loc[cost["axis"] == axis]
         x = np.asarray(rows["value"], float)
@@ -37,7 +37,7 @@ def draw_sweep_cost(results: Results) -> Figure:
 def draw_device(results: Results) -> Figure:
     """Draw run-steps per second against the runs per batch, and the fraction of the roofline by stage."""
     rows = results.table("batch_sizes").query("status == 'measured'")
-    figure, (speed, fraction) = new_figure(PAGE, 2.4, ncols=2)
+    figure, (speed, fraction) = new_figure(2.4, ncols=2)
     step = rows.query("stage == 'step'")
     speed.plot(step["runs_per_batch"], step["run_steps_per_s"], marker=MARKERS[0], color=COLORS[0])
     speed.set_ylabel("throughput (run-steps per second)")

@@ -62,7 +62,6 @@ class FigureSpec:
 
 REWARD = Panel("reward", "reward", limits=(0, None))
 MISMATCH = Panel("rms_log_rho", "RMS log $\\rho$ (nats)")
-STD_RHO = Panel("std_rho", "std of IS ratio $\\rho$")
 DISCREPANCY = Panel("discrepancy", "mean $|\\pi_{train} - \\pi_{infer}|$")
 ENTROPY = Panel("entropy", "entropy (nats)")
 NORM = Panel("grad_norm", "gradient norm", log=True)

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, PAGE, look, new_figure
+from figures.style import COLORS, look, new_figure
 from simlab.core.results import Results
 from simlab.diagnosis.classifier import MISSING, as_row, load_classifier
 
@@ -51,7 +51,7 @@ RED = "#b30000"
 
 def draw(results: Results) -> Figure:
     """Draw the mismatch over the steps, the signatures, and the probabilities of the causes."""
-    figure, rows = new_figure(PAGE, 6.2, nrows=4, ncols=3)
+    figure, rows = new_figure(6.2, nrows=4, ncols=3)
     axes = [axis for row in rows for axis in row]
     unusual = _find_unusual(results)
     _draw_causes(axes[0], results)

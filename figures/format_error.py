@@ -8,7 +8,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, MUTED, PAGE, new_figure
+from figures.style import COLORS, MUTED, new_figure
 from simlab.core.results import Results
 
 # Rows from the top, in groups by storage; fp32 is the input itself.
@@ -30,7 +30,7 @@ def draw(results: Results) -> Figure:
         heights |= {name: y + i for i, name in enumerate(names)}
         y += len(names) + GAP
     size: Any = {"width_ratios": (2.1, 1), "gridspec_kw": {"wspace": 0.04}}
-    figure, (ranges, bounds) = new_figure(PAGE, 3.5, ncols=2, sharey=True, **size)
+    figure, (ranges, bounds) = new_figure(3.5, ncols=2, sharey=True, **size)
     colors = _draw_ranges(ranges, results.table("profile"), heights)
     _draw_bounds(bounds, results.table("errors"), heights)
     ranges.set_yticks(list(heights.values()), list(heights))

@@ -26,7 +26,7 @@ def draw_matrix(results: Results) -> Figure:
     positive = mean[mean > 0]
     colors = ScalarMappable(LogNorm(positive.min(), positive.max()), "cividis")
     width = min(PAGE, 1.6 + 1.9 * len(policies))
-    figure, panels = new_figure(width, 2.9, ncols=len(policies), sharey=True, squeeze=False)
+    figure, panels = new_figure(2.9, width, ncols=len(policies), sharey=True, squeeze=False)
     for axes, policy, values in zip(panels[0], policies, maps, strict=True):
         axes.imshow(np.where(values > 0, values, np.nan), norm=colors.norm, cmap=colors.cmap)
         for (row, column), value in np.ndenumerate(values):
@@ -51,7 +51,7 @@ def _format(value: float) -> str:
 
 def draw_causes(results: Results) -> Figure:
     """Draw exact Shapley shares in h100-bf16/h100-fp8; accumulator widths; orders against that mismatch."""
-    figure, axes = new_figure(PAGE, 2.7, ncols=3, width_ratios=(1, 1, 0.9))
+    figure, axes = new_figure(2.7, ncols=3, width_ratios=(1, 1, 0.9))
     for axis, draw in zip(axes, (_draw_shares, _draw_bits, _draw_orders), strict=True):
         draw(axis, results)
     return figure
@@ -105,7 +105,7 @@ def draw_agreement(results: Results) -> Figure:
     table: Any = results.table("agreement")
     equal = table.groupby(["format", "candidate"], sort=False)["equal"].mean()
     formats = list(table["format"].unique())
-    figure, panels = new_figure(PAGE, 1.9, ncols=len(formats), sharex=True, squeeze=False)
+    figure, panels = new_figure(1.9, ncols=len(formats), sharex=True, squeeze=False)
     for axes, name in zip(panels[0], formats, strict=True):
         best = equal[name].sort_values(ascending=False, kind="stable")[:SHOWN][::-1]
         axes.barh(best.index, best, color=[COLORS[0] if share == 1 else MUTED for share in best], height=0.6)

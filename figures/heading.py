@@ -173,14 +173,13 @@ def _find_labels(experiment: str) -> dict[str, str]:
 
 def _noise(runs: Any) -> Any:
     """Return the noise of each run in words, most frequent first."""
-    words = [
-        f"{kind}, {level:g} bit{'s' * (level != 1)}"
-        if kind in BITS
-        else kind
-        if kind == "none"
-        else f"{kind} {level:g}"
-        for kind, level in zip(runs["noise_kind"], runs["noise_level"], strict=True)
-    ]
+
+    def describe(kind: str, level: float) -> str:
+        if kind in BITS:
+            return f"{kind}, {level:g} bit{'s' * (level != 1)}"
+        return kind if kind == "none" else f"{kind} {level:g}"
+
+    words = list(map(describe, runs["noise_kind"], runs["noise_level"]))
     return sorted(words, key=lambda word: -words.count(word))
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures.series import Estimate, curves, read_labels
-from figures.style import COLORS, DASHES, MUTED, PAGE, legend_above, new_figure, plain_log
+from figures.style import COLORS, DASHES, MUTED, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
@@ -90,7 +90,7 @@ class Curves:
         """Draw the panels row by row under one legend."""
         arms = results.manifest["config"]["arms"] if self.arms is None else self.arms
         columns = -(-len(self.panels) // self.rows)
-        figure, grid = new_figure(PAGE, self.height, nrows=self.rows, ncols=columns, squeeze=False)
+        figure, grid = new_figure(self.height, nrows=self.rows, ncols=columns, squeeze=False)
         axes = list(grid.flat)
         by_panel = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in by_panel)]
@@ -133,7 +133,7 @@ class Forest:
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
         """Draw the panels side by side, the first arm on top."""
-        figure, axes = new_figure(PAGE, self.height, ncols=len(self.panels), sharey=True, squeeze=False)
+        figure, axes = new_figure(self.height, ncols=len(self.panels), sharey=True, squeeze=False)
         for axis, (label, estimate) in zip(axes[0], self.panels.items(), strict=True):
             draw_forest(axis, estimate(results), self.pairs, label, read_labels(results), level)
         if self.row_labels:
@@ -177,7 +177,7 @@ class Bars:
         panels = rows.groupby(self.panel, sort=False) if self.panel else [("", rows)]
         count = max(part["bar"].nunique() for _, part in panels)
         height = 0.9 + count * (0.1 + 0.09 * len(colors))
-        figure, axes = new_figure(PAGE, height, ncols=len(panels), squeeze=False)
+        figure, axes = new_figure(height, ncols=len(panels), squeeze=False)
         for axis, (title, part) in zip(axes[0], panels, strict=True):
             self._draw_panel(axis, part, colors)
             axis.set_title(str(title))

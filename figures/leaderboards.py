@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from figures.series import read_labels
-from figures.style import COLORS, MUTED, PAGE, new_figure
+from figures.style import COLORS, MUTED, new_figure
 from simlab.core.results import Results
 from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import MARGIN, Leaderboard, read_leaderboard
@@ -23,9 +23,7 @@ def draw_recovery(results: Results) -> Figure:
     board = read_leaderboard(results, load_claims()["V6"].trial(results.manifest["name"]))
     finals: Any = board.rewards
     order = finals.mean().sort_values(ascending=False).index.tolist()
-    figure, (rewards, shares, pairs) = new_figure(
-        PAGE, 0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1)
-    )
+    figure, (rewards, shares, pairs) = new_figure(0.24 * len(order) + 1.7, ncols=3, width_ratios=(1.2, 1, 1))
     labels = read_labels(results)
     names = [f"{labels.get(arm, arm)} ({finals[arm].count()})" for arm in order]
     for row, arm in enumerate(order):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from figures.kinds import Panel, arm_styles, describe_lines, draw_forest, draw_panel, name_level
 from figures.series import curves, first_tenth, join_runs, mean_within, pool_tokens, read_labels
-from figures.style import COLORS, MARKERS, MUTED, PAGE, legend_above, look, new_figure, plain_log
+from figures.style import COLORS, MARKERS, MUTED, legend_above, look, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
@@ -52,7 +52,7 @@ def draw_by_probability(results: Results, level: float) -> Figure:
     rows = rows[(rows["arm"] == NONE) & (rows["tokens"] > 0)]
     squares, last = rows.assign(square=rows["rms_log_rho"] ** 2), rows["step"].max()
     periods = {"first": squares["step"] <= last / 4, "last": squares["step"] >= 0.75 * last}
-    figure, (size, drift) = new_figure(PAGE, 2.6, ncols=2)
+    figure, (size, drift) = new_figure(2.6, ncols=2)
     for number, (label, period) in enumerate(periods.items()):
         rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "initial_policy")))
         _draw_bins(size, rms, 0.1 * number, level, **look(number, label=f"{label} quarter"))
@@ -103,7 +103,7 @@ def draw_token_probabilities(results: Results) -> Figure:
     correlations: Any = results.table("correlations").set_index(["arm", "step"])["pcc"]
     early, late = correlations.index.levels[1].min(), correlations.index.levels[1].max()
     panels = [(SCATTERED[0], early), *((arm, late) for arm in SCATTERED)]
-    figure, axes = new_figure(PAGE, 2.3, ncols=len(panels), sharex=True, sharey=True)
+    figure, axes = new_figure(2.3, ncols=len(panels), sharex=True, sharey=True)
     for axis, (arm, step) in zip(axes, panels, strict=True):
         chosen = tokens[(tokens["arm"] == arm) & (tokens["step"] == step)]
         axis.plot([0, 1], [0, 1], color=COLORS[1], lw=0.8, zorder=3)
@@ -117,7 +117,7 @@ def draw_token_probabilities(results: Results) -> Figure:
 def draw_change_points(results: Results, level: float) -> Figure:
     """Draw the step at which each metric of each run leaves its level, with and without distorted weights."""
     rows = join_runs(results, "changes", ("arm", "initial_policy"))
-    figure, axis = new_figure(PAGE, 2.6)
+    figure, axis = new_figure(2.6)
     for number, (arm, label) in enumerate(DISTORTED.items()):
         for row, metric in enumerate(METRICS):
             changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
@@ -140,7 +140,7 @@ def draw_change_points(results: Results, level: float) -> Figure:
 def draw_noise_kinds(results: Results, level: float) -> Figure:
     """Draw final reward minus BF16 against the mismatch that each kind of noise injects, and without any."""
     late, noise = mean_within(results, "reward"), mean_within(results, "rms_log_rho", period=first_tenth)
-    figure, axes = new_figure(PAGE, 2.7, ncols=2)
+    figure, axes = new_figure(2.7, ncols=2)
     for number, kind in enumerate(NOISE_KINDS):
         arms = _select_noise(results, kind)
         _draw_levels(axes[0], late, noise, list(arms), look(number, label=kind), level)
@@ -188,28 +188,30 @@ def draw_survival(results: Results) -> Figure:
     """Draw the fraction of initial policies whose reward is at least half of the control's, by noise."""
     groups = {title: _select_noise(results, kind) for kind, title in NOISE_KINDS.items()}
     groups["Other arms"] = WITHOUT_MISMATCH
-    figure, axes = new_figure(PAGE, 3.0, ncols=len(groups), sharey=True)
+    figure, axes = new_figure(3.0, ncols=len(groups), sharey=True)
     for axis, (kind, arms) in zip(axes, groups.items(), strict=True):
         styles = arm_styles(list(arms), arms)
         for arm in arms:
             # Each arm from its own initial policies: others may have fewer.
             rewards = curves(results, [CONTROL, arm], "reward")
             if {arm, CONTROL} <= set(rewards):
-                style = styles[arm] | {"label": f"{styles[arm]['label']} ({rewards[arm].shape[1]})"}
-                for window, look in (
-                    (SMOOTHED, style),
-                    (1, {"color": style["color"], "lw": 0.5, "alpha": 0.5}),
-                ):
-                    own, control = (
-                        rewards[name].rolling(window, min_periods=1).mean() for name in (arm, CONTROL)
-                    )
-                    alive = (own >= control / 2).mean(axis=1)
-                    axis.step(alive.index, alive, where="post", **look)
+                smoothed = (rewards[name].rolling(SMOOTHED, min_periods=1).mean() for name in (arm, CONTROL))
+                label = f"{styles[arm]['label']} ({rewards[arm].shape[1]})"
+                _draw_alive(axis, *smoothed, **styles[arm] | {"label": label})
+                _draw_alive(
+                    axis, rewards[arm], rewards[CONTROL], color=styles[arm]["color"], lw=0.5, alpha=0.5
+                )
         axis.set(title=kind, xlabel="training step", ylim=(0, 1.03))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
     axes[0].set_ylabel("fraction of policies with half of\nthe control's reward (in brackets: n)")
     return figure
+
+
+def _draw_alive(axis: Any, own: Any, control: Any, **style: Any) -> None:
+    """Draw the fraction of initial policies with at least half of the control's reward."""
+    alive = (own >= control / 2).mean(axis=1)
+    axis.step(alive.index, alive, where="post", **style)
 
 
 def draw_attribution(results: Results) -> Figure:
@@ -218,7 +220,7 @@ def draw_attribution(results: Results) -> Figure:
     rungs: Any = results.table("rungs")
     # The longest ladder has all rungs, in their order.
     groups = max((list(own["group"]) for _, own in shares.groupby("policy")), key=len)
-    figure, (left, right) = new_figure(PAGE, 2.7, ncols=2)
+    figure, (left, right) = new_figure(2.7, ncols=2)
     for number, policy in enumerate(dict.fromkeys(shares["policy"])):
         own = shares[shares["policy"] == policy]
         x = np.array([groups.index(group) for group in own["group"]]) + 0.22 * (number - 1)
@@ -245,7 +247,7 @@ def draw_flagship(results: Results, level: float) -> Figure:
     bins: Any = results.table("bins")
     rare = bins[(bins["high"] <= RARE) & (bins["tokens"] > 0)]
     rare = pool_tokens(rare, "mean_rho", ("arm", "warm_start", "step")).rename("mean_rho").reset_index()
-    figure, axes = new_figure(PAGE, 2.5, ncols=len(FLAGSHIP_PANELS))
+    figure, axes = new_figure(2.5, ncols=len(FLAGSHIP_PANELS))
     styles = arm_styles(FLAGSHIP)
     for axis, panel in zip(axes, FLAGSHIP_PANELS, strict=True):
         rows = steps if panel.metric in steps else rare

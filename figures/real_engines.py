@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, MARKERS, MUTED, PAGE, look, new_figure, plain_log
+from figures.style import COLORS, MARKERS, MUTED, look, new_figure, plain_log
 from simlab.core.results import Results
 
 LEAST_TOKENS = 20
@@ -33,8 +33,7 @@ def draw_pairs(results: Results) -> Figure:
     pairs, bins = results.table("pairs"), results.table("bins")
     models, samplers = list(pairs.model.unique()), list(pairs.sampling_engine.unique())
     scorers = [name for name in pairs.scoring_engine.unique() if name not in samplers] or samplers
-    size = (PAGE, 4.6)
-    figure, axes = new_figure(*size, nrows=2, ncols=len(models), sharex="row", sharey="row", squeeze=False)
+    figure, axes = new_figure(4.6, nrows=2, ncols=len(models), sharex="row", sharey="row", squeeze=False)
     for (above, below), model in zip(axes.T, models, strict=True):
         _draw_scorers(above, pairs[pairs.model == model], samplers, scorers)
         above.set_title(MODEL_TITLES.get(model, model))
@@ -84,7 +83,7 @@ def draw_calibration(results: Results) -> Figure:
     fits = fits[(fits.scoring_engine == fits.scoring_engine.iloc[0]) & (fits.rms_measured > EXACT)]
     panels: Any = list(fits.groupby(["model", "sampling_engine"], sort=False))
     rows, columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
-    figure, axes = new_figure(PAGE, 0.4 + 1.9 * rows, ncols=columns, nrows=rows, squeeze=False)
+    figure, axes = new_figure(0.4 + 1.9 * rows, ncols=columns, nrows=rows, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, ((model, sampling_engine), own) in zip(axes.flat, panels, strict=False):
@@ -118,10 +117,7 @@ def draw_rl(results: Results) -> Figure:
     steps: Any = results.table("steps")
     real = results.manifest["config"]["real"]
     arms = list(steps["arm"].unique())
-    size = (PAGE, 4.6)
-    figure, axes = new_figure(
-        *size, nrows=len(ROWS), ncols=len(arms), sharex=True, sharey="row", squeeze=False
-    )
+    figure, axes = new_figure(4.6, nrows=len(ROWS), ncols=len(arms), sharex=True, sharey="row", squeeze=False)
     for column, arm in zip(axes.T, arms, strict=True):
         rows = steps[steps["arm"] == arm]
         for axis, (metric, label, scale) in zip(column, ROWS, strict=True):

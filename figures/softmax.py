@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, DASHES, MARKERS, MUTED, PAGE, new_figure
+from figures.style import COLORS, DASHES, MARKERS, MUTED, new_figure
 from simlab.core.results import Results
 
 HALF_LEFT = 0.5  # formats that lose more vectors of logits than this are named below, not drawn
@@ -32,8 +32,8 @@ def draw_levels(results: Results) -> Figure:
     histograms: Any = results.table("histograms")
     facts = _summarize_formats(results)
     rows = _merge_equal(histograms, [name for name in facts.index if facts.loc[name, "drawn"] >= HALF_LEFT])
-    size = (PAGE, 0.42 * len(rows) + 1.1)
-    figure, (octaves, steps) = new_figure(*size, ncols=2, width_ratios=(3, 2), sharey=True)
+    height = 0.42 * len(rows) + 1.1
+    figure, (octaves, steps) = new_figure(height, ncols=2, width_ratios=(3, 2), sharey=True)
     for base, (label, name) in zip(range(len(rows) - 1, -1, -1), rows, strict=True):
         part, fact = histograms[histograms["format"] == name], facts.loc[name]
         _draw_ridge(octaves, part[part["window"] == "octaves"], base, np.log2)
@@ -103,7 +103,7 @@ def _draw_ridge(axes: Axes, part: Any, base: float, scale: Any) -> None:
 def draw_spread(results: Results) -> Figure:
     """Draw measured spreads as points with intervals, theory as lines, named formats as stars."""
     by_bits: Any = results.table("spread")
-    figure, axes = new_figure(PAGE, 3.3)
+    figure, axes = new_figure(3.3)
     for number, ((placement, rounding), label) in enumerate(ROUNDINGS.items()):
         part = by_bits[(by_bits["placement"] == placement) & (by_bits["rounding"] == rounding)]
         part = part.sort_values("mantissa_bits")
@@ -141,7 +141,7 @@ def draw_placements(results: Results) -> Figure:
     colors = {name: COLORS[0] if agrees[name] else MUTED for name in order}
     filled = {name: COLORS[0] if agrees[name] and few[name] else "white" for name in order}
     styles = {name: {"color": colors[name], "markerfacecolor": filled[name]} for name in order}
-    figure, (*panels, last) = new_figure(PAGE, 2.9, ncols=len(RATIO_COLUMNS) + 1, sharey=True)
+    figure, (*panels, last) = new_figure(2.9, ncols=len(RATIO_COLUMNS) + 1, sharey=True)
     for axes, (column, title) in zip(panels, RATIO_COLUMNS.items(), strict=True):
         rows = fits[fits["column"] == column].set_index("placement").loc[order]
         paper = rows["paper"].iloc[0]
@@ -174,7 +174,7 @@ def draw_placements(results: Results) -> Figure:
 
 def draw_real(results: Results) -> Figure:
     """Draw std of the ratio by probability and by format, and levels per distribution."""
-    figure, (octaves, stds, levels) = new_figure(PAGE, 2.7, ncols=3, width_ratios=(5, 4, 4))
+    figure, (octaves, stds, levels) = new_figure(2.7, ncols=3, width_ratios=(5, 4, 4))
     _draw_octaves(octaves, results.table("real_octaves"))
     real, gaussian = results.table("real"), results.table("sweep")
     centered = "SmolLM2, largest logit\nsubtracted before rounding"

@@ -57,7 +57,7 @@ RC: Any = {
 }
 
 
-def new_figure(width: float = PAGE, height: float = 2.4, **subplots: Any) -> tuple[Figure, Any]:
+def new_figure(height: float = 2.4, width: float = PAGE, **subplots: Any) -> tuple[Figure, Any]:
     """Return `plt.subplots(...)`; sizes in inches."""
     return plt.subplots(figsize=(width, height), **subplots)
 

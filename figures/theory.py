@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from figures.style import COLORS, DASHES, MUTED, PAGE, look, new_figure, plain_log
+from figures.style import COLORS, DASHES, MUTED, look, new_figure, plain_log
 from simlab.core.results import Results
 
 SMALLEST = 1e-17
@@ -54,7 +54,7 @@ def draw_residuals(results: Results) -> Figure:
     """Draw one line per row of the theory board: residuals on the left, measured over bound on the right."""
     table: Any = results.table("rows")
     bounded = table["tightness"].notna()
-    figure, (left, right) = new_figure(PAGE, 5.4, ncols=2, width_ratios=(1.5, 1))
+    figure, (left, right) = new_figure(5.4, ncols=2, width_ratios=(1.5, 1))
     _draw_rows(left, table[~bounded].to_dict("records"), "residual", SMALLEST)
     words = "residual, relative or against its limit (left edge: zero)"
     left.set(xlabel=words, title="Identities, signs and orders")
@@ -81,7 +81,7 @@ def _draw_rows(axes: Axes, rows: list[dict], column: str, least: float) -> None:
 def draw_corrections(results: Results) -> Figure:
     """Draw every correction at the longest length; bias by length, least error, and sample size."""
     moments = results.table("moments")
-    figure, axes = new_figure(PAGE, 5.4, nrows=2, ncols=3, height_ratios=(1.5, 1))
+    figure, axes = new_figure(5.4, nrows=2, ncols=3, height_ratios=(1.5, 1))
     longest = int(moments.length.max())
     _draw_moments(axes[0], moments[moments.length == longest], CORRECTIONS, f", T = {longest}", fontsize=7)
     axes[0, 0].legend(loc="lower right", fontsize=6, frameon=True, framealpha=0.9)
@@ -97,7 +97,7 @@ def draw_recent_corrections(results: Results) -> Figure:
     length = int(recent.length.max())
     table = pd.concat([old[old.length == length], recent[recent.length == length]])
     names = CORRECTIONS | {str(name): str(name) for name in dict.fromkeys(recent.correction)}
-    figure, axes = new_figure(PAGE, 6.4, nrows=2, ncols=3, height_ratios=(2, 1))
+    figure, axes = new_figure(6.4, nrows=2, ncols=3, height_ratios=(2, 1))
     _draw_moments(axes[0], table, names, f", T = {length}")
     for axis in axes[0]:
         axis.axhline(len(CORRECTIONS) - 0.5, color=MUTED, linewidth=0.8)
@@ -127,7 +127,7 @@ def draw_all_corrections(results: Results) -> Figure:
     level = _nearest(table.rho_std, max(LEVELS))
     error = table[table.rho_std == level].groupby("correction")[f"mse_{GROUPS}"].mean().sort_values()
     names = {name: CORRECTIONS.get(name, name) for name in map(str, error.index)}
-    figure, axes = new_figure(PAGE, 5.6, ncols=3)
+    figure, axes = new_figure(5.6, ncols=3)
     _draw_moments(axes, table, names)
     for name, label in zip(names, axes[0].get_yticklabels(), strict=True):
         label.set_fontweight("normal" if name in OLD else "bold")
@@ -221,7 +221,7 @@ def draw_survival_bias(results: Results) -> Figure:
         line = table.loc[(table.engine == engine) & (table.by == by)]
         axis.plot(np.sqrt(line.low * line.high), 100 * (line.mean_rho - 1), **style)
 
-    figure, axes = new_figure(PAGE, 2.7, ncols=3, sharey=True)
+    figure, axes = new_figure(2.7, ncols=3, sharey=True)
     for axis, (title, engines) in zip(axes, PANELS.items(), strict=True):
         for engine, label in engines.items():
             for by, style in SORTED.items():
