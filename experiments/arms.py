@@ -232,7 +232,8 @@ def rloo_arm(name: str) -> str:
 
 
 def _on_chains(arm: Arm) -> Arm:
-    changes = {**TRUNCATED.engines(), **arm.changes, "task": "chain", "prompts_per_step": 4}
+    default = {**_objective("grpo"), **TRUNCATED.engines()}
+    changes = {**default, **arm.changes, "task": "chain", "prompts_per_step": 4}
     return replace(
         arm, changes=changes, initial_policies=CHAIN_POLICIES, x_from=arm.x_from and chain_arm(arm.x_from)
     )
@@ -315,8 +316,8 @@ RLOO_ARMS = {
 }
 """The setting of *lr*: on-policy, RLOO, clip 0.2 and 0.28."""
 CHAIN_ARMS = {
-    NONE: Arm(_objective("grpo")),
-    BF16: Arm({"engines": CONTROL, **_objective("grpo")}),
+    NONE: Arm(),
+    BF16: Arm({"engines": CONTROL}),
     TIS: Arm(_objective("grpo+tis", correction_clip=2.0)),
     MIS: Arm(_objective("grpo+mis", correction_clip=2.0)),
     SEQ_TIS: Arm(_objective("grpo+seq_tis", correction_clip=2.0)),
@@ -335,8 +336,8 @@ CHAIN_ARMS = {
     TOKEN_MEAN: Arm(_objective("grpo", aggregation="token-mean")),
     GROUP_FILTER: Arm(_objective("grpo", group_filter=True)),
     # lr
-    SLOW: Arm({"optimizer.learning_rate": RATE / 10, **_objective("grpo")}),
-    FEW: Arm({"task.train_size": 102, **_objective("grpo")}),
+    SLOW: Arm({"optimizer.learning_rate": RATE / 10}),
+    FEW: Arm({"task.train_size": 102}),
     **{
         halving_arm(name): Arm({**_schedule("halving", period=PERIOD), **_objective(objective)})
         for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
@@ -345,31 +346,29 @@ CHAIN_ARMS = {
         constant_arm(name): Arm({"optimizer.learning_rate": RATE * MEAN_OF_HALVING, **_objective(objective)})
         for name, objective in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
     },
-    FP16: Arm({"engines": "fp16/fp16", **_objective("grpo")}),
-    halving_arm(FP16): Arm(
-        {"engines": "fp16/fp16", **_schedule("halving", period=PERIOD), **_objective("grpo")}
-    ),
-    HEAD: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_HEAD)}),
+    FP16: Arm({"engines": "fp16/fp16"}),
+    halving_arm(FP16): Arm({"engines": "fp16/fp16", **_schedule("halving", period=PERIOD)}),
+    HEAD: Arm(TRUNCATED.engines(**FP32_HEAD)),
     # vexact
-    EXACT: Arm({**_objective("grpo"), **TRUNCATED.exact()}),
-    IDENTICAL: Arm({**_objective("grpo"), **EXACT_SUMS.exact()}),
-    BYPASS: Arm({"old_log_probs": "rollout", **_objective("grpo")}),
+    EXACT: Arm(TRUNCATED.exact()),
+    IDENTICAL: Arm(EXACT_SUMS.exact()),
+    BYPASS: Arm({"old_log_probs": "rollout"}),
     ON_POLICY: Arm(NO_STABILIZERS),
     ON_POLICY_BF16: Arm({**NO_STABILIZERS, "engines": CONTROL}),
     ON_POLICY_E4M3: Arm({**NO_STABILIZERS, **NEAREST_E4M3.engines()}),
     **{
-        name: Arm({**_objective("grpo"), **_narrow(TRUNCATED.inference_engine, bits, bits).engines()})
+        name: Arm(_narrow(TRUNCATED.inference_engine, bits, bits).engines())
         for bits, name in BITS.items()
         if name != NONE
     },
-    NEAREST_BITS[3]: Arm({**_objective("grpo"), **NEAREST_E4M3.engines()}),
+    NEAREST_BITS[3]: Arm(NEAREST_E4M3.engines()),
     **{
-        name: Arm({**_objective("grpo"), "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": scale}})
+        name: Arm({"engines": EQUAL, "sampling.noise": {"kind": kind, "scale": scale}})
         for kind, names in NOISES.items()
         for scale, name in names.items()
     },
-    RECENT: Arm({**_objective("grpo"), "engines": EQUAL, "sampling.noise": {"kind": "recent", "scale": 1.0}}),
-    **{name: Arm({**_objective("grpo"), **_one_bit(rounding)}) for rounding, name in ONE_BIT.items()},
+    RECENT: Arm({"engines": EQUAL, "sampling.noise": {"kind": "recent", "scale": 1.0}}),
+    **{name: Arm(_one_bit(rounding)) for rounding, name in ONE_BIT.items()},
     # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
@@ -378,7 +377,7 @@ CHAIN_ARMS = {
     PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
     DAPO: Arm(_objective("dapo")),
     DAPO_ACRL: _acrl(0.35, base="dapo"),
-    FP8: Arm({**_objective("grpo"), **NEAREST.engines()}),
+    FP8: Arm(NEAREST.engines()),
     FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),
     FP8_MIS: Arm({**_objective("grpo+mis"), **NEAREST.engines()}),
     FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
@@ -396,9 +395,10 @@ CHAIN_ARMS = {
     **{name: _long_acrl(gamma) for gamma, name in E4M3_GAMMAS.items()},
     **{name: _long_acrl(0.65, factor) for factor, name in E4M3_REFERENCES.items()},
 }
+"""Their objective is GRPO where they name no other."""
 ROUTER_ARMS = {
-    ROUTER: Arm({**_objective("grpo"), **TRUNCATED.engines(**FP32_ROUTER)}),
-    **{mode: Arm({**_objective("grpo"), **_replay(mode)}) for mode in (R2, R3)},
+    ROUTER: Arm(TRUNCATED.engines(**FP32_ROUTER)),
+    **{mode: Arm(_replay(mode)) for mode in (R2, R3)},
 }
 """Arms of an MoE alone."""
 ARMS |= {
