@@ -101,15 +101,10 @@ def summarize(logs: dict[str, tuple[str, TokenLog]], alarms: dict[str, Any]) -> 
         best = rank_causes(log)[0][0]
         is_sure = best.probability >= CONFIDENT
         row = {"log": name, "variant": VARIANTS[int(name[:2])], "cause": cause}
-        alarms_by_program = {
-            "simlab": [best.cause] if is_sure and best.cause != "rounding" else []
-        } | alarms.get(name, {})
-        rows += [
-            row | {"program": program, "alarms": ", ".join(kinds), "named": best.cause == cause}
-            if program == "simlab"
-            else row | {"program": program, "alarms": ", ".join(kinds), "named": False}
-            for program, kinds in alarms_by_program.items()
-        ]
+        own = [best.cause] if is_sure and best.cause != "rounding" else []
+        for program, kinds in ({"simlab": own} | alarms.get(name, {})).items():
+            is_named = program == "simlab" and best.cause == cause
+            rows.append(row | {"program": program, "alarms": ", ".join(kinds), "named": is_named})
     return rows
 
 

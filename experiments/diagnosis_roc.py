@@ -32,37 +32,22 @@ Frame = Any
 
 POLICIES: dict[str, dict[str, str]] = {
     "add": {
-        "add-sharp-0": "fit",
-        "add-sharp-2": "fit",
-        "add-tiny-llama-0": "fit",
-        "add-sharp-3": "calibrate",
-        "add-tiny-llama-2": "calibrate",
+        **dict.fromkeys(("add-sharp-0", "add-sharp-2", "add-tiny-llama-0"), "fit"),
+        **dict.fromkeys(("add-sharp-3", "add-tiny-llama-2"), "calibrate"),
         "add-tiny-dense-0": "test",
         "add-sharp-5": "fit",
     },
     "chain": {
-        "chain-6": "fit",
-        "chain-10": "fit",
-        "chain-101": "fit",
-        "chain-13": "calibrate",
-        "chain-110": "calibrate",
-        "chain-107": "test",
-        "chain-123": "test",
-        "chain-11": "fit",
-        "chain-19": "fit",
-        "chain-100": "fit",
+        **dict.fromkeys(("chain-6", "chain-10", "chain-101"), "fit"),
+        **dict.fromkeys(("chain-13", "chain-110"), "calibrate"),
+        **dict.fromkeys(("chain-107", "chain-123"), "test"),
+        **dict.fromkeys(("chain-11", "chain-19", "chain-100"), "fit"),
     },
     "experts": {
-        "chain-moe-10": "fit",
-        "chain-moe-48": "fit",
-        "chain-moe-5": "fit",
-        "chain-moe-44": "calibrate",
-        "chain-moe-6": "calibrate",
-        "chain-moe-17": "test",
-        "chain-moe-47": "test",
-        "chain-moe-80": "fit",
-        "chain-moe-102": "fit",
-        "chain-moe-104": "fit",
+        **dict.fromkeys(("chain-moe-10", "chain-moe-48", "chain-moe-5"), "fit"),
+        **dict.fromkeys(("chain-moe-44", "chain-moe-6"), "calibrate"),
+        **dict.fromkeys(("chain-moe-17", "chain-moe-47"), "test"),
+        **dict.fromkeys(("chain-moe-80", "chain-moe-102", "chain-moe-104"), "fit"),
     },
 }
 """Split of each stored policy; those of one shape share their compiled functions. New ones stand last: the
@@ -106,7 +91,7 @@ VISIBLE, REALISTIC = 1.15, 1.5
 CONFIDENT = 0.6
 NUISANCE = ("entropy", "confident", "level_all", "level_median")
 """Signatures of the policy or of the absolute size; not fitted."""
-FOLDS, ENGINE_FOLDS = 1, 4
+ENGINE_FOLDS = 4
 
 
 def simulate(pool: Pool, split: str, logs: int, seed: int, engines: tuple[str, ...] = ()) -> Frame:
@@ -193,8 +178,7 @@ def fit(fitted: Frame, held: Frame) -> Classifier:
     fitted, held = (table[is_visible(table, VISIBLE)] for table in (fitted, held))
     held = held[held["cause"].isin(set(fitted["cause"]))]
     scores, parts = [], []
-    splits = [*split_engines(fitted, held), *split_variants(fitted, held)]
-    for part, unseen in splits:
+    for part, unseen in (*split_engines(fitted, held), split_variants(fitted, held)):
         model = fit_classifier(as_rows(part, names), part["cause"], names)
         scores.append(model.score(as_rows(unseen, names)))
         parts.append(unseen)
@@ -222,16 +206,11 @@ def split_engines(fitted: Frame, held: Frame) -> list[tuple[Frame, Frame]]:
     ]
 
 
-def split_variants(fitted: Frame, held: Frame) -> list[tuple[Frame, Frame]]:
-    """Return `FOLDS` parts of `fitted` that lack a variant of each cause with others, and the logs of it."""
-    left_out: list[list[str]] = [[] for _ in range(FOLDS)]
-    for cause, part in fitted.groupby("cause"):
-        variants = sorted(set(part["fault"]))
-        if cause == "rounding" or len(variants) < 2:
-            continue
-        for number, name in enumerate(variants[:FOLDS]):
-            left_out[number].append(name)
-    return [(fitted[~fitted["fault"].isin(names)], held[held["fault"].isin(names)]) for names in left_out]
+def split_variants(fitted: Frame, held: Frame) -> tuple[Frame, Frame]:
+    """Return `fitted` without one variant of each cause that has others, and the logs of these in `held`."""
+    by_cause = fitted[fitted["cause"] != "rounding"].groupby("cause")["fault"]
+    names = [variants.min() for _, variants in by_cause if variants.nunique() > 1]
+    return fitted[~fitted["fault"].isin(names)], held[held["fault"].isin(names)]
 
 
 def evaluate(model: Classifier, table: Frame) -> Frame:

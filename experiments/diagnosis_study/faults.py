@@ -1,5 +1,6 @@
 """The faults by cause: each changes a draft where the real fault acts, or the finished log of the loader."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,29 +34,36 @@ class Fault:
     needs_experts: bool = False
 
 
+def _named(
+    names: Iterable[str],
+    cause: str,
+    change: Callable[[str], Change],
+    held_out: bool = False,
+    needs_experts: bool = False,
+) -> dict[str, Fault]:
+    """Return variants that add the forward pass of their name to the logits."""
+    return {name: Fault(cause, change(name), None, held_out, needs_experts) for name in names}
+
+
+def _of_experts(*names: str, held_out: bool = False) -> dict[str, Fault]:
+    return _named(names, "weight_sync", forward.experts, held_out=held_out, needs_experts=True)
+
+
 FAULTS: dict[str, Fault] = {
     "no fault": Fault("rounding"),
     "old weights": Fault("weight_sync", forward.old_weights),
     "frozen": Fault("weight_sync", forward.frozen),
-    "layer old": Fault("weight_sync", forward.layer("layer old")),
-    "layer corrupt": Fault("weight_sync", forward.layer("layer corrupt")),
-    "norms old": Fault("weight_sync", forward.layer("norms old")),
-    "layers swapped": Fault("weight_sync", forward.layer("layers swapped")),
-    "embedding rows": Fault("weight_sync", forward.layer("embedding rows")),
-    "attention corrupt": Fault("weight_sync", forward.layer("attention corrupt"), held_out=True),
-    "fresh layer": Fault("weight_sync", forward.layer("fresh layer"), held_out=True),
+    **_named(
+        ("layer old", "layer corrupt", "norms old", "layers swapped", "embedding rows"),
+        "weight_sync",
+        forward.layer,
+    ),
+    **_named(("attention corrupt", "fresh layer"), "weight_sync", forward.layer, held_out=True),
     "head rows": Fault("weight_sync", forward.head_rows),
-    "experts permuted": Fault("weight_sync", forward.experts("experts permuted"), needs_experts=True),
-    "all experts permuted": Fault("weight_sync", forward.experts("all experts permuted"), needs_experts=True),
-    "experts scrambled": Fault("weight_sync", forward.experts("experts scrambled"), needs_experts=True),
-    "all experts scrambled": Fault(
-        "weight_sync", forward.experts("all experts scrambled"), needs_experts=True
-    ),
-    "expert shard old": Fault("weight_sync", forward.experts("expert shard old"), needs_experts=True),
-    "gate and up swapped": Fault(
-        "weight_sync", forward.experts("gate and up swapped"), held_out=True, needs_experts=True
-    ),
-    "experts noisy": Fault("weight_sync", forward.experts("experts noisy"), needs_experts=True),
+    **_of_experts("experts permuted", "all experts permuted", "experts scrambled", "all experts scrambled"),
+    **_of_experts("expert shard old"),
+    **_of_experts("gate and up swapped", held_out=True),
+    **_of_experts("experts noisy"),
     "every k-th row": Fault("one_worker", forward.one_worker("stride")),
     "block of rows": Fault("one_worker", forward.one_worker("block")),
     "groups of rows": Fault("one_worker", forward.one_worker("groups")),
@@ -87,12 +95,10 @@ FAULTS: dict[str, Fault] = {
     "cache blocks": Fault("position", forward.blocks),
     "alternate chunks": Fault("position", forward.alternate),
     "dynamic rope": Fault("position", forward.dynamic_rope, held_out=True),
-    "prompt start": Fault("start_of_response", forward.prompt("prompt start")),
-    "prompt end": Fault("start_of_response", forward.prompt("prompt end")),
-    "no first token": Fault("start_of_response", forward.prompt("no first token")),
-    "other prompt": Fault("start_of_response", forward.prompt("other prompt"), held_out=True),
-    "end logit": Fault("end_of_sequence", logged.end_logit(False)),
-    "end logit in training": Fault("end_of_sequence", logged.end_logit(True)),
+    **_named(("prompt start", "prompt end", "no first token"), "start_of_response", forward.prompt),
+    **_named(("other prompt",), "start_of_response", forward.prompt, held_out=True),
+    "end logit": Fault("end_of_sequence", logged.end_logit("infer")),
+    "end logit in training": Fault("end_of_sequence", logged.end_logit("train")),
     "end value": Fault("end_of_sequence", score=logged.end_value),
     "stop string": Fault("end_of_sequence", score=logged.stop_string),
     "two end tokens": Fault("end_of_sequence", score=logged.two_end_tokens, held_out=True),
@@ -100,13 +106,10 @@ FAULTS: dict[str, Fault] = {
     "slip": Fault("retokenization", score=logged.slip),
     "other words": Fault("retokenization", score=logged.other_words),
     "slip and return": Fault("retokenization", score=logged.slip_and_return, held_out=True),
-    "dropout 0.1": Fault("dropout", forward.dropout("dropout 0.1")),
-    "dropout 0.05": Fault("dropout", forward.dropout("dropout 0.05")),
-    "dropout in the last layer": Fault(
-        "dropout", forward.dropout("dropout in the last layer"), held_out=True
-    ),
+    **_named(("dropout 0.1", "dropout 0.05"), "dropout", forward.dropout),
+    **_named(("dropout in the last layer",), "dropout", forward.dropout, held_out=True),
     "micro batch": Fault("micro_batch", score=logged.micro_batch),
-    "dropout in attention": Fault("dropout", forward.dropout("dropout in attention"), held_out=True),
+    **_named(("dropout in attention",), "dropout", forward.dropout, held_out=True),
     "router": Fault("routing", forward.routing, needs_experts=True),
     "identical": Fault("identical_samples", score=logged.identical),
     "pairs": Fault("identical_samples", score=logged.pairs),

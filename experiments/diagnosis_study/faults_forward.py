@@ -21,7 +21,7 @@ def scale_nats(draft: Draft, low: float = 0.03, high: float = 0.7) -> float:
 
 
 def old_weights(draft: Draft) -> None:
-    draft.infer = draft.infer + draft.change("old 4", scale_nats(draft))
+    draft.move("old 4", scale_nats(draft))
 
 
 def frozen(draft: Draft) -> None:
@@ -30,14 +30,11 @@ def frozen(draft: Draft) -> None:
     steps = min(steps, len(draft.lengths))
     draft.step = np.arange(len(draft.lengths)) * steps // len(draft.lengths)
     progress = (draft.step / draft.step.max())[draft.sequence][:, None]
-    draft.infer = draft.infer + progress * draft.change("old 5", 2 * scale_nats(draft))
+    draft.move("old 5", 2 * scale_nats(draft), progress)
 
 
 def layer(name: str) -> Change:
-    def change(draft: Draft) -> None:
-        draft.infer = draft.infer + draft.change(name, scale_nats(draft))
-
-    return change
+    return lambda draft: draft.move(name, scale_nats(draft))
 
 
 def head_rows(draft: Draft) -> None:
@@ -83,9 +80,7 @@ def one_worker(layout: str) -> Change:
     def change(draft: Draft) -> None:
         bad = worker_rows(draft, layout)
         name = str(draft.rng.choice(["old 5", "layer old", "embedding rows", "norms old"]))
-        draft.infer = draft.infer + bad[draft.sequence][:, None] * draft.change(
-            name, scale_nats(draft, 0.05, 0.9)
-        )
+        draft.move(name, scale_nats(draft, 0.05, 0.9), bad[draft.sequence][:, None])
 
     return change
 
@@ -110,25 +105,28 @@ def two_bad_workers(draft: Draft) -> None:
     workers = int(draft.rng.choice([8, 16]))
     worker = np.arange(len(draft.lengths)) % workers
     bad = np.isin(worker, draft.rng.choice(workers, 2, replace=False))[draft.sequence]
-    draft.infer = draft.infer + bad[:, None] * draft.change("old 6", scale_nats(draft, 0.08, 0.9))
+    draft.move("old 6", scale_nats(draft, 0.08, 0.9), bad[:, None])
+
+
+def move_by_age(draft: Draft, age: np.ndarray) -> None:
+    """Sample tokens from weights of `age` updates ago, [N], 0 to 4."""
+    nats = scale_nats(draft, 0.03, 0.4)
+    draft.infer = draft.infer + sum(
+        (age == k)[:, None] * draft.change(f"old {k}", k / 2 * nats) for k in range(1, 5)
+    )
 
 
 def long_are_old(draft: Draft) -> None:
     """Sample long responses some updates ago: they finish later than short ones."""
     lag = np.clip(np.argsort(np.argsort(draft.lengths)) * 5 // len(draft.lengths), 0, 4)
-    age, nats = lag[draft.sequence], scale_nats(draft, 0.03, 0.4)
-    draft.infer = draft.infer + sum(
-        (age == k)[:, None] * draft.change(f"old {k}", k / 2 * nats) for k in range(1, 5)
-    )
+    move_by_age(draft, lag[draft.sequence])
     draft.columns["version"] = draft.step - lag
 
 
 def two_ages(draft: Draft) -> None:
     """Mix fresh sequences with some of one age."""
     late = draft.rng.random(len(draft.lengths)) < draft.rng.choice([0.25, 0.5])
-    draft.infer = draft.infer + late[draft.sequence][:, None] * draft.change(
-        "old 6", scale_nats(draft, 0.05, 0.6)
-    )
+    draft.move("old 6", scale_nats(draft, 0.05, 0.6), late[draft.sequence][:, None])
     draft.columns["version"] = draft.step - 6 * late
 
 
@@ -139,9 +137,7 @@ def stale(with_version: bool, within: bool = False) -> Change:
         if within:
             # A partial rollout continues under newer weights.
             age = age * (draft.index < draft.lengths[draft.sequence] * 0.5)
-        nats = scale_nats(draft, 0.03, 0.4)
-        moved = sum((age == k)[:, None] * draft.change(f"old {k}", k / 2 * nats) for k in range(1, 5))
-        draft.infer = draft.infer + moved
+        move_by_age(draft, age)
         if with_version:
             draft.columns["version"] = draft.step - lag
 
@@ -152,9 +148,7 @@ def jump(draft: Draft) -> None:
     """Give other positions to the tokens after an index."""
     gap = GAPS[min(len(GAPS) - 1, int(draft.size * len(GAPS)))]
     begin = draft.rng.uniform(0.15, 0.7) * draft.lengths.max()
-    draft.infer = draft.infer + (draft.index >= begin)[:, None] * draft.change(
-        f"gap {gap}", scale_nats(draft)
-    )
+    draft.move(f"gap {gap}", scale_nats(draft), (draft.index >= begin)[:, None])
 
 
 def grows(draft: Draft) -> None:
@@ -162,14 +156,13 @@ def grows(draft: Draft) -> None:
     fraction = draft.index / draft.lengths.max()
     level = np.clip((fraction * len(ROPE_FACTORS)).astype(int), 0, len(ROPE_FACTORS) - 1)
     for number, factor in enumerate(ROPE_FACTORS):
-        nats = (number + 0.3) / 2 * scale_nats(draft)
-        draft.infer = draft.infer + (level == number)[:, None] * draft.change(f"rope {factor}", nats)
+        draft.move(f"rope {factor}", (number + 0.3) / 2 * scale_nats(draft), (level == number)[:, None])
 
 
 def dynamic_rope(draft: Draft) -> None:
     """Rescale the rotations once a response is longer than a limit, in one engine."""
     late = draft.index >= draft.rng.uniform(0.3, 0.6) * draft.lengths.max()
-    draft.infer = draft.infer + late[:, None] * draft.change("rope 4.0", scale_nats(draft, 0.05, 0.8))
+    draft.move("rope 4.0", scale_nats(draft, 0.05, 0.8), late[:, None])
 
 
 def alternate(draft: Draft) -> None:
@@ -178,7 +171,7 @@ def alternate(draft: Draft) -> None:
     while chunk > 8 and chunk * 3 > draft.lengths.max():
         chunk //= 4
     odd = draft.index // chunk % 2 == 1
-    draft.infer = draft.infer + odd[:, None] * draft.change("gap 16", scale_nats(draft, 0.1, 1.0))
+    draft.move("gap 16", scale_nats(draft, 0.1, 1.0), odd[:, None])
 
 
 def blocks(draft: Draft) -> None:
@@ -187,17 +180,15 @@ def blocks(draft: Draft) -> None:
     while block > 16 and block * 3 > draft.lengths.max():
         block //= 2
     at = (draft.index % block < max(1, block // 32)) & (draft.index > 0)
-    gap = draft.change("gap 4", scale_nats(draft, 0.2, 2)) + draft.change(
-        "prompt end", scale_nats(draft, 0.2, 2)
-    )
-    draft.infer = draft.infer + at[:, None] * gap
+    nats = scale_nats(draft, 0.2, 2)
+    draft.infer = draft.infer + at[:, None] * (draft.change("gap 4", nats) + draft.change("prompt end", nats))
 
 
 def prompt(name: str) -> Change:
     def change(draft: Draft) -> None:
         reach = draft.rng.choice([1, 4, 8, 16, 32])
         near = np.exp(-draft.index / reach)[:, None]
-        draft.infer = draft.infer + near * draft.change(name, scale_nats(draft, 0.2, 2))
+        draft.move(name, scale_nats(draft, 0.2, 2), near)
 
     return change
 
@@ -211,15 +202,11 @@ def dropout(name: str) -> Change:
 
 def experts(name: str) -> Change:
     """Give tokens to experts that are not the router's, or are late: damage of full size."""
-
-    def change(draft: Draft) -> None:
-        draft.infer = draft.infer + uniform(draft, 0.4, 1.2) * draft.change(name)
-
-    return change
+    return lambda draft: draft.move(name, weight=uniform(draft, 0.4, 1.2))
 
 
 def routing(draft: Draft) -> None:
-    draft.infer = draft.infer + uniform(draft, 0.7, 1.8) * draft.change("routing")
+    draft.move("routing", weight=uniform(draft, 0.7, 1.8))
     if draft.rng.random() < 0.5:
         draft.columns |= route_moved(draft)
 

@@ -1,15 +1,21 @@
 """Faults of sampling, and of what the engines and the loader log."""
 
 import numpy as np
+from scipy.special import log_softmax
 
 from experiments.diagnosis_study.faults_forward import Change, uniform
-from experiments.diagnosis_study.log_assembly import Draft, current_scores, log_softmax, pick_scores
+from experiments.diagnosis_study.log_assembly import Draft, current_scores, pick_scores
 from simlab.diagnosis.log import LOWEST
 
 
+def draw_temperature(draft: Draft, colder: float) -> float:
+    """Return a temperature, below 1 in a fraction `colder` of the logs."""
+    is_cold = draft.rng.random() < colder
+    return uniform(draft, 0.93, 0.5) if is_cold else uniform(draft, 1.08, 1.6)
+
+
 def temperature(draft: Draft) -> None:
-    cold = draft.rng.random() < 0.7
-    draft.infer = draft.infer / (uniform(draft, 0.93, 0.5) if cold else uniform(draft, 1.08, 1.6))
+    draft.infer = draft.infer / draw_temperature(draft, 0.7)
 
 
 def temperature_in_training(draft: Draft) -> None:
@@ -17,7 +23,7 @@ def temperature_in_training(draft: Draft) -> None:
 
 
 def top_p(draft: Draft) -> None:
-    probs = np.exp(log_softmax(draft.infer))
+    probs = np.exp(log_softmax(draft.infer, axis=1))
     order = np.argsort(-probs, axis=1)
     ranked = np.take_along_axis(probs, order, 1)
     kept = np.cumsum(ranked, 1) - ranked < uniform(draft, 0.98, 0.6)
@@ -34,14 +40,14 @@ def top_k(draft: Draft) -> None:
 
 
 def min_p(draft: Draft) -> None:
-    probs = np.exp(log_softmax(draft.infer))
+    probs = np.exp(log_softmax(draft.infer, axis=1))
     kept = probs >= uniform(draft, 0.03, 0.3) * probs.max(1, keepdims=True)
     draft.infer = np.where(kept, draft.infer, -np.inf)
 
 
 def epsilon_cutoff(draft: Draft) -> None:
     """Sample from tokens above a fixed probability."""
-    probs = np.exp(log_softmax(draft.infer))
+    probs = np.exp(log_softmax(draft.infer, axis=1))
     kept = (probs >= uniform(draft, 0.01, 0.12)) | (probs == probs.max(1, keepdims=True))
     draft.infer = np.where(kept, draft.infer, -np.inf)
 
@@ -51,17 +57,13 @@ def top_p_and_top_k(draft: Draft) -> None:
     top_k(draft)
 
 
-def end_logit(in_training: bool) -> Change:
-    """Move the end token's logit in one engine: another end token, or a minimum length."""
+def end_logit(engine: str) -> Change:
+    """Move the end token's logit in "train" or "infer": another end token, or a minimum length."""
 
     def change(draft: Draft) -> None:
-        offset = -uniform(draft, 4.0, 16.0)
-        logits = (draft.train if in_training else draft.infer).copy()
-        logits[:, draft.end] += offset
-        if in_training:
-            draft.train = logits
-        else:
-            draft.infer = logits
+        logits = getattr(draft, engine).copy()
+        logits[:, draft.end] -= uniform(draft, 4.0, 16.0)
+        setattr(draft, engine, logits)
 
     return change
 
@@ -103,9 +105,7 @@ def roll(draft: Draft) -> None:
 
 def reported_temperature(draft: Draft) -> None:
     """Sample at temperature 1 and report the log-probs of another."""
-    cold = draft.rng.random() < 0.5
-    temperature = uniform(draft, 0.93, 0.5) if cold else uniform(draft, 1.08, 1.6)
-    draft.logp_infer = pick_scores(draft.infer / temperature, draft.token)
+    draft.logp_infer = pick_scores(draft.infer / draw_temperature(draft, 0.5), draft.token)
 
 
 def stop_string(draft: Draft) -> None:
@@ -142,7 +142,7 @@ def other_words(draft: Draft) -> None:
 
 def replace_ids(draft: Draft, changed: np.ndarray) -> None:
     rows = np.flatnonzero(changed)
-    scores = log_softmax(draft.train)
+    scores = log_softmax(draft.train, axis=1)
     other = np.argmax(scores[rows] + draft.rng.gumbel(size=(len(rows), draft.width)) * 3, axis=1)
     other = np.where(other == draft.token[rows], (other + 1) % draft.width, other)
     draft.logp_train = draft.logp_train.copy()
@@ -154,7 +154,7 @@ def replace_ids(draft: Draft, changed: np.ndarray) -> None:
     after = np.convolve(changed, np.r_[0, np.ones(reach)], "full")[: len(changed)] > 0
     after &= ~changed & (draft.index > 0)
     near = np.flatnonzero(after)
-    moved = log_softmax(draft.train[near] + draft.change("other token")[near])
+    moved = log_softmax(draft.train[near] + draft.change("other token")[near], axis=1)
     draft.logp_train[near] = moved[np.arange(len(near)), draft.token[near]]
 
 
@@ -182,26 +182,24 @@ def slip_and_return(draft: Draft) -> None:
 
 def identical(draft: Draft) -> None:
     """Repeat the first response of a group in the others: one seed for all samples."""
-    source = np.arange(len(draft.lengths))
-    groups = draft.rng.random(len(source) // 8 + 1) < uniform(draft, 0.4, 1.0)
-    repeat_rows(draft, np.where(groups[source // 8], source // 8 * 8, source))
+    repeat_in_groups(draft, 8)
 
 
 def two_seeds(draft: Draft) -> None:
     """Repeat two responses in each group of 8, in turn."""
-    source = np.arange(len(draft.lengths))
-    some = draft.rng.random(len(source) // 8 + 1) < uniform(draft, 0.4, 1.0)
-    repeat_rows(draft, np.where(some[source // 8], source // 8 * 8 + source % 2, source))
+    repeat_in_groups(draft, 8, distinct=2)
 
 
 def pairs(draft: Draft) -> None:
     """Repeat each second response."""
-    source = np.arange(len(draft.lengths))
-    some = draft.rng.random(len(source) // 2 + 1) < uniform(draft, 0.4, 1.0)
-    repeat_rows(draft, np.where(some[source // 2], source // 2 * 2, source))
+    repeat_in_groups(draft, 2)
 
 
-def repeat_rows(draft: Draft, source: np.ndarray) -> None:
+def repeat_in_groups(draft: Draft, group: int, distinct: int = 1) -> None:
+    """Repeat the first `distinct` responses of some groups in the others of the group."""
+    row = np.arange(len(draft.lengths))
+    is_repeated = draft.rng.random(len(row) // group + 1) < uniform(draft, 0.4, 1.0)
+    source = np.where(is_repeated[row // group], row // group * group + row % distinct, row)
     starts = np.cumsum(draft.lengths) - draft.lengths
     lengths = draft.lengths[source]
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -258,7 +256,7 @@ def round_log_probs(draft: Draft) -> None:
 
 
 def entropy(draft: Draft) -> None:
-    scores = log_softmax(draft.infer)
+    scores = log_softmax(draft.infer, axis=1)
     draft.logp_infer = np.sum(np.exp(scores) * np.where(np.isfinite(scores), scores, 0), axis=1)
 
 
@@ -278,7 +276,7 @@ def reverse(draft: Draft) -> None:
 
 def argmax(draft: Draft) -> None:
     """Log the most probable token's log-prob instead of the sampled one's."""
-    draft.logp_infer = log_softmax(draft.infer).max(1)
+    draft.logp_infer = log_softmax(draft.infer, axis=1).max(1)
 
 
 def clip(draft: Draft) -> None:

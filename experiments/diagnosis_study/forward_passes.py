@@ -53,6 +53,13 @@ HELD_OUT_ENGINES = ("vllm-bf16-split-kv8", "fp8-block128", "int4-g128-w4a8")
 """Inference engines that the fit never sees, nor others with the same forward pass (`jet-rl`)."""
 UPDATES = 6
 UPDATE_SIZE = 1.5e-3
+DROPOUT = {
+    "dropout 0.05": (0.05, "everywhere"),
+    "dropout 0.1": (0.1, "everywhere"),
+    "dropout in the last layer": (0.15, "last layer"),
+    "dropout in attention": (0.15, "attention"),
+}
+"""Rate of dropout and where it acts, by fault."""
 ROPE_FACTORS = (1.3, 2.0, 4.0, 8.0)
 GAPS = (1, 4, 16)
 
@@ -62,9 +69,6 @@ class Pass(NamedTuple):
 
     logits: np.ndarray
     hidden: np.ndarray
-
-
-Pick = Callable[[Any], Pass]
 
 
 @dataclass
@@ -110,28 +114,46 @@ def make_pool(
     sampled = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
     tokens = np.concatenate([prompts, np.asarray(sampled.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(sampled.mask)
-
-    def pick(values: Any, begin: int = first) -> Pass:
-        return Pass(*(np.asarray(part)[:, begin - 1 : -1][mask].astype(np.float32) for part in values))
-
+    subject = _Subject(params, config, tokens, first, mask, rng)
     names = dict.fromkeys((*TRAIN_ENGINES, *infer_engines))
-    engines = {engine: pick(_read(params, config, tokens, engine)) for engine in names}
+    engines = {engine: subject.read(engine=engine) for engine in names}
     sequence, index = np.nonzero(mask)
-    faults, old = _old_weights(params, config, tokens, first, mask, rng, pick)
-    faults |= _missing_weights(params, config, tokens, rng, pick, old)
-    faults |= _context_faults(params, config, tokens, first, rng, pick)
-    faults |= {f"dropout {rate}": pick(_dropout(params, config, tokens, rate, seed)) for rate in (0.05, 0.1)}
-    faults["dropout in the last layer"] = pick(_dropout(params, config, tokens, 0.15, seed, "last layer"))
-    faults["dropout in attention"] = pick(_dropout(params, config, tokens, 0.15, seed, "attention"))
+    faults, old = _old_weights(subject)
+    faults |= _missing_weights(subject, old)
+    faults |= _context_faults(subject)
+    for name, (rate, where) in DROPOUT.items():
+        faults[name] = subject.pick(_dropout(params, config, tokens, rate, seed, where))
     experts = flipped = None
     if config.num_experts:
         chosen = np.asarray(_forward(params, config, tokens).routed_experts)
         other, moved = _other_experts(config, tokens, chosen, rng)
-        faults["routing"] = pick(_read(params, config, tokens, "f32", jnp.asarray(other)))
-        faults |= _expert_faults(params, config, tokens, rng, pick)
+        faults["routing"] = subject.pick(_read(params, config, tokens, "f32", jnp.asarray(other)))
+        faults |= _expert_faults(subject)
         experts = chosen[:, first - 1 : -1][mask].reshape(int(mask.sum()), -1).astype(np.int16)
         flipped = moved[:, first - 1 : -1][mask]
     return Pool(name, engines, faults, sequence, index, experts, flipped)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A policy, tokens [B, P + T] whose responses begin at `first`, and the mask [B, T] of the contexts."""
+
+    params: Any
+    config: TransformerConfig
+    tokens: np.ndarray
+    first: int
+    mask: np.ndarray
+    rng: np.random.Generator
+
+    def pick(self, values: Any, begin: int | None = None) -> Pass:
+        """Return logits and hidden states at the contexts, from those of responses that start at `begin`."""
+        start = (self.first if begin is None else begin) - 1
+        return Pass(*(np.asarray(part)[:, start:-1][self.mask].astype(np.float32) for part in values))
+
+    def read(self, changes: Any = None, tokens: Any = None, engine: str = "f32") -> Pass:
+        """Return the pass with some parameters changed, on other tokens, or under another engine."""
+        params = dict(self.params) | (changes or {})
+        return self.pick(_read(params, self.config, self.tokens if tokens is None else tokens, engine))
 
 
 def _config(name: str) -> TransformerConfig:
@@ -186,41 +208,29 @@ def _noisy(leaf: Any, rng: Any, size: float) -> Any:
     return leaf + size * leaf.std() * rng.normal(size=leaf.shape).astype(np.float32)
 
 
-def _old_weights(
-    params: Any,
-    config: TransformerConfig,
-    tokens: Any,
-    first: int,
-    mask: np.ndarray,
-    rng: Any,
-    pick: Pick,
-) -> tuple[dict[str, Pass], Any]:
+def _old_weights(subject: _Subject) -> tuple[dict[str, Pass], Any]:
     """Return the passes with the weights of 1 to `UPDATES` updates ago, and the oldest weights."""
-    passes, old = {}, params
+    passes, old = {}, subject.params
     for age in range(1, UPDATES + 1):
         # Adam's first steps move every weight by about the learning rate, in the direction of the gradient.
-        advantages = rng.normal(size=(len(tokens), 1)).astype(np.float32)
-        step = _gradient(old, config, tokens, first, advantages * mask)
+        advantages = subject.rng.normal(size=(len(subject.tokens), 1)).astype(np.float32)
+        step = _gradient(old, subject.config, subject.tokens, subject.first, advantages * subject.mask)
         old = jax.tree.map(lambda weight, slope: weight - UPDATE_SIZE * jnp.sign(slope), old, step)
-        passes[f"old {age}"] = pick(_read(old, config, tokens, "f32"))
+        passes[f"old {age}"] = subject.read(old)
     return passes, old
 
 
-def _missing_weights(
-    params: Any, config: TransformerConfig, tokens: Any, rng: Any, pick: Pick, old: Any
-) -> dict[str, Pass]:
+def _missing_weights(subject: _Subject, old: Any) -> dict[str, Pass]:
     """Return the passes with tensors that never arrived or are corrupt."""
-    passes = {}
-    layers = params["layers"]
-    late_rows = (rng.random(config.vocab_size) < 0.3)[:, None]
+    params, rng = subject.params, subject.rng
+    layers, embedding = params["layers"], params["embedding"]
+    late_rows = (rng.random(subject.config.vocab_size) < 0.3)[:, None]
     changed = {
         "layer old": {"layers": (old["layers"][0], *layers[1:])},
         "layer corrupt": {
             "layers": (*layers[:-1], jax.tree.map(lambda leaf: _noisy(leaf, rng, 0.3), layers[-1]))
         },
-        "embedding rows": {
-            "embedding": jnp.where(late_rows, _noisy(params["embedding"], rng, 0.3), params["embedding"])
-        },
+        "embedding rows": {"embedding": jnp.where(late_rows, _noisy(embedding, rng, 0.3), embedding)},
         "norms old": {"layers": jax.tree.map(lambda leaf: leaf * _gain(leaf, rng), layers)},
         "layers swapped": {"layers": (*layers[:-2], layers[-1], layers[-2])},
         "fresh layer": {"layers": (jax.tree.map(lambda leaf: _fresh(leaf, rng), layers[0]), *layers[1:])},
@@ -228,9 +238,7 @@ def _missing_weights(
             "layers": tuple(dict(layer) | {"o": _noisy(layer["o"], rng, 0.2)} for layer in layers)
         },
     }
-    for name, leaves in changed.items():
-        passes[name] = pick(_read(dict(params) | leaves, config, tokens, "f32"))
-    return passes
+    return {name: subject.read(leaves) for name, leaves in changed.items()}
 
 
 def _fresh(leaf: Any, rng: Any) -> Any:
@@ -245,34 +253,32 @@ def _gain(leaf: Any, rng: Any) -> Any:
     return np.exp(0.2 * rng.normal(size=leaf.shape)).astype(np.float32) if leaf.ndim == 1 else 1.0
 
 
-def _expert_faults(
-    params: Any, config: TransformerConfig, tokens: Any, rng: Any, pick: Pick
-) -> dict[str, Pass]:
+def _expert_faults(subject: _Subject) -> dict[str, Pass]:
     """Return experts in another order behind the same router, experts of noise, and a late expert shard."""
-    passes = {}
+    rng, layers, count = subject.rng, subject.params["layers"], subject.config.num_experts
 
     def change(layer: Any, edit: Callable[[Any], Any]) -> Any:
         return {
             name: edit(leaf) if name != "router" and leaf.ndim == 3 else leaf for name, leaf in layer.items()
         }
 
-    order = rng.permutation(config.num_experts)
-    late = (np.arange(config.num_experts) < config.num_experts // 4)[:, None, None]
-    layers = params["layers"]
+    order = rng.permutation(count)
+    late = (np.arange(count) < count // 4)[:, None, None]
     edits: dict[str, Callable[[Any], Any]] = {
         "experts permuted": lambda leaf: leaf[order],
         "experts noisy": lambda leaf: _noisy(leaf, rng, 0.3),
         "experts scrambled": lambda leaf: leaf[..., rng.permutation(leaf.shape[-1])],
         "expert shard old": lambda leaf: jnp.where(late, _noisy(leaf, rng, 0.5), leaf),
     }
-    for name, edit in edits.items():
-        some = {"layers": (*layers[:-1], change(layers[-1], edit))}
-        passes[name] = pick(_read(dict(params) | some, config, tokens, "f32"))
+    passes = {
+        name: subject.read({"layers": (*layers[:-1], change(layers[-1], edit))})
+        for name, edit in edits.items()
+    }
     for name in ("experts permuted", "experts scrambled"):
-        everywhere = {"layers": tuple(change(layer, edits[name]) for layer in layers)}
-        passes[f"all {name}"] = pick(_read(dict(params) | everywhere, config, tokens, "f32"))
+        everywhere = tuple(change(layer, edits[name]) for layer in layers)
+        passes[f"all {name}"] = subject.read({"layers": everywhere})
     swapped = tuple(dict(layer) | {"gate_up": _swap_halves(layer["gate_up"])} for layer in layers)
-    passes["gate and up swapped"] = pick(_read(dict(params) | {"layers": swapped}, config, tokens, "f32"))
+    passes["gate and up swapped"] = subject.read({"layers": swapped})
     return passes
 
 
@@ -290,30 +296,24 @@ def _objective(params: Any, config: TransformerConfig, tokens: Any, first: int, 
 _gradient = jax.jit(jax.grad(_objective), static_argnums=(1, 3))
 
 
-def _context_faults(
-    params: Any, config: TransformerConfig, tokens: Any, first: int, rng: Any, pick: Any
-) -> dict[str, Pass]:
+def _context_faults(subject: _Subject) -> dict[str, Pass]:
     """Return forward passes with other positions, another prompt, or one other token in the response."""
-    passes = {}
+    params, config, tokens, first = subject.params, subject.config, subject.tokens, subject.first
+    passes, count = {}, len(tokens)
     for factor in ROPE_FACTORS:
         other = replace(config, rope_theta=config.rope_theta / factor**2)
-        passes[f"rope {factor}"] = pick(_read(params, other, tokens, "f32"))
+        passes[f"rope {factor}"] = subject.pick(_read(params, other, tokens, "f32"))
     for gap in GAPS:
-        passes[f"gap {gap}"] = pick(_with_gap(params, config, tokens, first, gap))
-    prompt = tokens.copy()
-    prompt[:, 0] = PAD_TOKEN_ID
-    passes["prompt start"] = pick(_read(params, config, prompt, "f32"))
-    prompt = tokens.copy()
-    prompt[:, first - 1] = rng.integers(2, 30, len(tokens))
-    passes["prompt end"] = pick(_read(params, config, prompt, "f32"))
-    passes["other prompt"] = pick(
-        _read(params, config, np.concatenate([np.roll(tokens[:, :first], 1, 0), tokens[:, first:]], 1), "f32")
-    )
-    passes["no first token"] = pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
-    other = tokens.copy()
-    changed = first + rng.integers(0, max(1, tokens.shape[1] - first - 2), len(tokens))
-    other[np.arange(len(tokens)), changed] = rng.integers(2, 30, len(tokens))
-    passes["other token"] = pick(_read(params, config, other, "f32"))
+        passes[f"gap {gap}"] = subject.pick(_with_gap(params, config, tokens, first, gap))
+    start, end, other = tokens.copy(), tokens.copy(), tokens.copy()
+    start[:, 0] = PAD_TOKEN_ID
+    end[:, first - 1] = subject.rng.integers(2, 30, count)
+    changed = first + subject.rng.integers(0, max(1, tokens.shape[1] - first - 2), count)
+    other[np.arange(count), changed] = subject.rng.integers(2, 30, count)
+    prompts = np.concatenate([np.roll(tokens[:, :first], 1, 0), tokens[:, first:]], 1)
+    contexts = {"prompt start": start, "prompt end": end, "other prompt": prompts, "other token": other}
+    passes |= {name: subject.read(tokens=context) for name, context in contexts.items()}
+    passes["no first token"] = subject.pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
     return passes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from scipy.special import log_softmax
 
 from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pass, Pool
 from simlab.diagnosis.log import LOWEST, TokenLog
@@ -126,10 +127,20 @@ class Draft:
         if nats is None:
             return change
         rows = slice(0, 4000)
-        probs, part = np.exp(log_softmax(self.infer[rows])), change[rows]
+        probs, part = np.exp(log_softmax(self.infer[rows], axis=1)), change[rows]
         variance = np.sum(probs * part**2, 1) - np.sum(probs * part, 1) ** 2
         change *= min(1.5, nats / (np.sqrt(max(0.0, float(variance.mean()))) + 1e-9))
         return change
+
+    def move(self, fault: str, nats: float | None = None, weight: float | np.ndarray = 1) -> None:
+        """Add `weight` times the `change` by a fault to the inference engine's logits.
+
+        Args:
+            fault: Name of the forward pass.
+            nats: See `change`.
+            weight: A number, or one per token, [N, 1].
+        """
+        self.infer = self.infer + weight * self.change(fault, nats)
 
     def candidate_ids(self) -> np.ndarray:
         """Return the ids that the logits belong to, [N, V], in a vocabulary of V x `buckets`."""
@@ -218,12 +229,6 @@ def _chain(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
 
 def _arange(lengths: np.ndarray) -> np.ndarray:
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Return log-probabilities [N, V]; -inf stays."""
-    shifted = logits - logits.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 def pick_scores(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:

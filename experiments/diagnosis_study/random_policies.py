@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.diagnosis_study.forward_passes import (
+    DROPOUT,
     GAPS,
     INFER_ENGINES,
     ROPE_FACTORS,
@@ -38,12 +39,6 @@ WEIGHTS = (
     "fresh layer",
 )
 CONTEXT_FAULTS = ("prompt start", "prompt end", "other prompt", "no first token", "other token")
-DROPOUT = {
-    "dropout 0.05": 0.05,
-    "dropout 0.1": 0.1,
-    "dropout in the last layer": 0.15,
-    "dropout in attention": 0.15,
-}
 
 
 def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) -> Pool:
@@ -131,7 +126,7 @@ def _draw_faults(policy: _RandomPolicy) -> dict[str, Pass]:
         faults[name] = policy.score(policy.change_by_context() * late, 0.3)
     names = [*(f"gap {gap}" for gap in GAPS), *(f"rope {factor}" for factor in ROPE_FACTORS), *CONTEXT_FAULTS]
     faults |= {name: policy.score(1.5 * change(), 0.3) for name in names}
-    for name, rate in DROPOUT.items():
+    for name, (rate, _) in DROPOUT.items():
         if rng.random() < 0.5:
             faults[name] = policy.score_with_dropout(rate)
         else:
