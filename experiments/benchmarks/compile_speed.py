@@ -5,16 +5,13 @@ process, `seconds` after Python has imported the package, `remaining_seconds` wh
 `cpu_seconds` is that of all processes.
 """
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks.engine_speed import SMALL
+from experiments.benchmarks.timing import run_script
 from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 
@@ -52,12 +49,7 @@ print(json.dumps([timings["expected"], timings["runs"], seconds, cpu]))
 
 def time_sweep(call: dict[str, Any], cache: str) -> dict[str, float]:
     """Return forecast, wall and CPU seconds of one sweep in a process of its own."""
-    environment = os.environ | {"SIMLAB_CACHE": cache}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(call)]
-    start = time.perf_counter()
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    process_seconds = time.perf_counter() - start
-    expected, remaining, seconds, cpu = json.loads(done.stdout.splitlines()[-1])
+    process_seconds, (expected, remaining, seconds, cpu) = run_script(SCRIPT, call, cache)
     return {
         "expected_seconds": expected,
         "remaining_seconds": remaining,

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import step_floor
+from experiments.benchmarks.engine_speed import stack_runs
 from experiments.benchmarks.quantize_speed import InPlace
 from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMALL, processes
@@ -26,10 +27,9 @@ from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
-from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
 from simlab.sweeps.config import run_config
-from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
+from simlab.sweeps.program import swept_recipe
 from simlab.training.loop import build_advance
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import learn, rollout, score
@@ -80,13 +80,6 @@ def ceilings(smoke: bool) -> tuple[Ceilings, float]:
     return Ceilings(2 * side**3 / product, 8 * elements / copy), copy / quantizer
 
 
-def build_batch(config: Any, runs_per_batch: int) -> list[BatchedRun]:
-    """Return the run of `config` under `runs_per_batch` seeds."""
-    recipe = swept_recipe(config)
-    params = init_params(jax.random.key(0), recipe.model)
-    return [BatchedRun(recipe, params, seed) for seed in range(runs_per_batch)]
-
-
 @dataclass(frozen=True)
 class Stages:
     """The compiled stages of a step of a run batch, what they read, and seconds to compile them."""
@@ -102,7 +95,7 @@ class Stages:
 def compile_stages(config: Any, smoke: bool, runs_per_batch: int) -> Stages:
     """Return the stages of a step of a run batch, compiled side by side."""
     start = time.perf_counter()
-    recipe, state = stack_members(build_batch(config, runs_per_batch), runs_per_batch)
+    recipe, state = stack_runs(swept_recipe(config), runs_per_batch)
     options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()
     compiled = partial(jax.jit, compiler_options=options)
     sampled = compiled(jax.vmap(rollout)).lower(recipe, state)
@@ -133,10 +126,8 @@ def stage_seconds(stages: Stages, smoke: bool) -> dict[str, float]:
     advance = build_advance(stages.rollout, stages.learn, STEPS, 1)
     step = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
     budget = 0.01 if smoke else 1.0
-    sample, read = (
-        partial(stages.rollout, recipe, state),
-        partial(stages.score, recipe, state.params, trajectory),
-    )
+    sample = partial(stages.rollout, recipe, state)
+    read = partial(stages.score, recipe, state.params, trajectory)
     seconds = {
         "rollout": least_seconds(lambda: jax.block_until_ready(sample()), budget),
         "score": least_seconds(lambda: jax.block_until_ready(read()), budget),
@@ -177,15 +168,6 @@ def rows_of(
     return rows
 
 
-def row_without_times(runs_per_batch: int, why: str) -> dict[str, Any]:
-    """Return the row of a runs_per_batch that was not measured."""
-    numbers = ("ms", "run_steps_per_s", "tokens_per_s", "operations", "bytes")
-    shares = ("of_product_rate", "of_copy_rate", "of_roofline", "compile_s")
-    return {"runs_per_batch": runs_per_batch, "stage": "step", "status": why} | dict.fromkeys(
-        (*numbers, *shares), float("nan")
-    )
-
-
 def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
     """Measure increasing batch_sizes until memory or the time limit is exhausted."""
     batch_sizes = sorted(batch_sizes or ((2,) if run.smoke else default_batch_sizes()))
@@ -206,7 +188,7 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
     compiled = compile_all(config, run.smoke, batch_sizes)
     for runs_per_batch in run.track(batch_sizes, "batch_sizes"):
         if rows and time.perf_counter() - began + _expect_seconds(rows, runs_per_batch) > limit_seconds:
-            rows.append(row_without_times(runs_per_batch, NO_TIME))
+            rows.append({"runs_per_batch": runs_per_batch, "stage": "step", "status": NO_TIME})
             break
         try:
             stages = next(compiled)
@@ -214,7 +196,7 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            rows.append(row_without_times(runs_per_batch, NO_MEMORY))
+            rows.append({"runs_per_batch": runs_per_batch, "stage": "step", "status": NO_MEMORY})
             break
         rows += rows_of(swept_recipe(config), runs_per_batch, seconds, stages.compile_seconds, limit)
     run.table("batch_sizes", rows)

@@ -63,6 +63,11 @@ def build_batch(
     recipe = swept_recipe(config)
     if not is_constant:
         recipe = replace(recipe, engines=recipe_of(config).engines)
+    return stack_runs(recipe, runs_per_batch)
+
+
+def stack_runs(recipe: Recipe, runs_per_batch: int) -> tuple[Recipe, TrainState]:
+    """Return stacked runs of a recipe under `runs_per_batch` seeds, from the same new parameters."""
     params = init_params(jax.random.key(0), recipe.model)
     members = [BatchedRun(recipe, params, seed) for seed in range(runs_per_batch)]
     return stack_members(members, runs_per_batch)

@@ -1,12 +1,11 @@
 """Cost of larger models and longer responses: compilation, a step, memory; each in a process of its own."""
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from typing import Any
 
+from experiments.benchmarks.timing import run_script
 from simlab.core.experiment import Experiment, Run
 
 CASES: dict[str, dict[str, Any]] = {
@@ -41,7 +40,8 @@ from simlab.sweeps.memory import return_free_memory
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train
-config, steps, warm_up = run_config(json.loads(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+config, steps, warm_up = json.loads(sys.argv[1])
+config = run_config(config)
 def resident():
     gc.collect()
     return_free_memory()
@@ -71,15 +71,6 @@ print(json.dumps({
 """
 
 
-def measure_case(config: dict[str, Any], steps: int, warm_up: int) -> dict[str, float]:
-    """Return size, seconds of compilation and of one step, and MB of memory of one run in a new process."""
-    with tempfile.TemporaryDirectory() as cache:
-        command = [sys.executable, "-c", SCRIPT, json.dumps(config), str(steps), str(warm_up)]
-        environment = os.environ | {"SIMLAB_CACHE": cache}
-        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def run(run: Run) -> None:
     if not sys.platform.startswith("linux"):
         raise SystemExit("bench_size reads /proc/self/statm, which only Linux has")
@@ -95,7 +86,8 @@ def run(run: Run) -> None:
     rows = []
     for name, engines, is_checkpointed in run.track(work, "cases"):
         form = {"engines": engines, "gradient_checkpointing": is_checkpointed, "steps": steps}
-        measured = measure_case(BASE | cases[name] | form, steps, warm_up)
+        with tempfile.TemporaryDirectory() as cache:
+            _, measured = run_script(SCRIPT, [BASE | cases[name] | form, steps, warm_up], cache)
         tokens = cases[name]["task"]["difficulty"] + 1
         rows.append({"case": name, "tokens": tokens, **form, **measured})
     run.table("sizes", rows)

@@ -133,14 +133,13 @@ PEERS: dict[str, tuple[str, Callable[[np.ndarray], Call], str, int]] = {
 def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, Any]]]:
     """Return the methods of installed libraries, and the rows of those that are not installed."""
     present, absent = [], []
-    numbers = dict.fromkeys(("gel_per_s", "ratio_to_limit", "ratio_low", "ratio_high"), float("nan"))
     for name, (variant, prepare, hint, elements) in PEERS.items():
         part = x[:elements].copy()
         try:
             present.append(Method(name, "e4m3fn", variant, prepare(part), part.size))
         except ModuleNotFoundError:
             row = {"method": name, "format": "e4m3fn", "variant": variant, "status": "not installed"}
-            absent.append(row | {"elements": 0} | numbers | {"hint": hint})
+            absent.append(row | {"elements": 0, "hint": hint})
     return present, absent
 
 

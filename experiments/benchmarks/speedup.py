@@ -3,10 +3,8 @@
 CPU seconds depend less on what else the machine does than wall seconds. Old and new alternate.
 """
 
-import json
 import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -19,7 +17,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.engine_speed import SMALL, build_batch, time_cpu
-from experiments.benchmarks.timing import interleave
+from experiments.benchmarks.timing import interleave, run_script
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
 from simlab.sweeps.compile_cache import fixed_order_options
@@ -79,10 +77,7 @@ def time_version(
         "steps": [1, 2] if smoke else [FEW, MANY],
     }
     with tempfile.TemporaryDirectory() as cache:
-        environment = os.environ | {"PYTHONPATH": str(package), "SIMLAB_CACHE": cache}
-        command = [sys.executable, "-c", SCRIPT, json.dumps(call)]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=cache)
-    first, again, longer = np.array(json.loads(done.stdout.splitlines()[-1]))
+        first, again, longer = np.array(run_script(SCRIPT, call, cache, package)[1])
     few, many = call["steps"]
     return {"compilation": tuple(first - again), "step": tuple((longer - again) / (many - few))}
 

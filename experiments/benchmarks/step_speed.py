@@ -5,10 +5,9 @@ import json
 import os
 import subprocess
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ import numpy as np
 
 from experiments.benchmarks import step_floor
 from experiments.benchmarks.engine_speed import measure_engines
-from experiments.benchmarks.step_floor import SIDE_BY_SIDE, Product, timed_call
+from experiments.benchmarks.step_floor import SIDE_BY_SIDE, timed_call
+from experiments.benchmarks.timing import Call, compile_call, interleave, time_call
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
@@ -61,7 +61,7 @@ class Case:
 
     implementation: str
     stage: str
-    call: Callable[[], Any]
+    call: Call
 
 
 def recipe_of(pair: str, smoke: bool) -> Recipe:
@@ -83,24 +83,16 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
     trajectory = jax.jit(rollout)(recipe, state)
     stages: dict[str, tuple[Callable, tuple]] = {
         "rollout": (rollout, (state,)),
-        "score": (
-            lambda recipe, state, trajectory: score(recipe, state.params, trajectory),
-            (state, trajectory),
-        ),
+        "score": (score, (state.params, trajectory)),
         "step": (train_step, (state,)),
     }
+    is_constant = VARIANTS[name][1] == "constants"
     return [
-        Case(name, stage, _compile(function, recipe, name, *rest))
+        Case(name, stage, compile_call(partial(function, recipe), *rest))
+        if is_constant
+        else Case(name, stage, compile_call(function, recipe, *rest))
         for stage, (function, rest) in stages.items()
     ]
-
-
-def _compile(function: Callable, recipe: Recipe, variant: str, *rest: Any) -> Callable[[], Any]:
-    if VARIANTS[variant][1] == "arguments":
-        program, arguments = jax.jit(function), (recipe, *rest)
-    else:
-        program, arguments = jax.jit(lambda *rest: function(recipe, *rest)), rest
-    return lambda: jax.block_until_ready(program(*arguments))
 
 
 class Peer:
@@ -137,7 +129,7 @@ class Peer:
         with self.torch.no_grad():
             return self.reference.score(self.module.Float32, *self.sampled[:2])
 
-    def _on_threads(self, call: Callable[[], Any]) -> Callable[[], Any]:
+    def _on_threads(self, call: Call) -> Call:
         def run_once() -> None:
             self.torch.set_num_threads(self.threads)
             call()
@@ -148,32 +140,25 @@ class Peer:
         """Compare log-probabilities of both engines and the gradient at theta_old with those of simlab."""
         prompts, responses, _ = (jnp.asarray(x.numpy().astype(np.int32)) for x in self.sampled)
         advantages = np.random.default_rng(0).standard_normal(len(prompts)).astype(np.float32)
-        emulated = {
-            side: jax.jit(response_logps, static_argnums=1)(
-                params, self.recipe.model, engine, prompts, responses
-            ).logp
-            for side, engine in (("train", self.recipe.engines.train), ("infer", self.recipe.engines.infer))
-        }
-        compared = {}
-        for side, engine in (("train", self.module.Float32), ("infer", self.module.TruncatedFp8)):
-            with self.torch.no_grad():
-                compared[side] = self.reference.response_logps(engine, *self.sampled[:2]).numpy()
-        moved = _rms(emulated["infer"] - emulated["train"])
+        logps, engines = jax.jit(response_logps, static_argnums=1), self.recipe.engines
+        train, infer = (
+            np.asarray(logps(params, self.recipe.model, engine, prompts, responses).logp)
+            for engine in (engines.train, engines.infer)
+        )
+        with self.torch.no_grad():
+            their_train, their_infer = (
+                self.reference.response_logps(engine, *self.sampled[:2]).numpy()
+                for engine in (self.module.Float32, self.module.TruncatedFp8)
+            )
         gradients = self._gradient(advantages), _gradient(self.recipe, params, prompts, responses, advantages)
         apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(*gradients, strict=True)]
-        return [
-            _agreement(
-                "float32 log-probs, largest difference",
-                np.abs(compared["train"] - emulated["train"]).max(),
-                LOGP_BOUND,
-            ),
-            _agreement("gradient, largest relative difference of a leaf", max(apart), GRADIENT_BOUND),
-            _agreement(
-                "emulated log-probs, rms difference over rms mismatch",
-                _rms(compared["infer"] - emulated["infer"]) / moved,
-                EMULATED_BOUND,
-            ),
-        ]
+        emulated = _rms(their_infer - infer) / _rms(infer - train)
+        measured = (
+            ("float32 log-probs, largest difference", np.abs(their_train - train).max(), LOGP_BOUND),
+            ("gradient, largest relative difference of a leaf", max(apart), GRADIENT_BOUND),
+            ("emulated log-probs, rms difference over rms mismatch", emulated, EMULATED_BOUND),
+        )
+        return [{"quantity": name, "difference": float(x), "bound": bound} for name, x, bound in measured]
 
     def _gradient(self, advantages: np.ndarray) -> list[np.ndarray]:
         for leaf in self.reference.leaves:
@@ -200,10 +185,6 @@ def _gradient(
 
 def _rms(x: Any) -> float:
     return float(np.sqrt(np.mean(np.square(x))))
-
-
-def _agreement(quantity: str, difference: Any, bound: float) -> dict:
-    return {"quantity": quantity, "difference": float(difference), "bound": bound}
 
 
 def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
@@ -245,25 +226,6 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
             done = subprocess.run([python, script, file], capture_output=True, text=True, check=True)
             milliseconds[TRL.format(threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
     return milliseconds
-
-
-def fastest(run: Run, calls: list[Callable[[], Any]], rounds: int, seed: int) -> np.ndarray:
-    """Milliseconds of every call, each once per round in another order: the least over rounds."""
-    rng = np.random.default_rng(seed)
-    for call in calls:
-        call()
-    seconds = np.empty((rounds, len(calls)))
-    for i in run.track(range(rounds), "rounds"):
-        for j in rng.permutation(len(calls)):
-            start = time.perf_counter()
-            calls[j]()
-            seconds[i, j] = time.perf_counter() - start
-    return 1e3 * seconds.min(axis=0)
-
-
-def products_of(stages: dict[str, Counter[Product]]) -> list[Product]:
-    """Return every shape of product that a step has, once."""
-    return list(dict.fromkeys(product for counts in stages.values() for product in counts))
 
 
 def stage_rows(cases: list[Case], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
@@ -319,9 +281,9 @@ def run(run: Run) -> None:
     available, absent = ([], "not part of a smoke run") if run.smoke else peers(recipe, params)
     cases += [case for peer in available for case in peer.cases()]
     stages = step_floor.by_stage(recipe, recipe.task.prompts(jax.random.key(0), 1).shape[1])
-    products = products_of(stages)
+    products = list(dict.fromkeys(product for counts in stages.values() for product in counts))
     calls = [case.call for case in cases] + [timed_call(product) for product in products]
-    ms = fastest(run, calls, rounds, seed)
+    ms = 1e3 * interleave(run, calls, time_call, rounds, seed).min(axis=0)
     one = dict(zip(products, ms[len(cases) :] / SIDE_BY_SIDE, strict=True))
     least = {stage: float(sum(one[p] * n for p, n in counts.items())) for stage, counts in stages.items()}
     rows = stage_rows(cases, ms[: len(cases)], least)
@@ -332,10 +294,8 @@ def run(run: Run) -> None:
     run.table("engines", measure_engines(run))
     run.table("agreement", agreed or [{"quantity": absent, "difference": np.nan, "bound": np.nan}])
     for name, ratio in ratios(rows).items():
-        wanted = (
-            f"at least {LIMITS[name]}" if name.startswith(("pytorch", "trl")) else f"at most {LIMITS[name]}"
-        )
-        run.report(f"{name}: {ratio:.2f} ({wanted} wanted)")
+        bound = "at least" if name.startswith(("pytorch", "trl")) else "at most"
+        run.report(f"{name}: {ratio:.2f} ({bound} {LIMITS[name]} wanted)")
     wrong = [row["quantity"] for row in agreed if not row["difference"] <= row["bound"]]
     if wrong:
         raise RuntimeError(f"the reference computes something else: {'; '.join(wrong)}")

@@ -4,11 +4,8 @@ Times are of the steady state, compilation apart, each the fastest of a few. On 
 512.
 """
 
-import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments.benchmarks import engine_speed
+from experiments.benchmarks.timing import run_script
 from simlab.core.experiment import Experiment, Run
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
@@ -35,24 +34,11 @@ BASE: dict[str, Any] = {
     "minibatches": 2,
     "steps": 10,
 }
-SMALL = {
-    "engines": "f32/f32",
-    "task": {"name": "recurrence", "difficulty": 4},
-    "model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1},
-    "prompts_per_step": 2,
-    "group_size": 2,
-    "minibatches": 1,
-}
+SMALL = engine_speed.SMALL | {"engines": "f32/f32", "task": {"name": "recurrence", "difficulty": 4}}
 RUNS_PER_BATCH = 4
 # Enough of both that a second process gains more than its start costs.
 BATCHES, LONG = 4, 200
 
-# A process of its own, from its start to the end of its first step.
-START = """
-import json, sys
-from simlab.sweeps import sweep
-sweep(json.loads(sys.argv[1]), None, sys.argv[2], runs_per_batch=int(sys.argv[3]), workers=0)
-"""
 SWEEP = """
 import json, sys
 from simlab.sweeps import sweep
@@ -92,17 +78,10 @@ def run(run: Run) -> None:
 
 def cost(base: dict[str, Any], runs_per_batch: int, axis: str, value: int) -> dict[str, float]:
     """Seconds to compile, and of all runs; run-steps per second."""
-    changes: dict[str, Any] = {}
-    if axis == "length":
-        changes = {"task.difficulty": value}
-    elif axis == "steps":
-        changes = {"steps": value}
-    runs_per_batch, runs = (
-        (value, value)
-        if axis == "runs_per_batch"
-        else (runs_per_batch, value if axis == "runs" else runs_per_batch)
-    )
-    config = run_config(base, changes)
+    field = {"length": "task.difficulty", "steps": "steps"}.get(axis)
+    config = run_config(base, {field: value} if field else {})
+    runs_per_batch = value if axis == "runs_per_batch" else runs_per_batch
+    runs = value if axis == "runs" else runs_per_batch
     member = build_member(PlannedRun("", config, ""), ResultCache(Path()))
     compile_seconds = compile_batch(*stack_members([member], runs_per_batch)).seconds
     seconds = min(_seconds(member, runs_per_batch, config.steps, runs) for _ in range(3))
@@ -135,11 +114,10 @@ def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first start", "second start")):
-            command = [sys.executable, "-c", START, json.dumps(base), f"{folder}/{number}", "1"]
-            rows.append({"start": which, "seconds": _time_command(command, folder)[0]})
-    for row in rows:
-        row["speedup"] = rows[0]["seconds"] / row["seconds"]
-    return rows
+            call = {"base": base, "over": None, "runs_per_batch": 1, "workers": 0}
+            seconds, _ = run_script(SWEEP, call | {"out": f"{folder}/{number}"}, folder)
+            rows.append({"start": which, "seconds": seconds})
+    return _with_speedup(rows)
 
 
 def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[dict[str, Any]]:
@@ -152,22 +130,16 @@ def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[d
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for count in dict.fromkeys((1, cores)):
-            output = ""
+            seconds = 0.0
             for number in range(2):  # the first time compiles
                 call = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
-                call["out"] = f"{folder}/{count}-{number}"
-                _, output = _time_command([sys.executable, "-c", SWEEP, json.dumps(call)], folder)
-            rows.append({"processes": count, "seconds": float(output.split()[-1])})
-    for row in rows:
-        row["speedup"] = rows[0]["seconds"] / row["seconds"]
-    return rows
+                _, seconds = run_script(SWEEP, call | {"out": f"{folder}/{count}-{number}"}, folder)
+            rows.append({"processes": count, "seconds": seconds})
+    return _with_speedup(rows)
 
 
-def _time_command(command: list[str], cache: str) -> tuple[float, str]:
-    start = time.perf_counter()
-    environment = os.environ | {"SIMLAB_CACHE": cache}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return time.perf_counter() - start, done.stdout
+def _with_speedup(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"speedup": rows[0]["seconds"] / row["seconds"]} for row in rows]
 
 
 EXPERIMENT = Experiment(

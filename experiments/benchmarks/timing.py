@@ -1,7 +1,12 @@
 """Timing of calls: every benchmark interleaves what it compares, in another order each round."""
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -55,6 +60,30 @@ def least_seconds(call: Call, budget: float = 0.0, at_least: int = 3) -> float:
     while len(seconds) < at_least or sum(seconds) < budget:
         seconds.append(time_call(call))
     return min(seconds)
+
+
+def run_script(script: str, call: Any, cache: str, package: Path | None = None) -> tuple[float, Any]:
+    """Run Python code in a new process; return its seconds and the JSON of the last line that it prints.
+
+    Args:
+        script: the code, which reads `call` as JSON from its first argument.
+        call: what the code reads.
+        cache: folder of compiled functions.
+        package: folder to import `simlab` from instead.
+    """
+    environment = os.environ | {"SIMLAB_CACHE": cache}
+    if package is not None:
+        environment["PYTHONPATH"] = str(package)
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(call)],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=cache if package is not None else None,  # Python looks into its working directory first.
+    )
+    return time.perf_counter() - start, json.loads(done.stdout.splitlines()[-1])
 
 
 def interleave(
