@@ -11,8 +11,8 @@ import pandas as pd
 from jax import Array, lax
 
 from experiments.arms import KL, MOVING, NONE, PENALTIES, SQUARED, chain_arm
-from experiments.studies.repeated_runs import curves, load_policies, policy_folder, run_row
-from experiments.studies.runs import CHUNK, Frames, block_specs, with_attributes
+from experiments.studies.repeated_runs import curves, describe_runs, load_policies, policy_folder
+from experiments.studies.runs import CHUNK, Frames, block_specs
 from simlab.core.experiment import Run
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
@@ -96,16 +96,15 @@ def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
     count = wanted[0].changes["steps"]
     for name in run.track(names, "variants"):
         variant = IMPLEMENTATIONS[name]
-        seeds = [spec.changes["seed"] for spec in wanted]
+        changed = _change_recipe(recipe, variant)
         members = [
-            BatchedRun(_change_recipe(recipe, variant), params, s)
-            for params, s in zip(first, seeds, strict=True)
+            BatchedRun(changed, params, spec.changes["seed"])
+            for params, spec in zip(first, wanted, strict=True)
         ]
         parts = _train_variant(*stack_members(members, len(members)), variant, count)
-        keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
-        steps.append(curves(keys, parts, 0))
-        runs += [run_row(key, name, spec, count) for key, spec in zip(keys, wanted, strict=True)]
-    return {"runs": with_attributes(pd.DataFrame(runs)), "steps": pd.concat(steps, ignore_index=True)}
+        runs.append(describe_runs(name, wanted))
+        steps.append(curves(list(runs[-1]["run"]), parts, 0))
+    return {"runs": pd.concat(runs, ignore_index=True), "steps": pd.concat(steps, ignore_index=True)}
 
 
 def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:

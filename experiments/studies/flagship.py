@@ -6,7 +6,7 @@ Its stored runs are data of notebook 05. Claims are decided on chains, with more
 from typing import Any
 
 from experiments.regimes import BASE, RUNS_PER_BATCH, STEPS, TRAINED
-from experiments.studies.flagship_sweep import CHUNK, SMOKE, record
+from experiments.studies.flagship_sweep import SMOKE, record
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
 from simlab.sweeps import grid, sweep
@@ -26,7 +26,7 @@ RULE = (
 def run(run: Run) -> None:
     described = read_file(checkout_root() / "examples" / "flagship.toml")
     if run.smoke:
-        base = {**described.base, **SMOKE, "steps": CHUNK}
+        base = {**described.base, **SMOKE}
         return record(run, base, Grid(described.grid.points[::4]), described.runs_per_batch)
     policies = grid({"warm_start": [{"seed": seed, **TRAINED} for seed in screen_policies(run)]})
     record(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
@@ -15,13 +16,7 @@ from simlab.sweeps.file import read_file
 CHUNK = 20
 START = ["warm_start", "seed"]
 METRICS = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "std_rho", "abs_seq_log_ratio"]
-SMOKE = {
-    "model": {"name": "tiny-dense", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1},
-    "warm_start": None,
-    "prompts_per_step": 4,
-    "group_size": 4,
-    "steps": CHUNK,
-}
+SMOKE = {name: value for name, value in TRAINING_SMOKE.items() if name != "engines"} | {"steps": CHUNK}
 
 
 def run(run: Run) -> None:

@@ -21,13 +21,13 @@ from experiments.studies.repeated_runs import (
     SMOKE_EVERY,
     build_diagnostics,
     curves,
+    describe_runs,
     load_policies,
     policy_folder,
     rows_of_step,
-    run_row,
     with_diagnostics,
 )
-from experiments.studies.runs import Frames, RunSpec, block_specs, run_sweep, with_attributes
+from experiments.studies.runs import Frames, RunSpec, block_specs, run_sweep
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
@@ -113,13 +113,11 @@ def run_matched(run: Run, name: str, block: int | None) -> Frames:
     run.configure(arms=run.config.get("arms", {}) | {name: {**arm.recorded, **following}})
     followed = block_specs(arm.noise_follows, block, run.smoke)
     wanted = [follow(name, spec) for spec in followed]
-    keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
+    runs = describe_runs(name, wanted)
+    keys = list(runs["run"])
     metrics, rows = follow_noise(run, wanted, keys, arm.noise_factor * read_targets(run, followed))
-    steps = wanted[0].changes["steps"]
     return {
-        "runs": with_attributes(
-            pd.DataFrame([run_row(key, name, spec, steps) for key, spec in zip(keys, wanted, strict=True)])
-        ),
+        "runs": runs,
         "steps": curves(keys, [metrics], 0),
         "diagnostics": pd.DataFrame(rows),
     }

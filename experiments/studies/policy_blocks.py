@@ -18,7 +18,7 @@ from jax import Array
 
 from experiments.arms import ARMS
 from experiments.regimes import BASE
-from experiments.studies.repeated_runs import curves, policy_folder, run_row, start_runs
+from experiments.studies.repeated_runs import curves, describe_runs, policy_folder, rows_of_step, start_runs
 from experiments.studies.resume import load_resumed, merge_tables
 from experiments.studies.runs import (
     BLOCK,
@@ -28,7 +28,6 @@ from experiments.studies.runs import (
     RunSpec,
     build_tables,
     run_specs,
-    with_attributes,
 )
 from simlab.core.atomic import write_atomically
 from simlab.core.experiment import Run
@@ -135,7 +134,8 @@ def make_part(run: Run, arm: str, wanted: Sequence[RunSpec], earlier: Tables) ->
 
 def run_part(run: Run, arm: str, wanted: Sequence[RunSpec]) -> Tables:
     """Train one block of an arm and evaluate its policies on held-out prompts under both engines."""
-    keys = [f"{arm} {spec.initial_policy} {spec.seed}" for spec in wanted]
+    runs = describe_runs(arm, wanted)
+    keys = list(runs["run"])
     _, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]
     rows: list[dict[str, Any]] = []
@@ -143,15 +143,12 @@ def run_part(run: Run, arm: str, wanted: Sequence[RunSpec]) -> Tables:
     def record(chunk: Chunk) -> None:
         if chunk.step % (steps // HELD_OUT_POINTS) == 0:
             measured = jax.device_get(evaluate_both(shared, chunk.state.params, chunk.state.key))
-            for index, key in enumerate(keys):
-                row = {name: float(values[index]) for name, values in measured.items()}
-                rows.append({"run": key, "step": chunk.step} | row)
+            rows.extend(rows_of_step(keys, chunk.step, measured))
 
     with run.progress(arm, steps // CHUNK) as advance:
         _, metrics = train(shared, states, steps, [record, advance], chunk=CHUNK, axes=(None, 0))
-    runs = [run_row(key, arm, spec, steps) for key, spec in zip(keys, wanted, strict=True)]
     frames = {
-        "runs": with_attributes(pd.DataFrame(runs)),
+        "runs": runs,
         "steps": curves(keys, [metrics], 0),
         "vectors": vector_rows(keys, metrics),
         "diagnostics": pd.DataFrame(rows),

@@ -185,13 +185,13 @@ def run_forks(run: Run, names: Sequence[str], block: int | None, arm: str) -> Fr
         state = jax.vmap(lambda state, branch=branch: fork(state, branch))(checkpoint)
         if name in (FORK_OTHER_DATA, EARLY_FORK):
             state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
-        keys = [f"{name} {spec.initial_policy} {spec.changes['seed']}" for spec in wanted]
+        runs.append(describe_runs(name, wanted, steps - begin))
+        keys = list(runs[-1]["run"])
         last, metrics = train(branch, state, steps - begin, chunk=CHUNK, axes=(None, 0))
         tables.append(curves(keys, [metrics], begin))
         rows += rows_of_step(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
-        runs += [run_row(key, name, spec, steps - begin) for key, spec in zip(keys, wanted, strict=True)]
     return {
-        "runs": with_attributes(pd.DataFrame(runs)),
+        "runs": pd.concat(runs, ignore_index=True),
         "steps": pd.concat(tables, ignore_index=True),
         "diagnostics": pd.DataFrame(rows),
     }
@@ -253,13 +253,14 @@ def curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], first
     return pd.DataFrame(columns | {name: values.reshape(-1) for name, values in joined.items()})
 
 
-def run_row(key: str, arm: str, spec: RunSpec, completed: int) -> dict[str, Any]:
-    """Return the row in `runs` of a run that no sweep made."""
-    values = {"run": key, "seed": spec.changes["seed"], "status": "finished", "arm": arm}
-    return values | {
-        "initial_policy": spec.initial_policy,
-        "steps": spec.changes["steps"],
-        "steps_completed": completed,
-        "processor_family": processor_family(),
-        "policy_sha256": (run_config(BASE, spec.changes).warm_start or {}).get("sha256", ""),
-    }
+def describe_runs(arm: str, wanted: Sequence[RunSpec], completed: int | None = None) -> Frame:
+    """Return the table `runs` of runs that no sweep made, with `completed` steps, by default all."""
+    rows = []
+    for spec in wanted:
+        policy, seed, steps = spec.initial_policy, spec.changes["seed"], spec.changes["steps"]
+        row = {"run": f"{arm} {policy} {seed}", "seed": seed, "status": "finished", "arm": arm}
+        row |= {"initial_policy": policy, "steps": steps, "steps_completed": completed or steps}
+        row |= {"processor_family": processor_family()}
+        start = run_config(BASE, spec.changes).warm_start or {}
+        rows.append(row | {"policy_sha256": start.get("sha256", "")})
+    return with_attributes(pd.DataFrame(rows))
