@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.measurements.gpu_pairs.measures import RESAMPLES, interval
+from experiments.measurements.gpu_pairs.measures import RESAMPLES, share_row
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.experiment import Experiment, Run
@@ -75,11 +75,9 @@ def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict
         raise ArithmeticError("the shares do not sum to the total")
     rows = []
     for group, by_prompt in shares.items():
-        low, high = interval(by_prompt, total)
         alone = squares[frozenset({group})].sum() / total.sum()
         without = 1 - squares[every - {group}].sum() / total.sum()
-        row = {"group": group, "share": by_prompt.sum() / total.sum(), "low": low, "high": high}
-        rows.append(row | {"alone": alone, "without": without})
+        rows.append({"group": group} | share_row(by_prompt, total) | {"alone": alone, "without": without})
     order = list(groups)
     rungs = [
         {"rung": n, "group": "" if not n else order[n - 1]} | _mismatch(log_rho[frozenset(order[:n])][mask])

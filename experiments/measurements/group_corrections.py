@@ -27,16 +27,9 @@ def rows_of(rho_std: float, seed: int) -> list[dict]:
         **group_rule_qualities(policies, rewards, GROUP),
     }
     return [
-        {
-            "rho_std": rho_std,
-            "seed": seed,
-            "correction": name,
-            "bias": quality.bias,
-            "std": quality.std,
-            "norm": quality.norm,
-            f"mse_{GROUPS}": quality.mse(GROUPS),
-        }
-        for name, quality in measured.items()
+        {"rho_std": rho_std, "seed": seed, "correction": name, "bias": each.bias, "std": each.std}
+        | {"norm": each.norm, f"mse_{GROUPS}": each.mse(GROUPS)}
+        for name, each in measured.items()
     ]
 
 

@@ -2,10 +2,12 @@
 
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jax import Array, lax
 
 from simlab.core.experiment import Experiment, Run
@@ -61,14 +63,13 @@ def compare(
 
     a, b = draw(rows, terms), draw(terms, columns)
     measured = np.asarray(product(a, b, fmt))
-    rows_of_candidates = []
+    case = {"format": fmt, "rows": rows, "terms": terms, "columns": columns, "spread": exponent_range}
+    compared = []
     for name, accumulator in candidates(fmt).items():
         apart = steps_apart(measured, np.asarray(matmul(a, b, accumulator=accumulator)))
-        rows_of_candidates.append(
-            {"format": fmt, "rows": rows, "terms": terms, "columns": columns, "spread": exponent_range}
-            | {"candidate": name, "equal": float(np.mean(apart == 0)), "worst_ulp": int(apart.max())}
-        )
-    return rows_of_candidates
+        equal = float(np.mean(apart == 0))
+        compared.append(case | {"candidate": name, "equal": equal, "worst_ulp": int(apart.max())})
+    return compared
 
 
 def steps_apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -91,18 +92,15 @@ def run(run: Run) -> None:
                 rows += compare(product, shape, fmt, exponent_range, seed)
     run.table("agreement", rows)
     for fmt in formats:
-        run.report(best(fmt, [row for row in rows if row["format"] == fmt]))
+        run.report(best(fmt, pd.DataFrame(rows)))
 
 
-def best(fmt: str, rows: list[dict]) -> str:
+def best(fmt: str, rows: Any) -> str:
     """Name the candidate that agrees most over all products of a format, and how much."""
-    shares = {
-        name: np.mean([row["equal"] for row in rows if row["candidate"] == name])
-        for name in dict.fromkeys(row["candidate"] for row in rows)
-    }
-    name = max(shares, key=lambda name: shares[name])
-    worst = max(row["worst_ulp"] for row in rows if row["candidate"] == name)
-    return f"{fmt}: {name}, {shares[name]:.2%} of the outputs bitwise equal, worst {worst} ulp"
+    by_candidate = rows[rows["format"] == fmt].groupby("candidate", sort=False)
+    shares, worst = by_candidate["equal"].mean(), by_candidate["worst_ulp"].max()
+    name = shares.idxmax()
+    return f"{fmt}: {name}, {shares[name]:.2%} of the outputs bitwise equal, worst {worst[name]} ulp"
 
 
 def driver() -> str:

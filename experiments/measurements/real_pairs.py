@@ -19,7 +19,7 @@ import pandas as pd
 from simlab.checkpoints.checkpoint_reader import load_checkpoint
 from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.experiment import Experiment, Run
-from simlab.engines import ENGINES
+from simlab.engines import ENGINES, Engine
 from simlab.models import MODELS, TransformerConfig, init_params
 from simlab.models.parameters import Params
 from simlab.serving.calibration import (
@@ -78,10 +78,8 @@ def lab_moe(smoke: bool) -> ModelUnderTest:
         max_tokens=4 if smoke else 16, eos_token_id=EOS_TOKEN_ID, pad_token_id=PAD_TOKEN_ID
     )
     if smoke:
-        params = init_params(jax.random.key(0), config)
-        return ModelUnderTest(
-            config, params, prompts, sampling, get_catalog_emulations(CATALOG[:2]), {}, True
-        )
+        params, emulations = init_params(jax.random.key(0), config), get_catalog_emulations(CATALOG[:2])
+        return ModelUnderTest(config, params, prompts, sampling, emulations, {}, True)
     params = load_tree(HERE / "warm_starts" / "add-tiny-moe-0.npz", shapes_of(config))
     emulations = get_catalog_emulations(CATALOG) | get_noisy_emulations("truncated", range(5, 12))
     emulations |= get_vllm_cpu_emulations() | get_llamacpp_emulations()
@@ -113,10 +111,8 @@ def pairs(smoke: bool) -> list[tuple[str, str, str]]:
     if smoke:
         return [("bf16", "f32", "f32")]
     # Of two float32 engines only the order of sums is left, which no emulation has.
-    inexact = [sampling_engine for sampling_engine, names in CANDIDATES.items() if names != ("f32",)]
-    return [(sampling_engine, SCORERS[0], "f32") for sampling_engine in inexact] + [
-        ("vllm:bfloat16", SCORERS[1], "bf16")
-    ]
+    inexact = [engine for engine, names in CANDIDATES.items() if names != ("f32",)]
+    return [*((engine, SCORERS[0], "f32") for engine in inexact), ("vllm:bfloat16", SCORERS[1], "bf16")]
 
 
 def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[str, str, str]) -> None:
@@ -131,13 +127,9 @@ def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[
     prompts, responses, mask, logp_train, logp_infer = measured
     emulations, predicted = predictions(subject, sampling_engine, train, prompts, responses)
     by_engine = {id(emulations[label].engine): log_rho for label, log_rho in predicted.items()}
+    resamples = 20 if run.smoke else 200
     fits = calibrate(
-        logp_train,
-        logp_infer,
-        mask,
-        lambda engine: by_engine[id(engine)],
-        emulations,
-        resamples=20 if run.smoke else 200,
+        logp_train, logp_infer, mask, lambda engine: by_engine[id(engine)], emulations, resamples=resamples
     )
     labels = {"model": name, "sampling_engine": sampling_engine, "scoring_engine": scoring_engine}
     own = CANDIDATES.get(sampling_engine, (sampling_engine,))[0]
@@ -160,13 +152,14 @@ def predictions(
     emulations = {name: subject.emulations[name] for name in names}
     if sampling_engine not in subject.read_back:
         emulations.pop("read back", None)
-    ours = score_with_emulation(subject.params, subject.config, ENGINES[train], prompts, responses)
-    predicted = {}
+
+    def score(engine: Engine, params: Params) -> np.ndarray:
+        return score_with_emulation(params, subject.config, engine, prompts, responses)
+
+    ours, predicted = score(ENGINES[train], subject.params), {}
     for label, emulation in emulations.items():
         params = subject.read_back[sampling_engine] if label == "read back" else subject.params
-        predicted[label] = ours - score_with_emulation(
-            params, subject.config, emulation.engine, prompts, responses
-        )
+        predicted[label] = ours - score(emulation.engine, params)
     return emulations, predicted
 
 

@@ -52,19 +52,12 @@ def moments(
     """One row per correction: bias, std, angle, norm, and the error over several sample sizes."""
     policies = pair(length, rho_std, seed)
     rewards = random_rewards(policies.space, seed)
+    case = {"length": length, "rho_std": rho_std, "seed": seed}
     return [
-        {
-            "length": length,
-            "rho_std": rho_std,
-            "seed": seed,
-            "correction": name,
-            "bias": quality.bias,
-            "std": quality.std,
-            "angle": quality.angle,
-            "norm": quality.norm,
-            **{f"mse_{groups}": quality.mse(groups) for groups in SAMPLES},
-        }
-        for name, quality in qualities(policies, rewards, GROUP, corrections=corrections).items()
+        case
+        | {"correction": name, "bias": each.bias, "std": each.std, "angle": each.angle, "norm": each.norm}
+        | {f"mse_{groups}": each.mse(groups) for groups in SAMPLES}
+        for name, each in qualities(policies, rewards, GROUP, corrections=corrections).items()
     ]
 
 
@@ -75,17 +68,10 @@ def measure_masked(seed: int) -> list[dict]:
     for family, levels in FAMILIES.items():
         for scale, noise in levels:
             policies = sharpened_pair(space, seed, scale, noise)
-            level = {
-                "family": family,
-                "scale": scale,
-                "noise": noise,
-                "seed": seed,
-                "gap": token_kl(policies),
-            }
-            rows += [
-                level | {"rule": rule, "masked": fraction}
-                for rule, fraction in masked_fractions(policies).items()
-            ]
+            level = {"family": family, "scale": scale, "noise": noise, "seed": seed}
+            level |= {"gap": token_kl(policies)}
+            masked = masked_fractions(policies).items()
+            rows += [level | {"rule": rule, "masked": fraction} for rule, fraction in masked]
     return rows
 
 

@@ -27,18 +27,18 @@ ENGINES = {
 }
 NOISE = 0.2
 STD = 1.5
+EDGES = np.geomspace(1e-6, 1e-1, 16)
+SORTS = ("train", "infer")
+"""The policies that may sort the tokens into bins."""
 
 
-def curves(name: str, train: np.ndarray, infer: np.ndarray, edges: np.ndarray) -> list[dict]:
+def curve(name: str, train: np.ndarray, infer: np.ndarray, by: str) -> list[dict]:
     """Rows of one engine: bin, policy that sorts, mean rho, sampled mass."""
-    rows = []
-    for by in ("train", "infer"):
-        rho, mass = mean_rho_in_bins(train, infer, edges, by)
-        for low, high, mean, weight in zip(edges[:-1], edges[1:], rho, mass, strict=True):
-            rows.append(
-                {"engine": name, "by": by, "low": low, "high": high, "mean_rho": mean, "mass": weight}
-            )
-    return rows
+    columns = zip(EDGES[:-1], EDGES[1:], *mean_rho_in_bins(train, infer, EDGES, by), strict=True)
+    return [
+        {"engine": name, "by": by, "low": low, "high": high, "mean_rho": mean, "mass": mass}
+        for low, high, mean, mass in columns
+    ]
 
 
 def run(run: Run) -> None:
@@ -49,22 +49,19 @@ def run(run: Run) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=STD, size=(count, vocabulary))
     train = softmax(logits)
-    edges = np.geomspace(1e-6, 1e-1, 16)
     table = []
     with run.phase("curves"):
         for name, (fmt, rounding) in run.track(list(ENGINES.items()), "formats"):
-            table += curves(name, train, rounded_softmax(logits, fmt, rounding, ("logits",)), edges)
+            rounded = rounded_softmax(logits, fmt, rounding, ("logits",))
+            table += [row for by in SORTS for row in curve(name, train, rounded, by)]
         # Each noise with its negative: odd orders, which average to zero, vanish at once.
         noise = NOISE * rng.normal(size=logits.shape)
         both = np.tile(train, (2, 1))
         noisy = softmax(np.concatenate([logits + noise, logits - noise]))
-        table += curves("gaussian noise", both, noisy, edges)
-        for by, sorting in (("train", both), ("infer", noisy)):
+        table += [row for by in SORTS for row in curve("gaussian noise", both, noisy, by)]
+        for by, sorting in zip(SORTS, (both, noisy), strict=True):
             bias = survival_bias(sorting, NOISE**2, by, STD**2)
-            rho, mass = mean_rho_in_bins(sorting * (1 + bias), sorting, edges, by)
-            for low, high, mean, weight in zip(edges[:-1], edges[1:], rho, mass, strict=True):
-                row = {"engine": "predicted", "by": by, "low": low, "high": high}
-                table.append({**row, "mean_rho": mean, "mass": weight})
+            table += curve("predicted", sorting * (1 + bias), sorting, by)
     run.table("survival", table)
 
 

@@ -1,5 +1,7 @@
 """The softmax experiment: its kernels against oracles, its rules on made-up numbers, its run twice."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -75,9 +77,9 @@ def test_draw_inverts_the_running_sum(vocabulary):
 
 
 def test_skipped_settings_leave_others_unchanged():
-    sampler = tables.PairSampler(per_vector=10, tokens=2500)
-    one = sampler(7, lambda placement, name: (placement, name) == ("logits-probs", "bf16"))
-    two = sampler(7, lambda placement, name: placement in ("logits-probs", "logits") and name == "bf16")
+    draw = partial(tables.draw_pairs, 7, per_vector=10, tokens=2500)
+    one = draw(wanted=lambda placement, name: (placement, name) == ("logits-probs", "bf16"))
+    two = draw(wanted=lambda placement, name: placement in ("logits-probs", "logits") and name == "bf16")
     assert set(one) == {("logits-probs", "bf16")}
     np.testing.assert_array_equal(one["logits-probs", "bf16"], two["logits-probs", "bf16"])
     assert not np.array_equal(two["logits", "bf16"][1], two["logits-probs", "bf16"][1])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.measurements.gpu_pairs import factors, vectors, verdicts
-from experiments.measurements.gpu_pairs.measures import RESAMPLES, interval, mismatch, squares
+from experiments.measurements.gpu_pairs.measures import RESAMPLES, mismatch, share_row, squares
 from experiments.measurements.gpu_pairs.policies import Policy, smollm2, train_policy
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
@@ -99,11 +99,8 @@ def share_rows(changed: dict[frozenset[str], np.ndarray], mask: np.ndarray) -> l
     """Return each factor's exact Shapley share of the mean squared log rho, with its interval."""
     value = {s: squares(changed[frozenset()], scores, mask) for s, scores in changed.items()}
     total = value[frozenset(factors.FACTORS)]
-    rows = []
-    for name, by_prompt in shapley(value.__getitem__, factors.FACTORS).items():
-        low, high = interval(by_prompt, total)
-        rows.append({"factor": name, "share": by_prompt.sum() / total.sum(), "low": low, "high": high})
-    return rows
+    shares = shapley(value.__getitem__, factors.FACTORS)
+    return [{"factor": name} | share_row(by_prompt, total) for name, by_prompt in shares.items()]
 
 
 def collect_evidence(results: Results) -> list[Measured]:

@@ -20,10 +20,9 @@ def between(changed: frozenset[str]) -> Engine:
     `format`: E4M3 per token and channel instead of BF16; `accumulator`: 13 bits instead of 25; `order`:
     split-K instead of one running sum.
     """
-    engine = ENGINES["b200-fp8" if "format" in changed else "h100-bf16"]
-    core = TENSOR_CORES["hopper"]["bf16"]
+    engine, core = ENGINES["h100-bf16"], TENSOR_CORES["hopper"]["bf16"]
     if "format" in changed:
-        core = TENSOR_CORES["blackwell"]["e4m3fn"]
+        engine, core = ENGINES["b200-fp8"], TENSOR_CORES["blackwell"]["e4m3fn"]
     if "accumulator" in changed:
         core = with_bits(core, NARROW)
     return with_sums(engine, SplitK(core, SPLITS) if "order" in changed else core)

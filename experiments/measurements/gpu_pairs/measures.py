@@ -25,6 +25,12 @@ def mismatch(train: np.ndarray, infer: np.ndarray, mask: np.ndarray) -> dict[str
     }
 
 
+def share_row(by_prompt: np.ndarray, total: np.ndarray) -> dict[str, float]:
+    """Return the share of `by_prompt` in `total`, both [units], with its interval."""
+    low, high = interval(by_prompt, total)
+    return {"share": by_prompt.sum() / total.sum(), "low": low, "high": high}
+
+
 def interval(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """95% interval of sum(numerator) / sum(denominator), resampling units [units] with replacement."""
     rng = np.random.default_rng(0)

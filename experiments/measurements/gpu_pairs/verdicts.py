@@ -7,12 +7,11 @@ from simlab.studies.verdicts import criterion_verdict
 
 Tables = dict[str, list[dict]]
 
+RMS = ("rms_log_rho", "rms_low", "rms_high")
 REFERENCE_PAIR = ("h100-bf16", "h100-fp8")
 SAME_FORMAT_PAIRS = (("a100-bf16", "h100-bf16"), ("b200-fp8", "h100-fp8"), ("h100-fp8", "ada-fp8"))
-RULES = {claim.id: claim.trial("gpu_pairs").text for claim in (T1, T2, T3, T4)}
-CLAIMS = {claim.id: claim for claim in (T1, T2, T3, T4)}
-
-ENDS = ("rms_low", "rms_high")
+TRIALS = {claim.id: claim.trial("gpu_pairs") for claim in (T1, T2, T3, T4)}
+RULES = {claim: trial.text for claim, trial in TRIALS.items()}
 
 
 def judge(tables: Tables) -> list[dict]:
@@ -52,7 +51,7 @@ def _reference(pairs: list[dict]) -> dict[str, float]:
 
 
 def _against(claim: str, row: dict, what: str, reference: float) -> dict:
-    ratio, low, high = (row[name] / reference for name in ("rms_log_rho", "rms_low", "rms_high"))
+    ratio, low, high = (row[name] / reference for name in RMS)
     verdict = criterion_verdict((low, high), "positive", MATTERS)
     measured = f"{ratio:.3f} [{low:.3f}, {high:.3f}] of the FP8 mismatch"
     return _row(claim, _policy(row), what, verdict, measured)
@@ -80,15 +79,12 @@ def collect_evidence(tables: Tables) -> list[Measured]:
         T2.id: _hull(*([row[name] for row in _accumulators(tables)] for name in ("share", "low", "high"))),
     }
     for claim, rows in ((T3.id, tables["orders"]), (T4.id, _same_format(tables))):
-        columns = ([row[name] / reference[_policy(row)] for row in rows] for name in ("rms_log_rho", *ENDS))
+        columns = ([row[name] / reference[_policy(row)] for row in rows] for name in RMS)
         samples[claim] = _hull(*columns)
     notes: dict[str, list[str]] = {claim: [] for claim in samples}
     for row in tables["verdicts"]:
         notes[row["claim"]].append(row["measured"])
-    return [
-        Measured(CLAIMS[claim].trial("gpu_pairs"), (sample,), "; ".join(notes[claim]))
-        for claim, sample in samples.items()
-    ]
+    return [Measured(TRIALS[claim], (sample,), "; ".join(notes[claim])) for claim, sample in samples.items()]
 
 
 def _hull(estimates: list[float], lows: list[float], highs: list[float]) -> StoredInterval:

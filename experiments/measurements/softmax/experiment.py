@@ -54,13 +54,12 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
     """The paper's table and figure: ratios and levels of tokens drawn from Gaussian logits."""
     rows: dict[str, list[dict]] = {"ratios": [], "level_pairs": [], "histograms": []}
     for per_vector, count in size.seeds.items():
-        draw_pairs = tables.PairSampler(per_vector, size.tokens)
         pairs_by_seed: dict[int, np.ndarray] = {}
         with run.phase(f"gaussian, {per_vector} per vector"):
-            for index, seed in enumerate(
-                run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
-            ):
-                pairs = draw_pairs(seed, _choose_settings(size, per_vector, index))
+            tracked = run.track(seeds[:count], f"{per_vector} tokens per vector of logits")
+            for index, seed in enumerate(tracked):
+                wanted = _choose_settings(size, per_vector, index)
+                pairs = tables.draw_pairs(seed, per_vector, size.tokens, wanted)
                 label = {"per_vector": per_vector, "seed": seed}
                 for (placement, name), pair in pairs.items():
                     rows["ratios"].append(
@@ -145,15 +144,12 @@ CLAIMS = (H1, H2, H3)
 def collect_evidence(results: Results) -> list[Measured]:
     """Return H1 to H3."""
     rows = evidence.measure_rows({name: results.table(name) for name in results.table_names})
-    return [
-        Measured(
-            trial,
-            tuple(_sample(criterion, rows) for criterion in trial.criteria),
-            evidence.write_note(claim.id, rows),
-        )
-        for claim in CLAIMS
-        for trial in (claim.trial("softmax"),)
-    ]
+    measured = []
+    for claim in CLAIMS:
+        trial = claim.trial("softmax")
+        samples = tuple(_sample(criterion, rows) for criterion in trial.criteria)
+        measured.append(Measured(trial, samples, evidence.write_note(claim.id, rows)))
+    return measured
 
 
 def _sample(criterion: Criterion, rows: Mapping[str, StoredInterval]) -> StoredInterval:

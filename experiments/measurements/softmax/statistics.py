@@ -9,12 +9,7 @@ from scipy import stats
 def summary(rho: np.ndarray) -> dict[str, float]:
     """Return mean, std, max and min of rho, the columns of the paper's table."""
     rho = np.asarray(rho, float)
-    return {
-        "mean": float(rho.mean()),
-        "std": float(rho.std()),
-        "max": float(rho.max()),
-        "min": float(rho.min()),
-    }
+    return {name: float(getattr(rho, name)()) for name in ("mean", "std", "max", "min")}
 
 
 def prediction_interval(

@@ -21,23 +21,28 @@ ELEMENTS = 2**15  # logits per seed and setting of a sweep
 BF16 = setting(PAPER_PLACEMENT, "bf16")
 
 
-class PairSampler:
-    """Draws tokens for named settings: BF16 at every placement, and every format at the paper's."""
+DRAWN = (
+    *((placement, "bf16") for placement in PLACEMENTS),
+    *((PAPER_PLACEMENT, name) for name in sweep.SWEPT_FORMATS if name != "bf16"),
+)
+"""Placement and format of each drawn setting: BF16 everywhere, every format at the paper's placement."""
 
-    def __init__(self, per_vector: int, tokens: int):
-        """Fix the shape: `tokens` tokens in all, `per_vector` of them from each vector of logits."""
-        self.per_vector, self.tokens = per_vector, tokens
-        self.names = [(placement, "bf16") for placement in PLACEMENTS]
-        self.names += [(PAPER_PLACEMENT, name) for name in sweep.SWEPT_FORMATS if name != "bf16"]
-        self.settings = stack([setting(placement, name) for placement, name in self.names])
 
-    def __call__(self, seed: int, wanted: Callable[[str, str], bool]) -> dict[tuple[str, str], np.ndarray]:
-        """Return {(placement, format): [2, tokens]} of float32 and rounded probabilities."""
-        active = np.array([wanted(*name) for name in self.names])
-        pairs = np.asarray(
-            gaussian.sample_seed(seed, self.settings, jnp.asarray(active), self.per_vector, self.tokens)
-        ).astype(float)
-        return {name: pairs[:, i] for i, name in enumerate(self.names) if active[i]}
+def draw_pairs(
+    seed: int, per_vector: int, tokens: int, wanted: Callable[[str, str], bool]
+) -> dict[tuple[str, str], np.ndarray]:
+    """Return {(placement, format): [2, tokens]} of float32 and rounded probabilities of drawn tokens.
+
+    Args:
+        seed: of the logits and the tokens.
+        per_vector: tokens from each vector of logits.
+        tokens: in all.
+        wanted: whether a placement and a format are drawn.
+    """
+    settings = stack([setting(*each) for each in DRAWN])
+    active = jnp.array([wanted(*each) for each in DRAWN])
+    pairs = np.asarray(gaussian.sample_seed(seed, settings, active, per_vector, tokens), float)
+    return {name: pairs[:, i] for i, name in enumerate(DRAWN) if active[i]}
 
 
 def ratio_row(pair: np.ndarray) -> dict[str, float]:
