@@ -49,23 +49,18 @@ CHAINS = Regime(
 NEW_CHAINS = replace(
     CHAINS, name="chains, new policies, truncation", untreated="chain, new policies: no correction"
 )
-NEAREST_CHAINS = Regime(
-    "chains, 2 and 1 bits to nearest",
-    "float32 / E4M3 with 2 (activations) and 1 (weights) mantissa bits, to nearest",
-    _DENSE,
-    _CHAIN,
-    _RATE,
-    200,
-    "chain: FP8",
+NEAREST_CHAINS = replace(
+    CHAINS,
+    name="chains, 2 and 1 bits to nearest",
+    formats="float32 / E4M3 with 2 (activations) and 1 (weights) mantissa bits, to nearest",
+    untreated="chain: FP8",
 )
-E4M3_CHAINS = Regime(
-    "chains, E4M3",
-    "float32 / E4M3 with 3 mantissa bits, to nearest",
-    _DENSE,
-    _CHAIN,
-    _RATE,
-    2000,
-    "chain: E4M3",
+E4M3_CHAINS = replace(
+    CHAINS,
+    name="chains, E4M3",
+    formats="float32 / E4M3 with 3 mantissa bits, to nearest",
+    steps=2000,
+    untreated="chain: E4M3",
 )
 STEADY_CHAINS = replace(
     CHAINS,
@@ -102,16 +97,14 @@ NOISE_AS_LARGE = replace(
     formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, as large at each step",
 )
 LARGER_NOISE = replace(
-    CHAINS,
+    NEW_CHAINS,
     name="chains, noise larger than truncation",
     formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, 1.5 times as large",
-    untreated="chain, new policies: no correction",
 )
 WEIGHT_NOISE = replace(
-    CHAINS,
+    NEW_CHAINS,
     name="chains, fresh and fixed weight noise",
     formats="float32 / truncation to 2 and 3 bits; fixed weight noise as large, fresh 1.75 times as large",
-    untreated="chain, new policies: no correction",
 )
 ONE_BIT_WEIGHTS = replace(
     CHAINS,
@@ -146,14 +139,11 @@ TEMPLATE = Regime(
     200,
     "template: GRPO",
 )
-SPELLINGS = Regime(
-    "two spellings",
-    "float32 in both engines",
-    _DENSE,
-    "addition in two spellings, 4 tokens",
-    _LEARNED,
-    200,
-    "two_spellings: GRPO",
+SPELLINGS = replace(
+    TEMPLATE,
+    name="two spellings",
+    task="addition in two spellings, 4 tokens",
+    untreated="two_spellings: GRPO",
 )
 ADDERS = Regime(
     "addition, adders of GPUs",

@@ -8,6 +8,7 @@ of `simlab.studies.samples`, with Holm's method over the family and looks at 16 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from scipy import stats
@@ -90,15 +91,11 @@ def run(run: Run) -> None:
     families = load_families()
     rows = []
     for family in run.track(families[:1] if run.smoke else families, "families", len(families)):
-        for distribution in DISTRIBUTIONS:
-            for design, looks in DESIGNS.items():
-                for truth, times in TRUTHS.items():
-                    supported = simulate(rng, family, distribution, looks, times, studies)
-                    rows.append(
-                        {"paper": family.paper, "distribution": distribution}
-                        | {"design": design, "truth": truth}
-                        | summarize(family, supported, distribution, looks, times)
-                    )
+        for distribution, design, truth in product(DISTRIBUTIONS, DESIGNS, TRUTHS):
+            looks, times = DESIGNS[design], TRUTHS[truth]
+            supported = simulate(rng, family, distribution, looks, times, studies)
+            case = {"paper": family.paper, "distribution": distribution, "design": design, "truth": truth}
+            rows.append(case | summarize(family, supported, distribution, looks, times))
     run.table("rates", rows)
 
 
@@ -193,12 +190,10 @@ def summarize(
     powers = [
         ratio_power(as_drawn(each, sample, distribution), each, looks[-1], alpha)
         for each, sample in family.means
-    ] + [
-        power_of_proportion(
-            sample, each, 0.0 if each.direction == "zero" else 2 * each.margin, looks[-1], alpha
-        )
-        for each, sample in family.proportions
     ]
+    for each, sample in family.proportions:
+        effect = 0.0 if each.direction == "zero" else 2 * each.margin
+        powers.append(power_of_proportion(sample, each, effect, looks[-1], alpha))
     claimed = np.array(powers)[is_true]
     return {
         "criteria": count,
