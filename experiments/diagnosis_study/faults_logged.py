@@ -161,22 +161,21 @@ def replace_ids(draft: Draft, changed: np.ndarray) -> None:
 def slip(draft: Draft) -> None:
     """Shift the trained list by one from a random token of some sequences on: one id became two."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
-    begin = (draft.rng.uniform(0, 0.8, len(draft.lengths)) * draft.lengths).astype(int)
-    late = (chosen[draft.sequence]) & (draft.index >= begin[draft.sequence]) & (draft.from_end > 0)
-    source = np.arange(len(late)) + late
-    draft.logp_train = draft.logp_train[source]
+    begin = draft.rng.uniform(0, 0.8, len(draft.lengths))
+    shift_trained(draft, chosen, begin, np.ones_like(begin))
 
 
 def slip_and_return(draft: Draft) -> None:
     """Shift the trained list for some tokens only: one id became two, and later two became one."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
-    first, span = (
-        draft.rng.uniform(0, 0.6, len(draft.lengths)),
-        draft.rng.uniform(0.1, 0.4, len(draft.lengths)),
-    )
-    begin = (first * draft.lengths).astype(int)[draft.sequence]
-    stop = ((first + span) * draft.lengths).astype(int)[draft.sequence]
-    late = chosen[draft.sequence] & (draft.index >= begin) & (draft.index < stop) & (draft.from_end > 0)
+    begin = draft.rng.uniform(0, 0.6, len(draft.lengths))
+    shift_trained(draft, chosen, begin, begin + draft.rng.uniform(0.1, 0.4, len(draft.lengths)))
+
+
+def shift_trained(draft: Draft, chosen: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
+    """Shift the trained list of the `chosen` sequences by one between two fractions of their length."""
+    first, stop = ((fraction * draft.lengths).astype(int)[draft.sequence] for fraction in (begin, end))
+    late = chosen[draft.sequence] & (draft.index >= first) & (draft.index < stop) & (draft.from_end > 0)
     draft.logp_train = draft.logp_train[np.arange(len(late)) + late]
 
 

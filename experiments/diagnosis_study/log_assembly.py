@@ -265,7 +265,7 @@ def finish_log(draft: Draft) -> TokenLog:
     if rng.random() < 0.4:
         optional["version"] = draft.step.copy()
     if rng.random() < 0.4:
-        optional |= _score_current(draft)
+        optional |= current_scores(draft)
     if draft.pool.experts is not None and rng.random() < 0.5:
         optional |= _route(draft)
     often = {"ids": 0.8} if draft.bare else dict.fromkeys(optional, 0.8)
@@ -289,10 +289,6 @@ def current_scores(draft: Draft, before: np.ndarray | None = None) -> dict[str, 
     unchanged = draft.logp_train if before is None else before
     logp = np.where((update == 1)[draft.sequence], after, unchanged)
     return {"logp": np.clip(logp, LOWEST, 0).astype(np.float32), "update": update}
-
-
-def _score_current(draft: Draft) -> dict[str, np.ndarray]:
-    return current_scores(draft)
 
 
 def _route(draft: Draft, moved: np.ndarray | None = None) -> dict[str, np.ndarray]:

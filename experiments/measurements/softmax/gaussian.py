@@ -80,12 +80,6 @@ def sample(seed_keys: Array, settings: Setting, active: Array, per_vector: int, 
     return jnp.moveaxis(pairs, 2, 1).reshape(2, len(active), tokens)
 
 
-def sample_seed(seed: int, settings: Setting, active: Array, per_vector: int, tokens: int) -> Array:
-    """Return `sample` for one seed."""
-    chunks = max(1, tokens // per_vector // CHUNK)
-    return sample(chunk_keys(seed, chunks), settings, active, per_vector, tokens)
-
-
 @jax.jit
 def distributions(key: Array, chosen: Setting) -> tuple[Array, Array]:
     """Return (p_float32, p_rounded), each [250, V]: the complete distributions of a chunk of `sample`."""

@@ -41,7 +41,8 @@ def draw_pairs(
     """
     settings = stack([setting(*each) for each in DRAWN])
     active = jnp.array([wanted(*each) for each in DRAWN])
-    pairs = np.asarray(gaussian.sample_seed(seed, settings, active, per_vector, tokens), float)
+    keys = gaussian.chunk_keys(seed, max(1, tokens // per_vector // gaussian.CHUNK))
+    pairs = np.asarray(gaussian.sample(keys, settings, active, per_vector, tokens), float)
     return {name: pairs[:, i] for i, name in enumerate(DRAWN) if active[i]}
 
 
