@@ -14,6 +14,7 @@ from simlab.studies.board import Row
 from simlab.studies.estimands import MISMATCH, REWARD, Views
 from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import Recovered, read_leaderboard
+from simlab.studies.verdicts import CriterionEvidence
 
 RHO_STD, LENGTH = 0.1, 8
 MOE_BOARD = "leaderboard_experts"
@@ -32,9 +33,10 @@ def findings() -> str:
         "**Removing the mismatch keeps the reward; token TIS keeps part of it.** "
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
-        f"({policies} initial policies, family-wise intervals, rule registered before the run); with exact "
-        f"sums, so that the engines agree bit for bit, {identical_engines()} (claim V1). The lead of "
-        "identical truncation over token TIS is inconclusive (V6). For an MoE: "
+        f"({policies} initial policies, family-wise intervals, rule registered before the run). The lead of "
+        "identical truncation over token TIS is inconclusive (V6). If the sums are exact as well, the "
+        f"engines are bitwise identical and recover {identical_engines()} of the lost reward on training "
+        "prompts (V1). For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
@@ -49,7 +51,7 @@ def findings() -> str:
         f"sequence TIS {sequence}.",
         "**A published table and a published error.** "
         f"BF16 softmax reproduces {columns.sum()} of {len(columns)} ratio columns of *hacking* Tab. 2; "
-        "its Eq. 10 gives 1/T of the true objective gap for T > 1.",
+        "its Eq. 10 gives 1/T of the true objective gap for responses of T > 1 tokens.",
         "**The model of Hopper's tensor cores is bit-exact.** "
         f"It reproduces {gpu_products()} (64 to 4096 terms, `simlab run real_card`).",
         "**The emulation predicts RL on vLLM** (BF16, FP8 cache, CPU): "
@@ -93,11 +95,15 @@ def growing_mismatch() -> str:
     falls, rare = (decided_row(claim, "hacking_dynamics", "reproduced").criteria[0] for claim in ("H8", "H4"))
     return (
         "**The mismatch grows during training, on rare tokens too.** Under truncation the correlation of "
-        f"pi_train and pi_infer falls by {-falls.ci_high:.2f} to {-falls.ci_low:.2f} more than under BF16, "
-        f"and mean rho of tokens with pi_train below 0.01 by {-rare.ci_high:.2f} to {-rare.ci_low:.2f} "
+        f"pi_train and pi_infer falls by {_fall(falls)} more than under BF16, and the mean IS ratio rho of "
+        f"tokens with pi_train below 0.01 falls by {_fall(rare)} more "
         f"({falls.num_policies} initial policies, family-wise intervals, rules registered before the run; "
         "claims H8, H4)."
     )
+
+
+def _fall(change: CriterionEvidence) -> str:
+    return f"{-(change.estimate or 0.0):.2f} [{-change.ci_high:.2f}, {-change.ci_low:.2f}]"
 
 
 def learning_rate() -> str:
@@ -120,8 +126,8 @@ def bypass() -> str:
     means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
     return (
         "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
-        f"correction, with rollout log-probs as old log-probs reward ends at {means[0]:.2f}, with engines "
-        f"that agree bit for bit at {means[1]:.2f} "
+        f"correction, reward ends at {means[0]:.2f} in bypass mode (rollout log-probs as old log-probs) and "
+        f"at {means[1]:.2f} with bitwise identical engines "
         f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
     )
 
@@ -138,14 +144,13 @@ def larger_noise() -> str:
     larger = [each for each in row.criteria if each.criterion.estimand == MISMATCH]
     factor = min(exp(each.estimate or 0.0) for each in larger)
     return (
-        "**Harm does not follow the size of the mismatch.** Under normal noise on the logits of the "
-        f"inference engine RMS log rho is {factor:.1f} times that under truncation, and held-out reward "
-        f"under the training engine ends at {fresh}; under truncation it ends at {truncated}, under BF16 at "
-        f"{control}. "
-        f"Noise minus truncation is {higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. With "
-        f"noise that is a function of the last two tokens reward ends at {recent}, of all earlier ones at "
-        f"{fixed} ({higher.num_policies} initial policies, family-wise interval, rule registered before the "
-        "run; claim V3)."
+        "**Harm does not follow the size of the mismatch.** Gaussian noise on the logits of the inference "
+        f"engine makes RMS log rho {factor:.1f} times as large as truncation does. Yet held-out reward under "
+        f"the training engine ends at {fresh} with the noise and at {truncated} with truncation (BF16: "
+        f"{control}). The difference is {higher.estimate:.2f} [{higher.ci_low:.2f}, {higher.ci_high:.2f}]. "
+        f"If the noise is a function of the last two tokens, reward ends at {recent}; if it is a function of "
+        f"all earlier tokens, at {fixed} ({higher.num_policies} initial policies, family-wise interval, rule "
+        "registered before the run; claim V3)."
     )
 
 
@@ -158,10 +163,9 @@ def half_precision() -> str:
         for each in rates
     ]
     return (
-        "**FP16 in both engines does not collapse.** It does in the paper *lr*; here "
-        f"{counts[0]} of off-policy GRPO and {counts[1]} of on-policy RLOO, from the same initial policies, "
-        "end below half of the reward of BF16 (family-wise intervals, rules registered before the run; "
-        "claim L7)."
+        "**FP16 in both engines does not collapse.** In the paper *lr* it does. Here "
+        f"{counts[0]} with off-policy GRPO and {counts[1]} with on-policy RLOO end below half of the reward "
+        "of BF16 (same initial policies, family-wise intervals, rules registered before the run; claim L7)."
     )
 
 
@@ -177,7 +181,7 @@ def ignored_clip() -> str:
         "addition after a template, with clips of 3e-4 and 4e-4, DFPO gains 0.15 reward in "
         f"{full} times the steps of GSPO. It needs {alone} times the steps of DFPO without the transform, "
         f"and {wide} times those of GSPO with a clip of 0.2 ({row.criteria[0].num_policies} initial "
-        "policies, steps counted in tens, float32, rule registered before the run; claim C10)."
+        "policies, steps counted in blocks of ten, float32, rule registered before the run; claim C10)."
     )
 
 
@@ -189,7 +193,7 @@ def gpu_products() -> str:
     outputs = own["rows"] * own["columns"]
     equal = f"{round((outputs * own['equal']).sum()):,} of {outputs.sum():,} outputs"
     formats = ", ".join(dict.fromkeys(own["format"]))
-    return f"{equal} of products in {formats} on an {stored.manifest['config']['card']}"
+    return f"{equal} of matrix products in {formats} on an {stored.manifest['config']['card']}"
 
 
 def decided_row(claim: str, experiment: str, verdict: str) -> Row:

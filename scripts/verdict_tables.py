@@ -61,7 +61,8 @@ def decision_rule() -> str:
     """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
     rows: Any = Results(committed_results("decision_rule")).table("rates").to_dict("records")
     lines = [
-        "| paper | criteria | distribution | design | truth | false support (max) | power | claimed power |",
+        "| paper | criteria | distribution | design | true effect | false support (limit) | power "
+        "| claimed power |",
         "|---|---:|---|---|---|---:|---:|---:|",
     ]
     for row in rows:
@@ -73,7 +74,7 @@ def decision_rule() -> str:
             row["paper"],
             row["criteria"],
             row["distribution"],
-            row["design"],
+            row["design"].replace("one look", "one analysis"),
             row["truth"],
             false,
             power,
@@ -87,10 +88,10 @@ def detectable() -> str:
     """Return the effects beyond the margin that the looks that decide find with a power of 80%."""
     sizes = [primary_family(list(load_claims().values()), paper) for paper in load_papers()]
     largest = max(sizes)
-    effects = [f"{_detectable_effect(policies, largest):.1f} ({policies})" for policies in LOOKS[1:]]
+    effects = [f"{_detectable_effect(policies, largest):.1f} (n = {policies})" for policies in LOOKS[1:]]
     return (
-        f"{' or '.join(effects)} standard deviations of the contrast (in brackets: initial policies; largest "
-        f"family: {largest} primary criteria; {LOOKS[0]} policies decide nothing)"
+        f"{' or '.join(effects)} standard deviations of the contrast, in the largest family "
+        f"({largest} primary criteria)"
     )
 
 
@@ -114,7 +115,7 @@ def replications() -> str:
     lines = [
         f"{same} of {len(found)} verdicts are the same, {opposite} opposite.",
         "",
-        "| id | regime | experiment | first policies | verdict | fresh policies | verdict | board |",
+        "| id | regime | experiment | first 8 policies | verdict | later policies | verdict | board |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for each in found:
