@@ -108,7 +108,7 @@ def remade() -> str:
     figures: dict[str, list[str]] = {}
     for name, row in figure_catalog().items():
         figures.setdefault(row.experiment, []).append(f"`{name}`")
-    lines = ["| made again by | minutes, two cores | stored runs | figures |", "|---|---:|---:|---|"]
+    lines = ["| command | minutes, two cores | stored runs | figures |", "|---|---:|---:|---|"]
     for experiment, names in figures.items():
         runs = (
             load_stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
@@ -121,7 +121,7 @@ def remade() -> str:
 def paper_figures() -> str:
     """Return our figure of each figure and table of the papers, and how the two differ."""
     papers = import_module("figures.papers")
-    lines = ["| paper | our figure | experiment | what it shows | differs |", "|---|---|---|---|---|"]
+    lines = ["| paper | our figure | experiment | what it shows | difference |", "|---|---|---|---|---|"]
     for name, row in figure_catalog().items():
         if row.paper:
             lacks = papers.DIFFERS.get(row.paper, "")
@@ -191,12 +191,13 @@ def step_speed() -> str:
 
     def least(peer: str) -> str:
         times = ms[ms.index.str.startswith(peer)]
-        return f"{times.min() / ms['emulated']:.2g} times" if len(times) else "not measured"
+        return f"{times.min() / ms['emulated']:.2g} times as long" if len(times) else "not measured"
 
     return (
-        f"{steps.loc['emulated', 'steps_per_s']:.1f} steps/s, {steps.loc['emulated', 'floors']:.2f} times "
-        f"the matrix products alone; compiled PyTorch: {least('pytorch')}, TRL's trainer: {least('trl')}; "
-        f"emulated FP8: {ms['emulated'] / ms['float32']:.2f} times float32"
+        f"{steps.loc['emulated', 'steps_per_s']:.1f} steps/s with emulated FP8; a step takes "
+        f"{steps.loc['emulated', 'floors']:.2f} times as long as its matrix products alone and "
+        f"{ms['emulated'] / ms['float32']:.2f} times as long as a float32 step. Compiled PyTorch takes "
+        f"{least('pytorch')} as simlab, TRL's trainer {least('trl')}"
     )
 
 
@@ -227,7 +228,7 @@ def engine_speed() -> str:
     if "engines" not in stored.manifest["tables"]:
         return "\nnot run\n"
     lines = [
-        "| inference engine | runs | step, ms (CPU) | over float32 | run-steps/s "
+        "| inference engine | runs | step, ms (CPU) | times float32 | run-steps/s "
         "| compilation: cold, s (CPU) | warm, s (CPU) |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -266,7 +267,8 @@ def speedup() -> str:
     )
     lines += [
         "",
-        "| rollout of 8 runs, CPU time | as arguments | as constants | compilation | as constants |",
+        "| rollout of 8 runs, CPU time | arguments: rollout | constants: rollout | arguments: compilation "
+        "| constants: compilation |",
     ]
     lines += ["|---|---:|---:|---:|---:|"]
     for engine, row in rollouts.iterrows():
@@ -284,7 +286,7 @@ def model_size() -> str:
         return "\nnot run\n"
     lines = [
         "| parameters | tokens | engines | gradient checkpointing | compilation, s (CPU) | step, s (CPU) "
-        "| memory, MB | growth, MB | most in compilation, MB |",
+        "| memory, MB | growth in 20 steps, MB | peak in compilation, MB |",
         "|---:|---:|---|---|---:|---:|---:|---:|---:|",
     ]
     rows: Any = load_stored("bench_size").table("sizes")
@@ -309,7 +311,7 @@ def correction_errors() -> str:
     table: Any = load_stored("group_corrections").table("moments")
     level = table["rho_std"].max()
     mean: Any = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
-    head = f"| correction (std of rho {level:g}) | bias | std of one group | MSE, 64 groups |"
+    head = f"| correction (std of rho {level:g}) | bias | std, one group | MSE, mean of 64 groups |"
     rows = [head, "|---|---:|---:|---:|"]
     for name, row in mean.sort_values("mse_64").iterrows():
         rows.append(f"| {name} | {row['bias']:.2f} | {row['std']:.2f} | {row['mse_64']:.3f} |")
