@@ -13,9 +13,10 @@
 # %% [markdown]
 # # A first sweep
 #
-# Reinforcement learning uses two engines: one samples, one computes gradients. Here a small policy learns
-# to sort digits. Its inference engine computes in FP8. The grid has two engines, two objectives (with and
-# without an IS correction) and two seeds: eight runs, one call.
+# Reinforcement learning of language models uses two engines: one samples, one computes gradients. Here a
+# small policy learns to sort digits. Its training engine computes in float32, its inference engine in FP8.
+# The grid has two inference engines, two objectives (with and without an IS correction) and two seeds: eight
+# runs in one call.
 
 # %%
 import os
@@ -51,8 +52,9 @@ except ValueError as error:
 # %% [markdown]
 # ## The grid, and what it costs
 #
-# The objectives have one static signature. Each engine of the catalog is a constant of its own compiled
-# function, so the grid needs two. The planner prints this, and the expected time, before the sweep starts.
+# The two objectives share one compiled function. Each engine of the catalog is a constant of its own compiled
+# function, so the grid needs two. The planner prints their number, and the expected time, before the sweep
+# starts.
 
 # %%
 over = {
@@ -66,7 +68,8 @@ result
 # %% [markdown]
 # ## What comes back
 #
-# One row per run and step, with the columns of the config that vary; and one row per run.
+# `frame()` has one row per run and step, with a column for each config field that varies. `runs()` has one
+# row per run.
 
 # %%
 frame = result.frame()
@@ -79,7 +82,7 @@ result.runs()[["arm", "status", "seed"]]
 result.curves(("reward", "std_rho"), by="arm")
 
 # %% [markdown]
-# ## Again, and wider
+# ## Call it again, with a wider grid
 #
 # Finished runs are cached by the hash of their config. The same call computes nothing. A wider grid computes
 # only the missing runs. The bytes of a run do not depend on the other runs of its batch.
@@ -90,7 +93,7 @@ assert wider.manifest["config"]["computed"] == 4
 assert set(result.runs()["run"]) < set(wider.runs()["run"])
 
 # %% [markdown]
-# ## How many seeds would be enough
+# ## How many seeds are enough
 #
 # Two seeds are a pilot. Their standard deviation gives the number of seeds that detects a difference of 0.05
 # in the final reward with power 0.8 at a significance level of 0.05.

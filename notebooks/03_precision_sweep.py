@@ -31,11 +31,11 @@ SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
 OUT = tempfile.mkdtemp() if SMOKE else "runs/precision_sweep"
 
 # %% [markdown]
-# ## Any number of any site
+# ## Sweep a number of one rounding site
 #
-# `engines` names a pair train/infer; a dotted name sets a field of it. The site `infer.residual` gets a named
-# format, and then its own number of mantissa bits. The learning rate is 0, so the policy stays the same: only
-# the engines differ. The mean over steps is a mean over new prompts.
+# `engines` names a pair train/infer; a dotted name sets a field of it. The site `engines.infer.residual` gets
+# the format BF16 with another number of mantissa bits. The learning rate is 0, so the policy stays the same
+# and only the engines differ. Each step draws new prompts, so the mean over steps is a mean over prompts.
 
 # %%
 bits = [2, 7] if SMOKE else [1, 2, 3, 4, 5, 6, 7]

@@ -51,7 +51,7 @@ def coefficients(objective, log_r=0.0, log_rho=0.0, **numbers):
         mask=np.ones(shape, bool),
         group_size=2,
     )
-    # In units of what a token weighs at r = rho = 1.
+    # Relative to the coefficient at r = rho = 1.
     found = np.asarray(token_coefficients(objective, batch, **numbers))
     return found / np.abs(np.asarray(token_coefficients("reinforce", batch, advantage="grpo")))
 
@@ -59,10 +59,10 @@ def coefficients(objective, log_r=0.0, log_rho=0.0, **numbers):
 # %% [markdown]
 # ## What a clip does
 #
-# GRPO stops a token only if its ratio moved far *in the direction of its advantage*: a more probable token
-# of a correct answer, a less probable token of a wrong answer. A token that moved the other way keeps its
-# weight, however large. The coefficients of a token that both answers share then no longer cancel. The
-# sign-free clip (*cancel* Eq. 80) stops both.
+# GRPO zeroes the gradient of a token only if its ratio moved far *in the direction of its advantage*: a token
+# of a correct answer that became more probable, a token of a wrong answer that became less probable. A token
+# that moved the other way keeps its coefficient, however large. The coefficients of a token that both answers
+# share then no longer cancel. The sign-free clip (*cancel* Eq. 80) zeroes both.
 
 # %%
 log_r = np.linspace(-0.7, 0.7, TOKENS)
@@ -71,7 +71,7 @@ for axis, objective in zip(axes, ("grpo", "grpo_fix"), strict=True):
     for row, label, style in zip(
         coefficients(objective, log_r), ("right", "wrong"), ("-", "--"), strict=True
     ):
-        # The two presets weigh tokens by different means; what matters is where they stop.
+        # The two presets average over tokens differently; the figure compares where their gradient stops.
         axis.plot(np.exp(log_r), row / np.abs(row).max(), style, label=label)
     axis.set(xlabel="PPO ratio r", title=objective)
 axes[0].set(ylabel="coefficient")
@@ -117,8 +117,8 @@ plt.show()
 # %%
 lengths = np.unique(np.geomspace(1, 8192, 12 if SMOKE else 40).astype(int))
 figure, axis = plt.subplots(figsize=(4.5, 2.6), layout="constrained")
-for spread in (0.005, 0.02, 0.1, 0.5):
-    axis.plot(lengths, [budget(spread, int(length)).ess for length in lengths], label=f"std rho {spread}")
+for std_rho in (0.005, 0.02, 0.1, 0.5):
+    axis.plot(lengths, [budget(std_rho, int(length)).ess for length in lengths], label=f"std rho {std_rho}")
 axis.axhline(0.5, color="gray", linewidth=0.8)
 axis.set(xscale="log", xlabel="tokens", ylabel="fraction of samples left")
 figure.legend(loc="outside right upper", frameon=False, fontsize="small")
@@ -129,8 +129,8 @@ budget(0.1, 70)
 # ## Bias and variance of each correction
 #
 # For a policy small enough to enumerate every answer, bias and standard deviation of the corrected gradient
-# are exact sums. Here: groups of 8, standard deviation of rho 0.3, in units of the exact gradient. The last
-# column is the mean squared error of a mean over 64 groups.
+# are exact sums. Here: groups of 8, standard deviation of rho 0.3, relative to the norm of the exact
+# gradient. The last column is the mean squared error of a mean over 64 groups.
 
 # %%
 space = enumerate_sequences(3, 2 if SMOKE else 5)
@@ -138,7 +138,7 @@ logits = random_logits(space, 0)
 pair = scale_to_std_rho(0.3, lambda noise_std: noisy_pair(space, logits, noise_std, 0))
 names = ("none", "token TIS", "token MIS", "sequence TIS", "sequence MIS", "sequence IS")
 chosen = {name: CORRECTIONS[name] for name in names}
-print(f"{'':14s}{'bias':>8s}{'spread':>8s}{'error':>8s}")
+print(f"{'':14s}{'bias':>8s}{'std':>8s}{'MSE':>8s}")
 for name, found in qualities(pair, random_rewards(space, 0), 8, corrections=chosen).items():
     print(f"{name:14s}{found.bias:8.3f}{found.std:8.2f}{found.mse(64):8.4f}")
 
@@ -147,7 +147,8 @@ for name, found in qualities(pair, random_rewards(space, 0), 8, corrections=chos
 #
 # One gradient is not a run. The runs of the stored leaderboard train for 200 steps on responses of 65 tokens.
 # The inference engine truncates to the FP8 range with 2 to 3 mantissa bits; the arm "FP8, 3 bits" rounds E4M3
-# to nearest. Each arm has at least eight initial policies. Reward and mismatch over the last quarter:
+# to nearest. "Zero mismatch" truncates identically in both engines. Each arm has 24 initial policies. Reward
+# and RMS log rho over the last quarter:
 
 # %%
 results = Results(committed_results("leaderboard"))
@@ -163,5 +164,5 @@ arms = ["no correction", "token TIS", "zero mismatch", "FP8, 3 bits"]
 by_label.loc[[*arms, "BF16 control"]].round(2)
 
 # %% [markdown]
-# Without correction the mean reward ends far below that of the BF16 control. Few initial policies give wide
-# intervals: `simlab claims` prints the verdicts with their confidence intervals.
+# Without correction the mean reward ends far below that of the BF16 control. `simlab claims V6` prints the
+# differences between remedies with their confidence intervals.

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Autopsy of a collapse
 #
-# A policy is trained by reinforcement learning; its inference engine rounds to coarse FP8. Reward rises,
-# stays level, and falls. Three questions: which metric changed first, which tokens are affected, and which
-# rounding site is the cause?
+# A policy is trained with an inference engine that rounds to coarse FP8. Its reward rises, stays level, and
+# falls. Three questions: which metric changed first, which tokens are affected, and which rounding site
+# contributes most to the mismatch?
 
 # %%
 import os
@@ -33,9 +33,9 @@ SMOKE = os.environ.get("SIMLAB_SMOKE") == "1"
 # %% [markdown]
 # ## The run
 #
-# The runs of the flagship are shipped with the package. We take the run without correction whose reward
-# fell most, and its control: the run whose inference engine computes in BF16, with the same initial policy
-# and seed.
+# The runs of the experiment `flagship` are shipped with the package. We take the run without correction whose
+# reward fell most, and its control: the run whose inference engine computes in BF16, with the same initial
+# policy and seed.
 
 # %%
 results = Results(committed_results("flagship"))
@@ -56,7 +56,7 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", 
 plt.show()
 
 # %% [markdown]
-# The control does not collapse, so the learning rate alone is not the cause.
+# The control has the same learning rate and does not collapse, so the learning rate alone is not the cause.
 #
 # ## Which metric changed first
 #
@@ -79,8 +79,9 @@ pd.DataFrame(
 # %% [markdown]
 # ## Which tokens
 #
-# Mean rho of the tokens by their probability in the training engine. The sampled rare tokens are those to
-# which the inference engine gives too much probability. The effect grows during the run.
+# Mean rho of the tokens by their probability in the training engine. A rare token is sampled more often if
+# the inference engine gives it too much probability, so mean rho of rare tokens is below 1. The effect grows
+# during the run.
 
 # %%
 bins = results.table("bins")

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Real models
 #
-# A policy of the lab is a Qwen3-MoE checkpoint that vLLM serves. Here we train a small one and save it. One
-# engine samples and another scores. Then we find the emulated engine that best predicts the measured
-# mismatch. With `SIMLAB_SMOKE=1` both engines are the lab's own. Otherwise build two environments once:
+# simlab saves a policy as a Qwen3-MoE checkpoint that vLLM can serve. Here we train a small one and save it.
+# One engine samples and another scores. Then we find the emulated engine that best predicts the measured
+# mismatch. With `SIMLAB_SMOKE=1` both engines are emulated. Otherwise build two environments once:
 #
 #     python scripts/make_env.py hf
 #     python scripts/make_env.py vllm
 #
-# Where only the wheel is installed, use the packages themselves: `pip install 'simlab[vllm]' transformers`.
+# If only the wheel is installed, install the packages next to it: `pip install 'simlab[vllm]' transformers`.
 #
 # `docs/real_models.md` shows the same steps as commands, and how to train on real rollouts.
 

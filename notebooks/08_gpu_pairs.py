@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Which GPU sampled this?
 #
-# Two GPUs that multiply the same numbers do not get the same sum. A tensor core aligns a block of products to
-# the largest one, truncates the lowest bits, and adds. The block size and the number of bits differ between
-# GPUs. simlab emulates these sums bit-exactly. A dot product of 128 terms on three GPUs:
+# GPUs of different generations can give different sums of the same products. A tensor core aligns a block of
+# products to the largest one, truncates the lowest bits, and adds. The block size and the number of bits
+# differ between GPUs. simlab emulates these sums bit-exactly. A dot product of 128 terms on three GPUs:
 
 # %%
 import os
@@ -80,9 +80,9 @@ plt.show()
 # %% [markdown]
 # ## Identify the GPU
 #
-# We receive log-probabilities of sampled tokens. We have the weights, but do not know the GPU. We score the
-# tokens under every emulated GPU: only the one that sampled them agrees bit-exactly. (The policy has
-# next-token logits of SmolLM2 behind one quantized product and a head.)
+# Suppose we receive log-probabilities of sampled tokens. We have the weights, but do not know the GPU. We
+# score the tokens under every emulated GPU: only the one that sampled them agrees bit-exactly. (The policy is
+# one quantized product and a head, made from next-token logits of SmolLM2.)
 
 # %%
 logits = np.asarray(real.load(10 if SMOKE else 100).logits[:, -128:], float)

@@ -62,9 +62,9 @@ pd.DataFrame({name: {metric: result.metrics[metric] for metric in shown} for nam
 # %% [markdown]
 # ## The diagnosis
 #
-# Each cause has a probability, calibrated on logs that the fit did not see (docs/diagnosis.md). A low one is
-# a hypothesis to check. With ten times this mismatch, far above that of real FP8 engines, the ranking takes
-# rounding for a broken sync.
+# Each cause has a probability, calibrated on logs that the fit did not see (docs/diagnosis.md). If it is low,
+# the cause is only a hypothesis to check. At ten times this mismatch, far above that of real FP8 engines, the
+# diagnosis mistakes rounding for a broken sync.
 
 # %%
 for name, result in found.items():
@@ -97,8 +97,8 @@ plt.show()
 # %% [markdown]
 # ## The other questions
 #
-# The same file answers the other questions, or reports that it lacks the data. All answers for the run
-# without a fault:
+# The diagnosis also answers these questions from the same file, or reports that data are missing. All answers
+# for the run without a fault:
 
 # %%
 pd.DataFrame(
