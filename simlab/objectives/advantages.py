@@ -1,7 +1,7 @@
 """Advantages: from one reward per sequence to the number that multiplies its tokens.
 
-An estimator maps `(batch, survivors [B])` to [B], one advantage per sequence, or to [B, T]. Sequences that
-are not survivors do not enter anybody's baseline and get zero.
+An estimator maps `(batch, survivors [B])` to float32 [B], one advantage per sequence, or to [B, T]. Sequences
+that are not survivors enter no baseline and get zero.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ WHITEN_EPSILON = 1e-8
 
 
 def per_group(one_group: Callable[[Array, Array], Array]) -> Estimator:
-    """Lift `f(rewards [G], survivors [G]) -> [G]` to an estimator on the batch."""
+    """Return the estimator on the batch that maps every group by `f(rewards [G], survivors [G]) -> [G]`."""
 
     @wraps(one_group)
     def estimator(batch: TokenBatch, survivors: Array) -> Array:
@@ -36,14 +36,14 @@ def per_group(one_group: Callable[[Array, Array], Array]) -> Estimator:
 
 
 def differ(rewards: Array, survivors: Array) -> Array:
-    """Whether the rewards of the survivors are not all equal, exactly (a rounded mean would not show it)."""
+    """Return whether the survivors' rewards are not all equal, exactly: a rounded mean would not show it."""
     highest = jnp.max(jnp.where(survivors, rewards, -jnp.inf))
     lowest = jnp.min(jnp.where(survivors, rewards, jnp.inf))
     return highest > lowest
 
 
 def reward(batch: TokenBatch, survivors: Array) -> Array:
-    """The reward itself, no baseline.
+    """Return the reward itself, without a baseline [B].
 
     Reference: lr Eq. 2-4.
     """
@@ -52,11 +52,12 @@ def reward(batch: TokenBatch, survivors: Array) -> Array:
 
 @per_group
 def grpo(rewards: Array, survivors: Array) -> Array:
-    """Reward minus group mean over the group's unbiased standard deviation + 1e-6.
+    """Return (R_i - mean R) / (std R + 1e-6) over the survivors of a group [G], std unbiased (GRPO).
 
-    Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43; verl core_algos.compute_grpo_outcome_advantage.
-    Deviation: exactly zero when all survivors have the same reward or only one is left; verl gives a lone
-        sample its reward.
+    Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43; DeepSeekMath arXiv 2402.03300; verl
+        core_algos.compute_grpo_outcome_advantage.
+    Deviation: the papers print neither the epsilon nor which standard deviation: both are verl's. Exactly
+        zero when all survivors have the same reward or only one is left; verl gives a lone sample its reward.
     """
     count = jnp.sum(survivors, dtype=jnp.float32)
     centered = rewards - masked_mean(rewards, survivors)
@@ -66,9 +67,12 @@ def grpo(rewards: Array, survivors: Array) -> Array:
 
 @per_group
 def grpo_no_std(rewards: Array, survivors: Array) -> Array:
-    """Reward minus group mean (Dr. GRPO).
+    """Return R_i - mean R over the survivors of a group [G] (Dr. GRPO).
 
-    Reference: cancel Eq. 29; verl core_algos.compute_grpo_outcome_advantage without std.
+    Reference: cancel Eq. 29; Dr. GRPO arXiv 2503.20783; verl core_algos.compute_grpo_outcome_advantage
+        without std.
+    Deviation: exactly zero when all survivors have the same reward or only one is left; verl gives a lone
+        sample its reward.
     """
     centered = rewards - masked_mean(rewards, survivors)
     return jnp.where(differ(rewards, survivors), centered, 0)
@@ -76,9 +80,9 @@ def grpo_no_std(rewards: Array, survivors: Array) -> Array:
 
 @per_group
 def rloo(rewards: Array, survivors: Array) -> Array:
-    """Reward minus the mean of the others: n / (n - 1) times `grpo_no_std`.
+    """Return R_i minus the mean of the n - 1 other survivors: n / (n - 1) times `grpo_no_std` [G].
 
-    Reference: lr App. C; verl core_algos.compute_rloo_outcome_advantage.
+    Reference: lr App. C; RLOO arXiv 2402.14740; verl core_algos.compute_rloo_outcome_advantage.
     Deviation: a lone survivor gets zero, verl gives it its reward.
     """
     count = jnp.sum(survivors, dtype=jnp.float32)
@@ -87,10 +91,10 @@ def rloo(rewards: Array, survivors: Array) -> Array:
 
 
 def gpg(batch: TokenBatch, survivors: Array) -> Array:
-    """Reward minus group mean, times the number of sequences over that of nonzero rewards (GPG).
+    """Return `grpo_no_std` times B / (number of sequences with a nonzero reward) [B] (GPG).
 
     Reference: GPG arXiv 2504.02546; verl core_algos.compute_gpg_outcome_advantage.
-    Deviation: as `grpo_no_std`; the counts are those of the survivors.
+    Deviation: as `grpo_no_std`; both numbers count survivors only.
     """
     nonzero = jnp.sum(survivors & (batch.rewards != 0), dtype=jnp.float32)
     count = jnp.sum(survivors, dtype=jnp.float32)
@@ -98,10 +102,14 @@ def gpg(batch: TokenBatch, survivors: Array) -> Array:
 
 
 def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
-    """Rewards whitened over the tokens of the batch, so long sequences weigh more (REINFORCE++).
+    """Return the rewards whitened over the tokens of the batch [B]: long sequences weigh more (REINFORCE++).
 
-    Reference: verl core_algos.compute_reinforce_plus_plus_outcome_advantage with gamma 1.
-    Deviation: exactly zero when all survivors have the same reward.
+    Whitened means minus the mean, over the unbiased standard deviation.
+
+    Reference: REINFORCE++ arXiv 2501.03262; verl core_algos.compute_reinforce_plus_plus_outcome_advantage
+        with gamma 1.
+    Deviation: exactly zero when all survivors have the same reward. The KL term of the paper's reward is an
+        extra term here, see `extras.py`.
     """
     tokens = batch.mask & survivors[:, None]
     rewards = jnp.broadcast_to(batch.rewards[:, None], batch.mask.shape)
@@ -118,11 +126,12 @@ def _whiten(x: Array, mask: Array) -> Array:
 
 @dataclass(frozen=True)
 class Gae:
-    """Generalized advantage estimation from `batch.values`, whitened over the tokens; [B, T].
+    """Generalized advantage estimation from `batch.values`, whitened over the survivors' tokens; [B, T].
 
-    The reward stands at the last token of a sequence; `gamma` and `lam` are those of GAE.
+    A_t = delta_t + gamma lam A_{t+1} with delta_t = r_t + gamma V_{t+1} - V_t. r_t is the reward at the last
+    token of a sequence and zero before it; V and A are zero behind it.
 
-    Reference: verl core_algos.compute_gae_advantage_return.
+    Reference: GAE arXiv 1506.02438; verl core_algos.compute_gae_advantage_return.
     """
 
     gamma: Scalar = 1.0
@@ -130,13 +139,13 @@ class Gae:
     needs: ClassVar[tuple[str, ...]] = ("values",)
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
-        """Advantages [B, T]."""
+        """Return the whitened advantages [B, T]."""
         raw = self.compute_unwhitened(batch)
         tokens = batch.mask & survivors[:, None]
         return jnp.where(tokens, _whiten(raw, tokens), 0)
 
     def compute_unwhitened(self, batch: TokenBatch) -> Array:
-        """The recursion before whitening [B, T]; plus `values` it is the critic's target."""
+        """Return A before whitening [B, T]; plus `values` it is the target of the critic."""
         assert batch.values is not None
         return jax.vmap(self._sequence)(batch.rewards, jax.lax.stop_gradient(batch.values), batch.mask)
 
@@ -173,9 +182,10 @@ ADVANTAGES: dict[str, Estimator] = {
 
 
 def group_filter(batch: TokenBatch) -> Array:
-    """True [B] in groups whose rewards differ: the others are dropped, as dynamic sampling would.
+    """Return which sequences are in groups whose rewards differ [B]; the others leave the loss.
 
-    Reference: lr App. C; DAPO dynamic sampling, verl algorithm.filter_groups.
+    Reference: lr App. C; DAPO arXiv 2503.14476; verl algorithm.filter_groups.
+    Deviation: the frameworks sample other prompts until the batch is full again; here it gets smaller.
     """
     rewards = by_group(batch.rewards, batch.group_size)
     differs = jax.vmap(differ)(rewards, jnp.ones_like(rewards, bool))

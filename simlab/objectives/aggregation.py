@@ -1,4 +1,7 @@
-"""From per-token terms [B, T] to one number: the five modes of verl, under its names."""
+"""Aggregations of per-token terms to one number: the five modes of verl, under its names.
+
+Each maps float32 terms [B, T] and a bool mask [B, T] to a float32 scalar, zero for an empty mask.
+"""
 
 from collections.abc import Callable
 
@@ -11,7 +14,7 @@ Aggregation = Callable[[Array, Array], Array]
 
 
 def token_mean(terms: Array, mask: Array) -> Array:
-    """Mean over all tokens of the batch: long sequences weigh more.
+    """Return the mean over all tokens of the batch: long sequences weigh more.
 
     Reference: verl core_algos.agg_loss token-mean; TRL loss_type dapo.
     """
@@ -19,7 +22,7 @@ def token_mean(terms: Array, mask: Array) -> Array:
 
 
 def token_sum(terms: Array, mask: Array) -> Array:
-    """Sum over all tokens of the batch.
+    """Return the sum over all tokens of the batch.
 
     Reference: verl core_algos.agg_loss token-sum.
     """
@@ -27,7 +30,7 @@ def token_sum(terms: Array, mask: Array) -> Array:
 
 
 def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
-    """Sum over the tokens of a sequence, mean over sequences that have a token.
+    """Return the sum over the tokens of a sequence, averaged over the sequences that have a token.
 
     Reference: cancel Eq. 1, 8, 80; lr Eq. 2; verl core_algos.agg_loss seq-mean-token-sum.
     """
@@ -35,15 +38,16 @@ def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
 
 
 def seq_mean_token_sum_norm(terms: Array, mask: Array) -> Array:
-    """`seq_mean_token_sum` divided by the padded length T, a constant (Dr. GRPO).
+    """Return `seq_mean_token_sum` divided by the padded length T, a constant (Dr. GRPO).
 
-    Reference: verl core_algos.agg_loss seq-mean-token-sum-norm; TRL loss_type dr_grpo.
+    Reference: Dr. GRPO arXiv 2503.20783; verl core_algos.agg_loss seq-mean-token-sum-norm; TRL
+        loss_type dr_grpo.
     """
     return seq_mean_token_sum(terms, mask) / terms.shape[1]
 
 
 def seq_mean_token_mean(terms: Array, mask: Array) -> Array:
-    """Mean over the tokens of a sequence, then mean over sequences that have a token.
+    """Return the mean over the tokens of a sequence, averaged over the sequences that have a token.
 
     Reference: hacking Eq. 2, 16, 24; acrl Eq. 1; cancel Eq. 66, 68; verl core_algos.agg_loss
         seq-mean-token-mean.

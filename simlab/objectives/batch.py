@@ -26,7 +26,7 @@ class TokenBatch:
     - `group_size`: static; must divide B.
     - `key`: random key, for objectives that draw noise.
     - `logp_reference` [B, T]: reference policy, for the KL term.
-    - `values` [B, T]: critic values at theta_old, for `gae`.
+    - `values` [B, T]: critic values at theta_old, for `gae` and `critic_penalty`.
     - `sum_squared_probabilities` [B, T]: sum of pi_train^2 over the vocabulary, for `otb`.
     - `tokens` [B, T]: sampled tokens, to place `logp` in the vocabulary.
     - `logp_vocabulary`, `logp_infer_vocabulary` [B, T, V]: log-probabilities of all tokens under theta and
@@ -53,7 +53,11 @@ class TokenBatch:
 def prepare_batch(batch: TokenBatch) -> TokenBatch:
     """Return `batch` checked, in float32 and bool, with zeros at padded positions.
 
-    Raises `ValueError` for shapes that do not fit together.
+    The columns of theta_old (`logp_train`, `logp_infer`, `logp_infer_vocabulary`) and `rewards` lose their
+    gradient; `tokens` stay as they are.
+
+    Raises:
+        ValueError: For shapes that do not fit together, or a `group_size` that does not divide B.
     """
     _check_shapes(batch)
     mask = jnp.asarray(batch.mask).astype(bool)
@@ -109,12 +113,12 @@ def _check_shapes(batch: TokenBatch) -> None:
 
 
 def masked_sum(x: Array, mask: Array, axis: int | None = None) -> Array:
-    """Sum of `x` where `mask`; zero where nothing is left."""
+    """Return the sum of `x` where `mask`; zero where nothing is left."""
     return jnp.sum(jnp.where(mask, x, jnp.float32(0)), axis=axis)
 
 
 def masked_mean(x: Array, mask: Array, axis: int | None = None) -> Array:
-    """Mean of `x` where `mask`; zero where nothing is left."""
+    """Return the mean of `x` where `mask`; zero where nothing is left."""
     count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
 
@@ -125,7 +129,7 @@ def clamp(x: Array, low: Scalar, high: Scalar) -> Array:
 
 
 def magnitude(x: Array) -> Array:
-    """|x| with gradient sign(x), zero at zero as in torch (`jnp.abs` has one there)."""
+    """Return |x| with gradient sign(x), which is zero at zero as in torch (that of `jnp.abs` is one)."""
     return x * jax.lax.stop_gradient(jnp.sign(x))
 
 

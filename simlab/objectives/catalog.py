@@ -178,7 +178,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 @dataclass(frozen=True)
 class ObjectiveModifier:
-    """A stage to add to a preset, and the field of `Objective` that it fills."""
+    """A component to add to a preset (`stage`), the field of `Objective` that it fills, and its source."""
 
     field: str
     stage: object
@@ -248,16 +248,26 @@ OBJECTIVE_MODIFIERS: dict[str, ObjectiveModifier] = {
 
 
 def get_objective(name: str) -> Objective:
-    """The objective called `name`: a preset, or a preset and suffixes joined by `+`.
+    """Return the objective called `name`: a preset, or a preset and suffixes joined by `+`.
 
-    Raises `ValueError` for unknown names and for two modifiers of the same component.
+    Raises:
+        ValueError: For unknown names, and for two modifiers of the same component.
     """
     base, *suffixes = name.split("+")
     return with_suffixes(lookup(OBJECTIVES, base, kind="objective"), suffixes, name)
 
 
 def with_suffixes(objective: Objective, suffixes: Sequence[str], name: str) -> Objective:
-    """Return `objective` with the stages of `suffixes`; `name` is what errors call the result."""
+    """Return `objective` with the components that `suffixes` name.
+
+    Args:
+        objective: the record to extend.
+        suffixes: names of `OBJECTIVE_MODIFIERS`.
+        name: what errors call the result.
+
+    Raises:
+        ValueError: For an unknown suffix, and for two modifiers of the same component.
+    """
     for suffix in suffixes:
         added = lookup(OBJECTIVE_MODIFIERS, suffix, kind="suffix")
         stage, present = added.stage, getattr(objective, added.field)

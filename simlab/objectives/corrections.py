@@ -1,4 +1,4 @@
-"""Weights that correct for the mismatch ratio rho = pi_train / pi_infer at theta_old.
+"""Weights that correct for the mismatch, from the IS ratio rho = pi_train / pi_infer at theta_old.
 
 A correction maps `(batch, advantages [B, T])` to detached weights [B, T]. It multiplies a token's term and
 touches neither baselines nor denominators (masks that do are in `rejection.py`).
@@ -25,7 +25,7 @@ VACO_LOG_LIMIT = 10.0
 
 
 def token_log_rho(batch: TokenBatch) -> Array:
-    """log rho[i, t] clamped to +-20; [B, T].
+    """Return log rho[i, t] clamped to +-20; [B, T], in nats.
 
     Reference: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
     Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the policy ratio; pi(theta_old) / mu(theta_old) is
@@ -35,7 +35,7 @@ def token_log_rho(batch: TokenBatch) -> Array:
 
 
 def sequence_log_rho(batch: TokenBatch) -> Array:
-    """log of the product of rho over a sequence, clamped to +-20, at each of its tokens.
+    """Return the log of the product of rho over a sequence, clamped to +-20, at each of its tokens [B, T].
 
     Reference: lr Eq. 4; acrl Eq. 3; verl rollout_corr_helper rollout_is sequence.
     """
@@ -44,7 +44,7 @@ def sequence_log_rho(batch: TokenBatch) -> Array:
 
 
 def geometric_log_rho(batch: TokenBatch) -> Array:
-    """Mean of log rho over a sequence, clamped to +-20, at each of its tokens.
+    """Return the mean of log rho over a sequence, clamped to +-20, at each of its tokens [B, T].
 
     Reference: slime tis_level geometric.
     """
@@ -53,7 +53,7 @@ def geometric_log_rho(batch: TokenBatch) -> Array:
 
 
 def as_bounds(bounds: Bounds) -> tuple[Scalar, Scalar]:
-    """A pair (low, high); a bare C means (0, C)."""
+    """Return a pair (low, high); a bare C means (0, C)."""
     low, high = bounds if isinstance(bounds, tuple | list) else (0.0, bounds)
     return low, high
 
@@ -137,7 +137,7 @@ class Vaco:
 
 
 def sequence_discrepancy(batch: TokenBatch) -> Array:
-    """d[i] = mean over the tokens of |pi_train - pi_infer|; [B].
+    """Return d[i], the mean of |pi_train - pi_infer| over the tokens of a sequence; [B].
 
     Reference: acrl Eq. 5, 6.
     """
@@ -173,13 +173,14 @@ ACRL_LEVELS: dict[str, Callable[[Array, Array, int], Array]] = {
 class Acrl:
     """ACRL: min(rho^alpha, C) with alpha = gamma sign(A) (1 - Y / X).
 
-    X is `acrl_reference`, by default this batch's mean discrepancy; Y is the current one, per `acrl_level`.
-    Where X is zero the engines agree and the weight is one.
+    X is the reference discrepancy `acrl_reference`; Y is the current one, averaged over `acrl_level`. Where X
+    is zero the engines agree and the weight is one.
 
     Reference: acrl Eq. 5-9.
     Deviation: the text calls Y the sequence's discrepancy, the printed formula averages over the group:
-        `group` is the default, `sequence` and `batch` are offered. Sequences without tokens leave both
-        averages. alpha log rho is clamped to +-20.
+        `group` is the default, `sequence` and `batch` are offered. Without `acrl_reference` X is the mean
+        discrepancy of this batch and moves with the run; the paper measures X once, before training.
+        Sequences without tokens leave both averages. log rho and alpha log rho are clamped to +-20.
     """
 
     acrl_gamma: Scalar = 0.65
@@ -194,7 +195,7 @@ class Acrl:
         return jnp.minimum(jnp.exp(exponent), self.acrl_clip)
 
     def strength(self, batch: TokenBatch) -> Array:
-        """gamma (1 - Y / X) per sequence [B]: alpha up to the sign of the advantage."""
+        """Return gamma (1 - Y / X) per sequence [B]: alpha up to the sign of the advantage."""
         d, real = sequence_discrepancy(batch), batch.mask.any(axis=1)
         current = lookup(ACRL_LEVELS, self.acrl_level, kind="acrl_level")(d, real, batch.group_size)
         reference = masked_mean(d, real) if self.acrl_reference is None else jnp.float32(self.acrl_reference)

@@ -19,7 +19,7 @@ WIDE_LIMIT = 60.0
 
 
 def wide_ratio(batch: TokenBatch) -> Array:
-    """Return r = exp(logp - logp_train), the log clamped to +-60 with zero gradient beyond.
+    """Return r = exp(logp - logp_train) [B, T], the log clamped to +-60 with zero gradient beyond.
 
     Deviation: verl has no clamp in these losses and overflows beyond 88.
     """
@@ -36,7 +36,7 @@ def covariance(batch: TokenBatch, advantages: Array) -> Array:
 
 
 def count_of(ratio: Scalar, mask: Array) -> Array:
-    """Return max(1, int(ratio n)) for the n tokens of `mask`; exact in float64 unless `ratio` is traced."""
+    """Return max(1, int(ratio n)) for the n tokens of `mask`, in float64 if `ratio` is a Python number."""
     tokens = jnp.sum(mask)
     if isinstance(ratio, float | int):
         counts = np.maximum(1, np.floor(ratio * np.arange(np.size(mask) + 1)))

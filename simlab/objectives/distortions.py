@@ -15,7 +15,7 @@ from simlab.objectives.batch import Array, TokenBatch
 
 @pytree
 class LowProbabilityDelta:
-    """`distortion_delta` at tokens with pi_train < `distortion_threshold`, one elsewhere.
+    """Weight `distortion_delta` at tokens with pi_train < `distortion_threshold`, one elsewhere.
 
     Reference: hacking Eq. 17-20, 36, Fig. 5, 10.
     """

@@ -1,4 +1,6 @@
-"""Divergences of one token: over {sampled token, any other token}, and which policy is the anchor."""
+"""Divergences of two policies at one token, in nats: binary (the sampled token against all others) or over K
+tokens and the rest; the anchor policies; and selections of tokens by rank.
+"""
 
 import math
 from collections.abc import Callable
@@ -42,6 +44,9 @@ def binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
         log_q: the same under the other policy [B, T].
         floor: p, q, 1 - p and 1 - q are at least this.
 
+    Returns:
+        Divergences [B, T], in nats.
+
     Reference: AReaL functional.py metric binary_kl.
     Deviation: 1 - p is computed as -expm1(log p). AReaL subtracts, and its clamp 1 - 1e-8 is 1 in float32.
     """
@@ -52,7 +57,7 @@ def binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
 
 
 def symmetric_binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
-    """Return the larger of the two binary KL divergences of each token.
+    """Return the larger of the two binary KL divergences of each token [B, T]; arguments as in `binary_kl`.
 
     Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
     """
@@ -106,7 +111,7 @@ def top_k_tv(batch: TokenBatch, top_k: Scalar) -> Array:
 
 
 def top_k_kl(batch: TokenBatch, top_k: Scalar) -> Array:
-    """Return KL(mu, p) over the kept tokens and the rest [B, T].
+    """Return KL(mu, p) over the kept tokens and the rest [B, T], in nats.
 
     Reference: DPPO arXiv 2602.04879 Top-K; Stable-RL compute_topk_kl.
     """

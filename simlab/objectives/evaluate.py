@@ -12,7 +12,11 @@ from simlab.objectives.objective import Objective, rollout_terms, value_from_ter
 
 
 def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
-    """A preset by name ("grpo", "grpo+tis"), or an objective as it is, with overrides applied."""
+    """Return the preset of a name ("grpo", "grpo+tis"), or a record as it is, with overrides applied.
+
+    Raises:
+        ValueError: As `get_objective` and `with_overrides` do.
+    """
     if isinstance(objective, str):
         return with_overrides(get_objective(objective), objective, **overrides)
     return with_overrides(objective, **overrides)

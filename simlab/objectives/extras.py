@@ -18,7 +18,12 @@ from simlab.objectives.rejection import k1, k2, k3
 
 
 def entropy_bonus(entropy: Array, mask: Array, aggregation: Aggregation = token_mean) -> Array:
-    """Mean entropy of the policy; `entropy` [B, T] in nats, from the logits.
+    """Return the mean entropy of the policy, in nats.
+
+    Args:
+        entropy: of the policy at theta, from the logits, [B, T] in nats.
+        mask: nonzero at real tokens [B, T].
+        aggregation: a value of `AGGREGATIONS`.
 
     Reference: acrl App. A entropy_coeff; verl core_algos.compute_entropy_loss.
     """
@@ -45,11 +50,20 @@ def kl_penalty(
     *,
     bias_corrected: bool = False,
 ) -> Array:
-    """Return minus the estimated KL(policy, reference); `batch.logp_reference` is needed.
+    """Return minus the estimated KL(policy, reference), in nats.
 
     The derivative is that of the estimator itself (verl without the straight-through `+`). With
     `bias_corrected` each token's estimate is multiplied by r = pi(theta) / pi_train, also differentiated: the
     coefficient of k3 becomes -r log(policy / reference), that of the KL itself.
+
+    Args:
+        batch: with `logp_reference`.
+        estimator: a name of `KL_ESTIMATORS`.
+        aggregation: a value of `AGGREGATIONS`.
+        bias_corrected: whether to multiply by r.
+
+    Raises:
+        ValueError: For an unknown estimator, or a batch without `logp_reference`.
 
     Reference: verl core_algos.kl_penalty_forward; DeepSeek-V3.2 arXiv 2512.02556; TRL use_bias_correction_kl.
     Deviation: the corrected k3 has no bound of 10, as in TRL; log ratios are clamped to +-20.
@@ -74,9 +88,17 @@ def critic_penalty(
     gae: Gae = Gae(),  # noqa: B008 - frozen
     aggregation: Aggregation = token_mean,
 ) -> Array:
-    """Minus half the squared error of `values` [B, T] (at theta) against the GAE returns, value-clipped.
+    """Return minus half the squared error of the critic against the GAE returns, value-clipped.
 
-    `batch.values` holds the critic at theta_old, around which the new values are clipped by `value_clip`.
+    Args:
+        values: of the critic at theta [B, T].
+        batch: with `values` of the critic at theta_old.
+        value_clip: how far from its old value a new one still counts.
+        gae: gamma and lam of the returns.
+        aggregation: a value of `AGGREGATIONS`.
+
+    Raises:
+        ValueError: For a batch without `values`.
 
     Reference: verl core_algos.compute_value_loss.
     """

@@ -1,7 +1,7 @@
 """An objective is a record of small functions; this file composes them and overrides their numbers.
 
-per token:  (A  x  u(r, A)  -  penalty)  x  correction(rho)  x  distortion,   aggregated over the tokens that
-are kept, minus the regularizers
+per token:  (A  x  u(r, A)  -  penalty  -  centering)  x  correction(rho)  x  distortion,   aggregated over
+the tokens that are kept, minus the regularizers
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -47,12 +47,12 @@ class Objective:
     """A policy objective, to be maximized. Numbers inside its stages are pytree leaves.
 
     - `advantage`: estimator, see `advantages.py`; `group_filter` drops groups with equal rewards from the
-    loss.
+      loss.
     - `surrogate`: policy ratio and clip, see `ratios.py`.
     - `correction`: weights for rho, see `corrections.py`.
     - `rejections`: masks by rho, see `rejection.py`. With `baseline` "survivors" a sequence that is wholly
       rejected does not enter its siblings' baseline; with "all" it does, as in verl.
-    - `staleness`: mask by theta, applied per update.
+    - `staleness`: mask that depends on theta, applied per update, see `OffPolicySequenceMask`.
     - `transform`: of the group's sequence weights, see `transforms.py`.
     - `distortion`: injected weights, see `distortions.py`.
     - `regularizers`: terms to subtract that do not depend on the advantage, see `regularizers.py`.
@@ -79,7 +79,7 @@ class Objective:
 
 @pytree
 class RolloutTerms:
-    """Terms that stay constant during the updates on one rollout; all [B, T]."""
+    """Terms that stay constant during the updates on one rollout, without gradient; all [B, T]."""
 
     advantages: Array
     correction: Array
@@ -88,7 +88,11 @@ class RolloutTerms:
 
 
 def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
-    """Everything that does not depend on theta, from a prepared batch: compute it once per rollout."""
+    """Return everything that does not depend on theta, from a prepared batch: compute it once per rollout.
+
+    Raises:
+        ValueError: For a missing column of the batch, or components that do not go together.
+    """
     _check_needs(objective, batch)
     mask = batch.mask
     for rejection in objective.rejections:
@@ -98,7 +102,10 @@ def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
         survivors = mask.any(axis=1) | ~batch.mask.any(axis=1)
     advantages = _advantages(objective, batch, survivors)
     if objective.transform is not None and advantages.ndim == 2:
-        raise ValueError("a group transform needs an advantage per sequence; this one gives one per token")
+        raise ValueError(
+            f"advantage must be one number per sequence for {_type_name(objective.transform)}, got one per "
+            f"token from {objective.advantage}. Choose another advantage, such as 'grpo'."
+        )
     if advantages.ndim == 1:
         advantages = jnp.broadcast_to(advantages[:, None], mask.shape)
     if objective.group_filter:
@@ -122,7 +129,16 @@ def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Ar
 
 
 def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
-    """The objective of a prepared batch (or of complete groups of it) with rollout terms of the same rows."""
+    """Return the objective of a prepared batch, or of complete groups of it: a float32 scalar to maximize.
+
+    Args:
+        objective: its record.
+        batch: rows as `prepare_batch` returns them.
+        terms: `rollout_terms` of the same rows.
+
+    Raises:
+        ValueError: For a transform or a centering that the surrogate does not allow.
+    """
     mask = terms.mask
     if objective.staleness is not None:
         mask = mask & objective.staleness(replace(batch, mask=mask), terms.advantages)
@@ -145,10 +161,13 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
 
 
 def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:
-    """Apply the group transform to the one weight that all tokens of a sequence share."""
+    """Apply the group transform to the one weight that all tokens of a sequence share; [B, T] to [B, T]."""
     assert objective.transform is not None
     if not objective.surrogate.one_weight_per_sequence():
-        raise ValueError("a group transform needs a surrogate with one weight per sequence")
+        raise ValueError(
+            f"surrogate must have one weight per sequence for {_type_name(objective.transform)}, got "
+            f"{_type_name(objective.surrogate)}. Take a preset with a sequence ratio, such as 'gspo'."
+        )
     real = batch.mask.any(axis=1)
     highest = jnp.max(jnp.where(batch.mask, weights, -jnp.inf), axis=1)
     per_sequence = jnp.where(real, highest, 1)
@@ -162,7 +181,7 @@ def _check_needs(objective: Objective, batch: TokenBatch) -> None:
         raise ValueError("score_centering must not be combined with a correction or a group transform.")
     for name in columns_needed(objective):
         if getattr(batch, name) is None:
-            raise ValueError(f"this objective needs TokenBatch.{name}, which is None")
+            raise ValueError(f"this objective reads TokenBatch.{name}, which is None; fill that column")
 
 
 def columns_needed(objective: Objective) -> tuple[str, ...]:
@@ -171,24 +190,28 @@ def columns_needed(objective: Objective) -> tuple[str, ...]:
     return tuple(name for stage in stages for name in getattr(stage, "needs", ()))
 
 
-def _knobs(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
-    """(name, path) of every number and named choice in a tree of records."""
+def _type_name(component: object) -> str:
+    return type(component).__name__
+
+
+def _find_overrides(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
+    """Yield (name, path) of every number and named choice in a tree of records."""
     for field in fields(node):
         value, here = getattr(node, field.name), (*path, field.name)
         if field.name in static_names(node):
             if field.name in CHOICES or field.name in SWITCHES:
                 yield field.name, here
         elif is_dataclass(value):
-            yield from _knobs(value, here)
+            yield from _find_overrides(value, here)
         elif path:
             yield field.name, here
         elif isinstance(value, tuple):
             for position, stage in enumerate(value):
-                yield from _knobs(stage, (*here, position))
+                yield from _find_overrides(stage, (*here, position))
 
 
 def override_names(objective: Objective) -> tuple[str, ...]:
-    """The names that `objective_value(objective, batch, **overrides)` accepts, sorted."""
+    """Return the names that `objective_value(objective, batch, **overrides)` accepts, sorted."""
     return tuple(sorted(_paths(objective)))
 
 
@@ -213,7 +236,7 @@ def _show_value(name: str, value: Any) -> object:
 
 def _paths(objective: Objective) -> dict[str, list[tuple]]:
     paths: dict[str, list[tuple]] = {}
-    for name, path in _knobs(objective):
+    for name, path in _find_overrides(objective):
         if name != "baseline" or objective.rejections:
             paths.setdefault(name, []).append(path)
     return paths

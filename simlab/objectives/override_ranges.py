@@ -51,7 +51,13 @@ RANGES: dict[str, tuple[float, float, bool]] = {
 
 
 def check_range(name: str, value: PyTree) -> None:
-    """Raise `ValueError` naming the value and what is allowed; traced values pass unseen."""
+    """Check the value of an override.
+
+    Traced values, stacked values and names without a row in `RANGES` pass unseen.
+
+    Raises:
+        ValueError: For a value outside its range, with the value and what is allowed.
+    """
     if name not in RANGES or value is None:
         return
     low, high, pairs = RANGES[name]

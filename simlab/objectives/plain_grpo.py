@@ -6,7 +6,9 @@ For G responses to one prompt with rewards R_i, response i having T_i tokens,
     r_it = pi_theta(y_it) / pi_train(y_it)
     J    = mean_i 1/T_i sum_t min(r_it A_i, clip(r_it, 1 - clip_low, 1 + clip_high) A_i)
 
-The composed objective `grpo` of the catalog has the same values and gradients; the tests compare them.
+The composed objective `grpo` of the catalog has the same values and gradients up to rounding; the tests
+compare them. It differs in three corners: it clamps log r to +-20, gives gradient one to a ratio equal to a
+bound, and advantage zero, exactly, to groups with equal rewards.
 """
 
 import jax.numpy as jnp

@@ -19,7 +19,7 @@ def with_loglinear_proximal(batch: TokenBatch, versions_behind: Array) -> TokenB
         versions_behind: weight updates between the token's rollout and theta, at least 0; [B, T] or [B, 1].
 
     Returns:
-        The batch, `logp_train` [B, T].
+        The batch with another `logp_train` [B, T].
 
     Reference: A-3PO arXiv 2512.06547; AReaL prox_approx loglinear.
     """

@@ -25,7 +25,7 @@ SEQUENCE_LIMIT = 10.0
 
 
 def score_through(weights: Array, logp: Array) -> Array:
-    """`weights` as value, and `weights` times the score as gradient: a constant coefficient on d logp.
+    """Return `weights` [B, T] as value, with `weights` times the score as gradient: constant coefficients.
 
     Reference: cancel Eq. 68, 81, 85; verl core_algos.compute_policy_loss_gspo.
     """
@@ -33,7 +33,7 @@ def score_through(weights: Array, logp: Array) -> Array:
 
 
 def token_ratio(batch: TokenBatch) -> Array:
-    """r[i, t] = exp(logp - logp_train), the log clamped to +-20 with zero gradient beyond.
+    """Return r[i, t] = exp(logp - logp_train) [B, T], the log clamped to +-20 with zero gradient beyond.
 
     Reference: hacking Eq. 2, 25; acrl Eq. 1; cancel Eq. 7; verl core_algos.compute_policy_loss_vanilla.
     """
@@ -41,9 +41,10 @@ def token_ratio(batch: TokenBatch) -> Array:
 
 
 def product_ratio(batch: TokenBatch) -> Array:
-    """s[i] = prod_t r[i, t], the importance ratio of the sequence, at each of its tokens.
+    """Return s[i] = prod_t r[i, t], the ratio of the sequence, at each of its tokens [B, T].
 
-    Under `seq-mean-token-mean` the value is that of Eq. 11 and each token's coefficient is A s.
+    The log of the product is clamped to +-20. Under `seq-mean-token-mean` the value is that of Eq. 11, and
+    each token's coefficient is A s / B.
 
     Reference: cancel Eq. 11-13, 31, 37; cancel Cor. 3.3.
     """
@@ -53,12 +54,13 @@ def product_ratio(batch: TokenBatch) -> Array:
 
 
 def geometric_ratio(batch: TokenBatch) -> Array:
-    """s[i] = exp(mean_t log r[i, t]) as value, with the token's own score as gradient (GSPO).
+    """Return s[i] = exp(mean_t log r[i, t]) [B, T], with the token's own score as gradient (GSPO).
 
     The token form has the gradient of the sequence form where all tokens of a sequence weigh the same, and
-    lets a distortion weigh them differently.
+    lets a distortion weigh them differently. The log of s is clamped to at most 10.
 
-    Reference: hacking Eq. 16; cancel Eq. 44, 56-58, 65; verl core_algos.compute_policy_loss_gspo.
+    Reference: hacking Eq. 16; cancel Eq. 44, 56-58, 65; GSPO arXiv 2507.18071; verl
+        core_algos.compute_policy_loss_gspo.
     """
     log_ratio = masked_mean(batch.logp - batch.logp_train, batch.mask, axis=1)
     score = batch.logp - jax.lax.stop_gradient(batch.logp)
@@ -69,10 +71,10 @@ def geometric_ratio(batch: TokenBatch) -> Array:
 class SignAwareClip:
     """PPO's clip: bounded above where the advantage is positive, below where it is negative.
 
-    Gradient is zero where the bound is active. `clip_low` = `clip_high` is two-sided, unequal is decoupled
-    (DAPO).
+    The bounds are 1 - `clip_low` and 1 + `clip_high`; unequal distances are DAPO's decoupled clip. The
+    gradient is zero beyond a bound.
 
-    Reference: hacking Eq. 2, 12, 16, 24; acrl Eq. 1; cancel Eq. 42, 46-49, 75-78.
+    Reference: hacking Eq. 2, 12, 16, 24; acrl Eq. 1; cancel Eq. 42, 46-49, 75-78; PPO arXiv 1707.06347.
     Deviation: hacking Eq. 12 clips by the ratio alone; its loss (Eq. 2) clips by ratio and sign, as here.
     """
 
@@ -90,7 +92,7 @@ class SignAwareClip:
 class DualClip:
     """`SignAwareClip`, and for negative advantages also bounded above by `dual_clip` (inf: off).
 
-    Reference: verl core_algos.compute_policy_loss_vanilla clip_ratio_c.
+    Reference: dual-clip PPO arXiv 1912.09729; verl core_algos.compute_policy_loss_vanilla clip_ratio_c.
     """
 
     clip_low: Scalar = 0.2
@@ -105,7 +107,7 @@ class DualClip:
 
 @pytree
 class SignFreeClip:
-    """clip(r, 0, 1 + clip_high) whatever the sign of the advantage; zero gradient beyond.
+    """Clip to [0, 1 + `clip_high`] whatever the sign of the advantage; zero gradient beyond.
 
     Reference: cancel Eq. 79, 80.
     """
@@ -127,18 +129,22 @@ class Clip(Protocol):
 
 
 class Surrogate(ABC):
-    """Base of the surrogates: what u is worth per sequence, and how per-token weights combine with it."""
+    """Base of the surrogates: u, its properties, and how per-token weights multiply it."""
 
     @abstractmethod
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """u [B, T]."""
 
     def one_weight_per_sequence(self) -> bool:
-        """Whether u is the same at all tokens of a sequence, as group transforms need."""
+        """Return whether u is the same at all tokens of a sequence, as group transforms need."""
         return False
 
     def elementwise(self) -> bool:
-        """Whether u at a token depends on that token alone."""
+        """Return whether u at a token is a function of its log p, log mu and advantage alone.
+
+        Score centering evaluates such a u at every token of the vocabulary. A ratio to theta_old does not
+        qualify: `logp_train` is known for the sampled token only.
+        """
         return False
 
     def penalty(self, batch: TokenBatch, advantages: Array) -> Array | None:
@@ -146,7 +152,7 @@ class Surrogate(ABC):
         del batch, advantages
 
     def pool(self, weights: Array, mask: Array) -> Array:
-        """Correction weights [B, T] as they multiply u."""
+        """Return the correction weights [B, T] as they multiply u."""
         del mask
         return weights
 
@@ -159,7 +165,7 @@ class Clipped(Surrogate):
     clip: Clip
 
     def one_weight_per_sequence(self) -> bool:
-        """Whether the ratio is one of the sequence."""
+        """Return whether the ratio is that of the sequence."""
         return self.ratio is not token_ratio
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
@@ -186,7 +192,7 @@ class LogLikelihood(Surrogate):
 
 @pytree
 class SignFreeWeight(Surrogate):
-    """clip(r, 0, 1 + clip_high) as a constant weight on the score: clipped tokens keep pushing.
+    """Constant weight clip(r, 0, 1 + `clip_high`) on the score: clipped tokens keep a gradient.
 
     Reference: cancel Eq. 81, 82.
     Deviation: the value is that of Eq. 80; only the gradient differs from `SignFreeClip`, beyond 1 +
@@ -202,11 +208,11 @@ class SignFreeWeight(Surrogate):
 
 @pytree
 class ClippedWeight(Surrogate):
-    """CISPO: a two-sided clipped ratio, detached, times log pi(theta).
+    """CISPO: u = sg(clip(r, 1 - `clip_low`, 1 + `clip_high`)) log pi(theta).
 
     TRL bounds from above only, at an absolute value: `clip_low=1, clip_high=bound - 1`.
 
-    Reference: verl core_algos.compute_policy_loss_cispo; TRL loss_type cispo.
+    Reference: CISPO arXiv 2506.13585; verl core_algos.compute_policy_loss_cispo; TRL loss_type cispo.
     """
 
     clip_low: Scalar = 0.2
@@ -221,9 +227,9 @@ class ClippedWeight(Surrogate):
 
 @pytree
 class SoftGate(Surrogate):
-    """SAPO: (4 / tau) sigmoid(tau (r - 1)), tau by the sign of the advantage.
+    """SAPO: u = (4 / tau) sigmoid(tau (r - 1)), tau by the sign of the advantage.
 
-    Reference: verl core_algos.compute_policy_loss_sapo; TRL loss_type sapo.
+    Reference: SAPO arXiv 2511.20347; verl core_algos.compute_policy_loss_sapo; TRL loss_type sapo.
     """
 
     sapo_tau_positive: Scalar = 1.0
@@ -238,12 +244,11 @@ class SoftGate(Surrogate):
 
 @pytree
 class GeometricMean(Surrogate):
-    """GMPO: sign-aware clip of each log ratio to [-clip_low, clip_high], then exp of the mean over the
-    sequence.
+    """GMPO: sign-aware clip of each log ratio to [-`clip_low`, `clip_high`], then exp of the sequence's mean.
 
     Correction weights join the geometric mean, as in verl.
 
-    Reference: verl core_algos.compute_policy_loss_geo_mean.
+    Reference: GMPO arXiv 2507.20673; verl core_algos.compute_policy_loss_geo_mean.
     Deviation: the mean log ratio is capped at 20 (verl overflows beyond 88); sequences without tokens leave
         the mean over sequences.
     """
@@ -265,6 +270,6 @@ class GeometricMean(Surrogate):
         return jnp.broadcast_to(ratio[:, None], batch.mask.shape)
 
     def pool(self, weights: Array, mask: Array) -> Array:
-        """Geometric mean of the weights over each sequence, with verl's floor of 1e-10."""
+        """Return the geometric mean of the weights + 1e-10 over each sequence [B, T], as verl does."""
         log_mean = masked_mean(jnp.log(weights + 1e-10), mask, axis=1)
         return jnp.broadcast_to(jnp.exp(log_mean)[:, None], mask.shape)

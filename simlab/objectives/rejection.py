@@ -1,4 +1,4 @@
-"""Masks: tokens or complete sequences that leave the loss, and its denominators, if the engines disagree.
+"""Rejections: tokens or complete sequences that leave the loss and its denominators if the engines disagree.
 
 A rejection maps a batch to the tokens it keeps, bool [B, T].
 """
@@ -16,29 +16,29 @@ Level = Callable[[Array, Array], Array]
 
 
 def token(x: Array, mask: Array) -> Array:
-    """Each token by itself."""
+    """Return each token's own value [B, T]."""
     del mask
     return x
 
 
 def seq_sum(x: Array, mask: Array) -> Array:
-    """Sum over the sequence, at each of its tokens."""
+    """Return the sum over the sequence, at each of its tokens [B, T]."""
     return jnp.broadcast_to(masked_sum(x, mask, axis=1)[:, None], mask.shape)
 
 
 def seq_mean(x: Array, mask: Array) -> Array:
-    """Mean over the sequence, at each of its tokens."""
+    """Return the mean over the sequence, at each of its tokens [B, T]."""
     return jnp.broadcast_to(masked_mean(x, mask, axis=1)[:, None], mask.shape)
 
 
 def seq_max(x: Array, mask: Array) -> Array:
-    """Maximum over the sequence, at each of its tokens (zero without tokens)."""
+    """Return the maximum over the sequence, at each of its tokens [B, T]; zero without tokens."""
     highest = jnp.max(jnp.where(mask, x, -jnp.inf), axis=1)
     return jnp.broadcast_to(jnp.where(mask.any(axis=1), highest, 0)[:, None], mask.shape)
 
 
 def k1(log_rho: Array) -> Array:
-    """-log rho, whose mean under pi_infer is KL(pi_infer, pi_train).
+    """Return -log rho, whose mean under pi_infer is KL(pi_infer, pi_train), in nats.
 
     Reference: verl rollout_corr_helper token_k1.
     """
@@ -46,7 +46,7 @@ def k1(log_rho: Array) -> Array:
 
 
 def k2(log_rho: Array) -> Array:
-    """log^2 rho / 2.
+    """Return log^2 rho / 2, never negative; KL(pi_infer, pi_train) to second order, in nats.
 
     Reference: verl rollout_corr_helper token_k2.
     """
@@ -54,7 +54,7 @@ def k2(log_rho: Array) -> Array:
 
 
 def k3(log_rho: Array) -> Array:
-    """rho - 1 - log rho, never negative.
+    """Return rho - 1 - log rho, never negative; its mean under pi_infer is that of `k1`, in nats.
 
     Reference: verl rollout_corr_helper token_k3.
     """
@@ -63,7 +63,7 @@ def k3(log_rho: Array) -> Array:
 
 @pytree
 class RatioBand:
-    """Keeps what has exp(k1) inside a band; one number C means (1 / C, C).
+    """Keep what has exp(k1) inside a band; one number C means (1 / C, C).
 
     With `seq_mean` this is the geometric mask. With `seq_max` a sequence stays if all its tokens are in the
     band.
@@ -86,7 +86,7 @@ class RatioBand:
 
 @pytree
 class DivergenceCap:
-    """Keeps what has a divergence (`k2` or `k3`) of at most `rejection_bounds`.
+    """Keep what has a divergence (`k2` or `k3`) of at most `rejection_bounds`, in nats.
 
     Reference: verl rollout_corr_helper token_k2, token_k3, seq_sum_k2, seq_sum_k3, seq_mean_k2, seq_mean_k3,
         seq_max_k2, seq_max_k3.
@@ -103,7 +103,7 @@ class DivergenceCap:
 
 @pytree
 class Veto:
-    """Drops a sequence as soon as one of its tokens has rho below `rejection_bounds`.
+    """Drop a sequence if one of its tokens has rho below `rejection_bounds`.
 
     Reference: slime rs_veto_threshold.
     """
@@ -174,9 +174,10 @@ class ProbabilityDifference:
 
 @pytree
 class OffPolicySequenceMask:
-    """Drops sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
+    """Drop sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`, in nats.
 
-    It looks at theta, so it is applied per update, after the advantages; it never changes a baseline.
+    The mean is over the tokens that no rejection has dropped. The mask depends on theta, so it is applied per
+    update, after the advantages, and never changes a baseline.
 
     Reference: slime use_opsm, opsm_delta.
     Deviation: dropped tokens also leave the denominators, as all rejections here; slime zeroes their terms.

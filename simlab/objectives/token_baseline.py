@@ -14,8 +14,9 @@ OTB_EPSILON = 1e-8
 class OptimalTokenBaseline:
     """A_t = G - b_t with b_t = sum_i G_i W_it / (sum_i W_it + 1e-8) over the group's members that reach t.
 
-    W_t is the cumulative sum of 1 - 2 q + sum_v q^2, each term times the squared correction weight if any.
-    With `zero_tail`, b is zero where only the longest response of the group is left.
+    G is the reward. W_t is the cumulative sum of 1 - 2 q + sum_v q^2, the squared norm of the score in the
+    logits under pi_train = q, each term times the squared correction weight if any. With `zero_tail`, b is
+    zero where only the longest response of the group is left.
 
     Reference: OTB arXiv 2602.07078; verl core_algos.compute_optimal_token_baseline_advantage.
     """
@@ -24,11 +25,11 @@ class OptimalTokenBaseline:
     needs: ClassVar[tuple[str, ...]] = ("sum_squared_probabilities",)
 
     def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
-        """Advantages [B, T]."""
+        """Return the advantages [B, T] without correction weights."""
         return self.weigh(batch, survivors, jnp.ones(batch.mask.shape, jnp.float32))
 
     def weigh(self, batch: TokenBatch, survivors: Array, weights: Array) -> Array:
-        """Advantages [B, T] under correction weights [B, T]."""
+        """Return the advantages [B, T] under correction weights [B, T]."""
         assert batch.sum_squared_probabilities is not None
         tokens = batch.mask & survivors[:, None]
         energy = 1 - 2 * jnp.exp(batch.logp_train) + batch.sum_squared_probabilities

@@ -31,7 +31,7 @@ class GroupTransform(ABC):
 
 @pytree
 class Unchanged(GroupTransform):
-    """The post-clip weights themselves, detached: the control in which clipped sequences keep pushing.
+    """The post-clip weights themselves, detached: the control in which clipped sequences keep a gradient.
 
     Reference: cancel Eq. 83, 86.
     """
@@ -153,6 +153,6 @@ class Differentiated(GroupTransform):
 
 
 def safe_ratio(numerator: Array, denominator: Array) -> Array:
-    """numerator / denominator, and zero where the denominator is (in value and gradient)."""
+    """Return numerator / denominator, and zero where the denominator is (in value and gradient)."""
     usable = denominator != 0
     return jnp.where(usable, numerator / jnp.where(usable, denominator, 1), 0)

@@ -95,6 +95,9 @@ def with_top_k_report(batch: TokenBatch, ids: Array, logp: Array, vocabulary: in
         logp: their log-probabilities [B, T, K].
         vocabulary: number of tokens V.
 
+    Raises:
+        ValueError: For a batch without `tokens`.
+
     Reference: vLLM SamplingParams.logprobs; torchtitan rl/losses/score_centering.py.
     """
     if batch.tokens is None:
@@ -113,6 +116,9 @@ def restrict_to_sampled_support(batch: TokenBatch) -> TokenBatch:
 
     The support holds the tokens whose `logp_infer_vocabulary` is not minus infinity, as top-p and top-k
     sampling report it. `logp` and `logp_vocabulary` lose the log of the policy's mass on the support.
+
+    Raises:
+        ValueError: For a batch without the two vocabulary columns.
 
     Reference: keep-sampling-mask of DeepSeek-V3.2 arXiv 2512.02556; prime-rl sampling_mask.
     Deviation: the mask is the sampler's (replay); NeMo-RL takes the trainer's own top-p set.

@@ -18,8 +18,9 @@ VESPO_LOG_FLOOR = math.log(1e-8)
 class Vespo(Surrogate):
     """VESPO: u = sg(phi(W)) log pi, phi(W) = exp(lambda + k log W - lambda W), W the weight of the sequence.
 
-    log W is the sum of log r, plus that of log min(rho, ratio_cap) with the anchor "rollout". k and lambda
-    depend on the sign of the advantage. phi(1) = 1 and phi has its maximum at k / lambda.
+    log W is the sum of log r, plus that of log min(rho, ratio_cap) with the anchor "rollout", clamped to
+    [log 1e-8, 20]. k and lambda, at least 1e-4, depend on the sign of the advantage. phi(1) = 1 and phi has
+    its maximum at k / lambda.
 
     Reference: VESPO arXiv 2602.10693; TRL loss_type vespo.
     Deviation: the correction is TRL's `token_truncate` (anchor "rollout") or none (anchor "old"); a token
