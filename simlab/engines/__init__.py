@@ -1,4 +1,4 @@
-"""Engines: where a forward pass rounds, and in which order it adds."""
+"""Engines: records of where a forward pass rounds and in which order it adds, and its operations."""
 
 from simlab.engines.accumulate import ACCUMULATORS, Accumulator, ExactSum, Float32Sum, PartialSums
 from simlab.engines.attention import attend, store_cache

@@ -1,7 +1,8 @@
 """Accumulators: in which precision and order the products of a matrix product are added.
 
 An accumulator is a record with a method `dot(a, b)`, a [M, K] times b [K, N], both float32 on their grids.
-Numbers in it are data, what shapes the program is static. A model of a tensor core is one more such record.
+Its numbers may be traced; what shapes the compiled function is static. A model of a tensor core is one more
+such record.
 """
 
 from typing import Protocol
@@ -20,10 +21,10 @@ SUBTREE = 8
 
 
 class Accumulator(Protocol):
-    """Whatever can multiply [M, K] by [K, N]."""
+    """Interface of the accumulators."""
 
     def dot(self, a: Array, b: Array) -> Array:
-        """Return float32 [M, N]."""
+        """Return float32 [M, N], the product of float32 a [M, K] and b [K, N]."""
         ...
 
 
@@ -47,7 +48,11 @@ class ExactSum:
     slices: int = static(default=DEFAULT_SLICES)
 
     def dot(self, a: Array, b: Array) -> Array:
-        """Return float32 [M, N]; raises `ValueError` for K above `MAX_TERMS`."""
+        """Return float32 [M, N].
+
+        Raises:
+            ValueError: For K above `MAX_TERMS`.
+        """
         if a.shape[-1] > MAX_TERMS:
             raise ValueError(f"exact sum of {a.shape[-1]} terms; allowed: at most {MAX_TERMS}")
         return exact_dot(a, b, self.slices)
@@ -60,8 +65,8 @@ class PartialSums:
     - `sequential`: one running sum; each block of k products is added to it in float32, then it is rounded.
     - `pairwise`: the sum of each block is rounded, then neighbors are added in a binary tree, each result
       rounded; blocks that are missing to a power of two are zeros.
-    - `split-k`: K is cut into `splits` ranges; the float32 sum of each is rounded, then they are added from
-      left to right, each result rounded. `block` has no meaning here.
+    - `split-k`: K is cut into at most `splits` ranges of ceil(K / splits) terms; the float32 sum of each is
+      rounded, then they are added from left to right, each result rounded. `block` has no meaning here.
 
     The order of blocks, and where rounding happens, never depend on the batch. What a block adds up:
 
@@ -71,6 +76,9 @@ class PartialSums:
     - `dot`: the device's float32 product, faster; it may differ by 1 ulp with the shape before it is rounded.
       Operands are padded to complete tiles of 8 x 64. With these, blocks of up to 32 terms were equal on CPU
       for every tested shape: measured, not guaranteed. Longer blocks and split-k differ.
+
+    Raises:
+        ValueError: For an unknown `order` or `inside`, and `block` or `splits` below 1.
     """
 
     partial: Site
@@ -133,7 +141,7 @@ def float32_dot(a: Array, b: Array) -> Array:
 
 
 def tiled_dot(a: Array, b: Array) -> Array:
-    """Float32 product of a [M, K] and b [K, N], padded with zeros to complete tiles."""
+    """Return the float32 product of a [M, K] and b [K, N], padded with zeros to complete tiles."""
     rows, columns = a.shape[0], b.shape[1]
     a = jnp.pad(a, ((0, -rows % FLOAT32_TILE[0]), (0, 0)))
     b = jnp.pad(b, ((0, 0), (0, -columns % FLOAT32_TILE[1])))
@@ -154,7 +162,7 @@ def blocks_of(x: Array, terms: int) -> Array:
 
 
 def _zeros(rows: int, columns: int) -> Array:
-    """Zeros that the compiler does not see through, so that the first sum is not a special case."""
+    """Return zeros that no compiler can fold, so that the first sum is not a special case."""
     return lax.optimization_barrier(jnp.zeros((rows, columns), jnp.float32))
 
 

@@ -21,10 +21,19 @@ def store_cache(
     key: Array | None = None,
     positions: Int[AnyArray, "*#B"] | None = None,
 ) -> Float[Array, "*B D"]:
-    """Round keys or values [..., D] to the engine's KV cache; returns float32 of the same shape.
+    """Round keys or values to the engine's KV cache.
 
-    Scoring must pass its keys and values through it too, or the two sides see different numbers. `positions`
-    (any shape that broadcasts to x without D) are read if the cache begins at a later position than zero.
+    Scoring must pass its keys and values through it too, or the two engines read different numbers.
+
+    Args:
+        x: float32 keys or values [..., D].
+        engine: an engine, or its name.
+        key: of the random bits; needed where the cache rounds stochastically.
+        positions: of the tokens, any shape that broadcasts to x without D. An engine with `cache_from` stores
+            positions before it at `early_cache`; without `positions` it stores all of x at `cache`.
+
+    Returns:
+        Float32 [..., D].
     """
     sites = find_engine(engine).attention
     stored = store(x, sites.cache, key)
@@ -41,12 +50,24 @@ def attend(
     engine: Engine | str,
     key: Array | None = None,
 ) -> Float[Array, "T D"]:
-    """Attend with float32 queries [T, D] to cached keys and values [S, D]; returns float32 [T, D].
+    """Compute the attention of one head over one sequence, with scores q k / sqrt(D).
 
-    `mask` [T, S] is True where a query sees a key; every query must see one. Keys and values come from
-    `store_cache`. Scores are q k / sqrt(D). What masked keys and values hold never changes a bit, as long as
-    it is finite, if the engine's value accumulator adds in order; one query alone has the bits that it has
-    among others if both accumulators do not depend on the batch (see `EXACT_PAIRS`). Fused, it has both.
+    What masked keys and values hold never changes a bit, as long as it is finite, if the engine's value
+    accumulator adds in order. One query alone has the bits that it has among others if both accumulators do
+    not depend on the batch (see `EXACT_PAIRS`). Fused attention has both properties.
+
+    Args:
+        queries: float32 [T, D].
+        keys: float32 [S, D], from `store_cache`.
+        values: float32 [S, D], from `store_cache`.
+        mask: [T, S], True where a query sees a key; every query must see one.
+        engine: an engine, or its name.
+        key: of the random bits; needed where a site rounds stochastically.
+
+    Returns:
+        Float32 [T, D].
+
+    Reference: scaled dot-product attention arXiv 1706.03762 Eq. 1.
     """
     sites = find_engine(engine).attention
     queries = store(queries, sites.queries, site_key(key, "queries"))

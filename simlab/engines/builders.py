@@ -26,7 +26,7 @@ FP8_S2 = Format.declare(2, -6, 448.0, overflow_value=float("nan"))
 
 
 def trainer(stored: Site) -> Engine:
-    """16-bit modules one after another, each result stored: softmax and statistics of norms in float32."""
+    """Return a trainer: modules one by one, each result stored, softmax and norm statistics in float32."""
     product = Linear(stored, stored, stored)
     return Engine(
         projection=product,
@@ -42,7 +42,10 @@ def trainer(stored: Site) -> Engine:
 
 
 def server(stored: Site, accumulator: Accumulator) -> Engine:
-    """Fused kernels: the norm reads the unrounded residual sum, attention divides last, router in float32."""
+    """Return an inference engine of fused kernels.
+
+    The norm reads the unrounded residual sum, attention divides last, and the weights of experts are float32.
+    """
     product = Linear(stored, stored, stored, accumulator)
     return replace(
         trainer(stored),
@@ -61,7 +64,7 @@ def quantize_operands(
     weights: str | Scaling,
     rounding: str = "nearest_even",
 ) -> Engine:
-    """BF16 server whose projections and experts multiply quantized operands; the rest stays BF16."""
+    """Return a BF16 server whose projections and experts multiply quantized operands; the rest stays BF16."""
     base = server(BF16, Float32Sum())
     x = Site.of(fmt, rounding, scaling=activations)
     w = Site.of(fmt, rounding, scaling=weights)
@@ -69,7 +72,7 @@ def quantize_operands(
 
 
 def everywhere(engine: Engine) -> Engine:
-    """The lm_head and attention multiply the same quantized operands; results are stored as before."""
+    """Return `engine` with the operands of its projections also in lm_head and attention; results stay."""
     x, w = engine.projection.activations, engine.projection.weights
     softmax = replace(engine.attention.softmax, exponentials=x)
     return replace(
@@ -80,7 +83,10 @@ def everywhere(engine: Engine) -> Engine:
 
 
 def with_accumulators(engine: Engine, product: Accumulator, values: Accumulator) -> Engine:
-    """The same rounding points with other sums; `values` adds over keys, whose number grows in decoding."""
+    """Return `engine` with other sums at the same rounding sites.
+
+    `values` adds over keys, whose number grows in decoding. `experts` and `row_parallel` keep their own.
+    """
     return replace(
         engine,
         projection=replace(engine.projection, accumulator=product),
@@ -91,7 +97,7 @@ def with_accumulators(engine: Engine, product: Accumulator, values: Accumulator)
 
 
 def along_k(scaling: str) -> Scaling:
-    """The preset with its blocks along the second last axis, as weights [K, N] need."""
+    """Return the preset with its blocks along the second last axis, as weights [K, N] need."""
     return replace(SCALINGS[scaling], axis=-2)
 
 
@@ -117,13 +123,13 @@ def four_over_six() -> Linear:
 
 
 def projecting(product: Linear, *, experts_only: bool = False) -> Engine:
-    """BF16 server with this product in projections and experts, or in experts alone."""
+    """Return a BF16 server with this product in projections and experts, or in experts alone."""
     base = server(BF16, Float32Sum())
     return replace(base, experts=product) if experts_only else replace(base, projection=product)
 
 
 def mxfp4(*errors: str) -> Engine:
-    """BF16 server in MXFP4 that makes the errors named alone; all three without a name."""
+    """Return a BF16 server in MXFP4 that makes only the named `ERRORS`; all three without a name."""
     x, w = SCALINGS["mxfp4"], along_k("mxfp4")
     if errors:
         x, w = (replace(scaling, errors=errors) for scaling in (x, w))
@@ -131,32 +137,32 @@ def mxfp4(*errors: str) -> Engine:
 
 
 def fp8_block_training(backward: str, cotangent: Site) -> Engine:
-    """BF16 trainer whose projections and experts are those of fp8-block128."""
+    """Return a BF16 trainer with the projections and experts of fp8-block128; see `Linear.backward`."""
     product = quantize_operands("e4m3fn", "deepseek-1x128", "deepseek-128x128").projection
     return replace(trainer(BF16), projection=replace(product, backward=backward, cotangent=cotangent))
 
 
 def unified_fp8() -> Engine:
-    """The forward pass of the server fp8-block128 with every product of the backward pass in FP8, too."""
+    """Return the server fp8-block128 with every product of the backward pass in FP8, too."""
     engine = quantize_operands("e4m3fn", "deepseek-1x128", "deepseek-128x128")
     cotangent = Site.of("e4m3fn", scaling="deepseek-1x128")
     return replace(engine, projection=replace(engine.projection, backward="quantized", cotangent=cotangent))
 
 
 def tensor_parallel(ranks: int) -> Engine:
-    """BF16 server on `ranks` devices: o and down are partial sums in BF16, added in BF16 by rank."""
+    """Return a BF16 server on `ranks` devices: o and down are partial sums in BF16, added in BF16 by rank."""
     base = server(BF16, Float32Sum())
     partial = PartialSums(Site.of("bf16", overflow="format"), order="split-k", splits=ranks)
     return replace(base, row_parallel=replace(base.projection, accumulator=partial))
 
 
 def expert_parallel(ranks: int) -> Engine:
-    """BF16 server whose experts are divided among `ranks` devices, their sums added in BF16 by rank."""
+    """Return a BF16 server with its experts divided among `ranks` devices, whose sums are added in BF16."""
     return replace(server(BF16, Float32Sum()), expert_ranks=ranks)
 
 
 def split_over_keys(splits: int) -> Engine:
-    """BF16 server that adds values over `splits` ranges of keys, whose sizes follow the length."""
+    """Return a BF16 server that adds values over `splits` ranges of keys, whose sizes follow the length."""
     base = server(BF16, Float32Sum())
     return replace(base, attention=replace(base.attention, value_accumulator=LengthSplits(splits)))
 
@@ -167,23 +173,24 @@ def cache_behind(engine: Engine, positions: int) -> Engine:
     return replace(engine, attention=attention)
 
 
-# Largest magnitude of keys and values that the calibrated caches hold; `calibrated_cache` measures it.
+# Largest magnitude of keys and values that the calibrated caches of the catalog hold; `calibrated_cache`
+# takes that of a calibration set.
 CALIBRATED_AMAX = 16.0
 
 
-def _calibrate_site(fmt: str, scaling: Scaling, amax: float, level: float) -> Site:
+def _site_with_scale(fmt: str, scaling: Scaling, amax: float, level: float) -> Site:
     scale = np.float32(max(amax, 2.0**-100) / level)
     return Site.of(fmt, scaling=replace(scaling, given=scale))
 
 
 def calibrated_fp8(amax: float = CALIBRATED_AMAX) -> Site:
     """Return an FP8 site whose one scale sends `amax` to the largest value."""
-    return _calibrate_site("e4m3fn", SCALINGS["per-tensor"], amax, 448.0)
+    return _site_with_scale("e4m3fn", SCALINGS["per-tensor"], amax, 448.0)
 
 
 def calibrated_nvfp4(amax: float = CALIBRATED_AMAX) -> Site:
     """Return an NVFP4 site whose upper scale is that of a tensor with this `amax`."""
-    return _calibrate_site("e2m1", SCALINGS["nvfp4"], amax, 448.0 * 6.0)
+    return _site_with_scale("e2m1", SCALINGS["nvfp4"], amax, 448.0 * 6.0)
 
 
 CALIBRATED_CACHES = {"fp8": calibrated_fp8, "nvfp4": calibrated_nvfp4}
@@ -196,6 +203,9 @@ def calibrated_cache(engine: Engine, cache: str, amax: float) -> Engine:
         engine: any engine.
         cache: name of `CALIBRATED_CACHES`.
         amax: largest magnitude of keys and values on a calibration set.
+
+    Raises:
+        ValueError: For an unknown cache.
 
     Reference: vLLM calculate_kv_scales, k_scale and v_scale.
     Deviation: one scale for keys and values of all layers.
@@ -211,20 +221,28 @@ def fp8_exact() -> Engine:
 
 
 def on_gpu(architecture: str, projection: Linear | None = None) -> Engine:
-    """BF16 inference engine on a GPU's tensor cores, other projections if given; values by FlashAttention."""
+    """Return a BF16 inference engine on the tensor cores of a GPU, whose values FlashAttention adds.
+
+    Args:
+        architecture: name of `TENSOR_CORES`.
+        projection: of projections and experts; None keeps BF16.
+    """
     core = TENSOR_CORES[architecture]["bf16"]
     engine = with_accumulators(server(BF16, core), core, LastTileFirst(core))
     return engine if projection is None else replace(engine, projection=projection)
 
 
 def fp8_on(architecture: str, activations: str = "fp8-per-token", weights: str = "fp8-per-channel") -> Linear:
-    """Projections in E4M3 with the FP8 accumulator of an architecture."""
+    """Return projections in E4M3 with the FP8 accumulator of an architecture."""
     x, w = (Site.of("e4m3fn", scaling=scaling) for scaling in (activations, weights))
     return Linear(x, w, BF16, TENSOR_CORES[architecture]["e4m3fn"])
 
 
 def mxfp8_on(architecture: str) -> Linear:
-    """Projections in MXFP8; from the top binade of E4M3 to its smallest normal number there are 14 more."""
+    """Return projections in MXFP8 with the FP8 accumulator of an architecture.
+
+    14 is the number of binades between the top one of E4M3 and that of its smallest normal number.
+    """
     x, w = Site.of("e4m3fn", scaling="mxfp8"), Site.of("e4m3fn", scaling=along_k("mxfp8"))
     return Linear(x, w, BF16, MXTensorCore(TENSOR_CORES[architecture]["e4m3fn"], np.int32(14)))
 

@@ -44,7 +44,7 @@ from simlab.engines.site import Site
 
 @dataclass(frozen=True)
 class EngineCard:
-    """An engine, the real one it stands for, and what it leaves out of it."""
+    """An engine, the real system that it stands for, and the parts of that system that it does not model."""
 
     engine: Engine
     reference_system: str
@@ -56,9 +56,9 @@ _GPU_GAPS = (
     "exponentials of the GPU's own unit"
 )
 
-# What none of them has: tile order within a float32 product, kernels chosen by shape. Adders of tensor cores
-# are in those named after a GPU, whose rounding points are those of vllm-bf16: two of them differ by the
-# GPU and the format alone.
+# What no engine models: tile order within a float32 product, kernels chosen by shape. Accumulators of tensor
+# cores are in the engines named after a GPU, whose rounding sites are those of vllm-bf16: two of them differ
+# by the GPU and the format alone.
 ENGINE_CARDS: dict[str, EngineCard] = {
     "f32": EngineCard(
         Engine(),
@@ -436,14 +436,19 @@ ENGINE_PAIRS: dict[str, EnginePair] = {name: _pair(name) for name in _PAIR_NAMES
 
 
 def find_engine(engine: Engine | str) -> Engine:
-    """Return the engine itself or the one of that name; raises `ValueError` listing the names."""
+    """Return the engine itself or the one of that name.
+
+    Raises:
+        ValueError: For an unknown name, listing the names.
+    """
     return engine if isinstance(engine, Engine) else lookup(ENGINES, engine, "engine")
 
 
 def find_pair(pair: EnginePair | str) -> EnginePair:
     """Return the pair itself, the one of that name, or any two engines as `train/infer`.
 
-    Raises `ValueError` listing the names.
+    Raises:
+        ValueError: For an unknown name, listing the names.
     """
     if isinstance(pair, EnginePair):
         return pair

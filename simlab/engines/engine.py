@@ -1,4 +1,4 @@
-"""The engine record: which format, scaling, rounding and order of summation holds at each site."""
+"""The engine record: format, scaling, rounding and order of summation at each site of a forward pass."""
 
 from collections.abc import Hashable
 from dataclasses import field
@@ -25,6 +25,9 @@ class Linear:
       float32. `high_precision`: the operands before they were quantized. `quantized`: these quantized again
       along the new sums, with the gradient of the result rounded to `cotangent`.
 
+    Raises:
+        ValueError: For an unknown backward pass, and `quantized` with `dequantized` weights.
+
     Reference: TransformerEngine NVTE_BACKWARD_OVERRIDE (its default is `quantized`, that of miles
         `high_precision`); Marlin for `dequantized` weights.
     """
@@ -47,7 +50,7 @@ class Linear:
 
 @pytree
 class Softmax:
-    """Sites of exp(z - max z) / sum: what is rounded, in the order in which it is computed.
+    """Sites of a softmax, exp(z - max z) / sum, in the order in which they are computed.
 
     `logits` z; `shifted` z - max z; `exponentials`; `total`, their sum, which is itself float32; `probs`;
     `log_probs`, the result of a log-softmax.
@@ -113,7 +116,8 @@ class Engine:
     | tensor | site |
     |---|---|
     | weights, activations of projections and experts | `projection.weights`, `projection.activations` |
-    | the same of experts alone; of o and down alone | `experts`, `row_parallel` (None: as `projection`) |
+    | the same of experts alone | `experts` (None: as `projection`) |
+    | activations, sums and results of o and down alone | `row_parallel` (None: as `projection`) |
     | KV cache | `attention.cache` |
     | attention scores, attention probabilities | `attention.softmax.logits`, `attention.softmax.probs` |
     | residual stream, norms | `residual`, `norm` |
@@ -125,6 +129,9 @@ class Engine:
 
     With `expert_ranks` above one the experts are divided among that many ranks in order; each adds the
     outputs of its own, then the ranks' sums are added (both at `elementwise`).
+
+    `row_parallel.weights` must equal `projection.weights`: all matrices of dense layers are quantized at
+    `projection.weights`, and no check says so.
 
     Every matrix product has its own accumulator. All numbers are data: engines of one `static_signature`
     can be stacked (`simlab.formats.stack`) and mapped over by `jax.vmap`. Names live in the catalog.
@@ -146,18 +153,22 @@ class Engine:
 
     @property
     def reduced(self) -> Linear:
-        """Product of o and down, whose terms tensor parallelism divides."""
+        """The product of o and down, whose terms tensor parallelism divides among devices."""
         return self.row_parallel or self.projection
 
 
 @pytree
 class EnginePair:
-    """The engine that computes gradients, the engine that samples, and whose choice of experts training uses.
+    """The engine that computes gradients, the engine that samples, and the replay of routed experts.
 
     `replay`, of an MoE: with `none` the training engine routes anew in every forward pass; with `R2` the
     updates take the experts that it chose at theta_old; with `R3` scoring and updates take those of the
-    rollout. Replay fixes the choice only: shares are computed from the router's own logits.
-    Reference: verl `router_replay.mode`.
+    rollout. Replay fixes the choice only: the weights of the experts follow from the router's own logits.
+
+    Raises:
+        ValueError: For an unknown replay.
+
+    Reference: verl `router_replay.mode`; R3 arXiv 2510.11370.
     """
 
     train: Engine
@@ -171,5 +182,5 @@ class EnginePair:
 
 
 def static_signature(engine: Engine | EnginePair) -> Hashable:
-    """Return what shapes the compiled program: engines with equal signatures share it."""
+    """Return the part of an engine that shapes a compiled function; equal signatures share one."""
     return jax.tree.structure(engine)

@@ -27,7 +27,7 @@ def exact_dot(a: Array, b: Array, slices: int = DEFAULT_SLICES) -> Array:
     bits below that, and otherwise has an error of at most 2^(E_a + E_b - 10 slices + 1) K more. BF16 entries
     of at least 2^-21 of the largest one are exact, FP16 ones of 2^-18, and with two slices all of E4M3.
     The bits depend on the row of a and the column of b alone, not on their order. A row or column with an
-    infinity or NaN gives NaN; results below 2^-126 are zeros.
+    infinity or NaN gives NaN; results below 2^-126 are zeros. K is at most `MAX_TERMS`, unchecked here.
     """
     a_slices, a_exponent = _slice(a, 1, slices)
     b_slices, b_exponent = _slice(b, 0, slices)
@@ -39,7 +39,7 @@ def exact_dot(a: Array, b: Array, slices: int = DEFAULT_SLICES) -> Array:
 
 
 def slices_for(fmt: Format) -> int:
-    """Return the number of slices with which every value of `fmt` is exact, at most 5.
+    """Return the number of slices with which every value of `fmt` is exact: at most 5 in the catalog.
 
     `DEFAULT_SLICES` for formats of float32's exponent range, where no number of slices is enough.
     """

@@ -172,6 +172,7 @@ def _exponential(x: Array) -> Array:
     """Return exp(x) of x <= 0 within 2 units of 2^-24, and 0 below -87, the same bits in any program.
 
     XLA's own exponential on a CPU differs in the last bit with the size of the array.
+
     Reference: FreeBSD e_expf.c.
     """
     y = jnp.maximum(x, LEAST_EXPONENT)

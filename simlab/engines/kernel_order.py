@@ -1,4 +1,4 @@
-"""Orders of summation above one instruction: which partial sums a kernel keeps, and how it joins them.
+"""Orders of summation above one instruction: the partial sums that a kernel keeps, and how it joins them.
 
 A tensor core alone adds from left to right over all of K, whatever the batch: the fixed order of
 batch-invariant kernels. The records here wrap any accumulator, and may wrap each other.
@@ -61,9 +61,11 @@ class LastTileFirst:
 
     Its kernels go over the keys from the end, and the running sum stays in the registers that the tensor core
     adds to. Tiles of zeros, as of masked keys, change nothing.
+
     Reference: FlashAttention-2 and -3, forward kernels.
     Deviation: no tile rescales the running sum to the largest score so far, which is not known here. Where it
-      rises, the kernel rounds the sum once more, in float32; and it rounds P relative to it, not to the last.
+        rises, the kernel rounds the sum once more, in float32; and it rounds P relative to that score, not to
+        the last one.
     """
 
     inner: Accumulator

@@ -68,7 +68,7 @@ def linear(
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
     original, site = x, sites.activations
     if not isinstance(x, Quantized):
-        # Not through `quantize_operand`: docs/architecture.md counts the calls.
+        # Not through `quantize_operand`: from the config to the rounding there are at most 8 calls.
         spec = None if site.format is None else site.spec(site_key(key, "x"))
         x = as_quantized(x) if spec is None else elements_through(materialize_once(x, site), spec)
     if not isinstance(w, Quantized | WithOriginal):
@@ -78,7 +78,10 @@ def linear(
     if sites.backward == "dequantized":
         result = scaled_product(_as_rows(x), quantized, sites)
     elif isinstance(original, Quantized) or not isinstance(w, WithOriginal):
-        raise ValueError(f"backward {sites.backward!r} needs x as it was, and w from quantize_weights")
+        raise ValueError(
+            f"backward {sites.backward!r} needs x as it was, and w from quantize_weights; got "
+            f"{type(original).__name__} and {type(w).__name__}"
+        )
     else:
         rows = original.reshape(-1, original.shape[-1])
         result = product_with_backward(rows, w.original, _as_rows(x), quantized, sites)
@@ -87,7 +90,7 @@ def linear(
 
 
 def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldWeights:
-    """Quantize float32 w [K, N] as the product `sites` reads it, once for all `linear` to come."""
+    """Quantize float32 w [K, N] as `linear` reads it under `sites`, once for many products."""
     if sites.dequantized is None:
         quantized = quantize_operand(w, sites.weights, key)
     else:
@@ -176,11 +179,11 @@ def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) ->
     to_x = replace(sites, activations=sites.cotangent)
     to_w = replace(sites, weights=replace(sites.cotangent, scaling=sites.weights.scaling))
 
-    def multiply(left: Array, right: Array, sites: Linear) -> Array:
+    def product_of(left: Array, right: Array, sites: Linear) -> Array:
         operands = quantize_operand(left, sites.activations), quantize_operand(right, sites.weights)
         return scaled_product(*operands, sites)
 
-    return multiply(cotangent, w.T, to_x), multiply(x.T, cotangent, to_w)
+    return product_of(cotangent, w.T, to_x), product_of(x.T, cotangent, to_w)
 
 
 def _weight_scaling(sites: Linear) -> Scaling | None:
@@ -221,7 +224,7 @@ class _Scaled(NamedTuple):
 
 
 def _take_remaining_scale(side: Quantized, scaling: Scaling | None, along: int) -> _Scaled:
-    """Say what of the scale is left to apply after the sum over axis `along`."""
+    """Return the side with the part of its scale that is left to apply after the sum over axis `along`."""
     if scaling is None or scaling.granularity == "none":
         return _Scaled(side.elements, None, None)
     if scaling.scale_format == "e8m0":

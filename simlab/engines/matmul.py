@@ -18,12 +18,12 @@ from simlab.formats import FORMATS, Format, quantize
 
 
 def matmul(
-    a: Float[AnyArray, "M K"],
+    a: Float[AnyArray, "*M K"],
     b: Float[AnyArray, "K N"],
     *,
     accumulator: str | Accumulator = "float32",
     format: str | Format | None = None,
-) -> Float[Array, "M N"]:
+) -> Float[Array, "*M N"]:
     """Multiply a by b with the sums that an accumulator makes; nothing is rounded before the products.
 
     The gradient is that of the float32 product, whatever the accumulator.
@@ -76,7 +76,12 @@ def _product_jvp(primals, tangents):
 
 
 def check_operands(a: Array, b: Array) -> None:
-    """Raise unless a is float32 [..., K] and b float32 [K, N]."""
+    """Check that a is float32 [..., K] and b float32 [K, N].
+
+    Raises:
+        TypeError: For another type.
+        ValueError: For shapes that do not match.
+    """
     for name, x in (("a", a), ("b", b)):
         if x.dtype != jnp.float32:
             raise TypeError(f"matmul takes float32, but {name} is {x.dtype}")
@@ -85,7 +90,11 @@ def check_operands(a: Array, b: Array) -> None:
 
 
 def check_grid(a: Array, b: Array, fmt: Format) -> None:
-    """Raise unless what is known of a and b are numbers of the format, infinities and NaN among them."""
+    """Check that a and b hold numbers of the format, its infinities and NaN included; tracers pass unseen.
+
+    Raises:
+        ValueError: For an operand that is off the grid, with one of its values.
+    """
     for name, x in (("a", a), ("b", b)):
         if isinstance(x, Tracer):
             continue

@@ -24,8 +24,12 @@ from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, SCALINGS, Format
 def truncate_fp8_operands(engine: Engine, bits: Integer) -> Engine:
     """Truncate the operands of projections and experts to `bits`, 2 to 21, scaled as FP8.
 
-    Activations are scaled per token and weights per channel to the range of E4M3, whose numbers these are but
-    for the bits. No number of bits is the identity, as the scales are no powers of two.
+    Activations are scaled per token and weights per channel to the range of E4M3; only the number of mantissa
+    bits differs. No number of bits is the identity, as the scales are not powers of two. An engine with
+    `experts` or `row_parallel` of its own keeps those.
+
+    Raises:
+        ValueError: For other bits.
 
     Reference: acrl Sec. 5, Tab. 2; vexact V3.
     """
@@ -37,7 +41,11 @@ def truncate_fp8_operands(engine: Engine, bits: Integer) -> Engine:
 def truncate_operands(engine: Engine, bits: Integer) -> Engine:
     """Truncate the operands of projections and experts to `bits`, 0 to 21, where they are, without a scale.
 
-    The range stays that of float32. An engine that stores BF16 operands is itself at 7 bits.
+    The range stays that of float32. Of operands that are in BF16 already, 7 bits remove nothing. An engine
+    with `experts` or `row_parallel` of its own keeps those.
+
+    Raises:
+        ValueError: For other bits.
 
     Reference: acrl Tab. 2; vexact V3.
     """
@@ -46,9 +54,13 @@ def truncate_operands(engine: Engine, bits: Integer) -> Engine:
 
 
 def round_sums(engine: Engine, bits: Integer) -> Engine:
-    """Round every product's running sum to `bits`, 0 to 21 or 23, after each 16 terms; 23 is float32.
+    """Round the running sum of products to `bits`, 0 to 21 or 23, after each 16 terms; 23 is float32.
 
-    The order within is fixed, so an engine that adds in order (`bf16-ordered`) is itself at 23 bits.
+    The order within is fixed, so 23 bits leave an engine that adds in order (`bf16-ordered`) as it is. An
+    engine with `experts` or `row_parallel` of its own keeps their sums.
+
+    Raises:
+        ValueError: For other bits.
 
     Reference: vexact V3; NVIDIA cuBLAS split-K in BF16.
     Deviation: sums of all products are rounded equally, real kernels choose by shape.
@@ -69,7 +81,7 @@ def with_noise(pair: EnginePair | str, kind: str, bits: Integer) -> EnginePair:
     """Return the pair with noise of `NOISE_KINDS` in its inference engine.
 
     Raises:
-        ValueError: The name is unknown.
+        ValueError: For an unknown pair or kind, and a number of bits that the kind does not allow.
     """
     pair = find_pair(pair)
     return replace(pair, infer=lookup(NOISE_KINDS, kind, "noise kind")(pair.infer, bits))
@@ -95,7 +107,7 @@ def _set_accumulator(engine: Engine, accumulator: Accumulator) -> Engine:
 
 
 def _check_bits(bits: Integer, allowed: tuple[int, ...]) -> Integer:
-    """Return int32 bits; what is traced or stacked passes unseen."""
+    """Return int32 bits; traced and stacked ones pass unseen."""
     if isinstance(bits, jax.Array):
         return bits.astype(jnp.int32)
     if bits not in allowed:

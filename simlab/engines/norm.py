@@ -20,10 +20,22 @@ def rms_norm(
     epsilon: float = 1e-6,
     key: Array | None = None,
 ) -> Float[Array, "*B D"]:
-    """Normalize float32 x [..., D] to unit root mean square, times weight [D]; returns float32 [..., D].
+    """Normalize x to unit root mean square, times weight: x / sqrt(mean x^2 + epsilon) w.
 
-    Statistics are float32 over a fixed tree. Roundings: what is read, x / rms(x), and the result.
-    Reference: Qwen3RMSNorm of transformers; vLLM RMSNorm.forward_native.
+    Statistics are float32 over a fixed tree. Three values are rounded: x as it is read, x / rms(x), and the
+    result.
+
+    Args:
+        x: float32 [..., D].
+        weight: float32 [D].
+        engine: an engine, or its name.
+        epsilon: added to the mean square.
+        key: of the random bits; needed where a site rounds stochastically.
+
+    Returns:
+        Float32 [..., D].
+
+    Reference: RMSNorm arXiv 1910.07467; Qwen3RMSNorm of transformers; vLLM RMSNorm.forward_native.
     """
     sites = find_engine(engine).norm
     x = store(x, sites.input, site_key(key, "input"))
@@ -40,10 +52,11 @@ def add_residual(
     engine: Engine | str,
     key: Array | None = None,
 ) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
-    """Add an update to the residual stream; returns (the stored stream, what the next norm reads).
+    """Add an update to the residual stream, float32 of one shape.
 
-    All are float32 of one shape. The second is the sum itself, not rounded: fused kernels normalize it, and
-    the norm's `input` site says whether an engine does.
+    Returns:
+        The stored stream, and what the next norm reads: the sum itself, not rounded. Fused kernels normalize
+        that; the `input` site of the norm rounds it for an engine whose kernels read the stored stream.
     """
     total = residual + update
     return store(total, find_engine(engine).residual, site_key(key, "residual")), total

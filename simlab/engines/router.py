@@ -21,11 +21,22 @@ def route(
     replayed: Int[AnyArray, "*B K"] | None = None,
     key: Array | None = None,
 ) -> tuple[Int[Array, "*B K"], Float[Array, "*B K"]]:
-    """Choose `top_k` of E experts from float32 router logits [..., E], or take the ones `replayed`.
+    """Choose `top_k` of E experts from router logits, or take the ones `replayed`.
 
-    Returns (experts int32 [..., top_k], weights float32 [..., top_k]), in order of falling probability; of
-    equal probabilities the lower expert comes first. `normalize` divides the weights by their sum, added in
-    that order. The choice has no gradient, the weights have.
+    The choice has no gradient, the weights have.
+
+    Args:
+        logits: float32 router logits [..., E].
+        engine: an engine, or its name.
+        top_k: experts per token.
+        normalize: whether to divide the weights by their sum, added in the order of the experts.
+        replayed: experts to take instead, int32 [..., top_k].
+        key: of the random bits; needed where a site rounds stochastically.
+
+    Returns:
+        Experts int32 [..., top_k] and their weights float32 [..., top_k]. Chosen ones are in order of falling
+        probability, the lower index first of equal ones; replayed ones keep their order.
+
     Reference: Qwen3MoeSparseMoeBlock of transformers; vLLM fused_topk.
     """
     record = find_engine(engine)
@@ -46,7 +57,7 @@ def combine_experts(
     key: Array | None = None,
     ranks: Int[AnyArray, "*B K"] | None = None,
 ) -> Float[Array, "*B D"]:
-    """Add the outputs [..., top_k, D] of the chosen experts by their weights [..., top_k]; float32 [..., D].
+    """Add the outputs [..., top_k, D] of the chosen experts times their weights [..., top_k]; [..., D].
 
     Each weighted output is stored as the engine's `elementwise` site says; they are added in order of choice
     in float32 and stored again. With expert parallelism that is done on each rank, `ranks` [..., top_k] being

@@ -31,7 +31,7 @@ class Site:
 
     `Site()` leaves float32 as it is and costs nothing. The numbers of `format`, `rounding` and `saturate` are
     data and may be traced; whether there is a format at all, whether rounding is stochastic, and the
-    granularity of `scaling` shape the program.
+    static fields of `scaling` shape the compiled function.
     """
 
     format: Format | None = None
@@ -49,7 +49,10 @@ class Site:
         """Return a site from names of the catalogs of `simlab.formats`, or from records.
 
         `Site.of("fp32")` rounds to float32, which changes nothing but has the static signature of any other
-        format, so that it can be stacked with them. Raises `ValueError` for unknown names.
+        format, so that it can be stacked with them.
+
+        Raises:
+            ValueError: For unknown names.
         """
         return Site(
             lookup(FORMATS, fmt, "format") if isinstance(fmt, str) else fmt,
@@ -59,7 +62,7 @@ class Site:
         )
 
     def spec(self, key: Array | None = None) -> QuantizeSpec:
-        """Return what the kernels of `simlab.formats` read of a site with a format."""
+        """Return the spec that the kernels of `simlab.formats` read; the site must have a format."""
         assert self.format is not None
         assert self.rounding is not None
         assert self.saturate is not None
@@ -93,7 +96,7 @@ def rounds_stochastically(record: object) -> bool:
 def prepare_sites(record: Record) -> Record:
     """Return a record with the constants of every rounding site computed; rounding gives the same bits.
 
-    To be called outside the loops of a program whose formats are traced, see `prepare_format`.
+    Call it outside the loops of a function whose formats are traced, see `prepare_format`.
     """
     return jax.tree.map(_prepare_site, record, is_leaf=lambda node: isinstance(node, Site))
 

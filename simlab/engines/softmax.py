@@ -1,4 +1,4 @@
-"""Softmax and log-softmax with rounding at any of its steps, and where rounding happens in practice."""
+"""Softmax and log-softmax with rounding at any step, and the placements of rounding in practice."""
 
 from dataclasses import dataclass
 
@@ -84,7 +84,7 @@ def total_at(exponentials: Array, sites: Softmax, key: Array | None = None) -> A
 
 @dataclass(frozen=True)
 class Placement:
-    """The steps of a softmax that are rounded, and who does so."""
+    """The steps of a softmax that are rounded (`sites`), and the software that does so (`practice`)."""
 
     sites: tuple[str, ...]
     practice: str
@@ -125,7 +125,11 @@ def softmax_placement(
 
     The steps that the placement leaves alone are rounded to fp32, which changes nothing and keeps one static
     signature for all placements and formats: stack them with `simlab.formats.stack` and `jax.vmap` over them.
-    Raises `ValueError` for unknown names.
+
+    Raises:
+        ValueError: For unknown names.
+
+    Reference: hacking Eq. 45, Tab. 2.
     """
     chosen = lookup(SOFTMAX_PLACEMENTS, name, "softmax placement").sites
     rounded, untouched = Site.of(fmt, rounding, "format"), Site.of("fp32", rounding, "format")

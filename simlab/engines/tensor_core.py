@@ -51,6 +51,7 @@ class TensorCore:
     K is filled up to complete blocks with zeros on both sides, which changes no bit: the exponent of their
     products, -252, is below that of any running sum. The numbers are data: `fraction_bits` at most 25,
     `result_bits` at most that and 23. Operands have at most 12 significant bits.
+
     Reference: MMA-Sim (arXiv 2511.10909) Sec. IV.
     """
 
@@ -113,9 +114,10 @@ class MXTensorCore:
     A scale is a power of two, which adds to the exponents of its elements, those of subnormals among them. It
     is read off the largest element of the block, which the floor rule puts into the highest binade of the
     format; `depth` says how many binades lie between that one and the smallest normal number (E4M3: 14).
+
     Reference: MMA-Sim (arXiv 2511.10909), mxf8f6f4 with block scales; OCP MX v1.0 Sec. 6.3.
     Deviation: the exponent of a zero stays -126, as if its scale were 1: that matters only for products 2^100
-      times smaller than the scales of other blocks.
+        times smaller than the scales of other blocks.
     """
 
     core: TensorCore
@@ -146,9 +148,10 @@ class NVFP4TensorCore:
     of a group. The exponent of a scale is read off the largest element of its group: 6 under rounding to
     nearest, unless the scale is subnormal. A float32 scale of the tensor is not part of it: it multiplies the
     result.
+
     Reference: MMA-Sim (arXiv 2511.10909), mxf4nvf4 with ue4m3 scales of 16 elements.
-    Deviation: the exponent of a group of zeros is -126, whatever its scale: it matters only with products
-      of scales 2^27 times smaller.
+    Deviation: the exponent of a group of zeros is -126, whatever its scale: that matters only with products
+        of scales 2^27 times smaller.
     """
 
     fraction_bits: Integer = 35
@@ -298,13 +301,15 @@ TENSOR_CORES: dict[str, dict[str, TensorCore]] = {
     "hopper": _cores(16, 25, 23, "fp16 bf16") | _cores(32, 13, 13, "e4m3fn e5m2"),
     "blackwell": _cores(16, 25, 23, "fp16 bf16") | _cores(32, 25, 23, "e4m3fn e5m2"),
 }
-"""Architecture -> operand format -> accumulator; Volta mma, Ampere and Ada mma.sync, wgmma, tcgen05."""
+"""Architecture -> operand format -> accumulator of mma (Volta), mma.sync (Ampere, Ada), wgmma (Hopper) and
+tcgen05 (Blackwell)."""
 
 
 def find_tensor_core(architecture: str, fmt: str | Format | None) -> TensorCore:
     """Return the accumulator of an architecture for operands of a format, a name of `FORMATS` or its record.
 
-    Raises `ValueError` for an unknown architecture, and for a format that it does not have, or none.
+    Raises:
+        ValueError: For an unknown architecture, and a format that it does not have, or none.
     """
     cores = lookup(TENSOR_CORES, architecture, "architecture")
     if fmt is None:

@@ -1,4 +1,4 @@
-"""Integer constants of a format, a rounding mode and an overflow rule: what the rounding kernel reads.
+"""Integer constants of a format, a rounding mode and an overflow rule, which the rounding kernel reads.
 
 They choose by arithmetic, because a traced scalar that selects between vectors tends to become a branch in
 the inner loop.
@@ -63,14 +63,14 @@ class BitConstants(NamedTuple):
 
 @pytree
 class PreparedFormat(Format):
-    """A format that knows the constants of one rounding mode and overflow rule, see `prepare_format`."""
+    """A format with the constants of one rounding mode and overflow rule, see `prepare_format`."""
 
     constants: BitConstants
 
 
 @pytree
 class KnownFormat(PreparedFormat):
-    """A prepared format whose constants are part of the program, also in functions that trace its numbers."""
+    """A prepared format whose constants are part of a compiled function, even if its numbers are traced."""
 
     constants: BitConstants = static()
 
@@ -81,10 +81,16 @@ def is_on_host(*numbers: object) -> bool:
 
 
 def prepare_format(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> PreparedFormat:
-    """Return `fmt` with its constants, for use with this mode and rule only.
+    """Return `fmt` with its constants, for use with this mode and rule only; rounding gives the same bits.
 
-    Rounding to it gives the same bits. Constants of numbers that are known are derived on the host. A program
-    that prepares a traced format outside its loops computes them once, otherwise in every fused kernel.
+    A format that is prepared already is returned as it is. Constants of known numbers are derived on the
+    host. A compiled function that prepares a traced format outside its loops computes them once, otherwise in
+    every fused kernel.
+
+    Args:
+        fmt: format whose numbers may be traced.
+        rounding: rounding mode.
+        saturate: value of `OVERFLOWS`.
     """
     if isinstance(fmt, PreparedFormat):
         return fmt
@@ -95,7 +101,7 @@ def prepare_format(fmt: Format, rounding: Rounding | StochasticRounding, saturat
 
 
 def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturate: Flag) -> BitConstants:
-    # Chance may take any magnitude upward, too.
+    # Stochastic rounding may take any magnitude upward, too, so it shares the constants of this mode.
     is_chance = isinstance(rounding, StochasticRounding)
     mode = ROUNDINGS["nearest_away"] if is_chance else rounding
     assert isinstance(mode, Rounding)

@@ -28,12 +28,16 @@ class Format:
     mantissa bits, minimum exponent 7). 23 mantissa bits mean float32: values pass untouched.
     Declare with `Format.declare`, which checks the numbers; the name of a format lives in the catalog.
 
-    Fields: `mantissa_bits` int32, stored fraction bits; `min_exponent` int32, of the smallest normal number;
-    `max_finite` float32; `min_finite` float32, the most negative value, or the smallest value of a format
-    without sign and zero; `overflow_value` float32, what larger magnitudes become under the format's own
-    rule (inf, NaN, or `max_finite` in a format that has neither); `nan_value` float32, what a NaN becomes
-    under that rule (NaN, or a zero whose sign the sign of the NaN flips); `negative_zero` bool, whether -0
-    exists.
+    - `mantissa_bits`: int32, stored fraction bits.
+    - `min_exponent`: int32, exponent of the smallest normal number.
+    - `max_finite`: float32, the largest value.
+    - `min_finite`: float32, the most negative value, or the smallest one of a format without sign and zero.
+    - `overflow_value`: float32, what larger magnitudes become under the format's own rule: inf, NaN, or
+      `max_finite` in a format that has neither.
+    - `nan_value`: float32, what a NaN becomes under that rule: NaN, or a zero whose sign the sign of the NaN
+      flips.
+    - `negative_zero`: bool, whether -0 exists.
+
     Reference: OCP OFP8 v1.0 Sec. 5; OCP MX v1.0 Sec. 5.3.
     """
 
@@ -56,10 +60,11 @@ class Format:
         nan_value: float = float("nan"),
         negative_zero: bool = True,
     ) -> "Format":
-        """Return a checked format; `min_finite` defaults to `-max_finite`.
+        """Return a checked format; see `Format` for the fields. `min_finite` defaults to `-max_finite`.
 
-        Raises `ValueError` for widths outside float32, quanta that float32 arithmetic flushes to zero,
-        limits that are not on the format's grid, and unknown special values.
+        Raises:
+            ValueError: For widths outside float32, quanta that float32 arithmetic flushes to zero, limits
+                that are not on the format's grid, and unknown special values.
         """
         min_finite = -max_finite if min_finite is None else min_finite
         _check_width(mantissa_bits, min_exponent, max(max_finite, -min_finite))
@@ -95,7 +100,7 @@ def with_float32_range(fmt: Format) -> Format:
 
 
 def _check_width(mantissa_bits: int, min_exponent: int, max_finite: float) -> None:
-    """Check what the kernel's float32 arithmetic can hold exactly; see `rounding._round_by_mode`."""
+    """Check what the kernel's float32 arithmetic can hold exactly; see `rounding._round_by_addition`."""
     if mantissa_bits == 23 and min_exponent == FLOAT32_MIN_EXPONENT:
         return
     if not 0 <= mantissa_bits <= 21:

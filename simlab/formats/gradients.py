@@ -24,7 +24,7 @@ GRADIENTS = ("identity", "clipped")
 
 
 class QuantizeSpec(NamedTuple):
-    """All that quantizes, as one tree of data; `scaling` None means without scales."""
+    """Records and key that one quantization reads, as one tree; `scaling` None means without scales."""
 
     fmt: Format
     rounding: Rounding | StochasticRounding
@@ -47,7 +47,7 @@ def quantize_spec(
     """
     if isinstance(rounding, StochasticRounding) and key is None:
         raise ValueError("stochastic rounding needs key=; allowed: a key such as jax.random.key(0)")
-    # Below, in functions with a gradient of their own, every number is traced.
+    # Functions with a gradient of their own, which read the spec, trace every number.
     if is_on_host(fmt, rounding, saturate):
         fmt = prepare_format(fmt, rounding, saturate)
     return QuantizeSpec(fmt, rounding, saturate, scaling, key)
@@ -83,7 +83,7 @@ def quantize_elements(x: Array, spec: QuantizeSpec) -> Quantized:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def quantize_through(gradient: str, x: Array, spec: QuantizeSpec, cotangent_format: Format | None) -> Array:
-    """Quantize float32 x; the cotangent of x is that of the result (see `quantize`)."""
+    """Quantize float32 x of any shape; the cotangent of x is that of the result, as `quantize` says."""
     del gradient, cotangent_format
     return _dequantize(x, spec)
 
@@ -140,7 +140,7 @@ def _ratio(x: Array, scale: Array, scaling: Scaling | None) -> Array:
 
 @jax.jit
 def _inside(x: Array, spec: QuantizeSpec) -> Array:
-    """Where x over its scale is within the range of the format; NaN counts as inside."""
+    """Return where x over its scale is within the range of the format; NaN counts as inside."""
     scaling = spec.scaling
     ratio = x if scaling is None else _ratio(x, find_scale(x, spec.fmt, scaling), scaling)
     return ~((ratio > spec.fmt.max_finite) | (ratio < spec.fmt.min_finite))

@@ -1,4 +1,4 @@
-"""Quantization as others call it: by names or records, checked before anything is computed."""
+"""Quantization by names or records, checked before anything is computed."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def quantize(
 ) -> Array:
     """Round x to the nearest numbers of a format (or as `rounding` says), scaled or not; keep float32.
 
-    Gradients are straight through; scales count as constants.
+    The gradient is straight-through; scales count as constants.
 
     Args:
         x: floats of any shape. float32 and narrower types enter exactly; float64 is rounded to float32 first,
@@ -54,7 +54,7 @@ def quantize(
         Float32 of x's shape.
 
     Raises:
-        TypeError: for input that is not floating point.
+        TypeError: for input that is not floating point, and a rounding that is neither a name nor a record.
         ValueError: for unknown names, a scaling for which x has too few axes, and a missing key.
 
     Example:
@@ -111,6 +111,9 @@ def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Ar
 
     Returns:
         Float32 of the shape of the elements.
+
+    Raises:
+        ValueError: For an unknown scaling.
     """
     scaling = _scaling(scaling)
     elements, scale, _ = quantized
@@ -120,12 +123,14 @@ def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Ar
 def _prepare(
     x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: Any
 ) -> tuple[Array, QuantizeSpec]:
-    """Turn names into records and x into float32, or say what is wrong."""
+    """Return float32 x and the spec of names or records; raise as `quantize` does."""
     fmt, scaling = _format(fmt), _scaling(scaling)
     rounding = lookup(ROUNDINGS, rounding, "rounding") if isinstance(rounding, str) else rounding
     saturate = lookup(OVERFLOWS, overflow, "overflow rule") if isinstance(overflow, str) else overflow
     if not isinstance(rounding, Rounding | StochasticRounding):
-        raise TypeError(f"rounding {rounding!r} is no Rounding; allowed names: {', '.join(ROUNDINGS)}")
+        raise TypeError(
+            f"rounding must be a record or a name, got {rounding!r}; allowed names: {', '.join(ROUNDINGS)}"
+        )
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(

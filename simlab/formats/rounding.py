@@ -39,19 +39,32 @@ def round_to_format(
     overflow: Flag | str = "saturate",
     key: Array | None = None,
 ) -> Array:
-    """Round float32 `x` (any shape) to values of `fmt`; returns float32 of the same shape.
+    """Round float32 `x` to values of `fmt`.
 
-    `overflow` is a name or value of `OVERFLOWS`; all numbers in `fmt`, `rounding`, `overflow` may be traced.
     "saturate" takes infinities to the last finite value and keeps every NaN, even where the format has none,
     so that a divergence stays visible. "format" takes a NaN to `fmt.nan_value` and what overflows to
     `fmt.overflow_value`; modes that truncate do not overflow from finite numbers. Integers (two's complement,
     so -128 exists) saturate either way. Without mantissa bits, ties go away from zero: the implicit bit is
     odd. e8m0 takes zero and negative numbers to NaN, and what is below 2^-127 to 2^-127; to nearest even it
     takes all between 2^-127 and 2^-126 up, as ml_dtypes does. fp32 returns `x` itself.
-    Raises `TypeError` for other input types, `ValueError` for unknown names or a missing key.
+
+    Args:
+        x: float32 of any shape.
+        fmt: format; its numbers may be traced, as those of `rounding` and `overflow` may.
+        rounding: name of `ROUNDINGS`, or a record.
+        overflow: name or value of `OVERFLOWS`.
+        key: of stochastic rounding.
+
+    Returns:
+        Float32 of the shape of `x`.
+
+    Raises:
+        TypeError: For input that is not float32.
+        ValueError: For unknown names, or a missing key.
+
     Reference: IEEE 754-2019 Sec. 4.3, 7.4; OCP OFP8 v1.0 Sec. 5; ml_dtypes astype.
     Deviation: "saturate" keeps NaN in formats without one, where ml_dtypes gives zero; integers saturate,
-    where ml_dtypes and NumPy wrap.
+        where ml_dtypes and NumPy wrap.
     """
     if isinstance(rounding, str):
         rounding = lookup(ROUNDINGS, rounding, kind="rounding")
@@ -72,7 +85,7 @@ def round_array(
     saturate: Flag,
     key: Array | None = None,
 ) -> Array:
-    """Round as `round_to_format` does, of records alone.
+    """Round as `round_to_format` does, from records alone; `saturate` is a value of `OVERFLOWS`.
 
     Inside of this function every number is traced, but the constants of a `KnownFormat`: prepare a format
     whose numbers are known before the call.
@@ -146,7 +159,7 @@ def _round_by_chance(magnitude: Array, constants: BitConstants, words: Array) ->
 
 
 def _by_sign(is_negative: Array, pair: BySign) -> Word:
-    """Choose by sign; what is known to be the same for both signs needs no choice."""
+    """Return the value of the sign; one that is known to be equal for both needs no selection."""
     positive, negative = pair
     if isinstance(positive, int) and positive == negative:
         return positive

@@ -12,6 +12,8 @@ class Rounding:
     A magnitude at fraction f in (0, 1) of the way between two neighbors goes to the larger one if
     f + carry > 1, and also if f + carry = 1 unless `ties_even` asks for an even last bit.
     `carry_positive` and `carry_negative` (float32) are 0 (truncate), 1/2 (nearest) or 1 (away from zero).
+
+    Reference: IEEE 754-2019 Sec. 4.3.
     """
 
     carry_positive: Scalar
@@ -20,7 +22,11 @@ class Rounding:
 
     @staticmethod
     def declare(carry_positive: float, carry_negative: float, ties_even: bool = False) -> "Rounding":
-        """Return a checked rounding mode; raises `ValueError` for other carries than those of IEEE 754."""
+        """Return a checked rounding mode.
+
+        Raises:
+            ValueError: For other carries than those of IEEE 754, or `ties_even` without carries of 1/2.
+        """
         carries = (carry_positive, carry_negative)
         if carries not in ((0, 0), (0.5, 0.5), (1, 1), (0, 1), (1, 0)):
             raise ValueError(f"carries {carries}; allowed: both 0, both 0.5, both 1, (0, 1), (1, 0)")

@@ -21,7 +21,7 @@ EXPONENT_BIAS = 127
 
 
 def divide(x: Array, s: Array) -> Array:
-    """x / s rounded once, where an x below 2^-126 counts as a zero; s is a scalar or of x's rank.
+    """Return x / s rounded once, where an x below 2^-126 counts as a zero; s is a scalar or of x's rank.
 
     The divisor depends on x, so that no compiler sees a broadcast; an optimization barrier would hide it too,
     but not under vmap, which broadcasts behind the barrier. This needs an x that the compiler does not know:
@@ -32,7 +32,7 @@ def divide(x: Array, s: Array) -> Array:
 
 
 def multiply(x: Array, s: Array | float) -> Array:
-    """x * s rounded once, where a product below 2^-126 counts as a zero.
+    """Return x * s rounded once, where a product below 2^-126 counts as a zero.
 
     The factor inside `flush` also keeps a compiler from contracting the product with a later sum.
     """
@@ -55,27 +55,27 @@ def largest_magnitude(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def float32_scale(amax: Array, fmt: Format, min_scale: float) -> Array:
-    """amax / max_finite, at least `min_scale` and at least 2^-126."""
+    """Return amax / max_finite, at least `min_scale` and at least 2^-126."""
     smallest = jnp.float32(max(min_scale, float(SMALLEST_NORMAL)))
     return jnp.maximum(divide(amax, max_finite(fmt)), smallest)
 
 
 def e8m0_scale(amax: Array, fmt: Format, rule: str) -> Array:
-    """The power of two that `rule` chooses for each amax, within 2^-126 and 2^127."""
+    """Return the power of two that `rule` of `E8M0_RULES` chooses for each amax, within 2^-126 and 2^127."""
     exponent = E8M0_RULES[rule](amax, fmt)
     biased = jnp.clip(exponent + EXPONENT_BIAS, 1, 254)
     return lax.bitcast_convert_type(biased << MANTISSA_BITS, jnp.float32)
 
 
 def two_level_scale(amax: Array, target: Array, tensor_scale: Array) -> Array:
-    """tensor_scale times the E4M3 number nearest to amax / (target tensor_scale), at least 2^-9."""
+    """Return tensor_scale times the E4M3 number nearest to amax / (target tensor_scale), at least 2^-9."""
     exact = divide(divide(amax, target), tensor_scale)
     level = round_to_format(exact, FORMATS["e4m3fn"], "nearest_even")
     return jnp.maximum(jnp.maximum(level, jnp.float32(2.0**-9)) * tensor_scale, SMALLEST_NORMAL)
 
 
 def tensor_scale(amax: Array, fmt: Format, largest_level: float = 448.0) -> Array:
-    """The upper level of two: the largest amax over `largest_level` max_finite, of `amax`'s rank."""
+    """Return the upper level of two: the largest amax over `largest_level` max_finite, of `amax`'s rank."""
     largest = largest_magnitude(amax, tuple(range(amax.ndim))).reshape((1,) * amax.ndim)
     return jnp.maximum(divide(largest, jnp.float32(largest_level) * max_finite(fmt)), SMALLEST_NORMAL)
 
@@ -91,7 +91,7 @@ def pairwise_sum(x: Array) -> Array:
 
 
 def _floor_log2(x: Array) -> Array:
-    """Exponent of a positive normal float32."""
+    """Return the exponent of a positive normal float32."""
     return (lax.bitcast_convert_type(x, jnp.int32) >> MANTISSA_BITS) - EXPONENT_BIAS
 
 

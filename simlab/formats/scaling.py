@@ -21,13 +21,14 @@ SCALE_FORMATS = ("float32", "e8m0", "e4m3")
 # What rounding x over its scale does to an element: at most one of the three.
 ERRORS = ("saturation", "dead zone", "grid")
 FOUR_OVER_SIX = "four_over_six"
-# The largest block scale under four over six: 1.5 times it is still an E4M3 number.
+# The largest block scale under four over six if amax goes to 6. If it goes to 4, the scale is 1.5 times as
+# large: 384, still an E4M3 number.
 FOUR_OVER_SIX_LEVEL = 256.0
 
 
 @pytree
 class Scaling:
-    """Which elements share a scale (`granularity`), in which format it is kept, and how it is chosen.
+    """The elements that share a scale (`granularity`), its format, and the rule that chooses it.
 
     x is divided by its scale, rounded to the grid of the element format, and multiplied by the scale again.
     A scale belongs to a block of x; `granularity` names the shape of the block:
@@ -60,7 +61,8 @@ class Scaling:
     exclude each other, so they add up: `saturation` beyond the largest value, which power-of-two scales
     cause; `dead zone`, what becomes zero; `grid`, all else.
 
-    Raises `ValueError` for an unknown name, or a block size that is not a positive integer.
+    Raises:
+        ValueError: For an unknown name, or a block size that is not a positive integer.
 
     Reference: OCP MX v1.0 Sec. 6.3; torchao ScaleCalculationMode; NVIDIA cuBLAS 1D block scaling;
       acrl Sec. 5; vLLM dynamic_per_token_scaled_fp8_quant; Four Over Six arXiv 2512.02010; MXFP4 errors
@@ -102,7 +104,8 @@ class Scaling:
     def block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a block of an array of `shape`: one size per axis.
 
-        Raises `ValueError` when the array has too few axes.
+        Raises:
+            ValueError: If the array has too few axes.
         """
         extents = tuple(max(n, 1) for n in shape)
         sizes = [1] * len(shape)
@@ -139,8 +142,13 @@ class Scaling:
 def find_scale(x: Array, fmt: Format, scaling: Scaling) -> Array:
     """Return the scales of x: float32 of `scaling.scale_shape(x.shape)`.
 
-    x is float32; `fmt` is the element format, whose numbers may be traced. Raises `ValueError` when a given
-    scale does not fit.
+    Args:
+        x: float32 of any shape.
+        fmt: format of the elements; its numbers may be traced.
+        scaling: granularity and rule.
+
+    Raises:
+        ValueError: If a given scale does not broadcast to the shape of the scales, or x has too few axes.
     """
     shape = scaling.scale_shape(x.shape)
     if scaling.given is not None and scaling.scale_format != "e4m3":
@@ -190,7 +198,8 @@ def has_error(ratio: Array, elements: Array, fmt: Format, errors: tuple[str, ...
 def find_tensor_scale(x: Array, fmt: Format, scaling: Scaling) -> Array | None:
     """Return the upper level of two, float32 of x's rank with one number per tensor; None for one level.
 
-    Raises `ValueError` when a given one does not fit.
+    Raises:
+        ValueError: If a given scale does not broadcast to the shape of the scales.
     """
     if scaling.scale_format != "e4m3":
         return None
