@@ -1,1 +1,1 @@
-"""Shared base of all packages: catalogs, random streams, results with manifests, experiments."""
+"""Shared base of all packages: records, catalogs, random streams, results with manifests, experiments."""

@@ -22,8 +22,14 @@ def shorten(value: object) -> str:
 def lookup(catalog: Mapping[str, Record], name: str, kind: str) -> Record:
     """Return `catalog[name]`.
 
-    Raises `ValueError` naming `name`, the closest match and what is allowed (after a suggestion,
-    only the start of a long list); `kind` is the word used for an entry ("format", "engine", ...).
+    Args:
+        catalog: entries by name.
+        name: name of the entry.
+        kind: word for an entry in errors ("format", "engine", ...).
+
+    Raises:
+        ValueError: For an unknown name, with the closest match and the allowed names (after a match, only the
+            first ones of a long list).
     """
     if isinstance(name, str) and name in catalog:
         return catalog[name]

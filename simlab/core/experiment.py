@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class Run:
-    """One execution of an experiment: its folder, its mode, and what goes into its manifest.
+    """One execution of an experiment: its folder, its mode, and the contents of its manifest.
 
     `resume_from` is an earlier result whose rows are kept; only what it lacks is run.
     """
@@ -36,7 +36,7 @@ class Run:
     tables: dict[str, int] = field(default_factory=dict)
 
     def configure(self, **values: object) -> None:
-        """Record what was chosen for this run; JSON values only."""
+        """Record settings of this run in the manifest; JSON values only."""
         self.config.update(values)
 
     def seeds(self, seeds: Iterable[int]) -> list[int]:
@@ -75,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question with a rule of decision that was written before the answer was known.
+    """A question with a decision rule that was written before the answer was known.
 
     `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
     `figures.catalog.FIGURES`; `claims` are ids of the claims that it tests. `collect_evidence` reads a
@@ -121,7 +121,11 @@ def execute(
 
 
 def find_resumable(experiment: Experiment, folder: Path, out: Path, smoke: bool = False) -> Results:
-    """Return the result in `folder` from which a run into `out` can resume; raises `ValueError` otherwise."""
+    """Return the result in `folder` from which a run into `out` can resume.
+
+    Raises:
+        ValueError: If the experiment cannot resume, or the result does not fit.
+    """
     if experiment.check_resume is None:
         raise ValueError(f"{experiment.name} cannot resume. Remove --resume-from.")
     if folder.resolve() == out.resolve():

@@ -17,13 +17,14 @@ import jax
 import numpy as np
 
 GENERATED = ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__", "__init__")
-"""Methods that a dataclass has without anybody's writing them."""
+"""Methods that `dataclass` generates."""
 
 
 def fingerprint(record: object) -> str:
     """Return 12 hexadecimal digits that equal records, and functions of equal code, share.
 
-    Raises `ValueError` naming a part that is neither data nor Python code.
+    Raises:
+        ValueError: For a part that is neither data nor Python code, with its type.
     """
     return hashlib.sha256(repr(_content(record, {})).encode()).hexdigest()[:12]
 

@@ -66,7 +66,11 @@ def build_manifest(
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write `manifest` into `folder` atomically. Values that JSON lacks (NaN, inf) are an error."""
+    """Write `manifest` into `folder` atomically.
+
+    Raises:
+        ValueError: For values that JSON lacks (NaN, inf).
+    """
     text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
     return write_atomically(folder / MANIFEST_NAME, lambda file: file.write(text.encode()))
 
@@ -83,7 +87,7 @@ def versions() -> dict[str, str]:
 
 
 def device() -> dict[str, str | int]:
-    """Return what JAX computes on: platform, kind and count of devices, and the host's processor."""
+    """Return platform, kind and count of the devices of JAX, and the processor of the host."""
     devices = jax.devices()
     return {
         "platform": devices[0].platform,

@@ -1,4 +1,4 @@
-"""Where the checkout, its experiments and its figures are."""
+"""Paths of the checkout, its experiments, figures and results."""
 
 import sys
 from pathlib import Path
@@ -9,8 +9,10 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 def checkout_root() -> Path:
     """Return the folder that holds `experiments/` and `figures/`.
 
-    In a checkout that is its root; an installed wheel carries both inside the package.
-    Raises `FileNotFoundError` saying so when neither is there.
+    In a checkout that is its root; an installed wheel has both inside the package.
+
+    Raises:
+        FileNotFoundError: If neither is there.
     """
     for root in (PACKAGE_ROOT.parent, PACKAGE_ROOT / "_bundle"):
         if (root / "experiments" / "__init__.py").is_file() and (root / "figures" / "__init__.py").is_file():
@@ -30,7 +32,7 @@ def add_checkout_to_path() -> Path:
 
 
 def committed_results(name: str) -> Path:
-    """Return the folder of the results of experiment `name` that travel with the code."""
+    """Return the folder of the results of experiment `name` that are shipped with the package."""
     return checkout_root() / "experiments" / "results" / name
 
 
@@ -38,7 +40,7 @@ def find_shipped(path: Path) -> Path:
     """Return `path` if that file exists, else the shipped file of that name (`examples/first_sweep.toml`).
 
     Raises:
-        FileNotFoundError: neither exists.
+        FileNotFoundError: If neither exists.
     """
     if path.is_file():
         return path

@@ -57,8 +57,10 @@ def load_plugin(reference: str) -> tuple[object, str]:
     """Return the object `module:name` and the digest of its source, 12 hexadecimal digits.
 
     A module whose source has changed since its import is imported anew.
-    Raises `ValueError` for a module that cannot be found or imported, naming the folders that were searched,
-    and for an unknown name, listing those of the module.
+
+    Raises:
+        ValueError: For a module that cannot be found or imported, with the folders that were searched, and an
+            unknown name, with those of the module.
     """
     name, _, attribute = reference.partition(":")
     source = _current_source(name)

@@ -17,7 +17,11 @@ class Range:
     high: float = math.inf
 
     def check(self, value: float) -> None:
-        """Raise `ValueError` with what is allowed and the value, unless it is in the range."""
+        """Check that a value is in the range.
+
+        Raises:
+            ValueError: For any other value, with the allowed ones.
+        """
         # `not low <= x` also catches NaN.
         if not self.low <= value <= self.high:
             unbounded = (self.high if value > 0 else -self.low) >= HUGE

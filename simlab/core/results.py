@@ -52,7 +52,11 @@ class Results:
     """A finished run on disk, read lazily: `results.table(name)`, `results.manifest`."""
 
     def __init__(self, folder: Path):
-        """Open `folder`; raises `FileNotFoundError` when no finished run is there."""
+        """Open `folder`.
+
+        Raises:
+            FileNotFoundError: If no finished run is there.
+        """
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise FileNotFoundError(f"folder {self.folder} does not exist")
@@ -70,7 +74,11 @@ class Results:
         return sorted(path.stem for path in self.folder.glob("*.parquet"))
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return one table as a frame; raises `FileNotFoundError` listing the tables there are."""
+        """Return one table as a frame.
+
+        Raises:
+            FileNotFoundError: If it does not exist, with the names of the tables.
+        """
         path = self.folder / f"{name}.parquet"
         if not path.is_file():
             raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {self.table_names}")

@@ -18,7 +18,7 @@ def stream(key: jax.Array, name: str) -> jax.Array:
 def draw_array(
     draw: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...], *dtype: type
 ) -> jax.Array:
-    """Return `draw(key, shape, *dtype)`, of a function of `jax.random`, in a flat shape: it compiles sooner.
+    """Return `draw(key, shape, *dtype)` of a function of `jax.random`, drawn flat: it compiles faster.
 
     The bits are the same: an element's random words depend on its row-major index alone.
     """

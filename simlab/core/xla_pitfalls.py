@@ -71,7 +71,7 @@ def division_by_scalar_becomes_product() -> Pitfall:
         "division by a scale becomes a product with its reciprocal",
         wrong > 0,
         f"{wrong} of {x.size} quotients differ from IEEE division",
-        "an optimization barrier on the broadcast scale",
+        "the divisor depends on the dividend",
     )
 
 
@@ -142,7 +142,7 @@ def max_loses_nan() -> Pitfall:
         "the maximum of a row loses a NaN",
         lost > 0,
         f"{lost} of 32 rows with a NaN have a finite maximum",
-        "a reduction of our own, over bits",
+        "an integer maximum of the bits",
     )
 
 

@@ -94,5 +94,6 @@ def _weigh_values(scores: Array, values: Array, sites: Attention, key: Array | N
     if sites.normalize == "before":
         return product(softmax(scores, steps, key), values, sites.value_accumulator)
     exponentials = exponentials_at(scores, steps, key)[1]
+    # The sum of the rounded ones; see the deviation of `Attention`.
     total = total_at(exponentials, steps, key)
     return divide(product(exponentials, values, sites.value_accumulator), total)

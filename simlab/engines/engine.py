@@ -73,6 +73,12 @@ class Attention:
     `before` the product with the values, or `after` it, as fused kernels do, which round the
     `softmax.exponentials` instead of the probabilities. With `fused` one kernel computes everything between
     queries and output, in float32.
+
+    Raises:
+        ValueError: For an unknown `normalize`, a negative `cache_from`, and settings inside `fused`.
+
+    Deviation: with `after` the divisor is the sum of the rounded exponentials. FlashAttention and the Triton
+        kernels of vLLM add them in float32 before they round them for the product.
     """
 
     queries: Site = FLOAT32_SITE

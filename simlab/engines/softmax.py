@@ -24,7 +24,7 @@ def softmax(
 
     Logits are rounded, shifted by their maximum, exponentiated, summed (a fixed tree, so that the bits of a
     row do not depend on the batch) and divided, with a rounding after each step. Rounded probabilities are
-    not normalized again. The gradient is straight-through.
+    not normalized again. The sum is that of the rounded exponentials. The gradient is straight-through.
 
     Args:
         z: float32 logits [..., V]. -inf masks a logit, unless the format of the logits has no infinity.

@@ -1,7 +1,7 @@
-"""Metrics: how far the engines are apart, what an objective does about it, and where the update goes.
+"""Metrics of the mismatch, of the effects of an objective, and of the structure of the update.
 
-The name of a metric is that of its paper or the plainest word; `VERL_ALIASES` translates verl's. An average
-or extreme of nothing is NaN, a count or sum of nothing is zero.
+The name of a metric is that of its paper, else a descriptive one; `VERL_ALIASES` translates verl's. An
+average or extreme of nothing is NaN, a count or sum of nothing is zero.
 """
 
 from simlab.metrics.catalog import CURVE_METRICS, METRICS, OBJECTIVE_METRICS, VERL_ALIASES, WEIGHT_METRICS

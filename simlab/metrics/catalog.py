@@ -1,4 +1,4 @@
-"""All metrics by name, in one dict per kind of input, and what verl calls them."""
+"""All metrics by name, in one dict per kind of input, and the names of verl."""
 
 from collections.abc import Callable
 

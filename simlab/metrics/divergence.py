@@ -10,7 +10,9 @@ Array = jax.Array
 
 
 def exact_kl(logps: Float[AnyArray, "*B V"], reference: Float[AnyArray, "*B V"]) -> Float[Array, "*B"]:
-    """KL(policy, reference) of each position [...] from log-probabilities [..., V]; tokens of p = 0 add 0.
+    """Return KL(policy, reference) of each position [...] from log-probabilities [..., V].
+
+    Tokens of probability zero under the policy add zero.
 
     Unlike the estimators k1 and k3 it has no sampling noise in the token.
 

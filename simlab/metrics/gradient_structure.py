@@ -1,4 +1,4 @@
-"""Where the update goes by token frequency, and how a curve jitters."""
+"""Distribution of the update over token frequencies, and the jitter of a curve."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def energy_by_frequency(
     buckets: int = 4,
     score_norms: Float[AnyArray, "B T"] | None = None,
 ) -> Array:
-    """Share of the summed per-token gradient norms that falls on each frequency bucket, [`buckets`].
+    """Return the fraction of the summed per-token gradient norms in each frequency bucket, [`buckets`].
 
     - `coefficients` [B, T]: from `token_coefficients`; `score_norms` [B, T]: norm of grad log pi, one if
       not given.
@@ -26,7 +26,7 @@ def energy_by_frequency(
 
     Token types are ordered by how often they occur in this batch; bucket 0 holds the most frequent ones. A
     type goes where the first of its occurrences falls when all occurrences are cut into `buckets` equal
-    parts, so a very frequent type may leave the next bucket empty. NaN when no token pushes.
+    parts, so a very frequent type may leave the next bucket empty. NaN if all coefficients are zero.
 
     Reference: cancel Eq. 24.
     Deviation: the paper does not define its frequency buckets; these are ours.
@@ -45,13 +45,14 @@ def energy_by_frequency(
 
 
 def _bucket(position: Array, total: Array, buckets: int) -> Array:
-    """Which of `buckets` equal parts of `total` occurrences the given position is in."""
+    """Return which of `buckets` equal parts of `total` occurrences a position is in."""
     return jnp.minimum(position * buckets // jnp.maximum(total, 1), buckets - 1).astype(jnp.int32)
 
 
 def jitter2(curve: Float[AnyArray, " S"]) -> Float[Array, ""]:
-    """Mean absolute second difference of a metric over steps [S]; NaN for fewer than three steps.
+    """Return the mean absolute second difference of a metric over steps [S]; NaN for fewer than three.
 
+    Unit: that of the metric.
     Reference: cancel Eq. 20, 21.
     """
     second = jnp.abs(curve[2:] - 2 * curve[1:-1] + curve[:-2])

@@ -1,4 +1,4 @@
-"""Mismatch of the two engines at theta_old: rho = pi_train / pi_infer of the sampled tokens.
+"""Mismatch of the two engines at theta_old, from the IS ratio rho = pi_train / pi_infer of sampled tokens.
 
 Every function maps a `TokenBatch` to a scalar. Log rho is clamped to +-20 wherever it is exponentiated, as in
 verl; sequences without tokens take no part in averages over sequences.
@@ -18,18 +18,18 @@ Array = jax.Array
 
 
 def _excess(batch: TokenBatch) -> Array:
-    """rho - 1 [B, T], accurate where the engines nearly agree."""
+    """Return rho - 1 [B, T], accurate where the engines nearly agree."""
     return jnp.expm1(token_log_rho(batch))
 
 
 def _sequence_log_rho(batch: TokenBatch) -> Array:
-    """Log of the product of rho over each sequence [B], clamped."""
+    """Return the log of the product of rho over each sequence [B], clamped to +-20."""
     total = masked_sum(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
     return jnp.clip(total, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
 
 
 def _distance(batch: TokenBatch) -> Array:
-    """|pi_train - pi_infer| [B, T]."""
+    """Return |pi_train - pi_infer| [B, T]."""
     return jnp.abs(jnp.exp(batch.logp_train) - jnp.exp(batch.logp_infer))
 
 
@@ -89,7 +89,9 @@ def min_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def rms_log_rho(batch: TokenBatch) -> Float[Array, ""]:
-    """Root mean square of log rho over all tokens: like `std_rho`, but not ruled by a few large ratios.
+    """Root mean square of log rho over all tokens: like `std_rho`, but not dominated by a few large ratios.
+
+    log rho is not clamped here.
 
     Unit: nats.
     """
@@ -120,7 +122,7 @@ def discrepancy(batch: TokenBatch) -> Float[Array, ""]:
 
     Reference: acrl Eq. 5, 6.
     Deviation: averages over the sequences that have tokens, where Eq. 6 averages over questions first; the
-    two agree when every group has as many such sequences.
+        two agree when every group has as many such sequences.
     """
     return sequence_mean(_distance(batch), batch.mask)
 
@@ -224,6 +226,6 @@ def ess_token(batch: TokenBatch) -> Float[Array, ""]:
 def ess_sequence(batch: TokenBatch) -> Float[Array, ""]:
     """Effective sample size of the sequences' products of rho, as a fraction in (0, 1].
 
-    Reference: lr Eq. 4.
+    Reference: Kish 1965 (of any weights); lr Eq. 4.
     """
     return effective_sample_size(jnp.exp(_sequence_log_rho(batch)), batch.mask.any(axis=1))

@@ -1,4 +1,4 @@
-"""Gradient noise scale: how large a batch has to be before its gradient is more signal than noise."""
+"""Gradient noise scale: the batch size at which signal and noise of the gradient are equal."""
 
 from typing import NamedTuple
 

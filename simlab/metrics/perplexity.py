@@ -1,6 +1,7 @@
 """Log-perplexities of the two engines, per sequence first.
 
-A sequence without tokens has no perplexity and takes no part; verl counts it with perplexity one.
+Every function maps a `TokenBatch` to a scalar; log rho is not clamped. A sequence without tokens has no
+perplexity and takes no part; verl counts it with perplexity one.
 """
 
 import jax
@@ -15,7 +16,7 @@ Array = jax.Array
 
 
 def _log_ppl_difference(batch: TokenBatch) -> Array:
-    """Per-token log-perplexity of the training engine minus that of the inference engine, [B]."""
+    """Return the per-token log-perplexity of the training engine minus that of the inference engine, [B]."""
     return masked_mean(batch.logp_infer - batch.logp_train, batch.mask, axis=1)
 
 

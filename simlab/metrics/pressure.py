@@ -1,8 +1,9 @@
 """Effects of an objective on a batch: clipped and rejected tokens, and the terms that they add.
 
 Every function maps an objective (a preset's name or a record) and a `TokenBatch` to a scalar. A token
-counts as clipped when its advantage is not zero and yet its coefficient is: a clip that keeps pushing
-(CISPO, DFPO) does not count.
+counts as clipped when its advantage is not zero and yet its coefficient is: a clip that keeps a gradient
+(CISPO, DFPO) does not count. Nor does any token of an objective with a regularizer such as `rollout_kl`,
+which gives clipped tokens a coefficient of its own: the clip fractions of such objectives are too low.
 """
 
 from dataclasses import replace
@@ -25,7 +26,7 @@ def _advantages(objective: Objective, batch: TokenBatch) -> Array:
 
 
 def _bare(objective: str | Objective) -> Objective:
-    """The objective with its ratio and clip alone: what else may zero a coefficient is taken off."""
+    """Return the objective without the components, besides ratio and clip, that can zero a coefficient."""
     return replace(
         resolve(objective),
         correction=None,
@@ -37,7 +38,7 @@ def _bare(objective: str | Objective) -> Objective:
 
 
 def clipped_tokens(objective: str | Objective, batch: TokenBatch) -> Bool[Array, "B T"]:
-    """Tokens that the clip keeps from pushing, bool [B, T].
+    """Return the tokens whose gradient the clip removes, bool [B, T].
 
     Reference: hacking Eq. 12.
     """
@@ -95,7 +96,8 @@ def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, 
 def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """J = sum over the batch of A (phi - 1), phi the injected weights of the objective's distortion.
 
-    The control of the paper's figure is this with the distorted objective on the batches of the other run.
+    The control of the paper's figure is this number with the distorted objective on the batches of the run
+    that is not distorted.
 
     Unit: advantage.
     Reference: hacking Eq. 20, 23, Fig. 6.
@@ -133,7 +135,7 @@ def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) ->
 
 
 def asym(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """Variance over a group of w_i A_i, the weight with which a sequence pushes; mean over groups.
+    """Return the variance over a group of w_i A_i, the modulation of a sequence; mean over groups.
 
     w_i A_i is the mean over the sequence's tokens of the coefficient before aggregation, corrections and
     distortions included; the variance divides by the number of sequences with tokens.

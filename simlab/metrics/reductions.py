@@ -23,7 +23,7 @@ Rest = ParamSpec("Rest")
 def on_tokens(
     metric: Callable[Concatenate[TokenBatch, Rest], Array],
 ) -> Callable[Concatenate[TokenBatch, Rest], Array]:
-    """Let `metric` see a checked batch, bool mask and zeros at padded positions, whatever stood there."""
+    """Return `metric` of the prepared batch: checked, with a bool mask and zeros at padded positions."""
 
     @wraps(metric)
     def measure(batch: TokenBatch, *args: Rest.args, **kwargs: Rest.kwargs) -> Array:
@@ -33,34 +33,34 @@ def on_tokens(
 
 
 def as_mask(mask: Shaped[AnyArray, "..."]) -> Bool[Array, "..."]:
-    """A mask of any type as bool: nonzero is real."""
+    """Return a mask of any type as bool: nonzero is real."""
     return jnp.asarray(mask).astype(bool)
 
 
 def mean(
     x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"], axis: int | None = None
 ) -> Float[Array, "..."]:
-    """Mean of `x` where `mask`; NaN where nothing is left."""
+    """Return the mean of `x` where `mask`; NaN where nothing is left."""
     count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
     return masked_sum(x, mask, axis) / count
 
 
 def std(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
-    """Standard deviation of `x` where `mask`, dividing by the number of entries."""
+    """Return the standard deviation of `x` where `mask`, dividing by the number of entries."""
     return jnp.sqrt(mean((x - mean(x, mask)) ** 2, mask))
 
 
 def maximum(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
-    """Largest entry of `x` where `mask`; NaN where nothing is left."""
+    """Return the largest entry of `x` where `mask`; NaN where nothing is left."""
     return jnp.where(mask.any(), jnp.max(jnp.where(mask, x, -jnp.inf)), jnp.nan)
 
 
 def minimum(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
-    """Smallest entry of `x` where `mask`; NaN where nothing is left."""
+    """Return the smallest entry of `x` where `mask`; NaN where nothing is left."""
     return -maximum(-x, mask)
 
 
 def sequence_mean(x: Float[AnyArray, "*B"], mask: Bool[AnyArray, "*B"]) -> Float[Array, ""]:
-    """Mean over the tokens of each sequence, then over the sequences that have tokens."""
+    """Return the mean over the tokens of each sequence, then over the sequences that have tokens."""
     real = mask.any(axis=1)
     return mean(jnp.where(real, mean(x, mask, axis=1), 0), real)

@@ -1,7 +1,7 @@
 """Statistics of any weights on tokens: corrections for the mismatch, distortions, post-clip weights.
 
-Every function takes weights [B, T] (or [B]) and the mask of the same shape; entries outside it are never
-read.
+Every function maps weights [B, T] and a mask of the same shape to a scalar; entries outside it are never
+read. All but the `weight_sequence_` ones take [B], too.
 """
 
 import jax
@@ -49,7 +49,7 @@ def weight_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"])
 def effective_sample_size(
     weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
 ) -> Float[Array, ""]:
-    """(mean w)^2 / mean(w^2): one when all weights agree, 1/n when one has it all, NaN when all are zero.
+    """(mean w)^2 / mean(w^2): one if all weights agree, 1/n if one of n is not zero, NaN if all are zero.
 
     Reference: verl rollout_corr_helper rollout_is_eff_sample_size.
     """

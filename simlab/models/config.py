@@ -14,7 +14,10 @@ class TransformerConfig:
     to `num_experts_per_tok` experts of width `moe_intermediate_size`, whose router probabilities are
     normalized to sum 1 if `norm_topk_prob`. `qk_norm` False with `attention_bias` True is Qwen2.
 
-    Raises `ValueError` for shapes that do not fit together.
+    Raises:
+        ValueError: For shapes that do not fit together.
+
+    Reference: Qwen3 arXiv 2505.09388; Qwen3Config and Qwen3MoeConfig of transformers.
     """
 
     vocab_size: Annotated[int, COUNT] = 32
@@ -39,14 +42,16 @@ class TransformerConfig:
         for name, value in vars(self).items():
             least = 0 if name == "num_experts" else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
-                raise ValueError(f"{name} {value}; allowed: at least {least}")
+                raise ValueError(f"{name} {value}; allowed: an integer, at least {least}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of "
                 f"num_key_value_heads {self.num_key_value_heads}"
             )
         if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding turns pairs")
+            raise ValueError(
+                f"head_dim {self.head_dim} is odd; allowed: even numbers, rotary embedding turns pairs"
+            )
         if self.num_experts and not 1 <= self.num_experts_per_tok <= self.num_experts:
             raise ValueError(
                 f"num_experts_per_tok {self.num_experts_per_tok}; allowed: 1 to {self.num_experts}"

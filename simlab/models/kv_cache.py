@@ -36,7 +36,7 @@ def cache_length(caches: Caches) -> int:
 
 
 def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cache, ...]:
-    """Return caches of all layers for `batch` sequences of up to `length` tokens."""
+    """Return caches of zeros, one per layer, for `batch` sequences of up to `length` tokens."""
     keys = jnp.zeros((batch * config.num_key_value_heads, config.head_dim, length), jnp.float32)
     return (Cache(keys, keys.swapaxes(1, 2)),) * config.num_hidden_layers
 
@@ -44,7 +44,7 @@ def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cac
 def extend_cache(
     cache: Cache, keys: Float[Array, "B T H D"], values: Float[Array, "B T H D"], start: Array | int
 ) -> Cache:
-    """Write keys and values [B, T, key heads, head_dim] at positions start to start + T - 1."""
+    """Return the cache with keys and values [B, T, key heads, head_dim] at start to start + T - 1."""
     batch, length, heads, width = keys.shape
     keys = keys.transpose(0, 2, 3, 1).reshape(batch * heads, width, length)
     values = values.transpose(0, 2, 1, 3).reshape(batch * heads, length, width)

@@ -12,12 +12,16 @@ Params = dict[str, PyTree]
 
 
 def init_params(key: Array, config: TransformerConfig) -> Params:
-    """Return fresh parameters: normal weights of std 1 / sqrt(fan-in), norms of one, biases of zero.
+    """Return fresh float32 parameters: normal weights, norms of one, biases of zero.
+
+    Matrices have the standard deviation 1 / sqrt(fan-in), the embedding 1 / sqrt(D).
 
     `embedding [V, D]`, `layers` (a tuple of dicts), `norm [D]`, and `lm_head [D, V]` unless tied. Matrices
     are `[in, out]`; queries, keys and values are one matrix `qkv`, gate and up projections one matrix
     `gate_up`, as engines fuse them. An MoE layer has `router [D, E]` and a leading expert axis on the rest.
-    The residual branches' last matrices are scaled by 1 / sqrt(2 L), as in GPT-2.
+    The residual branches' last matrices are scaled by 1 / sqrt(2 L).
+
+    Reference: GPT-2, Radford et al. 2019, Sec. 2.3.
     """
     width = config.hidden_size
     params: Params = {

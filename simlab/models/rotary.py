@@ -10,7 +10,12 @@ from simlab.engines.materialize_once import materialize_once
 
 
 def rotation_table(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return cosines and sines of positions 0 to length - 1, float32 `[length, head_dim]` each."""
+    """Return cosines and sines of positions 0 to length - 1, float32 `[length, head_dim]` each.
+
+    The angle of position p in component i is p theta^(-2 (i mod D/2) / D), D = `head_dim`.
+
+    Reference: RoFormer arXiv 2104.09864 Sec. 3.2; Qwen3RotaryEmbedding of transformers.
+    """
     frequencies = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     angles = np.arange(length)[:, None] * np.tile(frequencies, 2)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
@@ -20,6 +25,8 @@ def rotate(x: Array, cos: Array, sin: Array, engine: Engine) -> Array:
     """Rotate heads x [..., T, H, head_dim] by the angles of their positions, cos and sin [T, head_dim].
 
     Products and sums are rounded to `engine.elementwise`, as separate kernels do.
+
+    Reference: apply_rotary_pos_emb of transformers.
     """
     across = (1,) * (x.ndim - 3)
     cos, sin = (table.reshape(*across, table.shape[0], 1, table.shape[1]) for table in (cos, sin))

@@ -50,7 +50,10 @@ def enumerate_sequences(
 
     Contexts are prefixes. `memory` shares them: only the last `memory` tokens count (0: one row for
     all, 1: a Markov chain). `same` maps prefixes to the prefix whose context they share, so that
-    equivalent answers and templates exist. `ValueError` for sizes below 1 or above 2^24 sequences.
+    equivalent answers and templates exist.
+
+    Raises:
+        ValueError: For sizes below 1, more than 2^24 sequences, and an end token outside the vocabulary.
     """
     if vocabulary < 1 or length < 1:
         raise ValueError(f"vocabulary and length must be at least 1, got {vocabulary} and {length}")
@@ -71,7 +74,11 @@ def enumerate_sequences(
 def list_sequences(
     sequences: Sequence[Prefix], vocabulary: int, *, same: Mapping[Prefix, Prefix] | None = None
 ) -> SequenceSpace:
-    """Return a space of the given sequences only, of any lengths, in the given order."""
+    """Return a space of the given sequences only, of any lengths, in the given order; `same` as above.
+
+    Raises:
+        ValueError: For no sequence, an empty one, and tokens outside the vocabulary.
+    """
     if not sequences or not all(sequences):
         raise ValueError("list at least one sequence, each of at least one token")
     if not all(0 <= token < vocabulary for sequence in sequences for token in sequence):
@@ -102,14 +109,14 @@ def _with_contexts(tokens, mask, vocabulary: int, memory: int | None, same: dict
 
 
 def log_softmax(table):
-    """Log-probabilities `[K, V]` of a table of logits; -inf logits stay -inf."""
+    """Return the log-probabilities `[K, V]` of a table of logits, in nats; -inf logits stay -inf."""
     xp = table.__array_namespace__()
     shifted = table - xp.max(table, axis=-1, keepdims=True)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
 
 
 def token_values(space: SequenceSpace, rows):
-    """Read an entry of `rows` `[K, V]` for each token of each sequence, `[S, T]`; 0 where masked.
+    """Return the entry of `rows` `[K, V]` for each token of each sequence, `[S, T]`; 0 where masked.
 
     For log-probabilities `rows` this is `logp[s, t]` of the sampled tokens.
     """

@@ -3,6 +3,8 @@
 One function extends a sequence by some tokens and a cache by their keys and values. Scoring is one call on
 all tokens with an empty cache; decoding is one call per token. So both are the same arithmetic, and agree bit
 for bit under every engine whose sums do not depend on the shape of a batch.
+
+Reference: Qwen3 arXiv 2505.09388; Qwen3ForCausalLM and Qwen3MoeForCausalLM of transformers.
 """
 
 from functools import partial
@@ -37,18 +39,20 @@ from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
 
 Weights = dict[str, PyTree]
-
+"""Parameters as an engine holds them, from `prepare`."""
 
 SCANNED_LAYERS = 4
+"""Number of layers from which on `stack_layers` stacks them."""
 
 States = dict[str, Array]
 """Values by the name of the site that computes them."""
 
 
 class Scores(NamedTuple):
-    """Result of scoring: `logp` of the sampled tokens and `entropy`, [B, T]; experts as in `Forward`.
+    """Result of scoring, in nats: `logp` of the sampled tokens and `entropy`, float32 [B, T].
 
-    `logp_vocabulary` [B, T, V], of all tokens, is None unless requested.
+    `routed_experts` are as in `Forward`. `logp_vocabulary` [B, T, V], of all tokens, is None unless
+    requested.
     """
 
     logp: Array
@@ -101,7 +105,8 @@ class Forward(NamedTuple):
 def prepare(params: Params, config: TransformerConfig, engine: Engine, key: Array | None = None) -> Weights:
     """Return `params` as the engine holds them, rounded once for all tokens to come.
 
-    Matrices go to the sites of their products; embeddings, biases and the weights of norms to `elementwise`.
+    Matrices are quantized at the weight sites of their products, `o` and `down` at `projection.weights` like
+    all others of a dense layer; embeddings, biases and the weights of norms are stored at `elementwise`.
     `key` is needed where the engine rounds weights stochastically.
     """
     head = params["embedding"].T if config.tie_word_embeddings else params["lm_head"]
@@ -157,7 +162,7 @@ def extend(
     start: Array | int,
     replayed: AnyArray | None = None,
 ) -> Forward:
-    """Read `tokens` behind the positions that `caches` hold.
+    """Run the forward pass on `tokens`, which follow the positions that `caches` hold.
 
     Layers are unrolled, or scanned over if weights and caches come from `stack_layers`.
 
@@ -235,7 +240,7 @@ def _positions(
 def _self_attention(
     layer: Weights, config: TransformerConfig, engine: Engine, cache: Cache, x: Array, reading: Positions
 ) -> tuple[Array, Cache, States]:
-    """Attention of normed x [B, T, D] over the cache and itself, before the residual sum."""
+    """Return the attention of normed x [B, T, D] over the cache and itself, before the residual sum."""
     projected = qkv = linear(x, layer["qkv"], engine)
     if config.attention_bias:
         qkv = store(qkv + layer["qkv_bias"][None, None], engine.projection.output)
@@ -274,7 +279,7 @@ def _attend_by_group(
 def _mlp(
     layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
 ) -> tuple[Array, None, States]:
-    """SwiGLU of normed x [B, T, D]."""
+    """Return SwiGLU of normed x [B, T, D]: down(silu(gate) up)."""
     del config, replayed
     both = linear(x, layer["gate_up"], engine.projection)
     activated, gated = _apply_gate(both, engine)
@@ -285,13 +290,13 @@ def _mlp(
 def _experts(
     layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
 ) -> tuple[Array, Array, States]:
-    """Mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
+    """Return the mixture of normed x [B, T, D], and the experts that the engine chooses [B, T, top_k]."""
     router_logits = linear(x, layer["router"], engine.router)
     top_k, normalize = config.num_experts_per_tok, config.norm_topk_prob
-    chosen, shares = route(router_logits, engine, top_k, normalize=normalize)
+    chosen, expert_weights = route(router_logits, engine, top_k, normalize=normalize)
     used = chosen
     if replayed is not None:
-        used, shares = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
+        used, expert_weights = route(router_logits, engine, top_k, normalize=normalize, replayed=replayed)
     # Every expert reads every token: at these sizes dense products are cheaper than sorting tokens.
     first, last = engine.experts or engine.projection, engine.experts or engine.reduced
     both = jax.vmap(linear, (None, 0, None))(x, layer["gate_up"], first)
@@ -299,7 +304,7 @@ def _experts(
     outputs = jax.vmap(linear, (0, 0, None), out_axes=-2)(gated, layer["down"], last)
     outputs = jnp.take_along_axis(outputs, used[..., None], axis=-2)
     ranks = used * engine.expert_ranks // config.num_experts
-    combined = combine_experts(outputs, shares, engine, ranks=ranks)
+    combined = combine_experts(outputs, expert_weights, engine, ranks=ranks)
     return combined, chosen, {"router": router_logits, "experts chosen": outputs, "experts": combined}
 
 
@@ -316,7 +321,7 @@ def read_logits(weights: Weights, engine: Engine, hidden: Float[Array, "*B D"]) 
 
 
 def token_logps(logits: Float[AnyArray, "*B V"], engine: Engine) -> Float[Array, "*B V"]:
-    """Return log-probabilities [..., V] as the engine reports them.
+    """Return the log-probabilities [..., V] that the engine reports, in nats.
 
     An engine that rounds token probabilities reports the logarithm of the rounded ones.
     """
@@ -338,6 +343,9 @@ def logits(
 
     Returns:
         Float32 logits [B, T, V]; those at t predict token t + 1.
+
+    Raises:
+        ValueError: For an unknown engine.
     """
     engine = find_engine(engine)
     weights = prepare(params, config, engine)
@@ -371,7 +379,7 @@ def response_logps(
         scan_layers: whether to scan over the layers (`stack_layers`); a gradient then computes each again.
 
     Returns:
-        Log-probabilities and entropies [B, T], in nats, the experts, and those of the vocabulary if wanted.
+        Scores of the response tokens; `routed_experts` are [B, P + T - 1, L, top_k].
     """
     weights = prepare(params, config, engine)
     count = len(prompts) // group_size if responses.shape[1] > 1 else len(prompts)

@@ -1,4 +1,4 @@
-"""Rollout: the sampler, generation with a KV cache, and the trajectory record."""
+"""Rollout: sampling of tokens, generation with a KV cache, and the trajectory record."""
 
 from simlab.rollout.generate import generate
 from simlab.rollout.sampling import GREEDY, SamplingParams, draw_token, processed_logits

@@ -35,11 +35,28 @@ def generate(
     pad: int,
     vocabulary: bool = False,
 ) -> Trajectory:
-    """Sample `group_size` responses of up to `length` tokens to each of `prompts [N, P]` and reward them.
+    """Sample responses to prompts under an engine and reward them.
 
-    Weights are quantized once; stochastic rounding draws from `key`. Each prompt is read once. `check` maps
-    tokens [B, P + T] to rewards [B]. After `end`, tokens are `pad` and their log-probabilities zero. With
-    `vocabulary` the trajectory has the log-probabilities of all tokens, too.
+    Weights are quantized once; each prompt is read once.
+
+    Args:
+        params: of the model, float32.
+        config: its shapes.
+        engine: the inference engine.
+        sampling: temperature, filters and injected noise.
+        key: of tokens, noise and stochastic rounding, in named streams.
+        prompts: int32 [N, P].
+        check: maps tokens [N x group_size, P + T] to rewards [N x group_size].
+        group_size: responses per prompt.
+        length: T, the maximum number of tokens of a response.
+        end: token that ends a response.
+        pad: token behind the end; its log-probability is zero.
+        vocabulary: whether the trajectory has the log-probabilities of all tokens, too.
+
+    Returns:
+        The trajectory of N x group_size responses.
+
+    Reference: vLLM LLM.generate with `n` and `logprobs`.
     """
     count, prompt_length = prompts.shape
     caches = empty_cache(config, count, prompt_length + length)

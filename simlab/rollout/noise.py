@@ -1,4 +1,4 @@
-"""Noise on the sampler's logits or weights: mismatch of a chosen size without an engine that makes it.
+"""Noise injected into logits or weights of the inference engine: mismatch of a chosen size, not by rounding.
 
 Sampling and reported log-probabilities both see the noise, so the engine reports the distribution that it
 samples from; only the training engine has no noise.
@@ -24,7 +24,7 @@ DIGEST_START, DIGEST_PRIME = 0x811C9DC5, 0x01000193
 
 @pytree
 class InjectedNoise:
-    """Independent normal noise on every logit or weight of the sampler.
+    """Independent normal noise on every logit or weight of the inference engine.
 
     On logits, with the standard deviation `scale` in nats:
 
@@ -39,9 +39,12 @@ class InjectedNoise:
     - `fixed_weight`: z stays the same, also in all runs with one `seed`, so that only the weights change the
       error.
 
+    Raises:
+        ValueError: For an unknown kind.
+
     Reference: vexact V3, V7.
     Deviation: errors of real engines grow with the logits and agree in similar contexts; noise on logits
-    does neither.
+        does neither.
     """
 
     scale: Annotated[Scalar, NOT_NEGATIVE]

@@ -21,6 +21,8 @@ class SamplingParams:
     of this (vLLM's `processed_logprobs`); otherwise they are those of the raw logits (`raw_logprobs`).
     `temperature` is positive; for greedy decoding take `GREEDY`, which is top-k 1. `noise` acts on the
     weights, or on the logits before all else, raw log-probabilities included.
+
+    Reference: vLLM SamplingParams (`min_length` is its `min_tokens`), `logprobs_mode`.
     """
 
     temperature: Annotated[Scalar, POSITIVE] = 1.0
@@ -37,7 +39,7 @@ GREEDY = SamplingParams(top_k=1)
 def processed_logits(
     logits: Float[AnyArray, "*B V"], sampling: SamplingParams, position: Array | int, end: int
 ) -> Float[Array, "*B V"]:
-    """Return what is drawn from: logits [..., V] over the temperature, -inf where a filter forbids a token.
+    """Return the logits [..., V] to sample from: over the temperature, -inf where a filter forbids a token.
 
     `position` is the number of tokens that the response already has. Of equal logits the one with the lowest
     index ranks first. Top-p keeps the fewest tokens whose probabilities sum to at least `top_p`.

@@ -1,4 +1,4 @@
-"""Sequence tasks: sorting, and a recurrence rewarded per correct term."""
+"""Sequence tasks: sorting, and two on a recurrence that are rewarded per correct term."""
 
 from dataclasses import dataclass
 

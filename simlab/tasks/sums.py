@@ -50,11 +50,11 @@ class Sum(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class Addition(Sum):
-    """The flagship task: up to `scratch` letters of any kind, then the sum, such as `bfa0946$`.
+    """The flagship task: up to `scratch` letters from a to j, then the sum, such as `bfa0946$`.
 
-    The letters do not change the reward. Demonstrations draw `a` with probability 15/16, else `b` with
-    probability 15/16, and so on, so that every step samples rare tokens; with more noise the policy learns
-    too slowly from the reward. A policy may write fewer letters. Demonstrations write all, so that the
+    Which letters they are does not change the reward. Demonstrations draw `a` with probability 15/16, else
+    `b` with probability 15/16, and so on, so that every step samples rare tokens; with more noise the policy
+    learns too slowly from the reward. A policy may write fewer letters. Demonstrations write all, so that the
     distance of a digit from the digits that it depends on is constant.
     """
 
@@ -72,7 +72,7 @@ class Addition(Sum):
         return self.scratch + self.difficulty + 2
 
     def reward(self, prompt: Array, response: Array) -> Array:
-        """Return 1 for the sum after at most `scratch` letters, else 0."""
+        """Return 1 for the sum after at most `scratch` letters from a to j, else 0."""
         letters = (response >= LETTER) & (response < LETTER + 10)
         used = jnp.sum(jnp.cumprod(letters.astype(jnp.int32)))
         answer = end_response(self.total(prompt), self.response_length)

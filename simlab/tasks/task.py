@@ -21,7 +21,7 @@ LONGEST_RESPONSE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A verifiable task over `vocabulary`, static and hashable.
+    """A verifiable task over the tokens of `vocabulary.py`, static and hashable.
 
     A subclass defines the text of problem i, the reward of a response, and a correct answer, each for one
     sequence. The prompts are a finite set of distinct problems, drawn once by `seed`; a smaller training set
@@ -83,7 +83,11 @@ class Task(ABC):
         return len(self.problem(0))
 
     def prompt_set(self, split: str = "train") -> np.ndarray:
-        """Return all prompts of a split, int32 `[size, P]`."""
+        """Return all prompts of a split, int32 `[size, P]`.
+
+        Raises:
+            ValueError: For an unknown split.
+        """
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}.")
         prompts = _draw_prompts(self)
@@ -96,7 +100,11 @@ class Task(ABC):
 
     @partial(jax.jit, static_argnums=0)
     def check(self, tokens: Array) -> Array:
-        """Return the reward of `tokens [..., P + T]`, prompt and response, float32 `[...]`."""
+        """Return the reward of `tokens [..., P + T]`, prompt and response, float32 `[...]`.
+
+        Raises:
+            ValueError: For another number of columns.
+        """
         if tokens.shape[-1] != self.prompt_length + self.response_length:
             raise ValueError(
                 f"tokens must have {self.prompt_length} + {self.response_length} columns (prompt and "
@@ -111,7 +119,8 @@ class Task(ABC):
     def demonstrations(self, key: Array, prompts: Array, error_rate: Array | float = 0.0) -> Array:
         """Return one response to each of `prompts [n, P]`, int32 `[n, T]`.
 
-        Replaces each digit of a response by a random one with probability `error_rate`.
+        Replaces each digit of a response by a uniform one with probability `error_rate`, so a digit is wrong
+        with probability 0.9 `error_rate`.
         """
         key_answer, key_where, key_digit = jax.random.split(key, 3)
         answers = jax.vmap(self.answer)(jax.random.split(key_answer, len(prompts)), prompts)

@@ -22,7 +22,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class DamagedCheckpointError(ValueError):
-    """The file does not hold what was written."""
+    """Raised for a file that does not hold what was written."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,11 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def restore(arrays: Arrays, like: Tree, source: object) -> Tree:
-    """Return the tree whose `named_arrays` are `arrays`, read from `source`; raises as `load_tree` does."""
+    """Return the tree whose `named_arrays` are `arrays`, read from `source`.
+
+    Raises:
+        ValueError: If an array is missing, unexpected, or of another shape or type.
+    """
     expected = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(like)}
     if expected != set(arrays):
         raise ValueError(f"{source} and the wanted tree differ in {sorted(expected ^ set(arrays))}")

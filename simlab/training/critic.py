@@ -32,10 +32,10 @@ class CriticState:
 class Critic:
     """A value function, its optimizer and the numbers of GAE, all of which may be traced.
 
-    `gamma` and `lam` are those of GAE; `value_clip` is how far from its value at
-    theta_old a value can still lower its error. The network is that of the policy with a scalar head in place
-    of the logits; it shares no weights with the policy, starts as its copy with a head of zeros, and takes as
-    many updates per step, on the same minibatches.
+    `gamma` and `lam` are those of GAE; `value_clip` is how far from its value at theta_old a value can still
+    lower its error. The network is that of the policy with a scalar head in place of the logits; it shares no
+    weights with the policy, starts as its copy with a head of zeros, and takes as many updates per step, on
+    the same minibatches.
 
     Reference: acrl Tab. 4; verl core_algos.compute_value_loss, core_algos.compute_gae_advantage_return.
     Deviation: the schedule of the policy does not reach the critic's learning rate, whose default is ten
@@ -77,7 +77,8 @@ def update_critic(
 ) -> tuple[CriticState, dict[str, Array]]:
     """Return the critic after one update per minibatch, and its metrics.
 
-    `parts` are a trajectory and its `TokenBatch` with the values at theta_old, both [minibatches, ...].
+    `parts` are a trajectory and its `TokenBatch` with the values at theta_old, both [minibatches, ...]. The
+    forward pass of the critic is that of `engine`, the training engine.
     """
 
     def update(state: CriticState, part: tuple[Trajectory, TokenBatch]) -> tuple[CriticState, tuple]:

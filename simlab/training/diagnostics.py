@@ -38,7 +38,7 @@ from simlab.training.step import Metrics, policy_gradient, rollout, score, score
 
 @dataclass(frozen=True)
 class DiagnosticContext:
-    """Hold a run between two steps. `base`: reference parameters of `kl_to_base`."""
+    """A run between two steps, for its diagnostics. `base`: reference parameters of `kl_to_base`."""
 
     recipe: Recipe
     state: TrainState
@@ -121,7 +121,7 @@ def evaluate_held_out_train(context: DiagnosticContext) -> Metrics:
 
 
 def _sample_with_train(recipe: Recipe) -> Recipe:
-    """The recipe in which the training engine samples, without injected noise on the logits."""
+    """Return the recipe in which the training engine samples, without injected noise."""
     engines = replace(recipe.engines, infer=recipe.engines.train)
     return replace(recipe, engines=engines, sampling=replace(recipe.sampling, noise=None))
 
@@ -155,7 +155,7 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
 
 
 def energy(context: DiagnosticContext) -> Metrics:
-    """`energy_by_frequency` [4]: share of the per-token gradient norms by frequency bucket, frequent first.
+    """`energy_by_frequency` [4]: fraction of per-token gradient norms by frequency bucket, frequent first.
 
     A token's norm is |c| times the norm of grad log pi, exactly: T backward passes for each sequence.
 
@@ -253,7 +253,14 @@ def run_diagnostics(
 ) -> Metrics:
     """Return the diagnostics `names` of `DIAGNOSTICS` between two steps. Pure: jit and vmap apply.
 
-    Raises `ValueError` for an unknown name.
+    Args:
+        recipe: recipe of the run.
+        state: its state, which stays as it is.
+        base: reference parameters; needed by `kl_to_base`.
+        names: names of `DIAGNOSTICS`.
+
+    Raises:
+        ValueError: For an unknown name, and `kl_to_base` without `base`.
     """
     chosen = [lookup(DIAGNOSTICS, name, "diagnostic") for name in names]
     context = DiagnosticContext(recipe, state, base)

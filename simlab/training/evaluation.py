@@ -23,12 +23,25 @@ def evaluate(
     split: str = "held_out",
     prompts: int = 64,
 ) -> dict[str, Array]:
-    """Sample k = `recipe.group_size` responses to each of `prompts` prompts of a split, as `engine` would.
+    """Sample k = `recipe.group_size` responses per prompt and measure their rewards.
 
-    `avg_at_k` is the mean reward. A response passes if its reward is 1: `pass_at_1` is the
-    fraction that does, of all k per prompt, `pass_at_k` the fraction of prompts with one that does. Where
-    rewards are 0 or 1, `avg_at_k` is `pass_at_1`. For greedy decoding evaluate
+    A response passes if its reward is 1. For greedy decoding evaluate
     `replace(recipe, sampling=GREEDY, group_size=1)`.
+
+    Args:
+        recipe: task, model, sampling and group size.
+        params: of the policy.
+        engine: the engine that samples.
+        key: of prompts and tokens.
+        split: `train` or `held_out`.
+        prompts: number of prompts, drawn with replacement.
+
+    Returns:
+        `avg_at_k`, the mean reward; `pass_at_1`, the fraction of all responses that pass; `pass_at_k`, the
+        fraction of prompts with a response that passes. Where rewards are 0 or 1, the first two are equal.
+
+    Raises:
+        ValueError: For an unknown split.
     """
     released: Any = release_constants(engine)
     sampled = generate(

@@ -26,7 +26,10 @@ def fork(state: TrainState, recipe: Recipe) -> TrainState:
     """
     fresh = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))
     if _form(fresh) != _form(state.params):
-        raise ValueError("the parameters of this state are not those of the recipe's model")
+        raise ValueError(
+            f"the parameters of this state are not those of the recipe's model {recipe.model}; fork under a "
+            "recipe with the model of the state"
+        )
     first = initial_state(recipe, state.params, state.key)
 
     def part(name: str) -> PyTree:

@@ -21,7 +21,7 @@ from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics, learn, rollout, swap_time
 
 CHECKPOINT_SECONDS = 30.0
-"""Work that a kill may cost; writing a state takes a fraction of a second."""
+"""Seconds of work that a kill may cost; writing a state takes a fraction of a second."""
 
 HostMetrics = dict[str, np.ndarray]
 Advance = Callable[[Recipe, TrainState], tuple[TrainState, HostMetrics]]
@@ -79,7 +79,8 @@ def train(
         The last state, and the metrics of all steps [steps, ...].
 
     Raises:
-        ValueError: If `chunk` does not divide the steps: another length would compile another function.
+        ValueError: If `chunk` does not divide the steps: another length would compile another function. If
+            `history` has more steps than `steps`.
     """
     along = 0 if axes is None else 1
     history = dict(history or {})

@@ -62,12 +62,13 @@ def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> d
 def clip_fractions(
     coefficients: Float[Array, "B T"], batch: TokenBatch, terms: RolloutTerms
 ) -> dict[str, Array]:
-    """Return the fractions of all tokens that the clip keeps from pushing in an update.
+    """Return the fractions of all tokens whose gradient the clip removes in an update.
 
     Tokens that a correction, a rejection or a distortion removes do not count.
 
     Reference: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac; TRL clip_ratio.
-    Deviation: tokens that a staleness mask drops count; verl counts the dual clip apart.
+    Deviation: tokens that a staleness mask drops count; verl counts the dual clip apart. A regularizer such
+        as `rollout_kl` gives clipped tokens a coefficient, so they do not count.
     """
     pushes = terms.advantages * terms.correction * terms.distortion
     clipped = terms.mask & (pushes != 0) & (coefficients == 0)

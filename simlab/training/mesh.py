@@ -7,8 +7,8 @@
 | `expert` | experts; the other matrices, as `fsdp` does | what is not experts' work |
 | `tensor` | heads, the inner width of feed-forward layers, the vocabulary | norms, residual stream |
 
-Moments, the reference of a KL, a critic and past parameters are sharded as the parameters are. Norms, biases,
-keys and counters are complete on every device. JAX rejects a matrix whose sizes do not divide.
+Optimizer state, the reference of a KL, a critic and past parameters are sharded as the parameters are. Norms,
+biases, keys and counters are complete on every device. JAX rejects a matrix whose sizes do not divide.
 
 Only the layout changes. Sums that XLA splits over devices are added in another order: float32 products, and
 the gradient's sums over tokens. Exact, ordered and tensor-core accumulators fix their sums, so forward passes
@@ -111,7 +111,10 @@ def _by_rows(x: Array, mesh: Mesh) -> Array:
 
 
 def by_sequence(engine: Engine, mesh: Mesh) -> Engine:
-    """Return the engine with the rows of its products with weights on the devices of their sequences."""
+    """Return the engine with the rows of its products with weights on the devices of their sequences.
+
+    `experts` and `row_parallel` keep the sharding that XLA chooses.
+    """
 
     def by_rows(sites: Linear) -> Linear:
         return replace(sites, accumulator=BySequence(sites.accumulator, mesh))

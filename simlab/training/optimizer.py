@@ -17,7 +17,9 @@ from simlab.models.parameters import Params
 class AdamW:
     """Numbers of optax's AdamW; the gradient's global norm is clipped to `max_grad_norm` first.
 
-    `learning_rate` 0 freezes the policy.
+    `learning_rate` 0 freezes the policy. `weight_decay` is decoupled and multiplied by the learning rate.
+
+    Reference: AdamW arXiv 1711.05101; optax.adamw.
     """
 
     learning_rate: Annotated[Scalar, NOT_NEGATIVE] = 2.5e-4
@@ -36,7 +38,7 @@ class AdamW:
         )
 
     def init(self, params: Params) -> PyTree:
-        """Return the moments before the first step."""
+        """Return the optimizer state before the first step."""
         return self.transformation().init(params)
 
     def update(self, grads: Params, state: PyTree, params: Params, factor: Scalar) -> tuple[Params, PyTree]:

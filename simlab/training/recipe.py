@@ -48,7 +48,10 @@ class Recipe:
       layer is compiled and its activations are kept; last bits may differ. For models of `SCANNED_LAYERS`
       layers or more.
 
-    Raises `ValueError` for an unknown term or name, and sizes that do not fit together.
+    Raises:
+        ValueError: For an unknown `old_log_probs`, sizes that do not fit together, and a critic or an
+            advantage `gae` without the other.
+
     Reference: vexact V7; verl algorithm.rollout_correction.bypass_mode.
     """
 
@@ -96,7 +99,10 @@ class Recipe:
         if isinstance(estimator, Gae) and estimator != gae:
             raise ValueError(f"{estimator} in the objective; set gamma and lam of the critic instead")
         if isinstance(estimator, Gae) != (self.critic is not None) and estimator is not None:
-            raise ValueError("a critic and the advantage `gae` need each other; this recipe has one of them")
+            half = (
+                "the advantage without a critic" if self.critic is None else "a critic without the advantage"
+            )
+            raise ValueError(f"a critic and the advantage `gae` need each other; this recipe has {half}")
 
 
 @pytree(kw_only=True)

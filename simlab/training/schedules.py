@@ -66,7 +66,7 @@ class Linear(Schedule):
 class Cosine(Schedule):
     """Half a cosine from 1 at the end of the warm-up to `min_lr_ratio` at step `steps`, then constant.
 
-    Reference: cancel App. D.
+    Reference: cancel App. I; SGDR arXiv 1608.03983.
     """
 
     steps: Annotated[Integer, STEPS] = 400
@@ -86,7 +86,8 @@ class Cosine(Schedule):
 class Halving(Schedule):
     """Halves at every multiple of `period`, down to `min_lr_ratio`.
 
-    The paper counts steps from 1 and the lab from 0, so the first halved step is number `period` - 1 here.
+    `period` is T_decay of the paper. Whether the length has surged is not read. The paper counts steps from 1
+    and the lab from 0, so the first halved step is number `period` - 1 here.
 
     Reference: lr Alg. 1.
     """
@@ -104,7 +105,7 @@ class Halving(Schedule):
 
 
 class LengthTriggerState(NamedTuple):
-    """Memory of `LengthTriggered`: `early` lengths, how many are `seen`, how many `above` in a row now.
+    """State of `LengthTriggered`: `early` lengths, how many are `seen`, how many `above` in a row now.
 
     `surge` is the step, from 1, at which the length surged; infinite until then.
     """
@@ -120,7 +121,7 @@ class LengthTriggered(Schedule):
     """Halves every `delay` x surge steps, down to `min_lr_ratio`, once the response length has surged.
 
     The surge is the first of `patience` steps in a row whose mean response length is above `rise` times the
-    median of the first `early` (static) steps. Until they are over the factor is 1.
+    median of the first `early` (static) steps. Before the surge only the warm-up acts.
 
     Reference: lr Alg. 1, Sec. 3.3, 4.2.
     Deviation: the paper finds the surge by eye after a run; here it is defined, and only past steps are read.
@@ -165,9 +166,9 @@ class LengthTriggered(Schedule):
 
 
 class MismatchTriggerState(NamedTuple):
-    """Memory of `MismatchTriggered`, float32 scalars: the `initial` level, the `smoothed` one, the `factor`.
+    """State of `MismatchTriggered`, float32 scalars: the `initial` level, the `smoothed` one, the `factor`.
 
-    `seen` counts the steps so far, `quiet` those for which the alarm cannot ring.
+    `seen` counts the steps so far, `quiet` the steps until the next halving is possible.
     """
 
     initial: Array
@@ -182,11 +183,13 @@ class MismatchTriggered(Schedule):
     """Halves, down to `min_lr_ratio`, when the smoothed mismatch is above `rise` times its initial level.
 
     The initial level is the mean of `metric` (static: the name of a step metric that is a scalar) over the
-    first `early` steps; after them it is smoothed by `smoothing` x old + (1 - `smoothing`) x new. A halving
-    silences the alarm for `cooldown` steps; the rate never rises again. Values that are not finite ring, but
-    do not enter the means. After early steps without any mismatch, all mismatch rings.
+    first `early` steps; after them it is smoothed by `smoothing` x old + (1 - `smoothing`) x new. For
+    `cooldown` steps after a halving there is no other; the learning rate never rises again. A value that is
+    not finite triggers a halving, but does not enter the means. If the initial level is zero, any mismatch
+    triggers one.
 
-    It is our own: where lr takes the length as an early sign of the mismatch, this takes the mismatch itself.
+    No paper has this schedule: lr takes the response length as an early sign of the mismatch, this takes the
+    mismatch itself.
     """
 
     rise: Scalar = 2.0
@@ -198,7 +201,7 @@ class MismatchTriggered(Schedule):
     metric: str = static(default="rms_log_rho")
 
     def init(self) -> MismatchTriggerState:
-        """Return a silent alarm."""
+        """Return a schedule_state without steps."""
         zero = jnp.zeros((), jnp.float32)
         return MismatchTriggerState(zero, zero, jnp.ones((), jnp.float32), zero, zero)
 
@@ -217,15 +220,15 @@ class MismatchTriggered(Schedule):
         followed = schedule_state.smoothed + (1 - self.smoothing) * (level - schedule_state.smoothed)
         initial = jnp.where(learning & finite, mean, schedule_state.initial)
         smoothed = jnp.where(finite, jnp.where(learning, initial, followed), schedule_state.smoothed)
-        rings = ~learning & (schedule_state.quiet <= 0) & (~finite | (smoothed > self.rise * initial))
+        halves = ~learning & (schedule_state.quiet <= 0) & (~finite | (smoothed > self.rise * initial))
         return MismatchTriggerState(
             initial,
             smoothed,
             jnp.where(
-                rings, jnp.maximum(schedule_state.factor / 2, self.min_lr_ratio), schedule_state.factor
+                halves, jnp.maximum(schedule_state.factor / 2, self.min_lr_ratio), schedule_state.factor
             ),
             schedule_state.seen + 1,
-            jnp.where(rings, _float(self.cooldown), schedule_state.quiet - 1),
+            jnp.where(halves, _float(self.cooldown), schedule_state.quiet - 1),
         )
 
 

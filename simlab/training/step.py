@@ -88,7 +88,7 @@ def sample(
 
 
 def swap_time(trajectory: Trajectory) -> Trajectory:
-    """Return a trajectory with the axes of sequences and tokens swapped; twice is not at all.
+    """Return a trajectory with the axes of sequences and tokens swapped; two swaps restore it.
 
     Decoding makes tokens by time. A trajectory that goes from one compiled function to another in that order
     has its sums over tokens in the order of one function.
@@ -151,7 +151,7 @@ def score_rollout(recipe: Recipe, params: Params, trajectory: Trajectory) -> tup
 
 
 def token_batch(recipe: Recipe, state: TrainState, replayed: Trajectory, scores: Scores) -> TokenBatch:
-    """Return what the objective reads of a scored rollout."""
+    """Return the token batch of a scored rollout, prepared; `scores` are at theta_old."""
     values = None
     if state.critic is not None:
         values = token_values(state.critic.params, recipe.model, recipe.engines.train, replayed)
@@ -215,7 +215,7 @@ def round_gradient(grads: Params, site: Site, key: Array) -> Params:
 def _hidden_mismatch(
     recipe: Recipe, state: TrainState, batch: TokenBatch, scores: Scores, replayed: Trajectory
 ) -> Metrics:
-    """Measure what rho does not show: `..._copied` below forced copies, `..._at_rollout` without the age."""
+    """Return the mismatch that rho hides: `..._copied` in bypass mode, `..._at_rollout` without staleness."""
     metrics = {}
     if recipe.old_log_probs == "rollout":
         metrics |= _mismatch(batch, scores.logp, "copied")
@@ -231,7 +231,7 @@ def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
 
 
 def score(recipe: Recipe, params: Params, trajectory: Trajectory, scan_layers: bool = True) -> Scores:
-    """Score a trajectory of complete groups with the training engine; replay its experts."""
+    """Score a trajectory of complete groups with the training engine, replaying its experts if it has any."""
     return response_logps(
         params,
         recipe.model,
@@ -252,6 +252,10 @@ def policy_gradient(
 
     The loss is -sum(stop_gradient(c) * logp), with c the objective's gradient in logp, minus the entropy and
     KL terms. An objective that reads the vocabulary also has a coefficient for each of its tokens.
+
+    Reference: cancel Eq. 15; verl core_algos.agg_loss, dp_actor.update_policy.
+    Deviation: entropy and KL terms are means over tokens whatever the aggregation of the objective, with
+        tokens that a rejection has dropped; verl gives them its `loss_agg_mode`.
     """
 
     def loss(params: Params) -> tuple[Array, Metrics]:

@@ -1,4 +1,4 @@
-"""Warm starts: a first policy from supervised demonstrations, in float32."""
+"""Warm starts: an initial policy trained on demonstrations, in float32."""
 
 from dataclasses import field, replace
 from typing import Annotated
@@ -25,10 +25,11 @@ from simlab.training.schedules import Cosine
 class WarmStart:
     """Configure supervised training: `steps` (static) updates on `batch` (static) new demonstrations each.
 
-    Every digit of a demonstration is wrong with probability `demo_error_rate`, which leaves headroom. The
-    learning rate rises over `lr_warmup_steps` (static; None: a twentieth of `steps`), then falls along a
-    cosine to the part `min_lr_ratio` of it. `train_size` (static) is the number of training prompts to
-    demonstrate, so that runs on fewer begin equally; None means those of the task.
+    Every digit of a demonstration is replaced by a uniform one with probability `demo_error_rate`, so it is
+    wrong with probability 0.9 `demo_error_rate`: that leaves headroom. The learning rate rises over
+    `lr_warmup_steps` (static; None: a twentieth of `steps`), then falls along a cosine to the part
+    `min_lr_ratio` of it. `train_size` (static) is the number of training prompts to demonstrate, so that runs
+    on fewer begin equally; None means those of the task.
     """
 
     optimizer: AdamW = field(default_factory=lambda: AdamW(learning_rate=4e-3))
@@ -43,7 +44,14 @@ class WarmStart:
 def warm_start(
     task: Task, model: TransformerConfig, how: WarmStart, key: Array
 ) -> tuple[Params, Float[Array, " steps"]]:
-    """Return parameters trained on demonstrations from fresh ones, and the losses [steps], nats per token."""
+    """Return parameters trained on demonstrations from `init_params`, and the losses [steps], nats per token.
+
+    Args:
+        task: prompts and demonstrations.
+        model: shapes of the parameters.
+        how: optimizer, number of updates, error rate.
+        key: of initial parameters, prompts and demonstrations.
+    """
     if how.train_size is not None:
         task = replace(task, train_size=how.train_size)
     params = init_params(stream(key, "init"), model)
