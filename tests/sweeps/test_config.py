@@ -223,7 +223,9 @@ def test_warm_start_of_another_kind_is_one_error(tmp_path, content, model):
 
 
 def test_run_config_rejects_stages_that_do_not_fit():
-    with pytest.raises(ValueError, match="objective: a group transform needs"):
+    with pytest.raises(
+        ValueError, match=r"objective: advantage must be one number per sequence for MinReplace, got .*Gae"
+    ):
         run_config(FLAGSHIP, {"objective": "dfpo_min", "objective.advantage": "gae", "critic": {}})
 
 
