@@ -25,15 +25,15 @@ from simlab.training.mesh import bytes_per_device, compile_sharded, init_sharded
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for axis in ("data", "fsdp", "expert", "tensor"):
         parser.add_argument(f"--{axis}", type=int, default=1, help="size of this axis of the mesh")
     parser.add_argument("--virtual", type=int, default=1, help="virtual devices of this process on a CPU")
     parser.add_argument("--coordinator", help="host:port of process 0")
-    parser.add_argument("--processes", type=int)
-    parser.add_argument("--process", type=int, help="number of this one, from 0")
+    parser.add_argument("--processes", type=int, help="number of processes")
+    parser.add_argument("--process", type=int, help="index of this process, from 0")
     parser.add_argument("--model", default="tiny-moe", choices=MODELS)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--pair", default="f32/bf16", help="training and inference engine")
@@ -43,17 +43,17 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Train; the first process prints the metrics of each step."""
-    asked = arguments()
-    jax.config.update("jax_num_cpu_devices", asked.virtual)
-    if asked.processes:
-        jax.distributed.initialize(asked.coordinator, asked.processes, asked.process)
-    mesh = make_mesh(asked.data, asked.fsdp, asked.expert, asked.tensor)
+    args = parse_arguments()
+    jax.config.update("jax_num_cpu_devices", args.virtual)
+    if args.processes:
+        jax.distributed.initialize(args.coordinator, args.processes, args.process)
+    mesh = make_mesh(args.data, args.fsdp, args.expert, args.tensor)
     recipe = Recipe(
-        engines=find_pair(asked.pair),
+        engines=find_pair(args.pair),
         objective=get_objective("grpo"),
         task=Sorting(difficulty=3, train_size=64, held_out_size=8),
-        model=replace(MODELS[asked.model], num_hidden_layers=asked.layers),
-        # Nothing is rewarded yet: without it the first steps would have no gradient.
+        model=replace(MODELS[args.model], num_hidden_layers=args.layers),
+        # An untrained policy earns no reward; without the entropy bonus the first steps have no gradient.
         entropy_coeff=0.01,
         prompts_per_step=4,
         group_size=4,
@@ -69,7 +69,7 @@ def main() -> None:
             print(json.dumps({"step": chunk.step - 1, "bytes": bytes_per_device(chunk.state), **scalars}))
 
     state = init_sharded(first, mesh)
-    train(recipe, state, asked.steps, [show], chunk=1, advance=compile_sharded(1, state, mesh))
+    train(recipe, state, args.steps, [show], chunk=1, advance=compile_sharded(1, state, mesh))
 
 
 if __name__ == "__main__":
