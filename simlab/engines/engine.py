@@ -123,7 +123,7 @@ class Engine:
     |---|---|
     | weights, activations of projections and experts | `projection.weights`, `projection.activations` |
     | the same of experts alone | `experts` (None: as `projection`) |
-    | activations, sums and results of o and down alone | `row_parallel` (None: as `projection`) |
+    | the same of o and down alone | `row_parallel` (None: as `projection`) |
     | KV cache | `attention.cache` |
     | attention scores, attention probabilities | `attention.softmax.logits`, `attention.softmax.probs` |
     | residual stream, norms | `residual`, `norm` |
@@ -135,9 +135,6 @@ class Engine:
 
     With `expert_ranks` above one the experts are divided among that many ranks in order; each adds the
     outputs of its own, then the ranks' sums are added (both at `elementwise`).
-
-    `row_parallel.weights` must equal `projection.weights`: all matrices of dense layers are quantized at
-    `projection.weights`, and no check says so.
 
     Every matrix product has its own accumulator. All numbers are data: engines of one `static_signature`
     can be stacked (`simlab.formats.stack`) and mapped over by `jax.vmap`. Names live in the catalog.

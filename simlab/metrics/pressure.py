@@ -2,8 +2,8 @@
 
 Every function maps an objective (a preset's name or a record) and a `TokenBatch` to a scalar. A token
 counts as clipped when its advantage is not zero and yet its coefficient is: a clip that keeps a gradient
-(CISPO, DFPO) does not count. Nor does any token of an objective with a regularizer such as `rollout_kl`,
-which gives clipped tokens a coefficient of its own: the clip fractions of such objectives are too low.
+(CISPO, DFPO) does not count. Regularizers such as `rollout_kl` are left out: no clip removes their
+coefficients.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def _advantages(objective: Objective, batch: TokenBatch) -> Array:
 
 
 def _bare(objective: str | Objective) -> Objective:
-    """Return the objective without the components, besides ratio and clip, that can zero a coefficient."""
+    """Return the objective without what, besides ratio and clip, can zero a coefficient or add one."""
     return replace(
         resolve(objective),
         correction=None,
@@ -34,6 +34,7 @@ def _bare(objective: str | Objective) -> Objective:
         staleness=None,
         distortion=None,
         group_filter=False,
+        regularizers=(),
     )
 
 

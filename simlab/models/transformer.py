@@ -42,6 +42,8 @@ Weights = dict[str, PyTree]
 """Parameters as an engine holds them, from `prepare`."""
 
 SCANNED_LAYERS = 4
+REDUCED = frozenset(("o", "down"))
+"""Matrices of the products at `Engine.reduced`."""
 """Number of layers from which on `stack_layers` stacks them."""
 
 States = dict[str, Array]
@@ -122,10 +124,10 @@ def prepare(params: Params, config: TransformerConfig, engine: Engine, key: Arra
 
 
 def _prepare_layer(layer: Params, engine: Engine, key: Array | None) -> Weights:
-    experts = engine.experts or engine.projection
     prepared: Weights = {}
     for name, weight in layer.items():
         own = site_key(key, name)
+        product = engine.reduced if name in REDUCED else engine.projection
         if name == "router":
             prepared[name] = quantize_weights(weight, engine.router, own)
         elif weight.ndim == 1:
@@ -133,9 +135,9 @@ def _prepare_layer(layer: Params, engine: Engine, key: Array | None) -> Weights:
         elif weight.ndim == 3:
             keys = None if own is None else jax.random.split(own, len(weight))
             by_expert = jax.vmap(quantize_weights, (0, None, None if own is None else 0))
-            prepared[name] = by_expert(weight, experts, keys)
+            prepared[name] = by_expert(weight, engine.experts or product, keys)
         else:
-            prepared[name] = quantize_weights(weight, engine.projection, own)
+            prepared[name] = quantize_weights(weight, product, own)
     return prepared
 
 

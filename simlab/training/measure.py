@@ -64,11 +64,11 @@ def clip_fractions(
 ) -> dict[str, Array]:
     """Return the fractions of all tokens whose gradient the clip removes in an update.
 
-    Tokens that a correction, a rejection or a distortion removes do not count.
+    Tokens that a correction, a rejection or a distortion removes do not count. `coefficients` are those of
+    the objective without its regularizers, which give clipped tokens a coefficient, too.
 
     Reference: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac; TRL clip_ratio.
-    Deviation: tokens that a staleness mask drops count; verl counts the dual clip apart. A regularizer such
-        as `rollout_kl` gives clipped tokens a coefficient, so they do not count.
+    Deviation: tokens that a staleness mask drops count; verl counts the dual clip apart.
     """
     pushes = terms.advantages * terms.correction * terms.distortion
     clipped = terms.mask & (pushes != 0) & (coefficients == 0)

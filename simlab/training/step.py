@@ -15,6 +15,7 @@ from simlab.metrics import METRICS
 from simlab.models.parameters import Params
 from simlab.models.transformer import Scores, response_logps
 from simlab.objectives import (
+    Objective,
     RolloutTerms,
     TokenBatch,
     columns_needed,
@@ -262,10 +263,11 @@ def policy_gradient(
         logp, entropy, _, every = score(recipe, params, trajectory, recipe.gradient_checkpointing)
         logp = jnp.where(batch.mask, logp, 0.0)
 
-        def value(logp: Array, every: Array | None) -> Array:
-            return value_from_terms(recipe.objective, replace(batch, logp=logp, logp_vocabulary=every), terms)
+        def value(objective: Objective, logp: Array, every: Array | None) -> Array:
+            return value_from_terms(objective, replace(batch, logp=logp, logp_vocabulary=every), terms)
 
-        coefficients, of_every = jax.grad(value, argnums=(0, 1))(*lax.stop_gradient((logp, every)))
+        gradient = jax.grad(value, argnums=(1, 2))
+        coefficients, of_every = gradient(recipe.objective, *lax.stop_gradient((logp, every)))
         total = jnp.sum(coefficients * logp)
         if every is not None:
             # A token that the policy excludes has the log-probability minus infinity.
@@ -274,6 +276,9 @@ def policy_gradient(
             total += recipe.entropy_coeff * entropy_bonus(entropy, batch.mask)
         if recipe.kl_loss_coef is not None:
             total += recipe.kl_loss_coef * kl_penalty(replace(batch, logp=logp))
+        if recipe.objective.regularizers:
+            bare = replace(recipe.objective, regularizers=())
+            coefficients = jax.grad(lambda logp: value(bare, logp, every))(lax.stop_gradient(logp))
         return -total, clip_fractions(coefficients, batch, terms)
 
     grads, fractions = jax.grad(loss, has_aux=True)(params)

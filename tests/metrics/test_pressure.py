@@ -43,6 +43,11 @@ def test_what_zeroes_a_coefficient_without_a_clip_does_not_count(batch):
     assert measure("clip_fraction", "grpo", replace(batch, rewards=np.float32([1, 1]))) == 0
 
 
+def test_a_regularizer_hides_no_clipped_token(batch):
+    apart = replace(batch, logp_infer=batch.logp_train - 0.1)
+    assert np.array_equal(clipped_tokens("grpo+rollout_kl", apart), clipped_tokens("grpo", apart))
+
+
 def test_delta_clip_j_is_value_of_clipped_tokens(batch):
     # X = r A / (G |o|) of the two clipped tokens.
     expected = -(1.5 * A - 0.7 * A) / (2 * 3)

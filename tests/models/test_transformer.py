@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines import ENGINES, Engine, Linear, Site
+from simlab.engines import ENGINES, Engine, Linear, Site, store
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.kv_cache import empty_cache, repeat_caches
 from simlab.models.parameters import init_params
@@ -239,6 +239,26 @@ def test_engine_sites_are_swept_in_one_program(params, config, tokens):
     swept = jax.jit(jax.vmap(lambda engine: logits(params, config, tokens, engine)))(stacked)
     spread = [np.abs(np.asarray(swept[i] - swept[0])).max() for i in (1, 2)]
     assert 0 < spread[0] < spread[1]
+
+
+@pytest.mark.parametrize("scaled", ["projection", "row_parallel"])
+def test_o_and_down_have_the_weights_of_their_own_site(params, config, tokens, scaled):
+    site = ENGINES["fp8-e4m3"].projection.weights
+    rounds = {"projection": ("qkv", "gate_up"), "row_parallel": ("o", "down")}[scaled]
+
+    def rounded(layer):
+        # Each expert has scales of its own.
+        stored = {
+            name: jax.vmap(lambda w: store(w, site)) if layer[name].ndim == 3 else partial(store, site=site)
+            for name in rounds
+        }
+        return layer | {name: function(layer[name]) for name, function in stored.items()}
+
+    expected = score({**params, "layers": tuple(map(rounded, params["layers"]))}, config, tokens, Engine())
+    linears = {"projection": Linear(), "row_parallel": Linear()} | {scaled: Linear(weights=site)}
+    found = score(params, config, tokens, Engine(**linears))
+    # Scales multiply sums of at most 32 terms in one, and terms in the other.
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

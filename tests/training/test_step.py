@@ -103,8 +103,9 @@ def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
     assert np.isclose(metrics["grad_norm"], np.sqrt(squared), rtol=1e-5)
 
 
-def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory):
-    objective = resolve("grpo+mis", clip_low=1e-4, clip_high=1e-4, correction_clip=1.01)
+@pytest.mark.parametrize("name", ["grpo+mis", "grpo+mis+rollout_kl"])
+def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory, name):
+    objective = resolve(name, clip_low=1e-4, clip_high=1e-4, correction_clip=1.01)
     clipped = replace(recipe, objective=objective, entropy_coeff=None, kl_loss_coef=None)
     batch = token_batch(clipped, state.params, trajectory)
     signs = np.where(np.arange(batch.mask.shape[1]) % 3 == 0, 0.0, [[1], [-1]] * (len(batch.mask) // 2))
