@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from simlab.core.ranges import COUNT, Range
+from simlab.core.ranges import COUNT, POSITIVE, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class TransformerConfig:
     qk_norm: bool = True
     attention_bias: bool = False
     tie_word_embeddings: bool = True
-    rope_theta: float = 10000.0
-    rms_norm_eps: float = 1e-6
+    rope_theta: Annotated[float, POSITIVE] = 10000.0
+    rms_norm_eps: Annotated[float, POSITIVE] = 1e-6
 
     def __post_init__(self):
         """Reject shapes that attention or the router cannot have."""

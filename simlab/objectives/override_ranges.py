@@ -47,6 +47,8 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     "vaco_bound": (0.0, INFINITY, False),
     "sapo_tau_positive": (2.0**-126, INFINITY, False),
     "sapo_tau_negative": (2.0**-126, INFINITY, False),
+    "transform_scale": (0.0, INFINITY, False),
+    "rebalance_floor": (0.0, INFINITY, False),
 }
 
 
