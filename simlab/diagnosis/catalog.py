@@ -14,23 +14,16 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Questions that the ranked causes answer."""
 
-DETECTORS: dict[str, Callable[[TokenLog], Answer]] = {
-    "staleness": version_lag.detect_staleness,
-    "micro_batches": micro_batches.detect_micro_batch_effects,
-    "routing": routing.detect_router_flips,
-    "vanishing": sequence_weights.predict_vanishing,
-    "correction": sequence_weights.recommend_correction,
+DETECTORS: dict[str, tuple[str, Callable[[TokenLog], Answer]]] = {
+    "staleness": (version_lag.QUESTION, version_lag.detect_staleness),
+    "micro_batches": (micro_batches.QUESTION, micro_batches.detect_micro_batch_effects),
+    "routing": (routing.QUESTION, routing.detect_router_flips),
+    "vanishing": (sequence_weights.VANISH, sequence_weights.predict_vanishing),
+    "correction": (sequence_weights.CORRECT, sequence_weights.recommend_correction),
 }
 """Questions with a test of their own, which needs its columns."""
 
-QUESTIONS: dict[str, str] = {
-    **{name: question for name, (question, _) in FAMILIES.items()},
-    "staleness": version_lag.QUESTION,
-    "micro_batches": micro_batches.QUESTION,
-    "routing": routing.QUESTION,
-    "vanishing": sequence_weights.VANISH,
-    "correction": sequence_weights.CORRECT,
-}
+QUESTIONS: dict[str, str] = {name: entry[0] for name, entry in (*FAMILIES.items(), *DETECTORS.items())}
 
 
 def answer_questions(
@@ -41,7 +34,7 @@ def answer_questions(
         name: answer_from_causes(question, causes, signatures, family)
         for name, (question, family) in FAMILIES.items()
     }
-    answers |= {name: detector(log) for name, detector in DETECTORS.items()}
+    answers |= {name: detector(log) for name, (_, detector) in DETECTORS.items()}
     if causes[0].cause not in ("rounding", "unknown"):
         first = f"fix {causes[0].cause} first: a correction hides a fault and costs samples"
         correction = answers["correction"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,34 +55,29 @@ def compare(before: TokenLog, after: TokenLog) -> list[dict[str, Json]]:
     rng = np.random.default_rng(0)
     estimates = [_quantities(table.sum(0)[None]) for table in tables]
     draws = [_resample(table, rng) for table in tables]
-    rows = []
+    compared: list[tuple[str, float, float, float | None, float | None, bool]] = []
     for column, name in enumerate((*QUANTITIES, "response_length")):
         apart = draws[1][:, column] - draws[0][:, column]
         low, high = np.quantile(apart, (0.025, 0.975))
         first, last = (float(values[0, column]) for values in estimates)
-        changed = "yes" if low > 0 or high < 0 else "no"
-        rows.append(_row(name, first, last, float(low), float(high), changed))
+        compared.append((name, first, last, float(low), float(high), bool(low > 0 or high < 0)))
     causes = [{cause.cause: cause.probability for cause in rank_causes(log)[0]} for log in (before, after)]
     for name in sorted(causes[0], key=lambda name: -max(cause[name] for cause in causes)):
         first, last = (cause[name] for cause in causes)
         if max(first, last) >= 0.05:
-            changed = "yes" if abs(first - last) > 0.5 else "no"
-            rows.append(_row(f"probability of {name}", first, last, None, None, changed))
-    return rows
-
-
-def _row(
-    name: str, before: float, after: float, low: float | None, high: float | None, changed: str
-) -> dict[str, Any]:
-    return {
-        "quantity": name,
-        "before": before,
-        "after": after,
-        "difference": after - before,
-        "ci_low": low,
-        "ci_high": high,
-        "changed": changed,
-    }
+            compared.append((f"probability of {name}", first, last, None, None, abs(first - last) > 0.5))
+    return [
+        {
+            "quantity": name,
+            "before": first,
+            "after": last,
+            "difference": last - first,
+            "ci_low": low,
+            "ci_high": high,
+            "changed": "yes" if changed else "no",
+        }
+        for name, first, last, low, high, changed in compared
+    ]
 
 
 def _sequence_sums(log: TokenLog) -> np.ndarray:

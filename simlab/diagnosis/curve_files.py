@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from simlab.core.json_value import Json
 from simlab.diagnosis.curve_names import CURVES, has_level
 from simlab.diagnosis.event_file import MARK, read_event_file
-from simlab.diagnosis.log import Problem
+from simlab.diagnosis.log import Problem, list_regular_files
 from simlab.diagnosis.trackio_file import SUFFIX, read_trackio_file
 
 STATE_FILE = "trainer_state.json"
@@ -28,18 +27,11 @@ def find_curves(path: Path) -> list[Path]:
         return [path] if _is_curve(path) else []
     if not path.is_dir():
         return []
-    # No links: a link could lead out of the directory.
-    states = [
-        file
-        for file in (path / STATE_FILE, *path.glob(f"checkpoint-*/{STATE_FILE}"))
-        if _has_content(file) and (file.parent == path or not file.parent.is_symlink())
-    ]
+    files = [file for file in list_regular_files(path) if file.stat().st_size]
+    folders = {path, *path.glob("checkpoint-*")}
+    states = [file for file in files if file.name == STATE_FILE and file.parent in folders]
     if states:
         return [max(states, key=lambda file: file.stat().st_mtime)]
-    files = [
-        Path(folder, name) for folder, _, names in os.walk(path, followlinks=False) for name in sorted(names)
-    ]
-    files = [file for file in files if _has_content(file)]
     lines = [file for file in files if file.suffix == ".jsonl"]
     if any(file.suffix in TOKEN_SUFFIXES for file in files) or not all(map(_is_curve, lines)):
         return []
@@ -49,10 +41,6 @@ def find_curves(path: Path) -> list[Path]:
         newest = max(events, key=lambda file: file.stat().st_mtime).parent
         curves += [file for file in events if file.parent == newest]
     return curves
-
-
-def _has_content(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink() and file.stat().st_size > 0
 
 
 def _is_curve(path: Path) -> bool:

@@ -167,24 +167,13 @@ def _steps(log: TokenLog) -> list[dict[str, float]]:
 
 def _by_step(log: TokenLog) -> Iterator[TokenLog]:
     """Yield the part of each step. Sorting once avoids a mask per step, which costs steps x tokens."""
-    order = np.argsort(log.step, kind="stable")
-    lengths, steps = log.lengths[order], log.step[order]
-    starts = (np.cumsum(log.lengths) - log.lengths)[order]
-    ends = np.cumsum(lengths)
-    tokens = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
-    train, infer = log.logp_train[tokens], log.logp_infer[tokens]
-    rewards = None if log.rewards is None else log.rewards[order]
-    borders = np.flatnonzero(np.diff(steps)) + 1
-    for first, last in pairwise((0, *borders.tolist(), len(steps))):
-        here = slice(int(ends[first - 1]) if first else 0, int(ends[last - 1]))
-        yield TokenLog(
-            lengths=lengths[first:last],
-            logp_train=train[here],
-            logp_infer=infer[here],
-            mask=np.ones(here.stop - here.start, bool),
-            step=steps[first:last],
-            rewards=None if rewards is None else rewards[first:last],
-        )
+    measured = TokenLog(log.lengths, log.logp_train, log.logp_infer, log.mask, log.step, rewards=log.rewards)
+    order, tokens = (np.argsort(step, kind="stable") for step in (log.step, log.spread_to_tokens(log.step)))
+    ordered = measured.take(tokens, order)
+    ends = np.concatenate(([0], np.cumsum(ordered.lengths)))
+    borders = np.flatnonzero(np.diff(ordered.step)) + 1
+    for first, last in pairwise((0, *borders.tolist(), len(order))):
+        yield ordered.take(slice(ends[first], ends[last]), slice(first, last))
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path, path: str) -> Path:

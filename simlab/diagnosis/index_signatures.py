@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from simlab.diagnosis.token_view import View, contrast, place_z, signed_log
+from simlab.diagnosis.rank_tests import largest_finite
+from simlab.diagnosis.token_view import View, bin_by_quantile, contrast, place_z, rank_parts, signed_log
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -34,19 +35,16 @@ def measure_index(view: View) -> dict[str, float]:
     blocks = [
         contrast(size, (index % block == 0) & (index > 0)) for block in BLOCKS if index.max() >= 2 * block
     ]
-    measured["index_block"] = max((value for value in blocks if np.isfinite(value)), default=np.nan)
+    measured["index_block"] = largest_finite(blocks)
     chunks = [contrast(size, index // block % 2 == 1) for block in (8, *BLOCKS) if index.max() >= 2 * block]
-    measured["index_alternate"] = max((abs(value) for value in chunks if np.isfinite(value)), default=np.nan)
+    measured["index_alternate"] = largest_finite(map(abs, chunks))
     return measured
 
 
 def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
     """Return the largest log ratio of the mean size after an index and before it, and the trend over bins."""
-    count = int(np.clip(len(index) // 100, 3, 24))
-    edges = np.unique(np.quantile(index, np.linspace(0, 1, count + 1)[1:-1]))
-    bins = np.searchsorted(edges, index, side="right")
-    tokens = np.bincount(bins, minlength=len(edges) + 1)
-    sums = np.bincount(bins, size, len(edges) + 1)
+    bins, count = bin_by_quantile(index, int(np.clip(len(index) // 100, 3, 24)))
+    tokens, sums = np.bincount(bins, minlength=count), np.bincount(bins, size, count)
     tokens, sums = tokens[tokens > 0], sums[tokens > 0]
     if len(tokens) < 3:
         return np.nan, np.nan
@@ -60,11 +58,9 @@ def _find_jump(index: np.ndarray, size: np.ndarray) -> tuple[float, float]:
 
 def _find_jump_z(index: np.ndarray, rank: np.ndarray) -> float:
     """Return the largest `signed_log` z of the ranks after an index against those before it."""
-    edges = np.unique(np.quantile(index, np.linspace(0, 1, 25)[1:-1]))
-    bins = np.searchsorted(edges, index, side="right")
-    tokens = np.bincount(bins, minlength=len(edges) + 1)
-    before = np.cumsum(np.bincount(bins, rank, len(edges) + 1))[:-1]
-    counts = np.cumsum(tokens)[:-1]
+    bins, count = bin_by_quantile(index, 24)
+    before = np.cumsum(np.bincount(bins, rank, count))[:-1]
+    counts = np.cumsum(np.bincount(bins, minlength=count))[:-1]
     total, sums = len(rank), float(rank.sum())
     usable = (counts >= 20) & (total - counts >= 20)
     if not usable.any():
@@ -77,14 +73,8 @@ def _find_jump_z(index: np.ndarray, rank: np.ndarray) -> float:
 
 def _compare_halves(view: View) -> float:
     """Return the `signed_log` t over sequences of the mean rank of the second half minus the first."""
-    count, late = len(view.log.lengths), 2 * view.index >= view.length
-    means = []
-    for part in (late, ~late):
-        owner = view.sequence[part]
-        means.append(
-            np.bincount(owner, view.rank[part], count) / np.maximum(np.bincount(owner, minlength=count), 1)
-        )
-    apart = (means[0] - means[1])[view.log.lengths >= 8]
+    late, early = rank_parts(view, 2 * view.index >= view.length)
+    apart = (late - early)[view.log.lengths >= 8]
     if len(apart) < 4:
         return np.nan
     return signed_log(float(apart.mean() / (apart.std() / np.sqrt(len(apart)) + 1e-6)))

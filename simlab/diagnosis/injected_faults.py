@@ -12,6 +12,7 @@ import numpy as np
 
 from simlab.core.catalog import lookup
 from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.models.tabular import log_softmax
 
 FEATURES, VOCABULARY = 8, 32
 LAYERS, TOP_K, EXPERTS = 4, 2, 8
@@ -40,10 +41,6 @@ class SyntheticLog:
         """Return logits [N, V] of a change of the head that is as large as the head."""
         return _logits(self.hidden, self.rng.normal(size=(FEATURES, VOCABULARY)))
 
-    def sharpness(self) -> np.ndarray:
-        """Return the standard deviation of each context's logits, [N, 1]."""
-        return self.train.std(1, keepdims=True)
-
 
 Fault = Callable[[SyntheticLog], None]
 
@@ -54,13 +51,13 @@ def _no_fault(synthetic: SyntheticLog) -> None:
 
 def _frozen(synthetic: SyntheticLog) -> None:
     """Keep the engine's initial weights: at the last step the head differs by `size` of itself."""
-    synthetic.infer = synthetic.infer + synthetic.size * synthetic.progress() * synthetic.other_head()
+    synthetic.infer += synthetic.size * synthetic.progress() * synthetic.other_head()
 
 
 def _partial(synthetic: SyntheticLog) -> None:
     """Lose a quarter of the head's rows in the sync: they differ by `size` from the training engine's."""
     late = synthetic.rng.random(VOCABULARY) < 0.25
-    synthetic.infer = synthetic.infer + synthetic.size * late * synthetic.other_head()
+    synthetic.infer += synthetic.size * late * synthetic.other_head()
 
 
 def _scramble_expert(synthetic: SyntheticLog) -> None:
@@ -73,12 +70,12 @@ def _scramble_expert(synthetic: SyntheticLog) -> None:
 
 def _temperature(synthetic: SyntheticLog) -> None:
     """Sample and score at temperature `size`; the training engine scores at 1."""
-    synthetic.infer = synthetic.infer / synthetic.size
+    synthetic.infer /= synthetic.size
 
 
 def _top_p(synthetic: SyntheticLog) -> None:
     """Sample and score with top-p, p = `size`."""
-    probs = _softmax(synthetic.infer)
+    probs = np.exp(log_softmax(synthetic.infer))
     order = np.argsort(-probs, axis=1)
     ranked = np.take_along_axis(probs, order, 1)
     kept = np.cumsum(ranked, 1) - ranked < synthetic.size
@@ -96,16 +93,15 @@ def _top_k(synthetic: SyntheticLog) -> None:
 def _stale(synthetic: SyntheticLog) -> None:
     """Move the head by `size` of itself per update; sequences are 0 to 3 updates old."""
     synthetic.lag = synthetic.rng.integers(0, 4, len(synthetic.lengths))
-    synthetic.infer = (
-        synthetic.infer - synthetic.size * synthetic.lag[synthetic.sequence][:, None] * synthetic.other_head()
-    )
+    lag = synthetic.lag[synthetic.sequence][:, None]
+    synthetic.infer -= synthetic.size * lag * synthetic.other_head()
 
 
 def _router(synthetic: SyntheticLog) -> None:
     """Route 5% of the tokens to another expert, which moves their logits by `size` nats."""
     synthetic.flipped = synthetic.rng.random(len(synthetic.train)) < 0.05
     noise = synthetic.rng.normal(size=synthetic.train.shape) * synthetic.size
-    synthetic.infer = synthetic.infer + np.where(synthetic.flipped[:, None], noise, 0)
+    synthetic.infer += np.where(synthetic.flipped[:, None], noise, 0)
 
 
 def _micro_batch(synthetic: SyntheticLog) -> None:
@@ -172,7 +168,7 @@ def generate_log(
     chosen = _sample(rng, synthetic.infer)
     picked = np.arange(len(chosen)), chosen
     logp_train, logp_infer = (
-        np.maximum(_log_softmax(logits)[picked], LOWEST) for logits in (synthetic.train, synthetic.infer)
+        np.maximum(log_softmax(logits)[picked], LOWEST) for logits in (synthetic.train, synthetic.infer)
     )
     rewards = rng.integers(0, 2, sequences).astype(np.float32)
     advantages = np.repeat(2 * rewards - 1, synthetic.lengths)
@@ -260,15 +256,6 @@ def _route(synthetic: SyntheticLog) -> tuple[np.ndarray, np.ndarray]:
     rows = np.flatnonzero(synthetic.flipped)
     infer[rows, layer[rows], 0] = ranks[rows, layer[rows], TOP_K]
     return train.reshape(count, -1).astype(np.int16), infer.reshape(count, -1).astype(np.int16)
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    return np.exp(_log_softmax(logits))
 
 
 def _sample(rng: np.random.Generator, logits: np.ndarray) -> np.ndarray:

@@ -1,9 +1,12 @@
 """The record between readers and detectors: the tokens of many sequences, concatenated."""
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from simlab.diagnosis.schema import COLUMNS
 
 LOWEST = -100.0
 """Smallest log-probability, nats; at or below it the probability counts as zero."""
@@ -19,6 +22,11 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         """Return `file, row 3: reason` without control characters."""
         return printable(f"{self.file}{'' if self.row is None else f', row {self.row}'}: {self.reason}")
+
+
+def list_regular_files(folder: Path) -> list[Path]:
+    """Return the files below a folder; no links, which could lead out of it."""
+    return sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
 
 
 def printable(text: str) -> str:
@@ -73,13 +81,14 @@ class TokenLog:
         lengths = np.bincount(
             self.spread_to_tokens(np.arange(self.num_sequences))[self.mask], minlength=self.num_sequences
         )
-        return replace(self._take(self.mask, slice(None)), lengths=lengths)
+        return replace(self.take(self.mask, slice(None)), lengths=lengths)
 
     def select_sequences(self, chosen: np.ndarray) -> "TokenLog":
         """Return the sequences at which `chosen` [S] is true."""
-        return self._take(self.spread_to_tokens(chosen), chosen)
+        return self.take(self.spread_to_tokens(chosen), chosen)
 
-    def _take(self, tokens: np.ndarray, sequences: np.ndarray | slice) -> "TokenLog":
+    def take(self, tokens: np.ndarray | slice, sequences: np.ndarray | slice) -> "TokenLog":
+        """Return the log with every array over tokens, and every one over sequences, indexed."""
         taken = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -89,19 +98,7 @@ class TokenLog:
         return replace(self, **taken)
 
 
-OVER_TOKENS = frozenset(
-    (
-        "logp_train",
-        "logp_infer",
-        "logp",
-        "mask",
-        "ids",
-        "advantages",
-        "is_weight",
-        "experts_train",
-        "experts_infer",
-    )
-)
+OVER_TOKENS = frozenset(name for name, column in COLUMNS.items() if column.over == "tokens")
 
 
 def log_rho(log: TokenLog) -> np.ndarray:

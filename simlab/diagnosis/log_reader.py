@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from simlab.diagnosis.log import Problem, TokenLog, printable
+from simlab.diagnosis.log import OVER_TOKENS, Problem, TokenLog, list_regular_files, printable
 from simlab.diagnosis.padding import drop_padding
 from simlab.diagnosis.rows import EXPERTS, MAX_REPORTED_ROWS, MAX_TOKENS, Ragged, check_rows, join_logs
 from simlab.diagnosis.schema import BROADCAST, COLUMNS, explain_missing, find_column
@@ -83,14 +83,7 @@ def _number_step(log: TokenLog, file: Path) -> TokenLog:
 def list_files(path: Path) -> list[Path]:
     """Return the token-level logs of a path; raises as `read_log` does."""
     if path.is_dir():
-        # Regular files only: a link could lead out of the directory.
-        files = [
-            Path(folder, name)
-            for folder, _, names in os.walk(path, followlinks=False)
-            for name in names
-            if Path(name).suffix in READERS
-        ]
-        files = [file for file in sorted(files) if not file.is_symlink() and file.is_file()]
+        files = [file for file in list_regular_files(path) if file.suffix in READERS]
         if not files:
             refused = next((name.name for name in sorted(path.rglob("*")) if name.suffix in PICKLES), None)
             more = f" {refused}: a pickle can run code and is not read." if refused else ""
@@ -195,9 +188,8 @@ def _check_table(file: str, first: int, table: pa.Table, rename: Mapping[str, st
 
 
 def _read_ragged(array: pa.Array, dtype: type) -> Ragged:
-    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-        raise ValueError(f"values must be lists of numbers, got {array.type}")
-    value = array.type.value_type
+    is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+    value = array.type.value_type if is_list else pa.null()
     if not (pa.types.is_floating(value) or pa.types.is_integer(value) or pa.types.is_boolean(value)):
         raise ValueError(f"values must be lists of numbers, got {array.type}")
     lengths = pc.call_function("list_value_length", [array]).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -229,20 +221,16 @@ def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
     problems: list[Problem] = []
     keys: dict[str, None] = {}
     with open(file, "rb") as lines:
-        number = 0
-        while line := lines.readline(MAX_LINE_BYTES):
-            number += 1
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
             if len(line) == MAX_LINE_BYTES:
-                problems.append(
-                    Problem(file.name, number, f"over {MAX_LINE_BYTES:,} bytes; the rest is skipped")
-                )
+                reason = f"over {MAX_LINE_BYTES:,} bytes; the rest is skipped"
+                problems.append(Problem(file.name, number, reason))
                 break
             if line.strip():
-                row = _parse_row(line, rename, keys)
-                if isinstance(row, str):
-                    problems.append(Problem(file.name, number, row))
-                else:
-                    rows.append((number, row))
+                try:
+                    rows.append((number, _parse_row(line, rename, keys)))
+                except ValueError as error:
+                    problems.append(Problem(file.name, number, str(error)))
     if not rows and not problems:
         raise ValueError("the file has no rows")
     yield None, problems
@@ -259,23 +247,25 @@ def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
         if absent:
             yield None, [Problem(file.name, number, f"no {absent[0]}")]
             continue
+        scalars = {name: row[name] for name in names if name not in OVER_TOKENS}
         tokens = {
-            name: Ragged(row[name], np.array([len(row[name])]))
-            for name in names
-            if COLUMNS[name].over == "tokens"
+            name: Ragged(row[name], np.array([len(row[name])])) for name in names if name in OVER_TOKENS
         }
-        scalars = {name: row[name] for name in names if COLUMNS[name].over == "sequence"}
         yield check_rows(file.name, number, tokens, scalars)
 
 
-def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) -> dict[str, Any] | str:
-    """Return the known columns of a line as arrays, or the reason to skip it; add its names to `keys`."""
+def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) -> dict[str, np.ndarray]:
+    """Return the known columns of a line as arrays, and add its names to `keys`.
+
+    Raises:
+        ValueError: The reason to skip the row.
+    """
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return f"not JSON ({str(error)[:100]})"
+        raise ValueError(f"not JSON ({str(error)[:100]})") from error
     if not isinstance(row, dict):
-        return "not a JSON object"
+        raise ValueError("not a JSON object")
     if len(keys) < MAX_KEYS:
         keys |= dict.fromkeys(row)
     is_nemo = "generation_logprobs" in row
@@ -287,29 +277,26 @@ def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) ->
         # NeMo-RL writes one sample a line, each value in a list of one.
         if is_nemo and isinstance(value, list) and len(value) == 1:
             value = value[0]
-        values = _parse_value(name, column, value)
-        if isinstance(values, str):
-            return values
-        columns[column] = values
+        columns[column] = _parse_value(name, column, value)
     if is_nemo and "mask" in columns and row.get("sample_loss_mask") in (0, 0.0, [0], [0.0]):
         columns["mask"] = np.zeros_like(columns["mask"])
     return columns
 
 
-def _parse_value(name: str, column: str, value: Any) -> np.ndarray | str:
-    """Return the value of a column as an array, or the reason to skip its row."""
+def _parse_value(name: str, column: str, value: Any) -> np.ndarray:
     spec = COLUMNS[column]
     try:
         if spec.numbers == "text":
             return np.array([str(value)], object)
         values = np.array(value, np.float32 if spec.numbers == "float" else np.float64)
-    except (ValueError, TypeError, OverflowError):
-        return f"{name} is not numeric"
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} is not numeric") from error
     if values.ndim != (1 if spec.over == "tokens" else 0) and (values.ndim or column not in BROADCAST):
-        return f"{name} is not {'a list of numbers' if spec.over == 'tokens' else 'one number'}"
+        kind = "a list of numbers" if spec.over == "tokens" else "one number"
+        raise ValueError(f"{name} is not {kind}")
     if spec.numbers.startswith("int") and np.isfinite(values).all():
         if (values != np.trunc(values)).any() or np.abs(values).max(initial=0) >= 2**53:
-            return f"{name} has values that are not integers"
+            raise ValueError(f"{name} has values that are not integers")
         values = values.astype(np.int64)
     return np.atleast_1d(values)
 

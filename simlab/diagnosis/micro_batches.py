@@ -4,7 +4,7 @@ import numpy as np
 
 from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog
-from simlab.diagnosis.rank_tests import intraclass_correlation, rms
+from simlab.diagnosis.rank_tests import intraclass_correlation, mean_by_class, rms
 
 QUESTION = "micro-batch effects?"
 MIN_RMS_LOG_R = 1e-4
@@ -23,10 +23,8 @@ def mark_before_update(moved: np.ndarray, sequence: np.ndarray, update: np.ndarr
     if update is not None:
         return (update == 0)[sequence]
     count = int(sequence.max(initial=-1)) + 1
-    tokens = np.bincount(sequence, minlength=count)
-    squares = np.bincount(sequence, moved.astype(np.float64) ** 2, count) / np.maximum(tokens, 1)
-    squares[tokens == 0] = np.inf
-    return (squares <= np.median(squares[tokens > 0]))[sequence]
+    squares = mean_by_class(moved.astype(np.float64) ** 2, sequence, count)
+    return (squares <= np.median(squares[np.unique(sequence)]))[sequence]
 
 
 def detect_micro_batch_effects(log: TokenLog) -> Answer:

@@ -4,6 +4,7 @@ import numpy as np
 
 from simlab.core.json_value import Json
 from simlab.diagnosis.log import TokenLog
+from simlab.diagnosis.rank_tests import mean_by_class
 from simlab.diagnosis.signatures import FEW, MAX_SHIFT
 from simlab.diagnosis.token_view import View, view_log
 
@@ -20,7 +21,7 @@ def measure_panels(log: TokenLog) -> list[dict[str, Json]]:
         "probability": _by_probability(view),
         "index": _by_index(view.index + 1, view.size),
         "from_end": _by_index(view.from_end + 1, view.size),
-        "sequence": _by_sequence(view),
+        "sequence": _thin(mean_by_class(view.size, view.sequence)),
         "id": _by_id(view),
         "shift": _by_shift(view),
         "factor": _factors(view),
@@ -54,25 +55,20 @@ def _by_probability(view: View) -> Points:
 def _by_index(index: np.ndarray, size: np.ndarray) -> Points:
     edges = np.unique(np.geomspace(1, index.max() + 1, BINS).astype(int))
     number = np.searchsorted(edges, index, side="right")
-    counts = np.bincount(number)
-    means = np.bincount(number, size) / np.maximum(counts, 1)
-    centers = np.bincount(number, index) / np.maximum(counts, 1)
-    return [(float(centers[k]), float(means[k])) for k in np.flatnonzero(counts >= 3)]
-
-
-def _by_sequence(view: View) -> Points:
-    means = np.bincount(view.sequence, view.size) / view.log.lengths
-    rows = np.linspace(0, len(means) - 1, min(len(means), MAX_DOTS)).astype(int)
-    return [(float(row), float(means[row])) for row in rows]
+    means, centers = mean_by_class(size, number), mean_by_class(index, number)
+    return [(float(centers[k]), float(means[k])) for k in np.flatnonzero(np.bincount(number) >= 3)]
 
 
 def _by_id(view: View) -> Points:
     if view.log.ids is None:
         return []
     _, index = np.unique(view.log.ids, return_inverse=True)
-    counts = np.bincount(index)
-    means = np.sort((np.bincount(index, view.z) / counts)[counts >= 8])
-    rows = np.linspace(0, len(means) - 1, min(len(means), MAX_DOTS)).astype(int) if len(means) else []
+    return _thin(np.sort(mean_by_class(view.z, index)[np.bincount(index) >= 8]))
+
+
+def _thin(means: np.ndarray) -> Points:
+    """Return at most `MAX_DOTS` points of a curve."""
+    rows = np.linspace(0, len(means) - 1, min(len(means), MAX_DOTS)).astype(int)
     return [(float(row), float(means[row])) for row in rows]
 
 

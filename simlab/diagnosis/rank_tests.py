@@ -1,5 +1,7 @@
 """Statistics that several detectors share."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 
@@ -17,6 +19,16 @@ def rank_values(values: np.ndarray) -> np.ndarray:
 def rms(x: np.ndarray) -> float:
     """Return the root mean square; NaN for an empty array."""
     return float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) if len(x) else float("nan")
+
+
+def mean_by_class(values: np.ndarray, index: np.ndarray, count: int = 0) -> np.ndarray:
+    """Return the mean of `values` [N] in each of at least `count` classes `index` [N]; 0 in an empty one."""
+    return np.bincount(index, values, count) / np.maximum(np.bincount(index, minlength=count), 1)
+
+
+def largest_finite(values: Iterable[float]) -> float:
+    """Return the largest finite value; NaN without one."""
+    return max((value for value in values if np.isfinite(value)), default=np.nan)
 
 
 def intraclass_correlation(values: np.ndarray, classes: np.ndarray) -> float:
@@ -43,8 +55,7 @@ def intraclass_correlation(values: np.ndarray, classes: np.ndarray) -> float:
 def rms_by_class(values: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes, sorted, and the root mean square of `values` in each."""
     names, inverse = np.unique(classes, return_inverse=True)
-    squares = np.bincount(inverse, np.square(values, dtype=np.float64))
-    return names, np.sqrt(squares / np.bincount(inverse))
+    return names, np.sqrt(mean_by_class(np.square(values, dtype=np.float64), inverse))
 
 
 def spearman_z(x: np.ndarray, y: np.ndarray) -> float:

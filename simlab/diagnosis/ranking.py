@@ -88,15 +88,15 @@ def describe_signs(names: tuple[str, ...], signatures: Mapping[str, float]) -> t
     if not signatures:
         return ()
     model = load_classifier()
-    columns = {str(name): column for column, name in enumerate(model.names)}
-    row = as_row(signatures, model.names)
+    row, lows, highs = as_row(signatures, model.names), model.faultless_low, model.faultless_high
+    fitted = {str(name): each for name, *each in zip(model.names, row, lows, highs, strict=True)}
     lines = []
     for name in names:
         value = signatures.get(name, np.nan)
-        if not np.isfinite(value) or name not in columns:
+        if not np.isfinite(value) or name not in fitted:
             continue
-        low, high = model.faultless_low[columns[name]], model.faultless_high[columns[name]]
-        inside = low <= row[columns[name]] <= high
+        rounded, low, high = fitted[name]
+        inside = low <= rounded <= high
         words = f"{WORDS[name][0]}: {format_sign(name, value)}"
         if low > -9:
             words += f" (without a fault: {format_sign(name, low)} to {format_sign(name, high)})"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simlab.diagnosis.log import LOWEST, OVER_TOKENS, Problem, TokenLog
+from simlab.diagnosis.log import LOWEST, Problem, TokenLog
 from simlab.diagnosis.schema import BROADCAST, COLUMNS, RECORD_NAMES, explain_missing
 
 MAX_TOKENS = 10**8
@@ -197,6 +197,3 @@ def _number_groups(log: TokenLog) -> TokenLog:
     rows = zip(log.step.tolist(), log.group.tolist(), strict=True)
     group = [numbers.setdefault((step, str(name)), len(numbers)) for step, name in rows]
     return replace(log, group=np.array(group))
-
-
-assert {name for name, spec in COLUMNS.items() if spec.over == "tokens"} == OVER_TOKENS

@@ -124,15 +124,9 @@ def explain_missing(names: Iterable[str], rename: Mapping[str, str] | None = Non
         if set(markers) <= set(names):
             return reason
     columns = {find_column(name, rename) for name in names}
-    lacking = [
-        f"{name} (or {', '.join(spec.aliases)})"
-        for name, spec in COLUMNS.items()
-        if spec.required and name not in columns
-    ]
-    missing, shown = "; ".join(lacking), ", ".join(names[:40]) or "none"
-    first = next(
-        (name for name, spec in COLUMNS.items() if spec.required and name not in columns), "logp_train"
-    )
+    lacking = [name for name, spec in COLUMNS.items() if spec.required and name not in columns]
+    missing = "; ".join(f"{name} (or {', '.join(COLUMNS[name].aliases)})" for name in lacking)
+    shown, first = ", ".join(names[:40]) or "none", next(iter(lacking), "logp_train")
     unused = [name for name in rename or {} if name not in names]
     hint = f"--rename of {', '.join(unused)}: no such column. " if unused else ""
     return f"{hint}Columns found: {shown}. Missing: {missing}. Use --rename FOUND={first}."

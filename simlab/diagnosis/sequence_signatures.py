@@ -3,9 +3,9 @@
 import numpy as np
 
 from simlab.diagnosis.log import TokenLog
-from simlab.diagnosis.rank_tests import rms, spearman_z
+from simlab.diagnosis.rank_tests import mean_by_class, rms, spearman_z
 from simlab.diagnosis.routing import find_flips, fraction_from_flips
-from simlab.diagnosis.token_view import View, signed_log
+from simlab.diagnosis.token_view import View, rank_parts, signed_log
 
 STRIDES = range(2, 17)
 GROUPS = (2, 4, 8, 16)
@@ -57,19 +57,18 @@ def measure_rows(view: View) -> dict[str, float]:
     noise = np.sqrt(np.mean(1 / lengths))
     measured["row_spread"] = np.log(level.std() / noise + 1e-3)
     measured["row_trend"] = signed_log(spearman_z(rows, size_by_row))
-    late = 2 * view.index >= view.length
     measured["row_parity"] = _correlate_parts(view, view.index % 2 == 1, chosen)
-    measured["row_halves"] = _correlate_parts(view, late, chosen)
+    measured["row_halves"] = _correlate_parts(view, 2 * view.index >= view.length, chosen)
     return measured
 
 
 def _step_means(level: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return the mean level of each row's step, 0 if steps have fewer than `ROWS_PER_STEP` rows."""
     _, step_index = np.unique(step, return_inverse=True)
-    counts = np.bincount(step_index)
-    if len(counts) < 2 or len(step) < ROWS_PER_STEP * len(counts):
+    means = mean_by_class(level, step_index)
+    if len(means) < 2 or len(step) < ROWS_PER_STEP * len(means):
         return np.zeros_like(level)
-    return (np.bincount(step_index, level) / counts)[step_index]
+    return means[step_index]
 
 
 def _list_orders(rows: np.ndarray, step: np.ndarray) -> dict[str, list[np.ndarray]]:
@@ -85,12 +84,7 @@ def _list_orders(rows: np.ndarray, step: np.ndarray) -> dict[str, list[np.ndarra
 
 def _correlate_parts(view: View, second: np.ndarray, chosen: np.ndarray) -> float:
     """Return the correlation over rows of the mean ranks of two parts of a row: what the row explains."""
-    means = []
-    for part in (second, ~second):
-        owner = view.sequence[part]
-        counts = np.bincount(owner, minlength=len(chosen))
-        means.append((np.bincount(owner, view.rank[part], len(chosen)) / np.maximum(counts, 1))[chosen])
-    a, b = (values - values.mean() for values in means)
+    a, b = (means[chosen] - means[chosen].mean() for means in rank_parts(view, second))
     scale = float(np.sqrt(np.sum(a * a) * np.sum(b * b)))
     return float(np.sum(a * b)) / scale if scale > 0 else 0.0
 
@@ -167,8 +161,7 @@ def _measure_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[s
     names, step_index = np.unique(log.step, return_inverse=True)
     if len(names) < 6:
         return {"growth": np.nan, "step_jump": np.nan, "step_fit": np.nan}
-    token_step = step_index[sequence]
-    level = np.bincount(token_step, np.minimum(np.abs(z), 10)) / np.maximum(np.bincount(token_step), 1)
+    level = mean_by_class(np.minimum(np.abs(z), 10), step_index[sequence])
     third, logs = len(level) // 3, np.log(level + 0.02)
     return {
         "growth": float(logs[-third:].mean() - logs[:third].mean()),
@@ -180,9 +173,8 @@ def _measure_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[s
 def _fit_steps(log: TokenLog, z: np.ndarray, sequence: np.ndarray, step: np.ndarray) -> float:
     """Return the fraction of the variance of the sequences' levels that their step explains."""
     level = np.log(np.bincount(sequence, np.abs(z), len(step)) / np.maximum(log.lengths, 1) + 0.02)
-    counts = np.bincount(step)
-    means = np.bincount(step, level) / np.maximum(counts, 1)
-    chance = (len(counts) - 1) / max(1, len(level) - 1)
+    means = mean_by_class(level, step)
+    chance = (len(means) - 1) / max(1, len(level) - 1)
     explained = float(np.var(means[step]) / max(np.var(level), 1e-9))
     return (explained - chance) / max(1 - chance, 1e-3)
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from simlab.diagnosis.index_signatures import measure_index
 from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.diagnosis.rank_tests import largest_finite
 from simlab.diagnosis.sequence_signatures import measure_logged_columns, measure_rows
-from simlab.diagnosis.token_view import View, contrast, signed_log, view_log
+from simlab.diagnosis.token_view import View, bin_by_quantile, contrast, signed_log, view_log
 
 FEW = 200
 """Number of tokens below which a log has no signatures."""
@@ -127,9 +128,7 @@ def _measure_scale(view: View) -> dict[str, float]:
     usable = (view.infer < -0.05) & (view.train < -1e-4) & (view.infer > LOWEST)
     if usable.sum() >= 30:
         factor = np.log(view.infer[usable] / view.train[usable])
-        low, middle, high = np.quantile(factor, (0.25, 0.5, 0.75))
-        measured |= {"log_factor": float(middle), "log_factor_spread": float(high - low)}
-        measured["log_factor_fit"] = float(np.log((abs(middle) + 1e-3) / (high - low + 1e-3)))
+        measured |= _summarize("log_factor", factor, 0.0)
         for name, base in LOG_BASES.items():
             distance = np.minimum(np.abs(factor - np.log(base)), np.abs(factor + np.log(base)))
             measured[name] = float(np.mean(distance < 0.05))
@@ -139,10 +138,15 @@ def _measure_scale(view: View) -> dict[str, float]:
         trained = np.clip(np.exp(view.train[likely], dtype=np.float64), 1e-9, 1 - 1e-9)
         inferred = probs[likely]
         ratio = np.log(trained / (1 - trained)) / np.log(inferred / (1 - inferred))
-        low, middle, high = np.quantile(ratio, (0.25, 0.5, 0.75))
-        measured |= {"temperature": float(middle), "temperature_spread": float(high - low)}
-        measured["temperature_fit"] = float(np.log((abs(middle - 1) + 1e-3) / (high - low + 1e-3)))
+        measured |= _summarize("temperature", ratio, 1.0)
     return measured
+
+
+def _summarize(name: str, values: np.ndarray, expected: float) -> dict[str, float]:
+    """Return the median, its interquartile range, and how clearly the median is not `expected`."""
+    low, middle, high = map(float, np.quantile(values, (0.25, 0.5, 0.75)))
+    fit = float(np.log((abs(middle - expected) + 1e-3) / (high - low + 1e-3)))
+    return {name: middle, f"{name}_spread": high - low, f"{name}_fit": fit}
 
 
 def _measure_shift(view: View) -> dict[str, float]:
@@ -185,10 +189,8 @@ def _measure_ids(view: View) -> dict[str, float]:
     measured["id_offset_z"] = _halves_z(id_index, half, signed - signed.mean())
     size = np.minimum(view.size[inner], 5)
     measured["id_size"] = _halves_correlation(id_index, half, size - size.mean())
-    edges = np.unique(np.quantile(ids[inner], np.linspace(0, 1, 17)[1:-1]))
-    part = np.searchsorted(edges, ids[inner], side="right")
-    ranges = [contrast(view.size[inner], part == number) for number in range(len(edges) + 1)]
-    measured["id_range"] = max((value for value in ranges if np.isfinite(value)), default=np.nan)
+    part, count = bin_by_quantile(ids[inner], 16)
+    measured["id_range"] = largest_finite(contrast(view.size[inner], part == k) for k in range(count))
     counts, sums = np.bincount(id_index), np.bincount(id_index, signed)
     offset = np.abs(sums) / np.sqrt(np.maximum(counts, 1)) / (signed.std() + EPSILON)
     measured["id_share"] = float(counts[offset > 4].sum() / counts.sum())

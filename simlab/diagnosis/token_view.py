@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simlab.diagnosis.log import TokenLog, log_rho
-from simlab.diagnosis.rank_tests import rank_values
+from simlab.diagnosis.rank_tests import mean_by_class, rank_values
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,29 @@ def view_log(log: TokenLog) -> View:
 
 def _typical_size(x: np.ndarray, infer: np.ndarray) -> np.ndarray:
     """Return the typical abs(x) of the tokens with about the same probability, [N]."""
-    count = int(np.clip(len(x) // 200, 1, 24))
-    edges = np.unique(np.quantile(infer, np.linspace(0, 1, count + 1)[1:-1]))
-    bins = np.searchsorted(edges, infer, side="right")
+    bins, count = bin_by_quantile(infer, int(np.clip(len(x) // 200, 1, 24)))
     order = np.argsort(bins, kind="stable")
-    sizes = np.zeros(len(edges) + 1)
-    bounds = np.searchsorted(bins[order], np.arange(len(edges) + 2))
+    sizes = np.zeros(count)
+    bounds = np.searchsorted(bins[order], np.arange(count + 1))
     magnitude = np.abs(x)[order]
-    for number in range(len(sizes)):
+    for number in range(count):
         inside = magnitude[bounds[number] : bounds[number + 1]]
         if len(inside):
             # The median resists outliers; where most are exactly 0 a tenth of the RMS stands in.
             sizes[number] = max(1.48 * np.median(inside), 0.1 * np.sqrt(np.mean(inside**2)), 1e-7)
     return np.maximum(sizes, 1e-7)[bins]
+
+
+def bin_by_quantile(values: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """Return the bin of each value, and the number of bins: `count` equally full ones, less with ties."""
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
+    return np.searchsorted(edges, values, side="right"), len(edges) + 1
+
+
+def rank_parts(view: View, second: np.ndarray) -> list[np.ndarray]:
+    """Return the mean rank of two parts of each sequence, [S]: of the tokens at `second`, of the others."""
+    count = len(view.log.lengths)
+    return [mean_by_class(view.rank[part], view.sequence[part], count) for part in (second, ~second)]
 
 
 def contrast(values: np.ndarray, chosen: np.ndarray) -> float:

@@ -9,7 +9,6 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ def load(path: Path) -> object:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _Reader(path, archive).load()
+            return _Unpickler(path, archive).load()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path.name} must be a complete file of torch.save, got: {error}") from error
     except pickle.UnpicklingError as error:
@@ -67,7 +66,8 @@ def load(path: Path) -> object:
         raise ValueError(f"{path.name}: the pickle is corrupt ({type(error).__name__}: {error})") from error
 
 
-class _Reader:
+# The Python implementation: the C one allocates a memo of any size that the pickle names.
+class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue]
     def __init__(self, path: Path, archive: zipfile.ZipFile):
         self.path, self.archive = path, archive
         self.storages: dict[tuple[str, str], np.ndarray] = {}
@@ -76,22 +76,10 @@ class _Reader:
         pickles = [name for name in self.sizes if name.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise ValueError(f"{path.name}: a file of torch.save must have one pickle, got {len(pickles)}")
-        self.pickle, self.root = pickles[0], pickles[0].removesuffix("data.pkl")
+        self.root = pickles[0].removesuffix("data.pkl")
+        super().__init__(io.BytesIO(self.read_record(pickles[0], MAX_PICKLE_BYTES)))
 
-    def load(self) -> Any:
-        reader = self
-
-        # The Python implementation: the C one allocates a memo of any size that the pickle names.
-        class Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue]
-            def find_class(self, module: str, name: str) -> Any:
-                return reader.allowed(module, name)
-
-            def persistent_load(self, pid: Any) -> np.ndarray:
-                return reader.storage(pid)
-
-        return Unpickler(io.BytesIO(self.record(self.pickle, MAX_PICKLE_BYTES))).load()
-
-    def record(self, name: str, most: int) -> bytes:
+    def read_record(self, name: str, most: int) -> bytes:
         info = self.sizes.get(name)
         if info is None:
             raise ValueError(f"{self.path.name}: record {name!r} is missing")
@@ -101,17 +89,17 @@ class _Reader:
             raise ValueError(f"{self.path.name}: record {name!r} claims {info.file_size:,} bytes")
         return self.archive.read(info)
 
-    def allowed(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> Any:
         """Return a fresh object for an allowed name, so that a pickle cannot modify shared ones."""
         if module in ("torch", "torch.storage") and name in STORAGES:
             return name
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return self.builder()
+            return lambda *arguments: self.build_tensor(*arguments)
         if (module, name) == ("collections", "OrderedDict"):
             return lambda *pairs: dict(*pairs)
         raise pickle.UnpicklingError(f"the pickle names {module}.{name}, which is not allowed in a log")
 
-    def storage(self, pid: Any) -> np.ndarray:
+    def persistent_load(self, pid: Any) -> np.ndarray:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and pid[1] in STORAGES):
             raise pickle.UnpicklingError("the pickle has a record that is not a tensor storage")
         kind, key = STORAGES[pid[1]], str(pid[2])
@@ -119,26 +107,21 @@ class _Reader:
             raise pickle.UnpicklingError(f"the pickle names a record {key!r}, which is not a number")
         if (kind, key) not in self.storages:
             halves = kind == "bf16"
-            raw = self.record(f"{self.root}data/{key}", self.path.stat().st_size)
+            raw = self.read_record(f"{self.root}data/{key}", self.path.stat().st_size)
             numbers = np.frombuffer(raw, "<u2" if halves else kind)
             widened = (numbers.astype(np.uint32) << 16).view(np.float32) if halves else numbers
             self.storages[kind, key] = widened
         return self.storages[kind, key]
 
-    def builder(self) -> Callable[..., np.ndarray]:
-        """Return the function that builds the tensors of this file."""
-
-        def build(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
-            array = _tensor(self.path.name, storage, offset, size, stride)
-            self.numbers += array.size
-            if self.numbers > MAX_NUMBERS:
-                raise ValueError(f"{self.path.name}: over {MAX_NUMBERS:,} numbers in its tensors")
-            return array
-
-        return build
+    def build_tensor(self, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
+        array = _view_storage(self.path.name, storage, offset, size, stride)
+        self.numbers += array.size
+        if self.numbers > MAX_NUMBERS:
+            raise ValueError(f"{self.path.name}: over {MAX_NUMBERS:,} numbers in its tensors")
+        return array
 
 
-def _tensor(file: str, storage: Any, offset: Any, size: Any, stride: Any) -> np.ndarray:
+def _view_storage(file: str, storage: Any, offset: Any, size: Any, stride: Any) -> np.ndarray:
     numbers = (offset, *size, *stride)
     if not isinstance(storage, np.ndarray) or len(size) != len(stride):
         raise ValueError(f"{file}: a tensor without storage")

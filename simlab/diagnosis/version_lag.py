@@ -4,7 +4,7 @@ import numpy as np
 
 from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
-from simlab.diagnosis.rank_tests import rms_by_class, spearman_z
+from simlab.diagnosis.rank_tests import mean_by_class, rms_by_class, spearman_z
 
 QUESTION = "staleness?"
 MAX_LAGS_SHOWN = 12
@@ -20,15 +20,16 @@ def detect_staleness(log: TokenLog) -> Answer:
     """Answer `QUESTION` for a log with `version`, the number of updates of the sampling weights."""
     if log.version is None:
         return unknown_answer(QUESTION, "no `version` in the log", "log the weight version of each rollout")
-    lag = (log.step - log.version)[log.lengths > 0]
+    nonempty = log.lengths > 0
+    lag = (log.step - log.version)[nonempty]
     ages = np.unique(lag)
     if len(ages) < 2:
         age = f"all sequences are {ages[0]} updates old" if len(ages) else "no tokens"
         return unknown_answer(QUESTION, age, "log sequences of different ages")
     x = log_rho(log)
     sequence = log.spread_to_tokens(np.arange(log.num_sequences))
-    squares = np.bincount(sequence, np.square(x, dtype=np.float64), log.num_sequences)[log.lengths > 0]
-    z = spearman_z(lag, squares / log.lengths[log.lengths > 0])
+    squares = mean_by_class(np.square(x, dtype=np.float64), sequence, log.num_sequences)
+    z = spearman_z(lag, squares[nonempty])
     levels = rms_by_lag(x, log.spread_to_tokens(log.step - log.version))
     freshest, oldest = levels[int(ages[0])], levels[int(ages[-1])]
     growth = oldest / freshest if freshest > 0 else np.inf

@@ -22,7 +22,7 @@ from simlab.theory.budget import budget
 )
 def test_detector_cannot_tell_without_its_column(detector, column):
     log = replace(generate_log("stale", 0.1, 0), **{column: None})
-    answer = DETECTORS[detector](log)
+    answer = DETECTORS[detector][1](log)
     assert answer.verdict == "cannot tell"
     assert answer.confidence == 0
     assert answer.recommendation
@@ -43,7 +43,7 @@ def _even(std: float, length: int, sequences: int = 400) -> TokenLog:
     ("std", "length", "verdict"), [(0.02, 100, "no"), (0.1, 120, "it will cost much"), (0.1, 1000, "yes")]
 )
 def test_vanishing_matches_budget(std, length, verdict):
-    answer = DETECTORS["vanishing"](_even(std, length))
+    answer = DETECTORS["vanishing"][1](_even(std, length))
     expected = budget(std, length).ess
     assert answer.verdict.startswith(verdict)
     reported = float(answer.verdict.split("leave ")[1].split("%")[0]) / 100
@@ -61,12 +61,12 @@ def test_fractions_are_plain_percentages(share, text):
 
 def test_correction_has_least_theoretical_error():
     log = _even(0.1, 60)
-    answer = DETECTORS["correction"](log)
+    answer = DETECTORS["correction"][1](log)
     errors = gradient_errors(round(0.6, 2), 50)
     assert min(errors, key=lambda name: errors[name]).startswith("sequence")
     assert answer.verdict in (OFFERED["sequence TIS"], OFFERED["sequence MIS"])
-    assert DETECTORS["correction"](_even(0.1, 1000)).verdict.startswith(OFFERED["token TIS"])
-    assert DETECTORS["correction"](_even(0.001, 20)).verdict == OFFERED["none"]
+    assert DETECTORS["correction"][1](_even(0.1, 1000)).verdict.startswith(OFFERED["token TIS"])
+    assert DETECTORS["correction"][1](_even(0.001, 20)).verdict == OFFERED["none"]
 
 
 def test_log_metrics_equal_simlab_metrics():
