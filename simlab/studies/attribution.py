@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ def differing(train: Engine, infer: Engine, config: TransformerConfig | None = N
     return [
         name
         for name in _names(train, infer)
-        if not _equal(_get(train, name), _get(infer, name)) and not (dense and name.startswith("router"))
+        if not _equal(*map(attrgetter(name), (train, infer))) and not (dense and name.startswith("router"))
     ]
 
 
@@ -61,7 +62,7 @@ def between(train: Engine, infer: Engine, sites: Iterable[str]) -> Engine:
     """Return `train` with the named `sites` of `infer`."""
     engine = train
     for name in sites:
-        engine = _set(engine, name.split("."), _get(infer, name))
+        engine = _set(engine, name.split("."), attrgetter(name)(infer))
     return engine
 
 
@@ -101,13 +102,6 @@ def _names(record: Any, other: Any, above: str = "") -> Iterator[str]:
             yield from _names(value, counterpart, f"{name}.")
         else:
             yield name
-
-
-def _get(engine: Engine, name: str) -> Any:
-    value: Any = engine
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _set(record: Any, path: Sequence[str], value: Any) -> Any:

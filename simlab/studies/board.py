@@ -187,10 +187,12 @@ def decide_board(measured: Sequence[Measured]) -> list[Row]:
         powers |= {_key(each.trial): _power(each, family) for each in members}
     rows: list[Row] = []
     for claim in claims.values():
-        rows += [_row(claim, trial, evidence.get(_key(trial)), experiments) for trial in claim.trials]
+        for trial in claim.trials:
+            row = _row(claim, trial, evidence.get(_key(trial)), experiments)
+            rows.append(replace(row, power=powers.get(_key(trial))))
         if not claim.trials:
             rows.append(Row(claim, None, NOT_RUN))
-    return [row if row.trial is None else replace(row, power=powers.get(_key(row.trial))) for row in rows]
+    return rows
 
 
 def _power(measured: Measured, family: int) -> float | None:

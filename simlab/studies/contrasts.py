@@ -4,9 +4,10 @@ A contrast measures an estimand on stored runs and returns a `Sample` with one v
 of equal policy and seed are paired, and the seeds of a policy averaged first.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -21,35 +22,37 @@ ROLES = ("remedy", "arm", "other", "untreated", "control")
 EMPTY = pd.MultiIndex.from_arrays([[], []], names=["initial_policy", "seed"])
 
 
-class Compares(Protocol):
-    """A contrast of arms."""
+class Compares(ABC):
+    """A contrast of arms, which are the fields named in `ROLES`."""
+
+    unit: str
+    """The unit of the contrast, if it differs from that of the estimand."""
 
     @property
     def arms(self) -> tuple[str, ...]:
         """The ids of the arms."""
-        ...
+        return tuple(dict.fromkeys(self._by_role().values()))
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """The contrast in words."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """The unit of the contrast, if it differs from that of the estimand."""
-        ...
 
     def with_arms(self, names: Mapping[str, str]) -> Self:
         """Return the contrast with other arms: `names` maps an id to the one in its place."""
-        ...
+        record: Any = self
+        return replace(record, **{role: names.get(arm, arm) for role, arm in self._by_role().items()})
 
+    @abstractmethod
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the sample; None with fewer than two initial policies."""
-        ...
+
+    def _by_role(self) -> dict[str, str]:
+        return {role: getattr(self, role) for role in ROLES if hasattr(self, role)}
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Compares):
     """Weights of arms by id, and a sentence with one numbered field per arm."""
 
     weights: Mapping[str, float]
@@ -66,7 +69,7 @@ class Contrast:
         """The contrast in words."""
         return self.form.format(*self.weights)
 
-    def with_arms(self, names: Mapping[str, str]) -> "Contrast":
+    def with_arms(self, names: Mapping[str, str]) -> Self:
         """Return the contrast with other arms."""
         return replace(self, weights={names.get(arm, arm): by for arm, by in self.weights.items()})
 
@@ -82,24 +85,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class OfArms:
-    """Base of the contrasts whose fields named in `ROLES` hold ids of arms."""
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
-        return tuple(dict.fromkeys(self._by_role().values()))
-
-    def with_arms(self, names: Mapping[str, str]) -> Self:
-        """Return the contrast with other arms."""
-        return replace(self, **{role: names.get(arm, arm) for role, arm in self._by_role().items()})
-
-    def _by_role(self) -> dict[str, str]:
-        return {role: getattr(self, role) for role in ROLES if hasattr(self, role)}
-
-
-@dataclass(frozen=True)
-class Share(OfArms):
+class Share(Compares):
     """The fraction of the control's lead over the untreated arm that a remedy recovers: 0 none, 1 all."""
 
     remedy: str
@@ -114,11 +100,11 @@ class Share(OfArms):
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the ratio of the means over initial policies."""
-        return _ratio(views, estimand, self.arms, minus(self.remedy, self.untreated), self)
+        return _ratio(views, estimand, self, self.remedy, self.untreated)
 
 
 @dataclass(frozen=True)
-class ShareDifference(OfArms):
+class ShareDifference(Compares):
     """The difference of the shares of the loss that two remedies recover."""
 
     remedy: str
@@ -134,11 +120,11 @@ class ShareDifference(OfArms):
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the ratio of the means over initial policies."""
-        return _ratio(views, estimand, self.arms, minus(self.remedy, self.other), self)
+        return _ratio(views, estimand, self, self.remedy, self.other)
 
 
 @dataclass(frozen=True)
-class CollapseRate(OfArms):
+class CollapseRate(Compares):
     """The fraction of initial policies from which an arm collapses."""
 
     arm: str
@@ -153,12 +139,11 @@ class CollapseRate(OfArms):
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the proportion, with the exact binomial interval."""
         rewards = by_policy(by_run(views, estimand, self.arms))
-        collapsed = rewards[self.arm] < COLLAPSED * rewards[self.control]
-        return Proportion(int(collapsed.sum()), len(rewards), 0.0, len(rewards)) if len(rewards) > 1 else None
+        return _proportion(rewards[self.arm] < COLLAPSED * rewards[self.control])
 
 
 @dataclass(frozen=True)
-class LeavesBand(OfArms):
+class LeavesBand(Compares):
     """The fraction of initial policies from which an arm leaves the band around the control.
 
     The band is a factor of `width` wide on both sides; `side` 1 counts runs above it, -1 below, 0 both.
@@ -181,12 +166,11 @@ class LeavesBand(OfArms):
         values = by_policy(by_run(views, estimand, self.arms))
         ratio = values[self.arm] / values[self.control]
         above, below = ratio > self.width, ratio < 1 / self.width
-        chosen = {1: above, -1: below, 0: above | below}[self.side]
-        return Proportion(int(chosen.sum()), len(values), 0.0, len(values)) if len(values) > 1 else None
+        return _proportion({1: above, -1: below, 0: above | below}[self.side])
 
 
 @dataclass(frozen=True)
-class CollapsesSooner(OfArms):
+class CollapsesSooner(Compares):
     """Of the initial policies from which one of two arms collapses first: how many, of `arm`, above 1/2.
 
     A run has collapsed at the first step at which the mean reward of five chunks is below half of the
@@ -293,11 +277,15 @@ def _pad_curve(view: View) -> np.ndarray:
 
 
 def _ratio(
-    views: Views, estimand: Estimand, arms: Sequence[str], above: Contrast, share: Share | ShareDifference
+    views: Views, estimand: Estimand, share: Share | ShareDifference, one: str, other: str
 ) -> Sample | None:
-    policies = by_policy(by_run(views, estimand, arms))
+    policies = by_policy(by_run(views, estimand, share.arms))
     if len(policies) < 2:
         return None
-    one, two = above.weights
     lead = policies[share.control] - policies[share.untreated]
-    return RatioOfMeans(np.asarray(policies[one] - policies[two], float), np.asarray(lead, float))
+    return RatioOfMeans(np.asarray(policies[one] - policies[other], float), np.asarray(lead, float))
+
+
+def _proportion(hits: Frame) -> Sample | None:
+    """Return the fraction of initial policies that are hits."""
+    return Proportion(int(hits.sum()), len(hits), 0.0, len(hits)) if len(hits) > 1 else None

@@ -64,10 +64,13 @@ class View:
         start = min(LATE * self.steps, self.chunk_steps.max(initial=0))
         return _mean(self.chunks, metric, self.chunk_steps >= start)
 
-    def mean_diagnostics(self, late: bool) -> Frame:
-        """Return the diagnostics of the last quarter, or of the first."""
-        step = self.diagnostics["step"] if len(self.diagnostics) else np.zeros(0)
-        return self.diagnostics[step >= LATE * self.steps if late else step <= (1 - LATE) * self.steps]
+    def late_diagnostic(self, metric: str) -> float:
+        """Mean of a diagnostic over the last quarter."""
+        return _mean(self.diagnostics, metric, self.diagnostic("step") >= LATE * self.steps)
+
+    def early_diagnostic(self, metric: str) -> float:
+        """Mean of a diagnostic over the first quarter."""
+        return _mean(self.diagnostics, metric, self.diagnostic("step") <= (1 - LATE) * self.steps)
 
     def diagnostic(self, metric: str) -> np.ndarray:
         """Return the curve of a diagnostic; empty if not recorded."""
@@ -185,25 +188,20 @@ def lead(metric: str, rise: float, quantity: str) -> Estimand:
 
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
-    return Estimand(f"{quantity}, last quarter", lambda view: _mean(view.mean_diagnostics(late=True), metric))
+    return Estimand(f"{quantity}, last quarter", lambda view: view.late_diagnostic(metric))
 
 
 def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
     """The logarithm of the mean of a diagnostic over the last quarter."""
-    return Estimand(
-        f"log of {quantity}, last quarter",
-        lambda view: float(np.log(_mean(view.mean_diagnostics(late=True), metric))),
-    )
+    return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late_diagnostic(metric)))
 
 
 def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estimand:
     """The logarithm of the ratio of two diagnostics, each averaged over the last quarter."""
-
-    def of(view: View) -> float:
-        rows = view.mean_diagnostics(late=True)
-        return float(np.log(_mean(rows, metric) / _mean(rows, reference)))
-
-    return Estimand(f"log of {quantity}, last quarter", of)
+    return Estimand(
+        f"log of {quantity}, last quarter",
+        lambda view: np.log(view.late_diagnostic(metric) / view.late_diagnostic(reference)),
+    )
 
 
 def share_higher(group: str, engine: str) -> Estimand:
@@ -224,22 +222,18 @@ def share_higher(group: str, engine: str) -> Estimand:
 
 def diagnostic_change(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter minus that over the first."""
-
-    def of(view: View) -> float:
-        return _mean(view.mean_diagnostics(late=True), metric) - _mean(
-            view.mean_diagnostics(late=False), metric
-        )
-
-    return Estimand(f"change of {quantity}, last quarter minus first", of)
+    return Estimand(
+        f"change of {quantity}, last quarter minus first",
+        lambda view: view.late_diagnostic(metric) - view.early_diagnostic(metric),
+    )
 
 
 def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
     """Spearman's correlation of two diagnostics."""
-
-    def of(view: View) -> float:
-        return _rank_runs(view.diagnostic(one), view.diagnostic(other))
-
-    return Estimand(f"rank correlation over the run of {quantity}", of)
+    return Estimand(
+        f"rank correlation over the run of {quantity}",
+        lambda view: _rank_runs(view.diagnostic(one), view.diagnostic(other)),
+    )
 
 
 def detrended_correlation(one: str, other: str, quantity: str) -> Estimand:
@@ -257,8 +251,7 @@ def detrended_correlation(one: str, other: str, quantity: str) -> Estimand:
 
 
 def _both_engines(view: View) -> float:
-    rows = view.mean_diagnostics(late=True)
-    return float(np.mean([_mean(rows, name) for name in ("held_out_infer", "held_out_train")]))
+    return float(np.mean([view.late_diagnostic(name) for name in ("held_out_infer", "held_out_train")]))
 
 
 def _peak_of_both_engines(view: View) -> float:
@@ -326,7 +319,7 @@ FROM_X = Estimand(
 )
 
 
-def _mean(rows: Frame, metric: str, chosen: np.ndarray | slice = slice(None)) -> float:
+def _mean(rows: Frame, metric: str, chosen: np.ndarray) -> float:
     if metric not in rows:  # not recorded, as in smoke mode
         return np.nan
     values = np.asarray(rows[metric], float)[chosen]

@@ -2,22 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from simlab.core.json_value import Json
-from simlab.studies.contrasts import (
-    CollapseRate,
-    CollapsesSooner,
-    Compares,
-    Contrast,
-    LeavesBand,
-    Share,
-    ShareDifference,
-    excess,
-    mean_of,
-    minus,
-    slope,
-)
+from simlab.studies.contrasts import CollapseRate as CollapseRate
+from simlab.studies.contrasts import CollapsesSooner as CollapsesSooner
+from simlab.studies.contrasts import Compares
+from simlab.studies.contrasts import Contrast as Contrast
+from simlab.studies.contrasts import LeavesBand as LeavesBand
+from simlab.studies.contrasts import Share as Share
+from simlab.studies.contrasts import ShareDifference as ShareDifference
+from simlab.studies.contrasts import excess as excess
+from simlab.studies.contrasts import mean_of as mean_of
+from simlab.studies.contrasts import minus as minus
+from simlab.studies.contrasts import slope as slope
 from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.samples import Sample
 from simlab.theory.residual import Residual
@@ -138,25 +137,12 @@ class Criterion:
         return self.contrast is not None
 
 
-def primary(
-    estimand: Estimand, contrast: Compares, direction: Direction, margin: float, *, because: str
-) -> Criterion:
-    """Return the criterion about the printed headline."""
-    return Criterion(estimand, contrast, direction, margin, because)
-
-
-def secondary(
-    estimand: Estimand, contrast: Compares, direction: Direction, margin: float, *, because: str
-) -> Criterion:
-    """Return a criterion about a further part of the statement."""
-    return Criterion(estimand, contrast, direction, margin, because, "secondary")
-
-
-def manipulation(
-    estimand: Estimand, contrast: Compares, direction: Direction, margin: float, *, because: str
-) -> Criterion:
-    """Return a premise: a criterion that must be supported before the others mean anything."""
-    return Criterion(estimand, contrast, direction, margin, because, "manipulation")
+primary = partial(Criterion, role="primary")
+"""A criterion about the printed headline."""
+secondary = partial(Criterion, role="secondary")
+"""A criterion about a further part of the statement."""
+manipulation = partial(Criterion, role="manipulation")
+"""A premise: a criterion that must be supported before the others mean anything."""
 
 
 def exact(
@@ -300,36 +286,3 @@ def arms_of(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(arm for trial in trials for criterion in trial.criteria for arm in criterion.arms)
     )
-
-
-__all__ = [
-    "COLLAPSE",
-    "COLLAPSE_TIME",
-    "Claim",
-    "CollapseRate",
-    "CollapsesSooner",
-    "Contrast",
-    "Criterion",
-    "Direction",
-    "ExactCheck",
-    "Kind",
-    "LeavesBand",
-    "Measured",
-    "Regime",
-    "Role",
-    "Share",
-    "ShareDifference",
-    "StoredRow",
-    "Trial",
-    "arms_of",
-    "exact",
-    "excess",
-    "manipulation",
-    "mean_of",
-    "minus",
-    "primary",
-    "secondary",
-    "slope",
-    "stored_row",
-    "trials_of",
-]

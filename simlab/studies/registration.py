@@ -76,29 +76,30 @@ def find_registration(trial: Trial, manifest: Mapping[str, Json]) -> Registered:
     """
     if trial.is_exploratory:
         return "exploratory"
-    config: Any = manifest.get("config", {})
-    return "before" if _is_before(trial, config) else "after"
+    return "before" if _is_before(trial, manifest) else "after"
 
 
 def planned_looks(manifest: Mapping[str, Json]) -> tuple[int, ...]:
     """Return the looks that were registered; empty if none were, and the result is read once."""
-    config: Any = manifest.get("config", {})
-    return tuple(config.get("registered", {}).get("looks", ()))
+    return tuple(_registered(manifest).get("looks", ()))
 
 
 def has_newer_test(manifest: Mapping[str, Json]) -> bool:
     """Return whether the tests were changed after the run."""
-    config: Any = manifest.get("config", {})
-    return config.get("registered", {}).get("test") != TEST
+    return _registered(manifest).get("test") != TEST
 
 
-def _is_before(trial: Trial, config: Mapping[str, Any]) -> bool:
-    known = config.get("registered", {})
+def _registered(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    return manifest.get("config", {}).get("registered", {})
+
+
+def _is_before(trial: Trial, manifest: Mapping[str, Any]) -> bool:
+    known = _registered(manifest)
     looks, hashes = known.get("looks", ()), known.get("criteria", {})
     in_words = trial.rule_sha256 and known.get(trial.claim) == trial.rule_sha256
     if not in_words and any(
         hashes.get(criterion_id(trial, each)) != criterion_hash(trial, each, looks) for each in trial.criteria
     ):
         return False
-    earlier = config.get("resumed_from")
-    return earlier is None or _is_before(trial, earlier.get("config", {}))
+    earlier = manifest.get("config", {}).get("resumed_from")
+    return earlier is None or _is_before(trial, earlier)

@@ -129,14 +129,10 @@ class RatioOfMeans:
         a, b, n = self.numerator, self._scale, self.num_policies
         t2 = t**2 / n
         (aa, ab), (_, bb) = np.atleast_2d(np.cov(a, b)) if self.denominator is not None else _plain(a)
-        square, cross, rest = (
-            b.mean() ** 2 - t2 * bb,
-            a.mean() * b.mean() - t2 * ab,
-            a.mean() ** 2 - t2 * aa,
-        )
+        square, cross = b.mean() ** 2 - t2 * bb, a.mean() * b.mean() - t2 * ab
         if not square > 0:
             return -np.inf, np.inf
-        reach = np.sqrt(max(cross**2 - square * rest, 0.0)) / square
+        reach = np.sqrt(max(cross**2 - square * (a.mean() ** 2 - t2 * aa), 0.0)) / square
         return float(cross / square - reach), float(cross / square + reach)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies.estimands import Estimand, Tables, Views
-from simlab.studies.records import Criterion, Direction, Measured, Trial
+from simlab.studies.records import Criterion, Direction, Measured, Role, Trial
 from simlab.studies.registration import planned_looks
 from simlab.studies.samples import Ends, Sample, Side
 from simlab.studies.sequential import Looks
@@ -102,20 +102,18 @@ def tested_bounds(direction: Direction, margin: float) -> tuple[tuple[float, Sid
 
 def claim_verdict(criteria: Sequence[CriterionEvidence]) -> str:
     """Return the verdict of a claim: by its premises, then by its primary criterion, then by the others."""
-    by_role = {
-        role: [each for each in criteria if each.criterion.role == role]
-        for role in ("primary", "secondary", "manipulation")
-    }
-    premises = {each.verdict for each in by_role["manipulation"]}
+    by_role: dict[Role, list[CriterionVerdict]] = {"secondary": [], "manipulation": []}
+    for each in criteria:
+        by_role.setdefault(each.criterion.role, []).append(each.verdict)
+    premises = set(by_role["manipulation"])
     if premises & {"contradicted", "negligible"}:
         return "premise absent"
     if premises - {"supported"}:
         return "inconclusive"
     (first,) = by_role["primary"]
-    if first.verdict == "supported":
-        full = all(each.verdict == "supported" for each in by_role["secondary"])
-        return "reproduced" if full else "partly reproduced"
-    return {"negligible": "no effect"}.get(first.verdict, first.verdict)
+    if first == "supported":
+        return "partly reproduced" if set(by_role["secondary"]) - {"supported"} else "reproduced"
+    return "no effect" if first == "negligible" else first
 
 
 def measure_trials(results: Results | Tables, trials: Sequence[Trial]) -> list[Measured]:
