@@ -1,5 +1,6 @@
 """The answer to a question about a run: verdict, confidence and evidence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,15 @@ class Answer:
 def unknown_answer(question: str, reason: str, recommendation: str = "") -> Answer:
     """Return the answer of a detector that lacks its data."""
     return Answer(question, "cannot tell", 0.0, evidence=(reason,), recommendation=recommendation)
+
+
+def answer_by_score(
+    question: str, score: float, tokens: int, verdicts: tuple[str, str], evidence: Sequence[str], fix: str
+) -> Answer:
+    """Return the answer that a score gives: the first of the verdicts and the `fix` from 1 on."""
+    confidence, has_fault = estimate_confidence(score, tokens), score >= 1
+    verdict, recommendation = (verdicts[0], fix) if has_fault else (verdicts[1], "")
+    return Answer(question, verdict, confidence, score, tuple(evidence), recommendation)
 
 
 def estimate_confidence(score: float, tokens: int) -> float:

@@ -301,8 +301,7 @@ def _parse_value(name: str, column: str, value: Any) -> np.ndarray:
     return np.atleast_1d(values)
 
 
-def _read_torch(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
-    del rename
+def _read_torch(file: Path, _: Mapping[str, str]) -> Iterator[Part]:
     tokens, scalars, problems = read_slime(file)
     log, row_problems = check_rows(file.name, 1, tokens, scalars)
     yield log, problems + row_problems

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
+from simlab.diagnosis.answer import Answer, answer_by_score, unknown_answer
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.rank_tests import intraclass_correlation, mean_by_class, rms
 
@@ -51,22 +51,9 @@ def detect_micro_batch_effects(log: TokenLog) -> Answer:
     if log.advantages is not None and off > 0:
         z = _correlation(x, log.advantages[before]) * np.sqrt(len(x))
         evidence.append(f"correlation of log r and the advantage: z = {z:.1f} (large after an update)")
-    verdict = (
-        "yes: the PPO ratio is not 1 before an update"
-        if score >= 1
-        else "no: the PPO ratio is 1 before an update"
-    )
-    recommendation = (
-        "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
-    )
-    return Answer(
-        QUESTION,
-        verdict,
-        estimate_confidence(score, len(x)),
-        score,
-        tuple(evidence),
-        recommendation if score >= 1 else "",
-    )
+    verdicts = "yes: the PPO ratio is not 1 before an update", "no: the PPO ratio is 1 before an update"
+    fix = "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
+    return answer_by_score(QUESTION, score, len(x), verdicts, evidence, fix)
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:

@@ -52,12 +52,6 @@ def intraclass_correlation(values: np.ndarray, classes: np.ndarray) -> float:
     return (between - within) / spread if spread > 0 else 0.0
 
 
-def rms_by_class(values: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes, sorted, and the root mean square of `values` in each."""
-    names, inverse = np.unique(classes, return_inverse=True)
-    return names, np.sqrt(mean_by_class(np.square(values, dtype=np.float64), inverse))
-
-
 def spearman_z(x: np.ndarray, y: np.ndarray) -> float:
     """Return the Spearman correlation times sqrt(n - 1): about N(0, 1) if independent, 0 if constant."""
     a, b = rank_values(x), rank_values(y)

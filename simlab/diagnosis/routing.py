@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
+from simlab.diagnosis.answer import Answer, answer_by_score, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
 
 QUESTION = "router flips?"
@@ -46,15 +46,10 @@ def detect_router_flips(log: TokenLog) -> Answer:
         float(squares.std() / squares.mean()) / np.sqrt(flipped.sum()) * flipped.mean() if x.any() else 1.0
     )
     score = float(max(fraction, 0.0) / max(0.1, 3 * error))
-    is_cause = score >= 1
-    return Answer(
-        QUESTION,
-        f"router flips cause {fraction:.0%} of the mean squared log rho" if is_cause else "not the router",
-        estimate_confidence(score, len(x)),
-        score,
-        (
-            f"{flipped.mean():.1%} of the tokens have different experts in some layer",
-            f"their RMS log rho is {ratio:.1f} times that of the others",
-        ),
-        "routing replay: verl router_replay.mode=R2 or R3, or a router in float32" if is_cause else "",
+    verdicts = f"router flips cause {fraction:.0%} of the mean squared log rho", "not the router"
+    evidence = (
+        f"{flipped.mean():.1%} of the tokens have different experts in some layer",
+        f"their RMS log rho is {ratio:.1f} times that of the others",
     )
+    fix = "routing replay: verl router_replay.mode=R2 or R3, or a router in float32"
+    return answer_by_score(QUESTION, score, len(x), verdicts, evidence, fix)

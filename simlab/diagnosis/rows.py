@@ -77,14 +77,10 @@ def _check_lengths(reasons: np.ndarray, tokens: Mapping[str, Ragged]) -> None:
     _set_reason(reasons, lengths < 0, lambda _: "logp_train is missing")
     _set_reason(reasons, lengths == 0, lambda _: "logp_train is empty")
     for name, column in tokens.items():
-        if name in EXPERTS:
-            width = _width(column, lengths)
-            wrong = column.lengths != lengths * width
-        else:
-            width, wrong = 1, column.lengths != lengths
+        width = _width(column, lengths) if name in EXPERTS else 1
         _set_reason(
             reasons,
-            wrong,
+            column.lengths != lengths * width,
             lambda row, n=name, c=column, w=width: (
                 f"{n} is missing"
                 if c.lengths[row] < 0
@@ -112,16 +108,12 @@ def _check_values(reasons: np.ndarray, tokens: Mapping[str, Ragged]) -> None:
         if masks is not None and len(masks.values) == len(column.values):
             fine |= masks.values == 0
         starts = np.concatenate(([0], np.cumsum(np.maximum(column.lengths, 0))))
-        row_of = np.searchsorted(starts, np.flatnonzero(~fine), side="right") - 1
-        wrong = np.zeros(len(reasons), bool)
-        wrong[row_of] = True
-
-        def why(row: int, n: str = name, c: Ragged = column, f: np.ndarray = fine, s: np.ndarray = starts):
-            token = int(np.flatnonzero(~f[s[row] : s[row + 1]])[0])
-            limit = "; log-probs must be at most 0" if n in LOGPS else ""
-            return f"{n} is {c.values[s[row] + token]:g} at token {token + 1}{limit}"
-
-        _set_reason(reasons, wrong, why)
+        wrong = np.flatnonzero(~fine)
+        rows, firsts = np.unique(np.searchsorted(starts, wrong, side="right") - 1, return_index=True)
+        limit = "; log-probs must be at most 0" if name in LOGPS else ""
+        for row, place in zip(rows, wrong[firsts], strict=True):
+            token = place - starts[row] + 1
+            reasons[row] = reasons[row] or f"{name} is {column.values[place]:g} at token {token}{limit}"
 
 
 def _build_log(good: np.ndarray, tokens: Mapping[str, Ragged], scalars: Mapping[str, np.ndarray]) -> TokenLog:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
+from simlab.diagnosis.answer import Answer, answer_by_score, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
-from simlab.diagnosis.rank_tests import mean_by_class, rms_by_class, spearman_z
+from simlab.diagnosis.rank_tests import mean_by_class, spearman_z
 
 QUESTION = "staleness?"
 MAX_LAGS_SHOWN = 12
@@ -12,7 +12,8 @@ MAX_LAGS_SHOWN = 12
 
 def rms_by_lag(log_rho: np.ndarray, lag: np.ndarray) -> dict[int, float]:
     """Return the RMS log rho of the tokens [N] of each lag."""
-    ages, levels = rms_by_class(log_rho, lag)
+    ages, index = np.unique(lag, return_inverse=True)
+    levels = np.sqrt(mean_by_class(np.square(log_rho, dtype=np.float64), index))
     return dict(zip(ages.tolist(), levels.tolist(), strict=True))
 
 
@@ -36,19 +37,12 @@ def detect_staleness(log: TokenLog) -> Answer:
     everything = float(np.mean(np.square(x, dtype=np.float64)))
     share = 1 - freshest**2 / everything if everything > 0 else 0.0
     score = float(min(max(z, 0.0) / 3, growth / 1.2, 1e3))
-    verdict = (
-        f"staleness causes {max(share, 0):.0%} of the mean squared log rho" if score >= 1 else "not staleness"
+    listed = [f"{age}: {level:.3g}" for age, level in levels.items()]
+    shown = [*listed[:MAX_LAGS_SHOWN], "..."] if len(listed) > MAX_LAGS_SHOWN else listed
+    evidence = (
+        f"RMS log rho by age in updates: {', '.join(shown)}",
+        f"rank correlation of age and mismatch, {len(lag)} sequences: z = {z:.1f}",
     )
-    return Answer(
-        QUESTION,
-        verdict,
-        estimate_confidence(score, len(x)),
-        score,
-        (
-            "RMS log rho by age in updates: "
-            + ", ".join(f"{age}: {level:.3g}" for age, level in list(levels.items())[:MAX_LAGS_SHOWN])
-            + (", ..." if len(levels) > MAX_LAGS_SHOWN else ""),
-            f"rank correlation of age and mismatch, {len(lag)} sequences: z = {z:.1f}",
-        ),
-        "fewer updates per rollout, or partial rollouts that restart after a sync" if score >= 1 else "",
-    )
+    verdicts = f"staleness causes {max(share, 0):.0%} of the mean squared log rho", "not staleness"
+    fix = "fewer updates per rollout, or partial rollouts that restart after a sync"
+    return answer_by_score(QUESTION, score, len(x), verdicts, evidence, fix)

@@ -67,14 +67,8 @@ class ExplainTarget:
         """
         taken = self.sampled
         replayed = taken.routed_experts if self.pair.replay == "R3" else None
-        scores = response_logps(
-            self.params if params is None else params,
-            self.model,
-            engine,
-            taken.prompts,
-            taken.responses,
-            replayed,
-        )
+        scored = self.params if params is None else params
+        scores = response_logps(scored, self.model, engine, taken.prompts, taken.responses, replayed)
         return np.where(taken.mask, np.asarray(scores.logp, float), 0.0)
 
 
@@ -116,7 +110,7 @@ def explain(subject: ExplainTarget, track: Track, top: int = 8) -> dict[str, lis
         "positions": _positions(subject, total),
         "probabilities": _probabilities(subject, base, total),
         "groups": _groups(groups, log_rho, total),
-        "sites": [_site(site, log_rho, total, worst) for site in sites],
+        "sites": [{"site": site, **_alone(log_rho([site]), total, worst)} for site in sites],
         "weights": _weights(subject, base, total, worst, track),
         "autopsy": _autopsy(subject, worst),
     }
@@ -130,6 +124,10 @@ def _fraction(log_rho: np.ndarray, total: np.ndarray) -> float:
     return float((log_rho**2).sum() / (total**2).sum())
 
 
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
 def _size(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[Row]:
     """The mismatch, and how far decoding is from scoring the same tokens with the same engine."""
     mask = np.asarray(subject.sampled.mask)
@@ -139,8 +137,8 @@ def _size(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[R
             "tokens": int(mask.sum()),
             "reward": float(np.mean(np.asarray(subject.sampled.rewards))),
             "std_rho": float(np.exp(total[mask]).std()),
-            "rms_log_rho": float(np.sqrt(np.mean(total[mask] ** 2))),
-            "rms_decoding_minus_scoring": float(np.sqrt(np.mean((decoded - base + total)[mask] ** 2))),
+            "rms_log_rho": _rms(total[mask]),
+            "rms_decoding_minus_scoring": _rms((decoded - base + total)[mask]),
         }
     ]
 
@@ -172,7 +170,7 @@ def _positions(subject: ExplainTarget, total: np.ndarray) -> list[Row]:
         {
             "position": position,
             "tokens": int(mask[:, position].sum()),
-            "rms_log_rho": float(np.sqrt(np.mean(total[mask[:, position], position] ** 2))),
+            "rms_log_rho": _rms(total[mask[:, position], position]),
             "share": _fraction(total[:, position], total),
         }
         for position in range(total.shape[1])
@@ -192,7 +190,7 @@ def _probabilities(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) 
                     "pi_train": f"{low:g} to {PROBABILITY_EDGES[number + 1]:g}",
                     "tokens": int(chosen.sum()),
                     "mean_rho": float(np.exp(total[chosen]).mean()),
-                    "rms_log_rho": float(np.sqrt(np.mean(total[chosen] ** 2))),
+                    "rms_log_rho": _rms(total[chosen]),
                     "share": _fraction(total[chosen], total),
                 }
             )
@@ -216,12 +214,8 @@ def _groups(groups: dict[str, list[str]], log_rho: Callable, total: np.ndarray) 
     return sorted(rows, key=lambda row: -row["shapley"])
 
 
-def _site(site: str, log_rho: Callable, total: np.ndarray, worst: tuple[int, int]) -> Row:
-    return {
-        "site": site,
-        "alone": _fraction(log_rho([site]), total),
-        "worst_token_log_rho": float(log_rho([site])[worst]),
-    }
+def _alone(moved: np.ndarray, total: np.ndarray, worst: tuple[int, int]) -> Row:
+    return {"alone": _fraction(moved, total), "worst_token_log_rho": float(moved[worst])}
 
 
 def _weights(
@@ -243,13 +237,8 @@ def _weights(
         )
         moved = base - subject.score(subject.pair.train, held)
         if moved.any():
-            rows.append(
-                {
-                    "weight": name if number is None else f"layer {number} {name}",
-                    "alone": _fraction(moved, total),
-                    "worst_token_log_rho": float(moved[worst]),
-                }
-            )
+            weight = name if number is None else f"layer {number} {name}"
+            rows.append({"weight": weight, **_alone(moved, total, worst)})
     return sorted(rows, key=lambda row: -row["alone"])
 
 
@@ -284,7 +273,7 @@ def _autopsy(subject: ExplainTarget, worst: tuple[int, int]) -> list[Row]:
     )
     rows = [
         {
-            "site": name + _count_flips(experts.get(name), others.get(name)),
+            "site": name + _describe_flips(experts.get(name), others.get(name)),
             "train": float(np.linalg.norm(expected)),
             "infer": float(np.linalg.norm(infer[name])),
             "relative_error": _relative_error(infer[name], expected),
@@ -313,7 +302,7 @@ def _relative_error(value: np.ndarray, expected: np.ndarray) -> float:
     return float(apart / size) if size else float(np.inf if apart else 0.0)
 
 
-def _count_flips(experts: list[int] | None, others: list[int] | None) -> str:
+def _describe_flips(experts: list[int] | None, others: list[int] | None) -> str:
     return "" if experts == others else f", experts {experts} in training, {others} in inference"
 
 

@@ -1,5 +1,6 @@
 """Preview of an experiment before any compute: arms, claims, criteria, power, cost."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
         `experiment`, `question`, `kind`, `core_minutes` (expected, of a full run), `design` (None without
         training), `arms`, `claims`.
     """
-    stored = _load_stored(experiment, folder)
+    stored = folder or committed_results(experiment.name)
     design = experiment.design if isinstance(experiment.design, Design) else None
-    views = Views(stored) if stored is not None and design is not None else None
+    has_runs = design is not None and (stored / MANIFEST_NAME).is_file()
+    views = Views(Results(stored)) if has_runs else None
     claims = load_claims()
     return {
         "experiment": experiment.name,
@@ -42,15 +44,10 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
         "design": None if design is None else _describe_design(design, views),
         "arms": [] if design is None else _describe_arms(design),
         "claims": [
-            _describe_claim(claims[trial.claim], trial, design, views, claims)
+            _describe_claim(claims, trial, design, views)
             for trial in trials_of(list(claims.values()), experiment.name)
         ],
     }
-
-
-def _load_stored(experiment: Experiment, folder: Path | None) -> Results | None:
-    path = folder or committed_results(experiment.name)
-    return Results(path) if (path / MANIFEST_NAME).is_file() else None
 
 
 def _describe_design(design: Design, views: Views | None) -> Row:
@@ -81,9 +78,9 @@ def _describe_arms(design: Design) -> list[Row]:
 
 
 def _describe_claim(
-    claim: Claim, trial: Trial, design: Design | None, views: Views | None, claims: Any
+    claims: Mapping[str, Claim], trial: Trial, design: Design | None, views: Views | None
 ) -> Row:
-    policies = 0
+    claim, policies = claims[trial.claim], 0
     if design is not None and (arms := arms_of([trial])):
         policies = min(len(design.arms[arm].initial_policies) for arm in arms)
     family = primary_family(list(claims.values()), claim.paper)

@@ -137,9 +137,8 @@ def _measure_recovery(arm: str, sample: RatioOfMeans, family: int) -> Recovered 
     return Recovered(arm, sample.estimate, *ends, 1 - alpha, p, verdict, sample.num_policies)
 
 
-def _compare_pair(finals: Frame, arm: str, other: str) -> dict[str, object]:
+def _compare_pair(finals: Frame, arm: str, other: str) -> tuple[str, str, float, int, float]:
     difference = np.asarray((finals[arm] - finals[other]).dropna(), float)
     sample = mean_of_policies(difference)
     p = min(sample.p_beyond(0.0, 1), sample.p_beyond(0.0, -1))
-    row: dict[str, object] = {"arm": arm, "other": other, "difference": sample.estimate}
-    return row | {"policies": len(difference), "p": p}
+    return arm, other, sample.estimate, len(difference), p

@@ -94,7 +94,7 @@ def page(
         kinds=_options(get_args(Kind)),
         regimes=_options(sorted({row.regime_name for row in rows})),
         rows=_lines(_claim(row, _figures_of(row, shown)) for row in rows),
-        effects=_script_json([_effect(row) for row in rows if _has_interval(row)]),
+        effects=_script_json([effect for row in rows if (effect := _effect(row))]),
         plotly=_plotly(),
         figures=_lines(_figure(figure, rows, pictures) for figure in shown),
         experiments=_lines(_experiment(*each, rows) for each in experiments),
@@ -192,18 +192,14 @@ def _criteria(row: Row) -> str:
     return f"<ul>{''.join(items)}</ul>"
 
 
-def _has_interval(row: Row) -> bool:
+def _effect(row: Row) -> dict[str, object] | None:
+    """Return what the forest plot shows of a claim, None without an interval; `reach` scales its axis."""
     evidence = row.primary
-    return evidence is not None and evidence.estimate is not None and evidence.ci_low != evidence.ci_high
-
-
-def _effect(row: Row) -> dict[str, object]:
-    """Return what the forest plot shows of a claim; `reach` scales its axis."""
-    evidence = row.primary
-    assert evidence is not None
+    if evidence is None or evidence.estimate is None or evidence.ci_low == evidence.ci_high:
+        return None
     ends = [end for end in (evidence.ci_low, evidence.ci_high) if math.isfinite(end)] or [evidence.estimate]
     margin = evidence.criterion.margin
-    reach = max(margin, *(abs(end) for end in ends if end is not None))
+    reach = max(margin, *map(abs, ends))
     return {
         "id": anchor(row),
         "claim": row.id,

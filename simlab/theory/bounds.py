@@ -123,10 +123,10 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
     return bounds
 
 
-def growth_exponent(horizons: np.ndarray, values: np.ndarray) -> float:
-    """Slope of log value against log T, by least squares over the values above zero, at least two."""
-    used = values > 0
-    return float(np.polyfit(np.log(horizons[used]), np.log(values[used]), 1)[0])
+def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Slope of log abs(y) in log x, by least squares over the y that are not zero, at least two."""
+    used = y != 0
+    return float(np.polyfit(np.log(x[used]), np.log(np.abs(y[used])), 1)[0])
 
 
 @dataclass(frozen=True)

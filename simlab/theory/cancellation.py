@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from simlab.objectives import OBJECTIVES, TokenBatch, objective_value, token_coefficients
+from simlab.theory.bounds import log_slope
 
 
 def shared_coefficient(weights: np.ndarray, advantages: np.ndarray) -> float:
@@ -47,8 +48,7 @@ def near_zero_exponent(leftover: np.ndarray, scales: np.ndarray) -> float:
     Reference: cancel Cor. 3.3.
     Deviation: the paper says measure zero; the exponent also says how fast one leaves that set.
     """
-    chance = (np.abs(leftover)[:, None] < scales).mean(0)
-    return float(np.polyfit(np.log(scales), np.log(chance), 1)[0])
+    return log_slope(scales, (np.abs(leftover)[:, None] < scales).mean(0))
 
 
 def clip_leftover(weight: float, advantage: float, clip: float) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """The same corrections in `simlab.objectives`, and their moments by brute force over all groups."""
 
 from dataclasses import replace
-from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from simlab.objectives.objective import override_names, with_overrides
 from simlab.objectives.rejection import Veto
 from simlab.theory.correction_moments import ACRL_LEVEL, CLIP, sequence_discrepancy
 from simlab.theory.expectation import PolicyPair, expect
+from simlab.theory.group_rules import all_groups, moments_over_groups
 
 PLAIN = replace(get_objective("reinforce"), advantage=ADVANTAGES["rloo"])
 """A log pi summed over tokens, with RLOO advantages: the coefficient is the advantage over G."""
@@ -99,16 +99,15 @@ def enumerated_moments(
 
     Reference: lr Eq. 3-6; acrl Eq. 1-9.
     """
-    chosen = np.array(list(product(range(len(rewards)), repeat=size)))
+    chosen = all_groups(len(rewards), size)
     coefficients = _all_coefficients(objective, pair, rewards, chosen)
-    chance = pair.probs_infer[chosen].prod(1)
     gradients = np.zeros((len(chosen), pair.train.size))
     for group, (members, c) in enumerate(zip(chosen, coefficients, strict=True)):
         weights = np.zeros(pair.space.tokens.shape)
         np.add.at(weights, members, c)
         gradients[group] = pair.gradient(weights).ravel()
-    mean = chance @ gradients
-    return mean.reshape(pair.train.shape), float(chance @ (gradients**2).sum(1) - mean @ mean)
+    mean, variance = moments_over_groups(pair, chosen, gradients)
+    return mean.reshape(pair.train.shape), variance
 
 
 def _all_coefficients(

@@ -31,11 +31,6 @@ def kl_after_step(logits: np.ndarray, direction: np.ndarray, eta: float) -> tupl
     return exact, float(eta**2 / 2 * fisher)
 
 
-def order(etas: np.ndarray, remainders: np.ndarray) -> float:
-    """Slope of log |remainder| in log eta."""
-    return float(np.polyfit(np.log(etas), np.log(np.abs(remainders)), 1)[0])
-
-
 @dataclass(frozen=True)
 class LogOddsDrift:
     """Change of log pi(a)/pi(b) in one step, and two predictions to first order in eta."""
@@ -58,21 +53,26 @@ def log_odds_drift(
     Deviation: c differs between answers, so answers drift apart even at equal kappa.
     """
     probs = softmax(logits)
-    coefficients = np.zeros(space.tokens.shape)
-    coefficients[list(pair)] = kappa[:, None]
-    change = sequence_logp(space, logits + eta * sum_of_scores(space, probs, coefficients))
+    change = sequence_logp(space, logits + eta * _sum_of_pair(space, probs, pair, kappa))
     change -= sequence_logp(space, logits)
-    ones = np.ones(space.tokens.shape)
-    norms = squared_score_norms(space, probs, ones)[list(pair)]
-    both = np.zeros(space.tokens.shape)
-    both[list(pair)] = 1.0
-    overlap = (float((sum_of_scores(space, probs, both) ** 2).sum()) - norms.sum()) / 2
+    norms = squared_score_norms(space, probs, np.ones(space.tokens.shape))[list(pair)]
+    both = _sum_of_pair(space, probs, pair, np.ones(2))
+    overlap = (float((both**2).sum()) - norms.sum()) / 2
     constants = norms - overlap
     return LogOddsDrift(
         exact=float(change[pair[0]] - change[pair[1]]),
         own_constants=eta * float(constants[0] * kappa[0] - constants[1] * kappa[1]),
         one_constant=eta * float(constants.mean() * (kappa[0] - kappa[1])),
     )
+
+
+def _sum_of_pair(
+    space: SequenceSpace, probs: np.ndarray, pair: tuple[int, int], kappa: np.ndarray
+) -> np.ndarray:
+    """Return sum_y kappa_y grad log pi(y) over two answers, `[K, V]`."""
+    coefficients = np.zeros(space.tokens.shape)
+    coefficients[list(pair)] = kappa[:, None]
+    return sum_of_scores(space, probs, coefficients)
 
 
 def sequence_logp(space: SequenceSpace, logits: np.ndarray) -> np.ndarray:
@@ -87,14 +87,12 @@ def pair_entropy_path(
 
     Reference: cancel Cor. 3.2.
     """
-    coefficients = np.zeros(space.tokens.shape)
-    coefficients[list(pair)] = kappa[:, None]
     path = []
     for _ in range(steps + 1):
         odds = np.diff(sequence_logp(space, logits)[list(pair)])[0]
         shares = np.array([1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))])
         path.append(-(shares * np.where(shares > 0, safe_log(shares), 0)).sum())
-        logits = logits + eta * sum_of_scores(space, softmax(logits), coefficients)
+        logits = logits + eta * _sum_of_pair(space, softmax(logits), pair, kappa)
     return np.asarray(path)
 
 
@@ -175,7 +173,8 @@ def three_trajectories(seed: int = 0, step: float = 0.1, eta: float = 0.01) -> d
     update = sum_of_scores(
         space, softmax(logits), np.broadcast_to((advantages * weights / 3)[:, None], space.tokens.shape)
     )
-    before, after = sequence_logp(space, logits), sequence_logp(space, logits + eta * update)
+    change = token_values(space, log_softmax(logits + eta * update) - log_softmax(logits))
+    drift = change.sum(1)
     shared, last = np.exp(log_ratio[:2, :3].sum(1)), np.exp(log_ratio[:2, 3:].sum(1))
     return {
         "advantages": advantages,
@@ -184,11 +183,6 @@ def three_trajectories(seed: int = 0, step: float = 0.1, eta: float = 0.01) -> d
         "pair_predicted": float(shared[0] * (last[1] - last[0])),
         "group_leftover": float(advantages[:2] @ weights[:2]),
         "group_leftover_equal_weights": float(advantages[:2].sum()),
-        "odds_drift": float((after - before)[1] - (after - before)[2]),
-        "template_change": float(
-            (
-                token_values(space, log_softmax(logits + eta * update))
-                - token_values(space, log_softmax(logits))
-            )[0, :3].sum()
-        ),
+        "odds_drift": float(drift[1] - drift[2]),
+        "template_change": float(change[0, :3].sum()),
     }

@@ -30,13 +30,9 @@ class Weighting:
 
 def fix_weights(weights: np.ndarray, in_loss: np.ndarray | None = None) -> Weighting:
     """Weights `[S, T]` that depend on the sample alone; `in_loss` defaults to all sequences."""
-
-    def of_any_group(mean_step: float, sign: int) -> np.ndarray:
-        del mean_step, sign
-        return weights
-
     count = len(weights)
-    return Weighting(of_any_group, np.zeros(count), np.ones(count, bool) if in_loss is None else in_loss)
+    kept = np.ones(count, bool) if in_loss is None else in_loss
+    return Weighting(lambda *_: weights, np.zeros(count), kept)
 
 
 @dataclass(frozen=True)

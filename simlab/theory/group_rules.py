@@ -16,11 +16,22 @@ from simlab.theory.groups import leave_one_out
 
 # Gradient of every group [N, K V] from the pair, the rewards [S] and the members [N, G].
 GroupRule = Callable[[PolicyPair, np.ndarray, np.ndarray], np.ndarray]
+SECOND_MOMENT = 0.04
+"""Largest mean of (log w)^2 over the tokens that stay."""
 
 
 def all_groups(sequences: int, size: int) -> np.ndarray:
     """Return the members [S^G, G] of every group of `size` sequences."""
     return np.indices((sequences,) * size).reshape(size, -1).T
+
+
+def moments_over_groups(
+    pair: PolicyPair, members: np.ndarray, gradients: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return the mean [K V] and the total variance of the gradients [N, K V] of the groups [N, G]."""
+    chance = pair.probs_infer[members].prod(1)
+    mean = chance @ gradients
+    return mean, float(chance @ (gradients**2).sum(1) - mean @ mean)
 
 
 def token_scores(pair: PolicyPair) -> np.ndarray:
@@ -45,37 +56,29 @@ def rloo(rewards: np.ndarray, present: np.ndarray) -> np.ndarray:
     return np.where(present & (count > 1), rewards - others, 0.0)
 
 
-def m2po(threshold: float = 0.04) -> GroupRule:
+def m2po(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
     """M2PO with the group as its batch.
 
     Reference: M2PO arXiv 2510.01161 Algorithm 1.
     """
-
-    def gradients(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
-        log_w, real = pair.log_rho[members], pair.space.mask[members]
-        advantages = rloo(rewards[members], np.ones(members.shape, bool))[..., None]
-        outward = real & (advantages * log_w > 0)
-        stays = smallest_with_mean(log_w**2, outward, threshold, strict=False)
-        weights = advantages * np.exp(log_w) * (stays | ~outward) * real
-        return _weigh(pair, members, weights) / members.shape[1]
-
-    return gradients
+    log_w, real = pair.log_rho[members], pair.space.mask[members]
+    advantages = rloo(rewards[members], np.ones(members.shape, bool))[..., None]
+    outward = real & (advantages * log_w > 0)
+    stays = smallest_with_mean(log_w**2, outward, SECOND_MOMENT, strict=False)
+    weights = advantages * np.exp(log_w) * (stays | ~outward) * real
+    return _weigh(pair, members, weights) / members.shape[1]
 
 
-def m2_mask(threshold: float = 0.04) -> GroupRule:
+def m2_mask(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
     """AReaL's second-moment mask with the group as its batch; empty sequences leave baseline and loss.
 
     Reference: AReaL actor.py m2_threshold.
     """
-
-    def gradients(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
-        squares, real = pair.log_rho[members] ** 2, pair.space.mask[members]
-        selected = smallest_with_mean(squares, real, threshold, strict=True)
-        present = np.asarray(selected.any(2))
-        advantages = rloo(rewards[members], present)[..., None]
-        return _weigh(pair, members, advantages * selected) / present.sum(1)[:, None]
-
-    return gradients
+    squares, real = pair.log_rho[members] ** 2, pair.space.mask[members]
+    selected = smallest_with_mean(squares, real, SECOND_MOMENT, strict=True)
+    present = np.asarray(selected.any(2))
+    advantages = rloo(rewards[members], present)[..., None]
+    return _weigh(pair, members, advantages * selected) / present.sum(1)[:, None]
 
 
 def smallest_with_mean(squares: np.ndarray, chosen: np.ndarray, bound: float, *, strict: bool) -> np.ndarray:
@@ -141,8 +144,8 @@ def _weigh(pair: PolicyPair, members: np.ndarray, weights: np.ndarray) -> np.nda
 
 
 GROUP_RULES: dict[str, GroupRule] = {
-    "M2PO": m2po(),
-    "M2 mask": m2_mask(),
+    "M2PO": m2po,
+    "M2 mask": m2_mask,
     "score centering": center(likelihood_coefficient),
     "IPO, centered": center(ipo_coefficient),
 }
@@ -160,11 +163,7 @@ def group_rule_qualities(pair: PolicyPair, rewards: np.ndarray, size: int) -> di
     same = PolicyPair(pair.space, pair.train, pair.train)
     target, _ = group_gradient_moments(same, none(same), rewards, leave_one_out, size)
     members = all_groups(len(rewards), size)
-    chance = pair.probs_infer[members].prod(1)
-    by_rule = {}
-    for name, rule in GROUP_RULES.items():
-        gradients = rule(pair, rewards, members)
-        mean = chance @ gradients
-        variance = float(chance @ (gradients**2).sum(1) - mean @ mean)
-        by_rule[name] = quality_of(mean, variance, target.ravel())
-    return by_rule
+    return {
+        name: quality_of(*moments_over_groups(pair, members, rule(pair, rewards, members)), target.ravel())
+        for name, rule in GROUP_RULES.items()
+    }

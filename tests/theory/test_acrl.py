@@ -7,7 +7,7 @@ from hypothesis import given
 
 from simlab.objectives import OBJECTIVE_MODIFIERS, TokenBatch
 from simlab.theory import acrl
-from simlab.theory.drift import order
+from simlab.theory.bounds import log_slope
 from simlab.theory.expectation import softmax
 from tests.theory.strategies import laws
 
@@ -71,7 +71,7 @@ def test_remainder_is_second_order():
     etas = np.geomspace(1e-4, 1e-2, 5)
     change = acrl.entropy_change(probs)[0, 1]
     remainder = np.array([acrl.entropy_after_step(probs[0], 1, eta) - eta * change for eta in etas])
-    assert order(etas, remainder) == pytest.approx(2, abs=0.05)
+    assert log_slope(etas, remainder) == pytest.approx(2, abs=0.05)
 
 
 def test_quadrants_cancel_without_acrl_and_do_not_with_it():

@@ -119,11 +119,11 @@ def test_noise_penalty_is_quadratic_and_progress_linear():
     assert small.change == pytest.approx(small.true_progress + small.bias_effect, rel=1e-2)
 
 
-def test_growth_exponent_of_a_power_law():
+def test_log_slope_of_a_power_law():
     horizons = np.array([1.0, 2.0, 5.0])
-    assert bounds.growth_exponent(horizons, 3 * horizons**1.7) == pytest.approx(1.7)
+    assert bounds.log_slope(horizons, 3 * horizons**1.7) == pytest.approx(1.7)
     # Two engines may agree on the first tokens.
-    assert bounds.growth_exponent(horizons, np.array([0.0, 4.0, 25.0])) == pytest.approx(2)
+    assert bounds.log_slope(horizons, np.array([0.0, 4.0, 25.0])) == pytest.approx(2)
 
 
 def test_engine_rows_are_the_table_up_to_the_engine():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory import drift
+from simlab.theory.bounds import log_slope
 from simlab.theory.expectation import softmax
 from simlab.theory.groups import ADVANTAGES
 
@@ -32,7 +33,7 @@ def test_kl_against_its_definition():
 
 
 def test_order_of_a_power():
-    assert drift.order(ETAS, -2 * ETAS**3) == pytest.approx(3)
+    assert log_slope(ETAS, -2 * ETAS**3) == pytest.approx(3)
 
 
 @pytest.mark.parametrize("kappa", [(1.0, 0.7), (1.0, 1.0), (0.2, 1.5)])
@@ -41,7 +42,7 @@ def test_log_odds_follow_their_own_constants(kappa):
     logits = np.random.default_rng(0).normal(size=space.table_shape)
     rows = [drift.log_odds_drift(space, logits, (1, 2), np.array(kappa), eta) for eta in ETAS]
     remainder = np.array([row.exact - row.own_constants for row in rows])
-    assert drift.order(ETAS, remainder) == pytest.approx(2, abs=0.1)
+    assert log_slope(ETAS, remainder) == pytest.approx(2, abs=0.1)
     assert rows[0].own_constants == pytest.approx(rows[0].exact, rel=0.02)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from simlab.theory.acrl import entropy_after_step, entropy_by_quadrant, entropy_change, sign_cases
-from simlab.theory.drift import order
+from simlab.theory.bounds import log_slope
 from simlab.theory.expectation import softmax
 from simlab.theory.residual import Residual
 
@@ -26,7 +26,7 @@ def entropy_of_update() -> Residual:
     orders = []
     for token in range(12):
         remainders = [entropy_after_step(probs[0], token, eta) - eta * change[token] for eta in etas]
-        orders.append(order(etas, np.asarray(remainders)))
+        orders.append(log_slope(etas, np.asarray(remainders)))
     raising = probs[0][change > 0]
     lowering = probs[0][change < 0]
     residual = float(np.abs(np.asarray(orders) - 2).max())

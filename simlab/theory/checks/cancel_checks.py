@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from simlab.theory.bounds import log_slope
 from simlab.theory.cancellation import (
     clip_leftover,
     constraint,
@@ -21,7 +22,6 @@ from simlab.theory.cancellation import (
 from simlab.theory.drift import (
     kl_after_step,
     log_odds_drift,
-    order,
     pair_entropy_path,
     template_drift,
     three_trajectories,
@@ -125,7 +125,7 @@ def kl_drift() -> Residual:
     # Normalized: the order does not depend on how large the leftover is.
     direction = np.sign(leftover) * (np.eye(6)[2] - probs)
     pairs = np.asarray([kl_after_step(logits, direction, eta) for eta in ETAS])
-    slope = order(ETAS, pairs[:, 0] - pairs[:, 1])
+    slope = log_slope(ETAS, pairs[:, 0] - pairs[:, 1])
     return Residual(
         abs(slope - 3),
         abs(slope - 3) < 0.1 and bool((pairs[:, 0] > 0).all()),
@@ -141,7 +141,7 @@ def equivalent_answers() -> Residual:
     equal = log_odds_drift(space, logits, (1, 2), np.ones(2), 1e-3)
     kappa = np.array([1.0, 0.7])
     rows = [log_odds_drift(space, logits, (1, 2), kappa, eta) for eta in ETAS]
-    slope = order(ETAS, np.asarray([row.exact - row.own_constants for row in rows]))
+    slope = log_slope(ETAS, np.asarray([row.exact - row.own_constants for row in rows]))
     path = pair_entropy_path(space, logits, (1, 2), kappa, 0.1, 3000)
     fraction = kappa[0] / kappa.sum()
     limit = -(fraction * np.log(fraction) + (1 - fraction) * np.log(1 - fraction))

@@ -8,6 +8,7 @@ from simlab.models.tabular import enumerate_sequences, sequence_scores
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative, softmax
 from simlab.theory.groups import group_gap, leave_one_out, normalize_rewards
 from simlab.theory.hacking import (
+    ObjectiveGap,
     clip_weights,
     mean_inverse_rho_given_prefix,
     objective_gap,
@@ -140,15 +141,17 @@ def rho_std_against_bits() -> Residual:
     )
 
 
+def gap_of_sequences(length: int) -> ObjectiveGap:
+    """The gap of an objective whose terms are equal over the tokens of a sequence."""
+    policies = pair(length, noise_std=0.01)
+    values = np.random.default_rng(1).normal(size=len(policies.space.tokens))
+    return objective_gap(policies, np.repeat(values[:, None] / length, length, 1))
+
+
 def objective_gap_printed() -> Residual:
     """The printed form against the exact one, T = 1 and T = 3."""
-    parts = {}
-    for length in (1, 3):
-        policies = pair(length, noise_std=0.01)
-        values = np.random.default_rng(1).normal(size=len(policies.space.tokens))
-        parts[length] = objective_gap(policies, np.repeat(values[:, None] / length, length, 1))
-    one, three = parts[1], parts[3]
-    residual = abs(1 - three.printed / three.exact)
+    one, three = gap_of_sequences(1), gap_of_sequences(3)
+    residual = float(abs(1 - three.printed / three.exact))
     return Residual(
         residual,
         residual < 0.05,
@@ -178,9 +181,7 @@ def objective_gap_growth() -> Residual:
     """The terms that the printed form omits grow: printed is 1/T of the double sum when X_t = A / T."""
     shares = []
     for length in (1, 2, 4, 6):
-        policies = pair(length, noise_std=0.01)
-        values = np.random.default_rng(1).normal(size=len(policies.space.tokens))
-        gap = objective_gap(policies, np.repeat(values[:, None] / length, length, 1))
+        gap = gap_of_sequences(length)
         shares.append(length * gap.printed / gap.double_sum)
     residual = float(np.abs(np.asarray(shares) - 1).max())
     return Residual(residual, residual < EXACT, "T printed / double sum = 1 for T = 1, 2, 4, 6")

@@ -12,7 +12,7 @@ from simlab.theory.bounds import (
     gradient_error,
     gradient_error_linear,
     gradient_error_of_proof,
-    growth_exponent,
+    log_slope,
     occupancy_drift,
     worst_rewards,
 )
@@ -49,7 +49,7 @@ def growth() -> Residual:
     exponents = {}
     for name, memory in (("prefix", None), ("chain", 1), ("one context", 0)):
         values = [worst_case(length, memory)[0].value for length in LENGTHS[1:]]
-        exponents[name] = growth_exponent(np.array(LENGTHS[1:]), np.array(values))
+        exponents[name] = log_slope(np.array(LENGTHS[1:]), np.array(values))
     largest = max(exponents.values())
     listed = ", ".join(f"{name} {value:.2f}" for name, value in exponents.items())
     return Residual(abs(largest - 2), abs(largest - 2) < 0.2, f"exponent of T at worst rewards: {listed}")
@@ -99,7 +99,7 @@ def engine_gradient_error() -> Residual:
             for case in zip(pairs[1:], rewards[1:], strict=True)
         ]
         tightness[name] = max(bound.tightness for bound in bounds[1:])
-        exponents[name] = growth_exponent(np.arange(2, 7), np.array([bound.value for bound in bounds[1:]]))
+        exponents[name] = log_slope(np.arange(2, 7), np.array([bound.value for bound in bounds[1:]]))
     worst = max(tightness, key=lambda name: tightness[name])
     return Residual.of_bound(
         tightness[worst],
@@ -116,7 +116,7 @@ def engine_drift() -> Residual:
         bounds = occupancy_drift(pairs[-1])[1:]
         tightness[name] = max(bound.tightness for bound in bounds)
         times = np.arange(1, len(bounds) + 1)
-        exponents.append(growth_exponent(times, np.array([bound.value for bound in bounds])))
+        exponents.append(log_slope(times, np.array([bound.value for bound in bounds])))
     worst = max(tightness, key=lambda name: tightness[name])
     return Residual.of_bound(
         tightness[worst],
@@ -162,10 +162,8 @@ def progress() -> Residual:
     etas = np.geomspace(1e-3, 1.0, 7)
     steps = [expected_progress(pair, logits, rewards, eta) for eta in etas]
     excess = max(step.lower_bound - step.change for step in steps)
-    slopes = [
-        float(np.log(abs(np.asarray(values)[1] / np.asarray(values)[0])) / np.log(etas[1] / etas[0]))
-        for values in zip(*((s.true_progress, s.bias_effect, s.noise_penalty) for s in steps), strict=True)
-    ]
+    terms = np.array([(step.true_progress, step.bias_effect, step.noise_penalty) for step in steps])
+    slopes = [log_slope(etas[:2], term) for term in terms[:2].T]
     small = steps[0]
     return Residual(
         max(0.0, excess),
