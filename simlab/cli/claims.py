@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, one_clear_error, show
+from simlab.cli.output import Json, one_clear_error, print_problem, show
 
 EPILOG = (
     "Example: `simlab claims --paper hacking`, or `simlab claims V3 L2`, or "
@@ -76,7 +76,7 @@ def claims(
         if paper in (None, row.claim.paper) and verdict in (None, row.verdict) and row.id in (ids or [row.id])
     ]
     for problem in claims_board.problems:
-        typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
+        print_problem(problem)
     if json:
         show([row.as_dict() for row in rows], True)
         return
@@ -102,12 +102,16 @@ def _short(row) -> dict[str, str]:
         "claim": row.claim.statement,
         "regime": row.regime_name,
         "estimate": estimate_text(primary),
-        "adjusted p": "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}",
+        "adjusted p": _p_text(primary.adjusted_p if primary else None),
         "power": power_text(row),
         "criteria": "; ".join(f"{role}: {', '.join(verdicts)}" for role, verdicts in by_role.items()),
         "registered": row.registered,
         "experiment": row.experiment,
     }
+
+
+def _p_text(p: float | None) -> str:
+    return "" if p is None else f"{p:.2g}"
 
 
 def _show_criteria(row) -> None:
@@ -133,8 +137,8 @@ def _show_criteria(row) -> None:
             "expected": each.criterion.direction,
             "margin": margin_text(each.criterion),
             "estimate": estimate_text(each),
-            "p": "" if each.p is None else f"{each.p:.2g}",
-            "adjusted p": "" if each.adjusted_p is None else f"{each.adjusted_p:.2g}",
+            "p": _p_text(each.p),
+            "adjusted p": _p_text(each.adjusted_p),
             "verdict": each.verdict if each.estimate is not None else "",
         }
         for each in row.criteria
@@ -151,7 +155,7 @@ def _check(results: Path | None, json: bool) -> None:
     if json:
         show([{"problem": problem} for problem in problems], True)
     for problem in problems:
-        typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
+        print_problem(problem)
     if problems:
         raise typer.Exit(1)
     if not json:

@@ -1,12 +1,11 @@
 """`simlab diagnose`: name the cause of a run's mismatch from its log; compare two logs."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, check_out_folder, count, one_clear_error, show
+from simlab.cli.output import Json, check_out_folder, count, one_clear_error, print_json, print_lines, show
 from simlab.core.plugins import import_module
 
 EPILOG = (
@@ -54,16 +53,15 @@ def diagnose(
         if out is not None:
             write_diagnosis(diagnosis, out, str(path))
     if as_json:
-        problems = [str(problem) for problem in diagnosis.problems]
         content = {
             "source": diagnosis.source,
             "causes": diagnosis.cause_rows(),
             "answers": diagnosis.answer_rows(),
             "metrics": diagnosis.metrics,
-            "problems": problems,
+            "problems": [str(problem) for problem in diagnosis.problems],
             "warnings": diagnosis.warnings,
         }
-        typer.echo(json.dumps(_plain(content), indent=2))
+        print_json(_plain(content))
     else:
         _print(diagnosis)
     if figure and out is not None:
@@ -92,21 +90,17 @@ def _print(diagnosis) -> None:
     rows = [{"cause": cause.cause, "probability": f"{cause.probability:.0%}"} for cause in best]
     show(rows, False, title=size if diagnosis.num_tokens else diagnosis.source)
     for cause in best[:2]:
-        typer.echo(f"\n{cause.cause} ({cause.probability:.0%})")
-        for line in (*cause.evidence, f"check: {cause.check}", f"fix: {cause.fix}"):
-            typer.echo(f"  {line}")
+        lines = (*cause.evidence, f"check: {cause.check}", f"fix: {cause.fix}")
+        print_lines(f"{cause.cause} ({cause.probability:.0%})", lines)
     typer.echo("")
-    show(
-        [
-            {"question": answer.question, "answer": answer.verdict, "confidence": f"{answer.confidence:.0%}"}
-            for answer in diagnosis.answers.values()
-        ],
-        False,
-    )
+    answers = [
+        {"question": answer.question, "answer": answer.verdict, "confidence": f"{answer.confidence:.0%}"}
+        for answer in diagnosis.answers.values()
+    ]
+    show(answers, False)
     for answer in diagnosis.answers.values():
-        typer.echo(f"\n{answer.question}")
-        for line in (*answer.evidence, *([f"-> {answer.recommendation}"] if answer.recommendation else [])):
-            typer.echo(f"  {line}")
+        advice = [f"-> {answer.recommendation}"] if answer.recommendation else []
+        print_lines(answer.question, (*answer.evidence, *advice))
     if diagnosis.metrics:
         typer.echo("")
         show(diagnosis.metric_rows(), False)

@@ -2,24 +2,20 @@
 
 import os
 
-import typer
-
-from simlab.cli.output import Json, show
+from simlab.cli.output import Json, print_json, show
 
 EPILOG = "Example: `simlab doctor --json > doctor.json`"
 
 
 def doctor(json: Json = False) -> None:
     """Print device, versions and XLA flags, and test which numerical pitfalls of XLA hold here."""
-    import json as json_module
-
     from simlab.core.manifest import device, versions
     from simlab.core.xla_pitfalls import check_pitfalls
 
     facts = {"device": device(), "versions": versions(), "xla_flags": os.environ.get("XLA_FLAGS", "")}
     pitfalls = [pitfall.as_row() for pitfall in check_pitfalls()]
     if json:
-        typer.echo(json_module.dumps({**facts, "pitfalls": pitfalls}, indent=2))
+        print_json({**facts, "pitfalls": pitfalls})
         return
     rows = [
         {"fact": f"{group} {name}", "value": str(value)}

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simlab.cli.output import Json, one_clear_error, show
+from simlab.cli.output import Json, one_clear_error, print_json, show
 
 EPILOG = (
     "Example: `simlab explain runs/first_sweep --arm TIS --params policy.npz`, or without a sweep: "
@@ -51,24 +51,18 @@ def explain(
     from simlab.studies.explain import explain as compute
 
     with one_clear_error():
-        values = (
-            _read_sweep(Path(run), arm) if Path(run).is_dir() else _use_warm_start(run, model, task, pair)
-        )
+        if Path(run).is_dir():
+            values = _read_sweep(Path(run), arm)
+        elif pair is None:
+            raise ValueError(f"{run!r} is not a sweep directory. A warm start also needs --pair.")
+        else:
+            values = {"warm_start": run, "model": model, "task": task, "engines": pair, "objective": "grpo"}
         config, recipe, policy = _load_policy(values, params)
-        subject = ExplainTarget(
-            policy,
-            recipe.model,
-            recipe.task,
-            find_pair(pair) if pair else recipe.engines,
-            prompts,
-            group_size,
-            config.seed,
-        )
-        tables = compute(subject, track, top)
+        engines = find_pair(pair) if pair else recipe.engines
+        sizes = (prompts, group_size, config.seed)
+        tables = compute(ExplainTarget(policy, recipe.model, recipe.task, engines, *sizes), track, top)
     if json:
-        import json as json_module
-
-        typer.echo(json_module.dumps(tables, indent=2))
+        print_json(tables)
         return
     for name, rows in tables.items():
         show(rows, False, TITLES[name])
@@ -91,12 +85,6 @@ def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
         for name, value in row.items()
         if not pd.isna(value)
     }
-
-
-def _use_warm_start(name: str, model: str, task: str, pair: str | None) -> dict[str, Any]:
-    if pair is None:
-        raise ValueError(f"{name!r} is not a sweep directory. A warm start also needs --pair.")
-    return {"warm_start": name, "model": model, "task": task, "engines": pair, "objective": "grpo"}
 
 
 def _load_policy(values: dict[str, Any], params: Path | None):

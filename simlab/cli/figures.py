@@ -86,11 +86,9 @@ def _find_results(experiment: str, named: Path | None):
     from simlab.core.paths import committed_results, default_out
     from simlab.core.results import Results
 
-    folders = (
-        (default_out(experiment, smoke=False), committed_results(experiment))
-        if named is None
-        else (named, named / experiment)
-    )
+    folders = default_out(experiment, smoke=False), committed_results(experiment)
+    if named is not None:
+        folders = named, named / experiment
     for folder in folders:
         if (folder / MANIFEST_NAME).is_file():
             stored = Results(folder)
@@ -101,9 +99,7 @@ def _find_results(experiment: str, named: Path | None):
             return stored
     searched = " and ".join(map(str, folders))
     smoke = default_out(experiment, smoke=True)
-    fix = (
-        f"draw the smoke run with: --results {smoke}"
-        if named is None and (smoke / MANIFEST_NAME).is_file()
-        else f"make one with: simlab run {experiment}"
-    )
+    fix = f"make one with: simlab run {experiment}"
+    if named is None and (smoke / MANIFEST_NAME).is_file():
+        fix = f"draw the smoke run with: --results {smoke}"
     raise FileNotFoundError(f"no finished run in {searched}; {fix}")

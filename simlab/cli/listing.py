@@ -183,11 +183,8 @@ def noise_kinds(json: Json = False) -> None:
     """List kinds of rounding noise that can be injected into the inference engine of a pair."""
     from simlab.engines.noise_levels import NOISE_KINDS
 
-    show(
-        [{"name": name, "about": _first_line(kind)} for name, kind in NOISE_KINDS.items()],
-        json,
-        "Noise kinds",
-    )
+    rows = [{"name": name, "about": _first_line(kind)} for name, kind in NOISE_KINDS.items()]
+    show(rows, json, "Noise kinds")
 
 
 @app.command(epilog="Example: `simlab list sites --json`")
@@ -200,10 +197,9 @@ def sites(json: Json = False) -> None:
 
     site = f"a format's name, or a table of {', '.join(vars(Site()))}"
     products = "a table of the sites of projection; default: those of projection"
+    sums = ("accumulator", "score_accumulator", "value_accumulator")
     others = {
-        "accumulator": "the order of the sum; set by the engine's name",
-        "score_accumulator": "the order of the sum; set by the engine's name",
-        "value_accumulator": "the order of the sum; set by the engine's name",
+        **dict.fromkeys(sums, "the order of the sum; set by the engine's name"),
         "fused": "the order of the sums of fused attention; set by the engine's name",
         "dequantized": f"{site}; default: scales are applied after the sum",
         "experts": products,

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ WIDE = 160
 def show(rows: Sequence[Mapping[str, object]], as_json: bool, title: str | None = None) -> None:
     """Print `rows` (equal keys) as a table, or as a JSON list with full precision."""
     if as_json:
-        typer.echo(json.dumps([dict(row) for row in rows], indent=2))
+        print_json([dict(row) for row in rows])
         return
     table = Table(title=title, title_justify="left", header_style="bold")
     for key in rows[0] if rows else ():
@@ -30,6 +30,21 @@ def show(rows: Sequence[Mapping[str, object]], as_json: bool, title: str | None 
     console = Console()
     # A pipe has no width; 80 columns would fold every cell.
     (console if console.is_terminal else Console(width=WIDE)).print(table)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON with full precision."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def print_problem(problem: object) -> None:
+    """Print a problem in red on stderr."""
+    typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
+
+
+def print_lines(title: str, lines: Iterable[str]) -> None:
+    """Print a blank line, a title and indented lines."""
+    typer.echo("\n".join((f"\n{title}", *(f"  {line}" for line in lines))))
 
 
 def _cell(value: Any) -> str:
@@ -50,7 +65,7 @@ def one_clear_error() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        typer.secho(f"simlab: {error}", err=True, fg=typer.colors.RED)
+        print_problem(error)
         raise typer.Exit(2) from error
 
 

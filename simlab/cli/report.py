@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from simlab.cli.claims import Folder
-from simlab.cli.output import one_clear_error
+from simlab.cli.output import one_clear_error, print_problem
 
 EPILOG = "Example: `simlab report --out report.html`, then open it in a browser. The page needs no network."
 
@@ -30,6 +30,6 @@ def report(
             raise ValueError(f"--out must be a file, got the folder {out}.")
         board = write_report(out, results, figures)
     for problem in board.problems:
-        typer.secho(f"simlab: {problem}", err=True, fg=typer.colors.RED)
+        print_problem(problem)
     listed = ", ".join(f"{number} {word}" for word, number in counts(board.rows).items() if number)
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB; {listed}")

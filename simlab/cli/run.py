@@ -1,13 +1,12 @@
 """`simlab run`: run experiments into result folders."""
 
-import json as json_module
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, check_out_folder, one_clear_error
+from simlab.cli.output import Json, check_out_folder, one_clear_error, print_json
 
 LONG_MINUTES = 5.0
 EPILOG = (
@@ -70,7 +69,10 @@ def _print_plan(experiment, json: bool) -> None:
     from simlab.studies.preview import format_preview, preview
 
     plan = preview(experiment)
-    typer.echo(json_module.dumps(plan, indent=2) if json else format_preview(plan))
+    if json:
+        print_json(plan)
+    else:
+        typer.echo(format_preview(plan))
 
 
 def check_writable(folder: Path) -> Path:
