@@ -47,7 +47,6 @@ PARTICIPLES = (
 LOCAL_PARTICIPLES = {
     "simlab/sweeps/grids.py: listed",
     "simlab/sweeps/grids.py: sampled",
-    "simlab/diagnosis/torch_file.py: allowed",
     "simlab/diagnosis/slime.py: _ragged",
 }
 UNCHECKED = ("diagnosis", "__pycache__", "py.typed")

@@ -56,11 +56,9 @@ def read_entries(file: Path, problems: list[Problem]) -> Iterator[Json]:
     """Yield the entries of a file, dicts if they are well-formed; add broken ones to `problems`."""
     if MARK in file.name:
         yield from read_event_file(file, problems)
-        return
-    if file.suffix == SUFFIX:
+    elif file.suffix == SUFFIX:
         yield from read_trackio_file(file, problems)
-        return
-    if file.suffix == ".csv":
+    elif file.suffix == ".csv":
         with open(file, newline="", errors="replace") as lines:
             try:
                 reader = csv.DictReader(lines)
@@ -69,16 +67,14 @@ def read_entries(file: Path, problems: list[Problem]) -> Iterator[Json]:
                     yield entry | {tag: entry["Value"]} if tag else entry
             except csv.Error as error:
                 problems.append(Problem(file.name, None, f"not CSV ({error})"))
-        return
-    text = file.read_text(errors="replace")
-    if file.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), start=1):
+    elif file.suffix == ".jsonl":
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
             try:
                 yield json.loads(line) if line.strip() else {}
             except (ValueError, RecursionError) as error:
                 problems.append(Problem(file.name, number, f"not JSON ({str(error)[:100]})"))
-        return
-    yield from _read_history(file.name, text, problems)
+    else:
+        yield from _read_history(file.name, file.read_text(errors="replace"), problems)
 
 
 def _tag_of(file: Path) -> str | None:

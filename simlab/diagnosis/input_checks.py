@@ -36,12 +36,8 @@ def check_paths(paths: Sequence[Path], rename: Mapping[str, str]) -> None:
             unused.pop(name, None)
     if unused:
         columns = ", ".join(islice(_list_columns(files[0]), MAX_LISTED)) or "none"
-        raise ValueError(
-            printable(
-                f"--rename must name columns of the files, got {', '.join(unused)}. "
-                f"Columns of {files[0].name}: {columns}."
-            )
-        )
+        message = f"--rename must name columns of the files, got {', '.join(unused)}. "
+        raise ValueError(printable(f"{message}Columns of {files[0].name}: {columns}."))
 
 
 def _find_names(file: Path, names: Sequence[str]) -> set[str]:

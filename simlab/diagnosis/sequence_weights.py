@@ -128,6 +128,8 @@ def recommend_correction(log: TokenLog) -> Answer:
     order = sorted(errors, key=lambda name: errors[name])
     gain = errors["none"] / errors[order[0]]
     best = order[0] if gain > 1.05 else "none"
+    is_small = best == "none" and order[0] != "none"
+    no_gain = ["no candidate is at least 5% better than training without a correction"] if is_small else []
     runner_up = next(name for name in order if name != best)
     return Answer(
         CORRECT,
@@ -137,11 +139,7 @@ def recommend_correction(log: TokenLog) -> Answer:
             f"ESS loss {ess_loss:.2g}, {groups} groups per step",
             "relative mean squared error of the gradient: "
             + ", ".join(f"{name} {errors[name]:.3f}" for name in order),
-            *(
-                ("no candidate is at least 5% better than training without a correction",)
-                if best == "none" and order[0] != "none"
-                else ()
-            ),
+            *no_gain,
         ),
     )
 

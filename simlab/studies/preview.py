@@ -17,6 +17,8 @@ from simlab.studies.power import criterion_power, primary_family
 from simlab.studies.records import Claim, Criterion, Trial, arms_of, trials_of
 
 CORES = 2
+SHOWN = ("objective", "train_engine", "infer_engine", "schedule", "model", "noise_kind", "noise_level")
+"""Attributes of an arm in the text of a preview."""
 Row = dict[str, Json]
 
 
@@ -115,16 +117,7 @@ def format_preview(plan: Row) -> str:
         lines += _format_design(plan["design"])
     for arm in plan["arms"]:
         lines += ["", f"arm {arm['arm']}"]
-        shown = (
-            "objective",
-            "train_engine",
-            "infer_engine",
-            "schedule",
-            "model",
-            "noise_kind",
-            "noise_level",
-        )
-        lines.append("  " + ", ".join(f"{name} {_number(arm[name])}" for name in shown))
+        lines.append("  " + ", ".join(f"{name} {_number(arm[name])}" for name in SHOWN))
         pairs = arm["differences"].items()
         lines += [f"  {field}: {_number(base)} -> {_number(ours)}" for field, (base, ours) in pairs]
     for claim in plan["claims"]:

@@ -81,20 +81,20 @@ def find_registration(trial: Trial, manifest: Mapping[str, Json]) -> Registered:
 
 def planned_looks(manifest: Mapping[str, Json]) -> tuple[int, ...]:
     """Return the looks that were registered; empty if none were, and the result is read once."""
-    return tuple(_registered(manifest).get("looks", ()))
+    return tuple(_read_registered(manifest).get("looks", ()))
 
 
 def has_newer_test(manifest: Mapping[str, Json]) -> bool:
     """Return whether the tests were changed after the run."""
-    return _registered(manifest).get("test") != TEST
+    return _read_registered(manifest).get("test") != TEST
 
 
-def _registered(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_registered(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return manifest.get("config", {}).get("registered", {})
 
 
 def _is_before(trial: Trial, manifest: Mapping[str, Any]) -> bool:
-    known = _registered(manifest)
+    known = _read_registered(manifest)
     looks, hashes = known.get("looks", ()), known.get("criteria", {})
     in_words = trial.rule_sha256 and known.get(trial.claim) == trial.rule_sha256
     if not in_words and any(
