@@ -1,14 +1,14 @@
 """Export the curves of a finished sweep to trackio or Weights & Biases, with verl's metric names."""
 
-# pyright: reportMissingImports=false
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
+from simlab.core.plugins import import_module
 from simlab.metrics import VERL_ALIASES
-from simlab.sweeps.result import OWN, SweepResult
+from simlab.sweeps.result import OWN, SweepResult, filled_values
 
 VERL_NAMES = {ours: verl for verl, ours in reversed(VERL_ALIASES.items())} | {
     "reward": "critic/score/mean",
@@ -23,23 +23,7 @@ PREFIX = "simlab/"
 """Start of the names of metrics that verl does not log, such as `simlab/rms_log_rho`."""
 
 
-def _trackio() -> Any:
-    try:
-        import trackio
-    except ImportError as error:
-        raise ImportError("trackio is missing. Install it with: pip install 'simlab[trackio]'") from error
-    return trackio
-
-
-def _wandb() -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise ImportError("wandb is missing. Install it with: pip install 'simlab[wandb]'") from error
-    return wandb
-
-
-TRACKERS = {"trackio": _trackio, "wandb": _wandb}
+TRACKERS = ("trackio", "wandb")
 
 
 def log_result(result: SweepResult, tracker: str, project: str, **options: Json) -> int:
@@ -63,7 +47,12 @@ def log_result(result: SweepResult, tracker: str, project: str, **options: Json)
     Example:
         >>> log_result(simlab.load("runs/first_sweep"), "trackio", project="precision")
     """
-    library = lookup(TRACKERS, tracker, "tracker")()
+    lookup(dict.fromkeys(TRACKERS), tracker, "tracker")
+    try:
+        library = import_module(tracker)
+    except ImportError as error:
+        message = f"{tracker} is missing. Install it with: pip install 'simlab[{tracker}]'"
+        raise ImportError(message) from error
     steps = result.steps().sort_values("step")
     metrics = [str(name) for name in steps if name not in ("run", "step")]
     runs: list[dict[str, Any]] = result.stored_runs().to_dict("records")  # pyright: ignore[reportAssignmentType]
@@ -90,9 +79,4 @@ def named_values(row: Mapping[str, float], metrics: list[str], rate: float | Non
 
 def config_of(run: Mapping[str, object]) -> dict[str, Json]:
     """Return the config columns of a run as plain values, without those that are empty."""
-    plain = {name: getattr(value, "tolist", lambda value=value: value)() for name, value in run.items()}
-    return {
-        name: value
-        for name, value in plain.items()
-        if name not in OWN and value is not None and not (isinstance(value, float) and math.isnan(value))
-    }
+    return {name: value for name, value in filled_values(run).items() if name not in OWN}

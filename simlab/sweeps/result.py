@@ -1,12 +1,13 @@
 """The result of a sweep: tidy tables and a first plot."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from simlab.core.json_value import Json
 from simlab.core.manifest import Manifest
 from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
@@ -140,3 +141,9 @@ def load(folder: str | Path) -> SweepResult:
         FileNotFoundError: if no sweep into it has finished.
     """
     return SweepResult(Path(folder), Results(Path(folder)).table("runs"))
+
+
+def filled_values(row: Mapping[str, object]) -> dict[str, Json]:
+    """Return the values of a row of `runs` that are not empty, as plain values."""
+    plain = {str(name): getattr(value, "tolist", lambda value=value: value)() for name, value in row.items()}
+    return {name: value for name, value in plain.items() if value is not None and value == value}

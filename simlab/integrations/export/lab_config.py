@@ -1,5 +1,6 @@
 """The way back: from a verl YAML to the nearest run of the lab, and what differs."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,7 @@ from simlab.integrations.export.verl_objective import (
     LOSS_MODES,
     NEVER,
     NUMBERS,
-    WITH_ACRL,
-    WITH_OPSM,
+    VARIANTS,
 )
 from simlab.integrations.export.verl_run import LAB_RATE, LARGE_RATE, PROMPTS_PER_PROMPT
 from simlab.integrations.export.verl_yaml import DEFAULTS, Flat, flat_config, full_key, get, variables
@@ -22,8 +22,11 @@ KNOWN_PRESETS = {
     "vanilla": "grpo",
     **{mode: preset for preset, mode in LOSS_MODES.items() if mode != "vanilla"},
     "simlab_grpo": "grpo",
-    **{acrl: {"vanilla": "grpo", "gspo": "gspo"}[mode] for mode, acrl in WITH_ACRL.items()},
-    **{opsm: {"vanilla": "grpo", "gspo": "gspo"}[mode] for mode, opsm in WITH_OPSM.items()},
+    **{
+        f"{mode}_{modifier}": mode.removeprefix("simlab_")
+        for modifier in ("acrl", "opsm")
+        for mode in VARIANTS.values()
+    },
 }
 KV_CACHE = "rollout.engine_kwargs.vllm.kv_cache_dtype"
 REACTING = ("rise", "patience", "delay", "final", "early", "mismatch_early", "smoothing", "cooldown")
@@ -47,19 +50,21 @@ def nearest_config(text: str) -> Nearest:
     for an unknown loss mode, and `ImportError` naming what to install without PyYAML.
     """
     flat = flat_config(text)
-    objective, differs = _objective(flat)
-    engines, apart = _engines(flat)
-    config: dict[str, Json] = {"objective": objective, "engines": engines, "task": "add", "model": "tiny-moe"}
-    config |= _sizes(flat, differs)
-    config["optimizer"] = _optimizer(flat)
-    config["schedule"] = _schedule(flat)
-    config["old_log_probs"] = "rollout" if get(flat, "algorithm.rollout_correction.bypass_mode") else "train"
-    config["steps"] = get(flat, "trainer.total_training_steps") or 100
-    sampling = _sampling(flat)
-    if sampling:
-        config["sampling"] = sampling
-    config |= _terms(flat)
-    differs += apart
+    differs: list[str] = []
+    objective, sizes, engines = _objective(flat, differs), _sizes(flat, differs), _engines(flat, differs)
+    config: dict[str, Json] = {
+        "objective": objective,
+        "engines": engines,
+        "task": "add",
+        "model": "tiny-moe",
+        **sizes,
+        "optimizer": _optimizer(flat),
+        "schedule": _schedule(flat),
+        "old_log_probs": "rollout" if get(flat, "algorithm.rollout_correction.bypass_mode") else "train",
+        "steps": get(flat, "trainer.total_training_steps") or 100,
+        "sampling": _sampling(flat),
+        **_terms(flat),
+    }
     differs += [
         "task 'add' and model 'tiny-moe' stand for the data and the model of the YAML",
         f"learning rate {config['optimizer']['learning_rate']:g} stands for {get(flat, 'actor.optim.lr'):g}",
@@ -77,8 +82,7 @@ SILENT = (
 )  # fmt: skip
 
 
-def _objective(flat: Flat) -> tuple[Any, list[str]]:
-    differs: list[str] = []
+def _objective(flat: Flat, differs: list[str]) -> dict[str, Json]:
     mode = get(flat, "actor.policy_loss.loss_mode")
     base = lookup(KNOWN_PRESETS, mode, "loss_mode")
     changes: dict[str, Json] = {"aggregation": get(flat, "actor.loss_agg_mode")}
@@ -89,7 +93,7 @@ def _objective(flat: Flat) -> tuple[Any, list[str]]:
     if "anchor" in names:
         changes["anchor"] = "old"
     suffixes, more = _corrections(flat, differs)
-    suffixes += ["opsm"] if mode in WITH_OPSM.values() else []
+    suffixes += ["opsm"] if mode.endswith("_opsm") else []
     # What the plug-in's settings share with the lab's objectives has one name.
     shared = {
         "acrl_": "acrl" in suffixes,
@@ -101,7 +105,7 @@ def _objective(flat: Flat) -> tuple[Any, list[str]]:
     for name, text in variables(flat).items():
         if any(there and name.startswith(start) for start, there in shared.items()):
             more[name] = _number(name, text)
-    return {"name": "+".join([base, *suffixes]), **changes, **more}, differs
+    return {"name": "+".join([base, *suffixes]), **changes, **more}
 
 
 def _number(name: str, text: str) -> float | int:
@@ -163,8 +167,7 @@ def _parts(flat: Flat, key: str) -> list[str]:
     return [] if value is None else [part.strip() for part in str(value).split(",")]
 
 
-def _engines(flat: Flat) -> tuple[Any, list[str]]:
-    differs = []
+def _engines(flat: Flat, differs: list[str]) -> Json:
     megatron = get(flat, "actor.strategy") == "megatron"
     where = "actor.megatron" if megatron else "actor.fsdp_config"
     dtypes = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "float32": "f32"}
@@ -188,7 +191,7 @@ def _engines(flat: Flat) -> tuple[Any, list[str]]:
         infer = "bf16-ordered"
     mode = get(flat, "actor.megatron.router_replay.mode")
     name = f"{train}/{infer}"
-    return ({"name": name, "replay": mode} if mode in ("R2", "R3") else name), differs
+    return {"name": name, "replay": mode} if mode in ("R2", "R3") else name
 
 
 def _schedule(flat: Flat) -> dict[str, Json]:
@@ -282,12 +285,7 @@ def to_toml(nearest: Nearest, name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value)
+    # TOML writes infinity as Python does, everything else here as JSON.
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

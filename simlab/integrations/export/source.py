@@ -13,6 +13,7 @@ from simlab.sweeps.config import FIELDS, RunConfig, run_config
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import REPEATS
+from simlab.sweeps.result import filled_values
 
 
 def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
@@ -57,13 +58,13 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
     table = folder / "runs.parquet"
     if not table.is_file():
         raise FileNotFoundError(f"no finished sweep in {folder}: runs.parquet is missing")
-    rows = {str(row["arm"]): row for _, row in pd.read_parquet(table)[::-1].iterrows()}
+    rows = {str(row["arm"]): row for row in pd.read_parquet(table).iloc[::-1].to_dict("records")}
     chosen = _chosen(rows, arm)
     changes = {
-        str(name): _plain(value)
-        for name, value in chosen.items()
+        name: value
+        for name, value in filled_values(chosen).items()
         # A warm start is kept by its hash, and stays in the lab.
-        if str(name).split(".")[0] in FIELDS and str(name) != "warm_start" and not _empty(value)
+        if name.split(".")[0] in FIELDS and name != "warm_start"
     }
     return _join_names(folder.name, str(chosen["arm"])), run_config({}, changes)
 
@@ -76,13 +77,3 @@ def _chosen(arms: Mapping[str, Any], arm: str | None) -> Any:
 
 def _join_names(name: str, arm: str | None) -> str:
     return f"{name}-{arm}".replace(" ", "_") if arm and arm != name else name
-
-
-def _empty(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value

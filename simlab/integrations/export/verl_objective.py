@@ -1,17 +1,18 @@
 """An objective of the lab as verl's loss mode, estimator, rollout correction, and the plug-in's settings."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from simlab.core.json_value import Json
 from simlab.integrations.export.verl_yaml import full_key
+from simlab.integrations.verl.settings import NUMBERS as SETTINGS
 from simlab.integrations.verl.settings import PREFIX
 from simlab.objectives import ADVANTAGES, AGGREGATIONS, Objective
 from simlab.objectives.corrections import Acrl, KpopWeights, Masked, Truncated, Vaco, as_bounds
 from simlab.objectives.corrections import geometric_log_rho as geometric
 from simlab.objectives.corrections import sequence_log_rho as sequence
 from simlab.objectives.corrections import token_log_rho as token
-from simlab.objectives.distortions import GaussianNoise, LowProbabilityDelta
 from simlab.objectives.divergences import old_logp, rollout_logp
 from simlab.objectives.rejection import (
     DivergenceCap,
@@ -22,68 +23,38 @@ from simlab.objectives.rejection import (
 )
 from simlab.objectives.rejection import token as each_token
 
-if TYPE_CHECKING:
-    from simlab.integrations.export.verl_run import Draft
-
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 
+# Losses of the plug-in that read the rollout from verl's token weights, which then weigh nothing.
+AROUND_ROLLOUT = ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po")
+_PLUGIN_LOSSES = (*AROUND_ROLLOUT, "grpo_fix", "grpo_fix_weight", "gspo_bias", "gspo_noise")
+_DFPO = ("none", "min", "orth", "posorth", "rebalance", "min_no_stop", "scale")
+_VERL_LOSSES = ("gspo", "cispo", "sapo", "gpg", "dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov")
 # The surrogate of a preset -> verl's loss mode. `simlab_` ones are the plug-in's.
 LOSS_MODES = {
     **dict.fromkeys(("grpo", "ppo", "rloo", "dr_grpo", "dapo"), "vanilla"),
     "reinforce": "gpg",
-    "gspo": "gspo",
     "gmpo": "geo_mean",
-    "cispo": "cispo",
-    "sapo": "sapo",
-    "gpg": "gpg",
-    "dppo_tv": "dppo_tv",
-    "dppo_kl": "dppo_kl",
-    "dro": "dro",
-    "clip_cov": "clip_cov",
-    "kl_cov": "kl_cov",
     # verl's gspo ignores the aggregation.
     "luspo": "simlab_gspo",
-    "ipo": "simlab_ipo",
-    "kpop": "simlab_kpop",
-    "drpo": "simlab_drpo",
-    "vespo": "simlab_vespo",
-    "m2po": "simlab_m2po",
-    "grpo_fix": "simlab_grpo_fix",
-    "grpo_fix_weight": "simlab_grpo_fix_weight",
-    "gspo_bias": "simlab_gspo_bias",
-    "gspo_noise": "simlab_gspo_noise",
-    "dfpo_none": "simlab_dfpo_none",
-    "dfpo_min": "simlab_dfpo_min",
-    "dfpo_orth": "simlab_dfpo_orth",
-    "dfpo_posorth": "simlab_dfpo_posorth",
-    "dfpo_rebalance": "simlab_dfpo_rebalance",
-    "dfpo_min_no_stop": "simlab_dfpo_min_no_stop",
-    "dfpo_scale": "simlab_dfpo_scale",
+    **{name: f"simlab_{name}" for name in _PLUGIN_LOSSES},
+    **{f"dfpo_{kind}": f"simlab_dfpo_{kind}" for kind in _DFPO},
+    **{name: name for name in _VERL_LOSSES},
 }
-# Losses of the plug-in that read the rollout from verl's token weights, which then weigh nothing.
-AROUND_ROLLOUT = {
-    name: f"simlab_{name}" for name in ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po")
+# Loss modes of verl that the plug-in has variants of -> the start of their names.
+VARIANTS = {"vanilla": "simlab_grpo", "gspo": "simlab_gspo"}
+_OTB: dict[str, Json] = {
+    "algorithm.adv_estimator": "optimal_token_baseline",
+    f"{ACTOR}.calculate_sum_pi_squared": True,
 }
-WITH_ROLLOUT_KL = {
-    mode: f"{mode}_rollout_kl" for mode in (*AROUND_ROLLOUT.values(), "simlab_grpo", "simlab_gspo")
-}
-WITH_OPSM = {"vanilla": "simlab_grpo_opsm", "gspo": "simlab_gspo_opsm"}
-WITH_ACRL = {"vanilla": "simlab_grpo_acrl", "gspo": "simlab_gspo_acrl"}
-WITH_VACO = {"vanilla": "simlab_grpo_vaco", "gspo": "simlab_gspo_vaco"}
 ESTIMATORS: dict[str, dict[str, Json]] = {
     "grpo": {"algorithm.adv_estimator": "grpo"},
     "grpo_no_std": {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
     "reward": {"algorithm.adv_estimator": "simlab_reward"},
     "gpg": {"algorithm.adv_estimator": "gpg"},
-    "otb": {
-        "algorithm.adv_estimator": "optimal_token_baseline",
-        f"{ACTOR}.calculate_sum_pi_squared": True,
-    },
-    "otb_full_tail": {
-        "algorithm.adv_estimator": "optimal_token_baseline",
-        f"{ACTOR}.calculate_sum_pi_squared": True,
-    },
+    "otb": _OTB,
+    "otb_full_tail": _OTB,
     "whitened": {"algorithm.adv_estimator": "reinforce_plus_plus"},
 }
 LEVELS: dict[object, str] = {token: "token", sequence: "sequence", geometric: "geometric"}
@@ -93,7 +64,24 @@ NO_DUAL_CLIP = 1e10
 NEVER = "1e-30"
 
 
-def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
+@dataclass
+class Draft:
+    """A `VerlRun` in the making; what cannot be mapped collects in `rejected`."""
+
+    backend: str
+    overrides: dict[str, Json]
+    environment: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+
+    def write_settings(self, stage: object) -> None:
+        """Write the numbers of a stage that verl's config has no field for: settings of the plug-in."""
+        for name in SETTINGS:
+            if getattr(stage, name, None) is not None:
+                self.environment[PREFIX + name.upper()] = f"{getattr(stage, name):g}"
+
+
+def map_objective(draft: Draft, objective: Objective, name: str) -> None:
     """Write the overrides of an objective into `draft`; `name` is the preset with its suffixes."""
     base = name.split("+")[0]
     mode = LOSS_MODES.get(base)
@@ -105,7 +93,7 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     _surrogate(draft, objective.surrogate)
     anchor = getattr(objective.surrogate, "anchor", rollout_logp if base == "m2po" else old_logp)
     if anchor is not old_logp:
-        mode = AROUND_ROLLOUT[base]
+        mode = f"simlab_{base}"
         _around_rollout(draft, objective)
     elif not objective.regularizers:
         mode = _correction(draft, objective.correction, mode)
@@ -114,11 +102,15 @@ def map_objective(draft: "Draft", objective: Objective, name: str) -> None:
     _rejections(draft, objective)
     if objective.centering is not None:
         draft.rejected.append("objective modifier 'score_centering' (verl's losses see one token of V)")
-    _distortion(draft, objective.distortion)
+    draft.write_settings(objective.distortion)
     if objective.transform is not None:
         _groups_together(draft, objective.transform)
     if objective.staleness is not None:
-        mode = _off_policy_mask(draft, objective.staleness.opsm_delta, mode)
+        mode = _variant(draft, mode, "opsm")
+        draft.write_settings(objective.staleness)
+        draft.notes.append(
+            "objective modifier 'opsm': dropped sequences stay in verl's denominators, as in slime"
+        )
     draft.overrides[f"{ACTOR}.policy_loss.loss_mode"] = mode
 
 
@@ -126,7 +118,7 @@ def _key(catalog: Any, value: Any) -> str:
     return next(name for name, entry in catalog.items() if entry is value)
 
 
-def _estimator(draft: "Draft", objective: Objective) -> None:
+def _estimator(draft: Draft, objective: Objective) -> None:
     estimator = next((name for name, entry in ADVANTAGES.items() if entry == objective.advantage), "")
     if estimator in ESTIMATORS:
         draft.overrides |= ESTIMATORS[estimator]
@@ -157,84 +149,70 @@ NUMBERS = {
     "kl_cov_coefficient": "actor.policy_loss.ppo_kl_coef",
 }
 
-# Numbers of a surrogate that verl's config has no field for: settings of the plug-in.
-SETTINGS = (
-    "divergence_bound",
-    "kpop_bound",
-    "drpo_delta",
-    "vespo_k_positive",
-    "vespo_lambda_positive",
-    "vespo_k_negative",
-    "vespo_lambda_negative",
-    "m2_threshold",
-)
 
-
-def _surrogate(draft: "Draft", surrogate: Any) -> None:
+def _surrogate(draft: Draft, surrogate: Any) -> None:
     holder = getattr(surrogate, "clip", surrogate)
     for ours, theirs in NUMBERS.items():
         if hasattr(holder, ours):
             value = getattr(holder, ours)
             infinite = ours == "dual_clip" and math.isinf(value)
             draft.overrides[full_key(theirs)] = NO_DUAL_CLIP if infinite else value
-    for name in SETTINGS:
-        if hasattr(surrogate, name):
-            draft.environment[f"{PREFIX}{name.upper()}"] = f"{getattr(surrogate, name):g}"
+    draft.write_settings(surrogate)
     if getattr(surrogate, "divergence_top_k", None) is not None:
         draft.rejected.append("objective.divergence_top_k (verl's losses see the sampled token alone)")
 
 
-def _around_rollout(draft: "Draft", objective: Objective) -> None:
+def _around_rollout(draft: Draft, objective: Objective) -> None:
     """Write the token weights rho, from which the plug-in's losses compute the rollout's log-probs."""
     if objective.correction is not None:
         draft.rejected.append("objective.anchor 'rollout' with a correction (both take rollout_is_weights)")
     _token_weights(draft)
 
 
-def _token_weights(draft: "Draft") -> None:
+def _token_weights(draft: Draft) -> None:
     draft.overrides[f"{CORRECTION}.rollout_is"] = "token"
     draft.overrides[f"{CORRECTION}.rollout_is_threshold"] = NO_DUAL_CLIP
 
 
-def _rollout_kl(draft: "Draft", objective: Objective, mode: str, term: Any) -> str:
+def _rollout_kl(draft: Draft, objective: Objective, mode: str, term: Any) -> str:
     """Write the rollout KL; return the loss mode that has it."""
-    mode = {"vanilla": "simlab_grpo", "gspo": "simlab_gspo"}.get(mode, mode)
-    if mode not in WITH_ROLLOUT_KL or getattr(objective.surrogate, "anchor", None) is old_logp:
+    mode = VARIANTS.get(mode, mode)
+    known = mode.removeprefix("simlab_") in (*AROUND_ROLLOUT, "grpo", "gspo")
+    if not known or getattr(objective.surrogate, "anchor", None) is old_logp:
         draft.rejected.append(
             f"objective modifier 'rollout_kl' on loss mode {mode!r} (grpo, gspo and anchor 'rollout' have it)"
         )
         return mode
     _around_rollout(draft, objective)
-    draft.environment[f"{PREFIX}ROLLOUT_KL_COEFFICIENT"] = f"{term.rollout_kl_coefficient:g}"
-    return WITH_ROLLOUT_KL[mode]
+    draft.write_settings(term)
+    return f"{mode}_rollout_kl"
 
 
-def _correction(draft: "Draft", correction: Any, mode: str) -> str:
+def _variant(draft: Draft, mode: str, modifier: str) -> str:
+    """Return the plug-in's loss mode that has a modifier besides what verl's `mode` has."""
+    if mode not in VARIANTS:
+        draft.rejected.append(
+            f"objective modifier {modifier!r} on loss mode {mode!r} (grpo and gspo have it)"
+        )
+        return mode
+    return f"{VARIANTS[mode]}_{modifier}"
+
+
+def _correction(draft: Draft, correction: Any, mode: str) -> str:
     """Write a correction; return the loss mode, which ACRL changes."""
     if correction is None:
         return mode
+    draft.write_settings(correction)
     if isinstance(correction, Acrl):
-        if mode not in WITH_ACRL:
-            draft.rejected.append(f"objective modifier 'acrl' on loss mode {mode!r} (grpo and gspo have it)")
-            return mode
         draft.overrides[f"{CORRECTION}.rollout_is"] = f"acrl_{correction.acrl_level}"
-        draft.environment[f"{PREFIX}ACRL_GAMMA"] = f"{correction.acrl_gamma:g}"
-        draft.environment[f"{PREFIX}ACRL_CLIP"] = f"{correction.acrl_clip:g}"
-        if correction.acrl_reference is not None:
-            draft.environment[f"{PREFIX}ACRL_REFERENCE"] = f"{correction.acrl_reference:g}"
-        return WITH_ACRL[mode]
+        return _variant(draft, mode, "acrl")
     if isinstance(correction, KpopWeights):
         draft.overrides[f"{CORRECTION}.rollout_is"] = "kpop"
-        draft.environment[f"{PREFIX}KPOP_BOUND"] = f"{correction.kpop_bound:g}"
         return mode
     if isinstance(correction, Vaco):
-        if mode not in WITH_VACO:
-            draft.rejected.append(f"objective modifier 'vaco' on loss mode {mode!r} (grpo and gspo have it)")
-            return mode
         _token_weights(draft)
-        draft.environment[f"{PREFIX}VACO_BOUND"] = f"{correction.vaco_bound:g}"
         draft.environment[f"{PREFIX}VACO_CLIP"] = f"{correction.correction_clip:g}"
-        return WITH_VACO[mode]
+        return _variant(draft, mode, "vaco")
     if not isinstance(correction, Truncated | Masked) or correction.log_rho not in LEVELS:
         draft.rejected.append(f"objective.correction {type(correction).__name__}")
         return mode
@@ -251,62 +229,41 @@ def _correction(draft: "Draft", correction: Any, mode: str) -> str:
     return mode
 
 
-def _off_policy_mask(draft: "Draft", delta: Any, mode: str) -> str:
-    """Write OPSM; return the loss mode, which it changes."""
-    if mode not in WITH_OPSM:
-        draft.rejected.append(f"objective modifier 'opsm' on loss mode {mode!r} (grpo and gspo have it)")
-        return mode
-    draft.environment[f"{PREFIX}OPSM_DELTA"] = f"{delta:g}"
-    draft.notes.append(
-        "objective modifier 'opsm': dropped sequences stay in verl's denominators, as in slime"
-    )
-    return WITH_OPSM[mode]
-
-
 # Masks that verl lacks, as values of rollout_rs.
 PLUGIN_MASKS = frozenset(("kpop_mask", "m2_mask", "prob_diff"))
 
 
-def _rejections(draft: "Draft", objective: Objective) -> None:
-    names, thresholds = [], []
-    for rejection in objective.rejections:
-        level = getattr(getattr(rejection, "level", None), "__name__", "")
-        if isinstance(rejection, RatioBand) and level in ("token", "seq_sum", "seq_mean"):
-            bounds = rejection.rejection_bounds
-            low, high = bounds if isinstance(bounds, tuple | list) else (1 / bounds, bounds)
-            names.append(f"{level}_k1")
-            thresholds.append(f"{low:g}_{high:g}")
-        elif isinstance(rejection, DivergenceCap):
-            names.append(f"{level}_{getattr(rejection.divergence, '__name__', '')}")
-            thresholds.append(f"{rejection.rejection_bounds:g}")
-        elif isinstance(rejection, KpopMask):
-            names.append("kpop_mask")
-            thresholds.append(f"{rejection.kpop_bound:g}")
-        elif isinstance(rejection, SecondMomentMask):
-            names.append("m2_mask")
-            thresholds.append(f"{rejection.m2_threshold:g}")
-        elif isinstance(rejection, ProbabilityDifference) and rejection.level is each_token:
-            names.append("prob_diff")
-            low, high = rejection.prob_diff_bounds
-            thresholds.append(f"{low:g}_{high:g}")
-        else:
-            draft.rejected.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
-    if names:
+def _rejections(draft: Draft, objective: Objective) -> None:
+    pairs = [_mask(draft, rejection) for rejection in objective.rejections]
+    if pairs:
+        names, thresholds = zip(*pairs, strict=True)
         draft.overrides[f"{CORRECTION}.rollout_rs"] = ",".join(names)
         draft.overrides[f"{CORRECTION}.rollout_rs_threshold"] = ",".join(thresholds)
         if objective.baseline == "survivors":
             draft.notes.append("objective.baseline: verl leaves rejected siblings in the baseline ('all')")
 
 
-def _distortion(draft: "Draft", distortion: Any) -> None:
-    if isinstance(distortion, LowProbabilityDelta):
-        draft.environment[f"{PREFIX}DISTORTION_DELTA"] = f"{distortion.distortion_delta:g}"
-        draft.environment[f"{PREFIX}DISTORTION_THRESHOLD"] = f"{distortion.distortion_threshold:g}"
-    elif isinstance(distortion, GaussianNoise):
-        draft.environment[f"{PREFIX}DISTORTION_STD"] = f"{distortion.distortion_std:g}"
+def _mask(draft: Draft, rejection: Any) -> tuple[str, str]:
+    """Return the name of a mask in `rollout_rs`, and its threshold."""
+    level = getattr(getattr(rejection, "level", None), "__name__", "")
+    if isinstance(rejection, RatioBand) and level in ("token", "seq_sum", "seq_mean"):
+        bounds = rejection.rejection_bounds
+        low, high = bounds if isinstance(bounds, tuple | list) else (1 / bounds, bounds)
+        return f"{level}_k1", f"{low:g}_{high:g}"
+    if isinstance(rejection, DivergenceCap):
+        return f"{level}_{getattr(rejection.divergence, '__name__', '')}", f"{rejection.rejection_bounds:g}"
+    if isinstance(rejection, KpopMask):
+        return "kpop_mask", f"{rejection.kpop_bound:g}"
+    if isinstance(rejection, SecondMomentMask):
+        return "m2_mask", f"{rejection.m2_threshold:g}"
+    if isinstance(rejection, ProbabilityDifference) and rejection.level is each_token:
+        low, high = rejection.prob_diff_bounds
+        return "prob_diff", f"{low:g}_{high:g}"
+    draft.rejected.append(f"objective.rejections: {type(rejection).__name__} at level {level!r}")
+    return "", ""
 
 
-def _groups_together(draft: "Draft", transform: Any) -> None:
+def _groups_together(draft: Draft, transform: Any) -> None:
     """DFPO reads complete groups, so a micro-batch holds complete ones, in order."""
     draft.overrides |= {
         f"{ACTOR}.use_dynamic_bsz": False,
@@ -318,7 +275,4 @@ def _groups_together(draft: "Draft", transform: Any) -> None:
         f"{ACTOR}.shuffle": False,
         "trainer.balance_batch": False,
     }
-    if hasattr(transform, "transform_scale"):
-        draft.environment[f"{PREFIX}TRANSFORM_SCALE"] = f"{transform.transform_scale:g}"
-    if hasattr(transform, "rebalance_floor"):
-        draft.environment[f"{PREFIX}REBALANCE_FLOOR"] = f"{transform.rebalance_floor:g}"
+    draft.write_settings(transform)

@@ -1,13 +1,13 @@
 """A run of the lab as a run of verl on Qwen3-30B-A3B: GRPO on DAPO-Math-17k as in *hacking*."""
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
 from simlab.integrations.export.machine import COMMON, FSDP, MEGATRON
-from simlab.integrations.export.verl_objective import PLUGIN_MASKS, map_objective
+from simlab.integrations.export.verl_objective import ACTOR, PLUGIN_MASKS, Draft, map_objective
 from simlab.integrations.verl.settings import PREFIX
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.training.optimizer import AdamW
@@ -47,7 +47,7 @@ INFER_SETTINGS: dict[str, Overrides] = {
 }
 """Engines that vLLM has, as settings of `actor_rollout_ref.rollout`; a `+` is a key new to verl's config."""
 
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,6 @@ class VerlRun:
     overrides: Overrides
     environment: dict[str, str]
     notes: tuple[str, ...]
-
-
-@dataclass
-class Draft:
-    """A `VerlRun` in the making; what cannot be mapped collects in `rejected`."""
-
-    backend: str
-    overrides: Overrides
-    environment: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    rejected: list[str] = field(default_factory=list)
 
 
 def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:

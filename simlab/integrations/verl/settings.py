@@ -63,6 +63,9 @@ class Settings:
             )
 
 
+NUMBERS = tuple(each.name for each in fields(Settings) if each.name not in ("dump", "schedule"))
+
+
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Return the settings in the environment.
 
@@ -70,17 +73,17 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         ValueError: A name is unknown, or a value is not a number.
     """
     environment = os.environ if environment is None else environment
-    kinds = {field.name: field.type for field in fields(Settings)}
+    names = ("dump", "schedule", *NUMBERS)
     values = {}
     for variable, text in environment.items():
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name not in kinds:
-            allowed = ", ".join(PREFIX + known.upper() for known in kinds)
+        if name not in names:
+            allowed = ", ".join(PREFIX + known.upper() for known in names)
             raise ValueError(f"variable must be one of {allowed}, got {variable}.")
         try:
-            values[name] = text if name in ("dump", "schedule") else float(text)
+            values[name] = float(text) if name in NUMBERS else text
         except ValueError as error:
             raise ValueError(f"{variable} must be a number, got {text!r}.") from error
     return Settings(**values)
