@@ -1,8 +1,7 @@
 """Read GGUF files of llama.cpp: metadata as a config, tensors dequantized in blocks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from simlab.checkpoints.hugging_face_config import Json
+from simlab.checkpoints.safetensors_file import StoredTensor
 from simlab.core.catalog import lookup
 from simlab.models.config import TransformerConfig
 
@@ -18,34 +18,6 @@ ARCHITECTURES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe", "qwen2": "qwen2", "l
 
 # Exceptions of the package `gguf` for truncated or corrupt files.
 _BROKEN = (ValueError, KeyError, IndexError, TypeError, OverflowError, UnicodeDecodeError)
-
-
-@dataclass(frozen=True)
-class GgufTensor:
-    """A tensor of a GGUF file; `kind` is the number of its type, `row_bytes` the size of a row, bytes."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    kind: int
-    row_bytes: int
-
-    @property
-    def nbytes(self) -> int:
-        """Size in the file, bytes."""
-        return prod(self.shape[:-1]) * self.row_bytes
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop - 1 as in `StoredTensor`, dequantized."""
-        gguf = import_gguf()
-        with open(self.file, "rb") as file:
-            file.seek(self.offset + start * self.row_bytes)
-            data = np.fromfile(file, np.uint8, (stop - start) * self.row_bytes)
-        if data.size != (stop - start) * self.row_bytes:
-            raise ValueError(f"{self.file} was truncated during reading.")
-        rows = data.reshape(stop - start, self.row_bytes)
-        return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(self.kind))
 
 
 def import_gguf() -> ModuleType:
@@ -61,7 +33,7 @@ def import_gguf() -> ModuleType:
     return gguf
 
 
-def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], bool]:
+def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, StoredTensor], bool]:
     """Return config, tensors by name, and whether q and k rotate neighboring pairs (architecture `llama`).
 
     Raises:
@@ -88,24 +60,18 @@ def read_gguf(path: Path) -> tuple[TransformerConfig, dict[str, GgufTensor], boo
     return config, tensors, values["general.architecture"] == "llama"
 
 
-def _tensor(path: Path, tensor: Any) -> GgufTensor:
+def _tensor(path: Path, tensor: Any) -> StoredTensor:
+    gguf, kind = import_gguf(), tensor.tensor_type
     shape = tuple(int(size) for size in reversed(tensor.shape.tolist()))
-    block, block_bytes = import_gguf().GGML_QUANT_SIZES[tensor.tensor_type]
-    return GgufTensor(
-        path,
-        tensor.tensor_type.name,
-        shape,
-        int(tensor.data_offset),
-        int(tensor.tensor_type),
-        shape[-1] // block * block_bytes,
-    )
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    row_bytes = shape[-1] // block * block_bytes
+    decode = partial(gguf.quants.dequantize, qtype=kind)
+    return StoredTensor(path, kind.name, shape, int(tensor.data_offset), row_bytes, decode)
 
 
-def _check_readable(name: str, tensor: GgufTensor) -> None:
-    gguf = import_gguf()
-    kind = gguf.GGMLQuantizationType(tensor.kind)
+def _check_readable(name: str, tensor: StoredTensor) -> None:
     try:
-        gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        tensor.decode(np.zeros((1, tensor.row_bytes), np.uint8))
     except NotImplementedError as error:
         raise ValueError(
             f"type of tensor {name!r} in {tensor.file} must be F32, F16, BF16, Q8_0, Q4_0, Q4_K or another "
@@ -113,7 +79,7 @@ def _check_readable(name: str, tensor: GgufTensor) -> None:
         ) from error
 
 
-def _config(values: Mapping[str, Any], tensors: Mapping[str, GgufTensor], path: Path) -> TransformerConfig:
+def _config(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: Path) -> TransformerConfig:
     architecture = values.get("general.architecture")
     model_type = lookup(ARCHITECTURES, architecture, "architecture")  # pyright: ignore[reportArgumentType]
     prefix = f"{architecture}."

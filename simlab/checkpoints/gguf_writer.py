@@ -46,12 +46,9 @@ def save_gguf(path: str | Path, config: TransformerConfig, params: Params, *, st
             values = np.ascontiguousarray(values if slot.order is None else values[slot.order])
             is_float32 = values.ndim == 1 or slot.path[-1] == "router"
             _add_tensor(gguf, writer, name, values, "F32" if is_float32 else kind)
-        for write in (
-            writer.write_header_to_file,
-            writer.write_kv_data_to_file,
-            writer.write_tensors_to_file,
-        ):
-            write()
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
         writer.close()
         building.rename(path)
     finally:

@@ -1,6 +1,7 @@
 """Convert between Hugging Face's `config.json` and `TransformerConfig`; reject unsupported options."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -186,31 +187,19 @@ def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[
         ValueError: No Hugging Face architecture has this combination of options.
     """
     architecture = _architecture_of(config)
-    rope = {"rope_theta": config.rope_theta}
-    values = {
+    values = asdict(config) | {
         "architectures": [architecture],
         "model_type": ARCHITECTURES[architecture],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": longest,
-        "rms_norm_eps": config.rms_norm_eps,
-        # Older readers need the first of each pair, newer ones the second.
-        **rope,
-        "rope_parameters": {**rope, "rope_type": "default"},
+        # Older readers need `rope_theta` and `torch_dtype`, newer ones these.
+        "rope_parameters": {"rope_theta": config.rope_theta, "rope_type": "default"},
         "torch_dtype": dtype,
         "dtype": dtype,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "num_experts_per_tok": config.num_experts_per_tok,
-        "moe_intermediate_size": config.moe_intermediate_size,
-        "norm_topk_prob": config.norm_topk_prob,
         "use_cache": True,
     }
+    for name in ("num_experts", "qk_norm", "attention_bias"):
+        del values[name]
     if architecture != "Qwen2ForCausalLM":
         values |= {"attention_bias": False}
     if config.num_experts:

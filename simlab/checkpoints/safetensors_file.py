@@ -5,11 +5,11 @@ checkpoints. The tests use it as the oracle.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -29,47 +29,35 @@ WRITABLE_DTYPES = DTYPES | {"I8": np.dtype(np.int8)}
 MAX_HEADER_BYTES = 100_000_000
 
 
-class StoredTensor(Protocol):
-    """A tensor in a file; `rows` reads the weights."""
-
-    @property
-    def file(self) -> Path: ...  # noqa: D102
-    @property
-    def dtype(self) -> str: ...  # noqa: D102
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop - 1 along the last axis, all others flattened, float32 [rows, width]."""
-        ...
-
-
 @dataclass(frozen=True)
-class SafeTensor:
-    """A tensor of a safetensors file, at `offset` bytes from the start."""
+class StoredTensor:
+    """A tensor in a file, at `offset` bytes from the start; `rows` reads the weights.
+
+    `decode` maps the bytes of rows, uint8 [rows, row_bytes], to float32 [rows, width].
+    """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    row_bytes: int
+    decode: Callable[[np.ndarray], np.ndarray]
 
     @property
     def nbytes(self) -> int:
         """Size in the file, bytes."""
-        return prod(self.shape) * DTYPES[self.dtype].itemsize
+        return prod(self.shape[:-1]) * self.row_bytes
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop - 1 as in `StoredTensor`; conversion to float32 is exact."""
-        dtype, width = DTYPES[self.dtype], self.shape[-1]
-        with open(self.file, "rb") as file:
-            file.seek(self.offset + start * width * dtype.itemsize)
-            values = np.fromfile(file, dtype, (stop - start) * width)
-        if values.size != (stop - start) * width:
+        """Return rows start to stop - 1 along the last axis, all others flattened, float32 [rows, width]."""
+        size = (stop - start) * self.row_bytes
+        data = np.fromfile(self.file, np.uint8, size, offset=self.offset + start * self.row_bytes)
+        if data.size != size:
             raise ValueError(f"{self.file} was truncated during reading.")
-        return values.astype(np.float32, copy=False).reshape(stop - start, width)
+        return self.decode(data.reshape(stop - start, self.row_bytes))
 
 
-def read_header(path: Path) -> dict[str, SafeTensor]:
+def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name without reading the weights.
 
     Raises:
@@ -102,7 +90,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _check_entry(path: Path, name: str, entry: Any, start: int) -> SafeTensor:
+def _check_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     where = f"tensor {name!r} in {path}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{where} is corrupt: the entry must have dtype, shape and data_offsets.")
@@ -111,7 +99,15 @@ def _check_entry(path: Path, name: str, entry: Any, start: int) -> SafeTensor:
         raise ValueError(f"dtype of {where} must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
         raise ValueError(f"{where} is corrupt: shape {shape!r}, data_offsets {offsets!r}")
-    tensor = SafeTensor(path, dtype, tuple(shape), start + offsets[0])
+    stored = DTYPES[dtype]
+    tensor = StoredTensor(
+        path,
+        dtype,
+        tuple(shape),
+        start + offsets[0],
+        prod(shape[-1:]) * stored.itemsize,
+        lambda data: data.view(stored).astype(np.float32, copy=False),
+    )
     if tensor.nbytes != offsets[1] - offsets[0]:
         raise ValueError(
             f"{where} is corrupt: {dtype} {shape} needs {tensor.nbytes} bytes, got {offsets[1] - offsets[0]}."
@@ -123,7 +119,7 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
-def _check_coverage(path: Path, tensors: dict[str, SafeTensor], start: int, size: int) -> None:
+def _check_coverage(path: Path, tensors: dict[str, StoredTensor], start: int, size: int) -> None:
     """Raise `ValueError` if tensors overlap, leave gaps, or extend beyond the end of the file."""
     end = start
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):

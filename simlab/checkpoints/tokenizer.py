@@ -13,23 +13,17 @@ def tokenizer_files(longest: int) -> dict[str, dict[str, Json]]:
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")),
         "added_tokens": [
             {"id": token, "content": CHARACTERS[token], **special} for token in (PAD_TOKEN_ID, EOS_TOKEN_ID)
         ],
-        "normalizer": None,
-        "pre_tokenizer": None,
-        "post_processor": None,
         # Without a decoder, spaces would separate the tokens.
         "decoder": {"type": "Fuse"},
         # Byte-pair encoding without merges gives characters.
         "model": {
             "type": "BPE",
-            "dropout": None,
+            **dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix")),
             "unk_token": UNKNOWN,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
             "vocab": {character: token for token, character in enumerate(CHARACTERS)},
