@@ -57,7 +57,7 @@ def probe(
     from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.core.experiment import Experiment, execute
     from simlab.serving.engine_probe import Probe
-    from simlab.serving.probe_input import find_eos_token_id, read_prompts
+    from simlab.serving.prompts import find_eos_token_id, read_prompts
     from simlab.serving.protocol import EngineError, SamplingRequest
 
     with one_clear_error():

@@ -9,7 +9,6 @@ be at the same tokens as those of the real kernels.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,6 +19,7 @@ from simlab.metrics import PROBABILITY_EDGES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
+from simlab.serving.protocol import score_compiled
 from simlab.studies.estimands import Frame
 
 GOOD, FAIR = 0.25, 0.5
@@ -88,10 +88,8 @@ def predict_log_rho(
     responses: np.ndarray,
 ) -> np.ndarray:
     """Return log rho [N, T] of an emulated pair for responses that a real engine sampled."""
-    logp_train, logp_infer = (
-        score_with_emulation(params, config, engine, prompts, responses) for engine in (train, infer)
-    )
-    return logp_train - logp_infer
+    logp_train = score_with_emulation(params, config, train, prompts, responses)
+    return logp_train - score_with_emulation(params, config, infer, prompts, responses)
 
 
 def score_with_emulation(
@@ -99,12 +97,11 @@ def score_with_emulation(
 ) -> np.ndarray:
     """Return the log-probabilities [N, T] of responses under an emulated engine."""
     # Compiling a deep model takes minutes; running op by op takes seconds.
-    score = response_logps if config.num_hidden_layers > _DEEP else _compiled
+    score = response_logps if config.num_hidden_layers > _DEEP else score_compiled
     return np.asarray(score(params, config, engine, jnp.asarray(prompts), jnp.asarray(responses)).logp)
 
 
 _DEEP = 8
-_compiled = jax.jit(response_logps, static_argnums=1)
 
 
 def calibrate(
@@ -142,22 +139,18 @@ def calibrate(
             raise ValueError(f"log rho predicted by emulation {name!r} must be finite.")
     rng = np.random.default_rng(seed)
     draws = [np.arange(len(mask)), *rng.integers(0, len(mask), (resamples, len(mask)))]
-    distances = np.asarray(
-        [
-            [
-                measure_distance(
-                    measured[rows][mask[rows]], predicted[rows][mask[rows]], bins[rows][mask[rows]]
-                )
-                for rows in draws
-            ]
-            for predicted in predictions.values()
-        ]
-    )
+
+    def distance(predicted: np.ndarray, rows: np.ndarray) -> float:
+        chosen = mask[rows]
+        return measure_distance(measured[rows][chosen], predicted[rows][chosen], bins[rows][chosen])
+
+    distances = np.asarray([[distance(each, rows) for rows in draws] for each in predictions.values()])
     nearest = distances[:, 1:].argmin(0)
     fits = []
     for number, (name, predicted) in enumerate(predictions.items()):
         # Reflect at the estimate: resampling adds the same bias to a distance as the sample itself.
         low, high = 2 * distances[number, 0] - np.quantile(distances[number, 1:], (0.975, 0.025))
+        is_good, is_fair = high < GOOD, distances[number, 0] < FAIR
         fits.append(
             Fit(
                 emulation=name,
@@ -167,7 +160,8 @@ def calibrate(
                 best=float(np.mean(nearest == number)),
                 rms_measured=_rms(measured[mask]),
                 rms_predicted=_rms(predicted[mask]),
-                **_judge(float(distances[number, 0]), float(high), emulations[name].not_modeled),
+                verdict="good" if is_good else "fair" if is_fair else "poor",
+                note="" if is_good else f"not modeled: {emulations[name].not_modeled}",
             )
         )
     return sorted(fits, key=lambda fit: fit.distance)
@@ -183,12 +177,6 @@ def build_quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: s
         {**labels, "level": level, "measured": a, "predicted": b}
         for level, a, b in zip(LEVELS, *both, strict=True)
     ]
-
-
-def _judge(distance: float, high: float, not_modeled: str) -> dict[str, Json]:
-    if high < GOOD:
-        return {"verdict": "good", "note": ""}
-    return {"verdict": "fair" if distance < FAIR else "poor", "note": f"not modeled: {not_modeled}"}
 
 
 def _rms(x: np.ndarray) -> float:

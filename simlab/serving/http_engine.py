@@ -82,10 +82,8 @@ class HttpEngine:
                 raise EngineError(
                     f"{self.name} must return 1 to {sampling.max_tokens} tokens, got {len(tokens)}."
                 )
-            missing = sampling.max_tokens - len(tokens)
-            return np.pad(tokens, (0, missing), constant_values=sampling.pad_token_id), np.pad(
-                logps, (0, missing)
-            )
+            padding = 0, sampling.max_tokens - len(tokens)
+            return np.pad(tokens, padding, constant_values=sampling.pad_token_id), np.pad(logps, padding)
 
         tokens, logps = zip(*self._map(respond, len(prompts)), strict=True)
         return build_samples(self.name, np.stack(tokens), np.stack(logps), None, sampling, len(prompts))

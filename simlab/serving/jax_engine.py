@@ -14,7 +14,7 @@ from simlab.engines import Engine, find_engine
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
-from simlab.models.transformer import extend, prepare, response_logps
+from simlab.models.transformer import extend, prepare
 from simlab.rollout.generate import generate
 from simlab.rollout.sampling import GREEDY, SamplingParams
 from simlab.serving.protocol import (
@@ -25,6 +25,7 @@ from simlab.serving.protocol import (
     build_samples,
     check_logps,
     raise_without_weights,
+    score_compiled,
 )
 
 
@@ -61,7 +62,7 @@ class JaxEngine:
     def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
         """Score in one pass."""
         config, params = self._get_weights()
-        scores = _score(params, config, self.engine, jnp.asarray(prompts), jnp.asarray(responses))
+        scores = score_compiled(params, config, self.engine, jnp.asarray(prompts), jnp.asarray(responses))
         experts = None if scores.routed_experts is None else np.asarray(scores.routed_experts)
         return EngineScores(check_logps(self.name, scores.logp, responses.shape), experts)
 
@@ -71,23 +72,15 @@ class JaxEngine:
         Compiles the model once per depth, truncated to that depth.
         """
         config, params = self._get_weights()
-        return np.stack(
-            [
-                _hidden(
-                    {**params, "layers": params["layers"][:depth]},
-                    replace(config, num_hidden_layers=depth),
-                    self.engine,
-                    jnp.asarray(tokens),
-                )
-                for depth in depths
-            ]
-        )
+        states = []
+        for depth in depths:
+            first = {**params, "layers": params["layers"][:depth]}
+            shape = replace(config, num_hidden_layers=depth)
+            states.append(_hidden(first, shape, self.engine, jnp.asarray(tokens)))
+        return np.stack(states)
 
     def _get_weights(self) -> tuple[TransformerConfig, Params]:
         return self._weights or raise_without_weights(f"simlab {self.name}")
-
-
-_score = jax.jit(response_logps, static_argnums=1)
 
 
 @partial(jax.jit, static_argnums=1)

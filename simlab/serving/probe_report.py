@@ -117,8 +117,7 @@ def build_divergence_rows(
 
     `scoring` and `sampling` are the hidden states [depths, B, S, D] of the two engines.
     """
-    rows = []
-    for depth, a, b in zip(depths, scoring.astype(np.float64), sampling.astype(np.float64), strict=True):
-        difference = float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2)))
-        rows.append({**pair, "depth": depth, "difference": difference})
-    return rows
+    return [
+        {**pair, "depth": depth, "difference": float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2)))}
+        for depth, a, b in zip(depths, scoring.astype(np.float64), sampling.astype(np.float64), strict=True)
+    ]

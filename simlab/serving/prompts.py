@@ -1,13 +1,18 @@
-"""Prompts for a probe as rows of equal length, from a file, a task of simlab, or another task library."""
+"""The input of a probe besides weights: prompts of equal length, and the token that ends a response."""
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from simlab.models.config import TransformerConfig
+from simlab.serving.open_engine import find_python
 from simlab.serving.rewards import load_questions
-from simlab.tasks.vocabulary import encode
+from simlab.serving.transformers_engine import TransformersEngine
+from simlab.tasks.vocabulary import EOS_TOKEN_ID, VOCABULARY_SIZE, encode
 
 Encode = Callable[[str], np.ndarray]
 
@@ -62,3 +67,51 @@ def stack_prompts(prompts: Sequence[np.ndarray], length: int | None = None) -> n
     if length > shortest:
         raise ValueError(f"length must be at most {shortest}, the shortest prompt, got {length}.")
     return np.stack([prompt[-length:] for prompt in prompts]).astype(np.int32)
+
+
+def read_prompts(
+    checkpoint: Path,
+    config: TransformerConfig,
+    task: str | None,
+    file: Path | None,
+    count: int,
+    length: int | None,
+) -> np.ndarray:
+    """Return prompts int32 [N, P] of a task or a file; exactly one must be given.
+
+    Models over simlab's vocabulary use its encoding, others the tokenizer of the checkpoint in the
+    environment of transformers.
+
+    Raises:
+        ValueError: The input is invalid.
+        EngineError: The environment is missing.
+    """
+    if (task is None) == (file is None):
+        raise ValueError("Give either --task or --prompts.")
+    with contextlib.ExitStack() as stack:
+        encode_text: Encode = encode
+        if config.vocab_size != VOCABULARY_SIZE:
+            tokenizer = stack.enter_context(TransformersEngine(find_python("hf")))
+            encode_text = partial(tokenizer.encode, checkpoint)
+        prompts = (
+            load_task_prompts(task, count, encode_text)
+            if task is not None
+            else read_prompt_file(file or "", encode_text)
+        )
+    return stack_prompts(prompts, length)
+
+
+def find_eos_token_id(checkpoint: Path, config: TransformerConfig) -> int:
+    """Return the end token of simlab's vocabulary, or the (first) one in the `config.json` of the checkpoint.
+
+    Raises:
+        ValueError: The checkpoint has none.
+    """
+    if config.vocab_size == VOCABULARY_SIZE:
+        return EOS_TOKEN_ID
+    file = Path(checkpoint) / "config.json"
+    ids = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    first = ids[0] if isinstance(ids, list) and ids else ids
+    if type(first) is not int:
+        raise ValueError(f"{file} must have eos_token_id. Pass --end.")
+    return first

@@ -130,7 +130,7 @@ def assert_parity(
     length = _CHECK_PROMPT + _CHECK_RESPONSE
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, length)).astype(np.int32)
     prompts, responses = tokens[:, :_CHECK_PROMPT], tokens[:, _CHECK_PROMPT:]
-    expected = _score_reference(params, config, ENGINES["f32"], prompts, responses).logp
+    expected = score_compiled(params, config, ENGINES["f32"], prompts, responses).logp
     difference = float(np.abs(engine.score(prompts, responses).logps - np.asarray(expected)).mean())
     if not difference <= tolerance:
         raise EngineError(
@@ -140,7 +140,8 @@ def assert_parity(
     return difference
 
 
-_score_reference = jax.jit(response_logps, static_argnums=1)
+score_compiled = jax.jit(response_logps, static_argnums=1)
+"""`response_logps`, compiled for the shapes of a model and of the tokens."""
 
 
 def raise_without_weights(name: str) -> NoReturn:

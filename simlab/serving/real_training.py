@@ -15,7 +15,6 @@ import numpy as np
 from simlab.core.streams import stream
 from simlab.rollout.trajectory import Trajectory
 from simlab.serving.protocol import EngineError, RealEngine, SamplingRequest
-from simlab.serving.rewards import TextTask
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics
@@ -27,13 +26,8 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
     Prompts are those of `simlab.training.step.rollout` at this step. Raises `EngineError`, and `ValueError`
     for a recipe that the engine cannot follow: stale parameters, or filters of sampling.
     """
-    sampling_params = recipe.sampling
-    if (
-        recipe.staleness
-        or sampling_params.top_k is not None
-        or sampling_params.top_p is not None
-        or sampling_params.noise is not None
-    ):
+    filters = (recipe.sampling.top_k, recipe.sampling.top_p, recipe.sampling.noise)
+    if recipe.staleness or any(each is not None for each in filters):
         raise ValueError("a real engine samples at a temperature, with the parameters of now; nothing else")
     apart = engine.sync_weights(recipe.model, state.params)
     key = jax.random.fold_in(stream(state.key, "rollout"), state.step)
@@ -41,14 +35,11 @@ def real_rollout(engine: RealEngine, recipe: Recipe, state: TrainState) -> tuple
         recipe.task.prompts(stream(key, "prompts"), recipe.prompts_per_step), recipe.group_size, axis=0
     )
     task = recipe.task
-    end, pad = (
-        (task.eos_token_id, task.pad_token_id) if isinstance(task, TextTask) else (EOS_TOKEN_ID, PAD_TOKEN_ID)
-    )
     sampling = SamplingRequest(
         max_tokens=task.response_length,
-        eos_token_id=end,
-        pad_token_id=pad,
-        temperature=float(sampling_params.temperature),
+        eos_token_id=getattr(task, "eos_token_id", EOS_TOKEN_ID),
+        pad_token_id=getattr(task, "pad_token_id", PAD_TOKEN_ID),
+        temperature=float(recipe.sampling.temperature),
         seed=int(jax.random.randint(stream(key, "tokens"), (), 0, 2**30)),
     )
     generation = engine.generate(np.asarray(prompts), sampling)

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
@@ -103,14 +104,7 @@ class ServedEngine:
 
     def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
         """Sample token by token with a KV cache."""
-        options = {
-            "max_tokens": sampling.max_tokens,
-            "temperature": float(sampling.temperature),
-            "seed": sampling.seed,
-            "eos_token_id": sampling.eos_token_id,
-            "pad_token_id": sampling.pad_token_id,
-        }
-        _, arrays = self._call("generate", {"prompts": prompts}, **options)
+        _, arrays = self._call("generate", {"prompts": prompts}, **asdict(sampling))
         experts = arrays.get("routed_experts")
         return build_samples(self.name, arrays["tokens"], arrays["logps"], experts, sampling, len(prompts))
 

@@ -18,7 +18,7 @@ from simlab.models import TransformerConfig, init_params
 from simlab.serving.calibration import read_measured_pair
 from simlab.serving.engine_probe import Probe
 from simlab.serving.probe_report import build_mismatch_rows
-from simlab.serving.prompts import load_task_prompts, read_prompt_file, stack_prompts
+from simlab.serving.prompts import find_eos_token_id, load_task_prompts, read_prompt_file, stack_prompts
 from simlab.serving.protocol import EngineError, EngineScores, Samples, SamplingRequest
 
 CONFIG = TransformerConfig(hidden_size=32, num_hidden_layers=1, intermediate_size=32, num_experts=4)
@@ -195,8 +195,6 @@ def test_read_prompt_file_reads_texts_and_ids(tmp_path):
 
 
 def test_find_eos_token_id_reads_the_config(tmp_path):
-    from simlab.serving.probe_input import find_eos_token_id
-
     wide = replace(CONFIG, vocab_size=64)
     with pytest.raises(ValueError, match="must have eos_token_id"):
         find_eos_token_id(tmp_path, wide)

@@ -86,8 +86,6 @@ class Server:
         return {}, {"tokens": tokens, "logps": logps}
 
     def _start(self, tokens: np.ndarray) -> None:
-        if self.model is None:
-            raise RuntimeError("No weights are loaded.")
         vocabulary = self.model.n_vocab()
         if tokens.min() < 0 or tokens.max() >= vocabulary:
             raise IndexError(f"tokens must be below {vocabulary}, got {tokens.max()}.")

@@ -96,8 +96,6 @@ class Server:
 
     def _forward(self, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, dict[str, np.ndarray], Any]:
         """Return logits [B, T, V], for an MoE `routed_experts` [B, T, L, k], and the extended cache."""
-        if self.model is None:
-            raise RuntimeError("No weights are loaded.")
         self.chosen.clear()
         with torch.inference_mode():
             answer = self.model(input_ids=tokens, past_key_values=cache, use_cache=True)
