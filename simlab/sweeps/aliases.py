@@ -57,23 +57,20 @@ def infer_mantissa_bits(table: Mapping[str, Plain], value: Plain) -> Changes:
     with reading("infer_mantissa_bits"):
         bits = number(value, int)
         MANTISSA_BITS.check(bits)
-    changes: Changes = {}
-    for path, site in _operands(table):
-        if site.format is None:
-            changes[path] = {"name": "fp32", "format": {"mantissa_bits": bits}}
-        else:
-            changes[f"{path}.format.mantissa_bits"] = bits
-    return changes
+    return _change_operands(table, "format.mantissa_bits", bits)
 
 
 def infer_rounding(table: Mapping[str, Plain], value: Plain) -> Changes:
     """Round both operands of the inference engine's projections by the mode `value`."""
+    return _change_operands(table, "rounding", value)
+
+
+def _change_operands(table: Mapping[str, Plain], field: str, value: Plain) -> Changes:
+    """Return `value` at a field of both operands; one without a format gets float32 first."""
     changes: Changes = {}
     for path, site in _operands(table):
-        if site.format is None:
-            changes[path] = {"name": "fp32", "rounding": value}
-        else:
-            changes[f"{path}.rounding"] = value
+        changes |= {path: "fp32"} if site.format is None else {}
+        changes[f"{path}.{field}"] = value
     return changes
 
 

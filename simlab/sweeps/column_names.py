@@ -1,7 +1,8 @@
 """Short column names for the fields of a config: `learning_rate` for `optimizer.learning_rate`."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +15,17 @@ OPERAND_ALIASES = {
 }
 PATHS = "paths"
 """Key in `DataFrame.attrs` of the map from short names to full paths."""
+
+
+def flatten(
+    table: Mapping[str, Any], is_value: Callable[[Mapping[str, Any]], bool] = lambda _: False, above: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield dotted paths and values of nested tables; a table for which `is_value` holds is a value."""
+    for name, value in table.items():
+        if isinstance(value, Mapping) and not is_value(value):
+            yield from flatten(value, is_value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:

@@ -42,10 +42,8 @@ class BatchProgram:
 
     def advance(self, steps: int, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
         """Make `steps` steps of stacked runs; the state given is used up."""
-        sampling, learning = (
-            jax.tree.leaves(sampling_recipe(recipe)),
-            jax.tree.leaves(learning_recipe(recipe)),
-        )
+        sampling = jax.tree.leaves(sampling_recipe(recipe))
+        learning = jax.tree.leaves(learning_recipe(recipe))
         leaves, tree = jax.tree.flatten(state)
 
         def rollout(leaves: Leaves) -> tuple[Leaves, Metrics]:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from simlab.engines import Site
 from simlab.formats import ROUNDINGS, StochasticRounding
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES, check_named_once
+from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config_reader import (
     FieldError,
     Plain,
@@ -126,10 +127,9 @@ def run_config(
         _check_known(name)
     if "model" not in table and table.get("warm_start") is not None:
         table["model"] = model_of_start(table["warm_start"])
-    required = (name for name, field in _RECIPE_FIELDS.items() if default_of(field) is dataclasses.MISSING)
-    missing = [name for name in required if name not in table]
-    if missing:
-        raise ValueError(f"{missing[0]} must be given, for example {missing[0]} = {EXAMPLES[missing[0]]!r}.")
+    for name, field in _RECIPE_FIELDS.items():
+        if name not in table and default_of(field) is dataclasses.MISSING:
+            raise ValueError(f"{name} must be given, for example {name} = {EXAMPLES[name]!r}.")
     return _check_table(table)
 
 
@@ -171,10 +171,8 @@ def _check_known(name: str) -> None:
 @cache
 def nested_fields() -> tuple[str, ...]:
     """Return the dotted path of every field below those of a run, without the training engine's."""
-    paths: dict[str, None] = {}
-    for field, hint in typing.get_type_hints(Recipe).items():
-        for path in paths_below(hint, field):
-            paths[path] = None
+    hints = typing.get_type_hints(Recipe).items()
+    paths = dict.fromkeys(path for field, hint in hints for path in paths_below(hint, field))
     return tuple(path for path in paths if not path.startswith("engines.train."))
 
 
@@ -207,16 +205,8 @@ def code_digest() -> str:
 
 def columns(config: RunConfig) -> dict[str, Plain]:
     """Return the config as flat columns: `objective`, `objective.clip_low`, `optimizer.learning_rate`, ..."""
-    return dict(_flat(config.as_dict() | {"warm_start": start_key(config.warm_start)}))
-
-
-def _flat(table: Mapping[str, Plain], above: str = "") -> Iterator[tuple[str, Plain]]:
-    for name, value in table.items():
-        here = above if name == "name" and above else f"{above}.{name}" if above else name
-        if isinstance(value, Mapping):
-            yield from _flat(value, here)
-        else:
-            yield here, value
+    table = config.as_dict() | {"warm_start": start_key(config.warm_start)}
+    return {path.removesuffix(".name"): value for path, value in flatten(table)}
 
 
 def _change_field(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
@@ -259,20 +249,14 @@ def _check_objective(recipe: Recipe) -> None:
 
 @cache
 def _check_structure(structure: Any, group_size: int, has_critic: bool) -> None:
-    rows, shape = 2 * group_size, (2 * group_size, 2)
-    names = ("logp", "logp_train", "logp_infer", "sum_squared_probabilities")
-    names = (*names, *(("values",) if has_critic else ()))
-    arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in names}
+    shape = (2 * group_size, 2)
+    shapes = dict.fromkeys(("logp", "logp_train", "logp_infer", "sum_squared_probabilities"), shape)
+    shapes |= {"rewards": shape[:1]} | ({"values": shape} if has_critic else {})
     # A training run fills the columns of the vocabulary that an objective reads.
-    arrays |= {
-        name: jax.ShapeDtypeStruct((*shape, 3), "float32")
-        for name in ("logp_vocabulary", "logp_infer_vocabulary")
-    }
-    arrays |= {
-        "tokens": jax.ShapeDtypeStruct(shape, "int32"),
-        "rewards": jax.ShapeDtypeStruct((rows,), "float32"),
-        "mask": jax.ShapeDtypeStruct(shape, "bool"),
-    }
+    shapes |= dict.fromkeys(("logp_vocabulary", "logp_infer_vocabulary"), (*shape, 3))
+    arrays = {name: jax.ShapeDtypeStruct(each, "float32") for name, each in shapes.items()}
+    arrays["tokens"] = jax.ShapeDtypeStruct(shape, "int32")
+    arrays["mask"] = jax.ShapeDtypeStruct(shape, "bool")
 
     def value(**arrays: Any) -> Any:
         objective: Objective = jax.tree.unflatten(structure, [0.5] * structure.num_leaves)

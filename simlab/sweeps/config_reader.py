@@ -105,6 +105,8 @@ def read(hint: Any, value: Plain, path: str) -> Read:
 
     Raises `ValueError` naming the field, the value and what is allowed.
     """
+    if value is None and type(None) in _options(hint):
+        return Read(None, None)
     with reading(path):
         structured = CONVERTER.structure(value, hint)
     return structured if isinstance(structured, Read) else Read(structured, plain(structured))
@@ -189,11 +191,8 @@ def _apply_changes(record: Any, changes: Table) -> Read:
             canonical[name] = reading.plain
     changed = dataclasses.replace(record, **records)
     # A narrower float32 has a smaller largest number; scaled formats keep theirs.
-    if (
-        isinstance(record, Format)
-        and "mantissa_bits" in records
-        and not {"max_finite", "min_finite"} & set(records)
-    ):
+    narrowed = "mantissa_bits" in records and not {"max_finite", "min_finite"} & set(records)
+    if isinstance(record, Format) and narrowed:
         changed = with_float32_range(changed)
     return Read(changed, canonical)
 
@@ -271,16 +270,14 @@ def _reject(value: Plain, _: Any) -> Any:
     raise ValueError(f"must be left as it is, got {shorten(value)}.")
 
 
-def _read_text(value: Plain, hint: Any) -> Plain:
-    if not isinstance(value, str) and not (value is None and type(None) in _options(hint)):
+def _read_text(value: Plain, _: Any) -> Plain:
+    if not isinstance(value, str):
         raise ValueError(f"must be a name, got {shorten(value)}.")
     return value
 
 
 def _read_record(value: Plain, hint: Any) -> Read:
     cls: Any = _options(hint)[0]
-    if value is None and type(None) in _options(hint):
-        return Read(None, None)
     fields = read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
     return Read(cls(**fields.record), fields.plain)
 
@@ -296,8 +293,6 @@ def _read_mapping(value: Plain, hint: Any) -> Read:
 
 def _read_number(value: Plain, hint: Any) -> Plain:
     options = _options(hint)
-    if value is None and type(None) in options:
-        return None
     if isinstance(value, tuple | list) and any(typing.get_origin(option) is tuple for option in options):
         return tuple(number(part, int) for part in value)
     converted = number(value, next(kind for kind in (bool, int, float) if kind in options))
@@ -312,21 +307,17 @@ def _read_class(value: Plain, hint: Any) -> Read:
     if isinstance(value, base):
         value = plain(value) if type(value) in catalog.values() else describe_own(value)
     name, changes = _name_and_changes(value)
-    cls, own = _look_up_entry(name, changes, lambda name, entry: entry(catalog, name, word))
-    if isinstance(cls, type) and issubclass(cls, base):
-        fields = read_fields(cls, changes)
-        return Read(cls(**fields.record), {"name": name} | own | fields.plain)
-    if not isinstance(cls, base):
-        raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(cls)}.")
-    fields = read_fields(type(cls), changes, cls)
-    return Read(dataclasses.replace(cls, **fields.record), {"name": name} | own | fields.plain)  # type: ignore[type-var]
+    entry, own = _look_up_entry(name, changes, _entry_of(catalog, word))
+    is_class = isinstance(entry, type) and issubclass(entry, base)
+    if not is_class and not isinstance(entry, base):
+        raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(entry)}.")
+    cls: Any = entry if is_class else type(entry)
+    fields = read_fields(cls, changes, None if is_class else entry)
+    return Read(cls(**fields.record), {"name": name} | own | fields.plain)
 
 
 def _read_named(value: Plain, hint: Any) -> Read:
-    options = _options(hint)
-    kind = next(option for option in options if option in RECORDS)
-    if value is None and type(None) in options:
-        return Read(None, None)
+    kind = next(option for option in _options(hint) if option in RECORDS)
     word, resolve = RECORDS[kind]
     if isinstance(value, ALTERNATIVES.get(kind, kind)):
         value = _catalog_name(value) or describe_own(value)

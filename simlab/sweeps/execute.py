@@ -9,7 +9,7 @@ from simlab.core.json_value import Json
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import columns
 from simlab.sweeps.memory import return_free_memory
-from simlab.sweeps.plan import CompileGroup, Plan, PlannedRun
+from simlab.sweeps.plan import Plan, PlannedRun
 from simlab.sweeps.program import (
     BatchedRun,
     chunk_length,
@@ -46,21 +46,17 @@ def work(
     start = first % max(1, len(plan.groups))
     order = plan.groups[start:] + plan.groups[:start]
     while left := [group for group in order if cache.missing(run.key for run in group.runs)]:
-        if not any(_work_on(group, plan.runs_per_batch, cache, report, every) for group in left):
+        worked = False
+        for group in left:
+            by_key = {run.key: run for run in group.runs}
+            while keys := cache.acquire(cache.missing(by_key), plan.runs_per_batch):
+                runs = [by_key[key] for key in keys]
+                _compute(runs, group.steps, plan.runs_per_batch, cache, report, every)
+                worked = True
+        if not worked:
             # Others have acquired what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
     return_free_memory()
-
-
-def _work_on(
-    group: CompileGroup, runs_per_batch: int, cache: ResultCache, report: Report, every: float
-) -> bool:
-    """Compute what can be acquired of a group; return whether there was anything."""
-    worked = False
-    while acquired := _acquire(group, cache, runs_per_batch):
-        _compute(acquired, group.steps, runs_per_batch, cache, report, every)
-        worked = True
-    return worked
 
 
 def build_member(run: PlannedRun, cache: ResultCache) -> BatchedRun:
@@ -70,11 +66,6 @@ def build_member(run: PlannedRun, cache: ResultCache) -> BatchedRun:
         run.config.warm_start, recipe.task, recipe.model, run.config.seed, cache.folder / POLICIES
     )
     return BatchedRun(recipe, params, run.config.seed)
-
-
-def _acquire(group: CompileGroup, cache: ResultCache, runs_per_batch: int) -> list[PlannedRun]:
-    by_key = {run.key: run for run in group.runs}
-    return [by_key[key] for key in cache.acquire(cache.missing(by_key), runs_per_batch)]
 
 
 def _compute(
@@ -139,11 +130,8 @@ def advance_members(
     `callbacks` get the chunk of the whole batch. A member that had made more than others, or whose steps are
     not a multiple of the chunk, makes too many; they are cut.
     """
-    end, chunk, first = (
-        time.monotonic() + seconds,
-        chunk_length(steps),
-        [member.steps_completed for member in members],
-    )
+    end, chunk = time.monotonic() + seconds, chunk_length(steps)
+    first = [member.steps_completed for member in members]
 
     def parts(metrics: HostMetrics, made: Sequence[int]) -> list[HostMetrics]:
         return [

@@ -39,6 +39,7 @@ from simlab.core.json_value import Json
 from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.aliases import ALIASES
+from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config import FIELDS
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
@@ -58,10 +59,7 @@ class Described:
 def read_file(path: Path) -> Described:
     """Return the sweep in a TOML file; raises `ValueError` naming what is wrong in it, and where."""
     path = find_shipped(path)
-    try:
-        parts = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from error
+    parts = load_toml(path)
     for name in parts:
         if name not in PARTS and name in (*FIELDS, *ALIASES):
             raise ValueError(f"{path.name}: {name!r} is a field of the run; it belongs under [base]")
@@ -78,6 +76,14 @@ def read_file(path: Path) -> Described:
         points = points * _read_sampled(parts["sampled"])
     points = points * grid(_flatten_keys(parts.get("over", {})))
     return Described(parts.get("name", path.stem), parts.get("runs_per_batch"), parts["base"], points)
+
+
+def load_toml(path: Path) -> dict[str, Json]:
+    """Return the tables of a TOML file; raises `ValueError` naming the file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _check_types(file: str, parts: Mapping[str, Json]) -> None:
@@ -108,10 +114,4 @@ def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
 
     A table with a `name` is a value: an entry of a catalog with changes.
     """
-    flat: dict[str, Json] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping) and "name" not in value:
-            flat |= {f"{name}.{inner}": v for inner, v in _flatten_keys(value).items()}
-        else:
-            flat[name] = value
-    return flat
+    return dict(flatten(table, lambda value: "name" in value))

@@ -49,50 +49,59 @@ def compute(
     watch: bool,
     checkpoint_seconds: float,
     workers: int | None,
-) -> dict[str, float]:
-    """Compute the missing runs of `plan`; return seconds by phase.
+) -> float:
+    """Compute the missing runs of `plan`; return the seconds that it took.
 
     `agreed` gets the expected minutes and returns whether to continue; raises `StoppedError` if not, and
     `WorkerError` for a process that does not do its work.
     """
     count = _processes(plan, workers)
-    if not agreed(expected_minutes(plan, count) + expected_training_minutes(plan, cache)):
-        raise StoppedError("stopped before anything was computed")
+    check_agreement(plan, cache, agreed, count)
     began = time.perf_counter()
     train_policies(plan, cache)
-    job = write_job(plan, cache.folder, count, checkpoint_seconds)
+    with running_job(plan, cache, checkpoint_seconds, watch) as (job, show):
+        if count == 0:
+            with recording(job, 0, Stopwatch(plan), lambda _: show()) as report:
+                work(plan, cache, report, every=checkpoint_seconds)
+        else:
+            _work_in_processes(plan, cache, job, count, show)
+    return time.perf_counter() - began
+
+
+def check_agreement(plan: Plan, cache: ResultCache, agreed: Callable[[float], bool], processes: int) -> None:
+    """Raise `StoppedError` unless the expected minutes are `agreed` to."""
+    if not agreed(expected_minutes(plan, processes) + expected_training_minutes(plan, cache)):
+        raise StoppedError("stopped before anything was computed")
+
+
+@contextlib.contextmanager
+def running_job(
+    plan: Plan, cache: ResultCache, checkpoint_seconds: float, watch: bool
+) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Write the job file for the time of the work; give it and a function that shows the state."""
+    job = _write_job(plan, cache.folder, checkpoint_seconds)
     try:
         with showing(Monitor(cache.folder, job), watch) as show:
-            if count == 0:
-                with recording(job, 0, Stopwatch(plan), lambda _: show()) as report:
-                    work(plan, cache, report, every=checkpoint_seconds)
-            else:
-                _work_in_processes(plan, cache, job, count, show)
+            yield job, show
     finally:
         remove_job(job)
-    return {"runs": time.perf_counter() - began}
 
 
 def _processes(plan: Plan, workers: int | None) -> int:
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers {workers}; allowed: 0 for this process, or a number of processes")
-    if workers is None:
-        slots = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
-        workers = slots.get(jax.default_backend(), 0)
-        batches = sum(group.count_batches(plan.runs_per_batch) for group in plan.groups)
-        workers = 0 if min(workers, batches) <= 1 else min(workers, batches)
-    return workers
+    if workers is not None:
+        return workers
+    slots = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
+    useful = min(slots.get(jax.default_backend(), 0), plan.batches)
+    return useful if useful > 1 else 0
 
 
-def write_job(plan: Plan, folder: Path, count: int, checkpoint_seconds: float) -> Path:
+def _write_job(plan: Plan, folder: Path, checkpoint_seconds: float) -> Path:
     """Write the job file that workers and `simlab watch` read; its name is unique to this call."""
-    missing = [run.key for group in plan.groups for run in group.runs]
     job = {
         "pid": os.getpid(),
-        "workers": count,
         "runs_per_batch": plan.runs_per_batch,
         "checkpoint_seconds": checkpoint_seconds,
-        "missing": missing,
+        "missing": plan.missing_keys,
         "runs": [{"run": run.key, "arm": run.arm, "config": run.config.as_dict()} for run in plan.runs],
         # Where the worker finds the modules of own records, and those that stand in no module.
         "sys_path": [os.path.abspath(entry) for entry in sys.path],
@@ -106,9 +115,8 @@ def _work_in_processes(
     plan: Plan, cache: ResultCache, job: Path, count: int, show: Callable[[], None]
 ) -> None:
     with _start_workers(cache.folder, job, count) as processes:
-        wanted = [run.key for group in plan.groups for run in group.runs]
         # A worker that still loads its compiled function when all is computed is not waited for.
-        while cache.missing(wanted) and any(process.poll() is None for process in processes):
+        while cache.missing(plan.missing_keys) and any(process.poll() is None for process in processes):
             _check(processes, job)
             show()
             time.sleep(POLL_SECONDS)

@@ -4,12 +4,13 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +31,7 @@ RECENT = 10  # steps over which the shown numbers are averaged
 class Arm:
     """One arm: its number of runs, of finished ones, and the curves [runs][steps] of the live metrics."""
 
-    runs: int
+    runs: int = 0
     finished: int = 0
     diverged: int = 0
     dead: int = 0
@@ -43,12 +44,21 @@ class Arm:
 
     def mean(self, name: str) -> np.ndarray:
         """Return the mean curve [steps] over the runs that have come so far at each step."""
-        curves = self.curves[name]
-        padded = np.full((len(curves), max(map(len, curves), default=0)), np.nan)
-        for row, curve in zip(padded, curves, strict=True):
-            row[: len(curve)] = curve
-        counts = np.isfinite(padded).sum(axis=0)
-        return np.where(counts, np.nansum(padded, axis=0) / np.maximum(counts, 1), np.nan)
+        return pd.DataFrame(map(pd.Series, self.curves[name])).mean().to_numpy()
+
+
+def collect_arms(runs: Iterable[tuple[str, str | None, Mapping[str, np.ndarray]]]) -> dict[str, Arm]:
+    """Return the arms of `runs`, given as name of the arm, status if finished, and curves by metric."""
+    arms: dict[str, Arm] = {}
+    for name, status, curves in runs:
+        arm = arms.setdefault(name, Arm())
+        arm.runs += 1
+        arm.finished += status is not None
+        arm.diverged += status == "diverged"
+        arm.dead += status == "dead"
+        for metric, curve in curves.items():
+            arm.curves[metric].append(curve)
+    return arms
 
 
 class Monitor:
@@ -62,7 +72,6 @@ class Monitor:
         self.job = job or jobs[-1]
         self.store = ResultCache(Path(folder))
         described = json.loads(self.job.read_text())
-        self.pid: int = described["pid"]
         self.arm_of = {row["run"]: row["arm"] for row in described["runs"]}
         self._curves: dict[str, dict[str, np.ndarray]] = {}
         self._final: dict[str, str] = {}
@@ -76,16 +85,9 @@ class Monitor:
                 steps = self.store.table(key, "steps")
                 self._curves[key] = {name: steps[name].to_numpy() for name in LIVE if name in steps}
                 self._final[key] = self.store.record(key)["status"]
-        arms: dict[str, Arm] = {}
-        for key, name in self.arm_of.items():
-            arm = arms.setdefault(name, Arm(0))
-            arm.runs += 1
-            arm.finished += key in self._final
-            arm.diverged += self._final.get(key) == "diverged"
-            arm.dead += self._final.get(key) == "dead"
-            for metric, curve in self._curves.get(key, {}).items():
-                arm.curves[metric].append(curve)
-        return arms
+        return collect_arms(
+            (arm, self._final.get(key), self._curves.get(key, {})) for key, arm in self.arm_of.items()
+        )
 
     def _read_events(self) -> None:
         for path in self.job.parent.glob(f"{self.job.stem}.*.jsonl"):
@@ -141,27 +143,20 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
     """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
     shown_at = line_at = file_at = 0.0
     reported = -1
-
-    def line(arms: dict[str, Arm], now: float) -> None:
-        nonlocal reported, line_at
-        finished = sum(arm.finished for arm in arms.values())
-        if finished != reported or now - line_at > LINE_SECONDS:
-            reported, line_at = finished, now
-            console.print(line_of(arms), highlight=False)
-
     live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
 
     def show() -> None:
-        nonlocal shown_at, file_at
+        nonlocal shown_at, line_at, file_at, reported
         now = time.monotonic()
         if now - shown_at < REDRAW_SECONDS:
             return
-        shown_at = now
-        arms = monitor.poll()
+        shown_at, arms = now, monitor.poll()
+        finished = sum(arm.finished for arm in arms.values())
         if live is not None:
             live.update(table_of(arms))
-        else:
-            line(arms, now)
+        elif finished != reported or now - line_at > LINE_SECONDS:
+            reported, line_at = finished, now
+            console.print(line_of(arms), highlight=False)
         if watch and now - file_at > REDRAW_FILE_SECONDS:
             file_at = now
             draw_file(arms, monitor.store.folder / "curves.png")

@@ -72,9 +72,19 @@ class Plan:
     runs_per_batch: int
 
     @property
+    def missing_keys(self) -> list[str]:
+        """Keys of the runs to compute."""
+        return [run.key for group in self.groups for run in group.runs]
+
+    @property
     def missing(self) -> int:
         """Number of runs to compute."""
-        return sum(len(group.runs) for group in self.groups)
+        return len(self.missing_keys)
+
+    @property
+    def batches(self) -> int:
+        """Number of run batches to compute."""
+        return sum(group.count_batches(self.runs_per_batch) for group in self.groups)
 
     @property
     def steps(self) -> int:
@@ -85,10 +95,10 @@ class Plan:
         """Return one line: runs, compiled functions, run batches, run-steps."""
         done = len(self.runs) - self.missing
         stored = f" ({done} are there already)" if done else ""
-        batches = sum(group.count_batches(self.runs_per_batch) for group in self.groups)
+        batches = _count(self.batches, "run batch", "run batches")
         return (
             f"{_count(len(self.runs), 'run')}{stored}; "
-            f"{_count(len(self.groups), 'compiled function')}, {_count(batches, 'run batch', 'run batches')} "
+            f"{_count(len(self.groups), 'compiled function')}, {batches} "
             f"of {self.runs_per_batch}, {self.steps} run-steps to compute"
         )
 
@@ -158,10 +168,14 @@ def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
         and not any(name == field or name.startswith(f"{field}.") for field in spelled)
         and len({repr(table.get(name)) for table in tables}) > 1
     ]
+    other = {name: name.replace(".weights", ".activations") for name in varied}
     shared = {
-        weights
-        for weights, activations in _operand_pairs(varied)
-        if all(table.get(weights) == table.get(activations) for table in tables)
+        name
+        for name in varied
+        if name.startswith(f"{PROJECTION}.w")
+        and other[name] in varied
+        # Weights as the activations are not named twice.
+        and all(table.get(name) == table.get(other[name]) for table in tables)
     }
     short = short_names(names)
     labels = []
@@ -173,13 +187,3 @@ def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
         ]
         labels.append(", ".join([point.arm, *parts] if point.arm else parts) or "all")
     return labels
-
-
-def _operand_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (weights, activations) of the inference engine's projections, of the names that have both."""
-    pairs = [
-        (name, name.replace(".weights", ".activations"))
-        for name in names
-        if name.startswith(f"{PROJECTION}.w")
-    ]
-    return [(weights, activations) for weights, activations in pairs if activations in names]

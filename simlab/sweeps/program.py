@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from simlab.engines.constant import ConstantEngine, hold_constant
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.config import RunConfig, recipe_of
-from simlab.sweeps.switch_objective import ALTERNATIVES, SwitchObjective, as_switch_objective
+from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective, list_kinds
 from simlab.training.checkpoints import Progress, restore
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
@@ -38,7 +38,7 @@ def program_name(recipe: Recipe) -> str:
     form. A run whose engines are arguments has the name that it had before there were constants.
     """
     objective = recipe.objective
-    branches = str(ALTERNATIVES[objective.alternatives]) if isinstance(objective, SwitchObjective) else ""
+    branches = list_kinds(objective.alternatives) if isinstance(objective, SwitchObjective) else ""
     sides = {"train": recipe.engines.train, "infer": recipe.engines.infer}
     held = [side for side, engine in sides.items() if isinstance(engine, ConstantEngine)]
     return f"{branches}; constant engines: {', '.join(held)}" if held else branches

@@ -27,12 +27,10 @@ from simlab.sweeps.execute import (
     start_members,
     write_members,
 )
-from simlab.sweeps.forecast import expected_minutes
-from simlab.sweeps.local import StoppedError, recording, write_job
-from simlab.sweeps.monitor import Monitor, remove_job, showing
+from simlab.sweeps.local import check_agreement, recording, running_job
 from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.policy_training import expected_training_minutes, train_policies
+from simlab.sweeps.policy_training import train_policies
 from simlab.sweeps.program import BatchedRun
 from simlab.sweeps.result_cache import ResultCache
 
@@ -52,8 +50,8 @@ def compute(
     watch: bool,
     checkpoint_seconds: float,
     address: str | None,
-) -> dict[str, float]:
-    """Compute the missing runs of `plan` on the cluster at `address`; return seconds by phase.
+) -> float:
+    """Compute the missing runs of `plan` on the cluster at `address`; return the seconds that it took.
 
     `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
     sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere raises. A
@@ -69,21 +67,16 @@ def compute(
     began = time.perf_counter()
     try:
         slots = int(ray.cluster_resources().get(_resource(), 1))
-        if not agreed(expected_minutes(plan, slots) + expected_training_minutes(plan, cache)):
-            raise StoppedError("stopped before anything was computed")
-        job = write_job(plan, cache.folder, 1, checkpoint_seconds)
-        try:
-            train_policies(plan, cache)
-            with (
-                showing(Monitor(cache.folder, job), watch) as show,
-                recording(job, 0) as report,
-            ):
-                _work(ray, plan, cache, report, show, checkpoint_seconds)
-        finally:
-            remove_job(job)
+        check_agreement(plan, cache, agreed, slots)
+        train_policies(plan, cache)
+        with (
+            running_job(plan, cache, checkpoint_seconds, watch) as (job, show),
+            recording(job, 0) as report,
+        ):
+            _work(ray, plan, cache, report, show, checkpoint_seconds)
     finally:
         ray.shutdown()
-    return {"runs": time.perf_counter() - began}
+    return time.perf_counter() - began
 
 
 def _connect(address: str | None) -> Any:
@@ -117,12 +110,6 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
 
 
-def _task(ray: Any, function: Callable) -> Any:
-    # A core or a device each; a worker or node that dies costs a retry, an error in the code does not.
-    needs = {"num_cpus": 1, "num_gpus": int(_resource() == "GPU")}
-    return ray.remote(**needs, max_retries=-1, retry_exceptions=False)(function)
-
-
 def _resource() -> str:
     """Return what Ray calls the kind of device that the driver has, and that a batch needs one of."""
     return "GPU" if jax.default_backend() == "gpu" else "CPU"
@@ -144,7 +131,9 @@ def _work(
     ray: Any, plan: Plan, cache: ResultCache, report: Report, show: Callable[[], None], every: float
 ) -> None:
     """Submit every batch that nobody else computes, segment by segment, and write it when it is complete."""
-    submit = _task(ray, _compute_batch)
+    # A core or a device each; a worker or node that dies costs a retry, an error in the code does not.
+    needs = {"num_cpus": 1, "num_gpus": int(_resource() == "GPU")}
+    submit = ray.remote(**needs, max_retries=-1, retry_exceptions=False)(_compute_batch)
     running: dict[Any, _Batch] = {}
 
     def go_on(part: _Batch, members: Sequence[BatchedRun]) -> None:
@@ -155,7 +144,7 @@ def _work(
             cache.release(part.keys)
 
     try:
-        while running or cache.missing(run.key for group in plan.groups for run in group.runs):
+        while running or cache.missing(plan.missing_keys):
             acquired = {key for part in running.values() for key in part.keys}
             for part in _acquire_batches(plan, cache, acquired):
                 go_on(part, [_plain(member) for member in start_members(part.runs, cache, report)])
@@ -169,7 +158,6 @@ def _work(
                 for chunk in live:
                     report(chunk_event(part.keys, chunk))
                 cache.add_seconds(part.keys, seconds)
-                report({"event": "segment", "runs": part.keys, "seconds": seconds})
                 if is_unfinished(members, part.steps):
                     save_checkpoints(part.runs, members, cache)
                 go_on(part, members)
@@ -193,19 +181,15 @@ def _plain(member: BatchedRun) -> BatchedRun:
     return replace(member, params=jax.tree.map(np.asarray, member.params))
 
 
-def _check_code(digest: str) -> None:
+def _compute_batch(
+    digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
+) -> tuple[list[BatchedRun], list[dict[str, Any]], float]:
+    """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
     enable_compile_cache()
     if digest != code_digest():
         raise RuntimeError(
             f"node {socket.gethostname()} has another version of simlab or jaxlib than the driver"
         )
-
-
-def _compute_batch(
-    digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
-) -> tuple[list[BatchedRun], list[dict[str, Any]], float]:
-    """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
-    _check_code(digest)
     start = time.perf_counter()
     live: list[dict[str, Any]] = []
     members = advance_members(members, runs_per_batch, steps, seconds, live.append)

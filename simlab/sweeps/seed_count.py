@@ -1,5 +1,6 @@
 """How many seeds an effect needs, from pilot runs: t-tests, by the noncentral t distribution."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,15 +60,14 @@ def seeds_needed(
     std, freedom = _spread(pilot, other, paired)
     if confidence > 0.5:
         std *= float(np.sqrt(freedom / stats.chi2.ppf(1 - confidence, freedom)))
-    if power_of(MOST_SEEDS, effect, std, paired=paired, alpha=alpha) < power:
+
+    def compute_power(seeds: int) -> float:
+        return power_of(seeds, effect, std, paired=paired, alpha=alpha)
+
+    if compute_power(MOST_SEEDS) < power:
         raise ValueError(f"an effect of {effect} at a std of {std:g} needs over {MOST_SEEDS} seeds")
-    low, high = 1, MOST_SEEDS
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = power_of(middle, effect, std, paired=paired, alpha=alpha) >= power
-        low, high = (low, middle) if enough else (middle, high)
-    reached = power_of(high, effect, std, paired=paired, alpha=alpha)
-    return Power(high, reached, effect, std, alpha, paired)
+    seeds = bisect_left(range(MOST_SEEDS), power, key=compute_power)
+    return Power(seeds, compute_power(seeds), effect, std, alpha, paired)
 
 
 def power_of(seeds: int, effect: float, std: float, *, paired: bool = False, alpha: float = 0.05) -> float:

@@ -64,12 +64,10 @@ def model_of_start(value: Plain) -> Plain:
 
 @lru_cache(maxsize=64)
 def _preset_of(path: Path, written: int) -> Plain:
-    exact = {preset: (preset, config) for preset, config in MODELS.items()}
-    without = {
-        preset: ({"name": preset, "qk_norm": False}, replace(config, qk_norm=False))
-        for preset, config in MODELS.items()
-    }
-    for value, config in (*exact.values(), *without.values()):
+    without = [
+        ({"name": name, "qk_norm": False}, replace(each, qk_norm=False)) for name, each in MODELS.items()
+    ]
+    for value, config in (*MODELS.items(), *without):
         try:
             _check_fit(path, written, config)
         except DamagedCheckpointError:

@@ -30,7 +30,7 @@ from simlab.training.loop import CHECKPOINT_SECONDS
 ASK_ABOVE_MINUTES = 5.0
 
 
-EXECUTORS: dict[str, Callable[[int | None, str | None], Callable[..., dict[str, float]]]] = {
+EXECUTORS: dict[str, Callable[[int | None, str | None], Callable[..., float]]] = {
     "local": lambda workers, _: partial(local.compute, workers=workers),
     "ray": lambda _, address: partial(ray_executor.compute, address=address),
 }
@@ -100,8 +100,7 @@ def sweep(
             timings["expected"] = 60 * minutes
             return _ask_to_start(minutes, yes)
 
-        computed = compute(plan, cache, agree, watch, checkpoint_seconds)
-        timings |= computed
+        timings["runs"] = compute(plan, cache, agree, watch, checkpoint_seconds)
     timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
     return _write_view(cache, plan, name, timings)

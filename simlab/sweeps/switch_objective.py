@@ -26,6 +26,8 @@ from simlab.objectives.rejection import KpopMask, SecondMomentMask
 from simlab.objectives.trust_regions import Kpop, M2po
 
 SWITCHED = ("advantage", "surrogate", "correction", "staleness", "transform", "distortion", "aggregation")
+SEVERAL: dict[str, int] = {"rejections": True, "regularizers": 0}
+"""Stages of which several may apply, and the value of one that does not."""
 AVAILABLE = ("key",)  # optional arrays of a batch that a stage may need here
 
 
@@ -50,55 +52,35 @@ def _path(code: Any) -> str:
     return f"{code.__module__}.{getattr(code, '__qualname__', type(code).__name__)}"
 
 
-def _branches(field: str) -> dict[str, Any]:
+Branches = dict[str, PyTree]
+
+
+def _branches(field: str) -> Branches:
     """Return the alternatives of a stage in the catalogs, by kind, with the numbers of the first preset."""
+    modifiers = [suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field]
+    if field in SEVERAL:
+        return {kind(stage): stage for stage in modifiers}
     if field in ("advantage", "aggregation"):
         stages = list((ADVANTAGES if field == "advantage" else AGGREGATIONS).values())
     else:
-        stages = [getattr(objective, field, None) for objective in OBJECTIVES.values()]
-        stages = [stage for stage in stages if stage != ()]
-        stages += [suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field]
+        stages = [getattr(objective, field) for objective in OBJECTIVES.values()] + modifiers
     offered = [stage for stage in stages if set(getattr(stage, "needs", ())) <= set(AVAILABLE)]
     return {kind(stage): stage for stage in reversed(offered)}
 
 
-def _modifiers(field: str) -> dict[str, PyTree]:
-    return {
-        kind(suffix.stage): suffix.stage for suffix in OBJECTIVE_MODIFIERS.values() if suffix.field == field
-    }
-
-
-Branches = dict[str, PyTree]
 SORTING = (ClipCov, KlCov, M2po, Kpop, KpopWeights, KpopMask, SecondMomentMask)
+_ALL = {field: _branches(field) for field in (*SWITCHED, *SEVERAL)}
+_COMMON = {
+    field: {name: stage for name, stage in branches.items() if not isinstance(stage, SORTING)}
+    for field, branches in _ALL.items()
+}
+ALTERNATIVES = {"common": _COMMON, "all": _ALL}
+"""What a compiled function computes for every objective: stages by field and kind."""
 
 
-@dataclass(frozen=True)
-class Alternatives:
-    """What a compiled function computes for every objective: stages by kind, of `SWITCHED` and of masks."""
-
-    stages: dict[str, Branches]
-    rejections: Branches
-    regularizers: Branches
-
-    def __str__(self) -> str:
-        """Return all kinds; part of the key of every run that uses them."""
-        stages = [(field, list(branches)) for field, branches in self.stages.items()]
-        return repr([*stages, list(self.rejections), list(self.regularizers)])
-
-    def without(self, classes: tuple[type, ...]) -> "Alternatives":
-        """Return the alternatives that are not of `classes`."""
-
-        def select(branches: Branches) -> Branches:
-            return {name: stage for name, stage in branches.items() if not isinstance(stage, classes)}
-
-        stages = {field: select(branches) for field, branches in self.stages.items()}
-        return Alternatives(stages, select(self.rejections), select(self.regularizers))
-
-
-_ALL = Alternatives(
-    {field: _branches(field) for field in SWITCHED}, _modifiers("rejections"), _modifiers("regularizers")
-)
-ALTERNATIVES = {"common": _ALL.without(SORTING), "all": _ALL}
+def list_kinds(alternatives: str) -> str:
+    """Return all kinds of stages in `alternatives`; part of the key of every run that uses them."""
+    return repr([(field, list(branches)) for field, branches in ALTERNATIVES[alternatives].items()])
 
 
 @pytree
@@ -106,17 +88,13 @@ class SwitchObjective:
     """Behave as the `Objective` that it was made from.
 
     `indices` selects an alternative per stage. `stages` holds their records, with the numbers of this
-    objective in the selected ones. `rejects` and `rejection_stages` are the same for masks, of which several
-    may apply, `regularizes` and `regularizer_stages` for regularizers. All but `alternatives`, a name in
-    `ALTERNATIVES`, are data.
+    objective in the selected ones. `applies` tells which stages apply, of those of which several may. All but
+    `alternatives`, a name in `ALTERNATIVES`, are data.
     """
 
     indices: dict[str, Integer]
     stages: dict[str, tuple]
-    rejects: tuple[Flag, ...]
-    rejection_stages: tuple
-    regularizes: tuple[Flag, ...]
-    regularizer_stages: tuple
+    applies: dict[str, tuple[Flag, ...]]
     all_in_baseline: Flag
     filter_groups: Flag
     alternatives: str = static()
@@ -130,7 +108,7 @@ class SwitchObjective:
     def _switch(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
         branches = [
             lambda *arguments, stage=stage: apply(stage, *arguments)
-            for stage in self.stages.get(field) or _ALL.stages[field].values()
+            for stage in self.stages.get(field) or _ALL[field].values()
         ]
         return lax.switch(jnp.asarray(self.indices[field], jnp.int32), branches, *arguments)
 
@@ -147,41 +125,39 @@ class SwitchObjective:
     @property
     def rejections(self) -> tuple[Callable[[TokenBatch], Array], ...]:
         """Return the masks; one that does not apply keeps all tokens."""
-        return tuple(
-            lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), True)
-            for on, stage in zip(self.rejects, self.rejection_stages, strict=True)
-        )
+        return self._several("rejections")
 
     @property
     def regularizers(self) -> tuple[Callable[[TokenBatch], Array], ...]:
         """Return the regularizers; one that does not apply is zero."""
+        return self._several("regularizers")
+
+    def _several(self, field: str) -> tuple[Callable[[TokenBatch], Array], ...]:
         return tuple(
-            lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), 0)
-            for on, stage in zip(self.regularizes, self.regularizer_stages, strict=True)
+            lambda batch, on=on, stage=stage: jnp.where(jnp.asarray(on, bool), stage(batch), SEVERAL[field])
+            for on, stage in zip(self.applies[field], self.stages[field], strict=True)
         )
+
+    def _one_or_ones(self, field: str, dtype: type, batch: TokenBatch, *arguments: Array) -> Array:
+        """Return the selected stage [B, T], ones without a stage."""
+
+        def apply(stage: Any, *arguments: Array) -> Array:
+            return jnp.ones(batch.mask.shape, dtype) if stage is None else stage(batch, *arguments)
+
+        return self._switch(field, apply, *arguments)
 
     def staleness(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return which tokens [B, T] stay: not off policy, and in a group that is not filtered."""
-
-        def apply(stage: Any, advantages: Array) -> Array:
-            return jnp.ones(batch.mask.shape, bool) if stage is None else stage(batch, advantages)
-
         is_used = group_filter(batch)[:, None] | ~jnp.asarray(self.filter_groups, bool)
-        return self._switch("staleness", apply, advantages) & is_used
+        return self._one_or_ones("staleness", bool, batch, advantages) & is_used
 
     def correction(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return IS weights [B, T]."""
-
-        def apply(stage: Any, advantages: Array) -> Array:
-            return jnp.ones(batch.mask.shape, jnp.float32) if stage is None else stage(batch, advantages)
-
-        return self._switch("correction", apply, advantages)
+        return self._one_or_ones("correction", jnp.float32, batch, advantages)
 
     def distortion(self, batch: TokenBatch) -> Array:
         """Return injected weights [B, T]."""
-        return self._switch(
-            "distortion", lambda s: jnp.ones(batch.mask.shape, jnp.float32) if s is None else s(batch)
-        )
+        return self._one_or_ones("distortion", jnp.float32, batch)
 
     @property
     def surrogate(self) -> "SwitchSurrogate":
@@ -233,40 +209,37 @@ def as_switch_objective(objective: Objective) -> SwitchObjective | Objective:
     It is unchanged if a stage is not in the catalogs. These are own stages, compositions that no preset or
     suffix has, `gae`, which reads a critic, and score centering, which reads the vocabulary.
     """
-    for name, alternatives in ALTERNATIVES.items():
-        if objective.centering is None and _contains(alternatives, objective):
-            return _select(name, alternatives, objective)
+    for name in ALTERNATIVES:
+        if objective.centering is None and _contains(name, objective):
+            return _select(name, objective)
     return replace(objective, source="")
 
 
-def _contains(alternatives: Alternatives, objective: Objective) -> bool:
-    for several, offered in (
-        (objective.rejections, alternatives.rejections),
-        (objective.regularizers, alternatives.regularizers),
-    ):
-        names = {kind(stage) for stage in several}
-        if len(names) < len(several) or not names <= offered.keys():
+def _contains(name: str, objective: Objective) -> bool:
+    offered = ALTERNATIVES[name]
+    for field in SEVERAL:
+        kinds = [kind(stage) for stage in getattr(objective, field)]
+        if len(set(kinds)) < len(kinds) or not set(kinds) <= offered[field].keys():
             return False
-    return all(kind(getattr(objective, field)) in alternatives.stages[field] for field in SWITCHED)
+    return all(kind(getattr(objective, field)) in offered[field] for field in SWITCHED)
 
 
-def _select(name: str, alternatives: Alternatives, objective: Objective) -> SwitchObjective:
-    indices, stages = {}, {}
-    for field, branches in alternatives.stages.items():
+def _select(name: str, objective: Objective) -> SwitchObjective:
+    indices, stages, applies = {}, {}, {}
+    for field, branches in ALTERNATIVES[name].items():
         stage = getattr(objective, field)
-        indices[field] = list(branches).index(kind(stage))
+        own = {kind(each): each for each in (stage if field in SEVERAL else [stage])}
+        if field in SEVERAL:
+            applies[field] = tuple(each in own for each in branches)
+        else:
+            indices[field] = list(branches).index(kind(stage))
         # Functions are not data: they are read from `ALTERNATIVES`.
         if field not in ("advantage", "aggregation"):
-            stages[field] = tuple((branches | {kind(stage): stage}).values())
-    rejections = {kind(stage): stage for stage in objective.rejections}
-    regularizers = {kind(stage): stage for stage in objective.regularizers}
+            stages[field] = tuple((branches | own).values())
     return SwitchObjective(
         indices=indices,
         stages=stages,
-        rejects=tuple(mask in rejections for mask in alternatives.rejections),
-        rejection_stages=tuple((alternatives.rejections | rejections).values()),
-        regularizes=tuple(term in regularizers for term in alternatives.regularizers),
-        regularizer_stages=tuple((alternatives.regularizers | regularizers).values()),
+        applies=applies,
         all_in_baseline=objective.baseline == "all",
         filter_groups=objective.group_filter,
         alternatives=name,

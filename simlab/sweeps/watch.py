@@ -4,12 +4,11 @@ import contextlib
 import time
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 
 from simlab.sweeps.execute import LIVE
-from simlab.sweeps.monitor import Arm, Monitor, draw_file, table_of
+from simlab.sweeps.monitor import Arm, Monitor, collect_arms, draw_file, table_of
 from simlab.sweeps.result import load
 
 
@@ -45,14 +44,8 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
 def _read_finished(folder: Path) -> dict[str, Arm]:
     """The arms of a finished sweep, from its tables."""
     result = load(folder)
-    arms: dict[str, Arm] = {}
     steps = dict(iter(result.steps().groupby("run", sort=False)))
-    for row in result.runs().to_dict("records"):
-        arm = arms.setdefault(str(row["arm"]), Arm(0))
-        arm.runs += 1
-        arm.finished += 1
-        arm.diverged += row["status"] == "diverged"
-        arm.dead += row["status"] == "dead"
-        for name in LIVE:
-            arm.curves[name].append(np.asarray(steps[row["run"]][name], float))
-    return arms
+    return collect_arms(
+        (str(row["arm"]), row["status"], {name: steps[row["run"]][name].to_numpy(float) for name in LIVE})
+        for row in result.runs().to_dict("records")
+    )

@@ -33,10 +33,8 @@ def main(folder: str, job: str, index: str) -> None:
     sys.path[:] = described["sys_path"]
     receive(described["records"])
     runs = [PlannedRun(row["run"], run_config(row["config"]), row["arm"]) for row in described["runs"]]
-    plan, cache = (
-        make_plan(runs, described["missing"], described["runs_per_batch"]),
-        ResultCache(Path(folder)),
-    )
+    plan = make_plan(runs, described["missing"], described["runs_per_batch"])
+    cache = ResultCache(Path(folder))
     # One process compiles; the others wait for its first event and find the compiled function in the cache.
     first = path.with_suffix(f".{number % len(plan.groups)}.jsonl")
     while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):

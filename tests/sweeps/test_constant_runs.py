@@ -8,11 +8,11 @@ from simlab.sweeps import run_config, run_key, sweep
 from simlab.sweeps.grids import as_grid
 from simlab.sweeps.plan import expand
 from simlab.sweeps.program import program_name, swept_recipe
-from simlab.sweeps.switch_objective import ALTERNATIVES
+from simlab.sweeps.switch_objective import list_kinds
 from tests.sweeps.small import BASE, RUNS_PER_BATCH, tables
 
 CONSTANT = "f32/fp8-e4m3"
-COMMON = str(ALTERNATIVES["common"])
+COMMON = list_kinds("common")
 # Neighbors of the same structure: numbers of an edited engine, and another engine of the catalog.
 EDITED = {"name": CONSTANT, "infer": {"projection": {"weights": {"format": {"mantissa_bits": 2}}}}}
 NEIGHBORS = [CONSTANT, EDITED, "f32/fp8-s4-truncated"]
