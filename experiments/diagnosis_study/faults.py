@@ -34,7 +34,7 @@ class Fault:
     needs_experts: bool = False
 
 
-def _named(
+def _name_faults(
     names: Iterable[str],
     cause: str,
     change: Callable[[str], Change],
@@ -45,25 +45,30 @@ def _named(
     return {name: Fault(cause, change(name), None, held_out, needs_experts) for name in names}
 
 
-def _of_experts(*names: str, held_out: bool = False) -> dict[str, Fault]:
-    return _named(names, "weight_sync", forward.experts, held_out=held_out, needs_experts=True)
+def _name_expert_faults(*names: str, held_out: bool = False) -> dict[str, Fault]:
+    return _name_faults(names, "weight_sync", forward.experts, held_out=held_out, needs_experts=True)
 
 
 FAULTS: dict[str, Fault] = {
     "no fault": Fault("rounding"),
     "old weights": Fault("weight_sync", forward.old_weights),
     "frozen": Fault("weight_sync", forward.frozen),
-    **_named(
+    **_name_faults(
         ("layer old", "layer corrupt", "norms old", "layers swapped", "embedding rows"),
         "weight_sync",
         forward.layer,
     ),
-    **_named(("attention corrupt", "fresh layer"), "weight_sync", forward.layer, held_out=True),
+    **_name_faults(("attention corrupt", "fresh layer"), "weight_sync", forward.layer, held_out=True),
     "head rows": Fault("weight_sync", forward.head_rows),
-    **_of_experts("experts permuted", "all experts permuted", "experts scrambled", "all experts scrambled"),
-    **_of_experts("expert shard old"),
-    **_of_experts("gate and up swapped", held_out=True),
-    **_of_experts("experts noisy"),
+    **_name_expert_faults(
+        "experts permuted",
+        "all experts permuted",
+        "experts scrambled",
+        "all experts scrambled",
+        "expert shard old",
+    ),
+    **_name_expert_faults("gate and up swapped", held_out=True),
+    **_name_expert_faults("experts noisy"),
     "every k-th row": Fault("one_worker", forward.one_worker("stride")),
     "block of rows": Fault("one_worker", forward.one_worker("block")),
     "groups of rows": Fault("one_worker", forward.one_worker("groups")),
@@ -95,8 +100,8 @@ FAULTS: dict[str, Fault] = {
     "cache blocks": Fault("position", forward.blocks),
     "alternate chunks": Fault("position", forward.alternate),
     "dynamic rope": Fault("position", forward.dynamic_rope, held_out=True),
-    **_named(("prompt start", "prompt end", "no first token"), "start_of_response", forward.prompt),
-    **_named(("other prompt",), "start_of_response", forward.prompt, held_out=True),
+    **_name_faults(("prompt start", "prompt end", "no first token"), "start_of_response", forward.prompt),
+    **_name_faults(("other prompt",), "start_of_response", forward.prompt, held_out=True),
     "end logit": Fault("end_of_sequence", logged.end_logit("infer")),
     "end logit in training": Fault("end_of_sequence", logged.end_logit("train")),
     "end value": Fault("end_of_sequence", score=logged.end_value),
@@ -106,10 +111,10 @@ FAULTS: dict[str, Fault] = {
     "slip": Fault("retokenization", score=logged.slip),
     "other words": Fault("retokenization", score=logged.other_words),
     "slip and return": Fault("retokenization", score=logged.slip_and_return, held_out=True),
-    **_named(("dropout 0.1", "dropout 0.05"), "dropout", forward.dropout),
-    **_named(("dropout in the last layer",), "dropout", forward.dropout, held_out=True),
+    **_name_faults(("dropout 0.1", "dropout 0.05"), "dropout", forward.dropout),
+    **_name_faults(("dropout in the last layer",), "dropout", forward.dropout, held_out=True),
     "micro batch": Fault("micro_batch", score=logged.micro_batch),
-    **_named(("dropout in attention",), "dropout", forward.dropout, held_out=True),
+    **_name_faults(("dropout in attention",), "dropout", forward.dropout, held_out=True),
     "router": Fault("routing", forward.routing, needs_experts=True),
     "identical": Fault("identical_samples", score=logged.identical),
     "pairs": Fault("identical_samples", score=logged.pairs),

@@ -114,28 +114,28 @@ def make_pool(
     sampled = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
     tokens = np.concatenate([prompts, np.asarray(sampled.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(sampled.mask)
-    subject = _Subject(params, config, tokens, first, mask, rng)
+    policy = _ScoredPolicy(params, config, tokens, first, mask, rng)
     names = dict.fromkeys((*TRAIN_ENGINES, *infer_engines))
-    engines = {engine: subject.read(engine=engine) for engine in names}
+    engines = {engine: policy.read(engine=engine) for engine in names}
     sequence, index = np.nonzero(mask)
-    faults, old = _old_weights(subject)
-    faults |= _missing_weights(subject, old)
-    faults |= _context_faults(subject)
+    faults, old = _old_weights(policy)
+    faults |= _missing_weights(policy, old)
+    faults |= _context_faults(policy)
     for name, (rate, where) in DROPOUT.items():
-        faults[name] = subject.pick(_dropout(params, config, tokens, rate, seed, where))
+        faults[name] = policy.pick(_dropout(params, config, tokens, rate, seed, where))
     experts = flipped = None
     if config.num_experts:
         chosen = np.asarray(_forward(params, config, tokens).routed_experts)
         other, moved = _other_experts(config, tokens, chosen, rng)
-        faults["routing"] = subject.pick(_read(params, config, tokens, "f32", jnp.asarray(other)))
-        faults |= _expert_faults(subject)
+        faults["routing"] = policy.pick(_read(params, config, tokens, "f32", jnp.asarray(other)))
+        faults |= _expert_faults(policy)
         experts = chosen[:, first - 1 : -1][mask].reshape(int(mask.sum()), -1).astype(np.int16)
         flipped = moved[:, first - 1 : -1][mask]
     return Pool(name, engines, faults, sequence, index, experts, flipped)
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _ScoredPolicy:
     """A policy, tokens [B, P + T] whose responses begin at `first`, and the mask [B, T] of the contexts."""
 
     params: Any
@@ -208,23 +208,23 @@ def _noisy(leaf: Any, rng: Any, size: float) -> Any:
     return leaf + size * leaf.std() * rng.normal(size=leaf.shape).astype(np.float32)
 
 
-def _old_weights(subject: _Subject) -> tuple[dict[str, Pass], Any]:
+def _old_weights(policy: _ScoredPolicy) -> tuple[dict[str, Pass], Any]:
     """Return the passes with the weights of 1 to `UPDATES` updates ago, and the oldest weights."""
-    passes, old = {}, subject.params
+    passes, old = {}, policy.params
     for age in range(1, UPDATES + 1):
         # Adam's first steps move every weight by about the learning rate, in the direction of the gradient.
-        advantages = subject.rng.normal(size=(len(subject.tokens), 1)).astype(np.float32)
-        step = _gradient(old, subject.config, subject.tokens, subject.first, advantages * subject.mask)
+        advantages = policy.rng.normal(size=(len(policy.tokens), 1)).astype(np.float32)
+        step = _gradient(old, policy.config, policy.tokens, policy.first, advantages * policy.mask)
         old = jax.tree.map(lambda weight, slope: weight - UPDATE_SIZE * jnp.sign(slope), old, step)
-        passes[f"old {age}"] = subject.read(old)
+        passes[f"old {age}"] = policy.read(old)
     return passes, old
 
 
-def _missing_weights(subject: _Subject, old: Any) -> dict[str, Pass]:
+def _missing_weights(policy: _ScoredPolicy, old: Any) -> dict[str, Pass]:
     """Return the passes with tensors that never arrived or are corrupt."""
-    params, rng = subject.params, subject.rng
+    params, rng = policy.params, policy.rng
     layers, embedding = params["layers"], params["embedding"]
-    late_rows = (rng.random(subject.config.vocab_size) < 0.3)[:, None]
+    late_rows = (rng.random(policy.config.vocab_size) < 0.3)[:, None]
     changed = {
         "layer old": {"layers": (old["layers"][0], *layers[1:])},
         "layer corrupt": {
@@ -238,7 +238,7 @@ def _missing_weights(subject: _Subject, old: Any) -> dict[str, Pass]:
             "layers": tuple(dict(layer) | {"o": _noisy(layer["o"], rng, 0.2)} for layer in layers)
         },
     }
-    return {name: subject.read(leaves) for name, leaves in changed.items()}
+    return {name: policy.read(leaves) for name, leaves in changed.items()}
 
 
 def _fresh(leaf: Any, rng: Any) -> Any:
@@ -253,9 +253,9 @@ def _gain(leaf: Any, rng: Any) -> Any:
     return np.exp(0.2 * rng.normal(size=leaf.shape)).astype(np.float32) if leaf.ndim == 1 else 1.0
 
 
-def _expert_faults(subject: _Subject) -> dict[str, Pass]:
+def _expert_faults(policy: _ScoredPolicy) -> dict[str, Pass]:
     """Return experts in another order behind the same router, experts of noise, and a late expert shard."""
-    rng, layers, count = subject.rng, subject.params["layers"], subject.config.num_experts
+    rng, layers, count = policy.rng, policy.params["layers"], policy.config.num_experts
 
     def change(layer: Any, edit: Callable[[Any], Any]) -> Any:
         return {
@@ -271,14 +271,14 @@ def _expert_faults(subject: _Subject) -> dict[str, Pass]:
         "expert shard old": lambda leaf: jnp.where(late, _noisy(leaf, rng, 0.5), leaf),
     }
     passes = {
-        name: subject.read({"layers": (*layers[:-1], change(layers[-1], edit))})
+        name: policy.read({"layers": (*layers[:-1], change(layers[-1], edit))})
         for name, edit in edits.items()
     }
     for name in ("experts permuted", "experts scrambled"):
         everywhere = tuple(change(layer, edits[name]) for layer in layers)
-        passes[f"all {name}"] = subject.read({"layers": everywhere})
+        passes[f"all {name}"] = policy.read({"layers": everywhere})
     swapped = tuple(dict(layer) | {"gate_up": _swap_halves(layer["gate_up"])} for layer in layers)
-    passes["gate and up swapped"] = subject.read({"layers": swapped})
+    passes["gate and up swapped"] = policy.read({"layers": swapped})
     return passes
 
 
@@ -296,24 +296,24 @@ def _objective(params: Any, config: TransformerConfig, tokens: Any, first: int, 
 _gradient = jax.jit(jax.grad(_objective), static_argnums=(1, 3))
 
 
-def _context_faults(subject: _Subject) -> dict[str, Pass]:
+def _context_faults(policy: _ScoredPolicy) -> dict[str, Pass]:
     """Return forward passes with other positions, another prompt, or one other token in the response."""
-    params, config, tokens, first = subject.params, subject.config, subject.tokens, subject.first
+    params, config, tokens, first = policy.params, policy.config, policy.tokens, policy.first
     passes, count = {}, len(tokens)
     for factor in ROPE_FACTORS:
         other = replace(config, rope_theta=config.rope_theta / factor**2)
-        passes[f"rope {factor}"] = subject.pick(_read(params, other, tokens, "f32"))
+        passes[f"rope {factor}"] = policy.pick(_read(params, other, tokens, "f32"))
     for gap in GAPS:
-        passes[f"gap {gap}"] = subject.pick(_with_gap(params, config, tokens, first, gap))
+        passes[f"gap {gap}"] = policy.pick(_with_gap(params, config, tokens, first, gap))
     start, end, other = tokens.copy(), tokens.copy(), tokens.copy()
     start[:, 0] = PAD_TOKEN_ID
-    end[:, first - 1] = subject.rng.integers(2, 30, count)
-    changed = first + subject.rng.integers(0, max(1, tokens.shape[1] - first - 2), count)
-    other[np.arange(count), changed] = subject.rng.integers(2, 30, count)
+    end[:, first - 1] = policy.rng.integers(2, 30, count)
+    changed = first + policy.rng.integers(0, max(1, tokens.shape[1] - first - 2), count)
+    other[np.arange(count), changed] = policy.rng.integers(2, 30, count)
     prompts = np.concatenate([np.roll(tokens[:, :first], 1, 0), tokens[:, first:]], 1)
     contexts = {"prompt start": start, "prompt end": end, "other prompt": prompts, "other token": other}
-    passes |= {name: subject.read(tokens=context) for name, context in contexts.items()}
-    passes["no first token"] = subject.pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
+    passes |= {name: policy.read(tokens=context) for name, context in contexts.items()}
+    passes["no first token"] = policy.pick(_read(params, config, tokens[:, 1:], "f32"), first - 1)
     return passes
 
 
