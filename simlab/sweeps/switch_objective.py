@@ -88,8 +88,8 @@ class SwitchObjective:
     """Behave as the `Objective` that it was made from.
 
     `indices` selects an alternative per stage. `stages` holds their records, with the numbers of this
-    objective in the selected ones. `applies` tells which stages apply, of those of which several may. All but
-    `alternatives`, a name in `ALTERNATIVES`, are data.
+    objective in the selected ones. `applies` marks the stages that apply, of those of which several may. All
+    but `alternatives`, a name in `ALTERNATIVES`, are data.
     """
 
     indices: dict[str, Integer]
