@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
+from typing import Any
 
 from simlab.checkpoints.hugging_face_config import parse_config_json, read_json_object
 from simlab.checkpoints.param_tree import leaves_of, shapes_of
@@ -41,6 +42,7 @@ DEVICES: dict[str, Device] = {
 }
 
 _QWEN3 = {"vocab_size": 151936, "head_dim": 128, "rope_theta": 1e6, "tie_word_embeddings": False}
+_QWEN3_MOE: dict[str, Any] = _QWEN3 | {"num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8}
 
 REAL_MODELS: dict[str, TransformerConfig] = {
     "SmolLM2-135M": TransformerConfig(
@@ -67,21 +69,15 @@ REAL_MODELS: dict[str, TransformerConfig] = {
         hidden_size=2048,
         num_hidden_layers=48,
         num_attention_heads=32,
-        num_key_value_heads=4,
-        num_experts=128,
-        num_experts_per_tok=8,
         moe_intermediate_size=768,
-        **_QWEN3,
+        **_QWEN3_MOE,
     ),
     "Qwen3-235B-A22B": TransformerConfig(
         hidden_size=4096,
         num_hidden_layers=94,
         num_attention_heads=64,
-        num_key_value_heads=4,
-        num_experts=128,
-        num_experts_per_tok=8,
         moe_intermediate_size=1536,
-        **_QWEN3,
+        **_QWEN3_MOE,
     ),
 }
 """Shapes from the models' `config.json` on Hugging Face."""
@@ -219,9 +215,7 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
     forward = step.sequences * (2 * active * length + attention * length**2)
     prefill = step.sequences * (2 * active * step.prompt + attention * step.prompt**2) / speed
-    num_concurrent = next(
-        item.value for item in memory_items(config, count, device, step) if item.unit == "sequences"
-    )
+    num_concurrent = memory_items(config, count, device, step)[-1].value
     if not num_concurrent:
         raise ValueError("the sampling engine has no room for a single sequence; take more devices")
     rounds = ceil(step.sequences / num_concurrent)
@@ -232,23 +226,18 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     decode = rounds * step.response * max(read, computed)
     batches = ceil(step.sequences / count / step.micro_batch)
     gathered = batches * 6 * total * (count - 1) / count / device.link
-    times = {
-        "prefill": (prefill, "sequences x (2 active x prompt + attention) / speed", ESTIMATE),
-        "decode": (
-            decode,
-            f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s), equal lengths",
-            AT_LEAST,
-        ),
-        "score": (forward / speed, "forward pass over all tokens", ESTIMATE),
-        "update": (4 * forward / speed, "forward, forward again, and twice that backward", ESTIMATE),
-        "gather": (gathered, f"{batches} micro-batches x 3 x 2 byte x parameters, links at peak", AT_LEAST),
-        "sync": (
-            step.weight_bytes * total / count / device.link,
-            "weights of a device, its link at peak",
-            AT_LEAST,
-        ),
-    }
-    lines = [Item("time", name, value, "s", *rest) for name, (value, *rest) in times.items()]
+    sync = step.weight_bytes * total / count / device.link
+    decoding = f"{rounds} rounds x tokens x max(read {read:.2e} s, compute {computed:.2e} s), equal lengths"
+    gathering = f"{batches} micro-batches x 3 x 2 byte x parameters, links at peak"
+    times = [
+        ("prefill", prefill, "sequences x (2 active x prompt + attention) / speed", ESTIMATE),
+        ("decode", decode, decoding, AT_LEAST),
+        ("score", forward / speed, "forward pass over all tokens", ESTIMATE),
+        ("update", 4 * forward / speed, "forward, forward again, and twice that backward", ESTIMATE),
+        ("gather", gathered, gathering, AT_LEAST),
+        ("sync", sync, "weights of a device, its link at peak", AT_LEAST),
+    ]
+    lines = [Item("time", name, value, "s", formula, bound) for name, value, formula, bound in times]
     total_seconds = sum(line.value for line in lines)
     return [*lines, Item("time", "step", total_seconds, "s", "sum, without overlap", AT_LEAST)]
 
@@ -271,11 +260,9 @@ def _cache_bytes(config: TransformerConfig, step: Step) -> float:
 
 def _layer_numbers(config: TransformerConfig) -> int:
     """Numbers per token that one layer keeps for its backward pass, attention fused."""
-    heads = sum(config.heads) * config.head_dim + config.num_attention_heads * config.head_dim
-    inner, experts = (
-        (config.moe_intermediate_size, config.num_experts_per_tok)
-        if config.num_experts
-        else (config.intermediate_size, 1)
-    )
+    heads = (sum(config.heads) + config.num_attention_heads) * config.head_dim
+    inner, experts = config.intermediate_size, 1
+    if config.num_experts:
+        inner, experts = config.moe_intermediate_size, config.num_experts_per_tok
     # Two norms, residual sums and outputs of both halves; gate, up, their product and an output per expert.
     return 6 * config.hidden_size + heads + experts * (3 * inner + config.hidden_size)

@@ -58,7 +58,8 @@ def log_result(result: SweepResult, tracker: str, project: str, **options: Json)
     runs: list[dict[str, Any]] = result.stored_runs().to_dict("records")  # pyright: ignore[reportAssignmentType]
     for run in runs:
         name = f"{run['arm']} {run['run'][:8]}"
-        library.init(project=project, name=name, group=str(run["arm"]), config=config_of(run), **options)
+        config = {field: value for field, value in filled_values(run).items() if field not in OWN}
+        library.init(project=project, name=name, group=str(run["arm"]), config=config, **options)
         for row in steps.loc[steps["run"] == run["run"]].to_dict("records"):
             library.log(named_values(row, metrics, run.get("optimizer.learning_rate")), step=int(row["step"]))
         library.finish()
@@ -75,8 +76,3 @@ def named_values(row: Mapping[str, float], metrics: list[str], rate: float | Non
     if rate is not None and math.isfinite(rate) and "learning_rate_factor" in metrics:
         values["actor/lr"] = rate * float(row["learning_rate_factor"])
     return values
-
-
-def config_of(run: Mapping[str, object]) -> dict[str, Json]:
-    """Return the config columns of a run as plain values, without those that are empty."""
-    return {name: value for name, value in filled_values(run).items() if name not in OWN}

@@ -31,7 +31,7 @@ KNOWN_PRESETS = {
 KV_CACHE = "rollout.engine_kwargs.vllm.kv_cache_dtype"
 REACTING = ("rise", "patience", "delay", "final", "early", "mismatch_early", "smoothing", "cooldown")
 # The environment variable of the plug-in and the field of the schedule.
-RENAMED = {"final": "min_lr_ratio"}
+RENAMED = {"final": "min_lr_ratio", "mismatch_early": "early"}
 REJECTIONS = {"seq_mean_k1": "geo_mask", "seq_mean_k3": "k3_mask"}
 
 
@@ -208,7 +208,6 @@ def _schedule(flat: Flat) -> dict[str, Json]:
             for name, text in settings.items()
             if name in REACTING and name != skipped
         }
-        numbers |= {"early": numbers.pop("mismatch_early")} if "mismatch_early" in numbers else {}
         return {"name": settings["schedule"], **numbers, **more}
     if get(flat, "actor.strategy") == "megatron":
         name = get(flat, "actor.optim.lr_decay_style")

@@ -1,6 +1,5 @@
 """The run that is to be exported: from a TOML file, or from a finished sweep."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pandas as pd
 from simlab.core.catalog import lookup
 from simlab.core.paths import find_shipped
 from simlab.sweeps.config import FIELDS, RunConfig, run_config
-from simlab.sweeps.file import read_file
+from simlab.sweeps.file import load_toml, read_file
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import REPEATS
 from simlab.sweeps.result import filled_values
@@ -26,10 +25,7 @@ def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
     if path.is_dir():
         return _of_folder(path, arm)
     path = find_shipped(path)
-    try:
-        table = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from error
+    table = load_toml(path)
     if "base" not in table:
         name = table.pop("name", path.stem)
         return name, run_config({key: value for key, value in table.items() if key != "runs_per_batch"})

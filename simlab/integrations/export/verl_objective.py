@@ -26,20 +26,22 @@ from simlab.objectives.rejection import token as each_token
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 
 # Losses of the plug-in that read the rollout from verl's token weights, which then weigh nothing.
-AROUND_ROLLOUT = ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po")
-_PLUGIN_LOSSES = (*AROUND_ROLLOUT, "grpo_fix", "grpo_fix_weight", "gspo_bias", "gspo_noise")
+_ANCHORED = ("ipo", "kpop", "drpo", "vespo", "m2po")
+AROUND_ROLLOUT = ("dppo_tv", "dppo_kl", *_ANCHORED)
+_PLUGIN_LOSSES = (*_ANCHORED, "grpo_fix", "grpo_fix_weight", "gspo_bias", "gspo_noise")
 _DFPO = ("none", "min", "orth", "posorth", "rebalance", "min_no_stop", "scale")
-_VERL_LOSSES = ("gspo", "cispo", "sapo", "gpg", "dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov")
+_VERL_LOSSES = ("cispo", "sapo", "gpg", "dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov")
 # The surrogate of a preset -> verl's loss mode. `simlab_` ones are the plug-in's.
 LOSS_MODES = {
     **dict.fromkeys(("grpo", "ppo", "rloo", "dr_grpo", "dapo"), "vanilla"),
     "reinforce": "gpg",
+    "gspo": "gspo",
     "gmpo": "geo_mean",
+    **{name: name for name in _VERL_LOSSES},
     # verl's gspo ignores the aggregation.
     "luspo": "simlab_gspo",
     **{name: f"simlab_{name}" for name in _PLUGIN_LOSSES},
     **{f"dfpo_{kind}": f"simlab_dfpo_{kind}" for kind in _DFPO},
-    **{name: name for name in _VERL_LOSSES},
 }
 # Loss modes of verl that the plug-in has variants of -> the start of their names.
 VARIANTS = {"vanilla": "simlab_grpo", "gspo": "simlab_gspo"}

@@ -1,10 +1,11 @@
 """A verl config in YAML as flat keys, with verl's defaults for what is not in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from simlab.core.json_value import Json
 from simlab.integrations.verl.settings import PREFIX
+from simlab.sweeps.column_names import flatten
 
 LONGEST = 2**22
 Flat = Mapping[str, Json]
@@ -34,16 +35,7 @@ def flat_config(text: str) -> dict[str, Json]:
         raise ValueError(f"invalid YAML{where}: {reason}") from error
     if not isinstance(table, Mapping):
         raise ValueError("the YAML is not a mapping; paste a verl config, such as Hydra's .hydra/config.yaml")
-    return dict(_flat(table))
-
-
-def _flat(table: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
-    for name, value in table.items():
-        here = f"{above}{name}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{here}.")
-        elif not (isinstance(value, str) and value.startswith("${")):
-            yield here, value
+    return {key: value for key, value in flatten(table) if not str(value).startswith("${")}
 
 
 # Key below `actor_rollout_ref` or at the top -> verl's default; what is not here is not read.

@@ -45,7 +45,7 @@ def _gap(batch: "Batch") -> Tensor:
     return batch.new.detach().exp() - rollout_logp(batch).exp()
 
 
-def _score_through(weights: Tensor, batch: "Batch") -> Tensor:
+def score_through(weights: Tensor, batch: "Batch") -> Tensor:
     """Return `weights` as value, and as coefficient of log p."""
     return weights.detach() * (1 + batch.new - batch.new.detach())
 
@@ -79,7 +79,7 @@ def ipo(batch: "Batch") -> Tensor:
     Reference: prime-rl trainer/rl/loss.py ipo.
     """
     keep = _gap(batch).abs() <= batch.settings.divergence_bound
-    return _score_through(torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0), batch)
+    return score_through(torch.where(keep, ratio(batch).clamp(max=batch.dual_clip), 0.0), batch)
 
 
 def kpop(batch: "Batch") -> Tensor:
@@ -89,7 +89,7 @@ def kpop(batch: "Batch") -> Tensor:
     """
     logp, anchor = batch.new.detach(), rollout_logp(batch)
     keep = symmetric_binary_kl(logp, anchor, KPOP_FLOOR) <= batch.settings.kpop_bound
-    return _score_through(torch.where(keep, ratio(batch), 0.0), batch)
+    return score_through(torch.where(keep, ratio(batch), 0.0), batch)
 
 
 def symmetric_binary_kl(log_p: Tensor, log_q: Tensor, floor: float) -> Tensor:
@@ -123,7 +123,7 @@ def m2po(batch: "Batch") -> Tensor:
     log_w = batch.new.detach() - rollout_logp(batch)
     outward = batch.mask & (batch.advantages * log_w > 0)
     within = smallest_with_mean(log_w**2, outward, batch.settings.m2_threshold, strict=False)
-    return _score_through(torch.where(within | ~outward, ratio(batch), 0.0), batch)
+    return score_through(torch.where(within | ~outward, ratio(batch), 0.0), batch)
 
 
 def smallest_with_mean(squares: Tensor, chosen: Tensor, bound: float, *, strict: bool) -> Tensor:

@@ -32,10 +32,6 @@ def write_rows(rows: Sequence[Mapping[str, Any]], folder: str | Path, stem: str)
             pa.Table.from_pylist([dict(row) for row in rows[start : start + ROWS_PER_BATCH]])
             for start in range(0, len(rows), ROWS_PER_BATCH)
         )
-        first = next(tables)
-        with pq.ParquetWriter(part, first.schema, compression="zstd") as file:
-            file.write_table(first)
-            for table in tables:
-                file.write_table(table)
+        pq.write_table(pa.concat_tables(tables), part, row_group_size=ROWS_PER_BATCH, compression="zstd")
     os.replace(part, path)
     return path

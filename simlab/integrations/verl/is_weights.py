@@ -73,8 +73,7 @@ def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: flo
     return torch.where(real, rho.clamp(max=float(high)), 0.0)
 
 
-LEVELS = {"acrl_sequence": "sequence", "acrl_group": "group", "acrl_batch": "batch"}
-CORRECTIONS = (*LEVELS, "geometric", "kpop")
+CORRECTIONS = ("acrl_sequence", "acrl_group", "acrl_batch", "geometric", "kpop")
 """Values of `algorithm.rollout_correction.rollout_is` that the plug-in adds."""
 
 
@@ -174,7 +173,7 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
             weights = kpop_weights(old, rollout, mask, settings.kpop_bound)
         else:
             groups = batch.non_tensor_batch["uid"]
-            weights = acrl_powers(old, rollout, mask, groups, LEVELS[kind], settings)
+            weights = acrl_powers(old, rollout, mask, groups, kind.removeprefix("acrl_"), settings)
         batch, metrics = original(batch, {**rollout_corr_config, "rollout_is": None})
         batch.batch["rollout_is_weights"] = weights
         real = weights[mask.bool()]

@@ -17,7 +17,7 @@ class StepSums:
 
     def __init__(self):
         """Start at zero."""
-        self.sums = [0.0, 0.0, 0.0]
+        self.sums = torch.zeros(3, dtype=torch.float64)
 
     def add(self, mask: torch.Tensor, weights: torch.Tensor | None) -> None:
         """Add a micro-batch; without weights its mismatch is 0."""
@@ -26,22 +26,16 @@ class StepSums:
         if weights is not None:
             logs = weights.detach().float().clamp(min=1e-9).log()
             squares = float((logs[real] ** 2).sum())
-        self.sums = [
-            total + new
-            for total, new in zip(
-                self.sums, (float(real.sum()), float(real.any(1).sum()), squares), strict=True
-            )
-        ]
+        self.sums += torch.tensor([float(real.sum()), float(real.any(1).sum()), squares], dtype=torch.float64)
 
     def pop_means(self) -> dict[str, float]:
         """Return the means of the step over all ranks, so that all decide equally, and reset."""
-        sums = torch.tensor(self.sums, dtype=torch.float64)
+        sums, self.sums = self.sums, torch.zeros(3, dtype=torch.float64)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
             sums = sums.to(device)
             torch.distributed.all_reduce(sums)
         tokens, sequences, squares = sums.tolist()
-        self.sums = [0.0, 0.0, 0.0]
         return {
             "response_length": tokens / max(sequences, 1.0),
             "rms_log_rho": (squares / max(tokens, 1.0)) ** 0.5,

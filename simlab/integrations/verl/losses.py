@@ -98,7 +98,7 @@ def grpo_fix_weight(batch: Batch) -> Tensor:
 
     Reference: cancel Eq. 81, 82.
     """
-    return _through(grpo_fix(batch), batch.new)
+    return anchored_losses.score_through(grpo_fix(batch), batch)
 
 
 def group_transformed(transform: Callable, *, stop: bool = True) -> Surrogate:
@@ -116,7 +116,7 @@ def group_transformed(transform: Callable, *, stop: bool = True) -> Surrogate:
         )
         _check_groups(advantages, present)
         transformed = transform(weights, advantages, present, batch.settings).reshape(-1, 1)
-        return _through(transformed, batch.new) if stop else transformed * batch.new
+        return anchored_losses.score_through(transformed, batch) if stop else transformed * batch.new
 
     return surrogate
 
@@ -146,10 +146,6 @@ def _check_groups(advantages: Tensor, real: Tensor) -> None:
 def _of_sequence(batch: Batch) -> Tensor:
     first = batch.mask.int().argmax(1, keepdim=True)
     return batch.advantages.gather(1, first)[:, 0]
-
-
-def _through(weights: Tensor, new: Tensor) -> Tensor:
-    return weights.detach() * (1 + new - new.detach())
 
 
 def get_received_weights(batch: Batch) -> Tensor:
@@ -223,6 +219,15 @@ ANCHORED = {
         anchored_losses.m2po,
     )
 }
+# Variants of grpo and gspo, by the end of their names.
+VARIANTS = {
+    "": Loss(ppo),
+    "_acrl": Loss(ppo, acrl),
+    "_opsm": Loss(ppo, token_mask=on_policy),
+    "_vaco": Loss(ppo, anchored_losses.vaco),
+    "_bias": Loss(ppo, low_probability_delta),
+    "_noise": Loss(ppo, gaussian_noise),
+}
 # With `rollout_is=token` around the rollout, these have its log-probabilities.
 AROUND_ROLLOUT = {
     **ANCHORED,
@@ -232,14 +237,11 @@ AROUND_ROLLOUT = {
 
 
 LOSSES: dict[str, Loss] = {
-    "grpo": Loss(ppo),
-    "grpo_acrl": Loss(ppo, acrl),
-    "grpo_opsm": Loss(ppo, token_mask=on_policy),
-    "gspo": Loss(gspo),
-    "gspo_opsm": Loss(gspo, token_mask=on_policy),
-    "gspo_acrl": Loss(gspo, acrl),
-    "grpo_vaco": Loss(ppo, anchored_losses.vaco),
-    "gspo_vaco": Loss(gspo, anchored_losses.vaco),
+    **{
+        f"{name}{variant}": replace(loss, surrogate=surrogate)
+        for name, surrogate in (("grpo", ppo), ("gspo", gspo))
+        for variant, loss in VARIANTS.items()
+    },
     "grpo_fix": Loss(grpo_fix),
     "grpo_fix_weight": Loss(grpo_fix_weight),
     "dfpo_none": Loss(group_transformed(group_transforms.keep_weights)),
@@ -249,10 +251,6 @@ LOSSES: dict[str, Loss] = {
     "dfpo_rebalance": Loss(group_transformed(group_transforms.rebalance)),
     "dfpo_min_no_stop": Loss(group_transformed(group_transforms.min_replace, stop=False)),
     "dfpo_scale": Loss(group_transformed(group_transforms.scale_weights)),
-    "grpo_bias": Loss(ppo, low_probability_delta),
-    "grpo_noise": Loss(ppo, gaussian_noise),
-    "gspo_bias": Loss(gspo, low_probability_delta),
-    "gspo_noise": Loss(gspo, gaussian_noise),
     **ANCHORED,
     **{
         f"{name}_rollout_kl": replace(loss, penalty=anchored_losses.rollout_gap)

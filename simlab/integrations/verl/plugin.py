@@ -43,19 +43,13 @@ def build_policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Any
             old_log_prob, log_prob, advantages, response_mask, config, rollout_is_weights, settings
         )
         chosen = replace(batch, mask=loss.token_mask(batch))
-        value = core_algos.agg_loss(
-            loss_mat=terms(loss, chosen),
-            loss_mask=chosen.mask.to(response_mask.dtype),
-            loss_agg_mode=loss_agg_mode,
-            **config.global_batch_info,
+        aggregate = partial(
+            core_algos.agg_loss, loss_mask=chosen.mask.to(response_mask.dtype), **config.global_batch_info
         )
+        value = aggregate(loss_mat=terms(loss, chosen), loss_agg_mode=loss_agg_mode)
         if loss.penalty is not None:
-            penalty = core_algos.agg_loss(
-                loss_mat=torch.where(chosen.mask, loss.penalty(chosen), 0.0),
-                loss_mask=chosen.mask.to(response_mask.dtype),
-                loss_agg_mode="token-mean",
-                **config.global_batch_info,
-            )
+            gaps = torch.where(chosen.mask, loss.penalty(chosen), 0.0)
+            penalty = aggregate(loss_mat=gaps, loss_agg_mode="token-mean")
             value = value + settings.rollout_kl_coefficient * penalty
         log_ratio = (batch.new - batch.old).detach()[batch.mask]
         kl = -log_ratio.mean().item() if len(log_ratio) else 0.0

@@ -1,24 +1,12 @@
 """Triggered learning rates in plain Python, equal to those of `simlab.training.schedules`.
 
-A trigger observes one number per step and returns the factor of the learning rate.
+A trigger observes one number per step, its `metric`, and returns the factor of the learning rate.
 """
 
 import math
-from collections.abc import Callable
 from statistics import median
-from typing import Protocol
 
 from simlab.integrations.verl.settings import Settings
-
-
-class Trigger(Protocol):
-    """Observe one number per step, `metric`, and return the factor of the next step."""
-
-    metric: str
-
-    def observe(self, value: float) -> float:
-        """Record the number of this step and return the factor of the next step."""
-        ...
 
 
 class LengthTrigger:
@@ -75,7 +63,8 @@ class MismatchTrigger:
         return self.factor
 
 
-TRIGGERS: dict[str, Callable[[Settings], Trigger]] = {
+Trigger = LengthTrigger | MismatchTrigger
+TRIGGERS: dict[str, type[Trigger]] = {
     "length-triggered": LengthTrigger,
     "mismatch-triggered": MismatchTrigger,
 }
