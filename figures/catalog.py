@@ -1,9 +1,7 @@
 """One row per figure: the experiment that it reads, what it shows, and the kind that draws it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-from matplotlib.figure import Figure
+from dataclasses import replace
 
 from figures import (
     benchmarks,
@@ -16,49 +14,10 @@ from figures import (
     softmax,
     theory,
 )
-from figures.kinds import Bars, Curves, Custom, Forest, Kind, Leveled, Panel
-from figures.papers import DIFFERS
+from figures.figure_spec import FigureSpec
+from figures.kinds import Bars, Curves, Custom, Forest, Leveled, Panel
 from figures.series import final, measure
-from simlab.core.results import Results
 from simlab.studies import estimands as m
-
-
-@dataclass(frozen=True)
-class FigureSpec:
-    """A figure of an experiment.
-
-    Args:
-        experiment: the experiment whose result tables the figure reads.
-        title: what it shows, without a finding: that is on the board.
-        kind: how it is drawn.
-        paper: the figure or table of a paper that it corresponds to, such as `hacking Fig. 2`.
-        claims: ids of the claims that the figure is about, before those that cite `paper`.
-        decided_by: the experiment that decides these claims, if it is another one.
-    """
-
-    experiment: str
-    title: str
-    kind: Kind
-    paper: str = ""
-    claims: tuple[str, ...] = ()
-    decided_by: str = ""
-
-    @property
-    def caption(self) -> str:
-        """The title, the meaning of lines, dots and bars, and how the figure differs from the paper's."""
-        lacks = f" Differs from the paper: {DIFFERS[self.paper]}." if self.paper in DIFFERS else ""
-        return f"{self.title}. {self.kind.encoding}{lacks}".rstrip(" .")
-
-    def draw(self, results: Results) -> Figure:
-        """Draw the figure from the results of its experiment, under its finding, title and setting."""
-        rows = heading.find_rows(results, self.experiment, self.paper, self.claims, self.decided_by)
-        figure = self.kind.draw(results, heading.find_level(rows))
-        shown = f"{self.paper}: {self.title}" if self.paper else self.title
-        setting = heading.describe_setting(results, self.experiment, self.kind.arms)
-        finding = heading.state_finding(rows[0]) if rows else ""
-        heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(rows)])
-        return figure
-
 
 REWARD = Panel("reward", "reward", limits=(0, None))
 MISMATCH = Panel("rms_log_rho", "RMS log $\\rho$ (nats)")
@@ -145,6 +104,7 @@ WEIGHT_NOISES = arms(NEW, "fixed weight noise, as large", "fresh weight noise, 1
 ON_WEIGHTS = (NEW_NONE, *WEIGHT_NOISES, NEW_BF16)
 REMEDIES = (*arms(NEW, "IcePop", "IPO", "token TIS", "KPop", "DPPO"), NEW_NONE)
 REMEDIED = (NEW_NONE, *REMEDIES[:4], NEW_BF16)
+AGREEING = (NEW_NONE, *arms(NEW, "bypass mode", "identical engines"), NEW_BF16)
 NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), VALIDATION), "truncation, no correction"
 RIVALS = arms("chain", "no correction", "token TIS at 5", "sequence MIS", "ACRL 0.35")
 MODELS = {
@@ -336,6 +296,9 @@ FIGURES: dict[str, FigureSpec] = {
     "vexact_weights": FigureSpec("weight_noise",
         "Mismatch and held-out reward under truncation, and under fixed and fresh weight noise",
         Curves(ON_WEIGHTS, NOISY_PANELS, labels={ON_WEIGHTS[0]: TRUNCATION}), claims=("V3",)),
+    "vexact_identical": FigureSpec("identical_engines",
+        "Held-out reward and mismatch with identical engines, in bypass mode and without correction",
+        Curves(AGREEING, (VALIDATION, MISMATCH)), claims=("V1", "V7", "V6")),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 20 steps; thin: of 10."), claims=("V1", "V2")),

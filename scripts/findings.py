@@ -11,7 +11,7 @@ from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.board import Row
-from simlab.studies.estimands import MISMATCH, REWARD, Views
+from simlab.studies.estimands import HELD_OUT_REWARD, MISMATCH, Views
 from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import Recovered, read_leaderboard
 from simlab.studies.verdicts import CriterionEvidence
@@ -35,8 +35,8 @@ def findings() -> str:
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, family-wise intervals, rule registered before the run). The lead of "
         "identical truncation over token TIS is inconclusive (V6). If the sums are exact as well, the "
-        f"engines are bitwise identical and recover {identical_engines()} of the lost reward on training "
-        "prompts (V1). For an MoE: "
+        f"engines are bitwise identical: from {policies} other initial policies they recover "
+        f"{identical_engines()} (V1). For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
@@ -85,8 +85,8 @@ def recovered_shares(board: str) -> list[Recovered]:
 
 
 def identical_engines() -> str:
-    """Return the share of the loss that bit-identical engines recover, from `vexact_dynamics`."""
-    share = decided_row("V1", "vexact_dynamics", "reproduced").criteria[0]
+    """Return the share of the lost held-out reward that bitwise identical engines recover."""
+    share = decided_row("V1", "identical_engines", "reproduced").criteria[0]
     return f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
 
 
@@ -119,16 +119,19 @@ def learning_rate() -> str:
 
 
 def bypass() -> str:
-    """Return the late reward with copied log-probs and with engines that agree, from `vexact_dynamics`."""
+    """Return the held-out reward with copied log-probs, with engines that agree, and without either."""
     decided_row("V7", "vexact_dynamics", "contradicted")
-    views = Views(_load("vexact_dynamics"))
-    copied, agreeing = (views.arms[f"chain: {arm}"] for arm in ("bypass mode", "identical engines"))
-    means = [sum(REWARD(arm[policy]) for policy in copied) / len(copied) for arm in (copied, agreeing)]
+    share = decided_row("V7", "identical_engines", "contradicted").criteria[0]
+    stored = Views(_load("identical_engines")).arms
+    copied, agreeing, none = (
+        f"{np.mean([HELD_OUT_REWARD(view) for view in stored[arm].values()]):.2f}"
+        for arm in (vexact.NEW_BYPASS, vexact.NEW_IDENTICAL, vexact.NEW_NONE)
+    )
     return (
         "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
-        f"correction, reward ends at {means[0]:.2f} in bypass mode (rollout log-probs as old log-probs) and "
-        f"at {means[1]:.2f} with bitwise identical engines "
-        f"({len(copied)} initial policies, rule registered before the run; claims V1, V7)."
+        f"correction, held-out reward ends at {copied} in bypass mode (rollout log-probs as old log-probs), "
+        f"at {agreeing} with bitwise identical engines and at {none} with neither ({share.num_policies} "
+        "initial policies, rule registered before the run; claims V7, V1; runs from 16 other policies agree)."
     )
 
 

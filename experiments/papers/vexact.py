@@ -365,6 +365,7 @@ IDENTICAL_ENGINES = validated_experiment(
     "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
     CLAIMS,
     minutes=120.0,
+    figures=("vexact_identical",),
     baseline=NEW_NONE,
     smoke=(NEW_BYPASS,),
 )

@@ -215,7 +215,8 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
     forward = step.sequences * (2 * active * length + attention * length**2)
     prefill = step.sequences * (2 * active * step.prompt + attention * step.prompt**2) / speed
-    num_concurrent = memory_items(config, count, device, step)[-1].value
+    memory = memory_items(config, count, device, step)
+    num_concurrent = next(item.value for item in memory if item.unit == "sequences")
     if not num_concurrent:
         raise ValueError("the sampling engine has no room for a single sequence; take more devices")
     rounds = ceil(step.sequences / num_concurrent)
