@@ -297,7 +297,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Mismatch and held-out reward under truncation, and under fixed and fresh weight noise",
         Curves(ON_WEIGHTS, NOISY_PANELS, labels={ON_WEIGHTS[0]: TRUNCATION}), claims=("V3",)),
     "vexact_identical": FigureSpec("identical_engines",
-        "Held-out reward and mismatch with identical engines, in bypass mode and without correction",
+        "Held-out reward and measured mismatch with identical engines, and in bypass mode, which hides it",
         Curves(AGREEING, (VALIDATION, MISMATCH)), claims=("V1", "V7", "V6")),
     "vexact_survival": FigureSpec(VEXACT,
         "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",

@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 
 from simlab.diagnosis.log import OVER_TOKENS, Problem, TokenLog, list_regular_files, printable
 from simlab.diagnosis.padding import drop_padding
-from simlab.diagnosis.rows import EXPERTS, MAX_REPORTED_ROWS, MAX_TOKENS, Ragged, check_rows, join_logs
+from simlab.diagnosis.rows import EXPERTS, MAX_TOKENS, Ragged, check_rows, join_logs
 from simlab.diagnosis.schema import BROADCAST, COLUMNS, explain_missing, find_column
 from simlab.diagnosis.slime import read_slime
 
 MAX_LINE_BYTES = 2**27
 MAX_KEYS = 200
+MAX_REPORTED_ROWS = 20
+"""Number of broken rows of a file that are reported one by one."""
 PICKLES = (".pkl", ".pickle")
 REQUIRED = {name for name, spec in COLUMNS.items() if spec.required}
 TYPES = {"float": np.float32, "int": np.int64, "int16": np.int16, "text": object}

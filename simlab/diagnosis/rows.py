@@ -15,9 +15,6 @@ MAX_TOKENS = 10**8
 MAX_DROPPED_FRACTION = 0.1
 """Maximum fraction of the sequences that are dropped because their files lack a column."""
 
-MAX_REPORTED_ROWS = 20
-"""Number of broken rows of a file that are reported one by one."""
-
 MAX_LOGP = 1e-3
 """Largest valid log-probability: zero plus round-off."""
 LOGPS = ("logp_train", "logp_infer", "logp")
@@ -54,9 +51,7 @@ def check_rows(
             _set_reason(reasons, ~np.isfinite(values), lambda row, v=values, n=name: f"{n} is {v[row]}")
     good = reasons == ""
     bad = np.flatnonzero(~good)
-    problems = [Problem(file, first + int(row), str(reasons[row])) for row in bad[:MAX_REPORTED_ROWS]]
-    if len(bad) > MAX_REPORTED_ROWS:
-        problems.append(Problem(file, None, f"{len(bad) - MAX_REPORTED_ROWS} more rows are unusable"))
+    problems = [Problem(file, first + int(row), str(reasons[row])) for row in bad]
     return (_build_log(good, tokens, scalars) if good.any() else None), problems
 
 

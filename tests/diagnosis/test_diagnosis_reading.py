@@ -106,6 +106,15 @@ def test_reader_counts_broken_lines_beyond_limit(tmp_path):
     assert "37 more rows are unusable" in str(read.problems[-1])
 
 
+def test_reader_counts_broken_rows_of_a_row_group_beyond_limit(tmp_path):
+    broken = {"logp_train": [-1.0], "logp_infer": [-1.0, -2.0]}
+    good = [{"logp_train": row["logp_train"], "logp_infer": row["logp_infer"]} for row in _rows(3)]
+    pq.write_table(pa.Table.from_pylist([*good, *[broken] * 57]), tmp_path / "log.parquet")
+    read = read_log(tmp_path / "log.parquet")
+    assert len(read.problems) == 21
+    assert "37 more rows are unusable" in str(read.problems[-1])
+
+
 def test_reader_skips_file_that_lacks_column(tmp_path):
     for name in range(12):
         _read_json_lines(tmp_path / f"{name:02}.jsonl", _rows(2))
