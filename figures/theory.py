@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from figures.style import COLORS, DASHES, MUTED, look, new_figure, plain_log
 from simlab.core.results import Results
@@ -182,15 +181,13 @@ def _draw_best(axis: Any, moments: Any) -> None:
     order = mean[list(dict.fromkeys(["none", "token IS", "sequence IS", *CORRECTIONS]))]
     winner = order.le(order.min(axis=1) * 1.001, axis=0).idxmax(axis=1).unstack()
     present = [name for name in CORRECTIONS if (winner == name).to_numpy().any()]
-    looks = [look(i % len(COLORS), ls="") for i in range(len(present))]
-    for name, style in zip(present, looks, strict=True):
+    for number, name in enumerate(present):
         rows, columns = np.nonzero((winner == name).to_numpy())
+        style = look(number % len(COLORS), ls="", label=CORRECTIONS[name])
         axis.plot(winner.columns[columns], rows, markersize=6, **style)
-    handles = [
-        Line2D([], [], markersize=5, label=CORRECTIONS[n], **style)
-        for n, style in zip(present, looks, strict=True)
-    ]
-    axis.legend(handles=handles, loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
+    legend = axis.legend(loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
+    for handle in legend.get_lines():
+        handle.set_markersize(5)
     room = 0.8 + 0.7 * ((len(present) + 1) // 2)
     axis.set(xscale="log", xlabel="std of $\\rho$", ylabel="length T (tokens)")
     axis.set(ylim=(-room, len(winner) - 0.4), title=f"Least MSE, {GROUPS} groups")
