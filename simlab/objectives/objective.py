@@ -139,14 +139,17 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     Raises:
         ValueError: For a transform or a centering that the surrogate does not allow.
     """
-    mask = terms.mask
-    if objective.staleness is not None:
-        mask = mask & objective.staleness(replace(batch, mask=mask), terms.advantages)
-    remaining = replace(batch, mask=mask)
+    value = surrogate_value(objective, batch, terms)
+    return value - regularization(objective, batch, terms) if objective.regularizers else value
+
+
+def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
+    """Return the objective without its regularizers; arguments and errors as `value_from_terms`."""
+    remaining = _remaining(objective, batch, terms)
     weights = objective.surrogate(remaining, terms.advantages)
     if objective.transform is not None:
         weights = transformed_weights(objective, weights, remaining, terms.advantages)
-    correction = objective.surrogate.pool(terms.correction, mask)
+    correction = objective.surrogate.pool(terms.correction, remaining.mask)
     per_token = terms.advantages * weights
     penalty = objective.surrogate.penalty(remaining, terms.advantages)
     if penalty is not None:
@@ -154,10 +157,21 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     if objective.centering is not None:
         per_token = per_token - objective.centering(objective.surrogate, remaining, terms.advantages)
     per_token = per_token * correction * terms.distortion
-    value = objective.aggregation(jnp.where(mask, per_token, 0), mask)
-    for regularizer in objective.regularizers:
-        value = value - regularizer(remaining)
-    return value
+    return objective.aggregation(jnp.where(remaining.mask, per_token, 0), remaining.mask)
+
+
+def regularization(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
+    """Return the sum of the regularizers, which the objective subtracts: a float32 scalar."""
+    remaining = _remaining(objective, batch, terms)
+    return jnp.sum(jnp.stack([regularizer(remaining) for regularizer in objective.regularizers]))
+
+
+def _remaining(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> TokenBatch:
+    """Return the batch with the tokens that rejection and staleness leave."""
+    batch = replace(batch, mask=terms.mask)
+    if objective.staleness is None:
+        return batch
+    return replace(batch, mask=terms.mask & objective.staleness(batch, terms.advantages))
 
 
 def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:

@@ -1,5 +1,6 @@
 """One step: `learn(rollout(state))`, two functions joined by the trajectory."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -22,8 +23,9 @@ from simlab.objectives import (
     entropy_bonus,
     kl_penalty,
     prepare_batch,
+    regularization,
     rollout_terms,
-    value_from_terms,
+    surrogate_value,
 )
 from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
@@ -263,26 +265,35 @@ def policy_gradient(
         logp, entropy, _, every = score(recipe, params, trajectory, recipe.gradient_checkpointing)
         logp = jnp.where(batch.mask, logp, 0.0)
 
-        def value(objective: Objective, logp: Array, every: Array | None) -> Array:
-            return value_from_terms(objective, replace(batch, logp=logp, logp_vocabulary=every), terms)
-
-        gradient = jax.grad(value, argnums=(1, 2))
-        coefficients, of_every = gradient(recipe.objective, *lax.stop_gradient((logp, every)))
+        current = replace(batch, logp=logp, logp_vocabulary=every)
+        coefficients, of_every = unregularized = _gradient(surrogate_value, recipe.objective, current, terms)
+        if recipe.objective.regularizers:
+            # Apart, because they give clipped tokens a coefficient, too.
+            penalties = _gradient(regularization, recipe.objective, current, terms)
+            coefficients, of_every = jax.tree.map(jnp.subtract, unregularized, penalties)
         total = jnp.sum(coefficients * logp)
-        if every is not None:
+        if every is not None and of_every is not None:
             # A token that the policy excludes has the log-probability minus infinity.
             total += jnp.sum(of_every * jnp.where(of_every == 0, 0.0, every))
         if recipe.entropy_coeff is not None:
             total += recipe.entropy_coeff * entropy_bonus(entropy, batch.mask)
         if recipe.kl_loss_coef is not None:
             total += recipe.kl_loss_coef * kl_penalty(replace(batch, logp=logp))
-        if recipe.objective.regularizers:
-            bare = replace(recipe.objective, regularizers=())
-            coefficients = jax.grad(lambda logp: value(bare, logp, every))(lax.stop_gradient(logp))
-        return -total, clip_fractions(coefficients, batch, terms)
+        return -total, clip_fractions(unregularized[0], batch, terms)
 
     grads, fractions = jax.grad(loss, has_aux=True)(params)
     return grads, {"grad_norm": global_norm(grads), **fractions}
+
+
+def _gradient(
+    part: Callable[..., Array], objective: Objective, batch: TokenBatch, terms: RolloutTerms
+) -> tuple[Array, Array | None]:
+    """Return the gradient of a part of the objective in the log-probs of sampled and of all tokens."""
+
+    def value(logp: Array, every: Array | None) -> Array:
+        return part(objective, replace(batch, logp=logp, logp_vocabulary=every), terms)
+
+    return jax.grad(value, argnums=(0, 1))(*lax.stop_gradient((batch.logp, batch.logp_vocabulary)))
 
 
 def _in_minibatches(rows: PyTree, count: int) -> PyTree:

@@ -13,6 +13,7 @@ from simlab.engines.engine import REPLAYS
 from simlab.metrics.pressure import clipped_tokens
 from simlab.models.transformer import SCANNED_LAYERS
 from simlab.objectives import TokenBatch, objective_value, prepare_batch, resolve, rollout_terms
+from simlab.sweeps.switch_objective import as_switch_objective
 from simlab.training.critic import Critic
 from simlab.training.loop import train
 from simlab.training.optimizer import AdamW
@@ -103,8 +104,9 @@ def test_the_gradient_is_that_of_the_objective(recipe, state, trajectory):
     assert np.isclose(metrics["grad_norm"], np.sqrt(squared), rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_switched", [False, True])
 @pytest.mark.parametrize("name", ["grpo+mis", "grpo+mis+rollout_kl"])
-def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory, name):
+def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory, name, is_switched):
     objective = resolve(name, clip_low=1e-4, clip_high=1e-4, correction_clip=1.01)
     clipped = replace(recipe, objective=objective, entropy_coeff=None, kl_loss_coef=None)
     batch = token_batch(clipped, state.params, trajectory)
@@ -114,7 +116,8 @@ def test_clip_fractions_are_those_of_the_metrics(recipe, state, trajectory, name
     @partial(jax.jit, compiler_options=QUICK)
     def both(params):
         terms = rollout_terms(clipped.objective, moved)
-        _, metrics = policy_gradient(clipped, params, trajectory, moved, terms)
+        stepped = replace(clipped, objective=as_switch_objective(objective) if is_switched else objective)
+        _, metrics = policy_gradient(stepped, params, trajectory, moved, terms)
         kept = replace(clipped.objective, correction=None)
         removed = terms.correction == 0
         return metrics, clipped_tokens(kept, moved) & ~removed, removed, terms.advantages
