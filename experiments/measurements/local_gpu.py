@@ -92,12 +92,13 @@ def run(run: Run) -> None:
                 rows += compare(product, shape, fmt, exponent_range, seed)
     run.table("agreement", rows)
     for fmt in formats:
-        run.report(best(fmt, pd.DataFrame(rows)))
+        run.report(best(fmt, rows))
 
 
-def best(fmt: str, rows: Any) -> str:
+def best(fmt: str, rows: list[dict]) -> str:
     """Name the candidate that agrees most over all products of a format, and how much."""
-    by_candidate = rows[rows["format"] == fmt].groupby("candidate", sort=False)
+    table: Any = pd.DataFrame(rows)
+    by_candidate = table[table["format"] == fmt].groupby("candidate", sort=False)
     shares, worst = by_candidate["equal"].mean(), by_candidate["worst_ulp"].max()
     name = shares.idxmax()
     return f"{fmt}: {name}, {shares[name]:.2%} of the outputs bitwise equal, worst {worst[name]} ulp"

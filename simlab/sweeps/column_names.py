@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import pandas as pd
 
+from simlab.core.json_value import Json
 from simlab.sweeps.aliases import PROJECTION
 
 OPERAND_ALIASES = {
@@ -18,8 +18,10 @@ PATHS = "paths"
 
 
 def flatten(
-    table: Mapping[str, Any], is_value: Callable[[Mapping[str, Any]], bool] = lambda _: False, above: str = ""
-) -> Iterator[tuple[str, Any]]:
+    table: Mapping[str, Json],
+    is_value: Callable[[Mapping[str, Json]], bool] = lambda _: False,
+    above: str = "",
+) -> Iterator[tuple[str, Json]]:
     """Yield dotted paths and values of nested tables; a table for which `is_value` holds is a value."""
     for name, value in table.items():
         if isinstance(value, Mapping) and not is_value(value):
