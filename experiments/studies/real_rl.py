@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
-from experiments.measurements.softmax.statistics import prediction_interval
 from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.experiment import Experiment, Run
 from simlab.engines import ENGINES, EnginePair
@@ -144,7 +144,8 @@ def agreement(steps: Any) -> list[dict]:
     rows = []
     for name, value in real.items():
         theirs = np.asarray([run[name] for run in emulated])
-        low, high = prediction_interval(theirs, of=1, alpha=0.05)
+        half = student.ppf(0.975, len(theirs) - 1) * theirs.std(ddof=1) * np.sqrt(1 + 1 / len(theirs))
+        low, high = float(theirs.mean() - half), float(theirs.mean() + half)
         row = {"number": name, "real": value, "emulated": float(theirs.mean()), "low": low, "high": high}
         rows.append(row | {"agrees": low <= value <= high})
     return rows
