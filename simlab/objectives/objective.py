@@ -139,8 +139,7 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     Raises:
         ValueError: For a transform or a centering that the surrogate does not allow.
     """
-    value = surrogate_value(objective, batch, terms)
-    return value - regularization(objective, batch, terms) if objective.regularizers else value
+    return surrogate_value(objective, batch, terms) - regularization(objective, batch, terms)
 
 
 def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
@@ -161,9 +160,9 @@ def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms
 
 
 def regularization(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
-    """Return the sum of the regularizers, which the objective subtracts: a float32 scalar."""
+    """Return the sum of the regularizers, which the objective subtracts: a float32 scalar, 0 without any."""
     remaining = _remaining(objective, batch, terms)
-    return jnp.sum(jnp.stack([regularizer(remaining) for regularizer in objective.regularizers]))
+    return sum((regularizer(remaining) for regularizer in objective.regularizers), jnp.float32(0))
 
 
 def _remaining(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> TokenBatch:
