@@ -16,7 +16,8 @@ from scripts.site.reference import doc_text, reference_pages
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, Row
-from simlab.studies.records import Claim, Regime, Trial, minus, primary
+from simlab.studies.contrasts import minus
+from simlab.studies.records import Claim, Regime, Trial, primary
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family
 

@@ -61,14 +61,12 @@ from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import CollapseRate
+from simlab.studies.contrasts import CollapseRate, mean_of, minus
 from simlab.studies.records import (
     COLLAPSE,
     Measured,
     exact,
     manipulation,
-    mean_of,
-    minus,
     primary,
     secondary,
     stored_row,

@@ -23,17 +23,8 @@ from experiments.regimes import SPELLINGS, TEMPLATE
 from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.records import (
-    Contrast,
-    Criterion,
-    Direction,
-    exact,
-    manipulation,
-    mean_of,
-    minus,
-    primary,
-    secondary,
-)
+from simlab.studies.contrasts import Contrast, mean_of, minus
+from simlab.studies.records import Criterion, Direction, exact, manipulation, primary, secondary
 from simlab.theory.checks import cancel_checks as checks
 from simlab.theory.residual import SINGLE
 

@@ -39,20 +39,8 @@ from experiments.regimes import CHAINS, STEADY_CHAINS
 from experiments.studies.repeated_runs import with_forks
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import Share
-from simlab.studies.records import (
-    EXACT_SUMS,
-    LeavesBand,
-    exact,
-    excess,
-    manipulation,
-    mean_of,
-    minus,
-    primary,
-    secondary,
-    slope,
-    stored_row,
-)
+from simlab.studies.contrasts import LeavesBand, Share, excess, mean_of, minus, slope
+from simlab.studies.records import EXACT_SUMS, exact, manipulation, primary, secondary, stored_row
 from simlab.theory.checks import hacking_checks as checks
 
 dynamics, measurement, identity = claim_makers("hacking")

@@ -30,17 +30,8 @@ from experiments.regimes import CHAINS, RECURRENCE, RLOO_CHAINS, WIDE_RECURRENCE
 from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.records import (
-    COLLAPSE_TIME,
-    CollapsesSooner,
-    Criterion,
-    exact,
-    manipulation,
-    mean_of,
-    minus,
-    primary,
-    secondary,
-)
+from simlab.studies.contrasts import CollapsesSooner, mean_of, minus
+from simlab.studies.records import COLLAPSE_TIME, Criterion, exact, manipulation, primary, secondary
 from simlab.theory.checks import lr_checks as checks
 
 dynamics, _, identity = claim_makers("lr")

@@ -30,15 +30,8 @@ from experiments.regimes import CHAINS, MOE_AT_REST, NEW_CHAINS
 from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import Share
-from simlab.studies.records import (
-    EXACT_SUMS,
-    manipulation,
-    minus,
-    primary,
-    secondary,
-    stored_row,
-)
+from simlab.studies.contrasts import Share, minus
+from simlab.studies.records import EXACT_SUMS, manipulation, primary, secondary, stored_row
 
 dynamics, measurement, _ = claim_makers("recent")
 

@@ -13,7 +13,7 @@ from math import log
 from experiments import arms
 from experiments.arms import chain_arm, moe_arm
 from experiments.regimes import E4M3_CHAINS, E4M3_MOE_CHAINS
-from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference
+from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference, minus
 from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.records import (
     COLLAPSE,
@@ -27,7 +27,6 @@ from simlab.studies.records import (
     Role,
     Trial,
     manipulation,
-    minus,
 )
 
 FIFTH, HALF = 0.2, 0.5

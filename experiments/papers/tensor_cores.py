@@ -7,7 +7,8 @@ accumulator of one GPU against that of another.
 from experiments.papers.shared import FACTOR, FIVE_ANSWERS, GROWS, LOSS, REWARDS, claim_makers, trial
 from experiments.regimes import ADDERS
 from simlab.studies import estimands as m
-from simlab.studies.records import manipulation, mean_of, minus, primary, secondary, stored_row
+from simlab.studies.contrasts import mean_of, minus
+from simlab.studies.records import manipulation, primary, secondary, stored_row
 
 dynamics, measurement, _ = claim_makers("tensor cores")
 

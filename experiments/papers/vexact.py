@@ -49,19 +49,8 @@ from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
-from simlab.studies.records import (
-    EXACT_SUMS,
-    Measured,
-    ShareDifference,
-    exact,
-    manipulation,
-    mean_of,
-    minus,
-    primary,
-    secondary,
-    slope,
-    stored_row,
-)
+from simlab.studies.contrasts import ShareDifference, mean_of, minus, slope
+from simlab.studies.records import EXACT_SUMS, Measured, exact, manipulation, primary, secondary, stored_row
 from simlab.studies.samples import Exact
 from simlab.theory.checks import vexact_checks as checks
 

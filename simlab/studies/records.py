@@ -6,17 +6,7 @@ from functools import partial
 from typing import Literal
 
 from simlab.core.json_value import Json
-from simlab.studies.contrasts import CollapseRate as CollapseRate
-from simlab.studies.contrasts import CollapsesSooner as CollapsesSooner
 from simlab.studies.contrasts import Compares
-from simlab.studies.contrasts import Contrast as Contrast
-from simlab.studies.contrasts import LeavesBand as LeavesBand
-from simlab.studies.contrasts import Share as Share
-from simlab.studies.contrasts import ShareDifference as ShareDifference
-from simlab.studies.contrasts import excess as excess
-from simlab.studies.contrasts import mean_of as mean_of
-from simlab.studies.contrasts import minus as minus
-from simlab.studies.contrasts import slope as slope
 from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.samples import Sample
 from simlab.theory.residual import Residual

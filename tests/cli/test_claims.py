@@ -15,8 +15,9 @@ from simlab.core.paths import committed_results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, Row
+from simlab.studies.contrasts import minus
 from simlab.studies.loading import load_claims
-from simlab.studies.records import Claim, Regime, Trial, minus, primary
+from simlab.studies.records import Claim, Regime, Trial, primary
 from simlab.studies.report import Drawn, page
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family

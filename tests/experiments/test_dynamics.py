@@ -54,18 +54,8 @@ from simlab.engines.constant import ConstantEngine
 from simlab.objectives import TokenBatch, get_objective
 from simlab.studies import Measured
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import CollapseRate, CollapsesSooner, LeavesBand, Share
-from simlab.studies.records import (
-    COLLAPSE,
-    COLLAPSE_TIME,
-    Trial,
-    arms_of,
-    manipulation,
-    mean_of,
-    minus,
-    primary,
-    slope,
-)
+from simlab.studies.contrasts import CollapseRate, CollapsesSooner, LeavesBand, Share, mean_of, minus, slope
+from simlab.studies.records import COLLAPSE, COLLAPSE_TIME, Trial, arms_of, manipulation, primary
 from simlab.studies.remedy_ranking import read_leaderboard
 from simlab.studies.samples import Exact
 from simlab.studies.verdicts import decide_family, measure_trials

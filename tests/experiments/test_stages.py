@@ -14,8 +14,9 @@ from experiments.studies.resume import check_arms, merge_tables
 from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
 from simlab.core.experiment import Experiment, execute, find_resumable
 from simlab.studies import estimands as m
+from simlab.studies.contrasts import minus
 from simlab.studies.futility import predictive_power
-from simlab.studies.records import Trial, manipulation, minus, primary
+from simlab.studies.records import Trial, manipulation, primary
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family, measure_trials

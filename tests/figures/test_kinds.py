@@ -19,8 +19,9 @@ from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import Measured, paired_effect
 from simlab.studies.board import Row
+from simlab.studies.contrasts import minus
 from simlab.studies.estimands import PEAK_REWARD, REWARD, Tables, steps_to_gain
-from simlab.studies.records import Claim, Trial, manipulation, minus, primary
+from simlab.studies.records import Claim, Trial, manipulation, primary
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family
 

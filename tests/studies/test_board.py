@@ -17,8 +17,9 @@ from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, board, counts, list_stored, measurements, power_text, summary
+from simlab.studies.contrasts import minus
 from simlab.studies.loading import load_claims, load_papers
-from simlab.studies.records import Claim, Regime, Trial, manipulation, minus, primary, secondary, stored_row
+from simlab.studies.records import Claim, Regime, Trial, manipulation, primary, secondary, stored_row
 from simlab.studies.registration import criterion_hash, find_registration, has_newer_test, register
 from simlab.studies.samples import Exact, mean_of_policies
 from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.studies import estimands as m
+from simlab.studies.contrasts import minus
 from simlab.studies.loading import load_experiment
 from simlab.studies.power import criterion_power, power_of_mean, power_of_share
 from simlab.studies.preview import format_preview, preview
-from simlab.studies.records import minus, primary
+from simlab.studies.records import primary
 from simlab.studies.samples import RatioOfMeans
 from simlab.studies.verdicts import p_supported
 from tests.tolerances import assert_within_interval, binomial_interval
