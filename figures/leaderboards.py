@@ -48,7 +48,9 @@ def _draw_shares(axis: Any, board: Leaderboard, order: list[str]) -> None:
         ends = np.clip([row.ci_low, row.ci_high], *BEYOND)
         axis.plot(ends, [height] * 2, lw=width, alpha=0.6, **style)
         axis.plot([row.share], [height], "|", ms=10, mew=2, **style)
-    axis.set(xlabel="fraction of the loss recovered\n(thick: family-wise; thin: 95%)", xlim=SHOWN)
+    has_thin = any(row.level <= PLAIN_LEVEL for row in board.recovered)
+    bars = "thick: family-wise; thin: 95%" if has_thin else "bars: family-wise interval"
+    axis.set(xlabel=f"fraction of the loss recovered\n({bars})", xlim=SHOWN)
     axis.set_title("Fraction recovered")
     for verdict in dict.fromkeys(row.verdict for row in board.recovered):
         axis.plot([], [], lw=3.5, alpha=0.6, color=VERDICTS[verdict], label=verdict)

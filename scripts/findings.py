@@ -35,8 +35,7 @@ def findings() -> str:
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, family-wise intervals, rule registered before the run). The lead of "
         "identical truncation over token TIS is inconclusive (V6). If the sums are exact as well, the "
-        f"engines are bitwise identical: from {policies} other initial policies they recover "
-        f"{identical_engines()} (V1). For an MoE: "
+        f"engines are bitwise identical: {identical_engines()} (V1). For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
@@ -85,9 +84,12 @@ def recovered_shares(board: str) -> list[Recovered]:
 
 
 def identical_engines() -> str:
-    """Return the share of the lost held-out reward that bitwise identical engines recover."""
+    """Return the share of the lost held-out reward that bitwise identical engines recover, and from where."""
     share = decided_row("V1", "identical_engines", "reproduced").criteria[0]
-    return f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
+    return (
+        f"from {share.num_policies} other initial policies they recover "
+        f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
+    )
 
 
 def growing_mismatch() -> str:
@@ -120,7 +122,7 @@ def learning_rate() -> str:
 
 def bypass() -> str:
     """Return the held-out reward with copied log-probs, with engines that agree, and without either."""
-    decided_row("V7", "vexact_dynamics", "contradicted")
+    before = decided_row("V7", "vexact_dynamics", "contradicted").criteria[0]
     share = decided_row("V7", "identical_engines", "contradicted").criteria[0]
     stored = Views(_load("identical_engines")).arms
     copied, agreeing, none = (
@@ -131,7 +133,8 @@ def bypass() -> str:
         "**Bypass mode is not a substitute for identical engines.** Under the same truncation and without a "
         f"correction, held-out reward ends at {copied} in bypass mode (rollout log-probs as old log-probs), "
         f"at {agreeing} with bitwise identical engines and at {none} with neither ({share.num_policies} "
-        "initial policies, rule registered before the run; claims V7, V1; runs from 16 other policies agree)."
+        "initial policies, rule registered before the run; claims V7, V1; runs from "
+        f"{before.num_policies} other policies agree)."
     )
 
 
