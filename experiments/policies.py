@@ -28,8 +28,9 @@ def _train_policies(task: str, seeds: Iterable[int], **training: Any) -> dict[st
     return {f"{task} {seed}": {"seed": seed, **training} for seed in seeds}
 
 
-RECURRENCE_POLICIES = _train_policies("recurrence", range(4, 28), steps=1500, batch=32, demo_error_rate=0.02)
 CANCEL_SEEDS = range(28, 52)
+# The seeds 4 to 27 were those of an edition whose rule changed after the run.
+RECURRENCE_POLICIES = _train_policies("recurrence", CANCEL_SEEDS, steps=1500, batch=32, demo_error_rate=0.02)
 WRONG_DIGITS: dict[str, Any] = {"steps": 1500, "demo_error_rate": 0.3}
 """Enough updates to learn addition, from demonstrations that leave much to gain."""
 TEMPLATE_POLICIES = _train_policies("template", CANCEL_SEEDS, **WRONG_DIGITS)

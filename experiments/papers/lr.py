@@ -147,6 +147,7 @@ CLAIMS = (
         "Fig. 6-10, Alg. 1",
         trial("length_dynamics",
             recovers(TRIGGERED, FREE, LENGTH_BF16, role="primary"),
+            recovers(TRIGGERED, FREE, LENGTH_BF16, reward=m.HELD_OUT_REWARD),
             recovers_more(TRIGGERED, TRIGGERED_LATE, FREE, LENGTH_BF16),
             secondary(LEAD, minus(FREE, LENGTH_BF16), "negative", FACTOR, because=SOONER),
             surges(FREE),
@@ -230,6 +231,7 @@ CLAIMS = (
     dynamics("L13", "The factor 1.8 holds for two sizes of model", "Sec. 4.2",
         trial("length_wide_dynamics",
             recovers(WIDE_TRIGGERED, WIDE, WIDE_BF16, role="primary"),
+            recovers(WIDE_TRIGGERED, WIDE, WIDE_BF16, reward=m.HELD_OUT_REWARD),
             recovers_more(WIDE_TRIGGERED, WIDE_LATE, WIDE, WIDE_BF16),
             surges(WIDE),
             loses_terms(WIDE, WIDE_BF16),
@@ -259,7 +261,7 @@ LR_ON_POLICY = validated_experiment(
     baseline=RLOO,
     smoke=(RLOO_TIS,),
 )
-LENGTH_DYNAMICS = training_experiment(
+LENGTH_DYNAMICS = validated_experiment(
     "length_dynamics",
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
@@ -267,7 +269,7 @@ LENGTH_DYNAMICS = training_experiment(
     figures=("lr_fig6", "lr_fig7", "lr_fig9"),
     baseline=FREE,
 )
-LENGTH_WIDE_DYNAMICS = training_experiment(
+LENGTH_WIDE_DYNAMICS = validated_experiment(
     "length_wide_dynamics",
     "Does the triggered schedule help a wider model at the same factor?",
     CLAIMS,
