@@ -272,7 +272,7 @@ def _pad_curve(view: View) -> np.ndarray:
     curve = view.curve("reward")
     if not view.diverged or len(curve) < 2:
         return curve
-    width = int(view.chunks["step"].iloc[1] - view.chunks["step"].iloc[0])
+    width = int(view.chunk_steps[1] - view.chunk_steps[0])
     return np.concatenate([curve, np.zeros(max(view.steps // width - len(curve), 0))])
 
 

@@ -36,20 +36,39 @@ class Tables:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of one run in a table: `rows[column]` is an array. A frame per run would take longer."""
+
+    columns: Mapping[str, np.ndarray]
+    chosen: np.ndarray
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        """Return the values of a column."""
+        return self.columns[column][self.chosen]
+
+    def __contains__(self, column: str) -> bool:
+        """Return whether the table has a column."""
+        return column in self.columns
+
+
+NO_ROWS = Rows({}, np.arange(0))
+
+
+@dataclass(frozen=True)
 class View:
     """The tables of one run: its row in `runs`, its `chunks`, `bins`, `changes` and `diagnostics`."""
 
     steps: int
     diverged: bool
-    chunks: Frame
-    bins: Frame
-    changes: Frame
-    diagnostics: Frame
+    chunks: Rows = NO_ROWS
+    bins: Rows = NO_ROWS
+    changes: Rows = NO_ROWS
+    diagnostics: Rows = NO_ROWS
 
     @cached_property
     def chunk_steps(self) -> np.ndarray:
         """The first step of each chunk."""
-        return np.asarray(self.chunks["step"])
+        return self.chunks["step"]
 
     def curve(self, metric: str) -> np.ndarray:
         """Return the means over chunks."""
@@ -74,17 +93,18 @@ class View:
 
     def diagnostic(self, metric: str) -> np.ndarray:
         """Return the curve of a diagnostic; empty if not recorded."""
-        return np.asarray(self.diagnostics.get(metric, []), float)
+        rows = self.diagnostics
+        return np.asarray(rows[metric], float) if metric in rows else np.empty(0)
 
     def mean_of_bins(self, metric: str, low: float, high: float, late: bool) -> float:
         """Mean over the tokens with pi_train in [low, high) of the first tenth or the last quarter."""
-        rows = self.bins[(self.bins["low"] >= low - 1e-6) & (self.bins["high"] <= high + 1e-6)]
-        rows = rows[rows["step"] >= LATE * self.steps if late else rows["step"] < EARLY * self.steps]
-        rows = rows[rows["tokens"] > 0]
-        if not len(rows):
+        step, tokens = self.bins["step"], self.bins["tokens"]
+        chosen = step >= LATE * self.steps if late else step < EARLY * self.steps
+        chosen &= (self.bins["low"] >= low - 1e-6) & (self.bins["high"] <= high + 1e-6) & (tokens > 0)
+        if not chosen.any():
             return np.nan
         power = 2 if metric == "rms_log_rho" else 1
-        return float(np.average(rows[metric] ** power, weights=rows["tokens"]) ** (1 / power))
+        return float(np.average(self.bins[metric][chosen] ** power, weights=tokens[chosen]) ** (1 / power))
 
 
 @dataclass(frozen=True)
@@ -142,7 +162,7 @@ def first_change(metric: str, before: str, quantity: str) -> Estimand:
     """Steps from the change point of `before` to that of `metric`."""
 
     def of(view: View) -> float:
-        step = view.changes.set_index("metric")["step"]
+        step = dict(zip(view.changes["metric"], view.changes["step"], strict=True))
         return float(step[metric] - step[before])
 
     return Estimand(f"steps between the change points of {quantity}", of)
@@ -156,7 +176,7 @@ def steps_to_gain(gain: float) -> Estimand:
 
     def of(view: View) -> float:
         reached = np.flatnonzero(_smooth(view) >= view.curve("reward")[:2].mean() + gain)
-        return float(np.log(view.chunks["step"].iloc[reached[0]] + CHUNK if len(reached) else view.steps))
+        return float(np.log(view.chunk_steps[reached[0]] + CHUNK if len(reached) else view.steps))
 
     return Estimand(f"log of the steps until a reward {gain} above the first", of)
 
@@ -177,7 +197,7 @@ def lead(metric: str, rise: float, quantity: str) -> Estimand:
     """
 
     def of(view: View) -> float:
-        ends, reward = view.chunks["step"].to_numpy() + CHUNK, _smooth(view)
+        ends, reward = view.chunk_steps + CHUNK, _smooth(view)
         halved = np.flatnonzero(reward < np.maximum.accumulate(reward) / 2)
         risen = np.flatnonzero(view.curve(metric) > rise * view.early(metric))
         fall = ends[halved[0]] if len(halved) else view.steps
@@ -319,7 +339,7 @@ FROM_X = Estimand(
 )
 
 
-def _mean(rows: Frame, metric: str, chosen: np.ndarray) -> float:
+def _mean(rows: Rows, metric: str, chosen: np.ndarray) -> float:
     if metric not in rows:  # not recorded, as in smoke mode
         return np.nan
     values = np.asarray(rows[metric], float)[chosen]
@@ -354,12 +374,14 @@ class Views:
         tables = {name: self._by_run(name) for name in ("chunks", "bins", "changes", "diagnostics")}
         arms: dict[str, dict[tuple[str, int], View]] = {}
         for row in self.results.table("runs").to_dict("records"):
-            parts = {name: table.get(row["run"], pd.DataFrame()) for name, table in tables.items()}
+            parts = {name: table.get(row["run"], NO_ROWS) for name, table in tables.items()}
             view = View(int(row["steps"]), row["status"] == "diverged", **parts)
             arms.setdefault(row["arm"], {})[row["initial_policy"], int(row["seed"])] = view
         return arms
 
-    def _by_run(self, name: str) -> dict[str, Frame]:
+    def _by_run(self, name: str) -> dict[str, Rows]:
         if name not in self.results.table_names:
             return {}
-        return {str(key): rows for key, rows in self.results.table(name).groupby("run", sort=False)}
+        table = self.results.table(name)
+        columns = {str(column): table[column].to_numpy() for column in table.columns}
+        return {str(run): Rows(columns, chosen) for run, chosen in table.groupby("run").indices.items()}

@@ -10,7 +10,11 @@ from simlab.studies.report import write_report
 from tests.engines_real.frameworks import ROOT, interpreter
 
 pytestmark = pytest.mark.engines
-NUM_ROWS = len(board().rows)
+
+
+@pytest.fixture(scope="module")
+def num_rows():
+    return len(board().rows)
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
@@ -33,12 +37,12 @@ def test_pictures_load_when_they_come_into_view(seen):
     assert 0 < seen["lazy"] <= seen["widths"]["1280"]["images"]
 
 
-def test_forest_plot_follows_filter_and_keyboard(seen):
+def test_forest_plot_follows_filter_and_keyboard(seen, num_rows):
     plot = seen["plot"]
     assert plot["ready"]
     assert plot["focused"]
     assert plot["height"] >= 20 * plot["all"]
-    assert 0 < len(plot["lr"]) < plot["all"] <= NUM_ROWS
+    assert 0 < len(plot["lr"]) < plot["all"] <= num_rows
     assert all(name.startswith("L") for name in plot["lr"])
     first = plot["hash"].removeprefix("#")
     assert first in plot["lr"]
@@ -48,11 +52,11 @@ def test_forest_plot_follows_filter_and_keyboard(seen):
 
 
 @pytest.mark.parametrize("width", ["360", "1280"])
-def test_fits_links_and_is_legible(seen, width):
+def test_fits_links_and_is_legible(seen, width, num_rows):
     page = seen["widths"][width]
     assert page["scroll"] <= page["client"] <= int(width)
     assert page["wide"] == []
-    assert page["links"] > NUM_ROWS
+    assert page["links"] > num_rows
     assert page["broken"] == []
     assert page["images"] >= 1
     assert page["blank"] == page["unlabeled"] == 0
@@ -61,15 +65,15 @@ def test_fits_links_and_is_legible(seen, width):
     assert page["contrast"] >= 4.5
 
 
-def test_filters_filter_and_a_link_reveals_its_claim(seen):
+def test_filters_filter_and_a_link_reveals_its_claim(seen, num_rows):
     found = seen["filters"]
-    assert found["all"] == NUM_ROWS
+    assert found["all"] == num_rows
     for name in ("paper", "verdict", "kind", "regime"):
         assert all(right for _, _, right in found[name])
-        assert sum(count for _, count, _ in found[name]) == NUM_ROWS
-    assert 0 < len(found["search"]) < NUM_ROWS
+        assert sum(count for _, count, _ in found[name]) == num_rows
+    assert 0 < len(found["search"]) < num_rows
     assert all(found["search"])
-    assert found["status"] == f"{len(found['search'])} of {NUM_ROWS} rows"
+    assert found["status"] == f"{len(found['search'])} of {num_rows} rows"
     assert 0 < len(found["both"]) < len(found["search"])
     assert set(found["both"]) == {"lr"}
     assert seen["revealed"] == [True, True, 0]

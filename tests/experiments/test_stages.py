@@ -276,11 +276,11 @@ def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
 
 def test_resume_rejects_policies_trained_on_another_cpu(tmp_path, monkeypatch):
     kept = _described(tmp_path / "kept")
-    taught = _described(tmp_path / "taught", "length: BF16", "recurrence 4")
+    taught = _described(tmp_path / "taught", "length: BF16", "recurrence 28")
     check_arms(taught)
     monkeypatch.setattr(resume, "processor", lambda: {"processor": "another"})
     check_arms(kept)
-    with pytest.raises(ValueError, match="'recurrence 4' was trained on another CPU"):
+    with pytest.raises(ValueError, match="'recurrence 28' was trained on another CPU"):
         check_arms(taught)
 
 
