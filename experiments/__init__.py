@@ -21,6 +21,7 @@ EXPERIMENTS: dict[str, str] = {
     "remedies": "experiments.papers.recent:REMEDIES",
     "identical_engines": "experiments.papers.vexact:IDENTICAL_ENGINES",
     "cancel_dynamics": "experiments.papers.cancel:CANCEL_DYNAMICS",
+    "acrl_algorithms": "experiments.papers.acrl:ACRL_ALGORITHMS",
     "acrl_variants": "experiments.papers.acrl:ACRL_VARIANTS",
     "spelling_dynamics": "experiments.papers.cancel:SPELLING_DYNAMICS",
     "moe_dynamics": "experiments.studies.moe_dynamics",

@@ -22,28 +22,25 @@ from simlab.training.optimizer import AdamW
 PILOT_STEPS = Arm().steps
 RUNS_PER_BATCH = 8  # a stage of an arm has eight runs
 
-NONE, BF16 = "no correction", "BF16 control"
+NONE, BF16, TIS5, ACRL = "no correction", "BF16 control", "token TIS at 5", "ACRL 0.35"
 TIS, MIS, SEQ_TIS, SEQ_MIS = "token TIS", "token MIS", "sequence TIS", "sequence MIS"
-GSPO, NOISE = "GSPO", "GSPO, weight noise"
-SLOW, FEW = "learning rate / 10", "2.5% of the prompts"
-EXACT, BYPASS, FP16 = "zero mismatch", "bypass mode", "FP16 in both engines"
-IDENTICAL = "identical engines"
+GSPO, NOISE, SLOW, FEW = "GSPO", "GSPO, weight noise", "learning rate / 10", "2.5% of the prompts"
+EXACT, IDENTICAL = "zero mismatch", "identical engines"
+BYPASS, FP16 = "bypass mode", "FP16 in both engines"
 ON_POLICY, ON_POLICY_BF16, ON_POLICY_E4M3 = "on-policy", "on-policy, BF16", "on-policy, E4M3"
 FP8, FP8_TIS, FP8_MIS, FP8_ACRL = "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
-TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
-PPO, PPO_ACRL, DAPO, DAPO_ACRL = "PPO", "PPO, ACRL", "DAPO", "DAPO, ACRL"
+PPO, PPO_BF16, PPO_TIS, PPO_ACRL = "PPO", "PPO, BF16 control", "PPO, token TIS at 5", "PPO, ACRL"
+DAPO, DAPO_BF16, DAPO_TIS, DAPO_ACRL = "DAPO", "DAPO, BF16 control", "DAPO, token TIS at 5", "DAPO, ACRL"
 DUAL_CLIP, TOKEN_MEAN, GROUP_FILTER = "dual clip 3", "token mean", "group filter"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
-DPPO, IPO, KPOP = "DPPO", "IPO", "KPop"
-ROUTER, R2, R3 = "fp32 router", "R2", "R3"
+DPPO, IPO, KPOP, ROUTER, R2, R3 = "DPPO", "IPO", "KPop", "fp32 router", "R2", "R3"
 FP8_TIS_3, FP8_SEQ_MIS_3 = "FP8, token TIS at 3", "FP8, sequence MIS at 3"
 E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
 E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"
 RLOO, RLOO_BF16, RLOO_FEW, RLOO_FP16 = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts", "RLOO, FP16"
 STEADY_RATE = 4e-4
 """BF16 runs from the MoE policies are stable at this rate, and not at the 7e-4 of the dense arms."""
-WARMUP = BASE["schedule"]["lr_warmup_steps"]
-PERIOD = PILOT_STEPS // 4
+WARMUP, PERIOD = BASE["schedule"]["lr_warmup_steps"], PILOT_STEPS // 4
 
 
 def _objective(name: str, **numbers: Any) -> dict[str, Any]:
@@ -371,11 +368,15 @@ CHAIN_ARMS = {
     **{name: Arm(_one_bit(rounding)) for rounding, name in ONE_BIT.items()},
     # acrl
     TIS5: Arm(_objective("grpo+tis", correction_clip=5.0)),
+    PPO_TIS: Arm({"critic": {}, **_objective("ppo+tis", correction_clip=5.0)}),
+    DAPO_TIS: Arm(_objective("dapo+tis", correction_clip=5.0)),
     **{name: _acrl(gamma) for gamma, name in GAMMAS.items()},
     **{name: _acrl(0.35, factor=factor) for factor, name in REFERENCES.items()},
     PPO: Arm({"critic": {}, **_objective("ppo")}),
+    PPO_BF16: Arm({"critic": {}, **_objective("ppo"), "engines": CONTROL}),
     PPO_ACRL: _acrl(0.35, base="ppo", critic={}),
     DAPO: Arm(_objective("dapo")),
+    DAPO_BF16: Arm({**_objective("dapo"), "engines": CONTROL}),
     DAPO_ACRL: _acrl(0.35, base="dapo"),
     FP8: Arm(NEAREST.engines()),
     FP8_TIS: Arm({**_objective("grpo+tis"), **NEAREST.engines()}),

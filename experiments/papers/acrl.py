@@ -16,6 +16,8 @@ from experiments import arms
 from experiments.arms import (
     DAPO,
     DAPO_ACRL,
+    DAPO_BF16,
+    DAPO_TIS,
     E4M3,
     E4M3_BF16,
     E4M3_TIS,
@@ -25,6 +27,8 @@ from experiments.arms import (
     PENALTIES,
     PPO,
     PPO_ACRL,
+    PPO_BF16,
+    PPO_TIS,
     SQUARED,
     VARIANTS,
     chain_arm,
@@ -55,7 +59,7 @@ from experiments.papers.shared import (
 )
 from experiments.regimes import CHAINS, E4M3_CHAINS, NEAREST_CHAINS, STEADY_CHAINS
 from experiments.studies.acrl_variants import run_variants
-from experiments.studies.repeated_runs import with_diagnostics
+from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
 from experiments.studies.runs import Frames, run_arms
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
@@ -89,7 +93,9 @@ ACRL_3 = FP8_GAMMAS[0.65]
 FP8_X_LOW, FP8_X_HIGH = map(chain_arm, arms.FP8_REFERENCES.values())
 GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.GAMMAS.items()}
 X_LOW, _, X_HIGH = map(chain_arm, arms.REFERENCES.values())
-PAIRS = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
+CONTROL_OF = {chain_arm(DAPO): chain_arm(DAPO_BF16), chain_arm(PPO): chain_arm(PPO_BF16)}
+TIS_OF = {chain_arm(DAPO): chain_arm(DAPO_TIS), chain_arm(PPO): chain_arm(PPO_TIS)}
+ACRL_OF = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
 MOE, MOE_ACRL, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.ACRL), moe_arm(arms.BF16)
 STEADY, STEADY_ACRL, STEADY_BF16 = map(steady_arm, (arms.NONE, arms.ACRL, arms.BF16))
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
@@ -239,14 +245,27 @@ CLAIMS = (
                 because="half a percent of a step; the least of 30 timings each, one core", is_point=True))),
     dynamics("A9", "ACRL works with GRPO, PPO with a critic, and DAPO", "Tab. 4",
         trial("acrl_variants",
-            primary(m.REWARD, minus(PAIRS[NONE], NONE), "positive", LOSS, because=TEN_ANSWERS),
+            primary(m.REWARD, minus(ACRL_OF[NONE], NONE), "positive", LOSS, because=TEN_ANSWERS),
             *(
-                secondary(m.REWARD, minus(PAIRS[bare], bare), "positive", LOSS, because=TEN_ANSWERS)
+                secondary(m.REWARD, minus(ACRL_OF[bare], bare), "positive", LOSS, because=TEN_ANSWERS)
                 for bare in (chain_arm(PPO), chain_arm(DAPO))
             ),
             regime=CHAINS,
             note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, "
-            "DAPO. The control of each is the same algorithm without ACRL.")),
+            "DAPO. The control of each is the same algorithm without ACRL."),
+        trial("acrl_algorithms",
+            *(
+                recovers(ACRL_OF[none], none, bf16, role=role, reward=m.HELD_OUT_REWARD)
+                for (none, bf16), role in zip(CONTROL_OF.items(), ("primary", "secondary"), strict=True)
+            ),
+            *(
+                recovers_more(ACRL_OF[none], TIS_OF[none], none, bf16, reward=m.HELD_OUT_REWARD)
+                for none, bf16 in CONTROL_OF.items()
+            ),
+            *(loses(none, bf16, m.HELD_OUT_REWARD) for none, bf16 in CONTROL_OF.items()),
+            regime=CHAINS,
+            note="As in the table: DAPO and PPO, each with BF16, no correction, token TIS and ACRL. gamma "
+            "0.35, weights up to 5.")),
     dynamics("A10", "ACRL works for dense and for MoE models", "Tab. 5",
         trial("moe_dynamics",
             primary(m.REWARD, minus(MOE_ACRL, MOE), "positive", LOSS, because=TEN_ANSWERS),
@@ -451,8 +470,17 @@ ACRL_VARIANTS = training_experiment(
     "Does ACRL help beyond GRPO, with other distances, and what does a penalty cost?",
     CLAIMS,
     minutes=60.0,
-    figures=("acrl_tab4",),
+    figures=("acrl_distances",),
     baseline=NONE,
     smoke=(ACRL, SQUARED),
     make=make_variants,
+)
+ACRL_ALGORITHMS = validated_experiment(
+    "acrl_algorithms",
+    "Does ACRL help PPO and DAPO, and more than token TIS does?",
+    CLAIMS,
+    minutes=100.0,
+    figures=("acrl_tab4",),
+    baseline=chain_arm(DAPO),
+    smoke=(chain_arm(DAPO_TIS),),
 )
