@@ -42,9 +42,9 @@ Weights = dict[str, PyTree]
 """Parameters as an engine holds them, from `prepare`."""
 
 SCANNED_LAYERS = 4
+"""Number of layers from which on `stack_layers` stacks them."""
 REDUCED = frozenset(("o", "down"))
 """Matrices of the products at `Engine.reduced`."""
-"""Number of layers from which on `stack_layers` stacks them."""
 
 States = dict[str, Array]
 """Values by the name of the site that computes them."""
