@@ -57,7 +57,7 @@ def run(run: Run) -> None:
                 if done.step == steps - steps // 10:
                     shutil.copy(path, copy)
 
-            with run.progress("chunks", steps // chunk) as advance:
+            with run.progress("run", steps, chunk) as advance:
                 train(recipe, first(), steps, [Checkpoint(path, 0), measure, advance], chunk=chunk)
         with run.phase("again"):
             again: list[int] = []

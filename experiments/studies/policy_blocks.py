@@ -145,7 +145,7 @@ def run_part(run: Run, arm: str, wanted: Sequence[RunSpec]) -> Tables:
             measured = jax.device_get(evaluate_both(shared, chunk.state.params, chunk.state.key))
             rows.extend(rows_of_step(keys, chunk.step, measured))
 
-    with run.progress(arm, steps // CHUNK) as advance:
+    with run.progress(arm, steps, CHUNK) as advance:
         _, metrics = train(shared, states, steps, [record, advance], chunk=CHUNK, axes=(None, 0))
     frames = {
         "runs": runs,

@@ -31,6 +31,7 @@ from experiments.studies.runs import (
 from experiments.studies.stages import Make, training_experiment
 from simlab.core.experiment import Experiment, Run
 from simlab.core.manifest import processor_family
+from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
@@ -38,9 +39,10 @@ from simlab.studies.estimands import Frame
 from simlab.studies.records import Claim, arms_of, trials_of
 from simlab.sweeps import Grid, recipe_of, run_config
 from simlab.sweeps.execute import advance_members, build_member, write_members
+from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import PlannedRun, expand, make_plan
-from simlab.sweeps.policy_training import train_policies
+from simlab.sweeps.policy_training import expected_training_minutes, train_policies
 from simlab.sweeps.program import chunk_length, stack_members, swept_recipe
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
@@ -123,6 +125,8 @@ def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]
     plan = make_plan(planned, missing, per_batch)
     if plan.missing:
         run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
+        minutes = expected_minutes(plan, processes=1) + expected_training_minutes(plan, cache)
+        run.report(f"expected: {describe_minutes(minutes)}, without the diagnostics")
         train_policies(plan, cache)
     for group in plan.groups:
         for first in range(0, len(group.runs), per_batch):
@@ -155,7 +159,7 @@ def observe_batch(
 
     began = time.perf_counter()
     title = f"{', '.join(dict.fromkeys(each.arm for each in batch))}, with diagnostics"
-    with run.progress(title, steps // chunk_length(steps)) as advance:
+    with run.progress(title, steps, chunk_length(steps)) as advance:
         members = advance_members(members, per_batch, steps, math.inf, callbacks=[record, advance])
     write_members(batch, members, cache)
     cache.add_seconds(keys, time.perf_counter() - began)

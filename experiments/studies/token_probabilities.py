@@ -45,7 +45,7 @@ def run(run: Run) -> None:
             correlations.append(place | correlate(seen))
             tokens.extend(place | row for row in draw_tokens(seen))
 
-        with run.progress(arm, steps // CHUNK) as advance:
+        with run.progress(arm, steps, CHUNK) as advance:
             train(shared, states, steps, [record, advance], chunk=CHUNK, axes=(None, 0))
     run.table("tokens", tokens)
     run.table("correlations", correlations)

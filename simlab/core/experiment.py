@@ -49,9 +49,11 @@ class Run:
         """Iterate with progress."""
         return track(items, description, total)
 
-    def progress(self, description: str, total: int) -> AbstractContextManager[Callable[..., None]]:
-        """Show progress of `total` steps; the context's function is called after each, as a callback."""
-        return show_progress(description, total)
+    def progress(
+        self, description: str, total: int, each: int = 1
+    ) -> AbstractContextManager[Callable[..., None]]:
+        """Show progress of `total` steps; the context's function is a callback for every `each` of them."""
+        return show_progress(description, total, each)
 
     def report(self, message: str) -> None:
         """Print one line on the terminal."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
-from simlab.core.progress import console
+from simlab.core.progress import console, describe_minutes
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
 from simlab.sweeps.compile_cache import enable_compile_cache
@@ -125,20 +125,10 @@ def prepare(
 
 def _ask_to_start(minutes: float, yes: bool) -> bool:
     """Print the expected time; on a terminal, wait for confirmation if that is long."""
-    console.print(f"expected: {_duration(minutes)}", highlight=False)
+    console.print(f"expected: {describe_minutes(minutes)}", highlight=False)
     if yes or minutes < ASK_ABOVE_MINUTES or not (console.is_terminal and sys.stdin.isatty()):
         return True
     return console.input(Text("continue? [y/N] ")).strip().lower() in ("y", "yes")
-
-
-def _duration(minutes: float) -> str:
-    return (
-        f"{60 * minutes:.0f} s"
-        if minutes < 2
-        else f"{minutes:.0f} min"
-        if minutes < 120
-        else f"{minutes / 60:.1f} h"
-    )
 
 
 def _write_view(cache: ResultCache, plan: Plan, name: str, timings: Mapping[str, float]) -> SweepResult:
