@@ -26,7 +26,7 @@ DISCREPANCY = Panel("discrepancy", "mean $|\\pi_{train} - \\pi_{infer}|$")
 ENTROPY = Panel("entropy", "entropy (nats)")
 NORM = Panel("grad_norm", "gradient norm", log=True)
 LPD = Panel("abs_seq_log_ratio", "|sequence log $\\rho$| (nats)")
-RATE = Panel("learning_rate_factor", "learning rate / initial")
+RATE = Panel("learning_rate_factor", "learning rate / configured")
 LENGTH = Panel("response_length", "response length (tokens)")
 CLIPPED = Panel("clip_fraction", "fraction of tokens clipped", log=True, table="diagnostics")
 CLIP_RATIO = Panel("clip_fraction", "fraction of tokens clipped", log=True)
@@ -150,7 +150,7 @@ MARKS = (
 )
 RECOVERY = Custom(
     leaderboards.draw_recovery,
-    "Dots: initial policies; bars: interval at the level of the look and the family.",
+    "Dots: initial policies; bars: interval at the level of the look and the family; gray: margin.",
 )
 STEPS = "log of the steps to a gain of 0.15, minus GSPO"
 HELD_OUT_MINUS_GSPO, VALIDATED = "held-out reward minus GSPO", final("held_out_avg_at_k", "diagnostics")
@@ -229,7 +229,8 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(softmax.draw_levels,
             "Height: tokens per bin; dark: range over seeds; levels: distinct values."), "hacking Fig. 13"),
     "hacking_fig14": FigureSpec(HACKING, "Change points of five metrics with and without distorted weights",
-        Leveled(mismatch.draw_change_points, "Dots: runs; hollow: p > 0.05; bars: CI of the mean.",
+        Leveled(mismatch.draw_change_points,
+            "Dots: runs; hollow: p > 0.05; bars: CI of the mean, within the run.",
             tuple(mismatch.DISTORTED)), "hacking Fig. 14"),
     "hacking_fig15": FigureSpec(HACKING,
         "Validation, mismatch, entropy, clipping, KL divergence and gradient norm with and without TIS",
@@ -241,7 +242,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Validation, mismatch, entropy, clipping, KL divergence and gradient norm as rare tokens weigh more",
         Curves(DELTAS, EXTENDED, height=4.4, rows=2), "hacking Fig. 17", ("H10",)),
     "hacking_tab1": FigureSpec(HACKING, "Fraction of tokens clipped",
-        Curves(CLIPS, (CLIPPED,)), "hacking Tab. 1"),
+        Curves(CLIPS[:-1], (CLIPPED,)), "hacking Tab. 1"),
     "softmax_placements": FigureSpec("softmax", "Rounding placements that reproduce the published table",
         Custom(softmax.draw_placements,
             "Dots: mean of five seeds; bars: 95% prediction interval; lines: the paper."), "hacking Tab. 2"),
@@ -371,8 +372,8 @@ FIGURES: dict[str, FigureSpec] = {
     "acrl_nearest_tokens": FigureSpec(NEAREST,
         "Unlikely tokens with the larger $\\pi_{train}$, by the engine that finds them unlikely, minus BF16",
         Forest(minus(BF16, ("chain: FP8",)), {
-            f"fraction of tokens at $\\pi_{{{engine}}}$ < 0.01": measure(m.share_higher("rare", engine))
-            for engine in ("train", "infer")}, 1.2), claims=("A12",)),
+            f"fraction with larger $\\pi_{{train}}$ at $\\pi_{{{engine}}}$ < 0.01, minus BF16":
+            measure(m.share_higher("rare", engine)) for engine in ("train", "infer")}, 1.2), claims=("A12",)),
     "grpo_variants_curves": FigureSpec("grpo_variants",
         "Reward, mismatch and gradient norm of GRPO, with verl's dual clip, and of DAPO",
         Curves(GRPO_ARMS, (REWARD, MISMATCH, NORM)), claims=("N2", "N3")),
@@ -413,10 +414,10 @@ FIGURES: dict[str, FigureSpec] = {
         "Shapley shares of rounding sites in the mismatch, and RMS log rho site by site",
         Custom(mismatch.draw_attribution, "Marks: exact shares; bars: 95% CI; hollow: the site alone.")),
     "leaderboard": FigureSpec("leaderboard",
-        "Held-out reward by remedy, fraction of the loss that each recovers, and pairs that differ (V6)",
+        "Held-out reward by remedy, fraction of the loss that each recovers, and pairs that differ",
         RECOVERY, claims=("V6",)),
     "leaderboard_experts": FigureSpec("leaderboard_experts",
-        "MoE: held-out reward by remedy, fraction of the loss that each recovers, and pairs that differ (V6)",
+        "MoE: held-out reward by remedy, fraction of the loss that each recovers, and pairs that differ",
         RECOVERY, claims=("V6",)),
     "real_pairs": FigureSpec("real_pairs",
         "Measured mismatch of real engines, by engine pair and token probability",
@@ -442,7 +443,7 @@ FIGURES: dict[str, FigureSpec] = {
         Bars("speed", "cpu_seconds", ("engines",), "CPU time (s)", "version", "quantity", log=False)),
     "forecasts": FigureSpec("bench_compile",
         "Error of the forecast of a sweep, by state of the compilation cache",
-        Bars("sweeps", "off_by", ("sweep",), "forecast / time, or time / forecast", "cache", log=False)),
+        Bars("sweeps", "off_by", ("sweep",), "forecast against time (factor; 1: exact)", "cache", log=False)),
     "sweep_cost": FigureSpec("bench_sweep",
         "Cost of a sweep against runs, runs per batch, response length and steps",
         Custom(benchmarks.draw_sweep_cost, "Dots: measured; lines: fitted power.")),
@@ -452,7 +453,7 @@ FIGURES: dict[str, FigureSpec] = {
     "gpu_speed": FigureSpec("bench_gpu",
         "Run-steps per second and fraction of the roofline against runs per batch, on a GPU",
         Custom(benchmarks.draw_device)),
-    "gpu_products": FigureSpec("real_card", "Outputs of a GPU that models of tensor cores give bit by bit",
+    "gpu_products": FigureSpec("real_card", "Outputs of a GPU that models of tensor cores give bit for bit",
         Custom(gpu_pairs.draw_agreement, "Models that agree most, in each format.")),
     "tensor_core_throughput": FigureSpec("bench_tensor_cores",
         "Time of emulated tensor cores relative to a float32 product",

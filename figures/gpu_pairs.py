@@ -62,11 +62,12 @@ def _draw_shares(axes: Axes, results: Results) -> None:
     policies, seeds = list(shares["policy"].unique()), list(shares["seed"].unique())
     for number, (factor, rows) in enumerate(shares.groupby("factor", sort=False)):
         x = rows["policy"].map(policies.index) + 0.25 * (number - 1) + 0.08 * rows["seed"].map(seeds.index)
-        axes.vlines(x, 100 * rows["low"], 100 * rows["high"], color=COLORS[number], linewidth=1.4)
-        axes.plot(x, 100 * rows["share"], MARKERS[number], color=COLORS[number], label=factor)
+        color = COLORS[3 + number]  # the first three are policies in the other panels
+        axes.vlines(x, 100 * rows["low"], 100 * rows["high"], color=color, linewidth=1.4)
+        axes.plot(x, 100 * rows["share"], MARKERS[3 + number], color=color, label=factor)
     axes.set_xticks(range(len(policies)), policies)
     axes.axhline(0, color=MUTED, linewidth=0.8)
-    axes.set(ylabel="share of mean squared log $\\rho$ (%)", title="Shapley shares")
+    axes.set(ylabel="share of mean squared log $\\rho$ (%)", title="Shapley shares (bars: 95% CI)")
     axes.legend(loc="center left")
 
 
@@ -81,7 +82,7 @@ def _draw_bits(axes: Axes, results: Results) -> None:
             points: Any = {"color": COLORS[number], "marker": MARKERS[number], "ls": style}
             axes.plot(mean.index, mean.where(mean > 0), label=label, **points)
     axes.axvline(13, color=MUTED, linewidth=0.8)
-    axes.set(yscale="log", ylabel="RMS log $\\rho$ (nats)", title="Accumulator width")
+    axes.set(yscale="log", ylabel="RMS log $\\rho$ (nats)", title="Accumulator width (line: H100 FP8)")
     axes.set_xlabel("fraction bits of the accumulator\n(against BF16: solid; 25 bits: dashed)")
     axes.legend(loc="lower left", fontsize=6, handlelength=1.2)
 
@@ -108,16 +109,11 @@ def draw_agreement(results: Results) -> Figure:
     figure, panels = new_figure(1.9, ncols=len(formats), sharex=True, squeeze=False)
     for axes, name in zip(panels[0], formats, strict=True):
         best = equal[name].sort_values(ascending=False, kind="stable")[:SHOWN][::-1]
-        axes.barh(best.index, best, color=[COLORS[0] if share == 1 else MUTED for share in best], height=0.6)
-        for row, share in enumerate(best):
-            inside = {"ha": "right", "va": "center", "color": "white", "fontsize": 5}
-            axes.text(share - 0.03, row, _percent(share), **inside)
-        axes.set(title=name, xlim=(0, 1))
+        colors = [COLORS[0] if share == 1 else MUTED for share in best]
+        labels = ["all" if share == 1 else f"{share:.0%}" for share in best]
+        axes.bar_label(axes.barh(best.index, best, color=colors, height=0.6), labels, padding=2, fontsize=5)
+        axes.set(title=name, xlim=(0, 1.15), xticks=(0, 0.5, 1))
         axes.tick_params(axis="y", labelsize=5)
         axes.grid(visible=False, axis="y")
     figure.supxlabel("fraction of outputs that are bitwise equal", fontsize="medium")
     return figure
-
-
-def _percent(share: float) -> str:
-    return "all" if share == 1 else f"{share:.0%}"

@@ -19,14 +19,14 @@ from simlab.studies.verdicts import ALPHA, CriterionEvidence
 BOLD: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold"}
 PLAIN: dict[str, Any] = {"fontsize": 7.5}
 SMALL: dict[str, Any] = {"fontsize": 6.5, "color": MUTED}
-BOLD_LETTER, LETTER = 0.6, 0.55  # mean width of a letter in font sizes
+BOLD_LETTER, LETTER = 0.6, 0.52  # mean width of a letter in font sizes
 LINE = 1.3  # height of a line in font sizes
-LONGEST_LIST = 3
 LATE_RULES = {"exploratory": ", exploratory", "after": ", rule set after the run"}
-BITS = ("truncation", "round to nearest")
+BITS = ("truncation", "round to nearest", "stochastic rounding")
 """Kinds of noise whose level is a number of mantissa bits."""
 
 CORES = "{device[cpu_cores]} CPU cores"
+JIT = "static: format known at compilation; traced: format is an input"
 SETTINGS = {
     "formats": "n = {count:,} random values per format, 2^{lowest_exponent} to 2^{highest_exponent}",
     "softmax": "Softmax of Gaussian logits (std {logit_std}, vocabulary {vocabulary:,} unless stated), "
@@ -50,8 +50,8 @@ SETTINGS = {
     "n = {prompts} prompts x {samples} samples, one initial policy per model",
     "real_pairs": "Real engines on CPU, no injected noise; a MoE policy trained on add, and SmolLM2-135M",
     "real_rl": "Task {task}, {model}; vLLM in BF16 with FP8 cache on CPU; n = 1 vLLM run, {n} emulated seeds",
-    "bench_quantize": CORES + ", {elements:,} values; median of {rounds} rounds",
-    "bench_linear": CORES + "; median of {rounds} rounds",
+    "bench_quantize": CORES + ", {elements:,} values; median of {rounds} rounds; donated: in place; " + JIT,
+    "bench_linear": CORES + "; median of {rounds} rounds; " + JIT,
     "bench_step": CORES + ", {model[num_hidden_layers]}-layer dense policy; least time of several rounds",
     "bench_speedup": CORES + ", flagship shape, {processes} x {runs} runs; before: commit {parent:.7}",
     "bench_compile": CORES + ", flagship shape unless stated; {within} is the largest factor wanted",
@@ -62,7 +62,8 @@ SETTINGS = {
     "engines {config[engines][name]}",
     "real_card": "One {card}; standard normal operands, also times powers of two up to 8; "
     "products of 64 to 4096 terms",
-    "bench_tensor_cores": CORES + "; median of {rounds} rounds",
+    "bench_tensor_cores": CORES + "; rows, terms, columns: wide {shapes[wide]}, long {shapes[long]}, "
+    "decode {shapes[decode]}; median of {rounds} rounds; " + JIT,
 }
 """Task, noise and n of experiments without a table `runs` of arms; fields are those of the manifest."""
 
@@ -88,7 +89,7 @@ def describe_setting(results: Results, experiment: str, arms: Sequence[str] | No
     policies, seeds = runs.groupby("arm")["initial_policy"].nunique(), runs["seed"].nunique()
     n = f"n = {_range(policies)} initial policies" + (f" x {seeds} seeds" if seeds > 1 else "")
     task = f"Task {_join(runs['task'])}, {_join(runs['model'])}, {_join(runs['steps'])} steps"
-    return f"{task}; noise: {_join(_noise(runs), ' / ')}; {n}"
+    return f"{task}; noise: {_describe_noise(runs)}; {n}"
 
 
 @cache
@@ -171,21 +172,18 @@ def _find_labels(experiment: str) -> dict[str, str]:
     return read_labels(results) if "runs" in results.table_names else {}
 
 
-def _noise(runs: Any) -> Any:
-    """Return the noise of each run in words, most frequent first."""
-
-    def describe(kind: str, level: float) -> str:
-        if kind in BITS:
-            return f"{kind}, {level:g} bit{'s' * (level != 1)}"
-        return kind if kind == "none" else f"{kind} {level:g}"
-
-    words = list(map(describe, runs["noise_kind"], runs["noise_level"]))
-    return sorted(words, key=lambda word: -words.count(word))
+def _describe_noise(runs: Any) -> str:
+    """Return each kind of noise, most frequent first, with its levels in mantissa bits where it has such."""
+    words = []
+    for kind in runs["noise_kind"].value_counts(sort=True).index:
+        levels = sorted(set(runs.loc[runs["noise_kind"] == kind, "noise_level"]))
+        bits = f"{', '.join(f'{level:g}' for level in levels)} mantissa bit{'s' * (levels != [1])}"
+        words.append(f"{kind} ({bits})" if kind in BITS else kind)
+    return " / ".join(words)
 
 
-def _join(values: Any, between: str = ", ") -> str:
-    names = list(dict.fromkeys(map(str, values)))
-    return between.join(names) if len(names) <= LONGEST_LIST else f"{len(names)} levels"
+def _join(values: Any) -> str:
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _range(numbers: Any) -> str:
@@ -201,7 +199,7 @@ def add_heading(figure: Figure, finding: str, shown: str, small: Sequence[str]) 
         (line, style)
         for text, style in parts
         for line in textwrap.wrap(
-            text.replace("n = ", "n\xa0=\xa0"),
+            text.replace("n = ", "n\xa0=\xa0").replace("margin ", "margin\xa0"),
             int(72 * width / ((BOLD_LETTER if style is BOLD else LETTER) * style["fontsize"])),
         )
     ]

@@ -14,8 +14,11 @@ from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
-FIXED_STYLES = {"no correction": 0, "BF16 control": len(COLORS) - 1}
-"""Arms that look the same in every figure."""
+PREFIXES = {"", "truncation, ", "dense: ", "E4M3, "}
+UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"FP8", "E4M3", "RLOO", "no schedule"}
+CONTROLS = {f"{prefix}BF16 control" for prefix in PREFIXES} | {"RLOO, BF16", "BF16"}
+FIXED_STYLES = dict.fromkeys(UNTREATED, 0) | dict.fromkeys(CONTROLS, len(COLORS) - 1)
+"""Arms that look the same in every figure; others take their looks only when no other is left."""
 LEVEL = 0.95  # confidence level where the board has none
 WINDOW = 0.1  # part of a run in the moving average of a curve
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
@@ -82,8 +85,9 @@ class Curves:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     encoding = (
-        "Lines: mean over initial policies, thin where not smoothed. Gray: last quarter; dots: initial "
-        "policies; bars: CI at the level of the board; triangles: the CI exceeds the axis."
+        "Lines: mean over initial policies (geometric on log axes), thin where not smoothed. Gray: last "
+        "quarter; dots: initial policies; bars: CI at the level of the board; triangles: the CI exceeds the "
+        "axis."
     )
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
@@ -98,7 +102,8 @@ class Curves:
         for axis, each, panel in zip(axes, by_panel, self.panels, strict=True):
             draw_panel(axis, each, panel, styles, level)
         num = max((curve.shape[1] for each in by_panel for curve in each.values()), default=0)
-        legend_above(figure, axes, describe_lines(num, level))
+        is_log = any(axis.get_yscale() == "log" for axis in axes)
+        legend_above(figure, axes, describe_lines(num, level) + ". Log axes: geometric means" * is_log)
         if self.mark_best:
             rewards = curves(results, arms, "reward")
             for axis in axes:
@@ -123,7 +128,7 @@ class Forest:
     row_labels: Sequence[str] = ()
     encoding = (
         "Final: last quarter. Dots: initial policies; ticks: mean; bars: CI at the level of the board; "
-        "triangles: the CI exceeds the axis; right: means of arms."
+        "triangles: the CI exceeds the axis; right: means of arms, n in brackets."
     )
 
     @property
@@ -213,7 +218,8 @@ def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> 
     """Return the color, dashes and legend label of each arm."""
     names = {arm: (labels or {}).get(arm, arm) for arm in arms}
     fixed = {arm: FIXED_STYLES[name] for arm, name in names.items() if name in FIXED_STYLES}
-    free = iter([index for index in range(len(COLORS)) if index not in fixed.values()] * len(arms))
+    indices = [index for index in range(len(COLORS)) if index not in fixed.values()]
+    free = iter(sorted(indices, key=lambda index: index in FIXED_STYLES.values()) * len(arms))
     numbers = [(arm, fixed[arm] if arm in fixed else next(free)) for arm in arms]
     return {arm: {"color": COLORS[i], "ls": DASHES[i], "label": names[arm]} for arm, i in numbers}
 
@@ -320,18 +326,17 @@ def draw_forest(
     if not known:
         axis.set(xlabel=label)
         return
-    nums = {len((ends[arm] - ends[other]).dropna()) for arm, other in known.items()}
-    num = f"{min(nums)} to {max(nums)}" if len(nums) > 1 else f"{max(nums)}"
-    axis.set(xlabel=f"{label}\n(n = {num}; bars: {name_level(level)})")
+    axis.set(xlabel=f"{label}\n(bars: {name_level(level)})")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
-    axis.annotate("mean", (1.02, 0.8), color=MUTED, **text)
+    axis.annotate("mean (n)", (1.02, 0.8), color=MUTED, **text)
     differences = {
         -row: (ends[arm] - ends[other]).dropna()
         for row, (arm, other) in enumerate(known.items())
         if arm != other
     }
     for row, arm in enumerate(known):
-        axis.annotate(f"{ends[arm].mean():.3g}", (1.02, -row), **text)
+        num = len((ends[arm] - ends[known[arm]]).dropna())
+        axis.annotate(f"{ends[arm].mean():.3g} ({num})", (1.02, -row), **text)
     for height, own in differences.items():
         axis.plot(own, [height] * len(own), "o", color=COLORS[0], **DOT)
     axis.axvline(0, color=MUTED, lw=0.8)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from figures.kinds import name_level
 from figures.series import read_labels
 from figures.style import COLORS, MUTED, new_figure
 from simlab.core.results import Results
@@ -49,8 +50,9 @@ def _draw_shares(axis: Any, board: Leaderboard, order: list[str]) -> None:
         axis.plot(ends, [height] * 2, lw=width, alpha=0.6, **style)
         axis.plot([row.share], [height], "|", ms=10, mew=2, **style)
     has_thin = any(row.level <= PLAIN_LEVEL for row in board.recovered)
-    bars = "thick: family-wise; thin: 95%" if has_thin else "bars: family-wise interval"
-    axis.set(xlabel=f"fraction of the loss recovered\n({bars})", xlim=SHOWN)
+    bars = name_level(max((row.level for row in board.recovered), default=PLAIN_LEVEL))
+    thin = "; thin: 95%" if has_thin else ""
+    axis.set(xlabel=f"fraction of the loss recovered\n(gray: margin; bars:\n{bars}{thin})", xlim=SHOWN)
     axis.set_title("Fraction recovered")
     for verdict in dict.fromkeys(row.verdict for row in board.recovered):
         axis.plot([], [], lw=3.5, alpha=0.6, color=VERDICTS[verdict], label=verdict)

@@ -116,7 +116,7 @@ def draw_token_probabilities(results: Results) -> Figure:
 
 def draw_change_points(results: Results, level: float) -> Figure:
     """Draw the step at which each metric of each run leaves its level, with and without distorted weights."""
-    rows = join_runs(results, "changes", ("arm", "initial_policy"))
+    rows = join_runs(results, "changes", ("arm", "initial_policy", "steps"))
     figure, axis = new_figure(2.6)
     for number, (arm, label) in enumerate(DISTORTED.items()):
         for row, metric in enumerate(METRICS):
@@ -132,8 +132,8 @@ def draw_change_points(results: Results, level: float) -> Figure:
                 axis.plot([interval.low, interval.high], [y] * 2, color=color, lw=3.5, alpha=0.3)
         axis.plot([], [], "o", color=COLORS[number], label=label)
     axis.set_yticks([-row for row in range(len(METRICS))], list(METRICS.values()))
-    axis.set(xlabel="training step of the change (hollow: p > 0.05)")
-    legend_above(figure, [axis], f"Dots: runs; bars: {name_level(level)} of the mean")
+    axis.set(xlabel="training step of the change (hollow: p > 0.05)", xlim=(0, rows["steps"].max()))
+    legend_above(figure, [axis], f"Dots: runs; bars: {name_level(level)} of the mean, within the run")
     return figure
 
 
@@ -233,7 +233,7 @@ def draw_attribution(results: Results) -> Figure:
         right.plot(known, climb["rms_log_rho"], **look(number, label=policy))
     left.axhline(0, color=MUTED, lw=0.8)
     left.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
-    left.set(ylabel="share of mean squared log $\\rho$", title="Shapley shares (hollow: alone)")
+    left.set(ylabel="share of mean squared log $\\rho$", title="Shapley shares (hollow: alone; bars: 95% CI)")
     left.legend(fontsize=6)
     steps = ["none", *(f"+ {group}" for group in groups)]
     right.set_xticks(range(len(steps)), steps, rotation=30, ha="right")

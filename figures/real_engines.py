@@ -95,7 +95,8 @@ def draw_calibration(results: Results) -> Figure:
     figure.supylabel("predicted log $\\rho$ (nats)", fontsize=8)
     handles = [axes[0][0].plot([], [], mark, c=color)[0] for color, mark, _ in EMULATIONS.values()]
     labels = [label for *_, label in EMULATIONS.values()]
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    words = "Numbers: distance (0: equal; 1: as bad as no predicted mismatch); line: perfect prediction"
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, title=words, title_fontsize=7)
     return figure
 
 
@@ -138,7 +139,8 @@ def _draw_metric(axis: Axes, rows: Any, metric: str, real: str) -> None:
     smooth = curves.rolling(SMOOTH, min_periods=1).mean()
     measured = smooth.columns.get_level_values("sampling_engine") == real
     ours, emulated = smooth.loc[:, measured], smooth.loc[:, ~measured]
-    axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=f"rollouts of {real}")
+    label = f"rollouts of {real}, mean of {SMOOTH} steps"
+    axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=label)
     if emulated.shape[1]:
         label = f"emulated engine, range of {emulated.shape[1]} seeds"
         low, high = emulated.min(axis=1), emulated.max(axis=1)

@@ -100,7 +100,8 @@ def draw_recent_corrections(results: Results) -> Figure:
     _draw_moments(axes[0], table, names, f", T = {length}")
     for axis in axes[0]:
         axis.axhline(len(CORRECTIONS) - 0.5, color=MUTED, linewidth=0.8)
-    figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    words = "Below the line: corrections of 2026"
+    figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside upper center", ncols=2, title=words)
     for axis, (family, title) in zip(axes[1], DRIFTS.items(), strict=True):
         _draw_masked(axis, masked[masked.family == family])
         axis.set_title(title)
@@ -130,7 +131,8 @@ def draw_all_corrections(results: Results) -> Figure:
     _draw_moments(axes, table, names)
     for name, label in zip(names, axes[0].get_yticklabels(), strict=True):
         label.set_fontweight("normal" if name in OLD else "bold")
-    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    words = f"Sorted by MSE at std of $\\rho$ {level:.2g}; bold: corrections of 2026"
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2, title=words)
     return figure
 
 
@@ -205,8 +207,8 @@ def _draw_sample_size(axis: Any, ess: Any) -> None:
         middle = (line - 0.5).abs().idxmin()
         text = {"textcoords": "offset points", "color": color}
         axis.annotate(f"{level:.2g}", (middle, line[middle]), (3, 2), **text)
-    axis.set(xscale="log", ylim=(0, 1.02), xlabel="length T (tokens)", ylabel="ESS / samples")
-    axis.set_title("ESS, by std of $\\rho$")
+    axis.set(xscale="log", ylim=(0, 1.02), xlabel="length T (tokens)", ylabel="effective samples / samples")
+    axis.set_title("Effective samples, by std of $\\rho$")
 
 
 def draw_survival_bias(results: Results) -> Figure:
@@ -226,7 +228,8 @@ def draw_survival_bias(results: Results) -> Figure:
         axis.axhline(0, color="black", linewidth=0.7)
         axis.set(xscale="log", xlabel="token probability", title=title)
     for by in SORTED:
-        draw_curve(axes[0], "predicted", by, color=MUTED, linewidth=0.8)
+        label = "first-order theory" if by == "train" else None
+        draw_curve(axes[0], "predicted", by, color=MUTED, linewidth=0.8, label=label)
     for axis in axes:
         axis.legend(loc="upper left" if axis is not axes[0] else "lower left", fontsize=6)
     axes[0].set(ylabel="mean of $\\rho - 1$ (%)")

@@ -15,11 +15,13 @@ import jax  # noqa: E402
 from jax._src import compiler  # noqa: E402
 
 # What runs once or twice is not worth the compiler's effort: a sixth of the time. Of the passes left out, one
-# moves work out of loops, one moves it back, and the first repeats them until it has tried 25 times.
+# moves work out of loops, one moves it back, and the first repeats them until it has tried 25 times. Dividing
+# a program among threads would cost a fifth more CPU time, and the other core has tests of its own.
 QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_disable_hlo_passes": "simplification,while-loop-invariant-code-motion,while-loop-constant-sinking",
+    "xla_cpu_parallel_codegen_split_count": 1,
 }
 if jax.__version_info__ < (0, 11):  # later ones have one emitter only
     QUICK["xla_cpu_use_fusion_emitters"] = False

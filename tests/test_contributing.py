@@ -19,7 +19,9 @@ MAX_LINES = 10
 CHECK = """
 import json, sys
 from pathlib import Path
-import jax, jax.numpy as jnp, numpy as np
+import jax.numpy as jnp, numpy as np
+from tests.compiling import compile_quickly, jax
+compile_quickly(True)
 
 def report(recipe, **values):
     print(json.dumps({"recipe": recipe, **values}))

@@ -265,7 +265,7 @@ LENGTH_DYNAMICS = validated_experiment(
     "length_dynamics",
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
-    minutes=60.0,
+    minutes=110.0,
     figures=("lr_fig6", "lr_fig7", "lr_fig9"),
     baseline=FREE,
 )
@@ -273,7 +273,7 @@ LENGTH_WIDE_DYNAMICS = validated_experiment(
     "length_wide_dynamics",
     "Does the triggered schedule help a wider model at the same factor?",
     CLAIMS,
-    minutes=90.0,
+    minutes=165.0,
     figures=("lr_fig8", "lr_fig10"),
     baseline=WIDE,
 )

@@ -212,10 +212,11 @@ def _stopped_early(measured: Measured) -> str:
     assert primary is not None
     if not deciding or not deciding[0] <= primary.num_policies < deciding[-1]:
         return ""
-    return (
-        f"stopped at {primary.num_policies} of {deciding[-1]} initial policies, where the rule of that time "
-        "had decided"
-    )
+    made = f"{primary.num_policies} of {deciding[-1]} initial policies"
+    config = measured.manifest.get("config")
+    if isinstance(config, Mapping) and "stopped_in_block" in config:
+        return f"interrupted after {made}; `simlab run --resume-from` continues it"
+    return f"stopped at {made}, where the rule of that time had decided"
 
 
 def _decide_criterion(

@@ -8,6 +8,7 @@ runs complete steps.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import count, cycle
 
 import jax
@@ -229,10 +230,16 @@ def test_presets_make_a_step_that_can_be_scanned(name):
         assert metrics["router_flips"].shape == (MODELS[name].num_hidden_layers,)
 
 
+@cache
+def trace_routed(replay: str) -> dict:
+    """Return the shapes of a mixture's metrics: two tests read them."""
+    recipe = recipe_of(model=MOE)
+    return check_traced(replace(recipe, engines=replace(recipe.engines, replay=replay)))
+
+
 @pytest.mark.parametrize("replay", REPLAYS)
 def test_every_replay_makes_a_step_that_can_be_scanned(replay):
-    recipe = recipe_of(model=replace(MODEL, num_experts=4))
-    check_traced(replace(recipe, engines=replace(recipe.engines, replay=replay)))
+    assert trace_routed(replay)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -273,6 +280,6 @@ def test_diagnostics_trace_every_name_when_model_is_moe():
 def test_every_number_of_a_step_is_described():
     described = set(STEP_METRICS) | set(STEP_NUMBERS)
     plain = check_traced(recipe_of(kl_loss_coef=0.1, entropy_coeff=0.1))
-    routed = check_traced(recipe_of(model=replace(MODEL, num_experts=4)))
+    routed = trace_routed("none")
     aged = check_traced(recipe_of(staleness=2, old_log_probs="rollout"))
     assert set(plain) | set(routed) | set(aged) <= described

@@ -162,7 +162,7 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
     rows = [("one", "a", 0, [1.0] * 4), ("one", "b", 1, [1.0] * 4), ("other", "a", 0, [1.0] * 9)]
     results = _made(rows)
     assert describe_setting(results, "lr_dynamics", ["one"]) == (
-        "Task add, tiny-llama, 40 steps; noise: truncation, 1 bit; n = 2 initial policies x 2 seeds"
+        "Task add, tiny-llama, 40 steps; noise: truncation (1 mantissa bit); n = 2 initial policies x 2 seeds"
     )
     assert "40, 90 steps" in describe_setting(results, "lr_dynamics", None)
     with mpl.rc_context(RC):

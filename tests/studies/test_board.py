@@ -274,3 +274,15 @@ def test_figures_show_what_the_tables_hold(name, tmp_path):
             drawn = render(source.draw, Results(committed_results(name)), tmp_path, figure)[0]
             kept = ROOT / "figures" / "out" / drawn.name
             assert np.array_equal(imread(drawn), imread(kept)), figure
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [({}, "where the rule of that time had decided"), ({"stopped_in_block": 3}, "interrupted")],
+)
+def test_note_says_why_a_study_ended_early(config, words):
+    manifest = {"config": {"registered": {"looks": [8, 16, 24]}, **config}}
+    (evidence,) = decide_family([measured(np.linspace(-1, 1, 16), policies=16, manifest=manifest)])
+    assert evidence.verdict == "inconclusive"
+    assert "16 of 24 initial policies" in evidence.note
+    assert words in evidence.note

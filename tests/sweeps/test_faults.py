@@ -1,22 +1,17 @@
 """What can go wrong with a disk, a clock and a config: one clear error, nothing lost, nothing twice."""
 
-import json
-import os
-import subprocess
-import sys
+import resource
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlab.sweeps import sweep
-from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.grids import grid
 from simlab.sweeps.plan import expand
 from simlab.sweeps.result_cache import DamagedError
-from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH, SCRIPT, tables
+from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH, tables
 
 FIELDS = [
     *BASE,
@@ -91,27 +86,15 @@ def small_sweep(out):
     return sweep(BASE, GRID, out, runs_per_batch=RUNS_PER_BATCH, workers=0)
 
 
-# Files of some kilobytes each: the limit is met in the middle of a run's tables.
-FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n" + SCRIPT
-
-
 def test_sweep_loses_nothing_when_disk_is_full(reference, tmp_path):
-    given_config = {
-        "base": BASE,
-        "over": GRID,
-        "out": str(tmp_path),
-        "runs_per_batch": RUNS_PER_BATCH,
-        "workers": 0,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, json.dumps(given_config)],
-        env=os.environ | {"SIMLAB_CACHE": str(Path(str(compile_cache_folder())).parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "File too large" in done.stderr
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Files of some kilobytes each: the limit is met in the middle of a run's tables.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, unlimited[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            small_sweep(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     kept = [path for path in (tmp_path / "store").glob("*") if not path.name.startswith(".")]
     assert all(path.stat().st_size < 9000 for path in kept)
     small_sweep(tmp_path)

@@ -11,9 +11,9 @@ from simlab.sweeps.grids import grid, listed
 from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH, finish, start, tables
 
 
-def small_sweep(out, over=None, **changes):
+def small_sweep(out, over=None, workers=0, **changes):
     return sweep(
-        BASE | changes.pop("base", {}), over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, **changes
+        BASE | changes.pop("base", {}), over, out, runs_per_batch=RUNS_PER_BATCH, workers=workers, **changes
     )
 
 
@@ -50,7 +50,7 @@ def test_run_bytes_do_not_depend_on_other_runs(reference, tmp_path):
 
 
 def test_run_bytes_do_not_depend_on_processes(reference, tmp_path):
-    finish(start(tmp_path, workers=2))
+    small_sweep(tmp_path, GRID, workers=2)
     assert tables(tmp_path) == tables(reference.folder)
 
 
@@ -60,7 +60,7 @@ def test_two_sweeps_share_a_folder(reference, tmp_path):
     second = start(tmp_path, GRID)
     finish(first)
     finish(second)
-    finish(start(tmp_path, GRID))
+    small_sweep(tmp_path, GRID)
     assert tables(tmp_path) == tables(reference.folder)
 
 

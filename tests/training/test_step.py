@@ -24,7 +24,6 @@ from simlab.training.step import (
     round_gradient,
     score,
     score_rollout,
-    train_step,
 )
 from simlab.training.step import token_batch as token_batch_of
 from tests.compiling import compile_quickly
@@ -383,12 +382,12 @@ def test_objectives_over_the_vocabulary_get_their_columns(name):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_clip_cov_draws_in_every_minibatch():
+def test_clip_cov_draws_in_every_minibatch(trajectory):
     """More candidates than draws: without a key the gradient would be NaN."""
     recipe = replace(
         small_recipe(COARSE), objective=resolve("clip_cov", advantage="reward", cov_low=-9.0, cov_high=9.0)
     )
-    after, metrics = jax.jit(partial(train_step, recipe), compiler_options=QUICK)(small_state(recipe))
+    after, metrics = learned_from(recipe, small_state(recipe), trajectory)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.params))
     assert metrics["grad_norm"] > 0
 
@@ -397,10 +396,10 @@ def test_other_objectives_carry_no_column_of_the_vocabulary(trajectory):
     assert trajectory.logp_infer_vocabulary is None
 
 
-def test_gradient_checkpointing_gives_the_same_update():
+def test_gradient_checkpointing_gives_the_same_update(trajectory):
+    # Responses of another policy are as good as its own.
     plain = small_recipe(COARSE, model=replace(DENSE, num_hidden_layers=SCANNED_LAYERS))
     state = small_state(plain)
-    trajectory = roll(plain, state)
     updated = [
         learned_from(replace(plain, gradient_checkpointing=on), state, trajectory)[0] for on in (False, True)
     ]
