@@ -62,8 +62,7 @@ SETTINGS = {
     "engines {config[engines][name]}",
     "real_card": "One {card}; standard normal operands, also times powers of two up to 8; "
     "products of 64 to 4096 terms",
-    "bench_tensor_cores": CORES + "; rows, terms, columns: wide {shapes[wide]}, long {shapes[long]}, "
-    "decode {shapes[decode]}; median of {rounds} rounds; " + JIT,
+    "bench_tensor_cores": CORES + "; rows, terms, columns: {products}; median of {rounds} rounds; " + JIT,
 }
 """Task, noise and n of experiments without a table `runs` of arms; fields are those of the manifest."""
 
@@ -78,10 +77,10 @@ def describe_setting(results: Results, experiment: str, arms: Sequence[str] | No
     """
     if experiment in SETTINGS:
         manifest = results.manifest
-        seeds = len(manifest["seeds"])
-        return SETTINGS[experiment].format_map(
-            {"n": seeds, "device": manifest["device"]} | manifest["config"]
-        )
+        config = manifest["config"]
+        products = ", ".join(f"{name} {shape}" for name, shape in config.get("shapes", {}).items())
+        described = {"n": len(manifest["seeds"]), "device": manifest["device"], "products": products}
+        return SETTINGS[experiment].format_map(described | config)
     runs: Any = results.table("runs")
     runs = runs if arms is None else runs[runs["arm"].isin(list(arms))]
     if runs.empty:
