@@ -44,7 +44,7 @@ results: environments  ## re-make the results and figures shipped with the packa
 	for name in $(RESULTS); do $(BIN)/simlab run $$name --out experiments/results/$$name || exit 1; done
 	$(BIN)/simlab figures --results experiments/results --out figures/out
 
-test: $(VENV)/.test  ## the core checks: lint, types, layers and tests (13 minutes with an empty cache)
+test: $(VENV)/.test  ## the core checks: lint, types, layers and tests (9 minutes with an empty cache)
 	$(MAKE) -j 2 check tests
 
 tests: $(VENV)/.test

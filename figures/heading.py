@@ -78,8 +78,10 @@ def describe_setting(results: Results, experiment: str, arms: Sequence[str] | No
     if experiment in SETTINGS:
         manifest = results.manifest
         config = manifest["config"]
-        products = ", ".join(f"{name} {shape}" for name, shape in config.get("shapes", {}).items())
-        described = {"n": len(manifest["seeds"]), "device": manifest["device"], "products": products}
+        described = {"n": len(manifest["seeds"]), "device": manifest["device"]}
+        if experiment == "bench_tensor_cores":
+            shapes = config["shapes"].items()
+            described["products"] = ", ".join(f"{name} {shape}" for name, shape in shapes)
         return SETTINGS[experiment].format_map(described | config)
     runs: Any = results.table("runs")
     runs = runs if arms is None else runs[runs["arm"].isin(list(arms))]

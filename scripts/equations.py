@@ -17,7 +17,7 @@ FOLDERS = ("simlab", "experiments", "figures")
 PAPERS = {
     "hacking": "Probing RLVR training instability through the lens of objective-level hacking",
     "lr": "Beyond precision: training-inference mismatch is an optimization problem",
-    "vexact": "Diagnosing training inference mismatch in LLM RL (through its public review)",
+    "vexact": "Diagnosing training inference mismatch in LLM RL (as its public review states the claims)",
     "acrl": "ACRL: adaptive control of training-inference discrepancy",
     "cancel": "Design conditions for intra-group learning of sequence-level rewards",
 }

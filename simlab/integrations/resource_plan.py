@@ -240,7 +240,7 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     ]
     lines = [Item("time", name, value, "s", formula, bound) for name, value, formula, bound in times]
     total_seconds = sum(line.value for line in lines)
-    return [*lines, Item("time", "step", total_seconds, "s", "sum, without overlap", AT_LEAST)]
+    return [*lines, Item("time", "step", total_seconds, "s", "sum: a synchronous step", AT_LEAST)]
 
 
 def plan(model: str, devices: str, step: Step) -> list[Item]:

@@ -76,7 +76,7 @@ def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
         raise ValueError("cannot be exported to verl: " + "; ".join(draft.rejected))
     if draft.environment or any(map(_names_plugin, draft.overrides.values())):
         draft.notes.append(
-            "needs the plug-in: pip install '.[verl]' from the lab's checkout, in verl's environment"
+            "needs the plug-in: pip install '.[verl]' from a checkout of simlab, in verl's environment"
         )
     return VerlRun(backend, draft.overrides, draft.environment, tuple(draft.notes))
 
@@ -222,7 +222,7 @@ def _write_other_settings(draft: Draft, config: RunConfig, recipe: Recipe) -> No
             draft.rejected.append("old_log_probs 'rollout' with this objective (verl: vanilla only)")
         draft.overrides["algorithm.rollout_correction.bypass_mode"] = True
     draft.notes.append(
-        "task, model and warm start are the lab's own: Qwen3-30B-A3B on DAPO-Math-17k stands for them"
+        "task, model and warm start exist in simlab only: Qwen3-30B-A3B on DAPO-Math-17k stands for them"
     )
 
 
