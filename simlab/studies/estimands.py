@@ -36,7 +36,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RunRows:
     """The rows of one run in a table: `rows[column]` is an array. A frame per run would take longer."""
 
     columns: Mapping[str, np.ndarray]
@@ -51,7 +51,7 @@ class Rows:
         return column in self.columns
 
 
-NO_ROWS = Rows({}, np.arange(0))
+NO_ROWS = RunRows({}, np.arange(0))
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class View:
 
     steps: int
     diverged: bool
-    chunks: Rows = NO_ROWS
-    bins: Rows = NO_ROWS
-    changes: Rows = NO_ROWS
-    diagnostics: Rows = NO_ROWS
+    chunks: RunRows = NO_ROWS
+    bins: RunRows = NO_ROWS
+    changes: RunRows = NO_ROWS
+    diagnostics: RunRows = NO_ROWS
 
     @cached_property
     def chunk_steps(self) -> np.ndarray:
@@ -339,7 +339,7 @@ FROM_X = Estimand(
 )
 
 
-def _mean(rows: Rows, metric: str, chosen: np.ndarray) -> float:
+def _mean(rows: RunRows, metric: str, chosen: np.ndarray) -> float:
     if metric not in rows:  # not recorded, as in smoke mode
         return np.nan
     values = np.asarray(rows[metric], float)[chosen]
@@ -379,9 +379,9 @@ class Views:
             arms.setdefault(row["arm"], {})[row["initial_policy"], int(row["seed"])] = view
         return arms
 
-    def _by_run(self, name: str) -> dict[str, Rows]:
+    def _by_run(self, name: str) -> dict[str, RunRows]:
         if name not in self.results.table_names:
             return {}
         table = self.results.table(name)
         columns = {str(column): table[column].to_numpy() for column in table.columns}
-        return {str(run): Rows(columns, chosen) for run, chosen in table.groupby("run").indices.items()}
+        return {str(run): RunRows(columns, chosen) for run, chosen in table.groupby("run").indices.items()}

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.studies.policy_blocks import split_blocks
-from simlab.studies.estimands import FINAL_REWARD, Rows, Tables, View, Views
+from simlab.studies.estimands import FINAL_REWARD, RunRows, Tables, View, Views
 from simlab.studies.registration import hash_rule
 from simlab.studies.remedy_ranking import compare_pairs, rank_remedies
 from simlab.studies.samples import RatioOfMeans
@@ -52,7 +52,7 @@ def test_recovered_share_needs_a_loss():
 
 
 def test_final_reward_falls_back_to_sampled_reward():
-    chunks = Rows({"step": np.array([0, 190]), "reward": np.array([0.1, 0.6])}, np.arange(2))
+    chunks = RunRows({"step": np.array([0, 190]), "reward": np.array([0.1, 0.6])}, np.arange(2))
     assert FINAL_REWARD(View(200, False, chunks)) == 0.6
 
 
