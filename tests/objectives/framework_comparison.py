@@ -27,7 +27,7 @@ from simlab.objectives.corrections import sequence_log_rho
 from simlab.objectives.divergences import rollout_logp
 from simlab.objectives.ratios import GeometricMean, LogLikelihood, SoftGate, geometric_ratio
 from simlab.objectives.token_baseline import OptimalTokenBaseline
-from simlab.objectives.weighted_likelihood import Vespo
+from simlab.objectives.weighted_likelihood import Dro, Vespo
 
 EPS = 2.0**-24
 TINY = float(np.finfo(np.float32).tiny)
@@ -85,6 +85,7 @@ def assert_equal_to_round_off(
         allowed = 2 * relative * np.abs(case.golden.coefficients) + TINY + case.absolute
         allowed_value = 2 * (relative.max() + case.batch.logp.size * EPS) * case.golden.magnitude
         floor = case.floor + gate_error(objective)
+        floor = floor + cancellation_error(objective, case.batch, advantages, relative)
         if np.any(floor):
             absolute = floor * np.abs(np.asarray(token_coefficients(without_ratio(objective), case.batch)))
             allowed, allowed_value = allowed + absolute, allowed_value + absolute.sum()
@@ -130,6 +131,18 @@ def gate_error(objective: Objective) -> float:
     It matters until sigma rounds to one, at r of about 18; the factor 4 is SAPO's.
     """
     return 2 * 4 * 18 * EPS if isinstance(objective.surrogate, SoftGate) else 0.0
+
+
+def cancellation_error(
+    objective: Objective, batch: TokenBatch, advantages: np.ndarray, relative: np.ndarray
+) -> np.ndarray | float:
+    """DRO's slope is A - beta log r: where the terms cancel their errors remain, [B, T] in units of A."""
+    if not isinstance(objective.surrogate, Dro):
+        return 0.0
+    largest_weight = 1.0 if objective.correction is None else np.max(objective.correction.correction_clip)
+    log_r = np.abs(np.float64(batch.logp) - batch.logp_train)
+    penalty = objective.surrogate.dro_beta * log_r / np.where(advantages == 0, np.inf, np.abs(advantages))
+    return 2 * largest_weight * (relative + FACTORS * EPS * penalty)
 
 
 def relative_error(objective: Objective, batch: TokenBatch, advantages: np.ndarray) -> np.ndarray:

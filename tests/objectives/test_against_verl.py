@@ -15,6 +15,7 @@ from simlab.objectives.advantages import Gae
 from simlab.objectives.corrections import Masked, Truncated, sequence_log_rho, token_log_rho
 from simlab.objectives.extras import KL_ESTIMATORS, critic_penalty, kl_penalty
 from simlab.objectives.rejection import DivergenceCap, RatioBand, k2, k3, seq_max, seq_mean, seq_sum, token
+from tests.objectives import formulas
 from tests.objectives.framework_comparison import (
     EPS,
     FACTORS,
@@ -239,6 +240,25 @@ def test_the_comparison_sees_a_wrong_clip(goldens):
     cases = {label: Case(batch_from(goldens, label), expected(goldens, label, "grpo")) for label in BATCHES}
     with pytest.raises(AssertionError, match="wide: coefficient"):
         assert_equal_to_round_off(resolve("grpo", dual_clip=3.0), cases)
+
+
+@pytest.mark.parametrize("share", [1 - 2.0**-12, 1.0])
+def test_round_off_where_the_terms_of_dro_cancel(goldens, share):
+    batch, dro = batch_from(goldens, "wide"), OBJECTIVE_OF["dro"]
+    advantages, beta = answers(dro, [batch])[2][0], dro.surrogate.dro_beta
+    batch = replace(batch, logp=np.float32(batch.logp_train + share * advantages / beta))
+    p, q, mu = (
+        np.where(batch.mask, np.float64(x), 0) for x in (batch.logp, batch.logp_train, batch.logp_infer)
+    )
+    columns = formulas.Columns(p, q, mu, np.float64(batch.rewards), batch.mask != 0, batch.group_size, {})
+    value = (columns.token_mean(columns.grpo() * p - beta / 2 * (p - q) ** 2)).sum()
+    magnitude = (columns.token_mean(np.abs(columns.grpo() * p) + beta / 2 * (p - q) ** 2)).sum()
+    exact = Golden(value, formulas.dro(columns), magnitude)
+    assert_equal_to_round_off(dro, {"cancelling": Case(batch, exact)})
+    scale = np.abs(columns.token_mean(columns.grpo() * batch.mask))
+    shifted = replace(exact, coefficients=exact.coefficients + 1e-4 * scale)
+    with pytest.raises(AssertionError, match="cancelling: coefficient"):
+        assert_equal_to_round_off(dro, {"cancelling": Case(batch, shifted)})
 
 
 def test_token_coefficients_are_the_gradient_that_was_compared(goldens):
