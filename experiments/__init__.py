@@ -39,6 +39,7 @@ EXPERIMENTS: dict[str, str] = {
     "flagship": "experiments.studies.flagship",
     "token_probabilities": "experiments.studies.token_probabilities",
     "decision_rule": "experiments.studies.decision_rule",
+    "held_out_gap": "experiments.studies.held_out_gap",
     "flagship_sweep": "experiments.studies.flagship_sweep",
     "readme_example": "experiments.studies.readme_example",
     "attribution_ladder": "experiments.measurements.attribution_ladder",

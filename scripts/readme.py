@@ -332,6 +332,18 @@ def e4m3_collapses(experiment: str) -> str:
     return f"{round((rate.estimate or 0.0) * rate.num_policies)} of {rate.num_policies}"
 
 
+def held_out_gaps() -> str:
+    """Return how far rewards on training and held-out prompts differ where both are stored."""
+    stored = load_stored("held_out_gap")
+    gaps, agree = stored.table("gaps"), stored.manifest["config"]["agree"]
+    inside = (gaps["gap_low"] > -agree) & (gaps["gap_high"] < agree)
+    return (
+        f"in {len(gaps)} arms of {gaps['experiment'].nunique()} experiments the means of the two differ by at "
+        f"most {gaps['gap'].abs().max():.2g}, and in {inside.sum()} of these arms the family-wise interval "
+        f"lies within ±{agree:g}"
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "board": lambda: f"\n{summary(load_script('verdict_tables').stored_rows())}\n",
     "claims": lambda: load_script("verdict_tables").claims(),
@@ -347,6 +359,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "forecasts": forecasts,
     "gpu_products": lambda: load_script("findings").gpu_products(),
     "gpu_speed": gpu_speed,
+    "held_out_gaps": held_out_gaps,
     "leaderboard_regime": leaderboard_regime,
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
     "model_size": model_size,

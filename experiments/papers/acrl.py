@@ -12,8 +12,8 @@ from math import log
 import numpy as np
 import pandas as pd
 
-from experiments import arms
-from experiments.arms import (
+from experiments.arms import acrl, chains
+from experiments.arms.acrl import (
     DAPO,
     DAPO_ACRL,
     DAPO_BF16,
@@ -22,7 +22,6 @@ from experiments.arms import (
     E4M3_BF16,
     E4M3_TIS,
     KL,
-    LEVELS,
     MOVING,
     PENALTIES,
     PPO,
@@ -30,11 +29,9 @@ from experiments.arms import (
     PPO_BF16,
     PPO_TIS,
     SQUARED,
-    VARIANTS,
-    chain_arm,
-    moe_arm,
-    steady_arm,
-)  # fmt: skip
+)
+from experiments.arms.catalog import LEVELS, VARIANTS
+from experiments.arms.names import chain_arm, moe_arm, steady_arm
 from experiments.benchmarks.acrl_overhead import acrl_share
 from experiments.papers import hacking, lr
 from experiments.papers.shared import (
@@ -83,21 +80,21 @@ from simlab.theory.checks import acrl_checks as checks
 dynamics, measurement, identity = claim_makers("acrl")
 
 # Arms.
-NONE, BF16, SEQ_MIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.SEQ_MIS)
-TIS5, ACRL = chain_arm(arms.TIS5), chain_arm(arms.ACRL)
-FP8, FP8_TIS = chain_arm(arms.FP8), chain_arm(arms.FP8_TIS)
-FP8_MIS, FP8_ACRL = chain_arm(arms.FP8_MIS), chain_arm(arms.FP8_ACRL)
-TIS_3, SEQ_MIS_3 = chain_arm(arms.FP8_TIS_3), chain_arm(arms.FP8_SEQ_MIS_3)
-FP8_GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.FP8_GAMMAS.items()}
+NONE, BF16, SEQ_MIS = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.SEQ_MIS)
+TIS5, ACRL = chain_arm(acrl.TIS5), chain_arm(acrl.ACRL)
+FP8, FP8_TIS = chain_arm(chains.FP8), chain_arm(acrl.FP8_TIS)
+FP8_MIS, FP8_ACRL = chain_arm(acrl.FP8_MIS), chain_arm(acrl.FP8_ACRL)
+TIS_3, SEQ_MIS_3 = chain_arm(acrl.FP8_TIS_3), chain_arm(acrl.FP8_SEQ_MIS_3)
+FP8_GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.FP8_GAMMAS.items()}
 ACRL_3 = FP8_GAMMAS[0.65]
-FP8_X_LOW, FP8_X_HIGH = map(chain_arm, arms.FP8_REFERENCES.values())
-GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.GAMMAS.items()}
-X_LOW, _, X_HIGH = map(chain_arm, arms.REFERENCES.values())
+FP8_X_LOW, FP8_X_HIGH = map(chain_arm, acrl.FP8_REFERENCES.values())
+GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.GAMMAS.items()}
+X_LOW, _, X_HIGH = map(chain_arm, acrl.REFERENCES.values())
 CONTROL_OF = {chain_arm(DAPO): chain_arm(DAPO_BF16), chain_arm(PPO): chain_arm(PPO_BF16)}
 TIS_OF = {chain_arm(DAPO): chain_arm(DAPO_TIS), chain_arm(PPO): chain_arm(PPO_TIS)}
 ACRL_OF = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
-MOE, MOE_ACRL, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.ACRL), moe_arm(arms.BF16)
-STEADY, STEADY_ACRL, STEADY_BF16 = map(steady_arm, (arms.NONE, arms.ACRL, arms.BF16))
+MOE, MOE_ACRL, MOE_BF16 = moe_arm(chains.NONE), moe_arm(acrl.ACRL), moe_arm(chains.BF16)
+STEADY, STEADY_ACRL, STEADY_BF16 = map(steady_arm, (chains.NONE, acrl.ACRL, chains.BF16))
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
 
 # Estimands.
@@ -119,8 +116,8 @@ LARGEST_COST = 0.005
 
 
 E4M3_BASE, E4M3_CONTROL = chain_arm(E4M3), chain_arm(E4M3_BF16)
-E4M3_GAMMAS = {gamma: chain_arm(name) for gamma, name in arms.E4M3_GAMMAS.items()}
-E4M3_X_LOW, E4M3_X_HIGH = map(chain_arm, arms.E4M3_REFERENCES.values())
+E4M3_GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.E4M3_GAMMAS.items()}
+E4M3_X_LOW, E4M3_X_HIGH = map(chain_arm, acrl.E4M3_REFERENCES.values())
 OF_TOKENS = 0.05
 FIVE_TOKENS = "five tokens in 100"
 X_REASON = "less than a fifth of the loss: does not matter"

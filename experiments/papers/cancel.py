@@ -10,7 +10,7 @@ from math import log, log2
 
 import numpy as np
 
-from experiments.arms import CANCEL, GROUPS, SPELLED
+from experiments.arms.cancel import CANCEL, GROUPS, SPELLED
 from experiments.papers.shared import (
     CHANGES,
     QUARTER_MORE,

@@ -5,17 +5,9 @@ run without correction collapses. `moe_dynamics` compares MoE with dense models.
 `theory_survival` compute without training.
 """
 
-from experiments import arms
-from experiments.arms import (
-    EARLY_FORK,
-    FORK,
-    FORK_BF16,
-    FORK_OTHER_DATA,
-    FORK_SEQ_TIS,
-    chain_arm,
-    moe_arm,
-    steady_arm,
-)
+from experiments.arms import chains
+from experiments.arms.catalog import EARLY_FORK, FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS
+from experiments.arms.names import chain_arm, moe_arm, steady_arm
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -48,10 +40,10 @@ PLACEMENTS = "a tenth of the distance to the std under rounding everywhere (0.00
 TWENTIETH = "a twentieth of the printed distance from 1"
 
 # Arms of hacking_dynamics; branches of the fork are arms too.
-NONE, BF16, TIS = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.TIS)
-GSPO, NOISE = chain_arm(arms.GSPO), chain_arm(arms.NOISE)
-CLIPS = {high: chain_arm(name) for high, name in arms.CLIPS.items()}
-DELTAS = {delta: chain_arm(name) for delta, name in arms.DELTAS.items()}
+NONE, BF16, TIS = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.TIS)
+GSPO, NOISE = chain_arm(chains.GSPO), chain_arm(chains.NOISE)
+CLIPS = {high: chain_arm(name) for high, name in chains.CLIPS.items()}
+DELTAS = {delta: chain_arm(name) for delta, name in chains.DELTAS.items()}
 DISTORTED = DELTAS[2.0]
 RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
 ADDED = {
@@ -66,8 +58,8 @@ DIAGNOSTICS = {
 }
 
 # Arms of moe_dynamics.
-MOE, MOE_BF16 = moe_arm(arms.NONE), moe_arm(arms.BF16)
-DENSE, DENSE_BF16 = steady_arm(arms.NONE), steady_arm(arms.BF16)
+MOE, MOE_BF16 = moe_arm(chains.NONE), moe_arm(chains.BF16)
+DENSE, DENSE_BF16 = steady_arm(chains.NONE), steady_arm(chains.BF16)
 # Estimands.
 J_WITH_STEP = m.diagnostic_correlation("hacking_j", "step", "J and the step")
 J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")

@@ -6,8 +6,9 @@ without correction collapses. `length_dynamics` runs a task where length pays. I
 
 from math import log
 
-from experiments import arms
-from experiments.arms import LENGTHS, PERIODS, chain_arm, constant_arm, halving_arm, rloo_arm
+from experiments.arms import chains, length, on_policy
+from experiments.arms.length import LENGTHS, PERIODS
+from experiments.arms.names import chain_arm, constant_arm, halving_arm, rloo_arm
 from experiments.papers.shared import (
     FACTOR,
     FIVE_ANSWERS,
@@ -37,18 +38,19 @@ from simlab.theory.checks import lr_checks as checks
 dynamics, _, identity = claim_makers("lr")
 
 # Arms of lr_dynamics.
-NONE, BF16, FP16 = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.FP16)
-TIS, MIS = chain_arm(arms.TIS), chain_arm(arms.MIS)
-SEQ_TIS, SEQ_MIS = chain_arm(arms.SEQ_TIS), chain_arm(arms.SEQ_MIS)
-SLOW, FEW = chain_arm(arms.SLOW), chain_arm(arms.FEW)
+NONE, BF16, FP16 = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.FP16)
+TIS, MIS = chain_arm(chains.TIS), chain_arm(chains.MIS)
+SEQ_TIS, SEQ_MIS = chain_arm(chains.SEQ_TIS), chain_arm(chains.SEQ_MIS)
+SLOW, FEW = chain_arm(chains.SLOW), chain_arm(chains.FEW)
 SLOWED = halving_arm(NONE)
 DIAGNOSTICS = {NONE: ("mismatch", "curvature"), BF16: ("mismatch", "curvature")}
 
 # Arms of lr_on_policy, the setting of the paper.
-RLOO, RLOO_BF16, RLOO_FEW = (chain_arm(each) for each in (arms.RLOO, arms.RLOO_BF16, arms.RLOO_FEW))
-RLOO_FP16, RLOO_SLOWED = chain_arm(arms.RLOO_FP16), halving_arm(RLOO)
-RLOO_TIS, RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS, RLOO_SLOW = (
-    chain_arm(rloo_arm(each)) for each in (arms.TIS, arms.MIS, arms.SEQ_TIS, arms.SEQ_MIS, arms.SLOW)
+RLOO, RLOO_BF16 = chain_arm(on_policy.RLOO), chain_arm(on_policy.RLOO_BF16)
+RLOO_FEW, RLOO_SLOW = chain_arm(on_policy.RLOO_FEW), chain_arm(rloo_arm(chains.SLOW))
+RLOO_FP16, RLOO_SLOWED = chain_arm(on_policy.RLOO_FP16), halving_arm(RLOO)
+RLOO_TIS, RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS = (
+    chain_arm(rloo_arm(each)) for each in (chains.TIS, chains.MIS, chains.SEQ_TIS, chains.SEQ_MIS)
 )
 
 # Arms of length_dynamics.
@@ -62,7 +64,7 @@ LPD_WITH_REWARD = m.rank_correlation("abs_seq_log_ratio", "reward", "abs_seq_log
 LPD = m.late_log("abs_seq_log_ratio", "abs_seq_log_ratio")
 SHARPNESS = m.detrended_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 LONGER = m.largest_growth("response_length", "the response length")
-LEAD = m.lead("response_length", arms.SURGE, "twice the first response length")
+LEAD = m.lead("response_length", length.SURGE, "twice the first response length")
 SOONER = "the ratio of the two steps is two thirds of that under BF16"
 DOUBLES = "a surge: the length doubles; in the paper it triples"
 

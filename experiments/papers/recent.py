@@ -8,8 +8,9 @@ dual clip is verl's default. `routing_replay` scores the responses of MoE polici
 
 from math import log
 
-from experiments import arms
-from experiments.arms import AT_REST, chain_arm, new_arm, rest_arm
+from experiments.arms import acrl, chains
+from experiments.arms.moe import AT_REST
+from experiments.arms.names import chain_arm, new_arm, rest_arm
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -37,15 +38,15 @@ dynamics, measurement, _ = claim_makers("recent")
 
 DROPPED_MARGIN = 0.01
 """One token in 100."""
-NONE, BF16, DAPO = chain_arm(arms.NONE), chain_arm(arms.BF16), chain_arm(arms.DAPO)
-DUAL_CLIP = chain_arm(arms.DUAL_CLIP)
+NONE, BF16, DAPO = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(acrl.DAPO)
+DUAL_CLIP = chain_arm(chains.DUAL_CLIP)
 PARTS = (
     DUAL_CLIP,
-    *map(chain_arm, (arms.CLIPS[0.28], arms.TOKEN_MEAN, arms.GROUP_FILTER)),
+    *map(chain_arm, (chains.CLIPS[0.28], chains.TOKEN_MEAN, chains.GROUP_FILTER)),
 )
 ARMS = (NONE, BF16, DAPO, *PARTS)
-NEW_NONE, NEW_BF16, NEW_TIS = map(new_arm, (arms.NONE, arms.BF16, arms.TIS))
-DPPO, IPO, KPOP, ICEPOP = map(new_arm, (arms.DPPO, arms.IPO, arms.KPOP, arms.ICEPOP))
+NEW_NONE, NEW_BF16, NEW_TIS = map(new_arm, (chains.NONE, chains.BF16, chains.TIS))
+DPPO, IPO, KPOP, ICEPOP = map(new_arm, (chains.DPPO, chains.IPO, chains.KPOP, chains.ICEPOP))
 LARGEST_NORM = m.Estimand(
     "log of the largest gradient norm, mean of 10 steps",
     lambda view: float(log(view.curve("grad_norm").max())),

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from math import log
 
-from experiments import arms
-from experiments.arms import chain_arm, moe_arm
+from experiments.arms import acrl
+from experiments.arms.names import chain_arm, moe_arm
 from experiments.regimes import E4M3_CHAINS, E4M3_MOE_CHAINS
 from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference, minus
 from simlab.studies.estimands import REWARD, Estimand
@@ -130,7 +130,7 @@ def loses(untreated: str, control: str, reward: Estimand = REWARD) -> Criterion:
 
 def e4m3_arms(named: Callable[[str], str]) -> tuple[str, ...]:
     """Return no correction, control, TIS, sequence MIS and ACRL at E4M3 with three bits."""
-    return tuple(map(named, (arms.E4M3, arms.E4M3_BF16, arms.E4M3_TIS, arms.E4M3_SEQ_MIS, arms.E4M3_ACRL)))
+    return tuple(map(named, (acrl.E4M3, acrl.E4M3_BF16, acrl.E4M3_TIS, acrl.E4M3_SEQ_MIS, acrl.E4M3_ACRL)))
 
 
 def in_e4m3(

@@ -10,8 +10,8 @@ from math import log
 
 import numpy as np
 
-from experiments import arms
-from experiments.arms import chain_arm, moe_arm, new_arm
+from experiments.arms import catalog, chains
+from experiments.arms.names import chain_arm, moe_arm, new_arm
 from experiments.measurements.exact_sums import compare
 from experiments.papers.shared import (
     CHANGES,
@@ -57,31 +57,31 @@ from simlab.theory.checks import vexact_checks as checks
 dynamics, _, identity = claim_makers("vexact")
 
 # Arms of vexact_dynamics.
-NONE, BF16 = chain_arm(arms.NONE), chain_arm(arms.BF16)
-IDENTICAL, BYPASS = chain_arm(arms.IDENTICAL), chain_arm(arms.BYPASS)
-ON_POLICY, ON_POLICY_BF16 = chain_arm(arms.ON_POLICY), chain_arm(arms.ON_POLICY_BF16)
-ON_POLICY_E4M3 = chain_arm(arms.ON_POLICY_E4M3)
+NONE, BF16 = chain_arm(chains.NONE), chain_arm(chains.BF16)
+IDENTICAL, BYPASS = chain_arm(chains.IDENTICAL), chain_arm(chains.BYPASS)
+ON_POLICY, ON_POLICY_BF16 = chain_arm(chains.ON_POLICY), chain_arm(chains.ON_POLICY_BF16)
+ON_POLICY_E4M3 = chain_arm(chains.ON_POLICY_E4M3)
 NEAREST, TRUNCATED = (
     slope({-float(bits): chain_arm(name) for bits, name in levels.items()}, "bits removed")
-    for levels in (arms.NEAREST_BITS, arms.BITS)
+    for levels in (chains.NEAREST_BITS, chains.BITS)
 )
 FIXED, FRESH = (
     slope({log(scale): chain_arm(name) for scale, name in levels.items()}, "log of its scale")
-    for levels in arms.NOISES.values()
+    for levels in chains.NOISES.values()
 )
 KINDS = (TRUNCATED, NEAREST, FIXED)
 
 # Arms of noise_dynamics.
-RECENT, FRESH_1 = chain_arm(arms.RECENT), chain_arm(arms.NOISES["fresh"][1.0])
-TO_NEAREST, STOCHASTIC = map(chain_arm, arms.ONE_BIT.values())
+RECENT, FRESH_1 = chain_arm(chains.RECENT), chain_arm(chains.NOISES["fresh"][1.0])
+TO_NEAREST, STOCHASTIC = map(chain_arm, chains.ONE_BIT.values())
 # Arms of matched_noise.
-AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(chain_arm, arms.AS_LARGE)
+AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(chain_arm, catalog.AS_LARGE)
 # Arms of larger_noise and weight_noise.
-NEW_NONE, NEW_BF16 = new_arm(arms.NONE), new_arm(arms.BF16)
-LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = map(new_arm, arms.LARGER_NOISES)
-WEIGHTS_FRESH, WEIGHTS_FIXED = map(new_arm, arms.WEIGHT_NOISES)
+NEW_NONE, NEW_BF16 = new_arm(chains.NONE), new_arm(chains.BF16)
+LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = map(new_arm, catalog.LARGER_NOISES)
+WEIGHTS_FRESH, WEIGHTS_FIXED = map(new_arm, catalog.WEIGHT_NOISES)
 # Arms of identical_engines.
-NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (arms.TIS, arms.IDENTICAL, arms.BYPASS))
+NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (chains.TIS, chains.IDENTICAL, chains.BYPASS))
 NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
 VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
@@ -245,9 +245,9 @@ CLAIMS = (
         *(
             trial(name,
                 primary(m.FINAL_REWARD,
-                    ShareDifference(named(arms.EXACT), named(arms.TIS), named(arms.NONE), named(arms.BF16)),
+                    ShareDifference(*map(named, (chains.EXACT, chains.TIS, chains.NONE, chains.BF16))),
                     "positive", FIFTH, because=FIFTH_OF_LOSS),
-                manipulation(m.FINAL_REWARD, minus(named(arms.NONE), named(arms.BF16)), "negative", LOSS,
+                manipulation(m.FINAL_REWARD, minus(named(chains.NONE), named(chains.BF16)), "negative", LOSS,
                     because="ten answers in 100: from a smaller loss no share can be recovered"),
                 regime=regime,
                 rule_sha256=rule)

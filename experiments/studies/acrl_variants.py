@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
-from experiments.arms import KL, MOVING, NONE, PENALTIES, SQUARED, chain_arm
+from experiments.arms.acrl import KL, MOVING, PENALTIES, SQUARED
+from experiments.arms.chains import NONE
+from experiments.arms.names import chain_arm
 from experiments.studies.repeated_runs import curves, describe_runs, load_policies, policy_folder
 from experiments.studies.runs import CHUNK, Frames, block_specs
 from simlab.core.experiment import Run

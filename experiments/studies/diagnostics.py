@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.arms import NEAREST
+from experiments.arms.changes import NEAREST
 from experiments.regimes import BASE
 from simlab.engines import Engine, find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS, energy_by_frequency

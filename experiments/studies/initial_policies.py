@@ -15,7 +15,9 @@ from typing import Any
 import jax
 from jax import Array
 
-from experiments.arms import ARMS, BF16, chain_arm, moe_arm
+from experiments.arms.catalog import ARMS
+from experiments.arms.chains import BF16
+from experiments.arms.names import chain_arm, moe_arm
 from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
 from experiments.studies.repeated_runs import load_policies, policy_folder
 from experiments.studies.runs import SMOKE, RunSpec

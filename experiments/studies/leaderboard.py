@@ -8,18 +8,10 @@ no remedy is run next to the untreated arm, so that the two are not mistaken for
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from experiments.arms import (
-    ALL_ARMS,
-    BF16,
-    EXACT,
-    NEAREST_BITS,
-    NONE,
-    R3,
-    TIS,
-    chain_arm,
-    halving_arm,
-    moe_arm,
-)  # fmt: skip
+from experiments.arms.catalog import ALL_ARMS
+from experiments.arms.chains import BF16, EXACT, NEAREST_BITS, NONE, TIS
+from experiments.arms.moe import R3
+from experiments.arms.names import chain_arm, halving_arm, moe_arm
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
 from experiments.studies.policy_blocks import Schedule, run_blocks

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.arms import MATCHED
+from experiments.arms.catalog import MATCHED
 from experiments.regimes import BASE
 from experiments.studies.repeated_runs import (
     EVERY,

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jax import Array
 
-from experiments.arms import ARMS
+from experiments.arms.catalog import ARMS
 from experiments.regimes import BASE
 from experiments.studies.repeated_runs import curves, describe_runs, policy_folder, rows_of_step, start_runs
 from experiments.studies.resume import load_resumed, merge_tables

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.arms import ARMS
+from experiments.arms.catalog import ARMS
 from experiments.regimes import BASE
 from experiments.studies.runs import BLOCK, CHUNK, PER_RUN
 from simlab.core.experiment import Run

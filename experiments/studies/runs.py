@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from experiments.arms import ALL_ARMS, ARMS, RUNS_PER_BATCH
+from experiments.arms.catalog import ALL_ARMS, ARMS, RUNS_PER_BATCH
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family

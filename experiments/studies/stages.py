@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import jax
 
-from experiments.arms import ALL_ARMS, ARMS
+from experiments.arms.catalog import ALL_ARMS, ARMS
 from experiments.regimes import BASE
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
 from experiments.studies.runs import BLOCK, SEED, Frames, Tables, build_tables, run_arms

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from experiments import arms
-from experiments.arms import chain_arm
+from experiments.arms import chains
+from experiments.arms.names import chain_arm
 from experiments.studies.repeated_runs import policy_folder, start_runs
 from experiments.studies.runs import CHUNK, SEED, block_specs
 from simlab.core.experiment import Experiment, Run
@@ -21,7 +21,7 @@ from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState
 
-SHOWN = tuple(chain_arm(name) for name in (arms.TIS, arms.NONE, arms.BF16))
+SHOWN = tuple(chain_arm(name) for name in (chains.TIS, chains.NONE, chains.BF16))
 EARLY = 2 * CHUNK
 """The step of the paper's first panel; the second one is the end of the run."""
 STORED = 2000  # tokens per arm and step

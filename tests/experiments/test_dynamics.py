@@ -11,22 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms import (
-    ARMS,
-    BF16,
-    EARLY_FORK,
-    EXACT,
-    FORK,
-    LARGER,
-    LARGER_NOISES,
-    LEVELS,
-    MATCHED,
-    NONE,
-    TIS,
-    chain_arm,
-    moe_arm,
-    new_arm,
-)  # fmt: skip
+from experiments.arms.catalog import ARMS, EARLY_FORK, FORK, LARGER, LARGER_NOISES, LEVELS, MATCHED
+from experiments.arms.chains import BF16, EXACT, NONE, TIS
+from experiments.arms.names import chain_arm, moe_arm, new_arm
 from experiments.papers import acrl, vexact
 from experiments.regimes import BASE, MEASURED, initial_mismatch
 from experiments.studies import acrl_variants, diagnostics, stages

@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms import ARMS, NONE, TIS, chain_arm
+from experiments.arms.catalog import ARMS
+from experiments.arms.chains import NONE, TIS
+from experiments.arms.names import chain_arm
 from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.arms import ALL_ARMS
+from experiments.arms.catalog import ALL_ARMS
 from experiments.studies.accumulator_drift import ARMS as ADDER_ARMS
 from simlab.studies.contrasts import Contrast
 from simlab.studies.loading import load_claims, load_experiments

@@ -1,0 +1,72 @@
+"""What arms change: objectives, schedules and engines, as parts of a run config."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.regimes import BASE
+from simlab.studies.design import Arm
+
+PILOT_STEPS = Arm().steps
+WARMUP, PERIOD = BASE["schedule"]["lr_warmup_steps"], PILOT_STEPS // 4
+EQUAL = "f32/f32"
+
+
+def objective(name: str, **numbers: Any) -> dict[str, Any]:
+    """Return the objective `name` with overrides, as a change of the config."""
+    return {"objective": {"name": name, **numbers}}
+
+
+def schedule(name: str, **numbers: Any) -> dict[str, Any]:
+    """Return the schedule `name` after the warm-up of the regime, as a change of the config."""
+    return {"schedule": {"name": name, "lr_warmup_steps": WARMUP, **numbers}}
+
+
+@dataclass(frozen=True)
+class NoisyEngine:
+    """An inference engine with some of its sites changed; the training engine computes in float32."""
+
+    inference_engine: str
+    sites: Mapping[str, Any] = field(default_factory=dict)
+
+    def engines(self, **spared: Any) -> dict[str, Any]:
+        """Return the pair, with other sites of the inference engine changed."""
+        return {"engines": {"name": f"f32/{self.inference_engine}", "infer": {**self.sites, **spared}}}
+
+    def exact(self) -> dict[str, Any]:
+        """Return the pair whose training engine rounds equally."""
+        both = {"train": self.sites, "infer": self.sites}
+        return {"engines": {"name": f"{self.inference_engine}/{self.inference_engine}", **both}}
+
+
+def narrow(engine: str, activations: int, weights: int, **how: str) -> NoisyEngine:
+    """Return an engine whose products read numbers of that many mantissa bits."""
+    bits = {"activations": activations, "weights": weights}
+    sites = {name: {"format": {"mantissa_bits": n}, **how} for name, n in bits.items()}
+    return NoisyEngine(engine, {"projection": sites})
+
+
+def one_bit(rounding: str) -> dict[str, Any]:
+    """Return engines whose weights alone differ: one mantissa bit of E4M3, a scale per column."""
+    e4m3 = {"name": "e4m3fn", "mantissa_bits": 1}
+    weights = {"format": e4m3, "rounding": rounding, "scaling": "per-channel"}
+    return {"engines": {"name": EQUAL, "infer": {"projection": {"weights": weights}}}}
+
+
+NEAREST = narrow("fp8-e4m3", activations=2, weights=1)
+TRUNCATED = narrow("fp8-e4m3-truncated", activations=2, weights=3)
+"""Noise levels at which d in the first steps from `CHAIN_POLICIES` is that of *acrl*."""
+EXACT_SUMS = narrow("fp8-e4m3-exact", activations=2, weights=3, rounding="toward_zero")
+"""The truncated engine with sums that no order or shape changes: bitwise identical on both sides."""
+NEAREST_E4M3 = narrow(NEAREST.inference_engine, 3, 3)
+"""E4M3 as it is: three mantissa bits, to nearest."""
+FP32_HEAD = {
+    "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "token_softmax": {"logits": "fp32"},
+}
+"""Sites of the inference engine as in MiniMax-M1."""
+FP32_ROUTER = {
+    "router": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
+    "router_weights": "fp32",
+}
+"""Sites of the inference engine as under Megatron's `moe_router_dtype=fp32`."""
