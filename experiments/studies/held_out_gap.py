@@ -6,17 +6,16 @@ that on held-out prompts is measured where both exist. A run of 200 steps on cha
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
-from pandas.api.typing import SeriesGroupBy
 
 from experiments import EXPERIMENTS
 from simlab.core.experiment import Experiment, Run
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.estimands import LATE
+from simlab.studies.estimands import LATE, Views
 from simlab.studies.statistics import paired_effect
 
 REWARD, HELD_OUT = "reward", "held_out_infer"
@@ -27,20 +26,29 @@ AGREE = 0.1
 LEVEL = 0.95
 
 
+@dataclass(frozen=True)
+class Rewards:
+    """Both rewards of the runs of an arm, [runs], and the initial policy of each run."""
+
+    experiment: str
+    arm: str
+    policies: tuple[str, ...]
+    training: tuple[float, ...]
+    held_out: tuple[float, ...]
+
+
 def run(run: Run) -> None:
     """Write the table `gaps`, a row per experiment and arm."""
     run.configure(agree=AGREE, level=LEVEL)
     run.seeds([])
     stored = [Results(committed_results(name)) for name in EXPERIMENTS if is_stored(name)]
     measured = {}
-    for results in stored:
-        for experiment, arm, runs in last_quarters(results):
+    for results in run.track(stored, "experiments"):
+        for rewards in read_rewards(results):
             # Several studies may store the same runs.
-            measured.setdefault((arm, *runs[REWARD]), (experiment, arm, runs))
+            measured.setdefault((rewards.arm, rewards.training), rewards)
     level = 1 - (1 - LEVEL) / max(1, len(measured))
-    run.table(
-        "gaps", [summarize(*each, level) for each in run.track(measured.values(), "arms", len(measured))]
-    )
+    run.table("gaps", [summarize(rewards, level) for rewards in measured.values()])
 
 
 def is_stored(experiment: str) -> bool:
@@ -48,44 +56,35 @@ def is_stored(experiment: str) -> bool:
     return (committed_results(experiment) / MANIFEST_NAME).is_file()
 
 
-def last_quarters(results: Results) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield experiment, arm and a row per run with both rewards, each as the claims read it.
+def read_rewards(results: Results) -> Iterator[Rewards]:
+    """Yield the rewards of every arm as the claims read them: means over the last quarter of a run.
 
-    A reward is a mean over the last quarter. Arms with fewer than two validations in it are left out: one
-    validation at its end says little about its mean.
+    Arms with fewer than two validations in it are left out: one at its end says little about its mean.
     """
     if not {"chunks", "diagnostics", "runs"} <= set(results.table_names):
         return
-    runs, validated = results.table("runs").set_index("run"), results.table("diagnostics")
-    if HELD_OUT not in validated:
-        return
-    late = {
-        REWARD: of_last_quarter(results.table("chunks"), REWARD, runs["steps"]).mean(),
-        HELD_OUT: of_last_quarter(validated, HELD_OUT, runs["steps"]).mean(),
-        "validations": of_last_quarter(validated, HELD_OUT, runs["steps"]).count(),
-    }
-    runs = runs.assign(**late)
-    runs = runs[(runs["validations"] > 1) & ~runs["noise_kind"].isin(INJECTED)].dropna(subset=list(late))
-    for arm, rows in runs.groupby("arm", sort=False):
-        if rows["initial_policy"].nunique() > 1:
-            yield results.manifest["name"], str(arm), rows
+    runs = results.table("runs")
+    injected = set(runs["arm"][runs["noise_kind"].isin(INJECTED)])
+    for arm, views in Views(results).arms.items():
+        rows = [
+            (policy, view.late(REWARD), view.late_diagnostic(HELD_OUT))
+            for (policy, _), view in views.items()
+            if (view.diagnostic("step") >= LATE * view.steps).sum() > 1
+        ]
+        rows = [row for row in rows if np.isfinite(row[1:]).all()]
+        if arm not in injected and len({policy for policy, *_ in rows}) > 1:
+            yield Rewards(results.manifest["name"], arm, *zip(*rows, strict=True))
 
 
-def of_last_quarter(table: pd.DataFrame, column: str, steps: pd.Series) -> SeriesGroupBy:
-    """Return the values of a column from the last quarter of each run, grouped by run."""
-    late = table[table["step"] >= LATE * table["run"].map(steps)]
-    return late.groupby("run")[column]
-
-
-def summarize(experiment: str, arm: str, runs: pd.DataFrame, level: float) -> dict[str, object]:
+def summarize(rewards: Rewards, level: float) -> dict[str, object]:
     """Return the means of an arm, and their difference with its interval over initial policies."""
-    gap = paired_effect(runs[REWARD], runs[HELD_OUT], runs["initial_policy"], level=level)
+    gap = paired_effect(rewards.training, rewards.held_out, rewards.policies, level=level)
     return {
-        "experiment": experiment,
-        "arm": arm,
+        "experiment": rewards.experiment,
+        "arm": rewards.arm,
         "policies": gap.num_clusters,
-        "reward": float(np.mean(runs[REWARD])),
-        "held_out": float(np.mean(runs[HELD_OUT])),
+        "reward": float(np.mean(rewards.training)),
+        "held_out": float(np.mean(rewards.held_out)),
         "gap": gap.effect,
         "gap_low": gap.low,
         "gap_high": gap.high,

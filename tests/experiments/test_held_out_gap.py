@@ -1,10 +1,9 @@
 """The gap between rewards on training and on held-out prompts, on a made-up study with a known gap."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from experiments.studies.held_out_gap import REWARD, last_quarters, summarize
+from experiments.studies.held_out_gap import read_rewards, summarize
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.results import Results, write_table
 
@@ -20,15 +19,14 @@ def study(tmp_path):
     for arm, kind in noise.items():
         for policy in range(1 if arm == "single" else POLICIES):
             run = len(runs)
-            runs.append(
-                {"run": run, "arm": arm, "initial_policy": policy, "noise_kind": kind, "steps": STEPS}
-            )
+            made = {"seed": 0, "steps": STEPS, "status": "finished", "noise_kind": kind}
+            runs.append({"run": str(run), "arm": arm, "initial_policy": str(policy), **made})
             level = 0.5 + 0.1 * rng.normal()
             for step in range(0, STEPS, 10):
                 gap = GAP + 0.01 * rng.normal() if step >= 30 else 1.0
-                chunks.append({"run": run, "step": step, "reward": level + gap})
+                chunks.append({"run": str(run), "step": step, "reward": level + gap})
             validated += [
-                {"run": run, "step": step, "held_out_infer": level}
+                {"run": str(run), "step": step, "held_out_infer": level}
                 for step in ([STEPS] if arm == "fork" else [30, STEPS])
             ]
     for name, rows in (("runs", runs), ("chunks", chunks), ("diagnostics", validated)):
@@ -38,16 +36,15 @@ def study(tmp_path):
 
 
 def test_only_arms_whose_rewards_can_be_compared_are_read(study):
-    ((experiment, arm, runs),) = last_quarters(study)
-    assert (experiment, arm, len(runs)) == ("made_up", "plain", POLICIES)
-    assert isinstance(runs, pd.DataFrame)
+    (rewards,) = read_rewards(study)
+    assert (rewards.experiment, rewards.arm, len(rewards.policies)) == ("made_up", "plain", POLICIES)
 
 
 def test_the_interval_holds_the_planted_gap(study):
-    ((experiment, arm, runs),) = last_quarters(study)
+    (rewards,) = read_rewards(study)
     # 1% of such intervals miss; the seed is fixed.
-    row = summarize(experiment, arm, runs, level=0.99)
+    row = summarize(rewards, level=0.99)
     assert row["policies"] == POLICIES
     assert row["gap_low"] < GAP < row["gap_high"]
     assert row["gap_high"] - row["gap_low"] < 0.03
-    assert row[REWARD] - row["held_out"] == pytest.approx(row["gap"])
+    assert row["reward"] - row["held_out"] == pytest.approx(row["gap"])
