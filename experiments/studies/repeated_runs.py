@@ -5,9 +5,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import jax
@@ -52,6 +54,8 @@ from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 EVERY, SMOKE_EVERY = 20, 10
+AT_ONCE = 2
+"""Batches that are computed at a time on a CPU. A GPU is busy with one."""
 
 
 def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
@@ -123,47 +127,89 @@ def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]
         if not (cache.has(each.key) and (folder / f"{each.key}.parquet").is_file())
     ]
     plan = make_plan(planned, missing, per_batch)
-    if plan.missing:
+    batches = [
+        group.runs[first : first + per_batch]
+        for group in plan.groups
+        for first in range(0, len(group.runs), per_batch)
+    ]
+    if batches:
         run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
-        minutes = expected_minutes(plan, processes=1) + expected_training_minutes(plan, cache)
+        minutes = expected_minutes(plan, count_at_once()) + expected_training_minutes(plan, cache)
         run.report(f"expected: {describe_minutes(minutes)}, without the diagnostics")
         train_policies(plan, cache)
-    for group in plan.groups:
-        for first in range(0, len(group.runs), per_batch):
-            batch = group.runs[first : first + per_batch]
-            rows = observe_batch(run, batch, cache, diagnostics, every)
-            # Without rows a run diverged before the first diagnostics.
-            table: Any = pd.DataFrame(rows or {"run": [], "step": []})
-            for each in batch:
-                write_table(folder, each.key, table[table["run"] == each.key])
+        observe_batches(run, batches, Observation(cache, folder, tuple(diagnostics), every, per_batch))
     return pd.concat([pd.read_parquet(folder / f"{each.key}.parquet") for each in planned])
 
 
+@dataclass(frozen=True)
+class Observation:
+    """What is observed in a run every few steps, and where the run and its diagnostics are written."""
+
+    cache: ResultCache
+    folder: Path
+    diagnostics: tuple[str, ...]
+    every: int
+    runs_per_batch: int
+
+
+def observe_batches(run: Run, batches: Sequence[Sequence[PlannedRun]], observation: Observation) -> None:
+    """Compute batches, two at a time on a CPU; the first error or Ctrl-C stops all of them.
+
+    A batch alone leaves a core idle while it samples and while its diagnostics are written. Threads suffice:
+    computing does not hold Python's lock.
+    """
+    stopped, total = Event(), sum(batch[0].config.steps for batch in batches)
+    names = dict.fromkeys(each.arm for batch in batches for each in batch)
+    title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} arms'}, with diagnostics"
+    with (
+        run.progress(title, total, chunk_length(batches[0][0].config.steps)) as advance,
+        ThreadPoolExecutor(count_at_once()) as threads,
+    ):
+        made = [threads.submit(observe_batch, batch, observation, advance, stopped) for batch in batches]
+        try:
+            for each in as_completed(made):
+                each.result()
+        except BaseException:
+            stopped.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def count_at_once() -> int:
+    """Return how many batches are computed at a time."""
+    return AT_ONCE if jax.default_backend() == "cpu" else 1
+
+
 def observe_batch(
-    run: Run, batch: Sequence[PlannedRun], cache: ResultCache, diagnostics: Sequence[str], every: int
-) -> list[dict[str, Any]]:
-    """Compute runs side by side and write them into `cache`; return their diagnostics."""
-    keys, steps, per_batch = [each.key for each in batch], batch[0].config.steps, count_per_batch(run)
+    batch: Sequence[PlannedRun], observation: Observation, advance: Callable[..., None], stopped: Event
+) -> None:
+    """Compute runs side by side, write them and their diagnostics; write nothing once `stopped` is set."""
+    cache, per_batch = observation.cache, observation.runs_per_batch
+    keys, steps = [each.key for each in batch], batch[0].config.steps
     members = [build_member(each, cache) for each in batch]
     recipe, state = stack_members(members, per_batch)
     base = state.params
-    if READING_OBJECTIVE.intersection(diagnostics):
-        diagnose = partial(build_diagnostics(diagnostics), recipe_of(batch[0].config))
+    if READING_OBJECTIVE.intersection(observation.diagnostics):
+        diagnose = partial(build_diagnostics(observation.diagnostics), recipe_of(batch[0].config))
     else:
-        diagnose = partial(build_diagnostics(diagnostics, recipes=0), recipe)
+        diagnose = partial(build_diagnostics(observation.diagnostics, recipes=0), recipe)
     rows: list[dict[str, Any]] = []
 
-    def record(chunk: Chunk) -> None:
-        if chunk.step % every == 0:
+    def record(chunk: Chunk) -> bool:
+        if chunk.step % observation.every == 0:
             rows.extend(rows_of_step(keys, chunk.step, jax.device_get(diagnose(chunk.state, base))))
+        return stopped.is_set()
 
     began = time.perf_counter()
-    title = f"{', '.join(dict.fromkeys(each.arm for each in batch))}, with diagnostics"
-    with run.progress(title, steps, chunk_length(steps)) as advance:
-        members = advance_members(members, per_batch, steps, math.inf, callbacks=[record, advance])
+    members = advance_members(members, per_batch, steps, math.inf, callbacks=[record, advance])
+    if stopped.is_set():
+        return
     write_members(batch, members, cache)
     cache.add_seconds(keys, time.perf_counter() - began)
-    return rows
+    # Without rows a run diverged before the first diagnostics.
+    table: Any = pd.DataFrame(rows or {"run": [], "step": []})
+    for each in batch:
+        write_table(observation.folder, each.key, table[table["run"] == each.key])
 
 
 def run_forks(run: Run, names: Sequence[str], block: int | None, arm: str) -> Frames:

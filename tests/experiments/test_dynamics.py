@@ -16,14 +16,21 @@ from experiments.arms.chains import BF16, EXACT, NONE, TIS
 from experiments.arms.names import chain_arm, moe_arm, new_arm
 from experiments.papers import acrl, vexact
 from experiments.regimes import BASE, MEASURED, initial_mismatch
-from experiments.studies import acrl_variants, diagnostics, stages
+from experiments.studies import acrl_variants, diagnostics, repeated_runs, stages
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.leaderboard import DENSE
 from experiments.studies.matched_noise import FollowingNoise, read_targets, run_matched
-from experiments.studies.repeated_runs import build_diagnostics, observe_runs, run_forks, start_runs
+from experiments.studies.repeated_runs import (
+    AT_ONCE,
+    build_diagnostics,
+    observe_runs,
+    run_forks,
+    start_runs,
+)
 from experiments.studies.runs import (
     CHUNK,
     SMOKE,
+    SMOKE_RUNS_PER_BATCH,
     RunSpec,
     find_changes,
     pool_bins,
@@ -367,7 +374,9 @@ def test_last_minibatch_follows_the_updates_before_it():
 
 @pytest.mark.slow
 def test_observed_runs_are_those_of_a_sweep(tmp_path):
-    wanted = run_specs(chain_arm(NONE), 0, smoke=True)[:2] + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    # Two batches at a time.
+    wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
     observed, plain = (Run("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other"))
     rows = observe_runs(observed, wanted, ("both engines",))
     tables, alone = run_sweep(observed, wanted), run_sweep(plain, wanted)
@@ -377,6 +386,22 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path):
     assert rows["step"].tolist() == [10, 20] * len(wanted)
     assert np.isfinite(rows[["held_out_infer", "held_out_train"]].to_numpy()).all()
     pd.testing.assert_frame_equal(observe_runs(observed, wanted, ("both engines",)), rows)
+
+
+@pytest.mark.slow
+def test_an_error_in_one_batch_stops_the_others(tmp_path, monkeypatch):
+    wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    run, made = Run("observed", tmp_path / "out", smoke=True), []
+
+    def diagnose(recipe, state, base):
+        made.append(len(state.step))
+        raise RuntimeError("made up")
+
+    monkeypatch.setattr(repeated_runs, "build_diagnostics", lambda *_, **__: diagnose)
+    with pytest.raises(RuntimeError, match="made up"):
+        observe_runs(run, wanted, ("both engines",))
+    assert 1 <= len(made) <= AT_ONCE
+    assert not list((tmp_path / "cache").rglob("diagnostics/*/*.parquet"))
 
 
 @pytest.mark.slow
