@@ -51,6 +51,10 @@ VALIDATED_LPD = (REWARD, VALIDATION, LPD)
 SCHEDULED = (REWARD, LPD, RATE)
 HALVED = (REWARD, LPD, ENTROPY)
 CONTROLLED = (DISCREPANCY, ENTROPY, REWARD)
+BEST_AND_FINAL = {
+    "best held-out reward minus BF16": measure(m.PEAK_HELD_OUT),
+    "final held-out reward minus BF16": measure(m.HELD_OUT_REWARD),
+}
 
 
 def arms(task: str, *names: str) -> tuple[str, ...]:
@@ -66,6 +70,7 @@ def minus(reference: str, others: Sequence[str]) -> dict[str, str]:
 HACKING, LENGTHS, WIDE_LENGTHS = "hacking_dynamics", "length_dynamics", "length_wide_dynamics"
 LR, LR_RLOO = "lr_dynamics", "lr_on_policy"
 VEXACT, ACRL_RUNS = "vexact_dynamics", "acrl_dynamics"
+E4M3_RUNS, E4M3_MOE_RUNS = "e4m3_dynamics", "e4m3_moe_dynamics"
 CANCEL, SPELLINGS = "cancel_dynamics", "spelling_dynamics"
 NONE = "chain: no correction"
 BF16 = "chain: BF16 control"
@@ -74,7 +79,6 @@ ACRL = "chain: ACRL 0.35"
 CORRECTED = (NONE, "chain: token TIS", BF16)
 CLIPS = (NONE, "chain: clip 0.28", GSPO, BF16)
 DELTAS = (GSPO, *arms("chain", "GSPO, delta 1.2", "GSPO, delta 2", "GSPO, delta 3"))
-FP8 = (*arms("chain", "FP8", "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"), BF16)
 GRPO_PARTS = arms("chain", "dual clip 3", "clip 0.28", "token mean", "group filter", "DAPO")
 GRPO_ARMS = (NONE, GRPO_PARTS[0], GRPO_PARTS[-1], BF16)
 NEW, REST = "chain, new policies", "chain, MoE at rest"
@@ -83,10 +87,8 @@ NEAREST = "acrl_nearest"
 NEAREST_ARMS = arms(
     "chain", "FP8", "FP8, token TIS at 3", "FP8, sequence MIS at 3", "FP8, ACRL 0.65", "BF16 control"
 )
-NEAREST_GAMMAS = (
-    *arms("chain", *(f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5))),
-    *arms("chain", "FP8, ACRL 0.65, 0.75 X", "FP8, ACRL 0.65, 1.25 X", "FP8"),
-)
+NEAREST_GAMMAS = arms("chain", *(f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5)))
+NEAREST_X = arms("chain", "FP8, ACRL 0.65, 0.75 X", "FP8, ACRL 0.65", "FP8, ACRL 0.65, 1.25 X")
 E4M3_REMEDIES = ("BF16 control", "token TIS at 3", "sequence MIS at 3", "ACRL 0.65")
 E4M3, E4M3_MOE = (
     arms(prefix, "E4M3", *(f"E4M3, {name}" for name in E4M3_REMEDIES))
@@ -311,20 +313,18 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(mismatch.draw_survival, "Rewards: mean of 20 steps; thin: of 10."), claims=("V1", "V2")),
     "acrl_fig6": FigureSpec(ACRL_RUNS, "Mean IS ratio by token probability under FP8 rollouts",
         Leveled(mismatch.draw_ratio_by_probability, MARKS, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
-    "acrl_fig8": FigureSpec(ACRL_RUNS, "Entropy under ACRL and two other corrections",
-        Curves((ACRL, *RIVALS[1:3], BF16), (ENTROPY,)), "acrl Fig. 8"),
-    "acrl_fig9": FigureSpec(ACRL_RUNS, "Discrepancy under FP8, round to nearest",
-        Curves(FP8, (DISCREPANCY,), height=2.6), "acrl Fig. 9"),
-    "acrl_fig10": FigureSpec(ACRL_RUNS,
-        "Discrepancy, entropy, gradient norm and reward under FP8, round to nearest",
-        Curves(FP8, (DISCREPANCY, ENTROPY, NORM, REWARD)), "acrl Fig. 10"),
+    "acrl_fig8": FigureSpec(E4M3_RUNS, "Entropy under ACRL and two other corrections, E4M3 rollouts",
+        Curves((*E4M3[2:], E4M3[1]), (ENTROPY,)), "acrl Fig. 8"),
+    "acrl_fig9": FigureSpec(E4M3_RUNS, "Discrepancy over 2000 steps with E4M3 rollouts",
+        Curves(E4M3, (DISCREPANCY,), height=2.6), "acrl Fig. 9"),
+    "acrl_fig10": FigureSpec(E4M3_RUNS,
+        "Discrepancy, entropy, gradient norm and reward over 2000 steps with E4M3 rollouts",
+        Curves(E4M3, (DISCREPANCY, ENTROPY, NORM, REWARD)), "acrl Fig. 10", ("A1", "A4", "A13")),
     "acrl_fig11": FigureSpec(ACRL_RUNS, "Discrepancy, entropy and reward under truncation to 2 mantissa bits",
         Curves((*RIVALS, BF16), CONTROLLED), "acrl Fig. 11", ("A2", "A3")),
-    "acrl_tab1": FigureSpec(ACRL_RUNS,
-        "Best and final reward under FP8, round to nearest, minus the BF16 control",
-        Forest(minus(BF16, (BF16, *FP8)), {
-            "best reward (mean of 50 steps) minus BF16": measure(m.PEAK_REWARD),
-            "final reward minus BF16": final("reward")}, 1.9), "acrl Tab. 1"),
+    "acrl_tab1": FigureSpec(E4M3_RUNS,
+        "Best and final held-out reward with E4M3 rollouts, minus the BF16 control",
+        Forest(minus(E4M3[1], E4M3), BEST_AND_FINAL, 1.9), "acrl Tab. 1"),
     "acrl_tab2": FigureSpec(ACRL_RUNS,
         "Final reward and discrepancy under truncation to 2 mantissa bits, minus the BF16 control",
         Forest(minus(BF16, (BF16, *RIVALS)), {"final reward minus BF16": final("reward"),
@@ -340,35 +340,41 @@ FIGURES: dict[str, FigureSpec] = {
         Forest(ACRL_PAIRS | minus(NONE, VARIANTS), {"final reward minus objective alone": final("reward"),
             "final mean $|\\pi_{train} - \\pi_{infer}|$ minus objective alone": final("discrepancy")}, 2.4),
             claims=("A9", "A14", "A16")),
-    "acrl_tab5": FigureSpec("moe_dynamics", "Dense and MoE policies at one noise level",
-        Curves(tuple(MODELS), (REWARD, MISMATCH), height=2.6, labels=MODELS), "acrl Tab. 5"),
-    "acrl_tab6": FigureSpec(ACRL_RUNS, "Held-out reward with FP8 and BF16 inference, minus the BF16 control",
-        Forest(minus(BF16, (BF16, *FP8[1:])),
-            {"held-out reward (FP8 inference) minus BF16": final("held_out_fp8", "diagnostics"),
-            "held-out reward (BF16 inference) minus BF16": final("held_out_bf16", "diagnostics")}, 1.7),
+    "acrl_tab5": FigureSpec(E4M3_MOE_RUNS,
+        "Best and final held-out reward of MoE with E4M3 rollouts, minus the BF16 control",
+        Forest(minus(E4M3_MOE[1], E4M3_MOE), BEST_AND_FINAL, 1.9), "acrl Tab. 5", ("A13",)),
+    "moe_and_dense": FigureSpec("moe_dynamics", "Dense and MoE policies at one noise level",
+        Curves(tuple(MODELS), (REWARD, MISMATCH), height=2.6, labels=MODELS), claims=("A10",)),
+    "acrl_tab6": FigureSpec(E4M3_RUNS,
+        "Held-out reward with E4M3 and float32 inference after E4M3 rollouts, minus the BF16 control",
+        Forest(minus(E4M3[1], E4M3),
+            {"held-out reward (E4M3 inference) minus BF16": final("held_out_infer", "diagnostics"),
+            "held-out reward (float32 inference) minus BF16": final("held_out_train", "diagnostics")}, 1.9),
             "acrl Tab. 6"),
-    "acrl_tab7": FigureSpec(ACRL_RUNS,
-        "ACRL with a reference X that is 25% off, minus ACRL with the correct X",
+    "acrl_tab7": FigureSpec(NEAREST,
+        "ACRL with a reference X that is 25% off under FP8, round to nearest, minus ACRL with the correct X",
+        Forest(minus(NEAREST_X[1], NEAREST_X), {"final reward minus correct X": final("reward"),
+            "final entropy (nats) minus correct X": final("entropy")}, 1.5), "acrl Tab. 7"),
+    "acrl_truncated_x": FigureSpec(ACRL_RUNS,
+        "ACRL with a reference X that is 25% off under truncation, minus ACRL with the correct X",
         Forest(minus(ACRL, ("chain: ACRL, 0.75 X", ACRL, "chain: ACRL, 1.25 X")),
             {"final reward minus correct X": final("reward"),
-            "final entropy (nats) minus correct X": final("entropy")}, 1.5), "acrl Tab. 7"),
+            "final entropy (nats) minus correct X": final("entropy")}, 1.5), claims=("A6",)),
     "acrl_tab8": FigureSpec(ACRL_RUNS, "Discrepancy of a BF16 run if its rollouts were in FP8",
         Curves((BF16,), (SHADOW,)), "acrl Tab. 8"),
-    "acrl_tab9": FigureSpec(ACRL_RUNS, "Discrepancy, entropy and reward for four strengths of ACRL",
-        Curves(STRENGTHS, CONTROLLED), "acrl Tab. 9"),
-    "e4m3_curves": FigureSpec("e4m3_dynamics",
-        "Discrepancy, entropy and reward over 2000 steps under E4M3, round to nearest",
-        Curves(E4M3, (DISCREPANCY, ENTROPY, REWARD)), claims=("A1", "A4", "A13")),
-    "e4m3_moe_curves": FigureSpec("e4m3_moe_dynamics",
+    "acrl_tab9": FigureSpec(NEAREST,
+        "ACRL by gamma under FP8, round to nearest, minus the BF16 control",
+        Forest(minus(BF16, (*NEAREST_GAMMAS, NEAREST_ARMS[0])), {"final reward minus BF16": final("reward"),
+            "final entropy (nats) minus BF16": final("entropy")}, 2.8), "acrl Tab. 9"),
+    "acrl_truncated_gammas": FigureSpec(ACRL_RUNS,
+        "Discrepancy, entropy and reward under truncation for four strengths of ACRL",
+        Curves(STRENGTHS, CONTROLLED), claims=("A5",)),
+    "e4m3_moe_curves": FigureSpec(E4M3_MOE_RUNS,
         "Discrepancy, entropy and reward of MoE over 2000 steps under E4M3, round to nearest",
         Curves(E4M3_MOE, (DISCREPANCY, ENTROPY, REWARD)), claims=("A1", "A4", "A13")),
     "acrl_nearest_curves": FigureSpec(NEAREST,
         "Discrepancy, entropy and reward under FP8, round to nearest, with the clip of the paper",
         Curves(NEAREST_ARMS, CONTROLLED), claims=("A13", "A3", "A4")),
-    "acrl_nearest_gammas": FigureSpec(NEAREST,
-        "ACRL by gamma and by reference X under FP8, round to nearest, minus the BF16 control",
-        Forest(minus(BF16, NEAREST_GAMMAS), {"final reward minus BF16": final("reward"),
-            "final entropy (nats) minus BF16": final("entropy")}, 3.2), claims=("A5", "A6")),
     "acrl_nearest_tokens": FigureSpec(NEAREST,
         "Unlikely tokens with the larger $\\pi_{train}$, by the engine that finds them unlikely, minus BF16",
         Forest(minus(BF16, ("chain: FP8",)), {

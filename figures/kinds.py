@@ -263,7 +263,9 @@ def draw_panel(
     # Before the axis is scaled, so that it shows every policy.
     for arm, own in ends.items():
         axis.plot([x_of_arm[arm]] * len(own), back(own), "o", color=styles[arm]["color"], **DOT)
-    axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, last) if 0 <= tick <= 1.02 * last])
+    # The labels of four numbers such as 2000 do not fit below one of four panels.
+    ticks = MaxNLocator(4 if axis.get_subplotspec().get_gridspec().ncols < 4 else 2).tick_values(0, last)
+    axis.set_xticks([tick for tick in ticks if 0 <= tick <= 1.02 * last])
     axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
     axis.margins(x=0.01)
     _scale(axis, panel, log, geometric, float(low), float(high))
