@@ -1,0 +1,210 @@
+"""Runs with diagnostics between steps, forks, and runs whose noise follows another run."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.arms.catalog import EARLY_FORK, FORK, LARGER, LARGER_NOISES, MATCHED
+from experiments.arms.chains import NONE, TIS
+from experiments.arms.names import chain_arm, new_arm
+from experiments.regimes import BASE
+from experiments.studies import diagnostics, repeated_runs
+from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
+from experiments.studies.matched_noise import FollowingNoise, read_targets, run_matched
+from experiments.studies.repeated_runs import (
+    AT_ONCE,
+    build_diagnostics,
+    observe_runs,
+    run_forks,
+    start_runs,
+)
+from experiments.studies.runs import (
+    CHUNK,
+    SMOKE,
+    SMOKE_RUNS_PER_BATCH,
+    RunSpec,
+    run_specs,
+    run_sweep,
+)  # fmt: skip
+from simlab.core.experiment import Run
+from simlab.engines.constant import ConstantEngine
+from simlab.objectives import TokenBatch, get_objective
+from simlab.sweeps import recipe_of, run_config
+from simlab.training.diagnostics import DiagnosticContext
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DIAGNOSTIC_CATALOG)
+def test_every_look_sees_finite_numbers_of_every_policy(name):
+    run_specs = [RunSpec("a", "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
+    recipe, _, states = start_runs(run_specs, Path("unused"))
+    seen = build_diagnostics((name,))(recipe, states, states.params)
+    assert seen
+    for value in seen.values():
+        assert value.shape[0] == len(run_specs)
+        # Policies that earn nothing have no gradient to share out.
+        assert np.isfinite(value).all() or name == "last minibatch"
+
+
+@pytest.mark.slow
+def test_build_diagnostics_accepts_constant_engines():
+    spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "grpo", "seed": 0, "engines": "fp16/fp16"})
+    recipe, shared, states = start_runs([spec], Path("unused"))
+    held, plain = (
+        build_diagnostics(("validation",))(each, states, states.params) for each in (shared, recipe)
+    )
+    assert isinstance(shared.engines.train, ConstantEngine)
+    np.testing.assert_array_equal(held["held_out_train"], plain["held_out_train"])
+    np.testing.assert_array_equal(held["held_out_infer"], held["held_out_train"])
+
+
+@pytest.mark.parametrize(
+    ("objective", "right", "wrong", "beyond", "before_clip", "after"),
+    [
+        ("gspo", 0.8, 1.2, 0, 1, 1),
+        ("gspo", 1.2, 0.8, 1, 1, 0),
+        ("dfpo_min", 0.8, 1.2, 0, 0.8**2, 0.8**2),
+        ("dfpo_min", 1.2, 0.8, 1, 0.8**2, (1 - 3e-4) ** 2),
+    ],
+)
+def test_asym_of_the_last_minibatch(objective, right, wrong, beyond, before_clip, after, monkeypatch):
+    """Weights of a right and a wrong answer: sqrt(2) A = 1 and -1, so 2 Asym is their variance."""
+    logp = jnp.log(jnp.full((2, 3), 0.5))
+    ratios = jnp.log(jnp.array([[right], [wrong]]))
+    batch = TokenBatch(
+        logp=logp + ratios,
+        logp_train=logp,
+        logp_infer=logp,
+        mask=jnp.ones((2, 3), bool),
+        rewards=jnp.array([1.0, 0.0]),
+        group_size=2,
+    )
+    trajectory = SimpleNamespace(responses=jnp.arange(6).reshape(2, 3))
+    before = replace(batch, logp=logp)
+    monkeypatch.setattr(diagnostics, "_last_minibatch", lambda _: (trajectory, None, before, batch))
+    monkeypatch.setattr(diagnostics, "score_norms", lambda *_: jnp.ones((2, 3)))
+    model = SimpleNamespace(vocab_size=6)
+    context: Any = SimpleNamespace(objective=get_objective(objective), recipe=SimpleNamespace(model=model))
+    seen = {name: float(value) for name, value in diagnostics.last_minibatch(context).items()}
+    assert seen["beyond_clip"] == beyond
+    assert seen["asym_before_clip"] / seen["asym_of_ones"] == pytest.approx(before_clip, rel=1e-5)
+    assert seen["asym"] / seen["asym_of_ones"] == pytest.approx(after, rel=1e-5)
+    assert seen["weight_std"] == pytest.approx(0.2, rel=1e-5)
+    # Tokens that occur once each: the most frequent quarter is the first two of six, cut at 1.5.
+    assert 0 <= seen["push_frequent"] <= seen["push"]
+
+
+@pytest.mark.slow
+def test_last_minibatch_follows_the_updates_before_it():
+    spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "gspo", "minibatches": 4, "seed": 0})
+    recipe, _, states = start_runs([spec], Path("unused"))
+    state = jax.tree.map(lambda x: x[0], states)
+    rows = recipe.group_size
+
+    def params_with(rewards: np.ndarray) -> Any:
+        context = DiagnosticContext(recipe, state)
+        context.__dict__["sampled"] = replace(context.sampled, rewards=jnp.asarray(rewards, jnp.float32))
+        _, params, before, batch = diagnostics._last_minibatch(context)
+        assert batch.mask.shape[0] == rows
+        assert np.any(batch.logp != before.logp)
+        return params
+
+    one = np.tile([0.0, 1.0], 2 * rows)
+    earlier, later = one.copy(), one.copy()
+    earlier[0], later[-1] = 1, 0
+    first = params_with(one)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, params_with(later)))
+    assert not jax.tree.all(
+        jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, params_with(earlier))
+    )
+
+
+@pytest.mark.slow
+def test_observed_runs_are_those_of_a_sweep(tmp_path):
+    # Two batches at a time.
+    wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
+    observed, plain = (Run("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other"))
+    rows = observe_runs(observed, wanted, ("both engines",))
+    tables, alone = run_sweep(observed, wanted), run_sweep(plain, wanted)
+    for name in ("runs", "steps", "vectors"):
+        pd.testing.assert_frame_equal(tables[name], alone[name])
+    assert sorted(rows["run"].unique()) == sorted(tables["runs"]["run"])
+    assert rows["step"].tolist() == [10, 20] * len(wanted)
+    assert np.isfinite(rows[["held_out_infer", "held_out_train"]].to_numpy()).all()
+    pd.testing.assert_frame_equal(observe_runs(observed, wanted, ("both engines",)), rows)
+
+
+@pytest.mark.slow
+def test_an_error_in_one_batch_stops_the_others(tmp_path, monkeypatch):
+    wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    run, made = Run("observed", tmp_path / "out", smoke=True), []
+
+    def diagnose(recipe, state, base):
+        made.append(len(state.step))
+        raise RuntimeError("made up")
+
+    monkeypatch.setattr(repeated_runs, "build_diagnostics", lambda *_, **__: diagnose)
+    with pytest.raises(RuntimeError, match="made up"):
+        observe_runs(run, wanted, ("both engines",))
+    assert 1 <= len(made) <= AT_ONCE
+    assert not list((tmp_path / "cache").rglob("diagnostics/*/*.parquet"))
+
+
+@pytest.mark.slow
+def test_forks_continue_the_run(tmp_path):
+    run = Run("forked", tmp_path / "out", smoke=True)
+    forks = run_forks(run, (FORK, EARLY_FORK), 0, chain_arm(NONE))
+    plain = run_sweep(run, run_specs(chain_arm(NONE), 0, smoke=True))
+    for metric in ("entropy", "rms_log_rho"):
+        whole = plain["steps"].set_index(["run", "step"])[metric]
+        half = forks["steps"].set_index(["run", "step"])[metric]
+        for key, policy in plain["runs"].set_index("run")["initial_policy"].items():
+            (name,) = (run for run in forks["runs"]["run"] if run.startswith(f"{FORK} {policy} "))
+            # Another compiled function: sums differ in the last bits.
+            rest = whole[key][whole[key].index >= CHUNK].tolist()
+            assert half[name].tolist() == pytest.approx(rest, rel=1e-5)
+            (other,) = (run for run in forks["runs"]["run"] if run.startswith(f"{EARLY_FORK} {policy} "))
+            assert half[other].tolist() != pytest.approx(rest, rel=1e-5)
+    assert np.isfinite(forks["diagnostics"][["rms_log_rho", "held_out_infer"]].to_numpy()).all()
+
+
+def test_noise_follows_the_mismatch_of_another_run():
+    # RMS log rho: a power of the noise that the controller does not know.
+    targets = np.stack([np.repeat([0.3, 1.2], 30), np.repeat([0.1, np.nan], 30)])
+
+    class Program:
+        def advance(self, steps, recipe, state):
+            assert steps == 1
+            return state, {"rms_log_rho": 0.7 * np.asarray(recipe.sampling.noise.scale)[:, None] ** 1.5}
+
+    config = run_config(BASE, {**next(iter(MATCHED.values())).changes, "warm_start": None})
+    recipe = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), recipe_of(config))
+    noise = FollowingNoise(cast(Any, Program()), targets, "fresh")
+    steps = [noise.advance(recipe, cast(Any, None))[1]["rms_log_rho"][:, 0] for _ in range(60)]
+    reached = np.stack(steps, axis=1)
+    assert reached[:, [29]] == pytest.approx(targets[:, [29]], rel=0.01)
+    assert reached[0, 59] == pytest.approx(1.2, rel=0.01)
+    # A run that diverged has no further target: the last scale stays.
+    assert reached[1, 30:] == pytest.approx(reached[1, 30])
+
+
+@pytest.mark.slow
+def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
+    run = Run("matched", tmp_path / "out", smoke=True)
+    name = new_arm(next(iter(LARGER_NOISES)))
+    frames = run_matched(run, name, 0)
+    targets = LARGER * read_targets(run, run_specs(new_arm(NONE), 0, smoke=True))
+    reached = frames["steps"].pivot_table(index="run", columns="step", values="rms_log_rho").to_numpy()
+    assert reached.shape == targets.shape
+    assert np.abs(np.log(reached / targets)).mean() < 0.25
+    assert set(frames["runs"]["arm"]) == {name}
+    assert frames["steps"]["noise_scale"].between(0.01, 0.1).all()
+    assert frames["diagnostics"]["step"].unique().tolist() == [10, 20]
