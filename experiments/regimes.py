@@ -34,12 +34,12 @@ BASE: dict[str, Any] = {
 }
 
 _CHAIN = "chains of 64 terms, 65 tokens"
-_RATE = "learning rate 7e-4, the largest of the stability map at which BF16 is stable"
+_RATE = "learning rate 7e-4, the largest tested at which BF16 is stable"
 _STEADY = "learning rate 4e-4, at which BF16 was stable in three trial runs"
 _DENSE, _EXPERTS = "dense, 2 layers, width 64", "MoE, 2 layers, width 64, 2 of 8 experts"
 CHAINS = Regime(
     "chains, truncation",
-    "float32 / E4M3 truncated to 2 (activations) and 3 (weights) mantissa bits",
+    "float32 / FP8 range with 2 (activations) and 3 (weights) mantissa bits, truncated",
     _DENSE,
     _CHAIN,
     _RATE,
@@ -52,13 +52,13 @@ NEW_CHAINS = replace(
 NEAREST_CHAINS = replace(
     CHAINS,
     name="chains, 2 and 1 bits to nearest",
-    formats="float32 / E4M3 with 2 (activations) and 1 (weights) mantissa bits, to nearest",
+    formats="float32 / FP8 range with 2 (activations) and 1 (weights) mantissa bits, round to nearest",
     untreated="chain: FP8",
 )
 E4M3_CHAINS = replace(
     CHAINS,
     name="chains, E4M3",
-    formats="float32 / E4M3 with 3 mantissa bits, to nearest",
+    formats="float32 / E4M3 (3 mantissa bits), round to nearest",
     steps=2000,
     untreated="chain: E4M3",
 )
@@ -72,10 +72,10 @@ STEADY_CHAINS = replace(
 MOE_CHAINS = replace(STEADY_CHAINS, name="chains, MoE at 4e-4, truncation", model=_EXPERTS)
 MOE_AT_REST = Regime(
     "chains, MoE at rest",
-    "float32 / BF16; E4M3 with 3 mantissa bits; truncation to 2 and 3 bits; the router alone in E4M3",
+    "float32 / BF16; E4M3; truncation to 2 and 3 bits; the router alone in E4M3",
     _EXPERTS,
     _CHAIN,
-    "learning rate 1e-9: parameters stay as they are",
+    "learning rate 1e-9, so that the policy does not change",
     10,
     "chain, MoE at rest: BF16",
 )
@@ -94,22 +94,22 @@ KINDS_OF_NOISE = replace(
 NOISE_AS_LARGE = replace(
     CHAINS,
     name="chains, noise as large as truncation",
-    formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, as large at each step",
+    formats="float32 / truncation to 2 and 3 bits; three kinds of logit noise with its RMS log rho",
 )
 LARGER_NOISE = replace(
     NEW_CHAINS,
     name="chains, noise larger than truncation",
-    formats="float32 / truncation to 2 and 3 bits; logit noise of three kinds, 1.5 times as large",
+    formats="float32 / truncation to 2 and 3 bits; three kinds of logit noise, 1.5 times its RMS log rho",
 )
 WEIGHT_NOISE = replace(
     NEW_CHAINS,
     name="chains, fresh and fixed weight noise",
-    formats="float32 / truncation to 2 and 3 bits; fixed weight noise as large, fresh 1.75 times as large",
+    formats="float32 / truncation to 2 and 3 bits; fixed (1 times) and fresh (1.75 times) weight noise",
 )
 ONE_BIT_WEIGHTS = replace(
     CHAINS,
     name="chains, weights in one bit",
-    formats="float32 / weights in E4M3 with one mantissa bit, to nearest; stochastic rounding; logit noise",
+    formats="float32 / weights with one mantissa bit, round to nearest or stochastic; logit noise",
     untreated="chain: weights in one bit, nearest",
 )
 ON_POLICY_CHAINS = replace(CHAINS, name="chains, on-policy, truncation", untreated="chain: on-policy")
@@ -147,7 +147,7 @@ SPELLINGS = replace(
 )
 ADDERS = Regime(
     "addition, adders of GPUs",
-    "BF16 in both engines, adders of an A100 and of an H100",
+    "BF16 in both engines, accumulators of an A100 and of an H100",
     "dense, 1 layer, width 32",
     "addition of digits, on-policy",
     "learning rate 7e-4",

@@ -147,12 +147,10 @@ FP16 = ("chain: FP16 in both engines", "chain: FP16 in both engines, halving", B
 HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving", BF16)
 STRENGTHS = (*arms("chain", "ACRL 0.1", "ACRL 0.35", "ACRL 1.0", "ACRL 2.1"), NONE, BF16)
 LEVELS = (NONE, "chain: ACRL per sequence", ACRL, "chain: ACRL per batch", BF16)
-MARKS = (
-    "Lines and marks: mean over initial policies; dots: initial policies; bars: CI at the level of the board."
-)
+MARKS = "Lines and marks: mean over initial policies; dots: initial policies; bars: family-wise CI."
 RECOVERY = Custom(
     leaderboards.draw_recovery,
-    "Dots: initial policies; bars: interval at the level of the look and the family; gray: margin.",
+    "Dots: initial policies; bars: family-wise CI; gray: margin.",
 )
 STEPS = "log of the steps to a gain of 0.15, minus GSPO"
 HELD_OUT_MINUS_GSPO, VALIDATED = "held-out reward minus GSPO", final("held_out_avg_at_k", "diagnostics")
@@ -291,7 +289,7 @@ FIGURES: dict[str, FigureSpec] = {
     "vexact_doses": FigureSpec(VEXACT,
         "Final reward by kind and level of noise, and without mismatch, minus the BF16 control",
         Leveled(mismatch.draw_noise_kinds,
-            "Final: last quarter. Left: means; right: initial policies as dots. Bars: CI of the board."),
+            "Final: last quarter. Left: means; right: initial policies as dots. Bars: family-wise CI."),
         claims=("V3", "V1", "V7")),
     "vexact_kinds": FigureSpec("noise_dynamics",
         "Mismatch and reward under weights in one mantissa bit, by rounding, and under logit noise",
@@ -309,7 +307,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Held-out reward, mismatch, and the mismatch that bypass mode hides by copying log-probs",
         Curves(AGREEING, (VALIDATION, MISMATCH, HIDDEN)), claims=("V1", "V7", "V6")),
     "vexact_survival": FigureSpec(VEXACT,
-        "Initial policies whose reward is at least half of the BF16 control's, by kind and level of noise",
+        "Initial policies that end with at least half of the control's reward, by kind and level of noise",
         Custom(mismatch.draw_survival, "Rewards: mean of 20 steps; thin: of 10."), claims=("V1", "V2")),
     "acrl_fig6": FigureSpec(ACRL_RUNS, "Mean IS ratio by token probability under FP8 rollouts",
         Leveled(mismatch.draw_ratio_by_probability, MARKS, tuple(mismatch.ROUNDED)), "acrl Fig. 6"),
@@ -360,7 +358,7 @@ FIGURES: dict[str, FigureSpec] = {
         Forest(minus(ACRL, ("chain: ACRL, 0.75 X", ACRL, "chain: ACRL, 1.25 X")),
             {"final reward minus correct X": final("reward"),
             "final entropy (nats) minus correct X": final("entropy")}, 1.5), claims=("A6",)),
-    "acrl_tab8": FigureSpec(ACRL_RUNS, "Discrepancy of a BF16 run if its rollouts were in FP8",
+    "acrl_tab8": FigureSpec(ACRL_RUNS, "Discrepancy of a BF16 run, measured with an FP8 inference engine",
         Curves((BF16,), (SHADOW,)), "acrl Tab. 8"),
     "acrl_tab9": FigureSpec(NEAREST,
         "ACRL by gamma under FP8, round to nearest, minus the BF16 control",
@@ -376,7 +374,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Discrepancy, entropy and reward under FP8, round to nearest, with the clip of the paper",
         Curves(NEAREST_ARMS, CONTROLLED), claims=("A13", "A3", "A4")),
     "acrl_nearest_tokens": FigureSpec(NEAREST,
-        "Unlikely tokens with the larger $\\pi_{train}$, by the engine that finds them unlikely, minus BF16",
+        "Unlikely tokens with the larger $\\pi_{train}$, by the engine that defines unlikely, minus BF16",
         Forest(minus(BF16, ("chain: FP8",)), {
             f"fraction with larger $\\pi_{{train}}$ at $\\pi_{{{engine}}}$ < 0.01, minus BF16":
             measure(m.share_higher("rare", engine)) for engine in ("train", "infer")}, 1.2), claims=("A12",)),
@@ -400,7 +398,7 @@ FIGURES: dict[str, FigureSpec] = {
             "log KL (k3) minus without R3": measure(m.late_log("k3_kl", "KL")),
             "log RMS log $\\rho$ minus without R3": measure(m.late_log("rms_log_rho", "RMS log rho"))},
             1.9, AT_REST), claims=("N4",)),
-    "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with Y per sequence, group and batch",
+    "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with the discrepancy Y averaged per sequence, group and batch",
         Curves(LEVELS, CONTROLLED), claims=("A3",)),
     "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",
         Curves(TEMPLATE, (replace(REWARD, limits=None), JITTER, ASYM, ENERGY)), "cancel Fig. 2",
@@ -436,7 +434,7 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(real_engines.draw_rl,
             "Line: vLLM, mean of 10 steps; band: range over seeds of the emulated engine.")),
     "quantize_throughput": FigureSpec("bench_quantize",
-        "Throughput of rounding; x + 1 in place (add_one, donated) is the limit of memory",
+        "Throughput of rounding; x + 1 in place (add_one, donated) is the limit of memory bandwidth",
         Bars("throughput", "gel_per_s", ("method", "format", "variant"), "billion float32 numbers/s")),
     "step_speed": FigureSpec("bench_step",
         "Time of a training step, of its matrix products alone (floor), and of other implementations",
@@ -445,7 +443,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Time of a training step in a batch of eight, relative to float32 inference",
         Bars("engines", "ratio", ("engine",), "time (float32 steps)", first="runs_per_batch", log=False)),
     "speedup": FigureSpec("bench_speedup",
-        "CPU time of compilation and of a step of 16 runs, before the work on speed and now",
+        "CPU time of compilation and of a step of 16 runs, at commit 7c42aac and now",
         Bars("speed", "cpu_seconds", ("engines",), "CPU time (s)", "version", "quantity", log=False)),
     "forecasts": FigureSpec("bench_compile",
         "Error of the forecast of a sweep, by state of the compilation cache",
@@ -459,7 +457,7 @@ FIGURES: dict[str, FigureSpec] = {
     "gpu_speed": FigureSpec("bench_gpu",
         "Run-steps per second and fraction of the roofline against runs per batch, on a GPU",
         Custom(benchmarks.draw_device)),
-    "gpu_products": FigureSpec("real_card", "Outputs of a GPU that models of tensor cores give bit for bit",
+    "gpu_products": FigureSpec("real_card", "GPU outputs that the tensor-core models reproduce bit for bit",
         Custom(gpu_pairs.draw_agreement, "Models that agree most, in each format.")),
     "tensor_core_throughput": FigureSpec("bench_tensor_cores",
         "Time of emulated tensor cores relative to a float32 product",

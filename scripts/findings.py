@@ -45,8 +45,8 @@ def findings() -> str:
         learning_rate(),
         half_precision(),
         ignored_clip(),
-        "**Token-level corrections keep most of the gradient bias** (exact enumeration, exploratory). "
-        f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS keep {token}, "
+        "**Token-level corrections leave most of the gradient bias** (exact enumeration, exploratory). "
+        f"At std(rho) = {RHO_STD} and {LENGTH} tokens, token TIS and MIS leave {token}, "
         f"sequence TIS {sequence}.",
         "**A published table and a published error.** "
         f"BF16 softmax reproduces {columns.sum()} of {len(columns)} ratio columns of *hacking* Tab. 2; "
@@ -114,7 +114,8 @@ def learning_rate() -> str:
     factor, low, high = (exp(-end) for end in (growth.estimate or 0.0, growth.ci_high, growth.ci_low))
     return (
         "**A learning rate ten times smaller suppresses the growth of the mismatch.** Within the same steps "
-        f"the growth factor of the sequence log ratio is {factor:.1f} times smaller [{low:.1f}, {high:.0f}] "
+        "the growth factor of the sequence log ratio is lower by a factor of "
+        f"{factor:.1f} [{low:.1f}, {high:.0f}] "
         f"({growth.num_policies} initial policies, family-wise interval, rule registered before the run; "
         "claim L2, off-policy; on-policy it is inconclusive). The policy also learns less."
     )
@@ -169,7 +170,7 @@ def half_precision() -> str:
         for each in rates
     ]
     return (
-        "**FP16 in both engines does not collapse.** In the paper *lr* it does. Here "
+        "**Runs with FP16 in both engines do not collapse.** In the paper *lr* they do. Here "
         f"{counts[0]} with off-policy GRPO and {counts[1]} with on-policy RLOO end below half of the reward "
         "of BF16 (same initial policies, family-wise intervals, rules registered before the run; claim L7)."
     )

@@ -338,9 +338,9 @@ def held_out_gaps() -> str:
     gaps, agree = stored.table("gaps"), stored.manifest["config"]["agree"]
     inside = (gaps["gap_low"] > -agree) & (gaps["gap_high"] < agree)
     return (
-        f"in {len(gaps)} arms of {gaps['experiment'].nunique()} experiments the means of the two differ by at "
-        f"most {gaps['gap'].abs().max():.2g}, and in {inside.sum()} of these arms the family-wise interval "
-        f"lies within ±{agree:g}"
+        f"in {len(gaps)} arms of {gaps['experiment'].nunique()} experiments the means of the two differ "
+        f"by at most {gaps['gap'].abs().max():.2g}, and in {inside.sum()} of these arms the family-wise "
+        f"interval lies within ±{agree:g}"
     )
 
 

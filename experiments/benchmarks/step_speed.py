@@ -65,7 +65,7 @@ class Case:
 
 
 def recipe_of(pair: str, smoke: bool) -> Recipe:
-    """Return the flagship's recipe, or one that compiles in seconds."""
+    """Return the recipe of the timed step, or one that compiles in seconds."""
     small = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     return Recipe(
         engines=find_pair(pair),

@@ -11,13 +11,13 @@ from experiments.arms.length import LENGTHS, PERIODS
 from experiments.arms.names import chain_arm, constant_arm, halving_arm, rloo_arm
 from experiments.papers.shared import (
     FACTOR,
-    FIVE_ANSWERS,
     FIVE_CENTINATS,
+    FIVE_POINTS,
     GROWS,
     HALF,
     LOSS,
     REWARDS,
-    TEN_ANSWERS,
+    TEN_POINTS,
     WEAK_RANK,
     claim_makers,
     collapses,
@@ -85,7 +85,10 @@ LIKELY = "three of four pairs; 24 policies cannot resolve less"
 
 # fmt: off
 CLAIMS = (
-    dynamics("L1", "log_ppl_abs_diff and gradient norm rise together, when validation collapses", "Fig. 1, 3",
+    dynamics("L1",
+        "The sequence log ratio (log_ppl_abs_diff) and the gradient norm rise together when validation "
+        "collapses",
+        "Fig. 1, 3",
         *(
             trial(name,
                 primary(LPD_WITH_NORM, minus(none, bf16), "positive", 0.2, because=WEAK_RANK),
@@ -98,8 +101,8 @@ CLAIMS = (
                     "Reward of the inference engine on training prompts stands for validation."),
                 ("lr_on_policy", RLOO, RLOO_BF16, RLOO_CHAINS,
                     (secondary(m.HELD_OUT_REWARD, minus(RLOO, RLOO_BF16), "negative", LOSS,
-                        because=TEN_ANSWERS),),
-                    "The third criterion: validation falls."))
+                        because=TEN_POINTS),),
+                    "The third criterion tests that held-out reward falls."))
         )),
     dynamics("L2", "A learning rate ten times smaller suppresses the mismatch", "Fig. 4",
         *(
@@ -108,7 +111,7 @@ CLAIMS = (
                 secondary(LPD, minus(slow, none), "negative", FACTOR, because=GROWS),
                 manipulation(m.GROWTH_LPD, minus(none, bf16), "positive", FACTOR, because=GROWS),
                 regime=regime,
-                note="At equal steps: a tenth of the rate also learns less.")
+                note="At equal steps; with a tenth of the rate a run also learns less.")
             for name, slow, none, bf16, regime in (
                 ("lr_dynamics", SLOW, NONE, BF16, CHAINS),
                 ("lr_on_policy", RLOO_SLOW, RLOO, RLOO_BF16, RLOO_CHAINS))
@@ -138,14 +141,15 @@ CLAIMS = (
             primary(COLLAPSE_TIME, CollapsesSooner(FEW, NONE, BF16), "zero", 0.25, because=LIKELY),
             COLLAPSED,
             regime=CHAINS,
-            note="2.5% of the prompts."),
+            note="One arm trains on 2.5% of the prompts."),
         trial("lr_on_policy",
             primary(COLLAPSE_TIME, CollapsesSooner(RLOO_FEW, RLOO, RLOO_BF16), "zero", 0.25, because=LIKELY),
             collapses(RLOO, RLOO_BF16, role="manipulation"),
             regime=RLOO_CHAINS,
             note="25% of the prompts.")),
     dynamics("L5",
-        "Length surges before collapse; halving the rate every 1.8 surge steps stabilizes, later only delays",
+        "Length surges before a collapse; halving the rate with a period of 1.8 times the step of the surge "
+        "stabilizes, a longer period only delays",
         "Fig. 6-10, Alg. 1",
         trial("length_dynamics",
             recovers(TRIGGERED, FREE, LENGTH_BF16, role="primary"),
@@ -164,7 +168,7 @@ CLAIMS = (
             recovers_more(halving_arm(MIS), constant_arm(MIS), MIS, BF16),
             loses(MIS, BF16),
             regime=CHAINS,
-            note="The third criterion: halving against a constant rate of the same mean."),
+            note="The third criterion compares halving with a constant rate of the same mean."),
         trial("lr_on_policy",
             recovers(halving_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16, role="primary"),
             recovers(halving_arm(RLOO_TIS), RLOO_TIS, RLOO_BF16),
@@ -214,14 +218,14 @@ CLAIMS = (
     dynamics("L11", "The schedule keeps entropy and peak validation accuracy higher", "Sec. 4.1",
         trial("lr_dynamics",
             primary(m.ENTROPY, minus(SLOWED, NONE), "positive", 0.05, because=FIVE_CENTINATS),
-            secondary(m.PEAK_REWARD, minus(SLOWED, NONE), "positive", REWARDS, because=FIVE_ANSWERS),
+            secondary(m.PEAK_REWARD, minus(SLOWED, NONE), "positive", REWARDS, because=FIVE_POINTS),
             manipulation(m.ENTROPY, minus(NONE, BF16), "negative", 0.05,
                 because="entropy is lost without the schedule: 0.05 nats per token"),
             regime=CHAINS,
             note="Reward of the inference engine stands for validation."),
         trial("lr_on_policy",
             primary(m.ENTROPY, minus(RLOO_SLOWED, RLOO), "positive", 0.05, because=FIVE_CENTINATS),
-            secondary(m.PEAK_HELD_OUT, minus(RLOO_SLOWED, RLOO), "positive", REWARDS, because=FIVE_ANSWERS),
+            secondary(m.PEAK_HELD_OUT, minus(RLOO_SLOWED, RLOO), "positive", REWARDS, because=FIVE_POINTS),
             manipulation(m.ENTROPY, minus(RLOO, RLOO_BF16), "negative", 0.05,
                 because="entropy is lost without the schedule: 0.05 nats per token"),
             regime=RLOO_CHAINS)),
@@ -229,8 +233,8 @@ CLAIMS = (
         trial("lr_dynamics",
             primary(SHARPNESS, minus(NONE, BF16), "positive", 0.2, because=WEAK_RANK),
             regime=CHAINS,
-            note="Both curves without their trend over the steps.")),
-    dynamics("L13", "The factor 1.8 holds for two sizes of model", "Sec. 4.2",
+            note="The linear trend over the steps is removed from both curves.")),
+    dynamics("L13", "A period of 1.8 times the step of the surge works for two sizes of model", "Sec. 4.2",
         trial("length_wide_dynamics",
             recovers(WIDE_TRIGGERED, WIDE, WIDE_BF16, role="primary"),
             recovers(WIDE_TRIGGERED, WIDE, WIDE_BF16, reward=m.HELD_OUT_REWARD),

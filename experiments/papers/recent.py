@@ -19,7 +19,7 @@ from experiments.papers.shared import (
     GROWS,
     LOSS,
     QUARTER_MORE,
-    TEN_ANSWERS,
+    TEN_POINTS,
     claim_makers,
     collapses,
     loses,
@@ -70,7 +70,7 @@ CLAIMS = (
             collapses(DUAL_CLIP, BF16, role="primary"),
             secondary(m.GROWTH, minus(DUAL_CLIP, BF16), "positive", FACTOR, because=GROWS),
             *(
-                secondary(reward, minus(DUAL_CLIP, NONE), "zero", LOSS, because=TEN_ANSWERS)
+                secondary(reward, minus(DUAL_CLIP, NONE), "zero", LOSS, because=TEN_POINTS)
                 for reward in (m.REWARD, m.HELD_OUT_REWARD)
             ),
             manipulation(LARGEST_NORM, minus(DUAL_CLIP, NONE), "negative", FACTOR,

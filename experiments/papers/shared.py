@@ -37,9 +37,9 @@ FIFTH_OF_LOSS = "a fifth of the loss"
 MOST_OF_LOSS = "prevents: at least half of the loss is recovered"
 GROWS = "a factor of 1.5 in growth"
 CHANGES = "a quarter, as a difference of logarithms"
-TEN_ANSWERS = "ten answers in 100"
-FIVE_ANSWERS = "five answers in 100"
-TWO_ANSWERS = "two answers in 100; policies without mismatch differ little between arms"
+TEN_POINTS = "0.1 of the largest reward"
+FIVE_POINTS = "0.05 of the largest reward"
+TWO_POINTS = "0.02 of the largest reward; policies without mismatch differ little between arms"
 FIVE_CENTINATS = "0.05 nats per token"
 FIVE_PERCENT_OF_RHO = "5% of the IS ratio"
 QUARTER_OF_RUNS = "a quarter of the initial policies; 24 policies cannot resolve less"
@@ -124,7 +124,7 @@ def collapses(
 
 def loses(untreated: str, control: str, reward: Estimand = REWARD) -> Criterion:
     """Return the premise that the untreated arm loses reward against the control."""
-    because = "ten answers in 100: from a smaller loss no share can be recovered"
+    because = "0.1 of the largest reward: a fraction of a smaller loss cannot be measured"
     return manipulation(reward, minus(untreated, control), "negative", LOSS, because=because)
 
 

@@ -4,7 +4,7 @@ Experiments: `gpu_pairs` compares emulated GPUs on fixed policies; `accumulator_
 accumulator of one GPU against that of another.
 """
 
-from experiments.papers.shared import FACTOR, FIVE_ANSWERS, GROWS, LOSS, REWARDS, claim_makers, trial
+from experiments.papers.shared import FACTOR, FIVE_POINTS, GROWS, LOSS, REWARDS, claim_makers, trial
 from experiments.regimes import ADDERS
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import mean_of, minus
@@ -32,27 +32,31 @@ CLAIMS = (
         trial("gpu_pairs",
             stored_row("T1", "fraction of recorded outputs that differ in any bit", "zero", 1e-6,
                 because="less than one of all recorded outputs", is_point=True))),
-    measurement("T2", "The narrow accumulator of an H100 has a part in its FP8 mismatch",
+    measurement("T2", "The narrow accumulator of an H100 contributes to its FP8 mismatch",
         "DeepSeek-V3 Sec. 3.3.2",
         trial("gpu_pairs",
             stored_row("T2",
                 "Shapley share of the accumulator in the mean squared log rho of h100-bf16/h100-fp8",
                 "positive", ACCUMULATOR_SHARE, because="1% of the mean squared log rho"))),
-    measurement("T3", "The order of the same products matters compared with the FP8 mismatch", "our question",
+    measurement("T3", "The order of summation causes a mismatch of at least a tenth of that of FP8",
+        "our question",
         trial("gpu_pairs",
             stored_row("T3", "RMS log rho of another order, over that of h100-bf16/h100-fp8",
                 "positive", MATTERS, because=TENTH))),
-    measurement("T4", "Two GPUs that serve the same format differ", "our question",
+    measurement("T4",
+        "Two GPUs that compute in the same format differ by at least a tenth of the FP8 mismatch",
+        "our question",
         trial("gpu_pairs",
             stored_row("T4", "RMS log rho of two GPUs of one format, over that of h100-bf16/h100-fp8",
                 "positive", MATTERS, because=TENTH))),
-    dynamics("T5", "The accumulators of two GPUs alone, at BF16 on both sides, make an on-policy run drift",
-        "our question, V2 at its purest",
+    dynamics("T5",
+        "A difference in accumulators alone, with BF16 in both engines, makes an on-policy run drift",
+        "our question; compare V2",
         trial("accumulator_drift",
-            primary(m.REWARD, minus(GPUS, SAME), "negative", REWARDS, because=FIVE_ANSWERS),
+            primary(m.REWARD, minus(GPUS, SAME), "negative", REWARDS, because=FIVE_POINTS),
             secondary(m.GROWTH, mean_of(GPUS), "positive", FACTOR, because=GROWS),
             manipulation(m.REWARD, minus(NOISY, SAME), "negative", LOSS,
-                because="ten answers in 100 under engines that collapse runs"),
+                because="0.1 of the largest reward under engines that collapse runs"),
             regime=ADDERS,
             note="The control has no mismatch, so growth is against the start of the same run.")),
 )

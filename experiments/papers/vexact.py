@@ -18,12 +18,12 @@ from experiments.papers.shared import (
     FACTOR,
     FIFTH,
     FIFTH_OF_LOSS,
-    FIVE_ANSWERS,
+    FIVE_POINTS,
     HALF,
     LOSS,
     QUARTER_MORE,
     REWARDS,
-    TEN_ANSWERS,
+    TEN_POINTS,
     claim_makers,
     collapses,
     exact_trial,
@@ -85,8 +85,8 @@ NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (chains.TIS, chains.IDENTICAL,
 NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
 VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
-LARGER_COSTS = FIVE_ANSWERS + "; the larger mismatch costs more"
-LARGER_LOSES = TEN_ANSWERS + "; the larger mismatch costs more"
+LARGER_COSTS = FIVE_POINTS + "; the larger mismatch costs more"
+LARGER_LOSES = TEN_POINTS + "; the larger mismatch costs more"
 FIRST_MISMATCH = m.early_log("rms_log_rho", "RMS log rho")
 
 SAME_GRADIENT = 2.0**-8
@@ -99,7 +99,7 @@ LEADERBOARD_RULE = "f903e05ffe34ebf85ab4f238885810ce85268fefa415e34ea8ea0c47c552
 
 # fmt: off
 CLAIMS = (
-    dynamics("V1", "With engines that agree bit for bit the same run stays stable", "review",
+    dynamics("V1", "With bitwise identical engines the same run stays stable", "review",
         trial("vexact_dynamics",
             recovers(IDENTICAL, NONE, BF16, role="primary", margin=HALF),
             manipulation(m.WIDEST, mean_of(IDENTICAL), "zero", 1e-6, because="float32 rounding"),
@@ -122,19 +122,19 @@ CLAIMS = (
             collapses(ON_POLICY_E4M3, ON_POLICY_BF16),
             regime=ON_POLICY_CHAINS,
             note="The second criterion is at a mismatch as small as that of E4M3 with three bits.")),
-    dynamics("V3", "Collapse follows the size of the mismatch, not the kind of noise that makes it",
+    dynamics("V3", "Collapse follows the size of the mismatch, not the kind of noise that causes it",
         "review, major comment 3",
         trial("vexact_dynamics",
-            primary(m.REWARD, TRUNCATED, "negative", REWARDS, because=FIVE_ANSWERS + " per bit"),
-            secondary(m.REWARD, NEAREST, "negative", REWARDS, because=FIVE_ANSWERS + " per bit"),
-            secondary(m.REWARD, FIXED, "negative", REWARDS, because=FIVE_ANSWERS + " per factor e"),
-            secondary(m.REWARD, FRESH, "negative", REWARDS, because=FIVE_ANSWERS + " per factor e"),
+            primary(m.REWARD, TRUNCATED, "negative", REWARDS, because=FIVE_POINTS + " per bit"),
+            secondary(m.REWARD, NEAREST, "negative", REWARDS, because=FIVE_POINTS + " per bit"),
+            secondary(m.REWARD, FIXED, "negative", REWARDS, because=FIVE_POINTS + " per factor e"),
+            secondary(m.REWARD, FRESH, "negative", REWARDS, because=FIVE_POINTS + " per factor e"),
             regime=KINDS_OF_NOISE,
             note="Slopes within each kind. `matched_noise` compares kinds of equal size at each step."),
         trial("noise_dynamics",
             primary(m.REWARD, minus(STOCHASTIC, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
             secondary(m.REWARD, minus(RECENT, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
-            secondary(m.REWARD, minus(RECENT, FRESH_1), "zero", REWARDS, because=FIVE_ANSWERS),
+            secondary(m.REWARD, minus(RECENT, FRESH_1), "zero", REWARDS, because=FIVE_POINTS),
             manipulation(FIRST_MISMATCH, minus(STOCHASTIC, TO_NEAREST), "positive", FACTOR,
                 because="larger: by a factor of 1.5"),
             manipulation(FIRST_MISMATCH, minus(RECENT, TO_NEAREST), "positive", FACTOR,
@@ -146,7 +146,7 @@ CLAIMS = (
             "other policies suggested these arms."),
         trial("matched_noise",
             *(
-                criterion(LEARNED, minus(arm, NONE), "zero", LOSS, because=TEN_ANSWERS)
+                criterion(LEARNED, minus(arm, NONE), "zero", LOSS, because=TEN_POINTS)
                 for criterion, arm in (
                     (primary, AS_LARGE_FRESH), (secondary, AS_LARGE_RECENT), (secondary, AS_LARGE_FIXED))
             ),
@@ -155,10 +155,10 @@ CLAIMS = (
                     because="as large: " + CHANGES)
                 for arm in (AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED)
             ),
-            manipulation(LEARNED, minus(NONE, BF16), "negative", LOSS, because="harm: " + TEN_ANSWERS),
+            manipulation(LEARNED, minus(NONE, BF16), "negative", LOSS, because="harm: " + TEN_POINTS),
             regime=NOISE_AS_LARGE,
             note="The noise follows the RMS log rho of the truncated run step by step. Rewards are those of "
-            "the training engine, because noise lowers the reward of the sampler whether or not it harms "
+            "the training engine: noise lowers the reward of the inference engine whether or not it harms "
             "training. A pilot from four other policies set the gain of the controller and showed the "
             "effect."),
         trial("larger_noise",
@@ -174,7 +174,7 @@ CLAIMS = (
                 for arm in (LARGER_FRESH, LARGER_RECENT, LARGER_FIXED)
             ),
             manipulation(LEARNED, minus(NEW_NONE, NEW_BF16), "negative", LOSS,
-                because="harm: " + TEN_ANSWERS),
+                because="harm: " + TEN_POINTS),
             regime=LARGER_NOISE,
             note="The noise aims at 1.5 times the RMS log rho of the truncated run, step by step. Policies "
             "are new. `matched_noise` showed less harm from noise whose size was not shown to be equal; a "
@@ -186,22 +186,22 @@ CLAIMS = (
             secondary(LEARNED, minus(WEIGHTS_FRESH, NEW_NONE), "negative", LOSS,
                 because=LARGER_LOSES),
             secondary(LEARNED, minus(WEIGHTS_FIXED, NEW_NONE), "zero", LOSS,
-                because="as large: " + TEN_ANSWERS),
+                because="as large: " + TEN_POINTS),
             *(
                 manipulation(m.MISMATCH, minus(WEIGHTS_FRESH, arm), "positive", QUARTER_MORE,
                     because="larger: by " + CHANGES)
                 for arm in (WEIGHTS_FIXED, NEW_NONE)
             ),
             *(
-                manipulation(LEARNED, minus(arm, NEW_BF16), "negative", LOSS, because="harm: " + TEN_ANSWERS)
+                manipulation(LEARNED, minus(arm, NEW_BF16), "negative", LOSS, because="harm: " + TEN_POINTS)
                 for arm in (WEIGHTS_FIXED, NEW_NONE)
             ),
             regime=WEIGHT_NOISE,
             note="The noise is on the weights, so that the network amplifies it as it does rounding errors. "
             "It aims at the RMS log rho of the truncated run, step by step, or, if it is new for every "
-            "rollout, at 1.75 times as much. A first edition from `CHAIN_POLICIES`, with a factor of 1.5, "
-            "suggested the order of the two arms; its difference in size was not shown. Policies are those "
-            "of `larger_noise`, which had run 16 of the 24 without noise on the weights.")),
+            "rollout, at 1.75 times as much. A first edition from other policies, with a factor of 1.5, "
+            "suggested the order of the two arms, but its noise was not shown to be larger. The policies are "
+            "those of `larger_noise`; 16 of the 24 had run there, without weight noise.")),
     identity("V4", "Mismatch changes the objective that is optimized: the gradient is biased", "review",
         exact_trial(
             exact("vexact review; lr Eq. 3", "mismatch changes the effective objective",
@@ -239,8 +239,8 @@ CLAIMS = (
                 SAME_GRADIENT, because="2^-8, the unit roundoff of BF16", is_point=True),
             stored_row("tokens", "largest fraction of sampled tokens that differ", "zero", OTHER_TOKENS,
                 because="1% of the tokens", role="secondary", is_point=True),
-            note="One set of weights and one key: an engine that adds exactly against the ordinary one of "
-            "the same rounding points.")),
+            note="One set of parameters and one RNG key: an engine with exact sums against one with float32 "
+            "sums and the same rounding sites.")),
     dynamics("V6", "Remedies differ under the same mismatch, and can be ranked", "review",
         *(
             trial(name,
@@ -248,7 +248,7 @@ CLAIMS = (
                     ShareDifference(*map(named, (chains.EXACT, chains.TIS, chains.NONE, chains.BF16))),
                     "positive", FIFTH, because=FIFTH_OF_LOSS),
                 manipulation(m.FINAL_REWARD, minus(named(chains.NONE), named(chains.BF16)), "negative", LOSS,
-                    because="ten answers in 100: from a smaller loss no share can be recovered"),
+                    because="0.1 of the largest reward: a fraction of a smaller loss cannot be measured"),
                 regime=regime,
                 rule_sha256=rule)
             for name, named, regime, rule in (
@@ -271,7 +271,7 @@ CLAIMS = (
             regime=EXACT_SUMS,
             is_exploratory=True)),
     dynamics("V7",
-        "Copying log-probabilities of the rollout gives the same run as an engine that truly agrees",
+        "Bypass mode (rollout log-probs as old log-probs) gives the same run as bitwise identical engines",
         "review, major comments 1, 2",
         trial("vexact_dynamics",
             recovers_more(BYPASS, IDENTICAL, NONE, BF16, role="primary", direction="zero"),

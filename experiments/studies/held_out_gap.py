@@ -95,8 +95,8 @@ EXPERIMENT = Experiment(
     name="held_out_gap",
     question="Does the reward on training prompts stand for that on held-out prompts?",
     decision_rule=(
-        f"It does in an arm whose interval lies inside +-{AGREE:g} (ten answers in 100), at {LEVEL:.0%} over "
-        "all arms by Bonferroni's method. Exploratory: the gaps had been seen. Not compared: arms with "
+        f"It does in an arm whose interval lies inside +-{AGREE:g} (rewards are at most 1), at {LEVEL:.0%} "
+        "over all arms by Bonferroni's method. Exploratory: the gaps had been seen. Not compared: arms with "
         "injected noise, which validations leave out."
     ),
     run=run,

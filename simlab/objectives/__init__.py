@@ -6,7 +6,7 @@ from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepare_batch
 from simlab.objectives.catalog import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, with_suffixes
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
-from simlab.objectives.extras import EXTRA_TERMS, critic_penalty, entropy_bonus, kl_penalty
+from simlab.objectives.extras import critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
     Objective,
     RolloutTerms,
@@ -25,7 +25,6 @@ from simlab.objectives.vocabulary_terms import restrict_to_sampled_support, with
 __all__ = [
     "ADVANTAGES",
     "AGGREGATIONS",
-    "EXTRA_TERMS",
     "OBJECTIVES",
     "OBJECTIVE_MODIFIERS",
     "Objective",

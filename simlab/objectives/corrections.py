@@ -19,7 +19,7 @@ LogRho = Callable[[TokenBatch], Array]
 # verl's SAFETY_BOUND: log rho is clamped to +-20 before it is exponentiated.
 LOG_RHO_LIMIT = 20.0
 # AReaL clamps probabilities to [1e-8, 1 - 1e-8] before the binary KL.
-KPOP_FLOOR = 1e-8
+AREAL_FLOOR = 1e-8
 # open-instruct clamps log rho to +-10 in VaCO's divergence.
 VACO_LOG_LIMIT = 10.0
 
@@ -109,7 +109,7 @@ class KpopWeights:
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """Weights [B, T]."""
         del advantages
-        divergence = symmetric_binary_kl(batch.logp_train, batch.logp_infer, KPOP_FLOOR)
+        divergence = symmetric_binary_kl(batch.logp_train, batch.logp_infer, AREAL_FLOOR)
         return jnp.where(divergence <= self.kpop_bound, jnp.exp(token_log_rho(batch)), 0)
 
 

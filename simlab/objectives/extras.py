@@ -112,10 +112,3 @@ def critic_penalty(
     clipped = clamp(values, old - value_clip, old + value_clip)
     error = jnp.maximum((values - returns) ** 2, (clipped - returns) ** 2)
     return -0.5 * aggregation(jnp.where(batch.mask, error, 0), batch.mask)
-
-
-EXTRA_TERMS: dict[str, Callable[..., Array]] = {
-    "entropy": entropy_bonus,
-    "kl": kl_penalty,
-    "critic": critic_penalty,
-}

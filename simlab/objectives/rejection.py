@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
-from simlab.objectives.corrections import KPOP_FLOOR, token_log_rho
+from simlab.objectives.corrections import AREAL_FLOOR, token_log_rho
 from simlab.objectives.divergences import probability, rank_ascending, smallest_with_mean, symmetric_binary_kl
 
 Level = Callable[[Array, Array], Array]
@@ -127,7 +127,7 @@ class KpopMask:
 
     def __call__(self, batch: TokenBatch) -> Array:
         """Kept tokens [B, T]."""
-        return symmetric_binary_kl(batch.logp_train, batch.logp_infer, KPOP_FLOOR) <= self.kpop_bound
+        return symmetric_binary_kl(batch.logp_train, batch.logp_infer, AREAL_FLOOR) <= self.kpop_bound
 
 
 @pytree

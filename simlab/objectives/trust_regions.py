@@ -22,7 +22,8 @@ from simlab.objectives.ratios import TOKEN_LIMIT, Surrogate, score_through
 
 # Added to 1 - p before the logarithm in DPPO, as in verl.
 DPPO_EPSILON = 1e-8
-KPOP_FLOOR = 1e-6
+# prime-rl clamps probabilities to [1e-6, 1 - 1e-6] before the binary KL.
+PRIME_RL_FLOOR = 1e-6
 TOP_K_COLUMNS = ("tokens", "logp_vocabulary", "logp_infer_vocabulary")
 
 
@@ -167,7 +168,7 @@ class Kpop(Anchored):
         """u [B, T]."""
         del advantages
         logp = jax.lax.stop_gradient(batch.logp)
-        keep = symmetric_binary_kl(logp, self.anchor(batch), KPOP_FLOOR) <= self.kpop_bound
+        keep = symmetric_binary_kl(logp, self.anchor(batch), PRIME_RL_FLOOR) <= self.kpop_bound
         return score_through(jnp.where(keep, anchored_ratio(batch, self.anchor), 0), batch.logp)
 
 

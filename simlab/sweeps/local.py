@@ -103,7 +103,7 @@ def _write_job(plan: Plan, folder: Path, checkpoint_seconds: float) -> Path:
         "checkpoint_seconds": checkpoint_seconds,
         "missing": plan.missing_keys,
         "runs": [{"run": run.key, "arm": run.arm, "config": run.config.as_dict()} for run in plan.runs],
-        # Where the worker finds the modules of own records, and those that stand in no module.
+        # Where the worker finds the modules of user-defined components, and those that stand in no module.
         "sys_path": [os.path.abspath(entry) for entry in sys.path],
         "records": collect_records(run.config.table for run in plan.runs),
     }

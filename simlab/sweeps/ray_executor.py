@@ -62,7 +62,9 @@ def compute(
     fails.
     """
     if collect_records(run.config.table for run in plan.runs):
-        raise ClusterError("executor ray needs own records in module files, named as 'mymodule:name'")
+        raise ClusterError(
+            "executor ray needs user-defined components in module files, named as 'mymodule:name'"
+        )
     ray = _connect(address)
     began = time.perf_counter()
     try:
@@ -92,7 +94,7 @@ def _connect(address: str | None) -> Any:
             log_to_driver=False,
             logging_level="ERROR",
             include_dashboard=False,
-            # Tasks import own records from where the driver does.
+            # Tasks import user-defined components from where the driver does.
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(folders)}},
         )
     except (OSError, ValueError) as error:  # a refused connection is an OSError

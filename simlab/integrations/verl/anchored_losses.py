@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOKEN_LIMIT = 20.0
 DPPO_EPSILON = 1e-8
-KPOP_FLOOR = 1e-6
+PRIME_RL_FLOOR = 1e-6
 VESPO_LOG_FLOOR = math.log(1e-8)
 VACO_LOG_LIMIT = 10.0
 
@@ -88,7 +88,7 @@ def kpop(batch: "Batch") -> Tensor:
     Reference: KPop, Ring blog of 2026-05-26; prime-rl pull request 3283.
     """
     logp, anchor = batch.new.detach(), rollout_logp(batch)
-    keep = symmetric_binary_kl(logp, anchor, KPOP_FLOOR) <= batch.settings.kpop_bound
+    keep = symmetric_binary_kl(logp, anchor, PRIME_RL_FLOOR) <= batch.settings.kpop_bound
     return score_through(torch.where(keep, ratio(batch), 0.0), batch)
 
 

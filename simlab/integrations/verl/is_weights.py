@@ -16,7 +16,7 @@ from simlab.integrations.verl.anchored_losses import smallest_with_mean, symmetr
 from simlab.integrations.verl.settings import Settings
 
 LIMIT = 20.0
-KPOP_FLOOR = 1e-8
+AREAL_FLOOR = 1e-8
 
 
 def log_rho(old: Tensor, rollout: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def kpop_weights(old: Tensor, rollout: Tensor, mask: Tensor, bound: float) -> Te
 
     Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
     """
-    near = symmetric_binary_kl(old, rollout, KPOP_FLOOR) <= bound
+    near = symmetric_binary_kl(old, rollout, AREAL_FLOOR) <= bound
     return torch.where(mask.bool() & near, log_rho(old, rollout).exp(), 0.0)
 
 
@@ -92,7 +92,7 @@ def keep_kpop(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) -> Ten
     Reference: KPop, Ring blog of 2026-05-26; verl pull request 6800 binary_kl.
     """
     del mask
-    return symmetric_binary_kl(old, rollout, KPOP_FLOOR) <= float(threshold)
+    return symmetric_binary_kl(old, rollout, AREAL_FLOOR) <= float(threshold)
 
 
 def keep_second_moment(old: Tensor, rollout: Tensor, mask: Tensor, threshold: str) -> Tensor:
