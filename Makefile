@@ -6,9 +6,10 @@ PYTEST := $(BIN)/pytest
 # Without initial_policies, initial_moe_policies and new_policies: policies from seeds differ between CPUs.
 RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship gpu_pairs readme_example \
 	token_probabilities accumulator_drift attribution_ladder decision_rule diagnosis_roc diagnosis_peers diagnosis_real \
-	held_out_gap moe_dynamics routing_replay acrl_algorithms acrl_variants length_dynamics spelling_dynamics \
-	hacking_dynamics lr_dynamics lr_on_policy vexact_dynamics noise_dynamics matched_noise larger_noise weight_noise \
-	remedies identical_engines acrl_nearest grpo_variants acrl_dynamics cancel_dynamics leaderboard leaderboard_experts \
+	held_out_gap moe_dynamics routing_replay acrl_algorithms acrl_variants length_dynamics length_wide_dynamics \
+	spelling_dynamics hacking_dynamics lr_dynamics lr_on_policy vexact_dynamics noise_dynamics matched_noise \
+	larger_noise weight_noise remedies identical_engines acrl_nearest grpo_variants acrl_dynamics cancel_dynamics \
+	leaderboard leaderboard_experts \
 	bench_quantize bench_linear bench_step bench_compile bench_speedup bench_size bench_sweep bench_tensor_cores \
 	bench_diagnose bench_live bench_device bench_vocabulary fault_table long_run real_pairs real_rl
 
