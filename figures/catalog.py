@@ -172,7 +172,7 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(theory.draw_residuals, "One row per check; residuals below 1e-17 stand at the left edge.")),
     "theory_corrections": FigureSpec("theory_corrections",
         "Exact bias, std and MSE of every correction at equal mismatch", Custom(theory.draw_corrections),
-        claims=("V6", "V4")),
+        claims=("V4",)),
     "recent_corrections": FigureSpec("theory_corrections",
         "Exact bias, std and MSE with the corrections of 2026, and the tokens that trust regions drop",
         Custom(theory.draw_recent_corrections), claims=("N1",)),

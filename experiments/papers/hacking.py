@@ -149,10 +149,11 @@ CLAIMS = (
         trial("hacking_dynamics",
             primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
-            secondary(m.RARE_STD_RHO, mean_of(NONE), "positive", FACTOR, because=GROWS),
+            secondary(m.RARE_STD_RHO, minus(NONE, BF16), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
             note="Truncation flattens the distribution, so survival bias explains only part of the effect; "
-            "see theory_survival. The std of rho of rare tokens is compared with that of common ones."),
+            "see theory_survival. The last criterion had no control when the runs were made; BF16 passed "
+            "it as well."),
         *in_e4m3(
             lambda none, bf16, *_: (
                 primary(m.RARE_DRIFT, minus(none, bf16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),),

@@ -280,7 +280,11 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the counts as the README shows them: a Markdown table, papers by verdict."""
+    """Return the counts as the README shows them: a Markdown table, papers by verdict.
+
+    Exploratory rows are left out.
+    """
+    rows = [row for row in rows if row.registered != "exploratory"]
     lines = ["| | " + " | ".join(VERDICTS) + " |", "|---|" + "---:|" * len(VERDICTS)]
     names = list(load_papers())
     papers, ours = names[:NUM_PAPERS], names[NUM_PAPERS:]

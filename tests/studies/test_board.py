@@ -263,7 +263,9 @@ def test_summary_counts_what_the_rows_hold(shipped):
     assert lines[0] == f"| | {' | '.join(VERDICTS)} |"
     (five,) = [line for line in lines if line.startswith("| the five papers |")]
     total = [int(cell) for cell in five.split("|")[2:-1]]
-    assert sum(total) == sum(row.claim.paper not in ("tensor cores", "recent") for row in shipped.rows)
+    counted = [row for row in shipped.rows if row.registered != "exploratory"]
+    assert len(counted) < len(shipped.rows)
+    assert sum(total) == sum(row.claim.paper not in ("tensor cores", "recent") for row in counted)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from simlab.studies.records import Regime
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = load_claims()
-OWN_CONTROL = {"H4", "H18", "A7", "T5"}
+OWN_CONTROL = {"H18", "A7", "T5"}
 """Claims with a contrast of one arm: its control is inside the estimand, or it is the control itself."""
 
 
