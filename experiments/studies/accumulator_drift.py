@@ -92,7 +92,7 @@ def make_point(arm: str, seed: int, smoke: bool = False) -> Point:
     """Return a run: the arm's engines, from the warm start of that seed."""
     start = {"seed": seed, "steps": 1000, "demo_error_rate": 0.15, "min_lr_ratio": 1.0}
     changes = {"engines": ARMS[arm], "seed": seed, "warm_start": start}
-    return Point({**changes, **(SMOKE if smoke else {})}, arm)
+    return Point.of_arm({**changes, **(SMOKE if smoke else {})}, arm)
 
 
 def chunks(steps: pd.DataFrame) -> pd.DataFrame:

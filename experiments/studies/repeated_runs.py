@@ -117,7 +117,7 @@ def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]
     diagnostics lie beside it. Runs whose objective the diagnostics read have the same one.
     """
     cache, per_batch = ResultCache(run.out.parent / "cache"), count_per_batch(run)
-    planned = expand(BASE, Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted)), per_batch)
+    planned = expand(BASE, Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in wanted)), per_batch)
     every = SMOKE_EVERY if run.smoke else EVERY
     content = hashlib.sha256(json.dumps([every, *diagnostics]).encode()).hexdigest()[:20]
     folder = cache.folder / "diagnostics" / content

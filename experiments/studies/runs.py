@@ -133,7 +133,7 @@ def count_per_batch(run: Run) -> int:
 
 def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
     """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
-    points = Grid(tuple(Point(spec.changes, spec.arm) for spec in wanted))
+    points = Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in wanted))
     result = sweep(
         BASE,
         points,

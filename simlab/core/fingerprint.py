@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
+_Seen = dict[int, tuple[int, Any]]
+"""By id: the position of a visited value, and the value, so that no later one gets its id."""
 GENERATED = ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__", "__init__")
 """Methods that `dataclass` generates."""
 
@@ -39,14 +41,14 @@ def is_own_code(module: str | None) -> bool:
     return "site-packages" not in (getattr(sys.modules.get(top), "__file__", None) or "")
 
 
-def _content(value: Any, seen: dict[int, int]) -> Any:
+def _content(value: Any, seen: _Seen) -> Any:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return type(value).__name__, repr(value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
     if id(value) in seen:
-        return "seen", seen[id(value)]
-    seen[id(value)] = len(seen)
+        return "seen", seen[id(value)][0]
+    seen[id(value)] = len(seen), value
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | np.ufunc):
@@ -54,7 +56,7 @@ def _content(value: Any, seen: dict[int, int]) -> Any:
     return _container(value, seen)
 
 
-def _container(value: Any, seen: dict[int, int]) -> Any:
+def _container(value: Any, seen: _Seen) -> Any:
     name = type(value).__qualname__
     if isinstance(value, Mapping):
         return name, [(_content(key, seen), _content(part, seen)) for key, part in value.items()]
@@ -89,7 +91,7 @@ def _array(value: Any) -> Any:
     return "array", str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()
 
 
-def _code(value: Any, seen: dict[int, int]) -> Any:
+def _code(value: Any, seen: _Seen) -> Any:
     name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value.__name__)}"
     if not is_own_code(getattr(value, "__module__", None)):
         return "name", name
@@ -102,7 +104,7 @@ def _code(value: Any, seen: dict[int, int]) -> Any:
     return value.__qualname__, _instructions(code), [_content(part, seen) for part in (*parts, reads)]
 
 
-def _members(cls: type, seen: dict[int, int]) -> Any:
+def _members(cls: type, seen: _Seen) -> Any:
     is_dataclass = "__dataclass_fields__" in vars(cls)
     # `__dataclass_params__` says whether the constructor is generated, too.
     written = () if not is_dataclass or cls.__dataclass_params__.init else ("__init__",)  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ from simlab.formats import FORMATS, ROUNDINGS, SCALINGS, Format, Rounding, Scali
 from simlab.formats.format import with_float32_range
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.objectives import OBJECTIVES, Objective, override_names, with_overrides, with_suffixes
+from simlab.objectives.objective import CHOICES, SWITCHES
 from simlab.sweeps.own_records import describe_own, load_own
 from simlab.tasks import TASKS, Task
 from simlab.training.schedules import SCHEDULES, Schedule
@@ -358,8 +359,10 @@ def _overridden(objective: Any, name: str, changes: Table) -> Read:
         with reading(override):
             if isinstance(written, tuple | list):
                 value: Any = tuple(number(part, float) for part in written)
+            elif override in CHOICES:
+                value = _read_text(written, str)
             else:
-                value = written if isinstance(written, str | bool) else number(written, float)
+                value = number(written, bool if override in SWITCHES else float)
         objective = with_overrides(objective, name, **{override: value})
         canonical[override] = list(value) if isinstance(value, tuple) else value
     return Read(objective, canonical)
@@ -393,3 +396,6 @@ for check, read_kind in (
     (_one_of(*RECORDS), _read_named),
 ):
     CONVERTER.register_structure_hook_func(check, read_kind)
+# cattrs converts fields of exactly these types without a look at the hooks above.
+for kind in (bool, int, float):
+    CONVERTER.register_structure_hook(kind, _read_number)

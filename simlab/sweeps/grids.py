@@ -19,10 +19,19 @@ SCALES = ("uniform", "log_uniform")
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a grid: its changes, and the name of its arm if it has one."""
+    """One point of a grid: its changes, and the name of its arm if it has one.
+
+    `named` are the changes for which the name stands; those of other axes are named beside it.
+    """
 
     changes: Changes
     arm: str = ""
+    named: tuple[str, ...] = ()
+
+    @classmethod
+    def of_arm(cls, changes: Changes, arm: str) -> "Point":
+        """Return the point of an arm whose name stands for all changes."""
+        return cls(changes, arm, tuple(changes) if arm else ())
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ def listed(points: Sequence[Changes] | Mapping[str, Json]) -> Grid:
     if not isinstance(points, Mapping):
         return Grid(tuple(Point(dict(changes)) for changes in points))
     if all(isinstance(changes, Mapping) for changes in points.values()):
-        return Grid(tuple(Point(dict(changes), str(name)) for name, changes in points.items()))
+        return Grid(tuple(Point.of_arm(dict(changes), str(name)) for name, changes in points.items()))
     columns = {name: _values(name, values) for name, values in points.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -172,4 +181,5 @@ def _both(a: Point, b: Point) -> Point:
         raise ValueError(
             f"{', '.join(twice)} must be in one part of the grid ([arms], [sampled] or [over]), got two."
         )
-    return Point({**a.changes, **b.changes}, ", ".join(name for name in (a.arm, b.arm) if name))
+    arm = ", ".join(name for name in (a.arm, b.arm) if name)
+    return Point({**a.changes, **b.changes}, arm, (*a.named, *b.named))

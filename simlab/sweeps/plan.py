@@ -158,7 +158,7 @@ def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
     tables = [columns(config) for config in configs]
     names = dict.fromkeys(name for table in tables for name in table)
     repeats = tuple(f"{name}." for name in REPEATS)
-    spelled = [field for point in grid.points if point.arm for field in point.changes]
+    spelled = {field for point in grid.points for field in point.named}
     varied = [
         name
         for name in names

@@ -6,6 +6,7 @@ be deleted at any time. The tables next to `store/` are the last sweep's view; s
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
@@ -140,8 +141,12 @@ class ResultCache:
     def _lock(self, key: str) -> bool:
         try:
             fcntl.lockf(self._file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(key))
-        except OSError:
-            return False
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise OSError(
+                error.errno, f"no file locks in {self.runs} ({error.strerror}). Pass an --out on another disk"
+            ) from error
         return True
 
     def _file(self) -> int:

@@ -270,3 +270,21 @@ def test_run_key_identifies_warm_start_by_content(tmp_path):
     assert run_key(configs[0], 2) == run_key(configs[1], 2) != run_key(run_config(BASE), 2)
     with pytest.raises(ValueError, match=r"warm_start: .* in .*a.npz is float32"):
         run_config(FLAGSHIP, {"warm_start": str(paths[0]), "model.num_hidden_layers": 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.qk_norm": "false"}, "must be true or false, got 'false'"),
+        ({"gradient_checkpointing": "false"}, "must be true or false"),
+        ({"task.train_size": "2"}, "must be a number, got '2'"),
+        ({"task.train_size": 2.7}, "must be an integer, got 2.7"),
+        ({"objective.clip_low": "0.1"}, "must be a number, got '0.1'"),
+        ({"objective.clip_low": True}, "must be a number, got True"),
+        ({"objective.group_filter": "no"}, "must be true or false, got 'no'"),
+        ({"objective.aggregation": 2}, "must be a name, got 2"),
+    ],
+)
+def test_values_of_another_type_are_errors(changes, message):
+    with pytest.raises(ValueError, match=message):
+        run_config(BASE, changes)

@@ -212,6 +212,26 @@ def test_fingerprint_ignores_globals_named_like_attributes():
     assert digest() == digest(width=3) != digest(scale=2)
 
 
+def test_fingerprint_sees_what_a_closure_holds():
+    source = """
+def one(x): return x + 1
+def two(x): return x * 2
+def make(k):
+    def third(x): return one(x) * k
+    return third
+def advantage(batch): return one(batch) + two(batch) + third(batch)
+third = make(K)
+"""
+
+    def digest(k):
+        names = {"__name__": "__main__", "K": k}
+        exec(compile(source, "notebook", "exec"), names)
+        return fingerprint(names["advantage"])
+
+    assert len({digest(k) for k in range(20)}) == 20
+    assert len({digest(1) for _ in range(20)}) == 1
+
+
 def test_code_of_main_is_own_when_main_is_an_installed_file(monkeypatch):
     main = ModuleType("__main__")
     main.__file__ = "/venv/lib/python3.12/site-packages/simlab/sweeps/worker.py"

@@ -2,7 +2,7 @@ import pytest
 
 from simlab.sweeps import forecast, timings
 from simlab.sweeps.forecast import expected_minutes
-from simlab.sweeps.grids import as_grid, grid
+from simlab.sweeps.grids import as_grid, grid, listed
 from simlab.sweeps.machine_speed import Calibration
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.program import chunk_length
@@ -37,6 +37,18 @@ def test_objectives_and_numbers_share_a_program():
 def test_expand_drops_duplicate_runs():
     plan = plan_of({"optimizer.learning_rate": [1, 1.0]})
     assert len(plan.runs) == 1
+
+
+def test_arms_are_named_by_all_that_varies_beside_them():
+    arms = listed({"plain": {"objective": "grpo"}, "TIS": {"objective": "grpo+tis"}})
+    rates = grid({"optimizer.learning_rate": [1e-3, 1e-4], "seed": [0, 1]})
+    names = [run.arm for run in expand(BASE, arms * rates, 4)]
+    assert names == [
+        f"{arm}, learning_rate={rate}"
+        for arm in ("plain", "TIS")
+        for rate in (0.001, 0.0001)
+        for _ in range(2)
+    ]
 
 
 def test_make_plan_skips_finished_runs():

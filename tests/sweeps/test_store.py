@@ -1,10 +1,12 @@
 """Locks end with their process, and tables have the same bytes for the same numbers."""
 
+import errno
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from simlab.core.results import write_table
 from simlab.sweeps.result_cache import ResultCache
@@ -41,6 +43,15 @@ def test_acquire_excludes_other_processes(tmp_path):
     other.kill()
     other.wait()
     assert store.acquire(KEYS[:3], 4) == KEYS[:3]
+
+
+def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with pytest.raises(OSError, match=r"no file locks in .*another disk"):
+        ResultCache(tmp_path).acquire(KEYS, 1)
 
 
 def test_finished_run_is_not_acquired(tmp_path):
