@@ -41,7 +41,7 @@ def figures(
             err=True,
         )
     drawn = [_draw(name, results, out, required=bool(names)) for name in chosen]
-    if not all(drawn):
+    if not any(drawn) or (names and not all(drawn)):
         raise typer.Exit(2)
 
 
@@ -66,7 +66,7 @@ def _find_figure(name: str) -> str:
 
 
 def _draw(name: str, results: Path | None, out: Path, required: bool) -> bool:
-    """Draw one figure; missing results are an error only if the user named the figure."""
+    """Return whether a figure is drawn; without a result the reason is printed, in red if it was named."""
     from figures.catalog import FIGURES
     from figures.style import render
 
@@ -75,7 +75,7 @@ def _draw(name: str, results: Path | None, out: Path, required: bool) -> bool:
         paths = render(FIGURES[name].draw, source, out, name)
     except (OSError, ValueError) as error:
         typer.secho(f"simlab: {name}: {error}", err=True, fg=typer.colors.RED if required else None)
-        return not required
+        return False
     typer.echo(f"{name}: {', '.join(map(str, paths))}  (from {source.folder})")
     return True
 

@@ -8,6 +8,7 @@ it needs a file per run, whose removal races with the next lock; here a run is a
 import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -99,6 +100,7 @@ def _write_job(plan: Plan, folder: Path, checkpoint_seconds: float) -> Path:
     """Write the job file that workers and `simlab watch` read; its name is unique to this call."""
     job = {
         "pid": os.getpid(),
+        "host": platform.node(),
         "runs_per_batch": plan.runs_per_batch,
         "checkpoint_seconds": checkpoint_seconds,
         "missing": plan.missing_keys,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from simlab.core.json_value import Json
 from simlab.core.progress import console
 from simlab.sweeps.execute import LIVE
 from simlab.sweeps.result_cache import ResultCache
@@ -71,11 +73,16 @@ class Monitor:
             raise FileNotFoundError(f"no sweep is running in {folder}")
         self.job = job or jobs[-1]
         self.store = ResultCache(Path(folder))
-        described = json.loads(self.job.read_text())
+        self._described = described = json.loads(self.job.read_text())
         self.arm_of = {row["run"]: row["arm"] for row in described["runs"]}
         self._curves: dict[str, dict[str, np.ndarray]] = {}
         self._final: dict[str, str] = {}
         self._read: dict[Path, int] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the sweep has ended, in whatever way: its file goes with it, unless it was killed."""
+        return not self.job.is_file() or is_killed(self._described)
 
     def poll(self) -> dict[str, Arm]:
         """Return the arms as they are now."""
@@ -178,7 +185,7 @@ def remove_dead_jobs(folder: Path) -> None:
     """Remove the files of killed sweeps; those of running processes stay."""
     for job in (folder / LIVE_FOLDER).glob("*-*[0-9a-f].json"):
         with contextlib.suppress(OSError, ValueError):
-            if not _alive(json.loads(job.read_text())["pid"]):
+            if is_killed(json.loads(job.read_text())):
                 remove_job(job)
 
 
@@ -188,6 +195,11 @@ def remove_job(job: Path) -> None:
         if path != job:
             path.unlink(missing_ok=True)
     job.unlink(missing_ok=True)
+
+
+def is_killed(job: Mapping[str, Json]) -> bool:
+    """Return whether the process of a job is gone; of another host nothing is known."""
+    return job.get("host", platform.node()) == platform.node() and not _alive(int(job["pid"]))
 
 
 def _alive(pid: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from simlab.core.catalog import shorten, suggest
+from simlab.core.fingerprint import fingerprint
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
@@ -44,9 +45,20 @@ def read_start(value: Plain, model: TransformerConfig) -> Plain:
         raise ValueError(f"warm_start must be a file, its sha256:..., or a table, got {shorten(value)}.")
     path = _find(str(name))
     written = path.stat().st_mtime_ns
+    start = {"file": str(path), "sha256": _digest(path, written)}
+    if isinstance(value, Mapping):
+        _check_table_of_file(value, start)
     with reading("warm_start"):
         _check_fit(path, written, model)
-    return {"file": str(path), "sha256": _digest(path, written)}
+    return start
+
+
+def _check_table_of_file(value: Mapping[str, Plain], start: Mapping[str, str]) -> None:
+    """Raise `ValueError` for a table that names a file and anything else but its content."""
+    if unknown := sorted(set(value) - set(start)):
+        raise ValueError(f"warm_start: a file has no {', '.join(unknown)}. Remove it, or file.")
+    if value.get("sha256", start["sha256"]) != start["sha256"]:
+        raise ValueError(f"warm_start: {start['file']} has changed: its sha256 is {start['sha256']}.")
 
 
 def model_of_start(value: Plain) -> Plain:
@@ -90,7 +102,10 @@ def load_initial_params(
     if start is None:
         return init_params(stream(jax.random.key(seed), "init"), model)
     if "sha256" in start:
-        return load_tree(Path(start["file"]), _like(model))
+        path = Path(start["file"])
+        # A run is known by the content of its policy: another one must not get its key.
+        _check_table_of_file(start, {"file": str(path), "sha256": _digest(path, path.stat().st_mtime_ns)})
+        return load_tree(path, _like(model))
     path = policy_file(start, task, model, folder)
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
@@ -102,7 +117,9 @@ def load_initial_params(
 
 def policy_file(start: Mapping[str, Json], task: Task, model: TransformerConfig, folder: Path) -> Path:
     """Return the file in `folder` of the policy that a table describes."""
-    name = hashlib.sha256(repr((task, model, sorted(start.items()))).encode()).hexdigest()[:20]
+    # The fingerprint holds the source of a user-defined task.
+    content = repr((fingerprint(task), model, sorted(start.items())))
+    name = hashlib.sha256(content.encode()).hexdigest()[:20]
     return folder / f"{name}.npz"
 
 

@@ -34,8 +34,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
                 screen.update(shown, refresh=True)
             if file is not None:
                 draw_file(arms, file)
-            # The job's file goes when its sweep ends.
-            if once or monitor is None or not monitor.job.is_file():
+            if once or monitor is None or monitor.is_over:
                 return
             time.sleep(every)
             arms = monitor.poll()

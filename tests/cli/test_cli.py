@@ -87,6 +87,12 @@ def test_figures_draw_from_a_named_run(tmp_path):
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == {"format_error.png", "format_error.svg"}
 
 
+def test_figures_without_any_result_fail(tmp_path):
+    result = runner.invoke(app, ["figures", "--results", "/nowhere", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_figures_accept_the_papers_name(tmp_path):
     shipped = str(committed_results(""))
     result = runner.invoke(app, ["figures", "ACRL tab 2", "--results", shipped, "--out", str(tmp_path)])

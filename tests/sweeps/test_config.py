@@ -1,20 +1,25 @@
 """Configs are checked before any compute, and equal runs have equal keys however they are written."""
 
 import json
+import os
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.engines import ENGINE_PAIRS, find_pair
 from simlab.models.config import MODELS
+from simlab.models.parameters import init_params
 from simlab.objectives import resolve
 from simlab.sweeps import config as config_module
 from simlab.sweeps.config import RunConfig, code_digest, columns, recipe_of, run_config, run_key
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
+from simlab.sweeps.start import load_initial_params
 from simlab.tasks import TASKS
+from simlab.training.checkpoints import save_tree
 from simlab.training.schedules import SCHEDULES
 from simlab.training.step import reads_vocabulary
 from tests.sweeps.small import BASE
@@ -258,12 +263,28 @@ def test_run_config_reads_every_catalog_name():
         assert columns(run_config(FLAGSHIP, {"schedule": name}))["schedule"] == name
 
 
+def test_a_policy_that_was_replaced_is_not_loaded(tmp_path):
+    path = tmp_path / "policy.npz"
+    recipe = recipe_of(run_config(BASE))
+    for seed in (0, 1):
+        save_tree(path, init_params(jax.random.key(seed), recipe.model))
+        os.utime(path, ns=(seed, seed))
+        if seed == 0:
+            start = run_config(BASE, {"warm_start": str(path)}).warm_start
+    with pytest.raises(ValueError, match=r"policy.npz has changed: its sha256 is "):
+        load_initial_params(start, recipe.task, recipe.model, 0, tmp_path)
+    with pytest.raises(ValueError, match=r"policy.npz has changed: its sha256 is "):
+        run_config(BASE, {"warm_start": start})
+
+
+def test_a_policy_file_has_no_settings(tmp_path):
+    path = tmp_path / "policy.npz"
+    save_tree(path, init_params(jax.random.key(0), recipe_of(run_config(BASE)).model))
+    with pytest.raises(ValueError, match=r"a file has no steps. Remove it, or file"):
+        run_config(BASE, {"warm_start": {"file": str(path), "steps": 7}})
+
+
 def test_run_key_identifies_warm_start_by_content(tmp_path):
-    import jax
-
-    from simlab.models.parameters import init_params
-    from simlab.training.checkpoints import save_tree
-
     params = init_params(jax.random.key(0), recipe_of(run_config(BASE)).model)
     paths = [save_tree(tmp_path / name, params) for name in ("a.npz", "b.npz")]
     configs = [run_config(BASE, {"warm_start": str(path)}) for path in paths]

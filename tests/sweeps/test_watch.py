@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 
 import numpy as np
 import pytest
@@ -12,11 +13,17 @@ from simlab.sweeps.watch import watch
 JOB = "1-0123abcd"
 
 
-def write_job(folder, events, pid=None):
+def write_job(folder, events, pid=None, host=None):
     live = folder / "live"
     live.mkdir()
     runs = [{"run": key, "arm": arm, "config": {}} for key, arm in (("a", "x"), ("b", "x"), ("c", "y"))]
-    described = {"pid": pid or os.getpid(), "runs_per_batch": 2, "missing": ["a", "b", "c"], "runs": runs}
+    described = {
+        "pid": pid or os.getpid(),
+        "host": host or platform.node(),
+        "runs_per_batch": 2,
+        "missing": ["a", "b", "c"],
+        "runs": runs,
+    }
     (live / f"{JOB}.json").write_text(json.dumps(described))
     (live / f"{JOB}.0.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + '{"half')
 
@@ -39,6 +46,18 @@ def test_remove_dead_jobs(tmp_path):
     write_job(tmp_path, [], pid=2**22 - 1)
     remove_dead_jobs(tmp_path)
     assert not list((tmp_path / "live").iterdir())
+
+
+def test_jobs_of_another_host_stay(tmp_path):
+    write_job(tmp_path, [], pid=2**22 - 1, host="elsewhere")
+    remove_dead_jobs(tmp_path)
+    assert list((tmp_path / "live").iterdir())
+
+
+def test_watch_ends_with_a_killed_sweep(tmp_path, capsys):
+    write_job(tmp_path, [chunk(["a"], 2, [[9, 9]])], pid=2**22 - 1)
+    watch(tmp_path, every=3600)
+    assert "x" in capsys.readouterr().out
 
 
 def test_watch_shows_a_finished_sweep_once(reference, tmp_path, capsys):
