@@ -102,6 +102,6 @@ def render(draw: Callable[[Results], Figure], results: Results, folder: Path, na
         figure.savefig(pixels, format="png")
         plt.close(figure)
     # A palette takes a quarter of the bytes and looks the same; 128 colors are too few for color maps.
-    image = Image.open(pixels).convert("RGB").quantize(192, dither=Image.Dither.NONE)
+    image = Image.open(pixels).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     image.save(png, optimize=True, dpi=(RC["savefig.dpi"],) * 2)
     return [png, svg]

@@ -21,7 +21,7 @@ SCALES = ("uniform", "log_uniform")
 class Point:
     """One point of a grid: its changes, and the name of its arm if it has one.
 
-    `named` are the changes for which the name stands; those of other axes are named beside it.
+    `named` are the changes that the name stands for; labels add what else varies.
     """
 
     changes: Changes
