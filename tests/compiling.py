@@ -1,6 +1,7 @@
 """Compilation in tests: workers share programs; effort is low where no test compares bits of a run."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +47,8 @@ def compile_quickly(quick: bool) -> None:
     global _is_quick
     if quick != _is_quick and _options_of_jax is not None:
         jax.clear_caches()
+        # Sweeps keep compiled functions of their own.
+        if sweeps := sys.modules.get("simlab.sweeps.compilation"):
+            sweeps.forget_compiled()
         compiler.get_compile_options = _quick_options if quick else _options_of_jax
         _is_quick = quick

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments import EXPERIMENTS
 from simlab.core.experiment import Experiment, Run
-from simlab.core.manifest import MANIFEST_NAME
-from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.board import list_results
 from simlab.studies.estimands import LATE, Views
 from simlab.studies.statistics import paired_effect
 
@@ -41,19 +39,13 @@ def run(run: Run) -> None:
     """Write the table `gaps`, a row per experiment and arm."""
     run.configure(agree=AGREE, level=LEVEL)
     run.seeds([])
-    stored = [Results(committed_results(name)) for name in EXPERIMENTS if is_stored(name)]
     measured = {}
-    for results in run.track(stored, "experiments"):
+    for _, results in run.track(list_results(), "experiments"):
         for rewards in read_rewards(results):
             # Several studies may store the same runs.
             measured.setdefault((rewards.arm, rewards.training), rewards)
     level = 1 - (1 - LEVEL) / max(1, len(measured))
     run.table("gaps", [summarize(rewards, level) for rewards in measured.values()])
-
-
-def is_stored(experiment: str) -> bool:
-    """Return whether a result of `experiment` is in this repository."""
-    return (committed_results(experiment) / MANIFEST_NAME).is_file()
 
 
 def read_rewards(results: Results) -> Iterator[Rewards]:

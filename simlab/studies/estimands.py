@@ -330,9 +330,6 @@ RARE_STD_RHO = Estimand(
         v.mean_of_bins("rms_log_rho", 0, RARE, True) / v.mean_of_bins("rms_log_rho", COMMON, 1, True)
     ),
 )
-COMMON_RHO = Estimand(
-    "mean rho - 1 at pi_train > 0.9, last quarter", lambda v: v.mean_of_bins("mean_rho", 0.9, 1, True) - 1
-)
 FROM_X = Estimand(
     "|log d| against the first tenth, last quarter",
     lambda v: abs(np.log(v.late("discrepancy") / v.early("discrepancy"))),
