@@ -86,8 +86,7 @@ class Curves:
 
     encoding = (
         "Lines: mean over initial policies (geometric on log axes), thin where not smoothed. Gray: last "
-        "quarter; dots: initial policies; bars: CI at the level of the board; triangles: the CI exceeds the "
-        "axis."
+        "quarter; dots: initial policies; bars: family-wise CI; triangles: the CI exceeds the axis."
     )
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
@@ -127,7 +126,7 @@ class Forest:
     height: float
     row_labels: Sequence[str] = ()
     encoding = (
-        "Final: last quarter. Dots: initial policies; ticks: mean; bars: CI at the level of the board; "
+        "Final: last quarter. Dots: initial policies; ticks: mean; bars: family-wise CI; "
         "triangles: the CI exceeds the axis; right: means of arms, n in brackets."
     )
 
