@@ -124,10 +124,9 @@ RLOO, RLOO_BF16, *RLOO_CORRECTED = (
 )
 RLOO_FP16 = (f"{RLOO}, FP16", f"{RLOO}, FP16, halving")
 RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
-NARROW, BROAD = (
-    arms(prefix, "no schedule", "triggered", "BF16", "triggered late")
-    for prefix in ("length", "length, wide")
-)
+SCHEDULES = ("no schedule", "triggered", "BF16", "triggered late")
+NARROW, BROAD = (arms(prefix, *SCHEDULES) for prefix in ("length", "length, wide"))
+BROAD_NAMES = dict(zip(BROAD, SCHEDULES, strict=True))
 GSPOS, DFPO = ("GSPO", "GSPO, wide clip"), ("DFPO without transform", "DFPO min")
 OBJECTIVES = (*GSPOS, "GRPO", "GRPO-fix", *DFPO, "DFPO orth")
 SPELLING, TEMPLATE = arms("two_spellings", *OBJECTIVES), arms("template", *OBJECTIVES)
@@ -264,11 +263,11 @@ FIGURES: dict[str, FigureSpec] = {
     "lr_fig7": FigureSpec(LENGTHS, "Length-triggered schedule against a constant learning rate",
         Curves(NARROW[:3], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 7"),
     "lr_fig8": FigureSpec(WIDE_LENGTHS, "Length-triggered schedule against a constant rate, wider model",
-        Curves(BROAD[:3], (REWARD, LPD, ENTROPY, RATE)), "lr Fig. 8"),
+        Curves(BROAD[:3], (REWARD, LPD, ENTROPY, RATE), labels=BROAD_NAMES), "lr Fig. 8", ("L13",)),
     "lr_fig9": FigureSpec(LENGTHS, "Length-triggered schedule with two periods",
         Curves(NARROW, SCHEDULED), "lr Fig. 9"),
     "lr_fig10": FigureSpec(WIDE_LENGTHS, "Length-triggered schedule with two periods, wider model",
-        Curves(BROAD, SCHEDULED), "lr Fig. 10"),
+        Curves(BROAD, SCHEDULED, labels=BROAD_NAMES), "lr Fig. 10", ("L13",)),
     "lr_fig11": FigureSpec(LR, "Learning rate halved at intervals, without correction and with token MIS",
         Curves(HALVINGS, HALVED), "lr Fig. 11"),
     "lr_fig12": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
