@@ -28,8 +28,7 @@ from experiments.papers.shared import (
     trial,
 )
 from experiments.regimes import CHAINS, RECURRENCE, RLOO_CHAINS, WIDE_RECURRENCE
-from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
-from experiments.studies.stages import training_experiment
+from experiments.studies.repeated_runs import validated_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapsesSooner, mean_of, minus
 from simlab.studies.records import COLLAPSE_TIME, Criterion, exact, manipulation, primary, secondary
@@ -247,16 +246,15 @@ CLAIMS = (
 # fmt: on
 L3, L5 = CLAIMS[2], CLAIMS[4]
 
-LR_DYNAMICS = training_experiment(
+LR_DYNAMICS = validated_experiment(
     "lr_dynamics",
     "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
-    minutes=40.0,
+    minutes=60.0,
     figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     baseline=NONE,
     smoke=(TIS,),
-    make=with_diagnostics(DIAGNOSTICS),
-    diagnosed=DIAGNOSTICS,
+    diagnostics=DIAGNOSTICS,
 )
 LR_ON_POLICY = validated_experiment(
     "lr_on_policy",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -69,10 +70,16 @@ def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
     return make
 
 
-def validated_experiment(name: str, question: str, claims: Sequence[Claim], **how: Any) -> Experiment:
-    """Return `training_experiment` with validation on held-out prompts in every arm."""
+def validated_experiment(
+    name: str,
+    question: str,
+    claims: Sequence[Claim],
+    diagnostics: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    **how: Any,
+) -> Experiment:
+    """Return `training_experiment` with `diagnostics`, and validation on held-out prompts in every arm."""
     arms = arms_of(trials_of(claims, name))
-    make = with_diagnostics(dict.fromkeys(arms, ("validation",)))
+    make = with_diagnostics({arm: (*diagnostics.get(arm, ()), "validation") for arm in arms})
     return training_experiment(name, question, claims, make=make, diagnosed=arms, **how)
 
 
