@@ -111,41 +111,46 @@ def observe_arms(
         if name in diagnosed:
             alone = [name] if READING_OBJECTIVE.intersection(diagnosed[name]) else []
             together.setdefault((*diagnosed[name], *alone), []).append(name)
-    frames = [
-        observe_runs(run, list_specs(run, arms, block), diagnosed[arms[0]]) for arms in together.values()
-    ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["run", "step"])
+    return observe_runs(
+        run, [(diagnosed[arms[0]], list_specs(run, arms, block)) for arms in together.values()]
+    )
 
 
-def observe_runs(run: Run, wanted: Sequence[RunSpec], diagnostics: Sequence[str]) -> Frame:
-    """Compute the runs of `wanted` and their diagnostics every few steps; return these.
+def observe_runs(run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]]) -> Frame:
+    """Compute runs and their diagnostics every few steps; return these.
 
     A run is what a sweep makes of it, bit by bit, and goes into the result cache, where a sweep finds it; its
-    diagnostics lie beside it. Runs whose objective the diagnostics read have the same one.
+    diagnostics lie beside it.
+
+    Args:
+        run: of the experiment.
+        wanted: names of diagnostics with the runs that have them. Where the diagnostics read the objective,
+            these runs have the same one.
     """
     cache, per_batch = ResultCache(run.out.parent / "cache"), count_per_batch(run)
-    planned = expand(BASE, Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in wanted)), per_batch)
     every = SMOKE_EVERY if run.smoke else EVERY
-    content = hashlib.sha256(json.dumps([every, *diagnostics]).encode()).hexdigest()[:20]
-    folder = cache.folder / "diagnostics" / content
-    missing = [
-        each.key
-        for each in planned
-        if not (cache.has(each.key) and (folder / f"{each.key}.parquet").is_file())
-    ]
-    plan = make_plan(planned, missing, per_batch)
-    batches = [
-        group.runs[first : first + per_batch]
-        for group in plan.groups
-        for first in range(0, len(group.runs), per_batch)
-    ]
+    files: list[Path] = []
+    batches: list[tuple[Observation, Sequence[PlannedRun]]] = []
+    for diagnostics, specs in wanted:
+        observation = Observation(cache, tuple(diagnostics), every, per_batch)
+        grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in specs))
+        planned = expand(BASE, grid, per_batch)
+        files += [observation.file(each.key) for each in planned]
+        plan = make_plan(planned, observation.missing(planned), per_batch)
+        if plan.missing:
+            run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
+            minutes = expected_minutes(plan, count_at_once()) + expected_training_minutes(plan, cache)
+            run.report(f"expected: {describe_minutes(minutes)}, without the diagnostics")
+            train_policies(plan, cache)
+        batches += [
+            (observation, group.runs[first : first + per_batch])
+            for group in plan.groups
+            for first in range(0, len(group.runs), per_batch)
+        ]
     if batches:
-        run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
-        minutes = expected_minutes(plan, count_at_once()) + expected_training_minutes(plan, cache)
-        run.report(f"expected: {describe_minutes(minutes)}, without the diagnostics")
-        train_policies(plan, cache)
-        observe_batches(run, batches, Observation(cache, folder, tuple(diagnostics), every, per_batch))
-    return pd.concat([pd.read_parquet(folder / f"{each.key}.parquet") for each in planned])
+        observe_batches(run, batches)
+    frames = map(pd.read_parquet, files)
+    return pd.concat(frames, ignore_index=True) if files else pd.DataFrame(columns=["run", "step"])
 
 
 @dataclass(frozen=True)
@@ -153,26 +158,43 @@ class Observation:
     """What is observed in a run every few steps, and where the run and its diagnostics are written."""
 
     cache: ResultCache
-    folder: Path
     diagnostics: tuple[str, ...]
     every: int
     runs_per_batch: int
 
+    @property
+    def folder(self) -> Path:
+        """Folder of the diagnostics."""
+        content = json.dumps([self.every, *self.diagnostics])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:20]
+        return self.cache.folder / "diagnostics" / digest
 
-def observe_batches(run: Run, batches: Sequence[Sequence[PlannedRun]], observation: Observation) -> None:
+    def file(self, key: str) -> Path:
+        """Return the file of the diagnostics of a run."""
+        return self.folder / f"{key}.parquet"
+
+    def missing(self, runs: Sequence[PlannedRun]) -> list[str]:
+        """Return the keys of runs that are not finished or have no diagnostics."""
+        return [run.key for run in runs if not (self.cache.has(run.key) and self.file(run.key).is_file())]
+
+
+def observe_batches(run: Run, batches: Sequence[tuple[Observation, Sequence[PlannedRun]]]) -> None:
     """Compute batches, two at a time on a CPU; the first error or Ctrl-C stops all of them.
 
     A batch alone leaves a core idle while it samples and while its diagnostics are written. Threads suffice:
     computing does not hold Python's lock.
     """
-    stopped, total = Event(), sum(batch[0].config.steps for batch in batches)
-    names = dict.fromkeys(each.arm for batch in batches for each in batch)
+    stopped, total = Event(), sum(batch[0].config.steps for _, batch in batches)
+    names = dict.fromkeys(each.arm for _, batch in batches for each in batch)
     title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} arms'}, with diagnostics"
     with (
-        run.progress(title, total, chunk_length(batches[0][0].config.steps)) as advance,
+        run.progress(title, total, chunk_length(batches[0][1][0].config.steps)) as advance,
         ThreadPoolExecutor(count_at_once()) as threads,
     ):
-        made = [threads.submit(observe_batch, batch, observation, advance, stopped) for batch in batches]
+        made = [
+            threads.submit(observe_batch, batch, observation, advance, stopped)
+            for observation, batch in batches
+        ]
         try:
             for each in as_completed(made):
                 each.result()

@@ -132,14 +132,14 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path):
     wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
     assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
     observed, plain = (Run("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other"))
-    rows = observe_runs(observed, wanted, ("both engines",))
+    rows = observe_runs(observed, [(("both engines",), wanted)])
     tables, alone = run_sweep(observed, wanted), run_sweep(plain, wanted)
     for name in ("runs", "steps", "vectors"):
         pd.testing.assert_frame_equal(tables[name], alone[name])
     assert sorted(rows["run"].unique()) == sorted(tables["runs"]["run"])
     assert rows["step"].tolist() == [10, 20] * len(wanted)
     assert np.isfinite(rows[["held_out_infer", "held_out_train"]].to_numpy()).all()
-    pd.testing.assert_frame_equal(observe_runs(observed, wanted, ("both engines",)), rows)
+    pd.testing.assert_frame_equal(observe_runs(observed, [(("both engines",), wanted)]), rows)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_an_error_in_one_batch_stops_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(repeated_runs, "build_diagnostics", lambda *_, **__: diagnose)
     with pytest.raises(RuntimeError, match="made up"):
-        observe_runs(run, wanted, ("both engines",))
+        observe_runs(run, [(("both engines",), wanted)])
     assert 1 <= len(made) <= AT_ONCE
     assert not list((tmp_path / "cache").rglob("diagnostics/*/*.parquet"))
 
