@@ -61,7 +61,7 @@ def diagnose(
             "problems": [str(problem) for problem in diagnosis.problems],
             "warnings": diagnosis.warnings,
         }
-        print_json(_plain(content))
+        print_json(content)
     else:
         _print(diagnosis)
     if figure and out is not None:
@@ -115,14 +115,3 @@ def _draw(out: Path) -> list[Path]:
     add_checkout_to_path()
     draw = import_module("figures.diagnosis").draw
     return import_module("figures.style").render(draw, Results(out), out, "diagnosis")
-
-
-def _plain(value):
-    """Replace NaN and infinity, which JSON lacks, by null."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and value - value != 0:
-        return None
-    return value

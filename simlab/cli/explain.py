@@ -70,21 +70,15 @@ def explain(
 
 def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
     """Return the dotted fields of one run of a finished sweep."""
-    import pandas as pd
-
     from simlab.core.catalog import lookup
-    from simlab.sweeps.result import OWN, load
+    from simlab.sweeps.result import load
 
-    runs = load(folder).stored_runs()
+    result = load(folder)
+    runs = result.stored_runs()
     if arm is not None:
         lookup(dict.fromkeys(runs["arm"]), arm, "arm")
         runs = runs[runs["arm"] == arm]
-    row = runs.iloc[0].drop([name for name in OWN if name in runs])
-    return {
-        str(name): value.item() if hasattr(value, "item") else value
-        for name, value in row.items()
-        if not pd.isna(value)
-    }
+    return result.fields(str(runs.iloc[0]["run"]))
 
 
 def _load_policy(values: dict[str, Any], params: Path | None):
@@ -95,10 +89,18 @@ def _load_policy(values: dict[str, Any], params: Path | None):
 
     from simlab.models.parameters import init_params
     from simlab.sweeps.config import recipe_of, run_config
-    from simlab.sweeps.start import load_initial_params
+    from simlab.sweeps.start import PREFIX, load_initial_params
     from simlab.training.checkpoints import load_tree
 
-    config = run_config({}, values)
+    if params is not None:
+        # The initial policy may be elsewhere now, or gone.
+        values = {name: value for name, value in values.items() if not name.startswith("warm_start")}
+    try:
+        config = run_config({}, values)
+    except ValueError as error:
+        if not str(error).startswith(f"warm_start: no file '{PREFIX}"):
+            raise
+        raise ValueError(f"{error}. Pass the file of the initial policy: --params FILE.") from error
     recipe = recipe_of(config)
     if params is not None:
         like = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))

@@ -9,6 +9,8 @@ import typer
 
 from simlab.cli.output import one_clear_error
 
+LONGEST_HOURS = 8760.0
+"""A year."""
 app = typer.Typer(
     no_args_is_help=True,
     help="Take a run to verl or Slurm, and back.",
@@ -60,7 +62,9 @@ def lab(
 @app.command("slurm", epilog="Example: `simlab export slurm examples/flagship.toml --hours 4 > job.sh`")
 def slurm(
     sweep: Annotated[Path, typer.Argument(help="TOML file of a sweep.")],
-    hours: Annotated[float, typer.Option(min=0.01, help="Time limit of each job in hours.")] = 12.0,
+    hours: Annotated[
+        float, typer.Option(min=0.01, max=LONGEST_HOURS, help="Time limit of each job in hours.")
+    ] = 12.0,
     parts: Annotated[int, typer.Option(min=1, help="Number of jobs, one after another.")] = 4,
     cpus: Annotated[int, typer.Option(help="Cores of each job.")] = 16,
     gpus: Annotated[int, typer.Option(help="GPUs of each job.")] = 0,

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,8 +34,8 @@ def show(rows: Sequence[Mapping[str, object]], as_json: bool, title: str | None 
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON with full precision."""
-    typer.echo(json.dumps(value, indent=2))
+    """Print a value as JSON with full precision; NaN and infinity, which JSON lacks, as null."""
+    typer.echo(json.dumps(_without_nonfinite(value), indent=2, allow_nan=False))
 
 
 def print_problem(problem: object) -> None:
@@ -59,6 +60,14 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def _without_nonfinite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nonfinite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 @contextlib.contextmanager
 def one_clear_error() -> Iterator[None]:
     """Turn bad input into one line on stderr and exit status 2; bugs keep their traceback."""
@@ -74,6 +83,24 @@ def check_out_folder(folder: Path) -> Path:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out must be a folder, got the file {folder}.")
     return folder
+
+
+def check_writable(folder: Path) -> Path:
+    """Create `folder` and write a file into it: a full disk must fail before the compute."""
+    from simlab.core.atomic import write_atomically
+
+    probe = check_out_folder(folder) / ".probe"
+    write_atomically(probe, lambda file: file.write(b"simlab"))
+    probe.unlink()
+    return folder
+
+
+def check_out_file(path: Path) -> Path:
+    """Return `path`; raise an error for a folder, or where no file can be written, before the work."""
+    if path.is_dir():
+        raise ValueError(f"--out must be a file, got the folder {path}.")
+    check_writable(path.parent)
+    return path
 
 
 def count(number: int, word: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from simlab.cli.claims import Folder
-from simlab.cli.output import one_clear_error, print_problem
+from simlab.cli.output import check_out_file, one_clear_error, print_problem
 
 EPILOG = "Example: `simlab report --out report.html`, then open it in a browser. The page needs no network."
 
@@ -26,9 +26,7 @@ def report(
     from simlab.studies.report import write_report
 
     with one_clear_error():
-        if out.is_dir():
-            raise ValueError(f"--out must be a file, got the folder {out}.")
-        board = write_report(out, results, figures)
+        board = write_report(check_out_file(out), results, figures)
     for problem in board.problems:
         print_problem(problem)
     listed = ", ".join(f"{number} {word}" for word, number in counts(board.rows).items() if number)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, check_out_folder, one_clear_error, print_json
+from simlab.cli.output import Json, check_writable, one_clear_error, print_json
 
 LONG_MINUTES = 5.0
 EPILOG = (
@@ -48,8 +48,9 @@ def run(
         if explain:
             _print_plan(chosen, json)
             return
-        folder = check_writable(out or default_out(experiment, smoke))
+        folder = out or default_out(experiment, smoke)
         resumed = None if resume_from is None else find_resumable(chosen, resume_from, folder, smoke)
+        check_writable(folder)
     expected = "seconds" if smoke else f"about {chosen.minutes:g} min on two cores"
     if not smoke and chosen.minutes > LONG_MINUTES:
         _print_plan(chosen, False)
@@ -73,13 +74,3 @@ def _print_plan(experiment, json: bool) -> None:
         print_json(plan)
     else:
         typer.echo(format_preview(plan))
-
-
-def check_writable(folder: Path) -> Path:
-    """Create `folder` and write a file into it: a full disk must fail before the compute."""
-    from simlab.core.atomic import write_atomically
-
-    probe = check_out_folder(folder) / ".probe"
-    write_atomically(probe, lambda file: file.write(b"simlab"))
-    probe.unlink()
-    return folder

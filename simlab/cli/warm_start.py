@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import one_clear_error
+from simlab.cli.output import check_out_file, one_clear_error
+from simlab.core.ranges import SEED
 
 EPILOG = "Example: `simlab warm-start add tiny-dense --out add-tiny-dense-0.npz`."
 
@@ -26,7 +27,9 @@ def warm_start(
     min_lr_ratio: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Final learning rate as a fraction of the initial one.")
     ] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of parameters and demonstrations.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=int(SEED.high), help="Seed of parameters and demonstrations.")
+    ] = 0,
 ) -> None:
     """Train a model on demonstrations of a task and write its parameters."""
     import jax
@@ -41,6 +44,7 @@ def warm_start(
 
     with one_clear_error():
         chosen, config = lookup(TASKS, task, "task")(), lookup(MODELS, model, "model")
+        check_out_file(out)
     optimizer = AdamW(learning_rate=learning_rate)
     how = WarmStart(
         optimizer=optimizer, steps=steps, demo_error_rate=demo_error_rate, min_lr_ratio=min_lr_ratio

@@ -9,15 +9,14 @@ from functools import cache
 from typing import Any
 
 import jax
-import jaxlib
 
 from simlab.core.catalog import lookup, shorten
-from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.ranges import SEED, STEPS
 from simlab.engines import Site
 from simlab.formats import ROUNDINGS, StochasticRounding
 from simlab.objectives import Objective, TokenBatch, objective_value
 from simlab.sweeps.aliases import ALIASES, check_named_once
+from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config_reader import (
     FieldError,
@@ -31,21 +30,6 @@ from simlab.sweeps.config_reader import (
 )
 from simlab.sweeps.start import model_of_start, read_start, start_key
 from simlab.training.recipe import Recipe
-
-COMPUTING = [
-    "core",
-    "formats",
-    "engines",
-    "models",
-    "objectives",
-    "tasks",
-    "rollout",
-    "metrics",
-    "training",
-    "sweeps",
-]
-"""The packages whose code decides what a run computes and how it is written."""
-
 
 OWN_FIELDS: dict[str, Plain] = {"steps": 100, "seed": 0, "warm_start": None}
 DEFAULTS: dict[str, Plain] = {"engines": "f32/f32", "objective": "grpo", **OWN_FIELDS}
@@ -191,16 +175,6 @@ def run_key(config: RunConfig, runs_per_batch: int, program: str = "") -> str:
     content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
     text = json.dumps([code_digest(), runs_per_batch, program, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-@cache
-def code_digest() -> str:
-    """Return the content hash of the packages `COMPUTING` and of the version of jaxlib."""
-    digest = hashlib.sha256(jaxlib.__version__.encode())
-    for package in COMPUTING:
-        for path in sorted((PACKAGE_ROOT / package).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def columns(config: RunConfig) -> dict[str, Plain]:

@@ -191,10 +191,12 @@ def _apply_changes(record: Any, changes: Table) -> Read:
         if repr(plain(records[name])) != repr(plain(start)):
             canonical[name] = reading.plain
     changed = dataclasses.replace(record, **records)
-    # A narrower float32 has a smaller largest number; scaled formats keep theirs.
-    narrowed = "mantissa_bits" in records and not {"max_finite", "min_finite"} & set(records)
-    if isinstance(record, Format) and narrowed:
-        changed = with_float32_range(changed)
+    if isinstance(record, Format) and "mantissa_bits" in records:
+        limits = {"max_finite", "min_finite"} & set(records)
+        # A narrower float32 has a smaller largest number; scaled formats keep theirs.
+        changed = changed if limits else with_float32_range(changed)
+        # One that is given stays in the canonical form, even if it is that of the wider format.
+        canonical |= {name: plain(records[name]) for name in limits if "mantissa_bits" in canonical}
     return Read(changed, canonical)
 
 

@@ -44,6 +44,7 @@ from simlab.sweeps.config import FIELDS
 from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
+SAMPLED = ("count", "seed", "fields")
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,22 @@ def _check_types(file: str, parts: Mapping[str, Json]) -> None:
     for arm, changes in parts.get("arms", {}).items():
         if not isinstance(changes, Mapping):
             raise ValueError(f"{file}: arms.{arm} must be a table of changes, got {changes!r}.")
+    if parts.get("arms") == {}:
+        raise ValueError(f"{file}: arms must name at least one arm, got none. Remove [arms], or add one.")
     if not isinstance(parts.get("sampled", {}).get("fields", {}), Mapping):
         raise ValueError(f"{file}: sampled.fields must be a table, got {parts['sampled']['fields']!r}.")
     if not isinstance(parts.get("name", ""), str):
         raise ValueError(f"{file}: name must be a string, got {parts['name']!r}.")
     size = parts.get("runs_per_batch", 1)
-    if not isinstance(size, int) or size < 1:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{file}: runs_per_batch must be an integer >= 1, got {size!r}.")
 
 
 def _read_sampled(part: Mapping[str, Json]) -> Grid:
-    absent = {"count", "seed", "fields"} - set(part)
-    if absent:
-        raise ValueError(f"[sampled] needs {', '.join(sorted(absent))}")
+    for name in part:
+        lookup(dict.fromkeys(SAMPLED), name, "key of [sampled]")
+    if absent := [name for name in SAMPLED if name not in part]:
+        raise ValueError(f"[sampled] needs {', '.join(absent)}")
     return sampled(part["count"], part["seed"], part["fields"])
 
 

@@ -15,10 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from simlab.core.json_value import Json
+from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.compilation import count_operations
-from simlab.sweeps.config import code_digest, recipe_of
+from simlab.sweeps.config import recipe_of
 from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
@@ -52,16 +54,19 @@ class Expectation:
     is_cached: bool = False
 
 
-def expected_minutes(plan: Plan, processes: int) -> float:
+def expected_minutes(
+    plan: Plan, processes: int, completed: Mapping[str, int] = MappingProxyType({})
+) -> float:
     """Return the expected wall time of the missing runs, compilation included.
 
     Compilations share the cores whatever the number of processes; a process loads what another has compiled.
+    `completed` has the steps of those runs that a stopped sweep has left unfinished.
     """
     groups = expect_groups(plan.groups, plan.runs_per_batch)
-    rounds = [group.count_batches(plan.runs_per_batch) * count_steps(group) for group in plan.groups]
-    busy = sum(count * group.step for count, group in zip(rounds, groups, strict=True))
+    left = [count_steps(group, plan.runs_per_batch, completed) for group in plan.groups]
+    busy = sum(sum(steps) * group.step for steps, group in zip(left, groups, strict=True))
     speed = max(1, processes) * (GAIN if processes > 1 else 1.0)
-    longest = max(count_steps(group) * each.step for group, each in zip(plan.groups, groups, strict=True))
+    longest = max(max(steps) * each.step for steps, each in zip(left, groups, strict=True))
     at_once = min(max(1, processes), len(groups))
     loading = sum(each.compile for each in groups if each.is_cached) / at_once
     compiling = sum(each.compile for each in groups if not each.is_cached) / _cores()
@@ -72,10 +77,11 @@ def expected_minutes(plan: Plan, processes: int) -> float:
     return (compiling + loading + max(busy / speed, longest)) / 60
 
 
-def count_steps(group: CompileGroup) -> int:
-    """Return the number of steps that a run of a group computes: complete chunks."""
+def count_steps(group: CompileGroup, runs_per_batch: int, completed: Mapping[str, int]) -> list[int]:
+    """Return the number of steps that each run batch of a group has left: complete chunks."""
     chunk = chunk_length(group.steps)
-    return -(-group.steps // chunk) * chunk
+    left = [-(-(group.steps - completed.get(run.key, 0)) // chunk) * chunk for run in group.runs]
+    return [max(left[first : first + runs_per_batch]) for first in range(0, len(left), runs_per_batch)]
 
 
 def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:

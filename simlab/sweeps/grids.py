@@ -75,12 +75,14 @@ def listed(points: Sequence[Changes] | Mapping[str, Json]) -> Grid:
             columns of equal length, read row by row.
 
     Raises:
-        ValueError: for columns of different lengths.
+        ValueError: for no points, and for columns of different lengths.
 
     Example:
         >>> len(listed({"seed": [0, 1], "prompts_per_step": [8, 16]}))
         2
     """
+    if not points:
+        raise ValueError(f"listed points must be at least one, got {points!r}.")
     if not isinstance(points, Mapping):
         return Grid(tuple(Point(dict(changes)) for changes in points))
     if all(isinstance(changes, Mapping) for changes in points.values()):
@@ -113,7 +115,7 @@ def sampled(count: int, seed: int, fields: Mapping[str, Json]) -> Grid:
         3
     """
     for what, number, low in (("count", count, 1), ("seed", seed, 0)):
-        if not isinstance(number, int) or number < low:
+        if not isinstance(number, int) or isinstance(number, bool) or number < low:
             raise ValueError(f"{what} of a sampled grid must be an integer >= {low}, got {number!r}.")
     draws = {name: _draws(name, how, count, seed) for name, how in fields.items()}
     return Grid(tuple(Point({name: column[i] for name, column in draws.items()}) for i in range(count)))
@@ -148,12 +150,16 @@ def _range(name: str, how: Mapping[str, Any]) -> tuple[str, float, float]:
     if len(how) != 1:
         raise ValueError(f"{name} must be a list or one of {' and '.join(SCALES)}, got {how!r}.")
     ((scale, bounds),) = how.items()
-    is_pair = isinstance(bounds, Sequence) and len(bounds) == 2
+    is_pair = isinstance(bounds, Sequence) and len(bounds) == 2 and all(map(_is_finite, bounds))
     if not is_pair or not bounds[0] < bounds[1] or (scale == "log_uniform" and bounds[0] <= 0):
         raise ValueError(
             f"{name}: {scale} must be [low, high] with low < high, above 0 for log_uniform, got {bounds!r}."
         )
     return scale, *bounds
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _values(name: str, values: Any) -> list[Any]:

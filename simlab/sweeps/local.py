@@ -71,7 +71,8 @@ def compute(
 
 def check_agreement(plan: Plan, cache: ResultCache, agreed: Callable[[float], bool], processes: int) -> None:
     """Raise `StoppedError` unless the expected minutes are `agreed` to."""
-    if not agreed(expected_minutes(plan, processes) + expected_training_minutes(plan, cache)):
+    completed = {key: cache.steps_completed(key) for key in plan.missing_keys}
+    if not agreed(expected_minutes(plan, processes, completed) + expected_training_minutes(plan, cache)):
         raise StoppedError("stopped before anything was computed")
 
 

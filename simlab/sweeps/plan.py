@@ -9,6 +9,7 @@ from simlab.core.catalog import shorten
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.sweeps.aliases import PROJECTION
+from simlab.sweeps.code_version import check_settings
 from simlab.sweeps.column_names import short_names
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid
@@ -124,8 +125,10 @@ def _describe_error(base: RunConfig | Mapping[str, Json]) -> str:
 def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int) -> tuple[PlannedRun, ...]:
     """Return the runs of a grid, checked, each key once.
 
-    Raises `ValueError` for whatever is wrong, naming the point of the grid.
+    Raises `ValueError` for whatever is wrong, naming the point of the grid, and for two named arms that are
+    the same run.
     """
+    check_settings()
     configs = []
     for point in grid.points:
         try:
@@ -136,9 +139,11 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
             raise ValueError(f"{error}{point_name}") from error
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}
-    for config, arm in zip(configs, arms, strict=True):
+    for config, arm, point in zip(configs, arms, grid.points, strict=True):
         key = run_key(config, runs_per_batch, program_name(swept_recipe(config)))
-        runs.setdefault(key, PlannedRun(key, config, arm))
+        same = runs.setdefault(key, PlannedRun(key, config, arm))
+        if point.arm and same.arm != arm:
+            raise ValueError(f"arms {same.arm!r} and {arm!r} must differ; they are the same run. Remove one.")
     return tuple(runs.values())
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from simlab.core.json_value import Json
 from simlab.core.progress import console
-from simlab.sweeps.config import code_digest, recipe_of
+from simlab.sweeps.code_version import code_digest
+from simlab.sweeps.config import recipe_of
 from simlab.sweeps.config_reader import read
 from simlab.sweeps.execute import POLICIES, build_member
 from simlab.sweeps.machine_speed import calibrate

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from simlab.core.plugins import import_module, is_installed
+from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.compile_cache import enable_compile_cache
-from simlab.sweeps.config import code_digest
 from simlab.sweeps.execute import (
     Report,
     advance_members,

@@ -61,8 +61,15 @@ class SweepResult:
         return with_short_names(self._runs)
 
     def stored_runs(self) -> pd.DataFrame:
-        """Return `runs` with full paths as column names, as `run_config` reads them back."""
+        """Return `runs` with full paths as column names."""
         return self._runs.copy()
+
+    def fields(self, run: str) -> dict[str, Json]:
+        """Return the fields of the run of that key by path, as `run_config` reads them.
+
+        The table `runs` has lists as text, and so have columns that mix numbers with names.
+        """
+        return dict(ResultCache(self.folder).record(run)["columns"])
 
     def steps(self) -> pd.DataFrame:
         """Return one row per run and step: the scalar metrics."""

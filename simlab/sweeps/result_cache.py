@@ -22,7 +22,7 @@ from simlab.core.json_value import Json
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables
-from simlab.training.checkpoints import Progress, load_progress, save_progress
+from simlab.training.checkpoints import Progress, count_steps, load_progress, save_progress
 
 
 class ResultCache:
@@ -34,6 +34,10 @@ class ResultCache:
         self.runs = self.folder / "store"
         self.unfinished = self.folder / "unfinished"
         self._locks: int | None = None
+
+    def make_folder(self) -> None:
+        """Create the folder; raises `OSError` where it cannot be written, before anything is computed."""
+        self._file()
 
     def has(self, key: str) -> bool:
         """Return whether the run of that key is finished."""
@@ -90,6 +94,10 @@ class ResultCache:
             console.print(f"{error}; the run begins anew", highlight=False, markup=False)
             return None
 
+    def steps_completed(self, key: str) -> int:
+        """Return how many steps an unfinished run has made; 0 for one that is damaged or not begun."""
+        return count_steps(self._checkpoint(key)) if self._checkpoint(key).is_file() else 0
+
     def add_seconds(self, keys: Sequence[str], seconds: float) -> None:
         """Note the computing time that runs took together; a full disk loses the note."""
         line = json.dumps({"runs": list(keys), "seconds": round(seconds, 3)}) + "\n"
@@ -106,10 +114,10 @@ class ResultCache:
         return total
 
     def remove_stale(self) -> None:
-        """Remove checkpoints of finished runs: a kill may have come between."""
-        for path in self.unfinished.glob("*.npz"):
-            if self.has(path.stem):
-                self._forget(path.stem)
+        """Remove what a kill has left of runs that are finished now: checkpoints, half-written files."""
+        for path in (*self.unfinished.glob("*.npz*"), *self.runs.glob(".*.tmp")):
+            if self.has(path.name.lstrip(".").partition(".")[0]):
+                path.unlink(missing_ok=True)
 
     def record(self, key: str) -> Mapping[str, Json]:
         """Return what is known of a finished run: its columns, `status` and `diverged_at`.

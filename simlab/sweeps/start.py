@@ -17,6 +17,7 @@ from simlab.core.ranges import SEED
 from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
+from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.compile_cache import fixed_order_options
 from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
@@ -117,8 +118,8 @@ def load_initial_params(
 
 def policy_file(start: Mapping[str, Json], task: Task, model: TransformerConfig, folder: Path) -> Path:
     """Return the file in `folder` of the policy that a table describes."""
-    # The fingerprint holds the source of a user-defined task.
-    content = repr((fingerprint(task), model, sorted(start.items())))
+    # The fingerprint holds the source of a user-defined task, the digest that of what is built in.
+    content = repr((code_digest(), fingerprint(task), model, sorted(start.items())))
     name = hashlib.sha256(content.encode()).hexdigest()[:20]
     return folder / f"{name}.npz"
 

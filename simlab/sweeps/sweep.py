@@ -95,6 +95,7 @@ def sweep(
     cache.remove_stale()
     timings = {"plan": time.perf_counter() - began}
     if plan.missing:
+        cache.make_folder()
 
         def agree(minutes: float) -> bool:
             timings["expected"] = 60 * minutes

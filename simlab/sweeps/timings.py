@@ -1,5 +1,6 @@
 """Timings that forecasts learn from: small files next to the compiled functions."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,10 @@ def timing_path(name: str) -> Path:
 
 
 def write_timing(path: Path, timing: Timing) -> None:
-    """Write a timing, unless nothing is kept."""
+    """Write a timing, unless nothing is kept; a folder that cannot be written loses it."""
     if compile_cache_folder() is not None:
-        write_atomically(path, lambda file: file.write(json.dumps(timing).encode()))
+        with contextlib.suppress(OSError):
+            write_atomically(path, lambda file: file.write(json.dumps(timing).encode()))
 
 
 def read_timing(path: Path) -> Timing:

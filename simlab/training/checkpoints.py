@@ -4,6 +4,7 @@ Both are `.npz` files; an array is named by its path in the tree. They cannot ho
 checksum.
 """
 
+import contextlib
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -17,6 +18,10 @@ from jaxtyping import PyTree
 
 from simlab.core.atomic import write_atomically
 
+UNREADABLE = (ValueError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""What NumPy raises for a file that is no `.npz` or is damaged."""
+METRICS = "metrics "
+"""Prefix of the arrays that hold the metrics of an unfinished run."""
 Tree = TypeVar("Tree")
 Arrays = Mapping[str, np.ndarray]
 
@@ -51,7 +56,7 @@ def load_tree(path: Path, like: Tree) -> Tree:
 def save_progress(path: Path, progress: Progress) -> Path:
     """Write an unfinished run to `path`."""
     arrays = {f"state {name}": np.asarray(array) for name, array in progress.state.items()}
-    arrays |= {f"metrics {name}": np.asarray(array) for name, array in progress.metrics.items()}
+    arrays |= {f"{METRICS}{name}": np.asarray(array) for name, array in progress.metrics.items()}
     # Uncompressed: compression would save 7 percent and take forty times as long.
     return _write(path, {"device": np.array(_device()), **arrays}, np.savez)
 
@@ -70,8 +75,17 @@ def load_progress(path: Path) -> Progress:
     parts: dict[str, dict[str, np.ndarray]] = {"state": {}, "metrics": {}}
     for name, array in arrays.items():
         part, _, tree_path = name.partition(" ")
+        if part not in parts:
+            raise DamagedCheckpointError(f"{path} holds {name!r}, which is not of an unfinished run")
         parts[part][tree_path] = array
     return Progress(**parts)
+
+
+def count_steps(path: Path) -> int:
+    """Return how many steps the unfinished run in `path` has made; 0 for a file that cannot be read."""
+    with contextlib.suppress(*UNREADABLE, KeyError, StopIteration), np.load(path) as stored:
+        return len(stored[next(name for name in stored.files if name.startswith(METRICS))])
+    return 0
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
@@ -114,7 +128,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as stored:
             return dict(stored)
     # NumPy's own words suggest to allow pickles. A single array (.npy) is a TypeError.
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise DamagedCheckpointError(
             f"{path} cannot be read: it is damaged, or not a checkpoint (.npz) of simlab"
         ) from error

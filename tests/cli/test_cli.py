@@ -122,6 +122,19 @@ def test_figures_accept_the_papers_name(tmp_path):
             ["figures", "format_error", "--out", "/proc/version"],
             r"--out must be a folder, got the file /proc",
         ),
+        (
+            ["warm-start", "add", "tiny-dense", "--out", "/proc"],
+            r"--out must be a file, got the folder /proc",
+        ),
+        (["warm-start", "add", "tiny-dense", "--out", "/proc/version/a.npz"], r"--out must be a folder, got"),
+        (
+            ["warm-start", "add", "tiny-dense", "--out", "a.npz", "--seed", "2147483648"],
+            r"less than or equal to 2147483647",
+        ),
+        (
+            ["export", "slurm", "examples/first_sweep.toml", "--hours", "inf"],
+            r"less than or equal to 8760",
+        ),
         (["report", "--out", "/proc"], r"--out must be a file, got the folder /proc"),
         (["diagnose", "none.jsonl", "--out", "/proc/version"], r"--out must be a folder, got the file /proc"),
         (
@@ -193,6 +206,20 @@ def test_a_shipped_example_is_found_from_any_folder(tmp_path, monkeypatch):
     own.write_text('[base]\ntask = "sort"\nmodel = "tiny-dense"\nengines = "f32/bf16"\nsteps = 2\n')
     result = runner.invoke(app, ["sweep", "examples/first_sweep.toml", "--plan"])
     assert "1 run; 1 compiled function, 1 run batch of" in result.stdout
+
+
+def test_run_without_its_resumed_result_leaves_no_folder(tmp_path):
+    out = tmp_path / "out"
+    result = runner.invoke(app, ["run", "lr_dynamics", "--resume-from", "/nowhere", "--out", str(out)])
+    assert result.exit_code == 2
+    assert not out.exists()
+
+
+def test_json_has_no_infinity():
+    result = runner.invoke(app, ["budget", "--rho-std", "0", "--json"])
+    (row,) = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert row["length_at_half_ess"] is None
+    assert row["ess"] == 1.0
 
 
 def test_budget_explains_its_numbers():

@@ -1,15 +1,18 @@
 import re
 
+import jax
+import jax.numpy as jnp
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
-from simlab.cli.explain import _read_sweep
-from simlab.core.manifest import build_manifest, write_manifest
-from simlab.core.results import write_table
-from simlab.sweeps.config import columns, run_config
-from simlab.sweeps.tables import runs_table
+from simlab.cli.explain import _load_policy, _read_sweep
+from simlab.models.config import MODELS
+from simlab.models.parameters import init_params
+from simlab.sweeps.config import run_config
+from simlab.training.checkpoints import save_tree
+from tests.sweeps.small import write_finished_sweep
 
 runner = CliRunner()
 RUN = {
@@ -25,20 +28,20 @@ RUN = {
 @pytest.fixture
 def sweep(tmp_path):
     """The table of runs of a sweep over two objectives and two seeds."""
-    configs = [
-        run_config({**RUN, "seed": seed}, change) for change in ({}, {"objective": "gspo"}) for seed in (0, 1)
-    ]
-    own = {
-        "run": "k",
-        "status": "finished",
-        "diverged_at": -1,
-        "dead_since": -1,
-        "dead_because": "",
-        "steps_completed": 1,
-    }
-    records = [own | {"columns": columns(config)} for config in configs]
-    write_table(tmp_path, "runs", runs_table(records, ["TIS", "TIS", "GSPO", "GSPO"]))
-    write_manifest(tmp_path, build_manifest("sweep", {}, [], {"total": 0.0}, {"runs": 4}))
+    return write_sweep(tmp_path, [{}, {"objective": "gspo"}])
+
+
+def copy_policy(folder):
+    """Return a file of another policy than the stored ones."""
+    like = jax.eval_shape(lambda: init_params(jax.random.key(0), MODELS["tiny-llama"]))
+    params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    return str(save_tree(folder / "own.npz", params))
+
+
+def write_sweep(tmp_path, changes):
+    """Write the table of runs of a sweep over changes and two seeds; return its folder and the configs."""
+    configs = [run_config({**RUN, "seed": seed}, change) for change in changes for seed in (0, 1)]
+    write_finished_sweep(tmp_path, configs, ["TIS", "TIS", "GSPO", "GSPO"])
     return tmp_path, configs
 
 
@@ -47,6 +50,23 @@ def test_read_sweep_restores_the_config_of_a_run(sweep, arm, number):
     folder, configs = sweep
     assert len(pd.read_parquet(folder / "runs.parquet")) == 4
     assert run_config({}, _read_sweep(folder, arm)) == configs[number]
+
+
+def test_explain_asks_for_a_policy_that_is_elsewhere(tmp_path):
+    folder, _ = write_sweep(tmp_path, [{"warm_start": copy_policy(tmp_path)}])
+    (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
+    values = _read_sweep(folder, None)
+    with pytest.raises(ValueError, match=r"no file .sha256:.*Pass the file of the initial policy: --params"):
+        _load_policy(values, None)
+    config, recipe, params = _load_policy(values, tmp_path / "moved.npz")
+    assert config.warm_start is None
+    assert params["embedding"].shape[1] == recipe.model.hidden_size
+
+
+def test_read_sweep_restores_lists(tmp_path):
+    change = {"objective": {"name": "grpo+mis", "correction_clip": [0.5, 2.0]}}
+    folder, configs = write_sweep(tmp_path, [change])
+    assert run_config({}, _read_sweep(folder, None)) == configs[0]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,13 @@ def test_plan_option_computes_nothing(tmp_path):
         (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
         ('task = "add"\n' + SWEEP, r"'task' is a field of the run; it belongs under \[base\]"),
         ("[over]\nseed = [0]", r"the table \[base\] is missing"),
-        (SWEEP.replace("runs_per_batch = 2", "sampled = {count = 3}"), r"\[sampled\] needs fields, seed"),
+        (SWEEP.replace("runs_per_batch = 2", "sampled = {count = 3}"), r"\[sampled\] needs seed, fields"),
+        (
+            SWEEP.replace("runs_per_batch = 2", "sampled = {cuont = 3}"),
+            r"unknown key of \[sampled\] 'cuont'; did you mean 'count'",
+        ),
+        (SWEEP.replace("runs_per_batch = 2", "arms = {}"), "arms must name at least one arm, got none"),
+        (SWEEP.replace("runs_per_batch = 2", "runs_per_batch = true"), "must be an integer >= 1, got True"),
     ],
 )
 def test_bad_file_is_one_clear_error(tmp_path, text, message):

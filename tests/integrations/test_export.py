@@ -6,7 +6,6 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +14,8 @@ from simlab.integrations.export import nearest_config, slurm_script, to_toml, ve
 from simlab.integrations.export.source import read_run
 from simlab.integrations.export.verl_run import overrides_of
 from simlab.objectives import OBJECTIVES
-from simlab.sweeps.config import columns, run_config
+from simlab.sweeps.config import run_config
+from tests.sweeps.small import write_finished_sweep
 
 BASE = {"engines": "bf16/fp8-e4m3", "task": "add", "model": "tiny-moe", "objective": "grpo"}
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "to_verl.toml"
@@ -277,7 +277,7 @@ def test_slurm_goes_on_where_the_last_job_stopped(tmp_path):
     path = tmp_path / "job.sh"
     path.write_text(script)
     assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
-    with pytest.raises(ValueError, match="parts 0"):
+    with pytest.raises(ValueError, match="parts must be at least 1 and finite, got 0"):
         slurm_script(EXAMPLE, "a", parts=0)
 
 
@@ -285,10 +285,7 @@ def test_a_finished_sweep_is_read_back(tmp_path):
     engines = {"name": "bf16-fp32router/vllm-bf16", "replay": "R2"}
     tis = {"name": "grpo+tis", "correction_clip": 5.0}
     configs = {"none": run_config(BASE), "TIS": run_config(BASE, {"objective": tis, "engines": engines})}
-    rows = [
-        {"run": "key", "arm": arm, "status": "finished"} | columns(config) for arm, config in configs.items()
-    ]
-    pd.DataFrame(rows).to_parquet(tmp_path / "runs.parquet")
+    write_finished_sweep(tmp_path, list(configs.values()), list(configs))
     for arm, config in configs.items():
         name, found = read_run(tmp_path, arm)
         assert found.as_dict() == config.as_dict()

@@ -1,9 +1,18 @@
 """A sweep that was stopped goes on from its checkpoints; what they hold changes no byte of a run."""
 
+import numpy as np
 import pytest
 
 from simlab.sweeps import execute, sweep
 from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
+from simlab.sweeps.result_cache import ResultCache
+from simlab.training.checkpoints import (
+    DamagedCheckpointError,
+    Progress,
+    load_progress,
+    save_progress,
+    save_tree,
+)
 from tests.sweeps.small import BASE, RUNS_PER_BATCH, tables
 
 LONG = BASE | {"steps": 8}
@@ -48,7 +57,9 @@ def test_sweep_resumes_from_checkpoints(whole, tmp_path, monkeypatch):
     # Two run batches of four chunks each: it is stopped in the last chunk of the first, and again in the
     # second.
     assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
-    assert len(list(tmp_path.glob("unfinished/*.npz"))) == RUNS_PER_BATCH
+    unfinished = list(tmp_path.glob("unfinished/*.npz"))
+    assert len(unfinished) == RUNS_PER_BATCH
+    assert {ResultCache(tmp_path).steps_completed(path.stem) for path in unfinished} == {6}
     assert chunks_of(tmp_path, monkeypatch, stop_after=3) == 3
     assert chunks_of(tmp_path, monkeypatch) == 2
     assert tables(tmp_path) == tables(whole.folder)
@@ -66,9 +77,20 @@ def test_damaged_checkpoint_restarts_its_run_only(whole, tmp_path, monkeypatch, 
     chunks_of(tmp_path, monkeypatch, stop_after=2)
     path = min(tmp_path.glob("unfinished/*.npz"))
     path.write_bytes(path.read_bytes()[:-1])
+    assert ResultCache(tmp_path).steps_completed(path.stem) == 0
     chunks_of(tmp_path, monkeypatch)
     assert f"{path.name} cannot be read" in capsys.readouterr().err.replace("\n", "")
     assert tables(tmp_path) == tables(whole.folder)
+
+
+def test_a_checkpoint_of_something_else_is_damaged(tmp_path):
+    path = save_tree(tmp_path / "policy.npz", {"weights": np.zeros(2)})
+    with np.load(path) as stored:
+        save_progress(tmp_path / "run.npz", Progress({}, {}))
+        with np.load(tmp_path / "run.npz") as run:
+            np.savez(tmp_path / "mixed.npz", **run, **stored)
+    with pytest.raises(DamagedCheckpointError, match="is not of an unfinished run"):
+        load_progress(tmp_path / "mixed.npz")
 
 
 def test_worker_environment_assigns_one_core_or_device(monkeypatch):

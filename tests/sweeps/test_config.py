@@ -10,14 +10,16 @@ import pytest
 
 from simlab.core.paths import PACKAGE_ROOT
 from simlab.engines import ENGINE_PAIRS, find_pair
+from simlab.formats import FORMATS
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
 from simlab.objectives import resolve
-from simlab.sweeps import config as config_module
-from simlab.sweeps.config import RunConfig, code_digest, columns, recipe_of, run_config, run_key
+from simlab.sweeps import code_version
+from simlab.sweeps.code_version import code_digest
+from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
-from simlab.sweeps.start import load_initial_params
+from simlab.sweeps.start import load_initial_params, policy_file
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import save_tree
 from simlab.training.schedules import SCHEDULES
@@ -151,10 +153,31 @@ def test_run_key_changes_with_the_code(monkeypatch, tmp_path):
 
     key = run_key(run_config(FLAGSHIP), 4)
     shutil.copytree(PACKAGE_ROOT, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.pyc"))
-    monkeypatch.setattr(config_module, "PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(code_version, "PACKAGE_ROOT", tmp_path)
     assert key_where("cli/run.py") == key
     assert key_where("engines/norm.py") != key
     code_digest.cache_clear()
+
+
+def test_trained_policy_has_another_name_with_other_code(monkeypatch, tmp_path):
+    task, model = TASKS["add"](), MODELS["tiny-dense"]
+    first = policy_file({"seed": 0}, task, model, tmp_path)
+    monkeypatch.setattr("simlab.sweeps.start.code_digest", lambda: "other code")
+    assert policy_file({"seed": 0}, task, model, tmp_path) != first
+
+
+def test_limits_of_a_format_stay_in_the_canonical_form():
+    site = "engines.infer.projection.activations"
+    given = {"mantissa_bits": 2, "max_finite": float(FORMATS["e5m2"].max_finite)}
+    for wide in ("e5m2", "bf16"):
+        base = {"name": wide, **given, "mantissa_bits": 3} if wide == "e5m2" else {"name": wide, **given}
+        config = run_config(FLAGSHIP, {f"{site}.format": base})
+        again = run_config(config.as_dict())
+        assert again == config
+        for each in (config, again):
+            assert (
+                recipe_of(each).engines.infer.projection.activations.format.max_finite == given["max_finite"]
+            )
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import jax
 import pytest
 
 from simlab.sweeps import forecast, timings
@@ -37,6 +38,26 @@ def test_objectives_and_numbers_share_a_program():
 def test_expand_drops_duplicate_runs():
     plan = plan_of({"optimizer.learning_rate": [1, 1.0]})
     assert len(plan.runs) == 1
+
+
+def test_two_arms_that_are_the_same_run_are_an_error():
+    same = listed({"one": {"optimizer.learning_rate": 1}, "other": {"optimizer.learning_rate": 1.0}})
+    with pytest.raises(ValueError, match="arms 'one' and 'other' must differ; they are the same run"):
+        expand(BASE, same, 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("jax_enable_x64", True), ("jax_default_prng_impl", "rbg"), ("jax_threefry_partitionable", False)],
+)
+def test_settings_of_jax_that_change_bits_are_refused(setting, value):
+    before = getattr(jax.config, setting)
+    jax.config.update(setting, value)
+    try:
+        with pytest.raises(ValueError, match=rf"{setting} must be .* when runs are computed, got"):
+            expand(BASE, grid({"seed": [0]}), 4)
+    finally:
+        jax.config.update(setting, before)
 
 
 def test_arms_are_named_by_all_that_varies_beside_them():
@@ -81,6 +102,14 @@ def test_forecast_counts_batches_steps_and_functions(monkeypatch, quiet):
     # 2 groups x (30 CPU seconds to compile on two cores and 2 run batches x 2 steps x 3 s).
     assert expected_minutes(plan, 0) == pytest.approx((24 + 30) / 60)
     assert expected_minutes(plan, 2) < expected_minutes(plan, 0)
+
+
+def test_forecast_counts_what_checkpoints_leave(monkeypatch, quiet):
+    plan = plan_of({"seed": range(8), "steps": [40]})
+    monkeypatch.setattr(forecast, "expect_groups", lambda *_: [forecast.Expectation(0.0, 3.0)])
+    # The first run batch waits for its last run; chunks have ten steps.
+    completed = dict(zip([run.key for run in plan.runs], [20, 25, 30, 30], strict=False))
+    assert expected_minutes(plan, 0, completed) == pytest.approx((20 + 40) * 3 / 60)
 
 
 def test_forecast_without_timings_is_calibrated(monkeypatch, tmp_path, quiet):

@@ -54,6 +54,32 @@ def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch):
         ResultCache(tmp_path).acquire(KEYS, 1)
 
 
+def test_folder_that_cannot_be_made_is_an_error_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        ResultCache(tmp_path / "file" / "out").make_folder()
+
+
+def test_leftovers_of_finished_runs_alone_are_removed(tmp_path):
+    store = ResultCache(tmp_path)
+    store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
+    leftovers = {
+        key: [
+            store.unfinished / f"{key}.npz",
+            store.unfinished / f".{key}.npz.a.tmp",
+            store.runs / f".{key}.steps.parquet.b.tmp",
+        ]
+        for key in KEYS[:2]
+    }
+    store.unfinished.mkdir()
+    for path in (*leftovers[KEYS[0]], *leftovers[KEYS[1]]):
+        path.write_bytes(b"")
+    store.remove_stale()
+    assert not any(path.exists() for path in leftovers[KEYS[0]])
+    assert all(path.exists() for path in leftovers[KEYS[1]])
+    assert store.has(KEYS[0])
+
+
 def test_finished_run_is_not_acquired(tmp_path):
     store = ResultCache(tmp_path)
     store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))

@@ -1,5 +1,6 @@
 """A sweep as a Slurm job that resumes where the last one was stopped."""
 
+import math
 import re
 import shlex
 from pathlib import Path
@@ -24,8 +25,8 @@ def slurm_script(
         ("cpus", cpus, 1),
         ("gpus", gpus, 0),
     ):
-        if value < least:
-            raise ValueError(f"{what} {value}; allowed: at least {least:g}")
+        if not least <= value < math.inf:
+            raise ValueError(f"{what} must be at least {least:g} and finite, got {value}.")
     minutes = round(hours * 60)
     job = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     options = [

@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from simlab.core.catalog import lookup
 from simlab.core.paths import find_shipped
-from simlab.sweeps.config import FIELDS, RunConfig, run_config
+from simlab.sweeps.config import RunConfig, run_config
 from simlab.sweeps.file import load_toml, read_file
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import REPEATS
-from simlab.sweeps.result import filled_values
+from simlab.sweeps.result import load
 
 
 def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
@@ -54,14 +52,11 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
     table = folder / "runs.parquet"
     if not table.is_file():
         raise FileNotFoundError(f"no finished sweep in {folder}: runs.parquet is missing")
-    rows = {str(row["arm"]): row for row in pd.read_parquet(table).iloc[::-1].to_dict("records")}
+    result = load(folder)
+    rows = {str(row["arm"]): row for row in result.stored_runs().iloc[::-1].to_dict("records")}
     chosen = _chosen(rows, arm)
-    changes = {
-        name: value
-        for name, value in filled_values(chosen).items()
-        # A warm start is kept by its hash, and stays in the lab.
-        if name.split(".")[0] in FIELDS and name != "warm_start"
-    }
+    # A warm start is kept by its hash, and stays in the lab.
+    changes = {name: value for name, value in result.fields(chosen["run"]).items() if name != "warm_start"}
     return _join_names(folder.name, str(chosen["arm"])), run_config({}, changes)
 
 

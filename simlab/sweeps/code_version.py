@@ -1,0 +1,53 @@
+"""What the bits of a run depend on besides its config: code, versions, and settings of JAX."""
+
+import hashlib
+from functools import cache
+
+import jax
+import jaxlib
+import optax
+
+from simlab.core.catalog import shorten
+from simlab.core.paths import PACKAGE_ROOT
+
+COMPUTING = [
+    "core",
+    "formats",
+    "engines",
+    "models",
+    "objectives",
+    "tasks",
+    "rollout",
+    "metrics",
+    "training",
+    "sweeps",
+]
+"""The packages whose code decides what a run computes and how it is written."""
+SETTINGS = {
+    "jax_enable_x64": False,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+}
+"""Settings that change the bits of a run, with their defaults. Every product names its precision itself."""
+
+
+@cache
+def code_digest() -> str:
+    """Return the content hash of the packages `COMPUTING` and of the versions of JAX and optax."""
+    versions = jax.__version__, jaxlib.__version__, optax.__version__
+    digest = hashlib.sha256(repr(versions).encode())
+    for package in COMPUTING:
+        for path in sorted((PACKAGE_ROOT / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def check_settings() -> None:
+    """Raise `ValueError` for a setting of JAX with which runs of one key would have other bits."""
+    for name, expected in SETTINGS.items():
+        if (found := getattr(jax.config, name)) != expected:
+            raise ValueError(
+                f"{name} must be {shorten(expected)} when runs are computed, got {shorten(found)}. "
+                f"Set it back: jax.config.update({name!r}, {expected!r})."
+            )
