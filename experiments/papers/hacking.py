@@ -120,7 +120,9 @@ CLAIMS = (
             stored_row("inverse", "smallest mean of 1/rho of all vectors, minus 1", "positive", 1e-12,
                 because="rounding in float64", reference=1.0),
             stored_row("inverse_sampled", "mean of 1/rho over sampled tokens, minus 1", "positive", 1e-12,
-                because="rounding in float64", reference=1.0, role="secondary")),
+                because="rounding in float64", reference=1.0, role="secondary"),
+            note="The estimate of the first criterion is the mean over 50 vectors; the ends of its interval "
+            "follow from the smallest and the largest of them."),
         exact_trial(
             exact("hacking Eq. 46",
                 "E over pi_infer of 1/rho is at least 1, with equality only for equal policies",

@@ -24,6 +24,10 @@ ACCUMULATOR_SHARE = 0.01
 MATTERS = 0.1
 """A tenth of the FP8 mismatch of an H100 matters."""
 TENTH = "a tenth of the FP8 mismatch of an H100"
+MODELS = (
+    "The estimate is the mean over models and comparisons; the interval reaches from the lowest end of "
+    "theirs to the highest, so that it lies beyond the margin only if each does"
+)
 
 # fmt: off
 CLAIMS = (
@@ -37,18 +41,21 @@ CLAIMS = (
         trial("gpu_pairs",
             stored_row("T2",
                 "Shapley share of the accumulator in the mean squared log rho of h100-bf16/h100-fp8",
-                "positive", ACCUMULATOR_SHARE, because="1% of the mean squared log rho"))),
+                "positive", ACCUMULATOR_SHARE, because="1% of the mean squared log rho"),
+            note=MODELS)),
     measurement("T3", "The order of summation matters compared with the FP8 mismatch",
         "our question",
         trial("gpu_pairs",
             stored_row("T3", "RMS log rho of another order, over that of h100-bf16/h100-fp8",
-                "positive", MATTERS, because=TENTH))),
+                "positive", MATTERS, because=TENTH),
+            note=MODELS)),
     measurement("T4",
         "Two GPUs that compute in the same format differ",
         "our question",
         trial("gpu_pairs",
             stored_row("T4", "RMS log rho of two GPUs of one format, over that of h100-bf16/h100-fp8",
-                "positive", MATTERS, because=TENTH))),
+                "positive", MATTERS, because=TENTH),
+            note=MODELS)),
     dynamics("T5",
         "A difference in accumulators alone, with BF16 in both engines, makes an on-policy run drift",
         "our question; compare V2",

@@ -14,7 +14,7 @@ from experiments.arms.acrl import KL, MOVING, PENALTIES, SQUARED
 from experiments.arms.chains import NONE
 from experiments.arms.names import chain_arm
 from experiments.studies.repeated_runs import curves, describe_runs, load_policies, policy_folder
-from experiments.studies.runs import CHUNK, Frames, block_specs
+from experiments.studies.runs import CHUNK, Frames, block_specs, record_arms
 from simlab.core.experiment import Run
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
@@ -92,6 +92,7 @@ IMPLEMENTATIONS: dict[str, Variant] = {
 
 def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
     """Run these variants from the initial policies of the untreated arm; return runs and steps."""
+    record_arms(run, names)
     wanted = block_specs(chain_arm(NONE), block, run.smoke)
     recipe, first = load_policies(wanted, policy_folder(run))
     runs, steps = [], []

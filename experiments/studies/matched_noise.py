@@ -27,7 +27,7 @@ from experiments.studies.repeated_runs import (
     rows_of_step,
     with_diagnostics,
 )
-from experiments.studies.runs import Frames, RunSpec, block_specs, run_sweep
+from experiments.studies.runs import Frames, RunSpec, block_specs, record_arms, run_sweep
 from experiments.studies.stages import Make
 from simlab.core.experiment import Run
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
@@ -109,8 +109,7 @@ def run_matched(run: Run, name: str, block: int | None) -> Frames:
     without noise.
     """
     arm = MATCHED[name]
-    following = {"noise_follows": arm.noise_follows, "noise_factor": arm.noise_factor, "gain": GAIN}
-    run.configure(arms=run.config.get("arms", {}) | {name: {**arm.recorded, **following}})
+    record_arms(run, [name], gain=GAIN)
     followed = block_specs(arm.noise_follows, block, run.smoke)
     wanted = [follow(name, spec) for spec in followed]
     runs = describe_runs(name, wanted)

@@ -28,6 +28,7 @@ from experiments.studies.runs import (
     block_specs,
     count_per_batch,
     list_specs,
+    record_arms,
     run_arms,
     with_attributes,
 )
@@ -247,6 +248,7 @@ def run_forks(run: Run, names: Sequence[str], block: int | None, arm: str) -> Fr
     `EARLY_FORK` continues from the first quarter. The diagnostics at the end are the mismatch under the
     engines of `arm`, for all forks, and the reward on held-out prompts.
     """
+    record_arms(run, names)
     wanted = block_specs(arm, block, run.smoke)
     recipe, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]

@@ -4,7 +4,7 @@ Runs take hours and their cache may be lost; the tables of an experiment remain.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,6 +16,7 @@ from simlab.core.experiment import Run
 from simlab.core.manifest import processor
 from simlab.core.results import Results
 from simlab.studies.estimands import Tables
+from simlab.studies.provenance import recorded_arms
 
 RUN_KEY = ["arm", "initial_policy", "seed"]
 NOTED = ("name", "commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")
@@ -32,13 +33,12 @@ def check_arms(result: Results) -> None:
         raise ValueError(
             f"{result.folder}: {result.manifest['name']} has no arms; a result without arms cannot be resumed"
         )
-    now = {"base": BASE, "chunk": CHUNK, "arms": {name: ARMS[name].recorded for name in ARMS}}
-    for name in ("base", "chunk"):
-        if then.get(name) != _plain(now[name]):
-            raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now[name]} now")
-    for arm, described in _describe_arms(then).items():
-        if arm in ARMS and described != _plain(now["arms"][arm]):
-            raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {now['arms'][arm]} now")
+    for name, now in {"base": _plain(BASE), "chunk": CHUNK}.items():
+        if then.get(name) != now:
+            raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now} now")
+    for arm, described in recorded_arms(then).items():
+        if arm in ARMS and ARMS[arm].differs_from(described):
+            raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {ARMS[arm].recorded} now")
     runs = result.table("runs")
     elsewhere = any(result.manifest["device"].get(name) != fact for name, fact in processor().items())
     for arm, policy in sorted(set(zip(runs["arm"], runs["initial_policy"], strict=True))):
@@ -89,12 +89,6 @@ def merge_tables(one: Tables, other: Tables) -> Tables:
     fresh = {name: table[~table["run"].isin(again)] for name, table in other.tables.items()}
     both = {name: [each[name] for each in (one.tables, fresh) if name in each] for name in PER_RUN}
     return Tables({name: pd.concat(parts, ignore_index=True) for name, parts in both.items() if parts})
-
-
-def _describe_arms(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the records of the arms of a result, those included that it resumed from."""
-    before = config.get("resumed_from")
-    return (_describe_arms(before["config"]) if before else {}) | config.get("arms", {})
 
 
 def _plain(value: Any) -> Any:

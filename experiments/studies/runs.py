@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.arms.catalog import ALL_ARMS, ARMS, RUNS_PER_BATCH
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
+from simlab.core.json_value import Json
 from simlab.core.manifest import processor_family
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
@@ -52,16 +53,17 @@ def run_arms(run: Run, names: Sequence[str], block: int | None) -> Frames:
     The result cache lies next to the results: all experiments below one folder share it.
     """
     frames = run_sweep(run, list_specs(run, names, block))
-    described = {name: ARMS[name].recorded for name in names}
-    run.configure(
-        base=BASE,
-        runs_per_batch=count_per_batch(run),
-        chunk=CHUNK,
-        arms=run.config.get("arms", {}) | described,
-    )
+    run.configure(base=BASE, runs_per_batch=count_per_batch(run), chunk=CHUNK)
+    record_arms(run, names)
     if block is not None:
         run.configure(**{f"arms of block {block}": list(names)})
     return frames
+
+
+def record_arms(run: Run, names: Sequence[str], **facts: Json) -> None:
+    """Let the manifest describe arms: `simlab claims --check` refuses a result whose arms were changed."""
+    described = {name: ALL_ARMS[name].recorded | facts for name in names}
+    run.configure(arms=run.config.get("arms", {}) | described)
 
 
 def build_tables(frames: Frames) -> Tables:

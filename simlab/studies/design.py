@@ -1,7 +1,8 @@
 """The design of a training experiment: arms, initial policies and seeds."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from simlab.core.json_value import Json
 from simlab.formats import ROUNDINGS
@@ -50,8 +51,12 @@ class Arm:
     @property
     def recorded(self) -> dict[str, Json]:
         """Fields that decide the numbers of its runs, as the manifest records them."""
-        names = ("changes", "initial_policies", "steps", "x_factor", "x_from")
-        return {name: getattr(self, name) for name in names}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "label"}
+
+    def differs_from(self, recorded: Mapping[str, Json]) -> bool:
+        """Return whether a manifest records other runs; earlier ones record fewer fields."""
+        now = json.loads(json.dumps(self.recorded))
+        return any(now[name] != value for name, value in recorded.items() if name in now)
 
     def config(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the resolved config of a run, flat, without initial policy and seed."""

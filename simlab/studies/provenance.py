@@ -1,12 +1,15 @@
 """Check where stored results come from: a clean commit of this history, one processor family per policy."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from simlab.core.manifest import MANIFEST_NAME, Manifest
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results
+from simlab.studies.design import Design
+from simlab.studies.loading import load_experiments
 
 
 def check_results(folder: Path | None = None) -> list[str]:
@@ -15,12 +18,15 @@ def check_results(folder: Path | None = None) -> list[str]:
     Args:
         folder: one folder per experiment; default the results shipped with the code.
     """
-    root = checkout_root()
-    return [
-        f"{results.folder.name}: {line}"
-        for results in _list_stored(folder)
-        for line in check_result(results, root)
-    ]
+    root, experiments = checkout_root(), load_experiments()
+    problems = []
+    for results in _list_stored(folder):
+        lines = [*check_result(results, root)]
+        experiment = experiments.get(results.folder.name)
+        if experiment is not None and isinstance(experiment.design, Design):
+            lines += check_design(results.manifest, experiment.design)
+        problems += [f"{results.folder.name}: {line}" for line in lines]
+    return problems
 
 
 def list_migrations(folder: Path | None = None) -> dict[str, str]:
@@ -51,6 +57,20 @@ def check_result(results: Results, checkout: Path) -> Iterator[str]:
     for policy, names in families.items():
         if len(names) > 1:
             yield f"arms of initial policy {policy!r} ran on {', '.join(names)}; one family is allowed"
+
+
+def check_design(manifest: Manifest, design: Design) -> Iterator[str]:
+    """Yield which arms of a manifest are defined differently now: a rule is of the arms that it names."""
+    recorded = recorded_arms(manifest["config"])
+    for name in recorded.keys() & design.arms.keys():
+        if design.arms[name].differs_from(recorded[name]):
+            yield f"arm {name!r} was {recorded[name]}, and is {design.arms[name].recorded} now"
+
+
+def recorded_arms(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the records of the arms of a result, those included that it resumed from."""
+    before = config.get("resumed_from")
+    return (recorded_arms(before["config"]) if before else {}) | config.get("arms", {})
 
 
 def check_commit(manifest: Manifest, checkout: Path) -> Iterator[str]:

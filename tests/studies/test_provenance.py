@@ -1,6 +1,8 @@
 """The check of stored results: commits of this history, clean trees, one processor family per policy."""
 
 import subprocess
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from simlab.core.manifest import write_manifest
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results, write_table
-from simlab.studies.provenance import check_result, check_results
+from simlab.studies.design import Arm, Design
+from simlab.studies.provenance import check_design, check_result, check_results
 
 ROOT = checkout_root()
 HEAD = subprocess.run(
@@ -54,6 +57,17 @@ def test_check_wants_the_processor_of_every_policy(tmp_path):
     assert problems(tmp_path, families=()) == missing
     assert problems(tmp_path, families=(), device={"processor": "A"}) == []
     assert problems(tmp_path, families=(), device={"processor": "A"}, resumed_from=earlier) == missing
+
+
+def test_check_names_arms_that_are_defined_differently_now():
+    arm = Arm({"objective": "grpo"}, {"p": "a.npz"}, noise_factor=2.0)
+    design = Design({}, {"a": arm, "b": arm}, "a", (0,))
+    earlier = {"config": {"arms": {"a": {"changes": {"objective": "grpo"}, "gain": 0.3}}}}
+    manifest: Any = {"config": {"resumed_from": earlier, "arms": {"b": arm.recorded, "gone": {"steps": 1}}}}
+    assert list(check_design(manifest, design)) == []
+    changed = replace(design, arms={"a": replace(arm, changes={}), "b": replace(arm, noise_factor=1.0)})
+    lines = sorted(check_design(manifest, changed))
+    assert [line.partition(" was ")[0] for line in lines] == ["arm 'a'", "arm 'b'"]
 
 
 @pytest.mark.skipif(not HEAD, reason="no git history")

@@ -81,7 +81,7 @@ def collect_evidence(tables: Tables) -> list[Measured]:
     for claim, rows in ((T3.id, tables["orders"]), (T4.id, _same_format(tables))):
         columns = ([row[name] / reference[_policy(row)] for row in rows] for name in RMS)
         samples[claim] = _hull(*columns)
-    notes: dict[str, list[str]] = {claim: [] for claim in samples}
+    notes = {claim: [TRIALS[claim].note] if TRIALS[claim].note else [] for claim in samples}
     for row in tables["verdicts"]:
         notes[row["claim"]].append(row["measured"])
     return [Measured(TRIALS[claim], (sample,), "; ".join(notes[claim])) for claim, sample in samples.items()]

@@ -148,7 +148,8 @@ def collect_evidence(results: Results) -> list[Measured]:
     for claim in CLAIMS:
         trial = claim.trial("softmax")
         samples = tuple(_sample(criterion, rows) for criterion in trial.criteria)
-        measured.append(Measured(trial, samples, evidence.write_note(claim.id, rows)))
+        notes = [trial.note, evidence.write_note(claim.id, rows)]
+        measured.append(Measured(trial, samples, " ".join(filter(None, notes))))
     return measured
 
 
