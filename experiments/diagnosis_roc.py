@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.diagnosis_study.faults import FAULTS, UNSEEN_IN_RHO, simulate_log
-from experiments.diagnosis_study.fitting import calibrate, fit_classifier, save_classifier
+from experiments.diagnosis_study.fitting import TREES, calibrate, fit_classifier, save_classifier
 from experiments.diagnosis_study.forward_passes import (
     CONTEXTS,
     HELD_OUT_ENGINES,
@@ -53,6 +53,9 @@ POLICIES: dict[str, dict[str, str]] = {
 """Split of each stored policy; those of one shape share their compiled functions. New ones stand last: the
 index of a policy is part of its seed."""
 SMOKE_POLICIES = {"add": {"add-sharp-0": "fit", "add-sharp-3": "calibrate", "add-tiny-dense-0": "test"}}
+SMOKE_ENGINES = INFER_ENGINES[:4]
+"""One of each part of `split_engines`."""
+SMOKE_TREES = 10
 TEST_SEED = 8
 """Number of the set of test logs. Sets 1 to 6 were looked at: 1 to 3 while signatures and model
 were designed, 4 before MXFP8 and MXFP4 moved from the unseen engines into the fit, 5 before the random
@@ -138,16 +141,18 @@ def simulate_synthetic(logs: int, seed: int) -> Frame:
     return pd.DataFrame(rows)
 
 
-def simulate_policy(policy: str, split: str, logs: int, seed: int, contexts: int) -> Frame:
-    """Return the logs of a stored policy."""
-    again, engines = (TEST_SEED, HELD_OUT_ENGINES) if split == "test" else (0, ())
+def simulate_policy(
+    policy: str, split: str, logs: int, seed: int, contexts: int, engines: tuple[str, ...]
+) -> Frame:
+    """Return the logs of a stored policy; without `engines` under all of the split."""
+    again, engines = (TEST_SEED, HELD_OUT_ENGINES) if split == "test" else (0, engines)
     pool = make_pool(policy, again, engines or INFER_ENGINES, contexts)
     return simulate(pool, split, logs, seed + 100 * again, engines)
 
 
-def simulate_random_policies(split: str, count: int, logs: int) -> Frame:
+def simulate_random_policies(split: str, count: int, logs: int, engines: tuple[str, ...]) -> Frame:
     """Return the logs of `count` random policies."""
-    engines = HELD_OUT_ENGINES if split == "test" else INFER_ENGINES
+    engines = HELD_OUT_ENGINES if split == "test" else engines or INFER_ENGINES
     seed = 7000 + 1000 * list(SIZES).index(split) + 100 * (TEST_SEED if split == "test" else 0)
     return pd.concat(
         simulate(make_random_pool(seed + number, engines), split, logs, seed + number, engines)
@@ -166,7 +171,7 @@ def as_rows(table: Frame, names: Iterable[str]) -> np.ndarray:
     return np.nan_to_num(table[list(names)].to_numpy(np.float32), nan=MISSING, posinf=8, neginf=-8)
 
 
-def fit(fitted: Frame, held: Frame) -> Classifier:
+def fit(fitted: Frame, held: Frame, trees: int = TREES) -> Classifier:
     """Return the classifier of all logs, calibrated as one that lacks policies, engines and variants.
 
     Offset, temperature and shrinkage come from the scores of `held`. Classifiers of other policies give them,
@@ -179,11 +184,11 @@ def fit(fitted: Frame, held: Frame) -> Classifier:
     held = held[held["cause"].isin(set(fitted["cause"]))]
     scores, parts = [], []
     for part, unseen in (*split_engines(fitted, held), split_variants(fitted, held)):
-        model = fit_classifier(as_rows(part, names), part["cause"], names)
+        model = fit_classifier(as_rows(part, names), part["cause"], names, trees)
         scores.append(model.score(as_rows(unseen, names)))
         parts.append(unseen)
     everything = pd.concat([fitted, held], ignore_index=True)
-    model = fit_classifier(as_rows(everything, names), everything["cause"], names)
+    model = fit_classifier(as_rows(everything, names), everything["cause"], names, trees)
     usual = as_rows(held[held["cause"] != UNKNOWN], names)
     scored = pd.concat(parts)
     is_trained = (scored["policy"] != RANDOM).to_numpy()
@@ -316,16 +321,20 @@ def simulate_splits(run: Run, counts: dict[str, int], folder: Path) -> dict[str,
     """Return the logs of the splits in `counts`, of all policies; finished parts of them are in `folder`."""
     groups = SMOKE_POLICIES if run.smoke else POLICIES
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
-    contexts = 100 if run.smoke else CONTEXTS
+    contexts, engines = (100, SMOKE_ENGINES) if run.smoke else (CONTEXTS, ())
     work: list[tuple[str, str, Any]] = []
     for policies, seed in zip(groups.values(), seeds, strict=True):
         for number, (policy, split) in enumerate(policies.items()):
             if split in counts:
-                task = partial(simulate_policy, policy, split, counts[split], seed + number, contexts)
+                task = partial(
+                    simulate_policy, policy, split, counts[split], seed + number, contexts, engines
+                )
                 work.append((split, f"{policy} {counts[split]} {contexts}", task))
     for split in counts:
         pools, logs = (1, 1) if run.smoke else (RANDOM_POOLS[split], 2)
-        work.append((split, f"random {pools}", partial(simulate_random_policies, split, pools, logs)))
+        work.append(
+            (split, f"random {pools}", partial(simulate_random_policies, split, pools, logs, engines))
+        )
     for number, (split, logs) in enumerate(SYNTHETIC.items()):
         if split in counts:
             task = partial(simulate_synthetic, 1 if run.smoke else logs, 5000 + 1000 * number)
@@ -355,7 +364,7 @@ def run(run: Run) -> None:
     numbers = tables["test"].select_dtypes("float64").columns
     run.table("signatures_test", tables["test"].astype(dict.fromkeys(numbers, np.float32)))
     with run.phase("fit"):
-        model = fit(tables["fit"], tables["calibrate"])
+        model = fit(tables["fit"], tables["calibrate"], SMOKE_TREES if run.smoke else TREES)
     digest = save_classifier(model, run.out / PATH.name)
     run.configure(classifier=digest)
     run.report(f"The package loads {PATH.name} of this folder from {PATH}: copy it there.")

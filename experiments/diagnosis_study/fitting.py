@@ -24,10 +24,10 @@ CONFIDENT, MAX_WRONG = 0.6, 0.035
 """Fraction of held-out logs, below the target of 5%, with this probability on a wrong cause."""
 
 
-def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifier:
+def fit_classifier(rows: np.ndarray, causes: Any, names: list[str], trees: int = TREES) -> Classifier:
     """Return a classifier with temperature 1, from rows of signatures [R, F] and their causes [R].
 
-    The mean score of `BOOSTERS` models, whose trees try other signatures.
+    The mean score of `BOOSTERS` models of so many trees per cause, which try other signatures.
     """
     # Needed for the fit only; the package reads the fitted numbers.
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -39,7 +39,7 @@ def fit_classifier(rows: np.ndarray, causes: Any, names: list[str]) -> Classifie
     predictors, baselines = [], []
     for number in range(BOOSTERS):
         booster = HistGradientBoostingClassifier(
-            max_iter=TREES,
+            max_iter=trees,
             max_leaf_nodes=LEAVES,
             learning_rate=RATE,
             l2_regularization=1.0,
