@@ -264,7 +264,8 @@ CLAIMS = (
                 for none, bf16 in CONTROL_OF.items()
             ),
             *(loses(none, bf16, m.HELD_OUT_REWARD) for none, bf16 in CONTROL_OF.items()),
-            regime=replace(CHAINS, untreated=chain_arm(DAPO)),
+            regime=CHAINS,
+            untreated=chain_arm(DAPO),
             note="As in the table: DAPO and PPO, each with BF16, no correction, token TIS and ACRL. gamma "
             "0.35, weights up to 5.")),
     dynamics("A10", "ACRL works for dense and for MoE models", "Tab. 5",

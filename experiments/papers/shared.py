@@ -72,9 +72,10 @@ def trial(
     note: str = "",
     is_exploratory: bool = False,
     rule_sha256: str = "",
+    untreated: str = "",
 ) -> Trial:
     """Return how an experiment tests a claim in a regime."""
-    return Trial(experiment, criteria, regime, note, is_exploratory, rule_sha256)
+    return Trial(experiment, criteria, regime, note, is_exploratory, rule_sha256, untreated)
 
 
 def claim_makers(paper: str) -> tuple[Callable[..., Claim], ...]:

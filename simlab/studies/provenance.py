@@ -3,8 +3,8 @@
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, Manifest
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results
@@ -67,7 +67,7 @@ def check_design(manifest: Manifest, design: Design) -> Iterator[str]:
             yield f"arm {name!r} was {recorded[name]}, and is {design.arms[name].recorded} now"
 
 
-def recorded_arms(config: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_arms(config: Mapping[str, Json]) -> dict[str, Json]:
     """Return the records of the arms of a result, those included that it resumed from."""
     before = config.get("resumed_from")
     return (recorded_arms(before["config"]) if before else {}) | config.get("arms", {})

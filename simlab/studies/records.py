@@ -176,6 +176,7 @@ class Trial:
         note: what the trial leaves out.
         is_exploratory: whether the rule was found on the runs that it is applied to.
         rule_sha256: of a rule in words that states the same, which a manifest may record instead.
+        untreated: the arm whose runs measure the mismatch at the start, where that of the regime did not run.
         claim: the id of the `Claim` that holds the trial, which sets it.
     """
 
@@ -185,6 +186,7 @@ class Trial:
     note: str = ""
     is_exploratory: bool = False
     rule_sha256: str = ""
+    untreated: str = ""
     claim: str = ""
 
     @property
