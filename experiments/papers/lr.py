@@ -250,7 +250,7 @@ LR_DYNAMICS = validated_experiment(
     "lr_dynamics",
     "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
-    minutes=60.0,
+    minutes=135.0,
     figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     baseline=NONE,
     smoke=(TIS,),
