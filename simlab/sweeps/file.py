@@ -41,7 +41,7 @@ from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config import FIELDS
-from simlab.sweeps.grids import Grid, as_grid, grid, listed, sampled
+from simlab.sweeps.grids import SCALES, Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
 SAMPLED = ("count", "seed", "fields")
@@ -110,12 +110,12 @@ def _read_sampled(part: Mapping[str, Json]) -> Grid:
         lookup(dict.fromkeys(SAMPLED), name, "key of [sampled]")
     if absent := [name for name in SAMPLED if name not in part]:
         raise ValueError(f"[sampled] needs {', '.join(absent)}")
-    return sampled(part["count"], part["seed"], part["fields"])
+    return sampled(part["count"], part["seed"], _flatten_keys(part["fields"]))
 
 
 def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
     """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
 
-    A table with a `name` is a value: an entry of a catalog with changes.
+    A table with a `name` is a value: an entry of a catalog with changes. So is one with a scale: a range.
     """
-    return dict(flatten(table, lambda value: "name" in value))
+    return dict(flatten(table, lambda value: bool({"name", *SCALES} & set(value))))

@@ -34,6 +34,17 @@ def call(tmp_path, text, *options):
     return runner.invoke(app, ["sweep", str(path), "--out", str(tmp_path / "out"), *options])
 
 
+def test_ranges_of_unquoted_fields_are_read(tmp_path):
+    fields = "optimizer.learning_rate = {log_uniform = [1e-5, 1e-3]}\nobjective.clip_low = [0.1, 0.2]"
+    path = tmp_path / "sweep.toml"
+    path.write_text(f"{SWEEP}\n[sampled]\ncount = 3\nseed = 0\n[sampled.fields]\n{fields}\n")
+    points = read_file(path).grid.points
+    assert len(points) == 6
+    for point in points:
+        assert 1e-5 <= point.changes["optimizer.learning_rate"] <= 1e-3
+        assert point.changes["objective.clip_low"] in (0.1, 0.2)
+
+
 def test_plan_option_computes_nothing(tmp_path):
     result = call(tmp_path, SWEEP, "--plan")
     assert result.exit_code == 0, result.output
