@@ -53,6 +53,8 @@ def explain(
     with one_clear_error():
         if Path(run).is_dir():
             values = _read_sweep(Path(run), arm)
+            # The initial policy may be elsewhere now, or gone.
+            values = values if params is None else _without_policy(values)
         elif pair is None:
             raise ValueError(f"{run!r} is not a sweep directory. A warm start also needs --pair.")
         else:
@@ -81,6 +83,10 @@ def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
     return result.fields(str(runs.iloc[0]["run"]))
 
 
+def _without_policy(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.startswith("warm_start")}
+
+
 def _load_policy(values: dict[str, Any], params: Path | None):
     """Return config and recipe of the run, and the parameters to explain."""
     import tempfile
@@ -89,18 +95,10 @@ def _load_policy(values: dict[str, Any], params: Path | None):
 
     from simlab.models.parameters import init_params
     from simlab.sweeps.config import recipe_of, run_config
-    from simlab.sweeps.start import PREFIX, load_initial_params
+    from simlab.sweeps.start import load_initial_params
     from simlab.training.checkpoints import load_tree
 
-    if params is not None:
-        # The initial policy may be elsewhere now, or gone.
-        values = {name: value for name, value in values.items() if not name.startswith("warm_start")}
-    try:
-        config = run_config({}, values)
-    except ValueError as error:
-        if not str(error).startswith(f"warm_start: no file '{PREFIX}"):
-            raise
-        raise ValueError(f"{error}. Pass the file of the initial policy: --params FILE.") from error
+    config = run_config({}, values)
     recipe = recipe_of(config)
     if params is not None:
         like = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))

@@ -18,7 +18,9 @@ EPILOG = (
 
 def run(
     experiment: Annotated[str, typer.Argument(help="Name of the experiment.")],
-    smoke: Annotated[bool, typer.Option("--smoke", help="A tiny version that takes seconds.")] = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="A tiny version: seconds, or a minute or two for benchmarks.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Result folder; default runs/EXPERIMENT.")] = None,
     resume_from: Annotated[
         Path | None,
@@ -51,7 +53,7 @@ def run(
         folder = out or default_out(experiment, smoke)
         resumed = None if resume_from is None else find_resumable(chosen, resume_from, folder, smoke)
         check_writable(folder)
-    expected = "seconds" if smoke else f"about {chosen.minutes:g} min on two cores"
+    expected = "seconds, or a minute or two" if smoke else f"about {chosen.minutes:g} min on two cores"
     if not smoke and chosen.minutes > LONG_MINUTES:
         _print_plan(chosen, False)
         if sys.stdin.isatty() and not yes:

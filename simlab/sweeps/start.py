@@ -139,6 +139,10 @@ def _find(name: str) -> Path:
         for path in stored:
             if _digest(path, path.stat().st_mtime_ns).startswith(name.removeprefix(PREFIX)):
                 return path.resolve()
+        raise ValueError(
+            f"warm_start: no shipped policy has the content {shorten(name)}. Give the path of its file "
+            "(in `simlab explain`: --params FILE)."
+        )
     hint, names = suggest(name, [path.stem for path in stored])
     raise ValueError(f"warm_start: no file {shorten(name)}; {hint}there are: {', '.join(names) or 'none'}")
 

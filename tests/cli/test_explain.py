@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
-from simlab.cli.explain import _load_policy, _read_sweep
+from simlab.cli.explain import _load_policy, _read_sweep, _without_policy
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
 from simlab.sweeps.config import run_config
@@ -56,11 +56,18 @@ def test_explain_asks_for_a_policy_that_is_elsewhere(tmp_path):
     folder, _ = write_sweep(tmp_path, [{"warm_start": copy_policy(tmp_path)}])
     (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
     values = _read_sweep(folder, None)
-    with pytest.raises(ValueError, match=r"no file .sha256:.*Pass the file of the initial policy: --params"):
+    with pytest.raises(ValueError, match=r"no shipped policy has the content .sha256:.*--params FILE"):
         _load_policy(values, None)
-    config, recipe, params = _load_policy(values, tmp_path / "moved.npz")
+    config, recipe, params = _load_policy(_without_policy(values), tmp_path / "moved.npz")
     assert config.warm_start is None
     assert params["embedding"].shape[1] == recipe.model.hidden_size
+
+
+def test_params_do_not_hide_a_wrong_name(tmp_path):
+    given = ["add-tiny-lama-0", "--pair", "f32/bf16", "--params", copy_policy(tmp_path)]
+    result = runner.invoke(app, ["explain", *given])
+    assert result.exit_code == 2
+    assert "no file 'add-tiny-lama-0'; did you mean" in " ".join(result.stderr.split())
 
 
 def test_read_sweep_restores_lists(tmp_path):

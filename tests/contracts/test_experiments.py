@@ -37,12 +37,9 @@ def results_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def quick_programs(monkeypatch, name):
-    """Compile without effort, here and in processes that an experiment starts: smoke runs are short.
-
-    A benchmark compares programs of this process with those of others, so only the latter are quick there:
-    this one has read its flags by then.
-    """
+def quick_programs(monkeypatch):
+    """Compile without effort, here and in processes that an experiment starts: smoke runs are short."""
+    # This process reads its flags at the first use of a device; those below are for the others.
     jax.devices()
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())

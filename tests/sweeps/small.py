@@ -84,7 +84,7 @@ def tables(folder: Path) -> dict[str, str]:
 
 
 def write_finished_sweep(folder: Path, configs: Sequence[RunConfig], arms: Sequence[str]) -> None:
-    """Write the sweep of one step that `configs` would be, with the rewards of nobody."""
+    """Write a finished sweep of these runs, of one step each, with made-up rewards."""
     cache, keys = ResultCache(folder), [f"{number:020x}" for number in range(len(configs))]
     for key, config in zip(keys, configs, strict=True):
         cache.write(key, run_tables(key, columns(config), {"reward": np.ones(1, np.float32)}))
