@@ -27,7 +27,7 @@ from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
-from simlab.sweeps.compile_cache import enable_compile_cache, fixed_order_options
+from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.training.loop import build_advance
@@ -96,7 +96,7 @@ def compile_stages(config: Any, smoke: bool, runs_per_batch: int) -> Stages:
     """Return the stages of a step of a run batch, compiled side by side."""
     start = time.perf_counter()
     recipe, state = stack_runs(swept_recipe(config), runs_per_batch)
-    options = {"xla_backend_optimization_level": 0} if smoke else fixed_order_options()
+    options = {"xla_backend_optimization_level": 0} if smoke else None
     compiled = partial(jax.jit, compiler_options=options)
     sampled = compiled(jax.vmap(rollout)).lower(recipe, state)
     trajectory = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), sampled.out_info)

@@ -20,7 +20,6 @@ from experiments.benchmarks.engine_speed import SMALL, build_batch, time_cpu
 from experiments.benchmarks.timing import interleave, run_script
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
-from simlab.sweeps.compile_cache import fixed_order_options
 from simlab.training.step import rollout
 
 PARENT = "7c42aac4bd2329a68b8618796215f7965950be5a"
@@ -111,7 +110,7 @@ def compile_rollout(engine: str, form: str, smoke: bool) -> tuple[Callable[[], A
     size = 2 if smoke else RUNS_PER_BATCH
     recipe, state = build_batch(engine, size, smoke, is_constant=form == "constants")
     start = time.process_time()
-    function = jax.jit(jax.vmap(rollout), compiler_options=fixed_order_options())
+    function = jax.jit(jax.vmap(rollout))
     compiled = function.lower(recipe, state).compile()
     return lambda: jax.block_until_ready(compiled(recipe, state)), time.process_time() - start
 

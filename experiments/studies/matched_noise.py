@@ -16,15 +16,12 @@ import pandas as pd
 
 from experiments.arms.catalog import MATCHED
 from experiments.regimes import BASE
+from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnostics, rows_of_step
 from experiments.studies.repeated_runs import (
-    EVERY,
-    SMOKE_EVERY,
-    build_diagnostics,
     curves,
     describe_runs,
     load_policies,
     policy_folder,
-    rows_of_step,
     with_diagnostics,
 )
 from experiments.studies.runs import Frames, RunSpec, block_specs, record_arms, run_sweep

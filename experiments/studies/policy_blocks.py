@@ -18,7 +18,8 @@ from jax import Array
 
 from experiments.arms.catalog import ARMS
 from experiments.regimes import BASE
-from experiments.studies.repeated_runs import curves, describe_runs, policy_folder, rows_of_step, start_runs
+from experiments.studies.observed_runs import rows_of_step
+from experiments.studies.repeated_runs import curves, describe_runs, policy_folder, start_runs
 from experiments.studies.resume import load_resumed, merge_tables
 from experiments.studies.runs import (
     BLOCK,

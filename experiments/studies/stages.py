@@ -22,6 +22,7 @@ from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of
 from simlab.studies.registration import LOOKS, register
 from simlab.studies.sequential import Looks
 from simlab.studies.verdicts import ALPHA, criterion_verdict, measure, measure_trials
+from simlab.sweeps.compile_cache import compute_on_one_thread
 
 HOPELESS = 0.1
 """Chance of any verdict at the last look below which a trial is not continued."""
@@ -55,6 +56,7 @@ def run_trials(
     `diagnosed` arms without diagnostics are run again. If interrupted after the first block, write the tables
     of the finished blocks.
     """
+    compute_on_one_thread()
     arms = smoke if run.smoke else arms_of(trials)
     tables = load_resumed(run, arms, diagnosed)
     unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)

@@ -36,12 +36,14 @@ def warm_start(
 
     from simlab.core.catalog import lookup
     from simlab.models.config import MODELS
+    from simlab.sweeps.compile_cache import compute_on_one_thread
     from simlab.tasks import TASKS
     from simlab.training.checkpoints import save_tree
     from simlab.training.optimizer import AdamW
     from simlab.training.warm_start import WarmStart
     from simlab.training.warm_start import warm_start as train
 
+    compute_on_one_thread()  # the policy of a seed must not depend on the number of cores
     with one_clear_error():
         chosen, config = lookup(TASKS, task, "task")(), lookup(MODELS, model, "model")
         check_out_file(out)

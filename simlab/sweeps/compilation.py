@@ -19,7 +19,6 @@ from simlab.rollout.trajectory import Trajectory
 from simlab.sweeps.compile_cache import (
     compile_cache_folder,
     compiling_alone,
-    fixed_order_options,
     use_all_cores,
 )
 from simlab.sweeps.export_cache import load_or_export
@@ -113,7 +112,7 @@ def _shapes(traced: export.Exported) -> Shapes:
 
 
 def _compile_traced(traced: export.Exported, parts: list, donated: tuple[int, ...]) -> jax.stages.Compiled:
-    function = jax.jit(traced.call, donate_argnums=donated, compiler_options=fixed_order_options())
+    function = jax.jit(traced.call, donate_argnums=donated)
     # Processes that begin with different engine pairs need the same `learn` at the same time.
     with compiling_alone(_digest(traced)):
         return function.lower(*parts).compile()

@@ -7,17 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from jax._src import xla_bridge
 from jax.experimental.compilation_cache import compilation_cache
 
 VARIABLE = "SIMLAB_CACHE"
+THREADS = "PJRT_NPROC"
+"""The variable that XLA reads when it makes the threads of a backend."""
 
 
-def fixed_order_options() -> dict[str, bool] | None:
-    """Return the compiler's options with which the bits of a run do not depend on the number of cores.
+def compute_on_one_thread() -> bool:
+    """Give XLA's CPU backend one thread; return whether it has one, for which JAX must not have begun.
 
-    One thread adds in one order; other threads are for other runs.
+    Several threads divide a long sum, such as the gradient of a weight over thousands of tokens, so the bits
+    of a run would depend on their number. A training step is as fast with one; other cores compute other
+    runs.
     """
-    return {"xla_cpu_multi_thread_eigen": False} if jax.default_backend() == "cpu" else None
+    # JAX has no public function for this. Where the private one is gone, a worker process computes.
+    has_begun = getattr(xla_bridge, "backends_are_initialized", lambda: True)
+    if not has_begun():
+        os.environ.setdefault(THREADS, "1")
+    return os.environ.get(THREADS) == "1" or len(os.sched_getaffinity(0)) == 1
 
 
 _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()

@@ -21,6 +21,7 @@ import jax
 from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.core.progress import console
+from simlab.sweeps.compile_cache import THREADS, compute_on_one_thread
 from simlab.sweeps.execute import Report, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
@@ -59,7 +60,8 @@ def compute(
     count = _processes(plan, workers)
     check_agreement(plan, cache, agreed, count)
     began = time.perf_counter()
-    train_policies(plan, cache)
+    if jax.default_backend() != "cpu" or compute_on_one_thread():
+        train_policies(plan, cache)  # else the workers do
     with running_job(plan, cache, checkpoint_seconds, watch) as (job, show):
         if count == 0:
             with recording(job, 0, Stopwatch(plan), lambda _: show()) as report:
@@ -90,11 +92,11 @@ def running_job(
 
 
 def _processes(plan: Plan, workers: int | None) -> int:
-    if workers is not None:
-        return workers
     slots = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
     useful = min(slots.get(jax.default_backend(), 0), plan.batches)
-    return useful if useful > 1 else 0
+    wanted = (useful if useful > 1 else 0) if workers is None else workers
+    can_compute = jax.default_backend() != "cpu" or compute_on_one_thread()
+    return wanted if can_compute else max(1, wanted)
 
 
 def _write_job(plan: Plan, folder: Path, checkpoint_seconds: float) -> Path:
@@ -157,7 +159,7 @@ def worker_environment(environment: Mapping[str, str], index: int, backend: str)
     """
     if backend == "cpu":
         cores = sorted(os.sched_getaffinity(0))
-        return {**environment, "SIMLAB_CORE": str(cores[index % len(cores)])}
+        return {**environment, THREADS: "1", "SIMLAB_CORE": str(cores[index % len(cores)])}
     if backend != "gpu":
         return dict(environment)
     devices = environment.get(VISIBLE_DEVICES) or ",".join(map(str, range(jax.local_device_count())))

@@ -17,7 +17,7 @@ import numpy as np
 
 from simlab.core.plugins import import_module, is_installed
 from simlab.sweeps.code_version import code_digest
-from simlab.sweeps.compile_cache import enable_compile_cache
+from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
 from simlab.sweeps.execute import (
     Report,
     advance_members,
@@ -94,8 +94,8 @@ def _connect(address: str | None) -> Any:
             log_to_driver=False,
             logging_level="ERROR",
             include_dashboard=False,
-            # Tasks import user-defined components from where the driver does.
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(folders)}},
+            # Tasks import user-defined components from where the driver does, and compute on one thread.
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(folders), THREADS: "1"}},
         )
     except (OSError, ValueError) as error:  # a refused connection is an OSError
         raise ClusterError(

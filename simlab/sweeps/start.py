@@ -18,7 +18,6 @@ from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.code_version import code_digest
-from simlab.sweeps.compile_cache import fixed_order_options
 from simlab.sweeps.config_reader import Plain, number, read, reading
 from simlab.tasks import Task
 from simlab.training.checkpoints import DamagedCheckpointError, load_tree, save_tree
@@ -111,7 +110,7 @@ def load_initial_params(
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
         how = read(WarmStart, changes, "warm_start").record
-        train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=fixed_order_options())
+        train: Any = jax.jit(warm_start, static_argnums=(0, 1))
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
     return load_tree(path, _like(model))
 

@@ -17,7 +17,7 @@ from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console, describe_minutes
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
-from simlab.sweeps.compile_cache import enable_compile_cache
+from simlab.sweeps.compile_cache import compute_on_one_thread, enable_compile_cache
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs
@@ -62,7 +62,8 @@ def sweep(
         name: printed with the plan and stored in the manifest.
         runs_per_batch: runs computed in parallel; part of the key of a run. Default 4 on a CPU, 96 elsewhere.
         workers: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
-            this process elsewhere.
+            this process elsewhere. On a CPU a run is computed on one thread: where JAX has begun with more in
+            this process (see `compute_on_one_thread`), 0 means 1.
         executor: `local`, in `workers` processes of this machine, or `ray`, on the cluster at `address` (see
             `simlab.sweeps.ray_executor`).
         address: of the Ray head, `host:6379`; default the head on this machine.
@@ -82,6 +83,7 @@ def sweep(
         >>> result = sweep(base, {"infer_mantissa_bits": [2, 3, 4], "seed": range(2)})  # doctest: +SKIP
     """
     began = time.perf_counter()
+    compute_on_one_thread()
     enable_compile_cache()
     folder, chosen = Path(out), default_runs_per_batch() if runs_per_batch is None else runs_per_batch
     _check_number("runs_per_batch", chosen, int, 1)

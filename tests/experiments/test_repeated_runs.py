@@ -1,5 +1,11 @@
 """Runs with diagnostics between steps, forks, and runs whose noise follows another run."""
 
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +21,11 @@ from experiments.arms.catalog import EARLY_FORK, FORK, LARGER, LARGER_NOISES, MA
 from experiments.arms.chains import NONE, TIS
 from experiments.arms.names import chain_arm, new_arm
 from experiments.regimes import BASE
-from experiments.studies import diagnostics, repeated_runs
+from experiments.studies import diagnostics, observed_runs
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
 from experiments.studies.matched_noise import FollowingNoise, read_targets, run_matched
-from experiments.studies.repeated_runs import (
-    AT_ONCE,
-    build_diagnostics,
-    observe_runs,
-    run_forks,
-    start_runs,
-)
+from experiments.studies.observed_runs import build_diagnostics, observe_runs
+from experiments.studies.repeated_runs import run_forks, start_runs
 from experiments.studies.runs import (
     CHUNK,
     SMOKE,
@@ -127,10 +128,12 @@ def test_last_minibatch_follows_the_updates_before_it():
 
 
 @pytest.mark.slow
-def test_observed_runs_are_those_of_a_sweep(tmp_path):
-    # Two batches at a time.
+@pytest.mark.parametrize("processes", [0, 2])
+def test_observed_runs_are_those_of_a_sweep(tmp_path, monkeypatch, processes):
+    # Two batches.
     wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
     assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
+    monkeypatch.setattr(observed_runs, "count_processes", lambda _: processes)
     observed, plain = (Run("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other"))
     rows = observe_runs(observed, [(("both engines",), wanted)])
     tables, alone = run_sweep(observed, wanted), run_sweep(plain, wanted)
@@ -142,20 +145,59 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path):
     pd.testing.assert_frame_equal(observe_runs(observed, [(("both engines",), wanted)]), rows)
 
 
+def fail(*_: Any) -> None:
+    """Stand for a batch whose computation fails."""
+    raise RuntimeError("made up")
+
+
+def end_abruptly(*_: Any) -> None:
+    """Stand for a batch that the system kills."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
-def test_an_error_in_one_batch_stops_the_others(tmp_path, monkeypatch):
-    wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
-    run, made = Run("observed", tmp_path / "out", smoke=True), []
+@pytest.mark.parametrize(("batch", "message"), [(fail, "made up"), (end_abruptly, "killed, perhaps")])
+def test_an_error_in_one_process_stops_the_others(batch, message, monkeypatch):
+    monkeypatch.setattr(observed_runs, "_observe_here", batch)
+    given: Any = (None, ())
+    with pytest.raises(RuntimeError, match=message):
+        observed_runs._observe_in_processes([given] * 3, 2, lambda: None)
+    assert not multiprocessing.active_children()
 
-    def diagnose(recipe, state, base):
-        made.append(len(state.step))
-        raise RuntimeError("made up")
 
-    monkeypatch.setattr(repeated_runs, "build_diagnostics", lambda *_, **__: diagnose)
-    with pytest.raises(RuntimeError, match="made up"):
-        observe_runs(run, [(("both engines",), wanted)])
-    assert 1 <= len(made) <= AT_ONCE
-    assert not list((tmp_path / "cache").rglob("diagnostics/*/*.parquet"))
+ORPHANS = """
+from experiments.studies import observed_runs
+from tests.experiments.test_repeated_runs import print_and_sleep
+observed_runs._observe_here = print_and_sleep
+observed_runs._observe_in_processes([(None, ())] * 2, 2, lambda: None)
+"""
+
+
+def print_and_sleep(*_: Any) -> None:
+    """Stand for a batch that takes long."""
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+
+@pytest.mark.slow
+def test_processes_end_with_their_parent():
+    command = [sys.executable, "-c", ORPHANS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, children)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs: a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from simlab.core.json_value import Json
 from simlab.models.parameters import init_params
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import compile_batch
-from simlab.sweeps.compile_cache import fixed_order_options
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.step import train_step
 from tests.sweeps.small import BASE
@@ -54,7 +53,7 @@ def test_advance_has_the_bits_of_one_function(traced):
     def steps(recipe, state):
         return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=STEPS)
 
-    one = jax.jit(jax.vmap(steps), compiler_options=fixed_order_options())
+    one = jax.jit(jax.vmap(steps))
     assert_same_tree(jax.tree.map(jnp.asarray, traced), one(*stack_members(build_members(), 2)))
 
 

@@ -1,0 +1,260 @@
+"""Runs with diagnostics every few steps, computed in processes of one thread each.
+
+A run is what a sweep makes of it, bit by bit.
+"""
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from experiments.regimes import BASE
+from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
+from experiments.studies.runs import RunSpec, count_per_batch, list_specs
+from simlab.core.experiment import Run
+from simlab.core.progress import describe_minutes
+from simlab.core.results import write_table
+from simlab.engines.constant import release_constants
+from simlab.studies.estimands import Frame
+from simlab.sweeps import Grid, recipe_of
+from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
+from simlab.sweeps.execute import advance_members, build_member, write_members
+from simlab.sweeps.forecast import expected_minutes
+from simlab.sweeps.grids import Point
+from simlab.sweeps.plan import PlannedRun, expand, make_plan
+from simlab.sweeps.policy_training import expected_training_minutes, train_policies
+from simlab.sweeps.program import chunk_length, stack_members
+from simlab.sweeps.result_cache import ResultCache
+from simlab.training.diagnostics import DiagnosticContext
+from simlab.training.loop import Chunk
+from simlab.training.recipe import Recipe, TrainState
+
+EVERY, SMOKE_EVERY = 20, 10
+POLL_SECONDS = 1.0
+
+
+def observe_arms(
+    run: Run, diagnosed: Mapping[str, Sequence[str]], names: Sequence[str], block: int | None
+) -> Frame:
+    """Compute the runs of those of `names` that have diagnostics; return these, a row per run and step."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        if name in diagnosed:
+            alone = [name] if READING_OBJECTIVE.intersection(diagnosed[name]) else []
+            together.setdefault((*diagnosed[name], *alone), []).append(name)
+    return observe_runs(
+        run, [(diagnosed[arms[0]], list_specs(run, arms, block)) for arms in together.values()]
+    )
+
+
+def observe_runs(run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]]) -> Frame:
+    """Compute runs and their diagnostics every few steps; return these.
+
+    A run is what a sweep makes of it, bit by bit, and goes into the result cache, where a sweep finds it; its
+    diagnostics lie beside it.
+
+    Args:
+        run: of the experiment.
+        wanted: names of diagnostics with the runs that have them. Where the diagnostics read the objective,
+            these runs have the same one.
+    """
+    results, per_batch = ResultCache(run.out.parent / "cache"), count_per_batch(run)
+    every = SMOKE_EVERY if run.smoke else EVERY
+    files: list[Path] = []
+    batches: list[Batch] = []
+    for diagnostics, specs in wanted:
+        observation = Observation(results.folder, tuple(diagnostics), every, per_batch)
+        grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in specs))
+        planned = expand(BASE, grid, per_batch)
+        files += [observation.file(each.key) for each in planned]
+        plan = make_plan(planned, observation.missing(planned), per_batch)
+        if plan.missing:
+            run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
+            minutes = expected_minutes(plan, count_processes(run)) + expected_training_minutes(plan, results)
+            run.report(f"expected: {describe_minutes(minutes)}, without the diagnostics")
+            train_policies(plan, results)
+        batches += [
+            (observation, group.runs[first : first + per_batch])
+            for group in plan.groups
+            for first in range(0, len(group.runs), per_batch)
+        ]
+    if batches:
+        observe_batches(run, batches)
+    frames = map(pd.read_parquet, files)
+    return pd.concat(frames, ignore_index=True) if files else pd.DataFrame(columns=["run", "step"])
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is observed in a run every few steps, and where the run and its diagnostics are written."""
+
+    results: Path
+    """Folder of the result cache."""
+    diagnostics: tuple[str, ...]
+    every: int
+    runs_per_batch: int
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the diagnostics."""
+        content = json.dumps([self.every, *self.diagnostics])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:20]
+        return self.results / "diagnostics" / digest
+
+    def file(self, key: str) -> Path:
+        """Return the file of the diagnostics of a run."""
+        return self.folder / f"{key}.parquet"
+
+    def missing(self, runs: Sequence[PlannedRun]) -> list[str]:
+        """Return the keys of runs that are not finished or have no diagnostics."""
+        finished = ResultCache(self.results).has
+        return [run.key for run in runs if not (finished(run.key) and self.file(run.key).is_file())]
+
+
+Batch = tuple[Observation, Sequence[PlannedRun]]
+
+
+def observe_batches(run: Run, batches: Sequence[Batch]) -> None:
+    """Compute batches, one per process at a time; the first error or Ctrl-C stops all of them."""
+    total = sum(batch[0].config.steps for _, batch in batches)
+    names = dict.fromkeys(each.arm for _, batch in batches for each in batch)
+    title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} arms'}, with diagnostics"
+    with run.progress(title, total, chunk_length(batches[0][1][0].config.steps)) as advance:
+        if count := min(count_processes(run), len(batches)):
+            _observe_in_processes(batches, count, advance)
+        else:
+            for batch in batches:
+                observe_batch(*batch, advance)
+
+
+def count_processes(run: Run) -> int:
+    """Return the number of processes: one per core, none for smoke runs and a GPU."""
+    return 0 if run.smoke or jax.default_backend() != "cpu" else len(os.sched_getaffinity(0))
+
+
+def _observe_in_processes(batches: Sequence[Batch], count: int, advance: Callable[[], None]) -> None:
+    context = multiprocessing.get_context("spawn")
+    started, chunks = context.Value("i"), context.Value("q")
+    os.environ[THREADS] = "1"  # of the processes, before they import JAX
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(count, context, _start_process, (started, chunks)) as pool:
+        left, shown = {pool.submit(_observe_here, *batch) for batch in batches}, 0
+        try:
+            while left:
+                done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
+                for _ in range(chunks.value - shown):
+                    advance()
+                    shown += 1
+                for each in done:
+                    each.result()
+        except BaseException as error:
+            # A batch takes minutes, and the pool would wait for it.
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise RuntimeError(
+                    "a process that computed runs was killed, perhaps for lack of memory; "
+                    "the same command continues with the runs that are missing"
+                ) from error
+            raise
+
+
+_chunks: Synchronized | None = None
+"""Counts the finished chunks of all processes; set in these."""
+
+
+def _start_process(started: Synchronized, chunks: Synchronized) -> None:
+    """Give this process a core of its own, and end it with its parent."""
+    global _chunks
+    _chunks = chunks
+    with started.get_lock():
+        number = started.value
+        started.value += 1
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    enable_compile_cache()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _observe_here(observation: Observation, batch: Sequence[PlannedRun]) -> None:
+    def advance(_: Chunk) -> None:
+        assert _chunks is not None
+        with _chunks.get_lock():
+            _chunks.value += 1
+
+    observe_batch(observation, batch, advance)
+
+
+def observe_batch(
+    observation: Observation, batch: Sequence[PlannedRun], advance: Callable[..., None]
+) -> None:
+    """Compute runs side by side; write them and their diagnostics."""
+    results, per_batch = ResultCache(observation.results), observation.runs_per_batch
+    keys, steps = [each.key for each in batch], batch[0].config.steps
+    members = [build_member(each, results) for each in batch]
+    recipe, state = stack_members(members, per_batch)
+    base = state.params
+    if READING_OBJECTIVE.intersection(observation.diagnostics):
+        diagnose = partial(build_diagnostics(observation.diagnostics), recipe_of(batch[0].config))
+    else:
+        diagnose = partial(build_diagnostics(observation.diagnostics, recipes=0), recipe)
+    rows: list[dict[str, Any]] = []
+
+    def record(chunk: Chunk) -> None:
+        if chunk.step % observation.every == 0:
+            rows.extend(rows_of_step(keys, chunk.step, jax.device_get(diagnose(chunk.state, base))))
+
+    began = time.perf_counter()
+    members = advance_members(members, per_batch, steps, math.inf, callbacks=[record, advance])
+    # Without rows a run diverged before the first diagnostics.
+    table: Any = pd.DataFrame(rows or {"run": [], "step": []})
+    for each in batch:
+        write_table(observation.folder, each.key, table[table["run"] == each.key])
+    write_members(batch, members, results)
+    results.add_seconds(keys, time.perf_counter() - began)
+
+
+@cache
+def build_diagnostics(names: tuple[str, ...], recipes: int | None = None) -> Callable[..., Mapping[str, Any]]:
+    """Return a function of a recipe, stacked states and initial parameters that computes `names`.
+
+    `recipes` is the axis of the runs in the recipe, None for one that all share.
+    """
+
+    def diagnose(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
+        subject = DiagnosticContext(release_constants(recipe), state, base)
+        return {key: value for name in names for key, value in DIAGNOSTIC_CATALOG[name](subject).items()}
+
+    return jax.jit(jax.vmap(diagnose, in_axes=(recipes, 0, 0)))
+
+
+def rows_of_step(
+    names: Sequence[str], step: int, values: Mapping[str, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """Yield the diagnostics of runs after a step, a row each."""
+    for index, name in enumerate(names):
+        yield {"run": name, "step": step} | {key: float(value[index]) for key, value in values.items()}
