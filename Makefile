@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
+# Python compiles the modules that are imported; to compile all at installation takes longer.
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 # Without initial_policies, initial_moe_policies and new_policies: policies from seeds differ between CPUs.
 RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship gpu_pairs readme_example \
 	token_probabilities accumulator_drift attribution_ladder decision_rule diagnosis_roc diagnosis_peers diagnosis_real \
@@ -23,16 +25,16 @@ help:  ## show this list
 # Pinned by version and by Python; pip alone is enough, and the stamp makes a second call free.
 $(VENV)/.core: requirements/core.txt requirements/build.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/core.txt -r requirements/build.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) -r requirements/core.txt -r requirements/build.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.core
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/test.txt
+	$(PIP) -r requirements/test.txt
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.test
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/docs.txt
+	$(PIP) -r requirements/docs.txt
 	@touch $@
 
 demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 minutes after installation)

@@ -50,7 +50,8 @@ def _files(requirements: Path) -> list[Path]:
 
 
 def _pip(python: Path, *arguments: str) -> None:
-    command = [str(python), "-m", "pip", "install", "--quiet", *arguments]
+    # Python compiles the modules that the tests import; all of them would take half a minute for torch alone.
+    command = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -34,8 +34,8 @@ from simlab.engines.constant import release_constants
 from simlab.studies.estimands import Frame
 from simlab.sweeps import Grid, recipe_of
 from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
-from simlab.sweeps.execute import advance_members, build_member, write_members
-from simlab.sweeps.forecast import expected_minutes
+from simlab.sweeps.execute import advance_members, build_member, chunk_event, write_members
+from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import PlannedRun, expand, make_plan
 from simlab.sweeps.policy_training import expected_training_minutes, train_policies
@@ -227,9 +227,18 @@ def observe_batch(
     def record(chunk: Chunk) -> None:
         if chunk.step % observation.every == 0:
             rows.extend(rows_of_step(keys, chunk.step, jax.device_get(diagnose(chunk.state, base))))
+        watch.leave_out()
 
-    began = time.perf_counter()
-    members = advance_members(members, per_batch, steps, math.inf, callbacks=[record, advance])
+    began, watch = time.perf_counter(), Stopwatch(make_plan(batch, keys, per_batch))
+    members = advance_members(
+        members,
+        per_batch,
+        steps,
+        math.inf,
+        lambda live: watch(chunk_event(keys, live)),
+        callbacks=[record, advance],
+    )
+    watch({"event": "batch", "runs": keys})
     # Without rows a run diverged before the first diagnostics.
     table: Any = pd.DataFrame(rows or {"run": [], "step": []})
     for each in batch:

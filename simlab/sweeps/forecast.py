@@ -87,7 +87,7 @@ def count_steps(group: CompileGroup, runs_per_batch: int, completed: Mapping[str
 def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:
     """Return what each group takes; compilation in CPU seconds, of a function that groups share once."""
     known = [read_timing(_path(group, runs_per_batch)) for group in groups]
-    unknown = [index for index, timing in enumerate(known) if "step" not in timing]
+    unknown = [index for index, timing in enumerate(known) if "compile" not in timing]
     rate = _seconds_per_operation() if unknown else 0.0
     compiling, steps, seen = {}, {}, set()
     for index in unknown[:MOST_TRACED]:
@@ -100,16 +100,21 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
         write_timing(_path(group, runs_per_batch), timing)
     mean = statistics.fmean(compiling.values()) if compiling else 0.0
     return [
-        Expectation(timing.get("load", LOAD_FRACTION * timing["compile"]), timing["step"], True)
-        if "step" in timing
+        Expectation(timing.get("load", LOAD_FRACTION * timing["compile"]), _usual_step(timing), True)
+        if "compile" in timing
         else Expectation(compiling.get(index, mean), steps.get(index) or _expect_step(group, runs_per_batch))
         for index, (group, timing) in enumerate(zip(groups, known, strict=True))
     ]
 
 
+def _usual_step(timing: Timing) -> float:
+    """Return the measured seconds of a step, or what was expected if no sweep had more than one chunk."""
+    return timing.get("step", timing["expected_step"])
+
+
 def _expect_step(group: CompileGroup, runs_per_batch: int, operations: Sequence[int] = ()) -> float:
     """Return the seconds of a step of a run batch; `operations` are those of `sample` and `learn`."""
-    near = [timing for timing in _read_all(runs_per_batch) if is_near(timing["cost"], group.cost)]
+    near = [timing for timing in _read_measured(runs_per_batch) if is_near(timing["cost"], group.cost)]
     if near:
         return group.cost * statistics.median(timing["step"] / timing["cost"] for timing in near)
     recipe, executed = recipe_of(group.runs[0].config), 0
@@ -123,16 +128,15 @@ def _expect_step(group: CompileGroup, runs_per_batch: int, operations: Sequence[
 
 def _seconds_per_operation() -> float:
     """Return the seconds of one core per operation on this machine, as far as it has compiled."""
-    timings = [timing for timing in _read_all() if timing.get("operations") and timing.get("compile_cpu")]
+    timings = [each for each in read_timings("*") if each.get("operations") and each.get("compile_cpu")]
     rates = [timing["compile_cpu"] / timing["operations"] for timing in timings]
     now = calibrate()
     return now.contention * statistics.median(rates) if rates else now.slowness * SECONDS_PER_OPERATION
 
 
-def _read_all(runs_per_batch: int | None = None) -> list[Timing]:
-    """Return all timings of batches of a size, of any version of the code."""
-    pattern = "*" if runs_per_batch is None else f"*-{runs_per_batch}"
-    return [timing for timing in read_timings(pattern) if "step" in timing]
+def _read_measured(runs_per_batch: int) -> list[Timing]:
+    """Return all timings of batches of a size whose step was measured, of any version of the code."""
+    return [timing for timing in read_timings(f"*-{runs_per_batch}") if "step" in timing]
 
 
 def _cores() -> int:
@@ -154,7 +158,7 @@ class Stopwatch:
         self._group_of = {run.key: group for group in plan.groups for run in group.runs}
         self._intervals: dict[int, list[tuple[float, float]]] = {}
         self._is_kept = {
-            id(group): "step" in read_timing(_path(group, plan.runs_per_batch)) for group in plan.groups
+            id(group): "compile" in read_timing(_path(group, plan.runs_per_batch)) for group in plan.groups
         }
         self._last = time.perf_counter(), time.process_time()
 
@@ -169,22 +173,28 @@ class Stopwatch:
             self._record(group, self._intervals[id(group)])
         self._last = now
 
+    def leave_out(self) -> None:
+        """Leave out the time since the last event: it was not spent on the plan."""
+        self._last = time.perf_counter(), time.process_time()
+
     def _record(self, group: CompileGroup, intervals: list[tuple[float, float]]) -> None:
         # The longest interval is the one in which the program was compiled. Its CPU time excludes other
         # processes, and the wait for a function that one of them compiles.
         seconds, path = [wall for wall, _ in intervals], _path(group, self._runs_per_batch)
         usual = statistics.median(seconds) if len(seconds) > 2 else min(seconds)
-        if len(seconds) == 1:
-            step = read_timing(path).get("expected_step") or _expect_step(group, self._runs_per_batch)
-            usual = min(usual, step * chunk_length(group.steps))
+        chunk, timing = chunk_length(group.steps), {"compile": 0.0} | read_timing(path)
+        if len(seconds) > 1:
+            timing["step"] = usual / chunk
+        else:
+            if "expected_step" not in timing:
+                timing["expected_step"] = _expect_step(group, self._runs_per_batch)
+            usual = min(usual, _usual_step(timing) * chunk)
         longest, cpu = max(intervals)
-        timing = {"compile": 0.0} | read_timing(path)
         if self._is_kept[id(group)]:
             timing["load"] = longest - usual
         else:
             timing |= {"compile": longest - usual, "compile_cpu": max(0.0, cpu - usual)}
-        timing |= {"step": usual / chunk_length(group.steps), "cost": group.cost}
-        write_timing(path, timing)
+        write_timing(path, timing | {"cost": group.cost})
 
 
 def _path(group: CompileGroup, runs_per_batch: int) -> Path:

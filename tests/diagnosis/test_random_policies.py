@@ -24,6 +24,7 @@ def test_pool_has_every_pass_at_the_same_contexts(pool):
     assert (pool.index[np.flatnonzero(np.diff(pool.sequence)) + 1] == 0).all()
 
 
+@pytest.mark.slow
 def test_every_variant_gives_a_log(pool):
     table = simulate(pool, "fit", 1, 11)
     fitted = {name for name, fault in FAULTS.items() if not (fault.held_out or fault.needs_experts)}
@@ -32,6 +33,7 @@ def test_every_variant_gives_a_log(pool):
     assert is_visible(table, VISIBLE).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_noise_on_log_probs_has_its_size():
     pools = (make_random_pool(seed) for seed in range(20))
     direct = next(pool for pool in pools if pool.direct > 0.01)

@@ -201,6 +201,7 @@ def test_ranges_of_keys_follow_the_length_of_each_query(splits):
     )
 
 
+@pytest.mark.slow
 def test_a_cache_can_be_fp8_from_a_position_on():
     engine = ENGINES["bf16-fp8kv-from-4"]
     keys = jnp.asarray(rng.standard_normal((2, 6, 3, 16)), jnp.float32)
@@ -244,6 +245,7 @@ def forward(engine, config=SIZES):
     )
 
 
+@pytest.mark.slow
 def test_numbers_of_ranks_disagree_in_a_model():
     found = [forward(f"vllm-bf16-tp{ranks}") for ranks in (1, 2)]
     assert 0 < np.abs(found[0] - found[1]).max() < 2**-4
@@ -251,6 +253,7 @@ def test_numbers_of_ranks_disagree_in_a_model():
     assert 0 < np.abs(apart[0] - apart[1]).max() < 2**-4
 
 
+@pytest.mark.slow
 def test_experts_alone_are_quantized():
     """Without experts the model is BF16; with experts it lies between BF16 and everything quantized."""
     base = ENGINES["vllm-bf16-tp1"]

@@ -49,6 +49,7 @@ def traced() -> tuple:
     return advance(build_members())
 
 
+@pytest.mark.slow
 def test_advance_has_the_bits_of_one_function(traced):
     def steps(recipe, state):
         return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=STEPS)

@@ -59,6 +59,7 @@ def test_program_name_names_the_constant_sides():
     assert program_name(pair) == f"{COMMON}; constant engines: train, infer"
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_other_engines(tmp_path):
     alone = sweep_engines(tmp_path / "alone", [CONSTANT], [1])
     among = sweep_engines(tmp_path / "among", NEIGHBORS[:2], [0, 1, 2])

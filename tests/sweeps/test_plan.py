@@ -152,6 +152,30 @@ def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path, quiet):
     assert forecast._expect_step(far, 4) == pytest.approx(2 * 4 * far.cost * forecast.SECONDS_PER_COST)
 
 
+def test_one_chunk_does_not_measure_a_step(monkeypatch, tmp_path, quiet):
+    monkeypatch.setattr(timings, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "count_operations", lambda *_: {"sample": 100, "learn": 400})
+    now = [0.0]
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(forecast.time, "process_time", lambda: now[0])
+    plan = plan_of({"seed": range(4)})
+    (group,), key = plan.groups, plan.runs[0].key
+    (before,) = forecast.expect_groups([group], 4)
+    stopwatch = forecast.Stopwatch(plan)
+    now[0] += 60.0
+    stopwatch({"event": "chunk", "runs": [key]})
+    now[0] += 500.0
+    stopwatch.leave_out()
+    stopwatch({"event": "batch", "runs": [key]})
+    (after,) = forecast.expect_groups([group], 4)
+    # Compilation and the only chunk cannot be told apart, so the step stays what was expected of it.
+    assert after.is_cached
+    assert after.step == before.step
+    assert not forecast._read_measured(4)
+    (timing,) = timings.read_timings("*")
+    assert timing["compile"] == pytest.approx(60.0 - before.step * group.steps)
+
+
 def test_errors_name_the_point():
     with pytest.raises(ValueError, match=r"prompts_per_step must be at least 1 .*'prompts_per_step': 0"):
         plan_of({"prompts_per_step": [2, 0]})

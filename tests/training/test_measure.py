@@ -68,6 +68,7 @@ def test_without_tokens_there_are_no_flips(chosen):
     np.testing.assert_array_equal(flips, [0, 0])
 
 
+@pytest.mark.slow
 def test_an_engine_held_constant_evaluates_as_itself():
     recipe = small_recipe()
     params = init_params(jax.random.key(1), recipe.model)

@@ -396,6 +396,7 @@ def test_other_objectives_carry_no_column_of_the_vocabulary(trajectory):
     assert trajectory.logp_infer_vocabulary is None
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_gives_the_same_update(trajectory):
     # Responses of another policy are as good as its own.
     plain = small_recipe(COARSE, model=replace(DENSE, num_hidden_layers=SCANNED_LAYERS))
