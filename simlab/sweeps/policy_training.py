@@ -1,6 +1,6 @@
 """Initial policies that a sweep trains before its runs: which are missing, and how long they take.
 
-Training uses all cores for one policy at a time. Its timings are stored for the forecast.
+One policy is trained at a time, on one thread. Its timings are stored for the forecast.
 """
 
 import hashlib

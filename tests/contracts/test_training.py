@@ -132,12 +132,11 @@ def _combinations() -> list:
     for names in SIGNATURES.values():
         trainer = names[0].partition("/")[0]
         cheap = len(names) == 1 and trainer in ("f32", "bf16")
-        model, fast = next(rest, None) if cheap else None, names[0] == "f32/fp8-e4m3"
-        if model or fast or _is_exact(names) or trainer not in trainers:
+        model = next(rest, None) if cheap else None
+        if model or names[0] == "f32/fp8-e4m3" or _is_exact(names) or trainer not in trainers:
             task, schedule = next(tasks), next(schedules)
             label = "+".join(names) + f"-{task}-{schedule}" + (f"-{model}" if model else "")
-            slow = () if fast else pytest.mark.slow
-            cases.append(pytest.param(names, task, schedule, model, id=label, marks=slow))
+            cases.append(pytest.param(names, task, schedule, model, id=label))
         trainers.add(trainer)
     return cases
 
@@ -151,6 +150,7 @@ def test_combinations_cover_tasks_schedules_and_presets():
     assert (set(tasks), set(schedules), set(models)) == (set(TASKS), set(SCHEDULES), {None, *presets})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "task", "schedule", "model"), COMBINATIONS)
 def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
     """Finite metrics, moving states, the same bytes from the same seed, others from other engines.

@@ -61,7 +61,11 @@ def test_sums_inside_a_block_by_dot_stay_within_their_error(order):
     assert (np.abs(actual - reference) <= absolute * (6 * 2.0**-8 * 1.02 + 97 * 2.0**-24)).all()
 
 
-@pytest.mark.parametrize("name", SHAPE_FREE)
+QUICK = ("exact", "bf16-pairwise-32-ordered")
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SHAPE_FREE]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_bits_do_not_depend_on_the_batch(name):
     rows, terms, columns = 41, 70, 17
     a, b = jnp.asarray(normal((rows, terms), 4)), jnp.asarray(normal((terms, columns), 5))

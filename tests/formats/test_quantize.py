@@ -61,7 +61,12 @@ def test_eager_compiled_and_mapped_agree(name):
 
 @pytest.mark.parametrize(
     ("name", "first", "stride"),
-    [("none", 0, 1), ("fp8-per-token", 0, 3), ("mxfp8-rceil", 1, 3), ("nvfp4", 2, 3)],
+    [
+        pytest.param("none", 0, 1, marks=pytest.mark.slow),
+        ("fp8-per-token", 0, 3),
+        pytest.param("mxfp8-rceil", 1, 3, marks=pytest.mark.slow),
+        pytest.param("nvfp4", 2, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_traced_formats_equal_static_ones_in_one_compilation(name, first, stride):
     # Every pair without scaling, and with one of three; each static form is a program of its own.
