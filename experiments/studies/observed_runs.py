@@ -37,8 +37,13 @@ from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
 from simlab.sweeps.execute import advance_members, build_member, chunk_event, write_members
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.grids import Point
-from simlab.sweeps.plan import PlannedRun, expand, make_plan
-from simlab.sweeps.policy_training import expected_training_minutes, train_policies
+from simlab.sweeps.plan import Plan, PlannedRun, expand, make_plan
+from simlab.sweeps.policy_training import (
+    expected_training_minutes,
+    missing_policies,
+    train_policies,
+    train_policy,
+)
 from simlab.sweeps.program import chunk_length, stack_members
 from simlab.sweeps.result_cache import ResultCache
 from simlab.training.diagnostics import DiagnosticContext
@@ -86,9 +91,10 @@ def observe_runs(run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpe
         plan = make_plan(planned, observation.missing(planned), per_batch)
         if plan.missing:
             run.report(f"{run.name}, {', '.join(diagnostics)}: {plan.describe()}")
-            minutes = expected_minutes(plan, count_processes(run)) + expected_training_minutes(plan, results)
+            count = count_processes(run)
+            minutes = expected_minutes(plan, count) + expected_training_minutes(plan, results, count)
             run.report(f"expected: {describe_minutes(minutes)}, without the diagnostics")
-            train_policies(plan, results)
+            train_missing_policies(run, plan, results)
         batches += [
             (observation, group.runs[first : first + per_batch])
             for group in plan.groups
@@ -98,6 +104,17 @@ def observe_runs(run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpe
         observe_batches(run, batches)
     frames = map(pd.read_parquet, files)
     return pd.concat(frames, ignore_index=True) if files else pd.DataFrame(columns=["run", "step"])
+
+
+def train_missing_policies(run: Run, plan: Plan, results: ResultCache) -> None:
+    """Train the initial policies that the runs of a plan need."""
+    missing = missing_policies(plan, results)
+    if count := min(count_processes(run), len(missing)):
+        with run.progress("initial policies", len(missing)) as advance:
+            items = [(path, each, results.folder) for path, each in missing.items()]
+            _compute_in_processes(_train_here, items, count, advance)
+    else:
+        train_policies(plan, results)
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ def observe_batches(run: Run, batches: Sequence[Batch]) -> None:
     title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} arms'}, with diagnostics"
     with run.progress(title, total, chunk_length(batches[0][1][0].config.steps)) as advance:
         if count := min(count_processes(run), len(batches)):
-            _observe_in_processes(batches, count, advance)
+            _compute_in_processes(_observe_here, batches, count, advance)
         else:
             for batch in batches:
                 observe_batch(*batch, advance)
@@ -148,41 +165,43 @@ def count_processes(run: Run) -> int:
     return 0 if run.smoke or jax.default_backend() != "cpu" else len(os.sched_getaffinity(0))
 
 
-def _observe_in_processes(batches: Sequence[Batch], count: int, advance: Callable[[], None]) -> None:
+def _compute_in_processes(
+    function: Callable[..., None], items: Sequence[tuple], count: int, advance: Callable[[], None]
+) -> None:
     context = multiprocessing.get_context("spawn")
-    started, chunks = context.Value("i"), context.Value("q")
+    started, counter = context.Value("i"), context.Value("q")
     os.environ[THREADS] = "1"  # of the processes, before they import JAX
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(count, context, _start_process, (started, chunks)) as pool:
-        left, shown = {pool.submit(_observe_here, *batch) for batch in batches}, 0
+    with ProcessPoolExecutor(count, context, _start_process, (started, counter)) as pool:
+        left, shown = {pool.submit(function, *item) for item in items}, 0
         try:
             while left:
                 done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
-                for _ in range(chunks.value - shown):
+                for _ in range(counter.value - shown):
                     advance()
                     shown += 1
                 for each in done:
                     each.result()
         except BaseException as error:
-            # A batch takes minutes, and the pool would wait for it.
+            # An item takes minutes, and the pool would wait for it.
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
             if isinstance(error, BrokenProcessPool):
                 raise RuntimeError(
-                    "a process that computed runs was killed, perhaps for lack of memory; "
-                    "the same command continues with the runs that are missing"
+                    "a process that computed was killed, perhaps for lack of memory; "
+                    "the same command continues with what is missing"
                 ) from error
             raise
 
 
-_chunks: Synchronized | None = None
-"""Counts the finished chunks of all processes; set in these."""
+_counter: Synchronized | None = None
+"""Counts the finished parts of items, in all processes; set in these."""
 
 
-def _start_process(started: Synchronized, chunks: Synchronized) -> None:
+def _start_process(started: Synchronized, counter: Synchronized) -> None:
     """Give this process a core of its own, and end it with its parent."""
-    global _chunks
-    _chunks = chunks
+    global _counter
+    _counter = counter
     with started.get_lock():
         number = started.value
         started.value += 1
@@ -200,13 +219,19 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _observe_here(observation: Observation, batch: Sequence[PlannedRun]) -> None:
-    def advance(_: Chunk) -> None:
-        assert _chunks is not None
-        with _chunks.get_lock():
-            _chunks.value += 1
+def _count(_: Chunk | None = None) -> None:
+    assert _counter is not None
+    with _counter.get_lock():
+        _counter.value += 1
 
-    observe_batch(observation, batch, advance)
+
+def _observe_here(observation: Observation, batch: Sequence[PlannedRun]) -> None:
+    observe_batch(observation, batch, _count)
+
+
+def _train_here(path: Path, planned: PlannedRun, results: Path) -> None:
+    train_policy(path, planned, ResultCache(results))
+    _count()
 
 
 def observe_batch(

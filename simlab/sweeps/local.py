@@ -27,7 +27,7 @@ from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
 from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan
-from simlab.sweeps.policy_training import expected_training_minutes, train_policies
+from simlab.sweeps.policy_training import expected_training_minutes, missing_policies, train_policies
 from simlab.sweeps.result_cache import ResultCache
 
 POLL_SECONDS = 0.2
@@ -57,10 +57,10 @@ def compute(
     `agreed` gets the expected minutes and returns whether to continue; raises `StoppedError` if not, and
     `WorkerError` for a process that does not do its work.
     """
-    count = _processes(plan, workers)
+    count = _processes(plan, workers, len(missing_policies(plan, cache)))
     check_agreement(plan, cache, agreed, count)
     began = time.perf_counter()
-    if jax.default_backend() != "cpu" or compute_on_one_thread():
+    if count == 0 or jax.default_backend() != "cpu":
         train_policies(plan, cache)  # else the workers do
     with running_job(plan, cache, checkpoint_seconds, watch) as (job, show):
         if count == 0:
@@ -74,7 +74,9 @@ def compute(
 def check_agreement(plan: Plan, cache: ResultCache, agreed: Callable[[float], bool], processes: int) -> None:
     """Raise `StoppedError` unless the expected minutes are `agreed` to."""
     completed = {key: cache.steps_completed(key) for key in plan.missing_keys}
-    if not agreed(expected_minutes(plan, processes, completed) + expected_training_minutes(plan, cache)):
+    if not agreed(
+        expected_minutes(plan, processes, completed) + expected_training_minutes(plan, cache, processes)
+    ):
         raise StoppedError("stopped before anything was computed")
 
 
@@ -91,9 +93,11 @@ def running_job(
         remove_job(job)
 
 
-def _processes(plan: Plan, workers: int | None) -> int:
+def _processes(plan: Plan, workers: int | None, policies: int) -> int:
+    """Return the number of workers. On a CPU, they also train the missing `policies`."""
     slots = {"cpu": len(os.sched_getaffinity(0)), "gpu": jax.local_device_count()}
-    useful = min(slots.get(jax.default_backend(), 0), plan.batches)
+    tasks = max(plan.batches, policies if jax.default_backend() == "cpu" else 0)
+    useful = min(slots.get(jax.default_backend(), 0), tasks)
     wanted = (useful if useful > 1 else 0) if workers is None else workers
     can_compute = jax.default_backend() != "cpu" or compute_on_one_thread()
     return wanted if can_compute else max(1, wanted)
@@ -119,10 +123,14 @@ def _write_job(plan: Plan, folder: Path, checkpoint_seconds: float) -> Path:
 def _work_in_processes(
     plan: Plan, cache: ResultCache, job: Path, count: int, show: Callable[[], None]
 ) -> None:
+    policies, trained = list(missing_policies(plan, cache)), 0
     with _start_workers(cache.folder, job, count) as processes:
         # A worker that still loads its compiled function when all is computed is not waited for.
         while cache.missing(plan.missing_keys) and any(process.poll() is None for process in processes):
             _check(processes, job)
+            if trained < len(policies) and trained < (now := sum(path.is_file() for path in policies)):
+                trained = now
+                console.print(f"initial policies trained: {trained} of {len(policies)}", highlight=False)
             show()
             time.sleep(POLL_SECONDS)
         time.sleep(POLL_SECONDS)

@@ -1,6 +1,7 @@
 """Initial policies that a sweep trains before its runs: which are missing, and how long they take.
 
-One policy is trained at a time, on one thread. Its timings are stored for the forecast.
+A process trains one policy at a time, on one thread; the processes of a sweep share the policies. Timings are
+stored for the forecast.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from simlab.core.progress import console
 from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.config import recipe_of
 from simlab.sweeps.config_reader import read
-from simlab.sweeps.execute import POLICIES, build_member
+from simlab.sweeps.execute import POLICIES, POLL_SECONDS, build_member
 from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import Plan, PlannedRun, weight_count
 from simlab.sweeps.result_cache import ResultCache
@@ -28,16 +29,16 @@ COMPILE_SECONDS = 6.0
 KIND = "policy"
 
 
-def missing_policies(plan: Plan, cache: ResultCache) -> list[PlannedRun]:
-    """Return a run for every initial policy that `plan` has to train first."""
-    found: dict[str, PlannedRun] = {}
+def missing_policies(plan: Plan, cache: ResultCache) -> dict[Path, PlannedRun]:
+    """Return the file of every initial policy that `plan` has to train first, with a run that needs it."""
+    found: dict[Path, PlannedRun] = {}
     for run in (run for group in plan.groups for run in group.runs):
         start, recipe = run.config.warm_start, recipe_of(run.config)
         if start is not None and "sha256" not in start:
             path = policy_file(start, recipe.task, recipe.model, cache.folder / POLICIES)
             if not path.is_file():
-                found.setdefault(path.name, run)
-    return list(found.values())
+                found.setdefault(path, run)
+    return found
 
 
 def training_cost(run: PlannedRun) -> float:
@@ -47,15 +48,16 @@ def training_cost(run: PlannedRun) -> float:
     return float(weight_count(recipe.model)) * how.steps * how.batch * tokens
 
 
-def expected_training_minutes(plan: Plan, cache: ResultCache) -> float:
-    """Return the expected wall time until the missing initial policies are trained."""
+def expected_training_minutes(plan: Plan, cache: ResultCache, processes: int = 1) -> float:
+    """Return the expected wall time until `processes` have trained the missing initial policies."""
     rates = [each["seconds"] / each["cost"] for each in read_timings(f"{KIND}-*")]
     # Without a timing of this training that of others counts, without any that of a reference machine.
     rate = statistics.median(rates) if rates else None
     seconds, compiled = 0.0, set[str]()
-    for run in missing_policies(plan, cache):
+    missing = missing_policies(plan, cache)
+    for run in missing.values():
         usual = (rate or calibrate().slowness * SECONDS_PER_COST) * training_cost(run)
-        seconds += read_timing(_path(run)).get("seconds", usual)
+        seconds += read_timing(_path(run)).get("seconds", usual) / max(1, min(processes, len(missing)))
         if (signature := _signature(run)) not in compiled:
             seconds += calibrate().slowness * COMPILE_SECONDS
             compiled.add(signature)
@@ -63,16 +65,37 @@ def expected_training_minutes(plan: Plan, cache: ResultCache) -> float:
 
 
 def train_policies(plan: Plan, cache: ResultCache) -> None:
-    """Train every missing initial policy once, before several processes would do it at the same time."""
-    missing = missing_policies(plan, cache)
-    for number, run in enumerate(missing, 1):
+    """Train every missing initial policy that no other process trains, until none is missing."""
+    total = len(missing_policies(plan, cache))
+    while missing := missing_policies(plan, cache):
+        worked = False
+        for path, run in missing.items():
+            seconds = train_policy(path, run, cache)
+            worked = worked or seconds is not None
+            if seconds:
+                left = sum(not path.is_file() for path in missing)
+                number = f"initial policy {total - left} of {total}"
+                console.print(f"{number} trained: {seconds:.0f} s", highlight=False)
+        if not worked:
+            time.sleep(POLL_SECONDS)
+
+
+def train_policy(path: Path, run: PlannedRun, cache: ResultCache) -> float | None:
+    """Train the initial policy of a run and return the seconds; None if another process is at it."""
+    if not cache.acquire([path.stem], 1):
+        return None
+    try:
+        if path.is_file():  # since the call
+            return 0.0
         began = time.perf_counter()
         build_member(run, cache)
         seconds = time.perf_counter() - began
-        console.print(f"initial policy {number} of {len(missing)} trained: {seconds:.0f} s", highlight=False)
-        # The time of the first one includes compilation.
-        least = min(seconds, read_timing(_path(run)).get("seconds", seconds))
-        write_timing(_path(run), {"seconds": least, "cost": training_cost(run)})
+    finally:
+        cache.release([path.stem])
+    # The time of the first one includes compilation.
+    least = min(seconds, read_timing(_path(run)).get("seconds", seconds))
+    write_timing(_path(run), {"seconds": least, "cost": training_cost(run)})
+    return seconds
 
 
 def _without_seed(run: PlannedRun) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from simlab.sweeps.forecast import Stopwatch
 from simlab.sweeps.local import CLEAR, recording
 from simlab.sweeps.own_records import receive
 from simlab.sweeps.plan import PlannedRun, make_plan
+from simlab.sweeps.policy_training import train_policies
 from simlab.sweeps.result_cache import ResultCache
 
 
@@ -35,6 +36,7 @@ def main(folder: str, job: str, index: str) -> None:
     runs = [PlannedRun(row["run"], run_config(row["config"]), row["arm"]) for row in described["runs"]]
     plan = make_plan(runs, described["missing"], described["runs_per_batch"])
     cache = ResultCache(Path(folder))
+    train_policies(plan, cache)
     # One process compiles; the others wait for its first event and find the compiled function in the cache.
     first = path.with_suffix(f".{number % len(plan.groups)}.jsonl")
     while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):

@@ -157,19 +157,16 @@ def end_abruptly(*_: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("batch", "message"), [(fail, "made up"), (end_abruptly, "killed, perhaps")])
-def test_an_error_in_one_process_stops_the_others(batch, message, monkeypatch):
-    monkeypatch.setattr(observed_runs, "_observe_here", batch)
-    given: Any = (None, ())
+def test_an_error_in_one_process_stops_the_others(batch, message):
     with pytest.raises(RuntimeError, match=message):
-        observed_runs._observe_in_processes([given] * 3, 2, lambda: None)
+        observed_runs._compute_in_processes(batch, [()] * 3, 2, lambda: None)
     assert not multiprocessing.active_children()
 
 
 ORPHANS = """
-from experiments.studies import observed_runs
+from experiments.studies.observed_runs import _compute_in_processes
 from tests.experiments.test_repeated_runs import print_and_sleep
-observed_runs._observe_here = print_and_sleep
-observed_runs._observe_in_processes([(None, ())] * 2, 2, lambda: None)
+_compute_in_processes(print_and_sleep, [()] * 2, 2, lambda: None)
 """
 
 
