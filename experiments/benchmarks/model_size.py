@@ -36,11 +36,13 @@ import jax
 from pathlib import Path
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
+from simlab.sweeps.compile_cache import compute_on_one_thread
 from simlab.sweeps.memory import return_free_memory
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train
 config, steps, warm_up = json.loads(sys.argv[1])
+compute_on_one_thread()
 config = run_config(config)
 def resident():
     gc.collect()
