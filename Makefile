@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-# Python compiles the modules that are imported; to compile all at installation takes longer.
+# Compiling every module at installation takes longer than compiling those that are imported.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 # Without initial_policies, initial_moe_policies and new_policies: policies from seeds differ between CPUs.
 RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship gpu_pairs readme_example \

@@ -8,7 +8,7 @@ from typing import Any
 # JAX reads these when it is imported, here and in the processes that tests start. Every program is kept,
 # because most are small and compiled by each worker anew.
 PROGRAMS = Path(__file__).parents[1] / ".cache" / "tests" / "programs"
-# One thread per process, as runs are computed: others run other tests.
+# One thread per process, as in a sweep.
 os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

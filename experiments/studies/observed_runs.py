@@ -1,7 +1,4 @@
-"""Runs with diagnostics every few steps, computed in processes of one thread each.
-
-A run is what a sweep makes of it, bit by bit.
-"""
+"""Runs with diagnostics every few steps, computed in processes of one thread each, as a sweep does."""
 
 import hashlib
 import json
@@ -168,6 +165,11 @@ def count_processes(run: Run) -> int:
 def _compute_in_processes(
     function: Callable[..., None], items: Sequence[tuple], count: int, advance: Callable[[], None]
 ) -> None:
+    """Call `function` with every item in `count` processes; `advance` follows the parts that they count.
+
+    Sweeps start their workers in another way (see `simlab.sweeps.local`): these processes import the main
+    script again, which is safe only for a guarded one, such as the command line.
+    """
     context = multiprocessing.get_context("spawn")
     started, counter = context.Value("i"), context.Value("q")
     os.environ[THREADS] = "1"  # of the processes, before they import JAX
@@ -207,7 +209,7 @@ def _start_process(started: Synchronized, counter: Synchronized) -> None:
         started.value += 1
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     enable_compile_cache()
 

@@ -43,7 +43,7 @@ def warm_start(
     from simlab.training.warm_start import WarmStart
     from simlab.training.warm_start import warm_start as train
 
-    compute_on_one_thread()  # the policy of a seed must not depend on the number of cores
+    compute_on_one_thread()  # else the policy of a seed depends on the number of cores
     with one_clear_error():
         chosen, config = lookup(TASKS, task, "task")(), lookup(MODELS, model, "model")
         check_out_file(out)

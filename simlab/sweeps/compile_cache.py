@@ -16,15 +16,14 @@ THREADS = "PJRT_NPROC"
 
 
 def compute_on_one_thread() -> bool:
-    """Give XLA's CPU backend one thread; return whether it has one, for which JAX must not have begun.
+    """Limit XLA's CPU backend to one thread; return whether it has one.
 
-    Several threads divide a long sum, such as the gradient of a weight over thousands of tokens, so the bits
-    of a run would depend on their number. A training step is as fast with one; other cores compute other
-    runs.
+    It keeps its threads once JAX has started it, so call this first. Several threads divide a long sum, such
+    as the gradient of a weight over thousands of tokens, so the bits of a run would depend on their number.
     """
     # JAX has no public function for this. Where the private one is gone, a worker process computes.
-    has_begun = getattr(xla_bridge, "backends_are_initialized", lambda: True)
-    if not has_begun():
+    has_started = getattr(xla_bridge, "backends_are_initialized", lambda: True)
+    if not has_started():
         os.environ.setdefault(THREADS, "1")
     return os.environ.get(THREADS) == "1" or len(os.sched_getaffinity(0)) == 1
 

@@ -109,7 +109,7 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
 
 def _usual_step(timing: Timing) -> float:
     """Return the measured seconds of a step, or what was expected if no sweep had more than one chunk."""
-    return timing.get("step", timing["expected_step"])
+    return timing["step"] if "step" in timing else timing["expected_step"]
 
 
 def _expect_step(group: CompileGroup, runs_per_batch: int, operations: Sequence[int] = ()) -> float:

@@ -58,10 +58,11 @@ def compute(
     `WorkerError` for a process that does not do its work.
     """
     count = _processes(plan, workers, len(missing_policies(plan, cache)))
-    check_agreement(plan, cache, agreed, count)
+    trainers = count if jax.default_backend() == "cpu" else 0
+    check_agreement(plan, cache, agreed, count, trainers)
     began = time.perf_counter()
-    if count == 0 or jax.default_backend() != "cpu":
-        train_policies(plan, cache)  # else the workers do
+    if not trainers:
+        train_policies(plan, cache)
     with running_job(plan, cache, checkpoint_seconds, watch) as (job, show):
         if count == 0:
             with recording(job, 0, Stopwatch(plan), lambda _: show()) as report:
@@ -71,12 +72,16 @@ def compute(
     return time.perf_counter() - began
 
 
-def check_agreement(plan: Plan, cache: ResultCache, agreed: Callable[[float], bool], processes: int) -> None:
-    """Raise `StoppedError` unless the expected minutes are `agreed` to."""
+def check_agreement(
+    plan: Plan, cache: ResultCache, agreed: Callable[[float], bool], processes: int, trainers: int = 0
+) -> None:
+    """Raise `StoppedError` unless the expected minutes are `agreed` to.
+
+    `trainers` of the processes train the initial policies; with none, this process does.
+    """
     completed = {key: cache.steps_completed(key) for key in plan.missing_keys}
-    if not agreed(
-        expected_minutes(plan, processes, completed) + expected_training_minutes(plan, cache, processes)
-    ):
+    training = expected_training_minutes(plan, cache, trainers)
+    if not agreed(expected_minutes(plan, processes, completed) + training):
         raise StoppedError("stopped before anything was computed")
 
 

@@ -81,11 +81,11 @@ def train_policies(plan: Plan, cache: ResultCache) -> None:
 
 
 def train_policy(path: Path, run: PlannedRun, cache: ResultCache) -> float | None:
-    """Train the initial policy of a run and return the seconds; None if another process is at it."""
+    """Train the initial policy of a run and return the seconds; None if another process is training it."""
     if not cache.acquire([path.stem], 1):
         return None
     try:
-        if path.is_file():  # since the call
+        if path.is_file():  # another process has trained it since
             return 0.0
         began = time.perf_counter()
         build_member(run, cache)

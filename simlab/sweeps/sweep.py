@@ -62,8 +62,8 @@ def sweep(
         name: printed with the plan and stored in the manifest.
         runs_per_batch: runs computed in parallel; part of the key of a run. Default 4 on a CPU, 96 elsewhere.
         workers: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
-            this process elsewhere. On a CPU a run is computed on one thread: where JAX has begun with more in
-            this process (see `compute_on_one_thread`), 0 means 1.
+            this process elsewhere. On a CPU a run is computed on one thread: if JAX has already
+            started with more in this process (see `compute_on_one_thread`), 0 means 1.
         executor: `local`, in `workers` processes of this machine, or `ray`, on the cluster at `address` (see
             `simlab.sweeps.ray_executor`).
         address: of the Ray head, `host:6379`; default the head on this machine.

@@ -163,6 +163,16 @@ def test_an_error_in_one_process_stops_the_others(batch, message):
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
+def test_a_batch_whose_diagnostics_fail_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(observed_runs, "build_diagnostics", lambda *_, **__: fail)
+    wanted = run_specs(chain_arm(NONE), 0, smoke=True)
+    with pytest.raises(RuntimeError, match="made up"):
+        observe_runs(Run("observed", tmp_path / "out", smoke=True), [(("both engines",), wanted)])
+    assert not list((tmp_path / "cache").rglob("diagnostics/*/*.parquet"))
+    assert not list((tmp_path / "cache").rglob("store/*.json"))
+
+
 ORPHANS = """
 from experiments.studies.observed_runs import _compute_in_processes
 from tests.experiments.test_repeated_runs import print_and_sleep

@@ -176,6 +176,23 @@ def test_one_chunk_does_not_measure_a_step(monkeypatch, tmp_path, quiet):
     assert timing["compile"] == pytest.approx(60.0 - before.step * group.steps)
 
 
+def test_forecast_knows_a_timed_program_that_was_not_traced(monkeypatch, tmp_path, quiet):
+    monkeypatch.setattr(timings, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "MOST_TRACED", 0)
+    now = [0.0]
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(forecast.time, "process_time", lambda: now[0])
+    plan = plan_of({"seed": range(4)})
+    (group,), key = plan.groups, plan.runs[0].key
+    stopwatch = forecast.Stopwatch(plan)
+    for seconds in (60.0, 6.0, 6.0):
+        now[0] += seconds
+        stopwatch({"event": "chunk", "runs": [key]})
+    stopwatch({"event": "batch", "runs": [key]})
+    (known,) = forecast.expect_groups([group], 4)
+    assert known.step == pytest.approx(6.0 / group.steps)
+
+
 def test_errors_name_the_point():
     with pytest.raises(ValueError, match=r"prompts_per_step must be at least 1 .*'prompts_per_step': 0"):
         plan_of({"prompts_per_step": [2, 0]})

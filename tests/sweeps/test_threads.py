@@ -17,7 +17,7 @@ ASK = """
 import sys
 import jax
 from simlab.sweeps.compile_cache import compute_on_one_thread
-if sys.argv[1] == "begun":
+if sys.argv[1] == "started":
     jax.devices()
 print(compute_on_one_thread())
 """
@@ -32,9 +32,9 @@ sweep(json.loads(sys.argv[1]), {"seed": [0, 1]}, sys.argv[2], runs_per_batch=2, 
 
 @pytest.mark.parametrize(
     ("state", "chosen", "expected"),
-    [("new", None, True), ("begun", None, False), ("begun", "1", True), ("new", "4", False)],
+    [("new", None, True), ("started", None, False), ("started", "1", True), ("new", "4", False)],
 )
-def test_one_thread_unless_jax_has_begun_with_more(state, chosen, expected):
+def test_one_thread_unless_jax_has_started_with_more(state, chosen, expected):
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("this process has one core")
     environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
