@@ -421,7 +421,7 @@ ACRL_DYNAMICS = training_experiment(
     measure=measure_cost,
     measure_all=measure_with_levels,
 )
-ACRL_NEAREST = training_experiment(
+ACRL_NEAREST = validated_experiment(
     "acrl_nearest",
     "Rounded to nearest, with the clip of the paper: at which gamma and X does ACRL keep a run alive?",
     CLAIMS,
@@ -429,8 +429,7 @@ ACRL_NEAREST = training_experiment(
     figures=("acrl_nearest_curves", "acrl_nearest_tokens", "acrl_tab7", "acrl_tab9"),
     baseline=FP8,
     smoke=(ACRL_3,),
-    make=with_diagnostics(dict.fromkeys((FP8, BF16), ("by either engine",))),
-    diagnosed=(FP8, BF16),
+    diagnostics=dict.fromkeys((FP8, BF16), ("by either engine",)),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",

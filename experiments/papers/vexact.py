@@ -336,7 +336,7 @@ WEIGHT_NOISE_DYNAMICS = training_experiment(
     make=with_matched_noise(VALIDATED),
     diagnosed=VALIDATED,
 )
-NOISE_DYNAMICS = training_experiment(
+NOISE_DYNAMICS = validated_experiment(
     "noise_dynamics",
     "Does stochastic rounding, or logit noise, cost more than a smaller mismatch from rounding to nearest?",
     CLAIMS,
