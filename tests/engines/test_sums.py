@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines.ordered_sums import tree_sum
+from simlab.engines.ordered_sums import tree_max, tree_sum
 from tests.tolerances import assert_exact
 
 
@@ -32,3 +32,10 @@ def test_bits_depend_on_neither_batch_nor_zeros_at_the_end():
 
 def test_gradient_is_one():
     assert_exact(jax.grad(lambda x: tree_sum(x))(jnp.arange(40.0)), np.ones(40, np.float32))
+
+
+@pytest.mark.parametrize("n", [1, 16, 17, 100])
+def test_maximum_is_that_of_numpy(n):
+    x = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
+    x[1, -1], x[2, 0], x[3] = np.nan, np.inf, -np.inf
+    assert_exact(tree_max(jnp.asarray(x)), x.max(axis=-1))
