@@ -72,7 +72,7 @@ release: $(VENV)/.docs  ## build wheel and sdist in dist/, check them, run the w
 	$(BIN)/python scripts/release_check.py
 
 environments: $(VENV)/.test  ## build the environments of the third-party packages
-	for name in verl trl hf vllm llamacpp browser ray rewards; do $(BIN)/python scripts/make_env.py $$name || exit 1; done
+	for name in verl trl hf vllm llamacpp browser ray rewards cuda; do $(BIN)/python scripts/make_env.py $$name || exit 1; done
 
 test-engines: environments  ## checks against large third-party packages, each in its own environment
 	$(PYTEST) -n 2 --dist loadfile -m engines

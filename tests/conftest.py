@@ -52,8 +52,8 @@ COMPILED_QUICKLY = (
 A test there that promises bits of a run calls `compile_quickly(False)` first.
 """
 
-MEMORY_LIMIT = 1.5e9
-"""Bytes of a worker above which it drops its programs between two files."""
+MEMORY_LIMIT = 3e9
+"""Bytes of a worker above which it drops its programs, which takes seconds."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,21 +89,25 @@ def pytest_runtest_setup(item):
 @pytest.fixture(autouse=True, scope="module")
 def _bound_memory():
     yield
-    if _resident_bytes() > MEMORY_LIMIT:
-        _drop_programs()
+    _drop_programs_above_limit()
 
 
 @pytest.fixture(autouse=True)
-def _forget_programs(request):
-    """Free what a slow test compiled: a hundred such programs would fill the memory of a worker."""
+def _bound_memory_of_slow_tests(request):
+    """A hundred programs of slow tests would fill the memory of a worker within one file."""
     yield
     if request.node.get_closest_marker("slow"):
-        _drop_programs()
+        _drop_programs_above_limit()
 
 
-def _drop_programs() -> None:
-    jax.clear_caches()
-    gc.collect()
+def _drop_programs_above_limit() -> None:
+    from simlab.sweeps.memory import return_free_memory  # after the import hook
+
+    if _resident_bytes() > MEMORY_LIMIT:
+        jax.clear_caches()
+        gc.collect()
+        # Freed memory that the C library keeps is resident, and would count at the end of every later file.
+        return_free_memory()
 
 
 def _is_quick(path: Path) -> bool:
