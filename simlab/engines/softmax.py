@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
@@ -11,7 +11,7 @@ from simlab.core.catalog import lookup
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Softmax
 from simlab.engines.materialize_once import materialize_once
-from simlab.engines.ordered_sums import tree_max, tree_sum
+from simlab.engines.ordered_sums import largest_of_row, tree_sum
 from simlab.engines.site import Site, site_key, store
 from simlab.formats import Format, Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide
@@ -71,7 +71,7 @@ def _sites(engine: Engine | Softmax | str) -> Softmax:
 def exponentials_at(z: Array, sites: Softmax, key: Array | None = None) -> tuple[Array, Array]:
     """Return (z - max z, exp of it), both rounded to their sites, of z's shape [..., V]."""
     z = store(z, sites.logits, site_key(key, "logits"))
-    largest = lax.stop_gradient(tree_max(z)[..., None])
+    largest = largest_of_row(z)
     shifted = store(z - largest, sites.shifted, site_key(key, "shifted"))
     exponentials = store(jnp.exp(shifted), sites.exponentials, site_key(key, "exponentials"))
     return shifted, materialize_once(exponentials, sites.exponentials)
