@@ -53,7 +53,7 @@ A test there that promises bits of a run calls `compile_quickly(False)` first.
 """
 
 MEMORY_LIMIT = 3e9
-"""Bytes of a worker above which it drops its programs, which takes seconds."""
+"""Bytes of memory above which a worker drops its compiled programs; dropping takes seconds."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Sums and maxima behind which no bit depends on the batch; sums that padding with zeros does not change."""
+"""Sums whose bits depend neither on the batch nor on zeros at the end, and the maximum of a softmax."""
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +41,8 @@ def _tree_sum_jvp(primals, tangents):
 def largest_of_row(x: Array) -> Array:
     """Return the maximum of float32 x [..., n] over its last axis, [..., 1]; NaN where there is one.
 
-    It has no gradient. XLA must not see that it is a maximum: on a CPU it passes that of a large array to
-    YNNPACK, with the exponential of a softmax, which differs there from XLA's own in the last bit.
+    It has no gradient. XLA must not recognize the maximum: on a CPU it passes one of a large array to the
+    library YNNPACK, together with the exponential of a softmax, whose last bit would then differ.
     """
     x = lax.stop_gradient(x)
     return lax.reduce(x, jnp.float32(-jnp.inf), _larger, (x.ndim - 1,))[..., None]
