@@ -41,12 +41,26 @@ def _tree_sum_jvp(primals, tangents):
 def largest_of_row(x: Array) -> Array:
     """Return the maximum of float32 x [..., n] over its last axis, [..., 1]; NaN where there is one.
 
-    It has no gradient. XLA must not recognize the maximum: on a CPU it passes one of a large array to the
-    library YNNPACK, together with the exponential of a softmax, whose last bit would then differ.
+    It has no gradient.
     """
-    x = lax.stop_gradient(x)
-    return lax.reduce(x, jnp.float32(-jnp.inf), _larger, (x.ndim - 1,))[..., None]
+    return lax.platform_dependent(lax.stop_gradient(x), cpu=_largest_as_integer, default=_largest)
 
 
-def _larger(a: Array, b: Array) -> Array:
-    return jnp.where((a >= b) | jnp.isnan(a), a, b)
+def _largest(x: Array) -> Array:
+    return x.max(axis=-1, keepdims=True)
+
+
+def _largest_as_integer(x: Array) -> Array:
+    """Compare integers in the order of x, for which XLA does not call the library YNNPACK.
+
+    To that it passes a float32 maximum of a large array together with the exponential of a softmax, whose
+    last bit would then differ.
+    """
+    ordered = _in_order_of_size(lax.bitcast_convert_type(x, jnp.int32))
+    ordered = jnp.where(jnp.isnan(x), jnp.iinfo(jnp.int32).max, ordered)
+    return lax.bitcast_convert_type(_in_order_of_size(_largest(ordered)), jnp.float32)
+
+
+def _in_order_of_size(bits: Array) -> Array:
+    """Map the bits of float32 to int32 of the same order, and back: negative numbers have theirs reversed."""
+    return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

@@ -37,5 +37,5 @@ def test_gradient_is_one():
 @pytest.mark.parametrize("n", [1, 16, 17, 100])
 def test_maximum_is_that_of_numpy(n):
     x = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
-    x[1, -1], x[2, 0], x[3] = np.nan, np.inf, -np.inf
+    x[1, -1], x[2, 0], x[3], x[4, 0] = np.nan, np.inf, -np.inf, np.copysign(np.nan, -1)
     assert_exact(largest_of_row(jnp.asarray(x)), x.max(axis=-1, keepdims=True))
