@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Choose the compiler's options before any fixture: one of the session may compile runs, too."""
-    compile_quickly(_is_quick(item.path))
+    compile_quickly(_is_quick(item.path) or "quick_programs" in item.fixturenames)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -98,6 +98,15 @@ def _bound_memory_of_slow_tests(request):
     yield
     if request.node.get_closest_marker("slow"):
         _drop_programs_above_limit()
+
+
+@pytest.fixture
+def quick_programs(monkeypatch):
+    """Compile without effort, in processes that an experiment starts as `pytest_runtest_setup` does here."""
+    # This process reads its flags at the first use of a device; those below are for the others.
+    jax.devices()
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
 
 
 def _drop_programs_above_limit() -> None:

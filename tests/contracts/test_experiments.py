@@ -3,7 +3,6 @@
 import os
 import re
 
-import jax
 import pytest
 
 from experiments import EXPERIMENTS
@@ -12,7 +11,6 @@ from figures.style import render
 from simlab.core.experiment import execute
 from simlab.core.results import Results
 from simlab.studies.loading import load_experiment
-from tests.compiling import compile_quickly
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -34,16 +32,6 @@ def results_folder(tmp_path_factory):
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-@pytest.fixture
-def quick_programs(monkeypatch):
-    """Compile without effort, here and in processes that an experiment starts: smoke runs are short."""
-    # This process reads its flags at the first use of a device; those below are for the others.
-    jax.devices()
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip())
-    compile_quickly(True)
 
 
 @pytest.mark.slow

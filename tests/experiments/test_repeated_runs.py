@@ -39,9 +39,11 @@ from simlab.engines.constant import ConstantEngine
 from simlab.objectives import TokenBatch, get_objective
 from simlab.sweeps import recipe_of, run_config
 from simlab.training.diagnostics import DiagnosticContext
+from tests.training.recipes import assert_same_tree, differ
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_programs")
 @pytest.mark.parametrize("name", DIAGNOSTIC_CATALOG)
 def test_every_look_sees_finite_numbers_of_every_policy(name):
     run_specs = [RunSpec("a", "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
@@ -55,6 +57,7 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_programs")
 def test_build_diagnostics_accepts_constant_engines():
     spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "grpo", "seed": 0, "engines": "fp16/fp16"})
     recipe, shared, states = start_runs([spec], Path("unused"))
@@ -103,16 +106,21 @@ def test_asym_of_the_last_minibatch(objective, right, wrong, beyond, before_clip
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_programs")
 def test_last_minibatch_follows_the_updates_before_it():
     spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "gspo", "minibatches": 4, "seed": 0})
     recipe, _, states = start_runs([spec], Path("unused"))
     state = jax.tree.map(lambda x: x[0], states)
     rows = recipe.group_size
 
-    def params_with(rewards: np.ndarray) -> Any:
+    @jax.jit
+    def last_minibatch(rewards):
         context = DiagnosticContext(recipe, state)
-        context.__dict__["sampled"] = replace(context.sampled, rewards=jnp.asarray(rewards, jnp.float32))
-        _, params, before, batch = diagnostics._last_minibatch(context)
+        context.__dict__["sampled"] = replace(context.sampled, rewards=rewards)
+        return diagnostics._last_minibatch(context)[1:]
+
+    def params_with(rewards: np.ndarray) -> Any:
+        params, before, batch = last_minibatch(jnp.asarray(rewards, jnp.float32))
         assert batch.mask.shape[0] == rows
         assert np.any(batch.logp != before.logp)
         return params
@@ -121,10 +129,8 @@ def test_last_minibatch_follows_the_updates_before_it():
     earlier, later = one.copy(), one.copy()
     earlier[0], later[-1] = 1, 0
     first = params_with(one)
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, params_with(later)))
-    assert not jax.tree.all(
-        jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, params_with(earlier))
-    )
+    assert_same_tree(first, params_with(later))
+    assert differ(first, params_with(earlier))
 
 
 @pytest.mark.slow
@@ -164,6 +170,7 @@ def test_an_error_in_one_process_stops_the_others(batch, message):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_programs")
 def test_a_batch_whose_diagnostics_fail_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(observed_runs, "build_diagnostics", lambda *_, **__: fail)
     wanted = run_specs(chain_arm(NONE), 0, smoke=True)
@@ -208,6 +215,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_programs")
 def test_forks_continue_the_run(tmp_path):
     run = Run("forked", tmp_path / "out", smoke=True)
     forks = run_forks(run, (FORK, EARLY_FORK), 0, chain_arm(NONE))
@@ -246,6 +254,7 @@ def test_noise_follows_the_mismatch_of_another_run():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_programs")
 def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
     run = Run("matched", tmp_path / "out", smoke=True)
     name = new_arm(next(iter(LARGER_NOISES)))
