@@ -55,6 +55,14 @@ NEAREST_CHAINS = replace(
     formats="float32 / FP8 range with 2 (activations) and 1 (weights) mantissa bits, round to nearest",
     untreated="chain: FP8",
 )
+NEAREST_CLIP_5 = replace(NEAREST_CHAINS, name="chains, 2 and 1 bits to nearest, weights up to 5")
+DAPO_PPO_CHAINS = replace(CHAINS, name="chains, DAPO and PPO, truncation", untreated="chain: DAPO")
+FP16_CHAINS = replace(
+    CHAINS,
+    name="chains, FP16",
+    formats="FP16 / FP16; control float32 / BF16",
+    untreated="chain: FP16 in both engines",
+)
 E4M3_CHAINS = replace(
     CHAINS,
     name="chains, E4M3",
@@ -114,6 +122,7 @@ ONE_BIT_WEIGHTS = replace(
 )
 ON_POLICY_CHAINS = replace(CHAINS, name="chains, on-policy, truncation", untreated="chain: on-policy")
 RLOO_CHAINS = replace(CHAINS, name="chains, on-policy RLOO, truncation", untreated="chain: RLOO")
+RLOO_FP16_CHAINS = replace(FP16_CHAINS, name="chains, on-policy RLOO, FP16", untreated="chain: RLOO, FP16")
 RECURRENCE = Regime(
     "recurrence, truncation",
     CHAINS.formats,
@@ -144,6 +153,13 @@ SPELLINGS = replace(
     name="two spellings",
     task="addition in two spellings, 4 tokens",
     untreated="two_spellings: GRPO",
+)
+GAUSSIAN_NOISE = Regime("exact sums, Gaussian noise", "float32 / Gaussian noise of 0.2 on the logits")
+EIGHT_TOKENS = Regime(
+    "exact sums, 8 tokens",
+    "float32 / Gaussian noise on the logits, std(rho) 0.1",
+    "random logits, 3 tokens in the vocabulary",
+    "random rewards, 8 tokens",
 )
 ADDERS = Regime(
     "addition, adders of GPUs",

@@ -47,26 +47,38 @@ SMOOTHED = 2  # chunks in the mean of a reward that is compared with half of the
 
 
 def draw_by_probability(results: Results, level: float) -> Figure:
-    """Draw RMS log rho by bin of the first and the last quarter, and mean rho over steps."""
+    """Draw RMS log rho by bin of the first and the last quarter, and mean rho over steps; BF16 as control."""
     rows = join_runs(results, "bins", ("arm", "initial_policy"))
-    rows = rows[(rows["arm"] == NONE) & (rows["tokens"] > 0)]
-    squares, last = rows.assign(square=rows["rms_log_rho"] ** 2), rows["step"].max()
-    periods = {"first": squares["step"] <= last / 4, "last": squares["step"] >= 0.75 * last}
+    rows = rows[rows["tokens"] > 0]
+    untreated, control = (rows[rows["arm"] == arm] for arm in (NONE, CONTROL))
     figure, (size, drift) = new_figure(2.6, ncols=2)
-    for number, (label, period) in enumerate(periods.items()):
-        rms = np.sqrt(pool_tokens(squares[period], "square", ("high", "initial_policy")))
-        _draw_bins(size, rms, 0.1 * number, level, **look(number, label=f"{label} quarter"))
+    for number, (label, part) in enumerate(_quarters(untreated, control).items()):
+        squares = part.assign(square=part["rms_log_rho"] ** 2)
+        rms = np.sqrt(pool_tokens(squares, "square", ("high", "initial_policy")))
+        _draw_bins(size, rms, 0.1 * number, level, **look(number, label=label))
     size.set(ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
-    by_bin = {}
-    for label, (low, high) in BINS.items():
-        inside = rows[(rows["low"] >= low - 1e-6) & (rows["high"] <= high + 1e-6)]
-        if len(inside):
-            pooled = pool_tokens(inside, "mean_rho", ("step", "initial_policy"))
-            by_bin[label] = pooled.unstack("initial_policy")
-    draw_panel(drift, by_bin, MEAN_RATIO, arm_styles(list(BINS)), level)
+    by_bin = {label: _ratio_over_steps(untreated, *ends) for label, ends in BINS.items()}
+    rarest = next(iter(BINS))
+    by_bin[f"{rarest}, BF16"] = _ratio_over_steps(control, *BINS[rarest])
+    draw_panel(drift, by_bin, MEAN_RATIO, arm_styles(list(by_bin)), level)
     for axis in (size, drift):
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=6.5)
     return figure
+
+
+def _quarters(untreated: Any, control: Any) -> dict[str, Any]:
+    last = untreated["step"].max()
+    return {
+        "first quarter": untreated[untreated["step"] <= last / 4],
+        "last quarter": untreated[untreated["step"] >= 0.75 * last],
+        "last quarter, BF16": control[control["step"] >= 0.75 * last],
+    }
+
+
+def _ratio_over_steps(rows: Any, low: float, high: float) -> Any:
+    """Return mean rho of tokens with `low` <= pi_train < `high`, by step and initial policy."""
+    inside = rows[(rows["low"] >= low - 1e-6) & (rows["high"] <= high + 1e-6)]
+    return pool_tokens(inside, "mean_rho", ("step", "initial_policy")).unstack("initial_policy")
 
 
 def draw_ratio_by_probability(results: Results, level: float) -> Figure:

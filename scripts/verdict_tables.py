@@ -32,8 +32,8 @@ def claims() -> str:
     """Return every claim as a row of a table, one per regime."""
     head = (
         "| id | verdict | statement | regime | estimate (primary criterion) "
-        "| adjusted p | power | registered |\n"
-        "|---|---|---|---|---|---:|---|---|"
+        "| adjusted p | power | criteria | rule set |\n"
+        "|---|---|---|---|---|---:|---|---|---|"
     )
     rows = []
     for row in stored_rows():
@@ -41,7 +41,7 @@ def claims() -> str:
         statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
         adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
         cells = (row.id, row.verdict, statement, row.regime_name, estimate_text(primary), adjusted)
-        rows.append(f"| {' | '.join(cells)} | {power_text(row)} | {row.registered} |")
+        rows.append(f"| {' | '.join(cells)} | {power_text(row)} | {row.verdicts} | {row.registration} |")
     return "\n" + "\n".join([head, *rows]) + "\n"
 
 
@@ -52,8 +52,19 @@ def regimes() -> str:
         for row in stored_rows()
         if row.trial is not None
     }
-    rows = [f"| {name} | {text or 'no training runs'} |" for name, text in described.items()]
-    head = ["| regime | formats (training / inference); model; task; learning rate; steps |", "|---|---|"]
+    mismatch: dict[str, list[str]] = {}
+    for row in stored_rows():
+        if row.mismatch and row.mismatch not in mismatch.setdefault(row.regime_name, []):
+            mismatch[row.regime_name].append(row.mismatch)
+    rows = [
+        f"| {name} | {' or '.join(mismatch.get(name, []))} | {text or 'no training runs'} |"
+        for name, text in described.items()
+    ]
+    head = [
+        "| regime | RMS log rho at the start, nats "
+        "| formats (training / inference); model; task; learning rate; steps |",
+        "|---|---|---|",
+    ]
     return "\n" + "\n".join([*head, *rows]) + "\n"
 
 

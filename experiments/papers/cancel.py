@@ -66,6 +66,7 @@ SOONER = "half of the printed 9%"
 TWO, TWENTIETH = 0.02, 0.05
 LEARNS = m.change("reward", "the reward")
 HEADROOM = "0.05 of the largest reward: without learning there is nothing to compare"
+NOT_ONE = "weights that differ by less than 10% leave little uncancelled"
 APART = "weights that differ by less than 10% cannot move Asym by the margin of 20%"
 ALONE = "The last two criteria compare DFPO with stop-gradient alone and GSPO with a wide clip."
 OF_LAST = "Asym and energy at the ratios of the last minibatch of a step; Asym over that of weights of one."
@@ -235,6 +236,7 @@ CLAIMS = (
             primary(DRIFT, minus(GSPO, MIN), "positive", QUARTER_MORE, because=CHANGES),
             secondary(BEYOND, minus(GSPO, MIN), "positive", TWENTIETH, because="a twentieth of the tokens"),
             learns(GSPO),
+            manipulation(SPREAD, mean_of(GSPO), "positive", 0.1, because=NOT_ONE),
             regime=TEMPLATE,
             note="At equal steps, where DFPO has more reward, which may hide a difference or make one. "
             "Tokens beyond the clip range count whether or not the objective lets them push, in the last "

@@ -27,12 +27,12 @@ from experiments.papers.shared import (
     recovers,
     trial,
 )
-from experiments.regimes import CHAINS, STEADY_CHAINS
+from experiments.regimes import CHAINS, GAUSSIAN_NOISE, STEADY_CHAINS
 from experiments.studies.repeated_runs import with_forks
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import LeavesBand, Share, excess, mean_of, minus, slope
-from simlab.studies.records import EXACT_SUMS, exact, manipulation, primary, secondary, stored_row
+from simlab.studies.records import exact, manipulation, primary, secondary, stored_row
 from simlab.theory.checks import hacking_checks as checks
 
 dynamics, measurement, identity = claim_makers("hacking")
@@ -142,12 +142,13 @@ CLAIMS = (
                 "mean rho of rare tokens is below 1 for truncated formats, whichever policy sorts",
                 checks.survival_of_formats,
                 because="below 1 in the rarest bin both ways; at least three times as far from 1 as to "
-                "nearest", tolerance=1 / 3)),
+                "nearest", tolerance=1 / 3),
+            note="Nothing is trained: this is the first part of the statement alone."),
         trial("theory_survival",
             stored_row("rarest",
                 "mean rho minus 1 in the rarest bin of 0.1% of the mass, sorted by pi_train, "
                 "noise of 0.2 on the logits", "negative", 0.01, because="1% of the IS ratio", is_point=True),
-            regime=EXACT_SUMS),
+            regime=GAUSSIAN_NOISE),
         trial("hacking_dynamics",
             primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),

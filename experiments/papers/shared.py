@@ -60,9 +60,9 @@ def make_identity(paper: str, id: str, statement: str, reference: str, *checks: 
     return make_claim(paper, "identity", id, statement, reference, *trials)
 
 
-def exact_trial(first: Criterion, *others: Criterion) -> Trial:
+def exact_trial(first: Criterion, *others: Criterion, note: str = "") -> Trial:
     """Return the trial of `theory`; its first check states the claim as printed and is primary."""
-    return Trial("theory", (replace(first, role="primary"), *others), EXACT_SUMS)
+    return Trial("theory", (replace(first, role="primary"), *others), EXACT_SUMS, note)
 
 
 def trial(
@@ -72,10 +72,9 @@ def trial(
     note: str = "",
     is_exploratory: bool = False,
     rule_sha256: str = "",
-    untreated: str = "",
 ) -> Trial:
     """Return how an experiment tests a claim in a regime."""
-    return Trial(experiment, criteria, regime, note, is_exploratory, rule_sha256, untreated)
+    return Trial(experiment, criteria, regime, note, is_exploratory, rule_sha256)
 
 
 def claim_makers(paper: str) -> tuple[Callable[..., Claim], ...]:

@@ -34,6 +34,7 @@ from experiments.papers.shared import (
 )
 from experiments.regimes import (
     CHAINS,
+    EIGHT_TOKENS,
     KINDS_OF_NOISE,
     LARGER_NOISE,
     MOE_CHAINS,
@@ -50,7 +51,7 @@ from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import ShareDifference, mean_of, minus, slope
-from simlab.studies.records import EXACT_SUMS, Measured, exact, manipulation, primary, secondary, stored_row
+from simlab.studies.records import Measured, exact, manipulation, primary, secondary, stored_row
 from simlab.studies.samples import Exact
 from simlab.theory.checks import vexact_checks as checks
 
@@ -230,7 +231,7 @@ CLAIMS = (
         trial("theory_corrections",
             stored_row("bias", "bias of the gradient without correction, relative to its norm", "positive",
                 ERROR_MARGIN, because="2% of the norm of the gradient"),
-            regime=EXACT_SUMS,
+            regime=EIGHT_TOKENS,
             is_exploratory=True)),
     dynamics("V5", "Enforcing zero mismatch leaves loss, gradient path and sampling as they were",
         "review, major comment 2",

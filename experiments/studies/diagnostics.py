@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.arms.changes import NEAREST
+from experiments.arms.changes import NEAREST, NEAREST_E4M3
 from experiments.regimes import BASE
 from simlab.engines import Engine, find_engine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS, energy_by_frequency
@@ -25,7 +25,10 @@ from simlab.training.step import learn, score
 
 Diagnostic = Callable[[DiagnosticContext], Mapping[str, Array]]
 DISTORTED = with_overrides(get_objective("gspo_bias"), "gspo_bias", distortion_delta=2.0)
-FP8 = recipe_of(run_config(BASE, {**NEAREST.engines(), "objective": "grpo"})).engines.infer
+FP8, E4M3 = (
+    recipe_of(run_config(BASE, {**formats.engines(), "objective": "grpo"})).engines.infer
+    for formats in (NEAREST, NEAREST_E4M3)
+)
 HELD_OUT = 16  # prompts, each with a group of responses
 
 
@@ -120,9 +123,21 @@ def under_fp8(context: DiagnosticContext) -> dict[str, Array]:
 
     Reference: acrl Tab. 8.
     """
-    engines = replace(context.recipe.engines, infer=FP8)
+    return {"discrepancy_fp8": _discrepancy_under(context, FP8)}
+
+
+def under_e4m3(context: DiagnosticContext) -> dict[str, Array]:
+    """`discrepancy_e4m3`: the discrepancy if the engine of `NEAREST_E4M3` sampled.
+
+    Reference: acrl Tab. 8.
+    """
+    return {"discrepancy_e4m3": _discrepancy_under(context, E4M3)}
+
+
+def _discrepancy_under(context: DiagnosticContext, engine: Engine) -> Array:
+    engines = replace(context.recipe.engines, infer=engine)
     other = DiagnosticContext(replace(context.recipe, engines=engines), context.state)
-    return {"discrepancy_fp8": METRICS["discrepancy"](other.batch)}
+    return METRICS["discrepancy"](other.batch)
 
 
 def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
@@ -200,6 +215,7 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "last minibatch": last_minibatch,
     "hacking": hacking,
     "under FP8": under_fp8,
+    "under E4M3": under_e4m3,
     "clusters": clusters,
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],

@@ -93,19 +93,17 @@ def _short(row) -> dict[str, str]:
     from simlab.studies.board import estimate_text, power_text
 
     primary = row.primary
-    by_role: dict[str, list[str]] = {}
-    for each in row.criteria if row.evidence else ():
-        by_role.setdefault(each.criterion.role, []).append(each.verdict)
     return {
         "id": row.id,
         "verdict": row.verdict,
         "claim": row.claim.statement,
         "regime": row.regime_name,
+        "RMS log rho": row.mismatch,
         "estimate": estimate_text(primary),
         "adjusted p": _p_text(primary.adjusted_p if primary else None),
         "power": power_text(row),
-        "criteria": "; ".join(f"{role}: {', '.join(verdicts)}" for role, verdicts in by_role.items()),
-        "registered": row.registered,
+        "criteria": row.verdicts,
+        "rule set": row.registration,
         "experiment": row.experiment,
     }
 
@@ -118,11 +116,10 @@ def _show_criteria(row) -> None:
     """Print a claim in one regime with a row per criterion."""
     from simlab.studies.board import estimate_text, margin_text, power_text
 
-    registered = {"before": "before the run", "after": "after the run"}.get(row.registered, row.registered)
     facts = {
         "regime": row.regime,
         "experiment": f"{row.experiment}, commit {row.commit}" if row.commit else row.experiment,
-        "rule set": registered,
+        "rule set": row.registration,
         "power": power_text(row),
         "note": row.note,
     }

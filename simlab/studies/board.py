@@ -68,6 +68,13 @@ class Row:
         return self.registered == "before" and has_newer_test(self.evidence.manifest)
 
     @property
+    def registration(self) -> str:
+        """When the rule was set, in words; empty where nothing was run."""
+        if self.is_tested_anew:
+            return "before the run, test changed after it"
+        return {"before": "before the run", "after": AFTER}.get(self.registered, self.registered)
+
+    @property
     def id(self) -> str:
         """The id of the claim."""
         return self.claim.id
@@ -83,6 +90,20 @@ class Row:
     def regime_name(self) -> str:
         """The short name of the regime."""
         return self.trial.regime.name if self.trial else ""
+
+    @property
+    def mismatch(self) -> str:
+        """The RMS log rho (nats) at the start of the untreated runs; empty where it was not measured."""
+        measured = self.evidence.rms_log_rho if self.evidence else None
+        return "" if measured is None else f"{measured:.2g}"
+
+    @property
+    def verdicts(self) -> str:
+        """The verdicts of the criteria by their role, on one line; empty where nothing was run."""
+        by_role: dict[str, list[str]] = {}
+        for each in self.criteria if self.evidence else ():
+            by_role.setdefault(each.criterion.role, []).append(each.verdict)
+        return "; ".join(f"{role}: {', '.join(found)}" for role, found in by_role.items())
 
     @property
     def criteria(self) -> tuple[CriterionEvidence, ...]:
@@ -135,7 +156,7 @@ def describe_criterion(evidence: CriterionEvidence) -> dict[str, Json]:
     criterion = evidence.criterion
     return {
         "estimand": criterion.estimand.text,
-        "contrast": criterion.contrast.text if criterion.contrast else "",
+        "contrast": criterion.reference,
         "unit": criterion.unit,
         "direction": criterion.direction,
         "margin": criterion.margin,

@@ -189,23 +189,6 @@ def largest_growth(metric: str, quantity: str) -> Estimand:
     )
 
 
-def lead(metric: str, rise: float, quantity: str) -> Estimand:
-    """Log of the step at which the reward has halved over that at which `metric` has risen `rise`-fold.
-
-    The reward, over five chunks, against its best so far; a run whose reward never halves counts with all its
-    steps, one whose metric never rises is left out.
-    """
-
-    def of(view: View) -> float:
-        ends, reward = view.chunk_steps + CHUNK, _smooth(view)
-        halved = np.flatnonzero(reward < np.maximum.accumulate(reward) / 2)
-        risen = np.flatnonzero(view.curve(metric) > rise * view.early(metric))
-        fall = ends[halved[0]] if len(halved) else view.steps
-        return float(np.log(fall / ends[risen[0]])) if len(risen) else np.nan
-
-    return Estimand(f"log of the step at which the reward has halved over that of {quantity}", of)
-
-
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
     return Estimand(f"{quantity}, last quarter", lambda view: view.late_diagnostic(metric))

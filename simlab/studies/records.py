@@ -109,6 +109,15 @@ class Criterion:
         return self.contrast.unit if self.contrast else ""
 
     @property
+    def reference(self) -> str:
+        """What is compared, in words: arms, or a computed number with what it must be."""
+        if self.contrast:
+            return self.contrast.text
+        if isinstance(self.estimand, StoredRow):
+            return f"minus the printed {self.estimand.reference:g}" if self.estimand.reference else "minus 0"
+        return "residual of the statement, minus 0"
+
+    @property
     def rule(self) -> str:
         """The criterion as a sentence."""
         unit = f" ({self.unit})" if self.unit else ""
@@ -176,7 +185,6 @@ class Trial:
         note: what the trial leaves out.
         is_exploratory: whether the rule was found on the runs that it is applied to.
         rule_sha256: of a rule in words that states the same, which a manifest may record instead.
-        untreated: the arm whose runs measure the mismatch at the start, where that of the regime did not run.
         claim: the id of the `Claim` that holds the trial, which sets it.
     """
 
@@ -186,7 +194,6 @@ class Trial:
     note: str = ""
     is_exploratory: bool = False
     rule_sha256: str = ""
-    untreated: str = ""
     claim: str = ""
 
     @property

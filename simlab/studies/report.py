@@ -157,8 +157,7 @@ def _claim(row: Row, figures: Sequence[Drawn]) -> str:
         "criteria": _criteria(row),
         "power": row.power is not None and f"{power_text(row)}, at twice the margin of the primary criterion",
         "note": escape(row.note),
-        "registered": row.registered
-        and f"{row.registered} the run".replace("exploratory the run", "exploratory"),
+        "rule set": row.registration,
         "figures": ", ".join(f'<a href="#fig-{figure.name}">{escape(figure.name)}</a>' for figure in figures),
         "experiment": f'<a href="#exp-{row.experiment}">{row.experiment}</a>{ran}'
         if row.evidence

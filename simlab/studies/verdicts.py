@@ -135,7 +135,7 @@ def measure(views: Views, trial: Trial, manifest: Mapping[str, Json] | None = No
 
 def initial_mismatch(views: Views, trial: Trial) -> float | None:
     """Return the mean RMS log rho (nats) over the first tenth of the untreated runs of a trial."""
-    runs = views.arms.get(trial.untreated or trial.regime.untreated, {}).values()
+    runs = views.arms.get(trial.regime.untreated, {}).values()
     values = [view.early("rms_log_rho") for view in runs]
     return float(np.mean(values)) if values and np.isfinite(values).all() else None
 

@@ -58,6 +58,12 @@ def test_arms_of_criteria_exist():
     assert {arm for claim in CLAIMS.values() for each in claim.criteria for arm in each.arms} <= known
 
 
+def test_a_claim_has_one_trial_per_regime():
+    for claim in CLAIMS.values():
+        names = [trial.regime.name for trial in claim.trials]
+        assert len(names) == len(set(names)), claim.id
+
+
 def test_regime_names_are_unique():
     regimes = {trial.regime for claim in CLAIMS.values() for trial in claim.trials}
     assert len({regime.name for regime in regimes}) == len(regimes)
