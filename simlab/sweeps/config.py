@@ -82,7 +82,7 @@ class RunConfig:
 def run_config(
     values: "RunConfig | Mapping[str, Plain]", changes: Mapping[str, Plain] | None = None
 ) -> RunConfig:
-    """Return the run of `values` with `changes`, whose names may be dotted: `optimizer.learning_rate`.
+    """Return the run of `values` with `changes`; names may be dotted: `optimizer.learning_rate`.
 
     Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
     Raises `ValueError` naming the field, the value and what is allowed.
@@ -94,14 +94,10 @@ def run_config(
         )
     for given in (changes or {}, {} if isinstance(values, RunConfig) else values):
         check_named_once(given)
-    table = values.as_dict() if isinstance(values, RunConfig) else {**DEFAULTS, **values}
-    table = {name: _plain_value(name, value) for name, value in table.items()}
+    table = values.as_dict() if isinstance(values, RunConfig) else _with_defaults(values)
     changes = {name: _plain_value(name, value) for name, value in (changes or {}).items()}
     short = {name: table.pop(name) for name in ALIASES if name in table}
-    # A record before its fields: `objective` first, then `objective.clip_low`.
-    for dotted in sorted(changes, key=lambda name: name.count(".")):
-        if dotted not in ALIASES:
-            table = _change_field(table, dotted.split("."), changes[dotted])
+    table = _change_fields(table, {name: value for name, value in changes.items() if name not in ALIASES})
     short |= {name: changes[name] for name in ALIASES if name in changes}
     for name in ALIASES:
         for dotted, value in ALIASES[name](table, short[name]).items() if name in short else ():
@@ -115,6 +111,22 @@ def run_config(
         if name not in table and default_of(field) is dataclasses.MISSING:
             raise ValueError(f"{name} must be given, for example {name} = {EXAMPLES[name]!r}.")
     return _check_table(table)
+
+
+def _with_defaults(values: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return `values` with the defaults of a run; a table without a name changes that of its field."""
+    values = {name: _plain_value(name, value) for name, value in values.items()}
+    for name, default in DEFAULTS.items():
+        if isinstance(default, str) and isinstance(values.get(name), Mapping):
+            values[name] = {"name": default, **values[name]}
+    return _change_fields(DEFAULTS, values)
+
+
+def _change_fields(table: Mapping[str, Plain], changes: Mapping[str, Plain]) -> dict[str, Plain]:
+    # A record before its fields: `objective` first, then `objective.clip_low`.
+    for dotted in sorted(changes, key=lambda name: name.count(".")):
+        table = _change_field(table, dotted.split("."), changes[dotted])
+    return dict(table)
 
 
 def _plain_value(name: str, value: Any) -> Plain:

@@ -18,6 +18,7 @@ from cattrs import Converter
 
 from simlab.core.catalog import lookup, shorten
 from simlab.core.plugins import references
+from simlab.core.pytree import REGISTERED
 from simlab.core.ranges import Range
 from simlab.engines import ENGINES, Engine, EnginePair, Site, find_pair
 from simlab.formats import FORMATS, ROUNDINGS, SCALINGS, Format, Rounding, Scaling, StochasticRounding
@@ -64,8 +65,15 @@ def reading(path: str) -> Iterator[None]:
 def _pair(name: str, entry: Entry) -> Any:
     train, slash, infer = name.partition("/")
     if slash and references(name):
-        return EnginePair(*(entry(ENGINES, part, "engine") for part in (train, infer)))
+        return EnginePair(*(_engine(part, entry) for part in (train, infer)))
     return entry({}, name, "engine pair") if references(name) else find_pair(name)
+
+
+def _engine(name: str, entry: Entry) -> Any:
+    engine = entry(ENGINES, name, "engine")
+    if not isinstance(engine, Engine):
+        raise ValueError(f"must be an engine, got {shorten(name)}, which is of type {type(engine).__name__}.")
+    return engine
 
 
 def _objective(name: str, entry: Entry) -> Any:
@@ -99,6 +107,8 @@ CLASSES: dict[Any, tuple[Mapping[str, type], str]] = {
 }
 CATALOGS = (OBJECTIVES, ENGINES, MODELS, FORMATS, ROUNDINGS, SCALINGS)
 ALTERNATIVES: dict[Any, Any] = {Rounding: (Rounding, StochasticRounding)}
+GIVEN: dict[Any, Any] = {Site: (Site, Format)}
+"""Kinds of record that may be given for a field of a type, besides those of that type."""
 
 
 def read(hint: Any, value: Plain, path: str) -> Read:
@@ -183,8 +193,10 @@ def _apply_changes(record: Any, changes: Table) -> Read:
     records, canonical = {}, {}
     for name in sorted(changes):
         _check_field(hints, name, hints)
-        start = getattr(record, name)
-        reading = _read_change(start, hints[name], changes[name], name)
+        start, change = getattr(record, name), changes[name]
+        if name == "format" and start is None and isinstance(change, Mapping):
+            change = {"name": "fp32", **change}  # what a site without a format holds
+        reading = _read_change(start, hints[name], change, name)
         # A format's own numbers have fixed types.
         records[name] = type(start)(reading.record) if isinstance(start, np.generic) else reading.record
         # As text, because NaN differs from itself.
@@ -307,7 +319,9 @@ def _read_number(value: Plain, hint: Any) -> Plain:
 def _read_class(value: Plain, hint: Any) -> Read:
     base = _options(hint)[0]
     catalog, word = CLASSES[base]
-    if isinstance(value, base):
+    if isinstance(value, type) and issubclass(value, base):
+        value = next((name for name, cls in catalog.items() if cls is value), None) or describe_own(value)
+    elif isinstance(value, base):
         value = plain(value) if type(value) in catalog.values() else describe_own(value)
     name, changes = _name_and_changes(value)
     entry, own = _look_up_entry(name, changes, _entry_of(catalog, word))
@@ -315,6 +329,12 @@ def _read_class(value: Plain, hint: Any) -> Read:
     if not is_class and not isinstance(entry, base):
         raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(entry)}.")
     cls: Any = entry if is_class else type(entry)
+    # A schedule has numbers that differ between the runs of a batch.
+    if base is Schedule and cls not in REGISTERED:
+        raise ValueError(
+            f"must be a schedule whose class is decorated with simlab.core.pytree.pytree, "
+            f"got {shorten(name)}."
+        )
     fields = read_fields(cls, changes, None if is_class else entry)
     return Read(cls(**fields.record), {"name": name} | own | fields.plain)
 
@@ -322,7 +342,7 @@ def _read_class(value: Plain, hint: Any) -> Read:
 def _read_named(value: Plain, hint: Any) -> Read:
     kind = next(option for option in _options(hint) if option in RECORDS)
     word, resolve = RECORDS[kind]
-    if isinstance(value, ALTERNATIVES.get(kind, kind)):
+    if isinstance(value, GIVEN.get(kind, ALTERNATIVES.get(kind, kind))):
         value = _catalog_name(value) or describe_own(value)
     name, changes = _name_and_changes(value)
     record, own = _look_up_entry(name, changes, resolve)

@@ -25,6 +25,9 @@ _CARRIED: dict[str, Any] = {}
 _DESCRIBED: dict[int, tuple[Any, dict[str, str]]] = {}
 """Names and sources of `_CARRIED`, by identity of the record, which is kept so that no other gets it."""
 
+_REFERENCES: dict[int, tuple[Any, str]] = {}
+"""Where records of modules stood, by identity: a module that is loaded anew holds other objects."""
+
 
 def load_own(name: str, source: str | None = None) -> tuple[dict[str, Any], str]:
     """Return the records that `name` refers to, by reference, and their source.
@@ -60,8 +63,10 @@ def describe_own(record: object) -> dict[str, str]:
 
     Raises `ValueError` for a record that cannot be pickled or distinguished from its changed version.
     """
-    for reference in _places(record):
+    _, known = _REFERENCES.get(id(record), (None, ""))
+    for reference in (*_places(record), *filter(None, [known])):
         if not reference.startswith(f"{MAIN}:"):
+            _REFERENCES[id(record)] = record, reference
             return {"name": reference, "source": load_plugin(reference)[1]}
     if id(record) in _DESCRIBED:
         return _DESCRIBED[id(record)][1]

@@ -332,3 +332,20 @@ def test_run_key_identifies_warm_start_by_content(tmp_path):
 def test_values_of_another_type_are_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         run_config(BASE, changes)
+
+
+def test_base_takes_dotted_names_as_changes_do():
+    site = "engines.infer.projection.weights.format.mantissa_bits"
+    start = {"task": "add", "model": "tiny-dense"}
+    for changes in ({"optimizer.learning_rate": 1e-3}, {site: 3}, {"objective.clip_high": 0.3}):
+        assert run_config(start | changes) == run_config(start, changes)
+    assert recipe_of(run_config(start, {site: 3})).engines.infer.projection.weights.format.mantissa_bits == 3
+    with pytest.raises(ValueError, match="unknown field 'mantisa_bits'; did you mean 'mantissa_bits'"):
+        run_config(start, {site.replace("mantissa", "mantisa"): 3})
+
+
+def test_table_without_a_name_changes_the_default():
+    start = {"task": "add", "model": "tiny-dense"}
+    assert run_config(start | {"objective": {"clip_high": 0.3}}) == run_config(start | {"clip_high": 0.3})
+    changed = run_config(start | {"engines": {"infer": {"residual": "e5m2"}}})
+    assert changed.table["engines"]["name"] == "f32/f32"

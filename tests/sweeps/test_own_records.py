@@ -1,5 +1,6 @@
 """Objectives, tasks, engines, schedules and formats of a researcher run like built-in ones."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -56,6 +57,11 @@ class Steps(Schedule):
 
 class Sorted(TASKS["sort"]):
     pass
+
+@dataclass(frozen=True)
+class Plain(Schedule):
+    def __call__(self, step, schedule_state=None):
+        return jnp.float32(1)
 """
 
 
@@ -100,6 +106,35 @@ def test_own_records_are_read_by_name(module):
     assert int(recipe.gradient_site.format.mantissa_bits) == 2
     assert json.loads(json.dumps(config.table)) == config.table
     assert run_config(config) == config
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("objective", "parabola"),
+        ("gradient_site", "NARROW"),
+        ("infer_format", "NARROW"),
+        ("engines.infer.projection.weights", "NARROW"),
+        ("task", "Sorted"),
+        ("schedule", "Steps"),
+    ],
+)
+def test_a_record_is_read_as_its_name_is(field, name, module):
+    record = getattr(importlib.import_module(module), name)
+    assert run_config(BASE, {field: record}) == run_config(BASE, {field: f"{module}:{name}"})
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"engines": "f32/{}:NARROW"}, "must be an engine, got .*NARROW', which is of type Format"),
+        ({"schedule": "{}:Plain"}, "must be a schedule whose class is decorated with simlab.core.pytree"),
+    ],
+)
+def test_own_record_of_a_wrong_kind_is_rejected(own, message, module):
+    named = {field: name.format(module) for field, name in own.items()}
+    with pytest.raises(ValueError, match=message):
+        run_config(BASE, named)
 
 
 def test_own_objective_takes_overrides(module):
