@@ -16,7 +16,7 @@ DIFFERS = {
     "cancel Tab. 1": "addition after a template instead of the tasks of the paper",
     "cancel Tab. 2": "addition with two correct spellings; a gain of 0.15 instead of a reward of 0.70",
 }
-"""How a figure differs from that of the paper, apart from models, tasks and lengths."""
+"""Differences of figures from those of the papers, apart from models, tasks and lengths."""
 
 FP8_BENCHMARKS = "benchmarks of real models; `acrl_tab1` and `acrl_tab6` show the claim (A13)"
 NOT_DRAWN = {

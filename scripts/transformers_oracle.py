@@ -1,4 +1,4 @@
-"""What transformers says about checkpoints; runs in the environment `hf` (`python scripts/make_env.py hf`).
+"""Answers of transformers on checkpoints; runs in the environment `hf` (`python scripts/make_env.py hf`).
 
     transformers_oracle.py random OUT        tiny random models, each a checkpoint, with their logits
     transformers_oracle.py smollm2 OUT       SmolLM2-135M as a checkpoint and as GGUF, with its logits

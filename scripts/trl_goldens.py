@@ -1,4 +1,4 @@
-"""What TRL's GRPO losses and vLLM corrections give on random batches.
+"""TRL's GRPO losses and vLLM corrections on random batches.
 
 Runs in the environment of requirements/trl.txt (see requirements/README.md), without simlab:
 `python scripts/trl_goldens.py --seed 20261121 --out tests/objectives/goldens`.

@@ -1,4 +1,4 @@
-"""What verl's policy losses, advantage estimators and rollout metrics give on random batches.
+"""verl's policy losses, advantage estimators and rollout metrics on random batches.
 
 Runs in the environment of requirements/verl.txt (see requirements/README.md), without simlab:
 `python scripts/verl_goldens.py --seed 20261121 --out tests/objectives/goldens`.

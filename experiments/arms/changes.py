@@ -1,4 +1,4 @@
-"""What arms change: objectives, schedules and engines, as parts of a run config."""
+"""The parts that arms change: objectives, schedules and engines, as parts of a run config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

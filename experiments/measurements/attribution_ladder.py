@@ -1,4 +1,4 @@
-"""Which part of the flagship's engine makes how much of its mismatch: exact shares of groups of sites."""
+"""The mismatch that each part of the flagship's engine makes: exact shares of groups of sites."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""What each number format does to a million numbers: error, range and levels, in every rounding mode."""
+"""Each number format, applied to a million numbers: error, range and levels, in every rounding mode."""
 
 import jax
 import numpy as np

@@ -56,7 +56,7 @@ class Family:
 
     @property
     def claims_absence(self) -> np.ndarray:
-        """Whether each criterion claims no effect, those on proportions last."""
+        """Return for each criterion whether it claims no effect, those on proportions last."""
         return np.array([each.direction == "zero" for each, _ in (*self.means, *self.proportions)], bool)
 
 

@@ -168,7 +168,7 @@ def _evaluate_under(context: DiagnosticContext, **engines: Engine) -> dict[str, 
 
 
 def by_either_engine(context: DiagnosticContext) -> dict[str, Array]:
-    """How many tokens are rare (below 0.01) or common (above 0.9), and have pi_train > pi_infer.
+    """The numbers of tokens that are rare (below 0.01) or common (above 0.9), and have pi_train > pi_infer.
 
     `rare_train`, `common_train`, `rare_infer`, `common_infer`: tokens by the probability of that engine.
     The same with `_higher`: those of them with pi_train > pi_infer, equal ones counted half.

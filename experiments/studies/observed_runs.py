@@ -116,7 +116,7 @@ def train_missing_policies(run: Run, plan: Plan, results: ResultCache) -> None:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is observed in a run every few steps, and where the run and its diagnostics are written."""
+    """The diagnostics of a run every few steps, and where the run and its diagnostics are written."""
 
     results: Path
     """Folder of the result cache."""

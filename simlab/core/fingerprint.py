@@ -10,14 +10,29 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 import jax
 import numpy as np
 
-_Seen = dict[int, tuple[int, Any]]
-"""By id: the position of a visited value, and the value, so that no later one gets its id."""
+
+@dataclasses.dataclass
+class _Seen:
+    """What a digest has visited, and what it leaves out.
+
+    - `values`: by id, the position of a visited value, and the value, so that no later one gets its id.
+    - `files`: files whose content another digest holds; None counts all code and all values.
+    """
+
+    values: dict[int, tuple[int, Any]]
+    files: frozenset[Path] | None
+
+    def copy(self) -> "_Seen":
+        return _Seen(dict(self.values), self.files)
+
+
 GENERATED = ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__", "__init__")
 """Methods that `dataclass` generates."""
 
@@ -28,7 +43,26 @@ def fingerprint(record: object) -> str:
     Raises:
         ValueError: For a part that is neither data nor Python code, with its type.
     """
-    return hashlib.sha256(repr(_content(record, {})).encode()).hexdigest()[:12]
+    return _digest(record, None)
+
+
+def fingerprint_values(record: object, files: Iterable[Path]) -> str:
+    """Return 12 hexadecimal digits of the values of a record, which each process that imports it computes.
+
+    The values are its numbers, strings, arrays and containers, those that its functions read from their
+    modules, and code outside `files`, whose source the caller has. Parts that may differ between processes
+    count by their type only: paths, the environment, objects of libraries with a state of their own (other
+    than dataclasses and arrays), and objects that their address identifies. A part that raises an error
+    leaves out all values: then the digest is empty.
+    """
+    try:
+        return _digest(record, frozenset(files))
+    except Exception:  # whatever the attributes of a user's object may raise
+        return ""
+
+
+def _digest(record: object, files: frozenset[Path] | None) -> str:
+    return hashlib.sha256(repr(_content(record, _Seen({}, files))).encode()).hexdigest()[:12]
 
 
 def is_own_code(module: str | None) -> bool:
@@ -38,17 +72,18 @@ def is_own_code(module: str | None) -> bool:
         return True
     if top in ("", "simlab", "builtins") or top in sys.stdlib_module_names:
         return False
-    return "site-packages" not in (getattr(sys.modules.get(top), "__file__", None) or "")
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return not any(name in file for name in ("site-packages", "dist-packages"))
 
 
 def _content(value: Any, seen: _Seen) -> Any:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return type(value).__name__, repr(value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _array(value)
-    if id(value) in seen:
-        return "seen", seen[id(value)][0]
-    seen[id(value)] = len(seen), value
+        return _array(value, seen)
+    if id(value) in seen.values:
+        return "seen", seen.values[id(value)][0]
+    seen.values[id(value)] = len(seen.values), value
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | np.ufunc):
@@ -58,12 +93,15 @@ def _content(value: Any, seen: _Seen) -> Any:
 
 def _container(value: Any, seen: _Seen) -> Any:
     name = type(value).__qualname__
+    if seen.files is not None and _may_differ(value):
+        return "type", name
     if isinstance(value, Mapping):
         return name, [(_content(key, seen), _content(part, seen)) for key, part in value.items()]
     if isinstance(value, tuple | list):
         return name, [_content(part, seen) for part in value]
     if isinstance(value, set | frozenset):
-        return name, sorted(repr(_content(part, seen)) for part in value)
+        # Their order is another in each process, so no part may depend on those before it.
+        return name, sorted(repr(_content(part, seen.copy())) for part in value)
     if isinstance(value, functools.partial):
         return name, [_content(part, seen) for part in (value.func, value.args, value.keywords)]
     if isinstance(value, staticmethod | classmethod | types.MethodType):
@@ -84,10 +122,27 @@ def _container(value: Any, seen: _Seen) -> Any:
     return name, repr(value)
 
 
-def _array(value: Any) -> Any:
+def _may_differ(value: Any) -> bool:
+    """Return whether a value may differ between processes that import the same code and data."""
+    cls = type(value)
+    if is_own_code(cls.__module__) or dataclasses.is_dataclass(value):
+        return False
+    if isinstance(value, dict | tuple | list | set | frozenset | functools.partial | types.SimpleNamespace):
+        return False
+    if isinstance(value, types.MappingProxyType | types.MethodType | staticmethod | classmethod | property):
+        return False
+    if callable(getattr(value, "__wrapped__", None) or getattr(value, "func", None)):
+        return False
+    has_state = isinstance(value, Mapping | PurePath) or hasattr(value, "__dict__")
+    return has_state or " at 0x" in repr(value)
+
+
+def _array(value: Any, seen: _Seen) -> Any:
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         value = jax.random.key_data(value)
     array = np.asarray(value)
+    if array.dtype.hasobject:  # its bytes are addresses
+        return "array", str(array.dtype), array.shape, _content(array.tolist(), seen)
     return "array", str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()
 
 
@@ -100,8 +155,23 @@ def _code(value: Any, seen: _Seen) -> Any:
         return value.__qualname__, [_content(base, seen) for base in value.__bases__], _members(value, seen)
     code, cells = value.__code__, value.__closure__ or ()
     parts = [value.__defaults__, value.__kwdefaults__, [cell.cell_contents for cell in cells]]
-    reads = {key: value.__globals__[key] for key in _names(code) if key in value.__globals__}
-    return value.__qualname__, _instructions(code), [_content(part, seen) for part in (*parts, reads)]
+    names = [key for key in _names(code) if key in value.__globals__ and not key.startswith("__")]
+    reads = [(key, _content_read(value.__globals__[key], code, seen)) for key in names]
+    is_known = seen.files is not None and Path(code.co_filename) in seen.files
+    instructions = "" if is_known else _instructions(code)
+    return value.__qualname__, instructions, [_content(part, seen) for part in parts], reads
+
+
+def _content_read(value: Any, code: types.CodeType, seen: _Seen) -> Any:
+    """Return the content of a global that `code` reads: of a module of own code, the attributes it may read."""
+    if not isinstance(value, types.ModuleType) or not is_own_code(value.__name__):
+        return _content(value, seen)
+    held = {key: vars(value)[key] for key in _attributes(code) if key in vars(value)}
+    parts = []
+    for key, part in held.items():
+        is_inner = isinstance(part, types.ModuleType) and part.__name__.startswith(f"{value.__name__}.")
+        parts.append((key, _content_read(part, code, seen) if is_inner else _content(part, seen)))
+    return "module", value.__name__, parts
 
 
 def _members(cls: type, seen: _Seen) -> Any:
@@ -144,3 +214,11 @@ def _names(code: types.CodeType) -> list[str]:
     # `co_names` has attributes, too: a global of a notebook may have the name of one.
     read = [each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
     return sorted({*read, *inner})
+
+
+def _attributes(code: types.CodeType) -> list[str]:
+    """Return the names of attributes and globals in `code`."""
+    inner = [
+        name for part in code.co_consts if isinstance(part, types.CodeType) for name in _attributes(part)
+    ]
+    return sorted({*code.co_names, *inner})

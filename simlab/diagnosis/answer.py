@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def has_fault(self) -> bool:
-        """Whether the detector reports its fault."""
+        """True if the detector reports its fault."""
         return self.score is not None and self.score >= 1
 
 

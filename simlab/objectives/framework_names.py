@@ -1,4 +1,4 @@
-"""Which framework calls a preset or modifier of 2026 by which name, with which default.
+"""Names and defaults of presets and modifiers of 2026 in the frameworks.
 
 `scripts/readme.py` joins these rows with the defaults of the catalog into docs/objectives.md. "checked" names
 the oracle of the tests: verl, TRL (goldens and live runs), prime-rl, AReaL, NeMo-RL (scalar oracles of their

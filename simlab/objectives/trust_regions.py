@@ -52,7 +52,7 @@ class Dppo(Surrogate):
         return () if self.divergence_top_k is None else TOP_K_COLUMNS
 
     def elementwise(self) -> bool:
-        """Whether the divergence is binary."""
+        """True if the divergence is binary."""
         return self.divergence_top_k is None
 
     def top_k(self) -> Scalar | None:

@@ -1,4 +1,4 @@
-"""Which sites of an engine pair make its mismatch: engines between the two, and exact shares."""
+"""Parts of a mismatch by the sites of an engine pair: engines between the two, and exact shares."""
 
 import dataclasses
 import math

@@ -57,12 +57,12 @@ class Row:
 
     @property
     def is_underpowered(self) -> bool:
-        """Whether the primary criterion has a power below 80%."""
+        """True if the primary criterion has a power below 80%."""
         return self.power is not None and self.power < ENOUGH_POWER
 
     @property
     def is_tested_anew(self) -> bool:
-        """Whether the tests were changed after a run with registered criteria."""
+        """True if the tests were changed after a run with registered criteria."""
         if self.evidence is None or self.trial is None or not self.trial.primary.contrast:
             return False
         return self.registered == "before" and has_newer_test(self.evidence.manifest)
@@ -81,7 +81,7 @@ class Row:
 
     @property
     def regime(self) -> str:
-        """Where the verdict holds."""
+        """The regime in which the verdict holds, on one line."""
         if self.trial is None:
             return ""
         return self.trial.regime.describe(self.evidence.rms_log_rho if self.evidence else None)

@@ -1,4 +1,4 @@
-"""Which tokens, sites and weights move the mismatch of a policy most, and an autopsy of its worst token."""
+"""Tokens, sites and weights that move the mismatch of a policy most, and an autopsy of its worst token."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ class CriterionPower:
 
     @property
     def is_underpowered(self) -> bool:
-        """Whether the power is below 80%."""
+        """True if the power is below 80%."""
         return self.power < ENOUGH_POWER
 
 

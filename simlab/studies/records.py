@@ -22,7 +22,7 @@ COLLAPSE_TIME = Estimand("time to collapse", REWARD.of)
 
 @dataclass(frozen=True)
 class Regime:
-    """Where a verdict holds.
+    """The conditions under which a verdict holds.
 
     Args:
         name: short, unique.
@@ -110,7 +110,7 @@ class Criterion:
 
     @property
     def reference(self) -> str:
-        """What is compared, in words: arms, or a computed number with what it must be."""
+        """The comparison in words: of arms, or of a computed number with what it must be."""
         if self.contrast:
             return self.contrast.text
         if isinstance(self.estimand, StoredRow):
@@ -130,7 +130,7 @@ class Criterion:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the criterion has a sampling error: a contrast of training runs, or a measured row."""
+        """True if the criterion has a sampling error: a contrast of training runs, or a measured row."""
         if isinstance(self.estimand, StoredRow):
             return not self.estimand.is_point
         return self.contrast is not None

@@ -19,8 +19,8 @@ Registered = Literal["before", "after", "exploratory"]
 LOOKS = (8, 16, 24)
 """Numbers of initial policies at which a study is read: for futility alone, then to decide."""
 TEST = "2026-11-27: Student's t, the same corrected for skewness, sign flips"
-"""What decides whether a mean lies beyond a bound. Change it with the test, so that the board says which
-results are older than it."""
+"""The tests that decide whether a mean lies beyond a bound. Change it with them, so that the board says which
+results are older."""
 AFTER = "rule changed after the run"
 NEWER_TEST = "the test was changed after the run (docs/results.md)"
 

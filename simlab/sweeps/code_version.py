@@ -1,4 +1,4 @@
-"""What the bits of a run depend on besides its config: code, versions, and settings of JAX."""
+"""The dependencies of the bits of a run besides its config: code, versions, and settings of JAX."""
 
 import hashlib
 from functools import cache

@@ -1,4 +1,4 @@
-"""How functions are compiled, and the folder that stores them for later processes."""
+"""Compilation of functions, and the folder that stores them for later processes."""
 
 import contextlib
 import fcntl

@@ -71,7 +71,7 @@ class RunConfig:
 
     @property
     def warm_start(self) -> Plain:
-        """Where the first parameters come from."""
+        """The source of the first parameters."""
         return self.table["warm_start"]
 
     def as_dict(self) -> dict[str, Plain]:

@@ -23,7 +23,7 @@ from simlab.training.checkpoints import Arrays, Progress, named_arrays
 from simlab.training.loop import CHECKPOINT_SECONDS, Callback, Chunk, HostMetrics, join_metrics, train
 
 LIVE = ("reward", "std_rho")
-"""What is shown while a sweep runs: reward and mismatch."""
+"""The metrics that are shown while a sweep runs: reward and mismatch."""
 
 BATCH_AXES = (0, 0)
 """The axes of recipe and state over the runs of a batch."""

@@ -1,4 +1,4 @@
-"""What the C library does with freed memory: it keeps it between steps and returns it after a sweep."""
+"""Freed memory: the C library keeps it between steps and returns it after a sweep."""
 
 import contextlib
 import ctypes

@@ -81,7 +81,7 @@ class Monitor:
 
     @property
     def is_over(self) -> bool:
-        """Whether the sweep has ended, in whatever way: its file goes with it, unless it was killed."""
+        """True if the sweep has ended, in whatever way: its file goes with it, unless it was killed."""
         return not self.job.is_file() or is_killed(self._described)
 
     def poll(self) -> dict[str, Arm]:

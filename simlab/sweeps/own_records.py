@@ -26,7 +26,7 @@ _DESCRIBED: dict[int, tuple[Any, dict[str, str]]] = {}
 """Names and sources of `_CARRIED`, by identity of the record, which is kept so that no other gets it."""
 
 _REFERENCES: dict[int, tuple[Any, str]] = {}
-"""Where records of modules stood, by identity: a module that is loaded anew holds other objects."""
+"""References of the records of modules, by identity: a module that is loaded anew holds other objects."""
 
 
 def load_own(name: str, source: str | None = None) -> tuple[dict[str, Any], str]:

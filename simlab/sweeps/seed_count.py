@@ -1,4 +1,4 @@
-"""How many seeds an effect needs, from pilot runs: t-tests, by the noncentral t distribution."""
+"""The number of seeds that an effect needs, from pilot runs: t-tests, by the noncentral t distribution."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -75,7 +75,7 @@ _COMMON = {
     for field, branches in _ALL.items()
 }
 ALTERNATIVES = {"common": _COMMON, "all": _ALL}
-"""What a compiled function computes for every objective: stages by field and kind."""
+"""The stages that a compiled function computes for every objective, by field and kind."""
 
 
 def list_kinds(alternatives: str) -> str:

@@ -45,7 +45,7 @@ def binary_kl(x: np.ndarray, y: np.ndarray, floor: float) -> np.ndarray:
 
 
 def keep_tv(pair: PolicyPair, sign: int, bound: float = 0.2) -> np.ndarray:
-    """Whether DPPO-Binary-TV keeps each token.
+    """Return for each token whether DPPO-Binary-TV keeps it.
 
     Reference: DPPO arXiv 2602.04879.
     """
@@ -53,7 +53,7 @@ def keep_tv(pair: PolicyPair, sign: int, bound: float = 0.2) -> np.ndarray:
 
 
 def keep_kl(pair: PolicyPair, sign: int, bound: float = 0.05) -> np.ndarray:
-    """Whether DPPO-Binary-KL keeps each token.
+    """Return for each token whether DPPO-Binary-KL keeps it.
 
     Reference: DPPO arXiv 2602.04879.
     """
@@ -62,7 +62,7 @@ def keep_kl(pair: PolicyPair, sign: int, bound: float = 0.05) -> np.ndarray:
 
 
 def keep_ipo(pair: PolicyPair, sign: int, bound: float = 0.3) -> np.ndarray:
-    """Whether IPO keeps each token.
+    """Return for each token whether IPO keeps it.
 
     Reference: prime-rl trainer/rl/loss.py ipo.
     """
@@ -71,7 +71,7 @@ def keep_ipo(pair: PolicyPair, sign: int, bound: float = 0.3) -> np.ndarray:
 
 
 def keep_kpop(pair: PolicyPair, sign: int, bound: float = 0.1) -> np.ndarray:
-    """Whether KPop keeps each token.
+    """Return for each token whether KPop keeps it.
 
     Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
     """
@@ -81,7 +81,7 @@ def keep_kpop(pair: PolicyPair, sign: int, bound: float = 0.1) -> np.ndarray:
 
 
 def keep_icepop(pair: PolicyPair, sign: int, low: float = 0.5, high: float = 5.0) -> np.ndarray:
-    """Whether IcePop keeps each token.
+    """Return for each token whether IcePop keeps it.
 
     Reference: verl RolloutCorrectionConfig.decoupled_token_icepop.
     """

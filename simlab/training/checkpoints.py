@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from simlab.core.atomic import write_atomically
 
 UNREADABLE = (ValueError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-"""What NumPy raises for a file that is no `.npz` or is damaged."""
+"""The errors of NumPy for a file that is no `.npz` or is damaged."""
 METRICS = "metrics "
 """Prefix of the arrays that hold the metrics of an unfinished run."""
 Tree = TypeVar("Tree")

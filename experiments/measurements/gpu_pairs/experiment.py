@@ -1,4 +1,4 @@
-"""Which GPU sampled? Mismatch of all pairs of GPUs, and how much of it is format, accumulator and order."""
+"""Mismatch of all pairs of GPUs, and how much of it is format, accumulator and order."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

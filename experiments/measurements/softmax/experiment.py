@@ -81,7 +81,7 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
 
 
 def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
-    """Which settings are drawn: the paper's for every seed, the others for the first few."""
+    """Return the settings that are drawn: the paper's for every seed, the others for the first few."""
 
     def is_wanted(placement: str, name: str) -> bool:
         if placement == tables.PAPER_PLACEMENT and name == "bf16":

@@ -114,7 +114,7 @@ def check_unbiased() -> Residual:
 
 
 def ranking() -> Residual:
-    """Which correction has the least mean squared error, by noise_std and length."""
+    """The correction with the least mean squared error, by noise_std and length."""
     best, distances = [], []
     for length in (2, 6):
         for noise_std in NOISE_STDS:
