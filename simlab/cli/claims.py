@@ -80,6 +80,11 @@ def claims(
     if json:
         show([row.as_dict() for row in rows], True)
         return
+    if not rows:
+        filters = {"ids": " ".join(ids or ()), "--paper": paper, "--verdict": verdict}
+        listed = ", ".join(f"{name} {value}" for name, value in filters.items() if value)
+        print_problem(f"no claim matches all filters: {listed}. Remove one of them.")
+        raise typer.Exit(1)
     if ids:
         for row in rows:
             _show_criteria(row)

@@ -27,13 +27,18 @@ def explain(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a sweep, or a warm start.")],
     arm: Annotated[str | None, typer.Option(help="Arm of the sweep; default: its first run.")] = None,
     params: Annotated[
-        Path | None, typer.Option(help="Checkpoint of that run (.npz); default: its warm start.")
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Checkpoint of that run (.npz); default its warm start."
+        ),
     ] = None,
     pair: Annotated[
         str | None, typer.Option(help="Engine pair train/infer; default: that of the run.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model preset of a warm start.")] = "tiny-llama",
-    task: Annotated[str, typer.Option(help="Task of a warm start.")] = "add",
+    model: Annotated[
+        str | None, typer.Option(help="Model preset of a warm start; default: the one it fits.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Task of a warm start; default: add.")] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts.")] = 8,
     group_size: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 4,
     top: Annotated[int, typer.Option(min=0, help="Number of worst tokens to list.")] = 8,
@@ -52,13 +57,19 @@ def explain(
 
     with one_clear_error():
         if Path(run).is_dir():
+            _reject_options(
+                {"--model": model, "--task": task}, f"a warm start, and {run} is a sweep directory"
+            )
             values = _read_sweep(Path(run), arm)
             # The initial policy may be elsewhere now, or gone.
             values = values if params is None else _without_policy(values)
-        elif pair is None:
-            raise ValueError(f"{run!r} is not a sweep directory. A warm start also needs --pair.")
         else:
-            values = {"warm_start": run, "model": model, "task": task, "engines": pair, "objective": "grpo"}
+            _check_start(run, model)
+            _reject_options({"--arm": arm}, f"a sweep directory, and {run} is a warm start")
+            if pair is None:
+                raise ValueError(f"{run!r} is not a sweep directory. A warm start also needs --pair.")
+            values = {"warm_start": run, "task": task or "add", "engines": pair, "objective": "grpo"}
+            values |= {} if model is None else {"model": model}
         config, recipe, policy = _load_policy(values, params)
         engines = find_pair(pair) if pair else recipe.engines
         sizes = (prompts, group_size, config.seed)
@@ -68,6 +79,25 @@ def explain(
         return
     for name, rows in tables.items():
         show(rows, False, TITLES[name])
+
+
+def _reject_options(options: dict[str, str | None], kind: str) -> None:
+    """Raise `ValueError` for options that are given, with the kind of argument that they apply to."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} applies only to {kind}. Remove {name} {value}.")
+
+
+def _check_start(run: str, model: str | None) -> None:
+    """Raise `ValueError` for an argument that is not a warm start, with those that exist."""
+    from simlab.sweeps.start import model_of_start
+
+    if model is not None and Path(run).is_file():
+        return  # a file of any model
+    try:
+        model_of_start(run)
+    except ValueError as error:
+        raise ValueError(f"RUN must be a sweep directory or a warm start, got {run!r}: {error}") from error
 
 
 def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, one_clear_error, show
+from simlab.cli.output import Json, check_out_folder, check_writable, one_clear_error, show
+from simlab.core.ranges import COUNT, SEED, Range
 
 EPILOG = (
     "Example: `simlab probe policy --task add --sample vllm:bfloat16+fp8 --score transformers:float32`. "
@@ -41,7 +42,7 @@ def probe(
         typer.Option(help="Number of last tokens of each prompt; default: length of the shortest."),
     ] = None,
     length: Annotated[int, typer.Option(help="Maximum response length, tokens.")] = 32,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
     end: Annotated[int | None, typer.Option(help="End token id; default: that of the checkpoint.")] = None,
     seed: Annotated[int, typer.Option(help="Sampling seed.")] = 0,
     out: Annotated[Path, typer.Option(help="Directory of tables and manifest.")] = Path("runs/probe"),
@@ -57,19 +58,43 @@ def probe(
     from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.core.experiment import Experiment, execute
     from simlab.serving.engine_probe import Probe
+    from simlab.serving.open_engine import check_name
     from simlab.serving.prompts import find_eos_token_id, read_prompts
-    from simlab.serving.protocol import EngineError, SamplingRequest
+    from simlab.serving.protocol import EngineError, SamplingRequest, check_temperature
 
     with one_clear_error():
+        check_out_folder(out)
+        _check_numbers(
+            ("--count", count, COUNT),
+            ("--prompt-tokens", prompt_tokens, COUNT),
+            ("--length", length, COUNT),
+            ("--end", end, Range(low=0)),
+            ("--seed", seed, SEED),
+        )
+        try:
+            check_temperature(temperature)
+        except ValueError as error:
+            raise ValueError(f"--{error}") from error
+        if prompts is not None and not prompts.is_file():
+            raise ValueError(f"--prompts must be a file, got {prompts}.")
+        for name in (*sample, *(score or [])):
+            check_name(name)
         try:
             config, params = load_checkpoint(checkpoint)
             rows = read_prompts(checkpoint, config, task, prompts, count, prompt_tokens)
         except EngineError as error:
             raise ValueError(error) from error
+        if end is not None and end >= config.vocab_size:
+            raise ValueError(
+                f"--end must be at least 0 and below {config.vocab_size}, the vocabulary size of "
+                f"{checkpoint}, got {end}."
+            )
         eos = find_eos_token_id(checkpoint, config) if end is None else end
         sampling = SamplingRequest(
             max_tokens=length, eos_token_id=eos, pad_token_id=eos, temperature=temperature, seed=seed
         )
+
+        check_writable(out)
 
         def run(run) -> None:
             run.seeds([seed])
@@ -82,9 +107,20 @@ def probe(
         written = execute(
             Experiment(name="probe", question="?", decision_rule="none", minutes=1.0, run=run), out
         )
-    if "pairs" in written.table_names:
+    # The folder may also hold tables of other commands.
+    tables = sorted(written.manifest["tables"])
+    if "pairs" in tables:
         pairs = pq.read_table(out / "pairs.parquet", columns=COLUMNS).to_pylist()
         show(pairs, json, f"Engine pairs on {checkpoint}")
-    typer.echo(f"results: {out} ({', '.join(written.table_names)})", err=True)
-    if "failures" in written.table_names:
+    typer.echo(f"results: {out} ({', '.join(tables)})", err=True)
+    if "failures" in tables:
         raise typer.Exit(1)
+
+
+def _check_numbers(*options: tuple[str, int | None, Range]) -> None:
+    for name, value, allowed in options:
+        try:
+            if value is not None:
+                allowed.check(value)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from error

@@ -26,7 +26,12 @@ def report(
     from simlab.studies.report import write_report
 
     with one_clear_error():
-        board = write_report(check_out_file(out), results, figures)
+        try:
+            check_out_file(out)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(f"--out must be a file in a writable folder, got {out} ({reason}).") from error
+        board = write_report(out, results, figures)
     for problem in board.problems:
         print_problem(problem)
     listed = ", ".join(f"{number} {word}" for word, number in counts(board.rows).items() if number)

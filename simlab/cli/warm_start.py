@@ -1,12 +1,18 @@
 """`simlab warm-start`: train an initial policy on demonstrations."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simlab.cli.output import check_out_file, one_clear_error
-from simlab.core.ranges import SEED
+from simlab.core.ranges import FRACTION, POSITIVE, SEED, STEPS
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jaxtyping import Float
+
+    from simlab.models.parameters import Params
 
 EPILOG = "Example: `simlab warm-start add tiny-dense --out add-tiny-dense-0.npz`."
 
@@ -15,17 +21,15 @@ def warm_start(
     task: Annotated[str, typer.Argument(help="Task.")],
     model: Annotated[str, typer.Argument(help="Model preset.")],
     out: Annotated[Path, typer.Option(help="File for the parameters (.npz).")],
-    steps: Annotated[
-        int, typer.Option(min=1, help="Number of updates, each on 128 new demonstrations.")
-    ] = 1200,
+    steps: Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")] = 1200,
     demo_error_rate: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Probability that a demonstrated digit is wrong.")
+        float, typer.Option(help="Probability that a demonstrated digit is wrong, 0 to 1.")
     ] = 0.05,
     learning_rate: Annotated[
-        float, typer.Option(min=0.0, help="Learning rate of AdamW after the warm-up.")
+        float, typer.Option(help="Learning rate of AdamW after the warm-up, above 0.")
     ] = 4e-3,
     min_lr_ratio: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Final learning rate as a fraction of the initial one.")
+        float, typer.Option(help="Final learning rate as a fraction of the initial one, 0 to 1.")
     ] = 0.1,
     seed: Annotated[
         int, typer.Option(min=0, max=int(SEED.high), help="Seed of parameters and demonstrations.")
@@ -45,6 +49,7 @@ def warm_start(
 
     compute_on_one_thread()  # else the policy of a seed depends on the number of cores
     with one_clear_error():
+        _check_numbers(learning_rate, steps, demo_error_rate, min_lr_ratio)
         chosen, config = lookup(TASKS, task, "task")(), lookup(MODELS, model, "model")
         check_out_file(out)
     optimizer = AdamW(learning_rate=learning_rate)
@@ -52,5 +57,40 @@ def warm_start(
         optimizer=optimizer, steps=steps, demo_error_rate=demo_error_rate, min_lr_ratio=min_lr_ratio
     )
     params, losses = jax.jit(train, static_argnums=(0, 1))(chosen, config, how, jax.random.key(seed))
-    save_tree(out, params)
+    with one_clear_error():
+        _check_finite(params, losses, learning_rate)
+        save_tree(out, params)
     typer.echo(f"{out}: loss {float(losses[0]):.3f} to {float(losses[-20:].mean()):.3f} nats per token")
+
+
+def _check_numbers(learning_rate: float, steps: int, demo_error_rate: float, min_lr_ratio: float) -> None:
+    # A range of Typer accepts NaN.
+    if not POSITIVE.low <= learning_rate <= POSITIVE.high:
+        raise ValueError(f"--learning-rate must be above 0 and finite in float32, got {learning_rate}.")
+    options = (
+        ("--steps", steps, STEPS),
+        ("--demo-error-rate", demo_error_rate, FRACTION),
+        ("--min-lr-ratio", min_lr_ratio, FRACTION),
+    )
+    for name, value, allowed in options:
+        try:
+            allowed.check(value)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from error
+
+
+def _check_finite(params: "Params", losses: "Float[Array, ' steps']", learning_rate: float) -> None:
+    import jax
+    import numpy as np
+
+    values = np.asarray(losses)
+    broken = np.flatnonzero(~np.isfinite(values))
+    if len(broken):
+        problem = f"the loss of step {broken[0] + 1} is {values[broken[0]]}"
+    elif all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+        return
+    else:
+        problem = f"the parameters after step {len(values)} are not finite"
+    raise ValueError(
+        f"training diverged: {problem}; no file was written. Pass a --learning-rate below {learning_rate:g}."
+    )

@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from simlab.cli.output import one_clear_error
+from simlab.core.ranges import Range
 
 EPILOG = "Example: `simlab watch runs/first_sweep`, while `simlab sweep` runs elsewhere."
+EVERY = Range(0.1, 86_400.0)
+"""Allowed seconds between redraws: up to one day."""
 
 
 def watch(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
-    every: Annotated[float, typer.Option(help="Seconds between redraws.")] = 2.0,
+    every: Annotated[float, typer.Option(help="Seconds between redraws, 0.1 to 86400.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Draw once and end.")] = False,
     file: Annotated[Path | None, typer.Option(help="Also redraw this PNG.")] = None,
 ) -> None:
@@ -20,4 +23,10 @@ def watch(
     from simlab.sweeps.watch import watch as follow
 
     with one_clear_error():
+        try:
+            EVERY.check(every)
+        except ValueError as error:
+            raise ValueError(f"--every {error}") from error
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"FOLDER must be a folder, got the file {folder}. Pass the folder of a sweep.")
         follow(folder, every, once, file)

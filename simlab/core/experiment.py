@@ -1,6 +1,7 @@
 """The record of an experiment, and the context that it receives when it runs."""
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,12 +12,16 @@ from typing import Literal, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
+from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console, show_progress, track
 from simlab.core.results import Columns, Results, Rows, write_table
 
 Item = TypeVar("Item")
+
+UNFINISHED_NAME = ".unfinished.json"
+"""File that lists the tables of a run until its manifest does, so that the next run can remove them."""
 
 
 @dataclass
@@ -70,6 +75,10 @@ class Run:
 
     def table(self, name: str, data: Columns | Rows | pd.DataFrame) -> Path:
         """Write a table of results and note its number of rows."""
+        if name not in self.tables:
+            self.tables[name] = 0
+            record = json.dumps({"name": self.name, "tables": self.tables}).encode()
+            write_atomically(self.out / UNFINISHED_NAME, lambda file: file.write(record))
         path = write_table(self.out, name, data)
         self.tables[name] = pq.read_metadata(path).num_rows
         return path
@@ -108,10 +117,15 @@ def execute(
 ) -> Results:
     """Run `experiment` into the folder `out`, resuming from `resume_from`; write the manifest last.
 
-    The manifest is removed first and written last: a folder with one holds a finished run.
+    The manifest is removed first and written last: a folder with one holds a finished run. The tables of an
+    earlier run of `experiment` in `out`, finished or not, are removed too, unless `resume_from` is that run.
+    All other files stay.
     """
     out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST_NAME).unlink(missing_ok=True)
+    if resume_from is not None and resume_from.folder.resolve() == out.resolve():
+        (out / MANIFEST_NAME).unlink(missing_ok=True)
+    else:
+        _remove_earlier_run(experiment.name, out)
     run = Run(experiment.name, out, smoke, resume_from)
     run.configure(smoke=smoke)
     if experiment.registered:
@@ -119,7 +133,27 @@ def execute(
     with run.phase("total"):
         experiment.run(run)
     write_manifest(out, build_manifest(run.name, run.config, run.recorded_seeds, run.timings, run.tables))
+    (out / UNFINISHED_NAME).unlink(missing_ok=True)
     return Results(out)
+
+
+def _remove_earlier_run(name: str, out: Path) -> None:
+    """Remove the manifest in `out`, and the tables that an earlier run of the experiment `name` lists."""
+    manifest, record = out / MANIFEST_NAME, out / UNFINISHED_NAME
+    # After the rename a kill leaves an unfinished run, whose tables the next run removes.
+    if manifest.is_file():
+        manifest.replace(record)
+    if not record.is_file():
+        return
+    try:
+        earlier = json.loads(record.read_bytes())
+        listed = set(earlier["tables"]) if earlier["name"] == name else set()
+    except (ValueError, TypeError, KeyError):  # not a file that simlab wrote
+        listed = set()
+    for path in out.glob("*.parquet"):
+        if path.stem in listed:
+            path.unlink()
+    record.unlink()
 
 
 def find_resumable(experiment: Experiment, folder: Path, out: Path, smoke: bool = False) -> Results:

@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class _Seen:
-    """What a digest has visited, and what it leaves out.
+    """The values that a digest has visited, and the files that it leaves out.
 
     - `values`: by id, the position of a visited value, and the value, so that no later one gets its id.
     - `files`: files whose content another digest holds; None counts all code and all values.
@@ -94,7 +94,8 @@ def _content(value: Any, seen: _Seen) -> Any:
 def _container(value: Any, seen: _Seen) -> Any:
     name = type(value).__qualname__
     if seen.files is not None and _may_differ(value):
-        return "type", name
+        # A data frame has a state of its own, but its array is data.
+        return "type", name, _array(np.asarray(value), seen) if hasattr(type(value), "__array__") else None
     if isinstance(value, Mapping):
         return name, [(_content(key, seen), _content(part, seen)) for key, part in value.items()]
     if isinstance(value, tuple | list):
@@ -155,15 +156,19 @@ def _code(value: Any, seen: _Seen) -> Any:
         return value.__qualname__, [_content(base, seen) for base in value.__bases__], _members(value, seen)
     code, cells = value.__code__, value.__closure__ or ()
     parts = [value.__defaults__, value.__kwdefaults__, [cell.cell_contents for cell in cells]]
-    names = [key for key in _names(code) if key in value.__globals__ and not key.startswith("__")]
+    # An installed package may have wrapped own code.
+    is_wrapper = not is_own_code(value.__globals__.get("__name__", value.__module__))
+    # Names of the module itself (`__file__`) are no content; pytest adds some that are not identifiers.
+    names = [key for key in _names(code) if key.isidentifier() and not key.startswith("__")]
+    names = [key for key in names if key in value.__globals__ and not is_wrapper]
     reads = [(key, _content_read(value.__globals__[key], code, seen)) for key in names]
     is_known = seen.files is not None and Path(code.co_filename) in seen.files
-    instructions = "" if is_known else _instructions(code)
+    instructions = code.co_firstlineno if is_known else _instructions(code)
     return value.__qualname__, instructions, [_content(part, seen) for part in parts], reads
 
 
 def _content_read(value: Any, code: types.CodeType, seen: _Seen) -> Any:
-    """Return the content of a global that `code` reads: of a module of own code, the attributes it may read."""
+    """Return the content of a global of `code`; of an own module, that of the attributes `code` may read."""
     if not isinstance(value, types.ModuleType) or not is_own_code(value.__name__):
         return _content(value, seen)
     held = {key: vars(value)[key] for key in _attributes(code) if key in vars(value)}

@@ -205,12 +205,11 @@ def _imports(file: _File, nodes: Iterable[ast.AST]) -> Iterator[_File]:
         elif isinstance(node, ast.ImportFrom):
             above = node.module.split(".") if node.module else []
             for alias in node.names:
+                parts = [*above, alias.name]
                 if not node.level:
-                    yield from _files_of([*above, alias.name])
+                    yield from _files_of(parts)
                 elif node.level <= len(file.path.relative_to(file.root).parts):
-                    yield from _files_below(
-                        file.path.parents[node.level - 1], [*above, alias.name], file.root
-                    )
+                    yield from _files_below(file.path.parents[node.level - 1], parts, file.root)
 
 
 def _files_of(parts: list[str]) -> Iterator[_File]:

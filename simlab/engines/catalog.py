@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from simlab.core.catalog import lookup
+from simlab.core.catalog import lookup, shorten
 from simlab.engines.builders import (
     BF16,
     EXACT,
@@ -448,11 +448,14 @@ def find_pair(pair: EnginePair | str) -> EnginePair:
     """Return the pair itself, the one of that name, or any two engines as `train/infer`.
 
     Raises:
-        ValueError: For an unknown name, listing the names.
+        ValueError: For a name with one slash, naming the unknown engine and listing the engines; for another
+            name, listing the pairs.
     """
     if isinstance(pair, EnginePair):
         return pair
-    train, slash, infer = str(pair).partition("/")
-    if slash and train in ENGINES and infer in ENGINES:
-        return _pair(pair)
-    return lookup(ENGINE_PAIRS, pair, "engine pair")
+    halves = pair.split("/") if isinstance(pair, str) else []
+    if len(halves) != 2:
+        return lookup(ENGINE_PAIRS, pair, "engine pair")
+    of_pair = f"engine of the pair {shorten(pair)},"
+    train = lookup(ENGINES, halves[0], f"training {of_pair}")
+    return EnginePair(train, lookup(ENGINES, halves[1], f"inference {of_pair}"))

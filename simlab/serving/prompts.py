@@ -17,8 +17,12 @@ from simlab.tasks.vocabulary import EOS_TOKEN_ID, VOCABULARY_SIZE, encode
 Encode = Callable[[str], np.ndarray]
 
 
-def read_prompt_file(path: str | Path, encode: Encode = encode) -> list[np.ndarray]:
+def read_prompt_file(
+    path: str | Path, encode: Encode = encode, vocab_size: int = VOCABULARY_SIZE
+) -> list[np.ndarray]:
     """Return the prompts of a file, one per line: a JSON list of token ids, a text, or a text in quotes.
+
+    Token ids must be below `vocab_size`.
 
     Raises:
         ValueError: A line is not a prompt, or the file has none.
@@ -28,7 +32,7 @@ def read_prompt_file(path: str | Path, encode: Encode = encode) -> list[np.ndarr
         if not line.strip():
             continue
         try:
-            prompts.append(_parse_line(line, encode))
+            prompts.append(_parse_line(line, encode, vocab_size))
         except (ValueError, OverflowError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
     if not prompts:
@@ -36,12 +40,19 @@ def read_prompt_file(path: str | Path, encode: Encode = encode) -> list[np.ndarr
     return prompts
 
 
-def _parse_line(line: str, encode: Encode) -> np.ndarray:
+def _parse_line(line: str, encode: Encode, vocab_size: int) -> np.ndarray:
     value = json.loads(line) if line.lstrip()[0] in '["' else line
     if isinstance(value, str):
-        return encode(value)
+        tokens = encode(value)
+        if not len(tokens):
+            raise ValueError(f"a prompt must have at least one token, got the text {value!r}.")
+        return tokens
     if not value or not all(type(token) is int and token >= 0 for token in value):
         raise ValueError(f"token ids must be a list of at least one integer >= 0, got {value}.")
+    if max(value) >= vocab_size:
+        raise ValueError(
+            f"token ids must be below {vocab_size}, the vocabulary size of the model, got {max(value)}."
+        )
     return np.asarray(value, np.int32)
 
 
@@ -60,12 +71,15 @@ def stack_prompts(prompts: Sequence[np.ndarray], length: int | None = None) -> n
     All rows have one length, so engines need no padding, in which they could differ.
 
     Raises:
-        ValueError: A prompt is shorter than `length`.
+        ValueError: `length` is below 1, or a prompt is shorter.
     """
     shortest = min(len(prompt) for prompt in prompts)
-    length = length or shortest
-    if length > shortest:
-        raise ValueError(f"length must be at most {shortest}, the shortest prompt, got {length}.")
+    length = shortest if length is None else length
+    if not 1 <= length <= shortest:
+        raise ValueError(
+            f"--prompt-tokens must be between 1 and {shortest}, the length of the shortest prompt, "
+            f"got {length}."
+        )
     return np.stack([prompt[-length:] for prompt in prompts]).astype(np.int32)
 
 
@@ -96,7 +110,7 @@ def read_prompts(
         prompts = (
             load_task_prompts(task, count, encode_text)
             if task is not None
-            else read_prompt_file(file or "", encode_text)
+            else read_prompt_file(file or "", encode_text, config.vocab_size)
         )
     return stack_prompts(prompts, length)
 

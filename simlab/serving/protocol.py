@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simlab.core.json_value import Json
+from simlab.core.ranges import COUNT, POSITIVE, SEED, Range
 from simlab.engines import ENGINES
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
 from simlab.rollout.trajectory import response_mask
+
+TOKEN_ID = Range(low=0)
 
 
 class EngineError(RuntimeError):
@@ -32,6 +35,30 @@ class SamplingRequest:
     pad_token_id: int
     temperature: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ValueError: A number is outside its range; the message names the field and the range.
+        """
+        ranges = {"max_tokens": COUNT, "eos_token_id": TOKEN_ID, "pad_token_id": TOKEN_ID, "seed": SEED}
+        for name, allowed in ranges.items():
+            try:
+                allowed.check(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from error
+        check_temperature(self.temperature)
+
+
+def check_temperature(value: float) -> None:
+    """Check that engines can sample at the temperature `value`.
+
+    Raises:
+        ValueError: The value is neither 0 nor a positive normal float32.
+    """
+    if value != 0 and not POSITIVE.low <= value <= POSITIVE.high:
+        raise ValueError(f"temperature must be 0 (greedy) or positive and finite in float32, got {value}.")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from simlab.core.json_value import Json
@@ -123,7 +123,9 @@ class Monitor:
 
 def table_of(arms: dict[str, Arm]) -> Table:
     """Return the arms as a table: runs, reward and mismatch."""
-    columns = ("arm", "runs", "steps", "reward", "std of the IS ratio", "diverged", "dead")
+    # Cut labels would hide the swept values that distinguish the arms.
+    arm_column = Column("arm", overflow="fold")
+    columns = (arm_column, "runs", "steps", "reward", "std of the IS ratio", "diverged", "dead")
     table = Table(*columns, header_style="bold")
     for name, arm in arms.items():
         steps = max((len(curve) for curve in arm.curves["reward"]), default=0)

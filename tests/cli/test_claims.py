@@ -80,6 +80,23 @@ def test_ids_show_every_criterion(shop):
     assert [row["id"] for row in json.loads(only.stdout)] == ["H7", "H8"]
 
 
+def test_claims_without_a_match_name_the_filters(shop):
+    given = ["claims", "H7", "--verdict", "contradicted", "--results", str(shop)]
+    done = runner.invoke(app, given)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no claim matches all filters: ids H7, --verdict contradicted" in " ".join(done.stderr.split())
+    done = runner.invoke(app, [*given, "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [])
+
+
+def test_report_rejects_an_unwritable_file_first(shop, monkeypatch):
+    monkeypatch.setattr("simlab.studies.report.write_report", lambda *_: pytest.fail("computed"))
+    done = runner.invoke(app, ["report", "--out", "/proc/x.html", "--results", str(shop)])
+    assert done.exit_code == 2
+    message = r"--out must be a file in a writable folder, got /proc/x.html \("
+    assert re.search(message, " ".join(done.stderr.split()))
+
+
 def test_recompute_prints_the_minutes_and_both_verdicts(shop):
     out = shop / "again"
     done = runner.invoke(app, ["claims", "--recompute", "H7", "--results", str(shop), "--out", str(out)])

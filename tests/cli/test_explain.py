@@ -85,7 +85,26 @@ def test_read_sweep_restores_lists(tmp_path):
             ["add-tiny-lama-0", "--pair", "f32/bf16"],
             r"no file 'add-tiny-lama-0'; did you mean 'add-tiny-llama-0'\? there are: ",
         ),
-        (["add-tiny-llama-0", "--pair", "f32/bf17"], r"bf17"),
+        (
+            ["add-tiny-llama-0", "--pair", "f32/bf17"],
+            r"unknown inference engine of the pair 'f32/bf17', 'bf17'; did you mean 'bf16'\?",
+        ),
+        (
+            ["add-tiny-llama-0", "--arm", "x", "--pair", "f32/bf16"],
+            r"--arm applies only to a sweep directory, and add-tiny-llama-0 is a warm start. Remove --arm x",
+        ),
+        (["SWEEP", "--model", "tiny-moe"], r"--model applies only to a warm start, and .* sweep directory"),
+        (["SWEEP", "--task", "add"], r"--task applies only to a warm start, and .* sweep directory"),
+        (
+            ["nope"],
+            r"must be a sweep directory or a warm start, got 'nope': .*there are: .*add-tiny-llama-0",
+        ),
+        (["nope", "--model", "tiny-moe"], r"must be a sweep directory or a warm start, .*there are: "),
+        (
+            ["add-tiny-moe-0", "--pair", "f32/bf16", "--model", "tiny-llama"],
+            r"simlab: warm_start: model must be that of the warm start add-tiny-moe-0: ",
+        ),
+        (["SWEEP", "--params", "nope.npz"], r"Invalid value for '--params'.* 'nope.npz' does not exist"),
         (["add-tiny-llama-0", "--pair", "f32/bf16", "--prompts", "0"], r"Invalid value for '--prompts'"),
         (
             ["add-tiny-llama-0", "--pair", "f32/bf16", "--group-size", "0"],
@@ -99,5 +118,5 @@ def test_explain_rejects_invalid_input(sweep, arguments, message):
     chosen = [str(sweep[0]) if argument == "SWEEP" else argument for argument in arguments]
     result = runner.invoke(app, ["explain", *chosen])
     assert result.exit_code == 2
-    assert re.search(message, result.stderr.replace("\n", " "))
+    assert re.search(message, " ".join(result.stderr.replace("│", " ").split()))
     assert "Traceback" not in result.output

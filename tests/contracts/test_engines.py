@@ -184,6 +184,6 @@ def test_names_resolve_or_say_what_is_allowed():
     assert find_engine(ENGINES["f32"]) is ENGINES["f32"]
     with pytest.raises(ValueError, match=r"unknown engine 'fp8-e4m3-trunc'; did you mean.*allowed: f32,"):
         find_engine("fp8-e4m3-trunc")
-    with pytest.raises(ValueError, match=r"unknown engine pair 'f32/bf17'.*allowed: f32/f32"):
+    with pytest.raises(ValueError, match=r"'f32/bf17', 'bf17'; did you mean 'bf16'.*allowed: f32, "):
         find_pair("f32/bf17")
     assert find_pair("mxfp8/nvfp4").infer is ENGINES["nvfp4"]  # any two engines make a pair

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -123,6 +124,56 @@ def test_a_failed_run_is_not_a_finished_one(tmp_path):
         execute(Experiment("count", "?", "none", fails, 0.1), out)
     with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing"):
         Results(out)
+
+
+def _write(*names: str, fails: bool = False) -> Experiment:
+    def run(run: Run) -> None:
+        for name in names:
+            run.table(name, [{"n": 1}])
+        if fails:
+            raise RuntimeError("boom")
+
+    return Experiment("made_up", "?", "none", run, 0.1)
+
+
+def test_execute_removes_tables_of_the_earlier_run(tmp_path):
+    write_table(tmp_path, "own", {"x": [1]})
+    write_table(tmp_path / "sweep", "first", {"x": [1]})
+    (tmp_path / "policy.npz").touch()
+    execute(_write("first", "both"), tmp_path)
+    results = execute(_write("both", "second"), tmp_path)
+    # A file that no earlier run lists may be the user's.
+    assert results.table_names == ["both", "own", "second"]
+    assert (tmp_path / "sweep" / "first.parquet").is_file()
+    names = {"manifest.json", "policy.npz", "sweep", *(f"{name}.parquet" for name in results.table_names)}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_execute_removes_tables_of_a_failed_run(tmp_path):
+    execute(_write("first"), tmp_path)
+    with pytest.raises(RuntimeError, match="boom"):
+        execute(_write("second", fails=True), tmp_path)
+    # What a failed run has written stays until the next one starts.
+    assert [path.stem for path in tmp_path.glob("*.parquet")] == ["second"]
+    assert execute(_write("third"), tmp_path).table_names == ["third"]
+
+
+def test_execute_keeps_tables_it_resumes_from(tmp_path):
+    first = execute(_write("first"), tmp_path)
+    assert execute(_write("second"), tmp_path, resume_from=first).table_names == ["first", "second"]
+
+
+def test_execute_keeps_tables_of_another_experiment(tmp_path):
+    # `simlab calibrate` may write next to the tables of the probe that it reads.
+    execute(_write("first"), tmp_path)
+    results = execute(replace(_write("fits"), name="calibrate"), tmp_path)
+    assert results.table_names == ["first", "fits"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "made_up", "tables": 3}'])
+def test_execute_replaces_a_broken_manifest(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    assert execute(_write("first"), tmp_path).manifest["tables"] == {"first": 1}
 
 
 def test_missing_table_lists_those_there_are(tmp_path):

@@ -1,6 +1,7 @@
 """Probe with emulated engines: tables, and the remaining tables after a failure."""
 
 import json
+import re
 from dataclasses import replace
 
 import jax
@@ -13,7 +14,7 @@ from simlab.checkpoints import save_checkpoint
 from simlab.cli import app
 from simlab.core.experiment import Run
 from simlab.core.manifest import build_manifest, write_manifest
-from simlab.core.results import Results
+from simlab.core.results import Results, write_table
 from simlab.models import TransformerConfig, init_params
 from simlab.serving.calibration import read_measured_pair
 from simlab.serving.engine_probe import Probe
@@ -176,16 +177,94 @@ def test_probe_rejects_unknown_engines_first(tmp_path):
         probe.measure(CONFIG, {}, prompts, ["sglang:bf16"], [], sampling)
 
 
+PROBE_RANGES = [
+    (["--length", "0"], r"--length must be at least 1 and at most 1000000.*, got 0"),
+    (["--count", "0"], r"--count must be at least 1 and at most 1000000.*, got 0"),
+    (["--count", "-3"], r"--count must be at least 1 and at most 1000000.*, got -3"),
+    (["--prompt-tokens", "0"], r"--prompt-tokens must be at least 1 and at most 1000000.*, got 0"),
+    (["--prompt-tokens", "500"], r"--prompt-tokens must be between 1 and \d+, the length of .*, got 500"),
+    (["--seed", "-1"], r"--seed must be at least 0 and at most 2147483647, got -1"),
+    (["--temperature", "nan"], r"--temperature must be 0 \(greedy\) or positive .*, got nan"),
+    (["--temperature", "inf"], r"--temperature must be 0 .* and finite in float32, got inf"),
+    (["--temperature", "-1"], r"--temperature must be 0 .*, got -1"),
+    (["--end", "99999"], r"--end must be at least 0 and below 32, the vocabulary size .*, got 99999"),
+    (["--end", "-1"], r"--end must be at least 0.*, got -1"),
+    (["--prompts", "nofile"], r"--prompts must be a file, got nofile"),
+    (["--score", "bf61"], r"unknown engine 'bf61'; did you mean 'bf16'"),
+    (["--out", "ex.py"], r"--out must be a folder, got the file ex.py"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), PROBE_RANGES)
+def test_probe_rejects_bad_options_first(policy, tmp_path, monkeypatch, options, message):
+    def compute(*_):
+        raise AssertionError("an engine was opened")
+
+    monkeypatch.setattr(module, "open_engine", compute)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ex.py").touch()
+    source = [] if "--prompts" in options else ["--task", "add"]
+    done = CliRunner().invoke(app, ["probe", str(policy), "--sample", "f32", *source, *options])
+    assert done.exit_code == 2, done.output
+    assert re.search(message, " ".join(done.stderr.split()))
+    assert "Traceback" not in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["ex.py"]
+
+
+def test_probe_ignores_failures_of_an_earlier_run(policy, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "open_engine", Counting)
+    command = ["probe", str(policy), "--sample", "f32", "--task", "add", "--count", "2", "--length", "2"]
+    command += ["--out", str(tmp_path)]
+    failed = CliRunner().invoke(app, [*command, "--score", "fp16"])
+    assert failed.exit_code == 1, failed.output
+    assert Results(tmp_path).table("failures").engine.tolist() == ["fp16"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "failures" not in Results(tmp_path).table_names
+
+
+def test_probe_prints_its_own_tables_only(policy, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "open_engine", Counting)
+    write_table(tmp_path, "failures", [{"engine": "of another tool"}])
+    command = ["probe", str(policy), "--sample", "f32", "--task", "add", "--count", "2", "--length", "2"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "failures" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be at least 1 and at most 1000000, got 0"),
+        ({"eos_token_id": -1}, "eos_token_id must be at least 0, got -1"),
+        ({"temperature": float("nan")}, r"temperature must be 0 \(greedy\) or positive .*, got nan"),
+        ({"temperature": 1e-45}, "temperature must be 0 .*, got 1e-45"),
+        ({"seed": -1}, "seed must be at least 0 and at most 2147483647, got -1"),
+    ],
+)
+def test_sampling_request_checks_its_fields(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingRequest(**{"max_tokens": 3, "eos_token_id": 1, "pad_token_id": 0, **fields})
+
+
 def test_read_prompt_file_reads_texts_and_ids(tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text('1+2=\n[5, 6, 7]\n\n"[3"\n'.replace("[3", "34"))
     found = read_prompt_file(file)
     assert [len(prompt) for prompt in found] == [4, 3, 2]
     np.testing.assert_array_equal(stack_prompts(found), [[found[0][2], found[0][3]], [6, 7], found[2]])
-    with pytest.raises(ValueError, match="length must be at most 2, the shortest prompt, got 3"):
-        stack_prompts(found, 3)
+    for length in (0, 3):
+        message = f"prompt-tokens must be between 1 and 2, the length of the shortest prompt, got {length}"
+        with pytest.raises(ValueError, match=message):
+            stack_prompts(found, length)
     file.write_text("1+2=\n[5, -1]")
     with pytest.raises(ValueError, match="line 2: token ids must be a list"):
+        read_prompt_file(file)
+    file.write_text("1+2=\n[5, 99999]")
+    with pytest.raises(ValueError, match=r"line 2: token ids must be below 32, the vocabulary.*got 99999"):
+        read_prompt_file(file)
+    file.write_text('""')
+    with pytest.raises(ValueError, match="line 1: a prompt must have at least one token"):
         read_prompt_file(file)
     file.write_text("\n")
     with pytest.raises(ValueError, match="must have at least one prompt"):

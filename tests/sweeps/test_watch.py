@@ -6,8 +6,9 @@ import platform
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from simlab.sweeps.monitor import Monitor, remove_dead_jobs
+from simlab.sweeps.monitor import Arm, Monitor, remove_dead_jobs, table_of
 from simlab.sweeps.watch import watch
 
 JOB = "1-0123abcd"
@@ -52,6 +53,20 @@ def test_jobs_of_another_host_stay(tmp_path):
     write_job(tmp_path, [], pid=2**22 - 1, host="elsewhere")
     remove_dead_jobs(tmp_path)
     assert list((tmp_path / "live").iterdir())
+
+
+def test_table_of_shows_whole_labels_at_80_columns():
+    swept = ("grpo+tis", "grpo+mis", "gspo+seq_tis")
+    labels = [
+        f"f32/vllm-bf16+fp8kv, objective={name}, learning_rate=0.000{n}" for n, name in enumerate(swept)
+    ]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(table_of({label: Arm(runs=8) for label in labels}))
+    rows = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
+    shown = "".join("".join(row[1].split()) for row in rows)
+    assert "…" not in capture.get()
+    assert shown == "".join("".join(label.split()) for label in labels)
 
 
 def test_watch_ends_with_a_killed_sweep(tmp_path, capsys):
