@@ -163,12 +163,16 @@ class Stopwatch:
         self._last = time.perf_counter(), time.process_time()
 
     def __call__(self, event: Mapping[str, Json]) -> None:
-        """Note the time of an event; the end of a batch writes the timing of its group."""
+        """Note the time of an event; the first chunk and the end of a batch write a timing."""
         group = self._group_of[event["runs"][0]]  # type: ignore[index]
         now, before = (time.perf_counter(), time.process_time()), self._last
         if event["event"] == "chunk":
             interval = now[0] - before[0], now[1] - before[1]
-            self._intervals.setdefault(id(group), []).append(interval)
+            intervals = self._intervals.setdefault(id(group), [])
+            intervals.append(interval)
+            # At once, because a sweep may be killed: its functions are stored by then.
+            if len(intervals) == 1:
+                self._record(group, intervals)
         elif self._intervals.get(id(group)):
             self._record(group, self._intervals[id(group)])
         self._last = now

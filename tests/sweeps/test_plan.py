@@ -164,6 +164,8 @@ def test_one_chunk_does_not_measure_a_step(monkeypatch, tmp_path, quiet):
     stopwatch = forecast.Stopwatch(plan)
     now[0] += 60.0
     stopwatch({"event": "chunk", "runs": [key]})
+    (killed,) = forecast.expect_groups([group], 4)
+    assert killed.is_cached, "a sweep that is killed after its first chunk keeps its timing"
     now[0] += 500.0
     stopwatch.leave_out()
     stopwatch({"event": "batch", "runs": [key]})
