@@ -73,6 +73,8 @@ def one_clear_error() -> Iterator[None]:
     """Turn bad input into one line on stderr and exit status 2; bugs keep their traceback."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # the reader, such as `head`, has ended: Typer exits without a message
     except (ValueError, OSError) as error:
         print_problem(error)
         raise typer.Exit(2) from error

@@ -1,5 +1,7 @@
 import json
 import re
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -12,6 +14,16 @@ from simlab.core.paths import committed_results
 from simlab.sweeps.config import run_config
 
 runner = CliRunner()
+
+
+def test_a_reader_that_ends_early_is_no_error():
+    with subprocess.Popen(
+        [sys.executable, "-m", "simlab", "claims", "--check"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
 
 
 def _commands(command, path=()):
