@@ -214,7 +214,7 @@ FIGURES: dict[str, FigureSpec] = {
     "hacking_fig6": FigureSpec(HACKING, "Monitor J with and without distorted token weights",
         Curves(("chain: GSPO, delta 2", GSPO), (MONITOR,)), "hacking Fig. 6"),
     "hacking_fig7": FigureSpec(HACKING,
-        "RMS log rho by token probability, and drift of the mean IS ratio, without correction",
+        "RMS log rho by token probability, and drift of the mean IS ratio, without correction and under BF16",
         Leveled(mismatch.draw_by_probability, MARKS, (NONE, BF16)), "hacking Fig. 7"),
     "hacking_fig8": FigureSpec(HACKING, "Runs forked halfway with one link of the feedback loop removed",
         Curves(FORKS, (REWARD, MISMATCH, NORM)), "hacking Fig. 8"),

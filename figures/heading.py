@@ -14,6 +14,7 @@ from figures.style import MUTED
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.board import Row, board, estimate_text
+from simlab.studies.registration import AFTER
 from simlab.studies.verdicts import ALPHA, CriterionEvidence
 
 BOLD: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold"}
@@ -21,7 +22,7 @@ PLAIN: dict[str, Any] = {"fontsize": 7.5}
 SMALL: dict[str, Any] = {"fontsize": 6.5, "color": MUTED}
 BOLD_LETTER, LETTER = 0.6, 0.52  # mean width of a letter in font sizes
 LINE = 1.3  # height of a line in font sizes
-LATE_RULES = {"exploratory": ", exploratory", "after": ", rule set after the run"}
+LATE_RULES = {"exploratory": ", exploratory", "after": f", {AFTER}"}
 BITS = ("truncation", "round to nearest", "stochastic rounding")
 """Kinds of noise whose level is a number of mantissa bits."""
 

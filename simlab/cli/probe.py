@@ -64,13 +64,12 @@ def probe(
 
     with one_clear_error():
         check_out_folder(out)
-        _check_numbers(
-            ("--count", count, COUNT),
-            ("--prompt-tokens", prompt_tokens, COUNT),
-            ("--length", length, COUNT),
-            ("--end", end, Range(low=0)),
-            ("--seed", seed, SEED),
-        )
+        for name, number in (("--count", count), ("--prompt-tokens", prompt_tokens), ("--length", length)):
+            if number is not None:
+                COUNT.check(number, name)
+        if end is not None:
+            Range(low=0).check(end, "--end")
+        SEED.check(seed, "--seed")
         try:
             check_temperature(temperature)
         except ValueError as error:
@@ -115,12 +114,3 @@ def probe(
     typer.echo(f"results: {out} ({', '.join(tables)})", err=True)
     if "failures" in tables:
         raise typer.Exit(1)
-
-
-def _check_numbers(*options: tuple[str, int | None, Range]) -> None:
-    for name, value, allowed in options:
-        try:
-            if value is not None:
-                allowed.check(value)
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from error

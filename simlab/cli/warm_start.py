@@ -67,16 +67,9 @@ def _check_numbers(learning_rate: float, steps: int, demo_error_rate: float, min
     # A range of Typer accepts NaN.
     if not POSITIVE.low <= learning_rate <= POSITIVE.high:
         raise ValueError(f"--learning-rate must be above 0 and finite in float32, got {learning_rate}.")
-    options = (
-        ("--steps", steps, STEPS),
-        ("--demo-error-rate", demo_error_rate, FRACTION),
-        ("--min-lr-ratio", min_lr_ratio, FRACTION),
-    )
-    for name, value, allowed in options:
-        try:
-            allowed.check(value)
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from error
+    STEPS.check(steps, "--steps")
+    FRACTION.check(demo_error_rate, "--demo-error-rate")
+    FRACTION.check(min_lr_ratio, "--min-lr-ratio")
 
 
 def _check_finite(params: "Params", losses: "Float[Array, ' steps']", learning_rate: float) -> None:

@@ -23,10 +23,7 @@ def watch(
     from simlab.sweeps.watch import watch as follow
 
     with one_clear_error():
-        try:
-            EVERY.check(every)
-        except ValueError as error:
-            raise ValueError(f"--every {error}") from error
+        EVERY.check(every, "--every")
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"FOLDER must be a folder, got the file {folder}. Pass the folder of a sweep.")
         follow(folder, every, once, file)

@@ -16,8 +16,8 @@ class Range:
     low: float = -math.inf
     high: float = math.inf
 
-    def check(self, value: float) -> None:
-        """Check that a value is in the range.
+    def check(self, value: float, name: str = "") -> None:
+        """Check that a value is in the range; its `name` begins the error.
 
         Raises:
             ValueError: For any other value, with the allowed ones.
@@ -26,7 +26,7 @@ class Range:
         if not self.low <= value <= self.high:
             unbounded = (self.high if value > 0 else -self.low) >= HUGE
             allowed = "finite in float32" if math.isinf(value) and unbounded else self
-            raise ValueError(f"must be {allowed}, got {shorten(value)}.")
+            raise ValueError(f"{name} must be {allowed}, got {shorten(value)}.".lstrip())
 
     def __str__(self) -> str:
         """Return the allowed values in words."""

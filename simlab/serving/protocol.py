@@ -44,10 +44,7 @@ class SamplingRequest:
         """
         ranges = {"max_tokens": COUNT, "eos_token_id": TOKEN_ID, "pad_token_id": TOKEN_ID, "seed": SEED}
         for name, allowed in ranges.items():
-            try:
-                allowed.check(getattr(self, name))
-            except ValueError as error:
-                raise ValueError(f"{name} {error}") from error
+            allowed.check(getattr(self, name), name)
         check_temperature(self.temperature)
 
 
