@@ -297,7 +297,7 @@ def measure_exact_sums(results: Results) -> list[Measured]:
     return [Measured(trial, (Exact(gradient), Exact(1 - agreement)), trial.note)]
 
 
-VEXACT_DYNAMICS = training_experiment(
+VEXACT_DYNAMICS = validated_experiment(
     "vexact_dynamics",
     "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
