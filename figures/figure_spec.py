@@ -19,7 +19,7 @@ class FigureSpec:
         title: what it shows, without a finding: that is on the board.
         kind: how it is drawn.
         paper: the figure or table of a paper that it corresponds to, such as `hacking Fig. 2`.
-        claims: ids of the claims that the figure is about, before those that cite `paper`.
+        claims: ids of the claims that the figure is about; its heading states the first that is decided.
         decided_by: the experiment that decides these claims, if it is another one.
     """
 
@@ -38,7 +38,7 @@ class FigureSpec:
 
     def draw(self, results: Results) -> Figure:
         """Draw the figure from the results of its experiment, under its finding, title and setting."""
-        rows = heading.find_rows(results, self.experiment, self.paper, self.claims, self.decided_by)
+        rows = heading.find_rows(results, self.experiment, self.claims, self.decided_by)
         figure = self.kind.draw(results, heading.find_level(rows))
         shown = f"{self.paper}: {self.title}" if self.paper else self.title
         setting = heading.describe_setting(results, self.experiment, self.kind.arms)

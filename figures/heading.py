@@ -1,6 +1,5 @@
 """The lines above a figure: the finding on the board, what is drawn, and the setting behind it."""
 
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -99,31 +98,18 @@ def _board() -> list[Row]:
     return board().rows
 
 
-def list_cited(paper: str, where: str) -> list[str]:
-    """Return the figures and tables in `where`, such as `lr Fig. 3` in `Fig. 3, 9b, Tab. 1-2`."""
-    items = []
-    for kind, listed in re.findall(r"(Fig|Tab)\. (\d+[a-z]?(?:(?:-|, )\d+[a-z]?)*)", where):
-        for part in re.sub("[a-z]", "", listed).split(", "):
-            first, _, last = part.partition("-")
-            items += [f"{paper} {kind}. {n}" for n in range(int(first), int(last or first) + 1)]
-    return items
+def find_rows(results: Results, experiment: str, claims: Sequence[str], decided_by: str = "") -> list[Row]:
+    """Return the rows of the board behind a figure: those of `claims` that its experiment decides.
 
-
-def find_rows(
-    results: Results, experiment: str, paper: str, claims: Sequence[str], decided_by: str = ""
-) -> list[Row]:
-    """Return the rows of the board behind a figure: those of `claims`, then those that cite `paper`.
-
-    They are decided by `experiment`, whose results the figure draws, or by the one named. Empty for results
-    other than those shipped with the package: the board reads these.
+    It is `experiment`, whose results the figure draws, or the one named. Empty for results other than those
+    shipped with the package: the board reads these.
     """
     folder = getattr(results, "folder", None)
     if folder is None or folder.resolve() != committed_results(experiment).resolve():
         return []
     deciding = decided_by or experiment
     rows = {row.id: row for row in _board() if row.experiment == deciding and row.primary}
-    cited = [row.id for row in rows.values() if paper in list_cited(row.claim.paper, row.claim.reference)]
-    return [rows[claim] for claim in dict.fromkeys((*claims, *cited)) if claim in rows]
+    return [rows[claim] for claim in claims if claim in rows]
 
 
 def find_level(rows: Sequence[Row]) -> float:

@@ -138,8 +138,8 @@ def _style(verdict: str) -> str:
 
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
-    """Those named after the claim's figures in the paper, or else all of the experiment that decides it."""
-    named = import_module("figures.catalog").find_cited(row.claim.paper, row.claim.reference, row.id)
+    """Those about the claim, or else all of the experiment that decides it."""
+    named = import_module("figures.catalog").figures_about(row.id)
     mine = [figure for figure in shown if figure.name in named]
     return mine or [figure for figure in shown if row.evidence and figure.experiment == row.experiment]
 

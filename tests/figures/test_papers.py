@@ -1,7 +1,8 @@
 """Every figure that the lab owes a paper is drawn, or a reason is given."""
 
-from figures.catalog import FIGURES, NAMES, find_cited
+from figures.catalog import FIGURES, NAMES, figures_about
 from figures.papers import DIFFERS, NOT_DRAWN
+from simlab.studies.board import board
 
 WANTED: dict[str, tuple[str, ...]] = {
     "hacking": (*(f"Fig. {n}" for n in range(2, 18)), "Tab. 1", "Tab. 2"),
@@ -31,16 +32,18 @@ def test_captions_name_what_the_paper_has_and_we_lack():
     assert "Differs from the paper: token TIS, no correction" in FIGURES["hacking_fig3"].caption
 
 
-def test_find_cited_adds_figures_about_a_claim():
-    assert find_cited("vexact", "review", "V3") == [
+def test_figures_about_a_claim_come_from_any_paper_and_experiment():
+    assert figures_about("V3") == [
         *("vexact_doses", "vexact_kinds", "vexact_matched", "vexact_larger", "vexact_weights")
     ]
-    assert find_cited("acrl", "Fig. 9, 10", "A1") == ["acrl_fig9", "acrl_fig10", "e4m3_moe_curves"]
+    assert figures_about("A1") == ["acrl_fig9", "acrl_fig10", "e4m3_moe_curves"]
+    assert figures_about("H99") == []
 
 
-def test_find_cited_reads_lists_and_ranges():
-    assert find_cited("hacking", "Fig. 4, Tab. 1") == ["hacking_fig4", "hacking_tab1"]
-    assert find_cited("hacking", "Fig. 3b, App. C.1") == ["hacking_fig3"]
-    assert find_cited("lr", "Fig. 6-10, Alg. 1") == [f"lr_fig{n}" for n in range(6, 11)]
-    assert find_cited("hacking", "Tab. 2, Eq. 44-45") == ["softmax_placements"]
-    assert find_cited("tensor cores", "Fig. 1") == find_cited("lr", "3.1") == []
+def test_figures_are_about_claims_that_exist():
+    known = {row.claim.id for row in board().rows}
+    assert {claim for row in FIGURES.values() for claim in row.claims} <= known
+
+
+def test_every_figure_of_a_paper_is_about_a_claim():
+    assert [row.paper for row in FIGURES.values() if row.paper and not row.claims] == []
