@@ -45,6 +45,15 @@ def test_ranges_of_unquoted_fields_are_read(tmp_path):
         assert point.changes["objective.clip_low"] in (0.1, 0.2)
 
 
+@pytest.mark.parametrize("field", ["optimizer.learning_rate", '"optimizer.learning_rate"'])
+def test_sweep_names_the_scales_for_a_misspelled_one(tmp_path, field):
+    path = tmp_path / "sweep.toml"
+    sampled = f"[sampled]\ncount = 3\nseed = 0\n[sampled.fields]\n{field} = {{ log_unifrom = [1e-5, 1e-3] }}"
+    path.write_text(f"{SWEEP}\n{sampled}\n")
+    with pytest.raises(ValueError, match="unknown scale of optimizer.learning_rate .*mean 'log_uniform'"):
+        read_file(path)
+
+
 def test_plan_option_computes_nothing(tmp_path):
     result = call(tmp_path, SWEEP, "--plan")
     assert result.exit_code == 0, result.output
