@@ -8,7 +8,6 @@ import dataclasses
 import dis
 import functools
 import hashlib
-import sys
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
@@ -16,6 +15,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from simlab.core.own_code import is_own_code
 
 
 @dataclasses.dataclass
@@ -63,17 +64,6 @@ def fingerprint_values(record: object, files: Iterable[Path]) -> str:
 
 def _digest(record: object, files: frozenset[Path] | None) -> str:
     return hashlib.sha256(repr(_content(record, _Seen({}, files))).encode()).hexdigest()[:12]
-
-
-def is_own_code(module: str | None) -> bool:
-    """Return whether a module is neither of this package, nor of Python, nor installed."""
-    top = (module or "").partition(".")[0]
-    if top == "__main__":  # in a worker process an installed file, whatever code it received
-        return True
-    if top in ("", "simlab", "builtins") or top in sys.stdlib_module_names:
-        return False
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return not any(name in file for name in ("site-packages", "dist-packages"))
 
 
 def _content(value: Any, seen: _Seen) -> Any:

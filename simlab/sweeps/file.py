@@ -119,4 +119,6 @@ def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
     A table with a `name` is a value: an entry of a catalog with changes. So is one with a scale, or with a
     misspelled one, which gets an error that names the scales: a range.
     """
-    return dict(flatten(table, lambda value: "name" in value or any(suggest(key, SCALES)[0] for key in value)))
+    return dict(
+        flatten(table, lambda value: "name" in value or any(suggest(key, SCALES)[0] for key in value))
+    )

@@ -13,7 +13,8 @@ from typing import Any
 
 import cloudpickle
 
-from simlab.core.fingerprint import fingerprint, is_own_code
+from simlab.core.fingerprint import fingerprint
+from simlab.core.own_code import is_own_code
 from simlab.core.plugins import load_plugin, references
 from simlab.core.pytree import REGISTERED, register_class
 

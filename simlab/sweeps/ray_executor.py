@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from simlab.core.plugins import import_module, is_installed
+from simlab.core.own_code import is_installed
+from simlab.core.plugins import import_module
 from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
 from simlab.sweeps.execute import (

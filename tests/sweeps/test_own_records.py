@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from simlab.core.fingerprint import fingerprint, is_own_code
+from simlab.core.fingerprint import fingerprint
+from simlab.core.own_code import is_own_code
 from simlab.engines import find_pair
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.sweeps import recipe_of, run_config, run_key, sweep
