@@ -10,7 +10,6 @@ from dataclasses import replace
 from math import log
 
 import numpy as np
-import pandas as pd
 
 from experiments.arms import acrl, chains
 from experiments.arms.acrl import (
@@ -30,7 +29,7 @@ from experiments.arms.acrl import (
     PPO_TIS,
     SQUARED,
 )
-from experiments.arms.catalog import LEVELS, VARIANTS
+from experiments.arms.catalog import LEVELS
 from experiments.arms.names import chain_arm, moe_arm, steady_arm
 from experiments.benchmarks.acrl_overhead import acrl_share
 from experiments.papers import hacking, lr
@@ -62,9 +61,8 @@ from experiments.regimes import (
     NEAREST_CLIP_5,
     STEADY_CHAINS,
 )
-from experiments.studies.acrl_variants import run_variants
+from experiments.studies.acrl_variants import run_with_variants
 from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
-from experiments.studies.runs import Frames, run_arms
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -73,6 +71,7 @@ from simlab.studies.contrasts import CollapseRate, mean_of, minus
 from simlab.studies.records import (
     COLLAPSE,
     Measured,
+    arms_of,
     exact,
     manipulation,
     primary,
@@ -404,18 +403,6 @@ def with_levels(measured: Measured, scans: Mapping[str, Sequence[Measured]]) -> 
     return replace(measured, note="; ".join(filter(None, [measured.note, *others])))
 
 
-def make_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
-    """Run `names`; `run_variants` runs those that a sweep cannot."""
-    # If no plain arm ran, there are no tables.
-    plain = [arm for arm in names if arm not in VARIANTS] or [NONE]
-    frames = run_arms(run, plain, block)
-    if variants := [arm for arm in names if arm in VARIANTS]:
-        with run.phase("variants"):
-            more = run_variants(run, variants, block)
-        frames |= {name: pd.concat([frames[name], more[name]]) for name in more}
-    return frames
-
-
 ACRL_DYNAMICS = training_experiment(
     "acrl_dynamics",
     "Does ACRL hold the discrepancy over long responses, and is it worth more than truncation?",
@@ -483,7 +470,8 @@ ACRL_VARIANTS = training_experiment(
     figures=("acrl_distances",),
     baseline=NONE,
     smoke=(ACRL, SQUARED),
-    make=make_variants,
+    make=run_with_variants,
+    diagnosed=arms_of(trials_of(CLAIMS, "acrl_variants")),
 )
 ACRL_ALGORITHMS = validated_experiment(
     "acrl_algorithms",

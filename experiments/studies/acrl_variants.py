@@ -1,6 +1,6 @@
 """Objectives outside the catalog: ACRL with other distances or a moving X, and a discrepancy penalty."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,14 @@ from jax import Array, lax
 from experiments.arms.acrl import KL, MOVING, PENALTIES, SQUARED
 from experiments.arms.chains import NONE
 from experiments.arms.names import chain_arm
-from experiments.studies.repeated_runs import curves, describe_runs, load_policies, policy_folder
+from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnostics, rows_of_step
+from experiments.studies.repeated_runs import (
+    curves,
+    describe_runs,
+    load_policies,
+    policy_folder,
+    with_diagnostics,
+)
 from experiments.studies.runs import CHUNK, Frames, block_specs, record_arms
 from simlab.core.experiment import Run
 from simlab.core.pytree import Scalar, pytree
@@ -28,6 +35,8 @@ from simlab.training.recipe import Recipe, TrainState
 
 GAMMA, CLIP = 0.35, 5.0
 FIRST_STEPS = 5
+VALIDATION = ("validation",)
+Metrics = Mapping[str, np.ndarray]
 
 
 def distances(batch: TokenBatch) -> Array:
@@ -90,13 +99,25 @@ IMPLEMENTATIONS: dict[str, Variant] = {
 }
 
 
+def run_with_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
+    """Run `names` with validation on held-out prompts; `run_variants` runs those that a sweep cannot."""
+    # If no plain arm ran, there are no tables.
+    plain = [name for name in names if name not in IMPLEMENTATIONS] or [chain_arm(NONE)]
+    frames = with_diagnostics(dict.fromkeys(plain, VALIDATION))(run, plain, block)
+    if variants := [name for name in names if name in IMPLEMENTATIONS]:
+        with run.phase("variants"):
+            more = run_variants(run, variants, block)
+        frames |= {name: pd.concat([frames[name], more[name]], ignore_index=True) for name in more}
+    return frames
+
+
 def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
-    """Run these variants from the initial policies of the untreated arm; return runs and steps."""
+    """Run these variants from the initial policies of the arm without correction, with validation."""
     record_arms(run, names)
     wanted = block_specs(chain_arm(NONE), block, run.smoke)
     recipe, first = load_policies(wanted, policy_folder(run))
-    runs, steps = [], []
-    count = wanted[0].changes["steps"]
+    runs, steps, rows = [], [], []
+    every, count = SMOKE_EVERY if run.smoke else EVERY, wanted[0].changes["steps"]
     for name in run.track(names, "variants"):
         variant = IMPLEMENTATIONS[name]
         changed = _change_recipe(recipe, variant)
@@ -104,10 +125,17 @@ def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
             BatchedRun(changed, params, spec.changes["seed"])
             for params, spec in zip(first, wanted, strict=True)
         ]
-        parts = _train_variant(*stack_members(members, len(members)), variant, count)
         runs.append(describe_runs(name, wanted))
-        steps.append(curves(list(runs[-1]["run"]), parts, 0))
-    return {"runs": pd.concat(runs, ignore_index=True), "steps": pd.concat(steps, ignore_index=True)}
+        keys = list(runs[-1]["run"])
+        trained = stack_members(members, len(members))
+        parts, validated = _train_variant(*trained, variant, count, every)
+        steps.append(curves(keys, parts, 0))
+        rows += [row for step, values in validated.items() for row in rows_of_step(keys, step, values)]
+    return {
+        "runs": pd.concat(runs, ignore_index=True),
+        "steps": pd.concat(steps, ignore_index=True),
+        "diagnostics": pd.DataFrame(rows),
+    }
 
 
 def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:
@@ -118,18 +146,24 @@ def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:
     return replace(recipe, objective=replace(grpo_objective, correction=correction))
 
 
-def _train_variant(recipe: Recipe, state: TrainState, variant: Variant, steps: int) -> list[dict[str, Any]]:
+def _train_variant(
+    recipe: Recipe, state: TrainState, variant: Variant, steps: int, every: int
+) -> tuple[list[Metrics], dict[int, Metrics]]:
+    """Return the metrics of each chunk [runs, CHUNK], and the diagnostics [runs] by the step after which."""
     if variant.advantage is None:
         recipe = _with_reference(recipe, _first_distance(recipe, state))
-    parts = []
-    for _ in range(steps // CHUNK):
+    diagnose, base = build_diagnostics(VALIDATION, recipes=0), jax.tree.map(jnp.copy, state.params)
+    parts, validated = [], {}
+    for step in range(CHUNK, steps + 1, CHUNK):
         state, metrics = train(recipe, state, CHUNK, chunk=CHUNK, axes=(0, 0))
         parts.append(metrics)
+        if step % every == 0:
+            validated[step] = jax.device_get(diagnose(recipe, state, base))
         if variant.follow:
             correction: Any = recipe.objective.correction
             seen, x = metrics["discrepancy"].mean(axis=1), correction.reference
             recipe = _with_reference(recipe, x + jnp.float32(variant.follow) * (seen - x))
-    return parts
+    return parts, validated
 
 
 def _with_reference(recipe: Recipe, reference: Array) -> Recipe:
