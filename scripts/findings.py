@@ -88,7 +88,7 @@ def identical_engines() -> str:
     """Return the share of the lost held-out reward that bitwise identical engines recover, and from where."""
     share = decided_row("V1", "identical_engines", "reproduced").criteria[0]
     return (
-        f"from {share.num_policies} other initial policies they recover "
+        f"from {share.num_policies} other initial policies this recovers "
         f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
     )
 
@@ -162,8 +162,8 @@ def larger_noise() -> str:
         f"[{higher.ci_low:.2f}, {higher.ci_high:.2f}]. "
         f"If the noise is a function of the last two tokens, reward ends at {recent}; if it is a function of "
         f"all earlier tokens, at {fixed} ({higher.num_policies} initial policies, family-wise interval, rule "
-        "registered before the run; claim V3, whose other four rows are inconclusive). Within one "
-        f"kind it can matter: among roundings to nearest a bit fewer costs {per_bit} (secondary, 95%)."
+        "registered before the run; claim V3, whose other four rows are inconclusive). Within one kind it "
+        f"can matter: with rounding to nearest, one mantissa bit fewer costs {per_bit} (secondary, 95%)."
     )
 
 
@@ -176,7 +176,7 @@ def half_precision() -> str:
         for each in rates
     ]
     return (
-        "**No run with FP16 in both engines collapsed.** In the paper *lr* they do. Here "
+        "**No run with FP16 in both engines collapsed.** In the paper *lr*, runs with FP16 collapse. Here  "
         f"{counts[0]} with off-policy GRPO and {counts[1]} with on-policy RLOO end below half of the reward "
         "of BF16 (same initial policies, family-wise intervals, rules registered before the run; claim L7)."
     )

@@ -63,8 +63,8 @@ def example() -> str:
         f"\n```text\n{shown}\n```\n\n"
         "Training is float32; inference rounds every matrix operand to FP8, toward zero. With one mantissa "
         f"bit fewer, the RMS log rho between the engines is {ratio:.1f} times as large and reward is "
-        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; another CPU or JAX version gives "
-        "other numbers).\n"
+        f"{loss:.2f} lower (one initial policy, two seeds: an illustration; numbers differ on another CPU "
+        "or JAX version).\n"
     )
 
 
