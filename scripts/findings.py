@@ -37,7 +37,7 @@ def findings() -> str:
         f"({policies} initial policies, {level:.1%} intervals, corrected for the remedies and the interim "
         "analyses; rule registered before the run). The lead of "
         "identical truncation over token TIS is inconclusive (V6). If the sums are exact as well, the "
-        f"engines are bitwise identical: {identical_engines()} (V1). For an MoE: "
+        f"engines are bitwise identical: {identical_engines()}. For an MoE:  "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
@@ -87,9 +87,13 @@ def recovered_shares(board: str) -> list[Recovered]:
 def identical_engines() -> str:
     """Return the share of the lost held-out reward that bitwise identical engines recover, and from where."""
     share = decided_row("V1", "identical_engines", "reproduced").criteria[0]
+    row = find_row("V1", "vexact_dynamics")
+    first = row.criteria[0]
     return (
         f"from {share.num_policies} other initial policies this recovers "
-        f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]"
+        f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}] (V1; of the reward on training "
+        f"prompts, from the first {first.num_policies}: {first.estimate:.0%} "
+        f"[{first.ci_low:.0%}, {first.ci_high:.0%}], {row.verdict})"
     )
 
 
@@ -176,7 +180,7 @@ def half_precision() -> str:
         for each in rates
     ]
     return (
-        "**No run with FP16 in both engines collapsed.** In the paper *lr*, runs with FP16 collapse. Here  "
+        "**No run with FP16 in both engines collapsed.** In the paper *lr*, runs with FP16 collapse. Here "
         f"{counts[0]} with off-policy GRPO and {counts[1]} with on-policy RLOO end below half of the reward "
         "of BF16 (same initial policies, family-wise intervals, rules registered before the run; claim L7)."
     )

@@ -68,9 +68,9 @@ def test_readme_names_the_versions_of_the_project_file():
 
 
 def test_a_finding_needs_its_verdict():
-    assert decided_row("V1", "vexact_dynamics", "reproduced").id == "V1"
-    with pytest.raises(ValueError, match="V1 in vexact_dynamics is reproduced, not contradicted"):
-        decided_row("V1", "vexact_dynamics", "contradicted")
+    assert decided_row("V1", "identical_engines", "reproduced").id == "V1"
+    with pytest.raises(ValueError, match="V1 in identical_engines is reproduced, not contradicted"):
+        decided_row("V1", "identical_engines", "contradicted")
 
 
 def test_render_rejects_unknown_parts():
