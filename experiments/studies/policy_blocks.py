@@ -36,6 +36,7 @@ from simlab.core.results import write_table
 from simlab.engines import Engine
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame, Tables
+from simlab.sweeps.code_version import code_digest
 from simlab.training.evaluation import evaluate
 from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe
@@ -189,6 +190,6 @@ def vector_rows(keys: Sequence[str], metrics: Mapping[str, np.ndarray]) -> Frame
 
 
 def _part_key(arm: str, wanted: Sequence[RunSpec]) -> str:
-    content = [BASE, CHUNK, HELD_OUT, HELD_OUT_POINTS, arm]
+    content = [code_digest(), BASE, CHUNK, HELD_OUT, HELD_OUT_POINTS, arm]
     content += [[spec.initial_policy, dict(spec.changes)] for spec in wanted]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]

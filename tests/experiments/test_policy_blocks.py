@@ -1,4 +1,4 @@
-"""Blocks of initial policies resume from an earlier result."""
+"""Blocks of initial policies resume from an earlier result or from the cache."""
 
 import pandas as pd
 import pytest
@@ -32,3 +32,17 @@ def test_block_that_lacks_a_policy_is_run(tmp_path, monkeypatch):
     monkeypatch.setattr(policy_blocks, "run_part", refuse)
     with pytest.raises(InterruptedError):
         make_part(Run("x", tmp_path / "x"), "arm", WANTED, earlier_tables(["chain 1"]))
+
+
+def test_finished_block_is_run_again_with_other_code(tmp_path, monkeypatch):
+    arms, made = [], earlier_tables(["chain 1", "chain 2"])
+
+    def count(_run, arm, _wanted):
+        arms.append(arm)
+        return made
+
+    monkeypatch.setattr(policy_blocks, "run_part", count)
+    for digest, times in (("now", 1), ("now", 1), ("other", 2)):
+        monkeypatch.setattr(policy_blocks, "code_digest", lambda digest=digest: digest)
+        make_part(Run("x", tmp_path / "x"), "arm", WANTED, Tables({}))
+        assert len(arms) == times

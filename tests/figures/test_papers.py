@@ -32,7 +32,7 @@ def test_captions_name_what_the_paper_has_and_we_lack():
     assert "Differs from the paper: token TIS, no correction" in FIGURES["hacking_fig3"].caption
 
 
-def test_figures_about_a_claim_come_from_any_paper_and_experiment():
+def test_figures_about_a_claim_come_from_any_experiment():
     assert figures_about("V3") == [
         *("vexact_doses", "vexact_kinds", "vexact_matched", "vexact_larger", "vexact_weights")
     ]
