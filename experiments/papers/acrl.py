@@ -466,7 +466,7 @@ ACRL_VARIANTS = training_experiment(
     "acrl_variants",
     "Does ACRL help beyond GRPO, with other distances, and what does a penalty cost?",
     CLAIMS,
-    minutes=60.0,
+    minutes=100.0,
     figures=("acrl_distances",),
     baseline=NONE,
     smoke=(ACRL, SQUARED),

@@ -301,7 +301,7 @@ VEXACT_DYNAMICS = validated_experiment(
     "vexact_dynamics",
     "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
-    minutes=50.0,
+    minutes=75.0,
     figures=("vexact_doses", "vexact_survival"),
     baseline=NONE,
     measure=compare_exact_sums,

@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlab.core.catalog import lookup, suggest
+from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
 from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
@@ -116,9 +116,6 @@ def _read_sampled(part: Mapping[str, Json]) -> Grid:
 def _flatten_keys(table: Mapping[str, Json]) -> dict[str, Json]:
     """Return unquoted dotted keys (`optimizer.learning_rate = [...]`, which TOML nests) as one name again.
 
-    A table with a `name` is a value: an entry of a catalog with changes. So is one with a scale, or with a
-    misspelled one, which gets an error that names the scales: a range.
+    A table with a `name` is a value: an entry of a catalog with changes. So is one with a scale: a range.
     """
-    return dict(
-        flatten(table, lambda value: "name" in value or any(suggest(key, SCALES)[0] for key in value))
-    )
+    return dict(flatten(table, lambda value: bool({"name", *SCALES} & set(value))))
