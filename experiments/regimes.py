@@ -1,17 +1,13 @@
 """The regimes in which claims are tested: task, model, number formats, learning rate, initial policies.
 
 `BASE` is a run in plain values (see `simlab.sweeps.config.RunConfig`) without objective, seed, steps and
-warm start. `MEASURED` names, for each regime, the stored runs from which `initial_mismatch` reads its
-mismatch. `simlab warm-start add tiny-llama --demo-error-rate 0.15 --min-lr-ratio 1 --seed S --out
+warm start. `simlab warm-start add tiny-llama --demo-error-rate 0.15 --min-lr-ratio 1 --seed S --out
 add-sharp-S.npz` made the files of `WARM_STARTS`.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from simlab.core.paths import committed_results
-from simlab.core.results import Results
-from simlab.studies.estimands import Views
 from simlab.studies.records import Regime
 
 STEPS = 400
@@ -170,21 +166,3 @@ ADDERS = Regime(
     4000,
     "A100 and H100",
 )
-
-MEASURED: dict[str, tuple[str, str]] = {
-    "chains, truncation": ("vexact_dynamics", "chain: no correction"),
-    "chains, round to nearest": ("acrl_dynamics", "chain: FP8"),
-    "chains, BF16": ("vexact_dynamics", "chain: BF16 control"),
-    "chains, MoE, truncation": ("moe_dynamics", "chain, MoE at 0.0004: no correction"),
-    "recurrence": ("length_dynamics", "length: no schedule"),
-    "template": ("cancel_dynamics", "template: GRPO"),
-    "two spellings": ("spelling_dynamics", "two_spellings: GRPO"),
-}
-"""The experiment and the arm whose stored runs measure a regime; the arm's record describes the regime."""
-
-
-def initial_mismatch(regime: str) -> float:
-    """Return the mean RMS log rho (nats) over the first tenth of the stored runs of a regime."""
-    experiment, arm = MEASURED[regime]
-    runs = Views(Results(committed_results(experiment))).arms[arm].values()
-    return sum(view.early("rms_log_rho") for view in runs) / len(runs)

@@ -11,14 +11,32 @@ from jaxtyping import install_import_hook
 
 from tests.compiling import compile_quickly, jax
 
+CHECKED_ENGINES = (
+    "accumulate",
+    "attention",
+    "kernel_order",
+    "length_splits",
+    "norm",
+    "ordered_sums",
+    "router",
+    "softmax",
+    "tensor_core",
+)
 # Not the modules that check shapes themselves and name what is wrong (`objectives.batch`, `engines.matmul`),
 # nor those whose functions are part of a compiled function's name (the rest of `objectives`).
 CHECKED = [
+    "simlab.formats.scale_rules",
     "simlab.metrics",
     "simlab.models",
     "simlab.rollout",
-    *(f"simlab.engines.{name}" for name in ("attention", "norm", "router", "softmax")),
-    *(f"simlab.training.{name}" for name in ("critic", "curvature", "evaluation", "measure", "staleness")),
+    "simlab.theory",
+    *(f"simlab.engines.{name}" for name in CHECKED_ENGINES),
+    *(f"simlab.objectives.{name}" for name in ("plain_grpo", "transforms")),
+    *(f"simlab.tasks.{name}" for name in ("sequences", "sums", "task")),
+    *(
+        f"simlab.training.{name}"
+        for name in ("critic", "curvature", "evaluation", "measure", "schedules", "staleness")
+    ),
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 
@@ -110,9 +128,9 @@ def quick_programs(monkeypatch):
 
 
 def _drop_programs_above_limit() -> None:
-    from simlab.sweeps.memory import return_free_memory  # after the import hook
+    from simlab.sweeps.memory import resident_bytes, return_free_memory  # after the import hook
 
-    if _resident_bytes() > MEMORY_LIMIT:
+    if resident_bytes() > MEMORY_LIMIT:
         jax.clear_caches()
         gc.collect()
         # Freed memory that the C library keeps is resident, and would count at the end of every later file.
@@ -122,9 +140,3 @@ def _drop_programs_above_limit() -> None:
 def _is_quick(path: Path) -> bool:
     within = path.relative_to(Path(__file__).parent)
     return any(within.is_relative_to(folder) for folder in COMPILED_QUICKLY)
-
-
-def _resident_bytes() -> int:
-    """Return the memory of this process, 0 where the system does not tell."""
-    pages = Path("/proc/self/statm")
-    return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if pages.is_file() else 0

@@ -28,8 +28,6 @@ from experiments.policies import CHAIN_POLICIES, MOE_POLICIES, NEW_POLICIES
 from experiments.regimes import CONTROL
 from simlab.studies.design import Arm
 
-RUNS_PER_BATCH = 8  # a stage of an arm has eight runs
-
 
 def _on_chains(arm: Arm) -> Arm:
     default = {**objective("grpo"), **TRUNCATED.engines()}

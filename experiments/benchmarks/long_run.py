@@ -1,12 +1,11 @@
 """A run of ten thousand steps: memory at the end of every chunk, and a second end from a checkpoint."""
 
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ from simlab.core.experiment import Experiment, Run
 from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import recipe_of, run_config
+from simlab.sweeps.memory import resident_bytes
 from simlab.training.checkpoints import Progress, load_progress
 from simlab.training.loop import Checkpoint, Chunk, resume, train
 from simlab.training.recipe import initial_state
@@ -24,12 +24,6 @@ STEPS, CHUNK = 10_000, 50
 # What compilation and the first allocations take belongs to the start.
 WARM_UP = 0.1
 BOUND_MB = 16.0
-
-
-def resident_mb() -> float:
-    """Return the memory that this process has in RAM, in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def run(run: Run) -> None:
@@ -42,26 +36,23 @@ def run(run: Run) -> None:
     enable_compile_cache()
     recipe = recipe_of(config)
     params = init_params(jax.random.key(seed), recipe.model)
-
-    def first() -> Any:
-        return initial_state(recipe, params, jax.random.key(seed))
-
+    start = partial(initial_state, recipe, params, jax.random.key(seed))
     with tempfile.TemporaryDirectory() as folder:
         path, copy = Path(folder, "run.npz"), Path(folder, "copy.npz")
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, float]] = []
         with run.phase("run"):
 
             def measure(done: Chunk) -> None:
-                memory = {"resident_mb": resident_mb(), "arrays": len(jax.live_arrays())}
+                memory = {"resident_mb": resident_bytes() / 1e6, "arrays": len(jax.live_arrays())}
                 rows.append({"step": done.step, **memory})
                 if done.step == steps - steps // 10:
                     shutil.copy(path, copy)
 
             with run.progress("run", steps, chunk) as advance:
-                train(recipe, first(), steps, [Checkpoint(path, 0), measure, advance], chunk=chunk)
+                train(recipe, start(), steps, [Checkpoint(path, 0), measure, advance], chunk=chunk)
         with run.phase("again"):
             again: list[int] = []
-            state, history = resume(copy, first())
+            state, history = resume(copy, start())
             callbacks = [Checkpoint(copy), lambda done: again.append(done.step)]
             train(recipe, state, steps, callbacks, chunk=chunk, history=history)
         one, other = (load_progress(each) for each in (path, copy))
@@ -71,13 +62,14 @@ def run(run: Run) -> None:
     run.report(
         f"{steps} steps, {steps / run.timings['run']:.0f} steps/s: memory grew by "
         f"{verdict['growth_mb']:.1f} MB after the warm-up (at most {verdict['bound_mb']:.1f} MB wanted, of "
-        "which "
-        f"{verdict['metrics_mb']:.1f} are the run's metrics); the last tenth again from its checkpoint: "
-        f"{'the same' if verdict['same_bits'] else 'other'} bits"
+        f"which {verdict['metrics_mb']:.1f} are the run's metrics); the last tenth again from its "
+        f"checkpoint: {'the same' if verdict['same_bits'] else 'other'} bits"
     )
 
 
-def compare_memory_and_bits(rows: Sequence[dict[str, Any]], one: Progress, other: Progress) -> dict[str, Any]:
+def compare_memory_and_bits(
+    rows: Sequence[Mapping[str, float]], one: Progress, other: Progress
+) -> dict[str, float]:
     """Return the growth of the memory after the warm-up, and whether two ends of a run are the same."""
     resident = np.asarray([row["resident_mb"] for row in rows])
     warm = resident[int(WARM_UP * len(rows)) :]

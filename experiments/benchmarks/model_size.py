@@ -3,12 +3,12 @@
 import os
 import sys
 import tempfile
-from typing import Any
 
 from experiments.benchmarks.timing import run_script
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 
-CASES: dict[str, dict[str, Any]] = {
+CASES: dict[str, dict[str, Json]] = {
     "long responses": {"model": "small-dense", "task": {"name": "chain", "difficulty": 255}},
     "large model": {
         "model": {
@@ -33,11 +33,10 @@ the system before each measurement: what the allocator holds varies by 200 MB.""
 SCRIPT = """
 import gc, json, resource, sys, time
 import jax
-from pathlib import Path
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.compile_cache import compute_on_one_thread
-from simlab.sweeps.memory import return_free_memory
+from simlab.sweeps.memory import resident_bytes, return_free_memory
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import train
@@ -47,7 +46,7 @@ config = run_config(config)
 def resident():
     gc.collect()
     return_free_memory()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+    return resident_bytes() / 1e6
 recipe = swept_recipe(config)
 params = init_params(jax.random.key(0), recipe.model)
 recipe, state = stack_members([BatchedRun(recipe, params, 0)], 1)

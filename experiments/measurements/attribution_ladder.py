@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -10,13 +9,14 @@ from experiments.measurements.gpu_pairs.measures import RESAMPLES, share_row
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
-from simlab.studies.attribution import between, differing, group_sites, shapley, subsets
+from simlab.studies.attribution import between, differing, group_sites, shapley_rows, subsets
 from simlab.studies.explain import ExplainTarget
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import load_initial_params
 
-POLICIES: dict[str, dict[str, Any]] = {
+POLICIES: dict[str, dict[str, Json]] = {
     "flagship": {"warm_start": WARM_STARTS[0]},
     "dense": {"warm_start": "add-tiny-dense-0", "model": "tiny-dense"},
     "MoE": {"warm_start": "add-tiny-moe-0", "model": "tiny-moe"},
@@ -34,7 +34,7 @@ def run(run: Run) -> None:
     run.configure(
         engines=BASE["engines"], policies=policies, prompts=prompts, samples=SAMPLES, resamples=RESAMPLES
     )
-    tables: dict[str, list[dict[str, Any]]] = {"size": [], "shares": [], "rungs": []}
+    tables: dict[str, list[dict[str, Json]]] = {"size": [], "shares": [], "rungs": []}
     for name, changes in policies.items():
         with run.phase(name):
             measured = ladder(
@@ -46,7 +46,7 @@ def run(run: Run) -> None:
         run.table(table, rows)
 
 
-def subject(changes: Mapping[str, Any], prompts: int, seed: int) -> ExplainTarget:
+def subject(changes: Mapping[str, Json], prompts: int, seed: int) -> ExplainTarget:
     """Return a policy on held-out prompts under the engines of the regime."""
     config = run_config(BASE, {"objective": "grpo", **changes})
     recipe = recipe_of(config)
@@ -54,7 +54,7 @@ def subject(changes: Mapping[str, Any], prompts: int, seed: int) -> ExplainTarge
     return ExplainTarget(params, recipe.model, recipe.task, recipe.engines, prompts, SAMPLES, seed)
 
 
-def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict[str, list[dict[str, Any]]]:
+def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict[str, list[dict[str, Json]]]:
     """Score the same tokens under every engine between the two, one group of sites at a time exchanged.
 
     `shares`: of the mean squared log rho, by group: Shapley's with its interval over prompts, alone, and what
@@ -68,24 +68,21 @@ def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict
         for chosen in track(subsets(list(groups)))
     }
     squares = {s: (each**2).reshape(policy.prompts, -1).sum(axis=1) for s, each in log_rho.items()}
-    every = frozenset(groups)
-    total = squares[every]
-    shares = shapley(squares.__getitem__, list(groups))
-    if abs(sum(map(np.sum, shares.values())) / total.sum() - 1) > ROUND_OFF:
-        raise ArithmeticError("the shares do not sum to the total")
-    rows = []
-    for group, by_prompt in shares.items():
-        alone = squares[frozenset({group})].sum() / total.sum()
-        without = 1 - squares[every - {group}].sum() / total.sum()
-        rows.append({"group": group} | share_row(by_prompt, total) | {"alone": alone, "without": without})
     order = list(groups)
+    shares = shapley_rows(squares.__getitem__, order, share_row)
+    if abs(sum(row["share"] for row in shares.values()) - 1) > ROUND_OFF:
+        raise ArithmeticError("the shares do not sum to the total")
     rungs = [
         {"rung": n, "group": "" if not n else order[n - 1]} | _mismatch(log_rho[frozenset(order[:n])][mask])
         for n in range(len(order) + 1)
     ]
     rewards = float(np.mean(np.asarray(policy.sampled.rewards)))
-    size = {"tokens": int(mask.sum()), "reward": rewards} | _mismatch(log_rho[every][mask])
-    return {"size": [size], "shares": rows, "rungs": rungs}
+    size = {"tokens": int(mask.sum()), "reward": rewards} | _mismatch(log_rho[frozenset(order)][mask])
+    return {
+        "size": [size],
+        "shares": [{"group": group} | row for group, row in shares.items()],
+        "rungs": rungs,
+    }
 
 
 def _mismatch(log_rho: np.ndarray) -> dict[str, float]:

@@ -46,7 +46,7 @@ from experiments.papers.shared import (
     TEN_POINTS,
     claim_makers,
     collapses,
-    e4m3_arms,
+    find_claims,
     in_e4m3,
     loses,
     recovers,
@@ -61,8 +61,6 @@ from experiments.regimes import (
     NEAREST_CLIP_5,
     STEADY_CHAINS,
 )
-from experiments.studies.acrl_variants import run_with_variants
-from experiments.studies.repeated_runs import validated_experiment, with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
@@ -71,7 +69,6 @@ from simlab.studies.contrasts import CollapseRate, mean_of, minus
 from simlab.studies.records import (
     COLLAPSE,
     Measured,
-    arms_of,
     exact,
     manipulation,
     primary,
@@ -100,7 +97,7 @@ CONTROL_OF = {chain_arm(DAPO): chain_arm(DAPO_BF16), chain_arm(PPO): chain_arm(P
 TIS_OF = {chain_arm(DAPO): chain_arm(DAPO_TIS), chain_arm(PPO): chain_arm(PPO_TIS)}
 ACRL_OF = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
 MOE, MOE_ACRL, MOE_BF16 = moe_arm(chains.NONE), moe_arm(acrl.ACRL), moe_arm(chains.BF16)
-STEADY, STEADY_ACRL, STEADY_BF16 = map(steady_arm, (chains.NONE, acrl.ACRL, chains.BF16))
+STEADY, STEADY_ACRL = map(steady_arm, (chains.NONE, acrl.ACRL))
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
 
 # Estimands.
@@ -367,7 +364,7 @@ CLAIMS = (
             note="Every 10 steps X moves 20% of the way to the mean discrepancy of these steps.")),
 )
 # fmt: on
-A2, A3, A4, A8 = (CLAIMS[index] for index in (1, 2, 3, 7))
+A2, A3, A4, A8 = find_claims(CLAIMS, "A2", "A3", "A4", "A8")
 OTHER_LEVELS = {
     level: tuple(claim.trial("acrl_dynamics").with_arms({ACRL: arm}) for claim in (A2, A3, A4))
     for level, arm in LEVELS.items()
@@ -376,7 +373,7 @@ OTHER_LEVELS = {
 """The same trials with Y per sequence and per batch, which decide nothing; the verdict is that per group."""
 
 
-def measure_cost(run: Run) -> None:
+def write_cost(run: Run) -> None:
     """Write the table `cost`: seconds of ACRL's weights and of a training step."""
     with run.phase("cost"):
         run.table("cost", acrl_share(run.smoke))
@@ -414,13 +411,12 @@ ACRL_DYNAMICS = training_experiment(
     ),
     baseline=NONE,
     smoke=(ACRL,),
-    make=with_diagnostics(DIAGNOSTICS),
-    diagnosed=DIAGNOSTICS,
+    diagnostics=DIAGNOSTICS,
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
-    measure=measure_cost,
-    measure_all=measure_with_levels,
+    write_tables=write_cost,
+    collect_evidence=measure_with_levels,
 )
-ACRL_NEAREST = validated_experiment(
+ACRL_NEAREST = training_experiment(
     "acrl_nearest",
     "Rounded to nearest, with the clip of the paper: at which gamma and X does ACRL keep a run alive?",
     CLAIMS,
@@ -429,6 +425,7 @@ ACRL_NEAREST = validated_experiment(
     baseline=FP8,
     smoke=(ACRL_3,),
     diagnostics=dict.fromkeys((FP8, BF16), ("by either engine",)),
+    shared_diagnostics=("validation",),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",
@@ -438,8 +435,7 @@ E4M3_DYNAMICS = training_experiment(
     figures=("acrl_fig8", "acrl_fig9", "acrl_fig10", "acrl_tab1", "acrl_tab6"),
     baseline=chain_arm(E4M3),
     smoke=(chain_arm(E4M3_TIS),),
-    make=with_diagnostics(dict.fromkeys(e4m3_arms(chain_arm), ("both engines",))),
-    diagnosed=e4m3_arms(chain_arm),
+    shared_diagnostics=("both engines",),
 )
 E4M3_MOE_DYNAMICS = training_experiment(
     "e4m3_moe_dynamics",
@@ -449,10 +445,9 @@ E4M3_MOE_DYNAMICS = training_experiment(
     figures=("e4m3_moe_curves", "acrl_tab5"),
     baseline=moe_arm(E4M3),
     smoke=(moe_arm(E4M3_TIS),),
-    make=with_diagnostics(dict.fromkeys(e4m3_arms(moe_arm), ("both engines",))),
-    diagnosed=e4m3_arms(moe_arm),
+    shared_diagnostics=("both engines",),
 )
-E4M3_GAMMAS_DYNAMICS = validated_experiment(
+E4M3_GAMMAS_DYNAMICS = training_experiment(
     "e4m3_gammas",
     "With E4M3 rollouts, at which gamma and X does ACRL keep a run alive over 2000 steps?",
     CLAIMS,
@@ -460,6 +455,7 @@ E4M3_GAMMAS_DYNAMICS = validated_experiment(
     baseline=E4M3_BASE,
     smoke=(E4M3_GAMMAS[0.65],),
     diagnostics={E4M3_CONTROL: ("under E4M3",)},
+    shared_diagnostics=("validation",),
 )
 # One compiled function serves the distances; the penalty has its own, which a smoke run does without.
 ACRL_VARIANTS = training_experiment(
@@ -470,10 +466,9 @@ ACRL_VARIANTS = training_experiment(
     figures=("acrl_distances",),
     baseline=NONE,
     smoke=(ACRL, SQUARED),
-    make=run_with_variants,
-    diagnosed=arms_of(trials_of(CLAIMS, "acrl_variants")),
+    shared_diagnostics=("validation",),
 )
-ACRL_ALGORITHMS = validated_experiment(
+ACRL_ALGORITHMS = training_experiment(
     "acrl_algorithms",
     "Does ACRL help PPO and DAPO, and more than token TIS does?",
     CLAIMS,
@@ -481,4 +476,5 @@ ACRL_ALGORITHMS = validated_experiment(
     figures=("acrl_tab4",),
     baseline=chain_arm(DAPO),
     smoke=(chain_arm(DAPO_TIS),),
+    shared_diagnostics=("validation",),
 )

@@ -20,7 +20,6 @@ from experiments.papers.shared import (
     trial,
 )
 from experiments.regimes import SPELLINGS, TEMPLATE
-from experiments.studies.repeated_runs import with_diagnostics
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import Contrast, mean_of, minus
@@ -43,7 +42,6 @@ DIAGNOSTICS = dict.fromkeys((GSPO, WIDE, UNCHANGED, MIN), LOOKED) | dict.fromkey
 # Arms of spelling_dynamics.
 SPELLED_ARMS = tuple(f"two_spellings: {name}" for name in SPELLED)
 _, _, SPELLED_GSPO, SPELLED_WIDE, SPELLED_UNCHANGED, SPELLED_MIN, _ = SPELLED_ARMS
-VALIDATED_SPELLINGS = dict.fromkeys(SPELLED_ARMS, VALIDATED)
 
 # Estimands, with the margins of C9 and their reasons.
 ASYM = m.diagnostic_late_ratio("asym_before_clip", "asym_of_ones", "Asym before the clip, of that of ones")
@@ -64,7 +62,6 @@ GAIN = 0.15
 PACE = m.steps_to_gain(GAIN)
 SOONER = "half of the printed 9%"
 TWO, TWENTIETH = 0.02, 0.05
-LEARNS = m.change("reward", "the reward")
 HEADROOM = "0.05 of the largest reward: without learning there is nothing to compare"
 NOT_ONE = "weights that differ by less than 10% leave little uncancelled"
 APART = "weights that differ by less than 10% cannot move Asym by the margin of 20%"
@@ -75,7 +72,7 @@ CENSORED = f"Steps, in tens, until a gain of {GAIN}; a run that never gains it c
 
 def learns(arm: str) -> Criterion:
     """Return the premise that the untreated arm learns."""
-    return manipulation(LEARNS, mean_of(arm), "positive", REWARDS, because=HEADROOM)
+    return manipulation(m.REWARD_CHANGE, mean_of(arm), "positive", REWARDS, because=HEADROOM)
 
 
 def ranks(
@@ -253,8 +250,7 @@ CANCEL_DYNAMICS = training_experiment(
     figures=("cancel_fig2", "cancel_tab1", "cancel_tab3", "cancel_tab4"),
     baseline=UNCHANGED,
     smoke=(MIN,),
-    make=with_diagnostics(DIAGNOSTICS),
-    diagnosed=DIAGNOSTICS,
+    diagnostics=DIAGNOSTICS,
 )
 SPELLING_DYNAMICS = training_experiment(
     "spelling_dynamics",
@@ -264,6 +260,5 @@ SPELLING_DYNAMICS = training_experiment(
     figures=("cancel_tab2",),
     baseline=SPELLED_UNCHANGED,
     smoke=(SPELLED_MIN,),
-    make=with_diagnostics(VALIDATED_SPELLINGS),
-    diagnosed=VALIDATED_SPELLINGS,
+    shared_diagnostics=VALIDATED,
 )

@@ -11,8 +11,6 @@ from experiments.arms.names import chain_arm, moe_arm, steady_arm
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
-    FIFTH,
-    FIFTH_OF_LOSS,
     FIVE_PERCENT_OF_RHO,
     GROWS,
     LOSS,
@@ -22,22 +20,22 @@ from experiments.papers.shared import (
     WEAK_RANK,
     claim_makers,
     exact_trial,
+    find_claims,
     in_e4m3,
     loses,
     recovers,
     trial,
 )
 from experiments.regimes import CHAINS, GAUSSIAN_NOISE, STEADY_CHAINS
-from experiments.studies.repeated_runs import with_forks
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import LeavesBand, Share, excess, mean_of, minus, slope
+from simlab.studies.contrasts import LeavesBand, excess, mean_of, minus, slope
 from simlab.studies.records import exact, manipulation, primary, secondary, stored_row
 from simlab.theory.checks import hacking_checks as checks
 
 dynamics, measurement, identity = claim_makers("hacking")
 PLACEMENTS = "a tenth of the distance to the std under rounding everywhere (0.0074)"
-TWENTIETH = "a twentieth of the printed distance from 1"
+TWENTIETH_OF_PRINTED = "a twentieth of the printed distance from 1"
 
 # Arms of hacking_dynamics; branches of the fork are arms too.
 NONE, BF16, TIS = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.TIS)
@@ -76,8 +74,6 @@ CLUSTERING = m.Estimand(
         m.diagnostic_change("shared_values", "")(view) - m.diagnostic_change("shared_values_train", "")(view)
     ),
 )
-FIRST = m.early_log("rms_log_rho", "RMS log rho")
-LEARNS = m.change("reward", "the reward")
 
 BACK = "half a unit of log growth, a factor of 1.65"
 SOME_RUNS = "more than a quarter of the initial policies"
@@ -96,9 +92,9 @@ CLAIMS = (
             stored_row("table_mean", "mean of rho minus the printed 1.0000", "zero", 4.8e-4,
                 because="a tenth of the printed std", reference=1.0, role="secondary"),
             stored_row("table_max", "largest rho minus the printed 1.0189", "zero", 9.5e-4,
-                because=TWENTIETH, reference=1.0189, role="secondary"),
+                because=TWENTIETH_OF_PRINTED, reference=1.0189, role="secondary"),
             stored_row("table_min", "smallest rho minus the printed 0.9815", "zero", 9.3e-4,
-                because=TWENTIETH, reference=0.9815, role="secondary")),
+                because=TWENTIETH_OF_PRINTED, reference=0.9815, role="secondary")),
         exact_trial(
             exact("hacking Eq. 45, Tab. 2", "BF16 softmax: std of rho 0.0048", checks.softmax_rho_std,
                 because="computed within 1e-4 of the table, predicted from ulps within 5%",
@@ -189,7 +185,7 @@ CLAIMS = (
             secondary(m.ENTROPY_GROWTH, minus(NONE, BF16), "negative", QUARTER_MORE, because=CHANGES),
             secondary(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", QUARTER_MORE, because=CHANGES),
             recovers(TIS, NONE, BF16),
-            secondary(m.HELD_OUT_REWARD, Share(TIS, NONE, BF16), "positive", FIFTH, because=FIFTH_OF_LOSS),
+            recovers(TIS, NONE, BF16, reward=m.HELD_OUT_REWARD),
             secondary(m.GROWTH, minus(TIS, BF16), "positive", FACTOR, because=GROWS),
             GROWTH,
             regime=CHAINS,
@@ -222,7 +218,7 @@ CLAIMS = (
         "Fig. 10",
         trial("hacking_dynamics",
             primary(m.GROWTH, minus(DELTAS[0.0], GSPO), "positive", 0.5, because=BACK),
-            manipulation(LEARNS, mean_of(DELTAS[0.0]), "positive", LOSS,
+            manipulation(m.REWARD_CHANGE, mean_of(DELTAS[0.0]), "positive", LOSS,
                 because="0.1 of the largest reward: a run that learns nothing distorts nothing"),
             regime=CHAINS)),
     dynamics("H12", "Gaussian noise on the token weights of GSPO does not make the mismatch grow again",
@@ -244,8 +240,7 @@ CLAIMS = (
             recovers(FORK_OTHER_DATA, FORK, BF16, role="primary", direction="zero"),
             secondary(m.GROWTH_AFTER_FORK, minus(FORK_OTHER_DATA, FORK), "zero", FACTOR, because=GROWS),
             recovers(EARLY_FORK, FORK, BF16, direction="zero"),
-            secondary(m.HELD_OUT_REWARD, Share(EARLY_FORK, FORK, BF16), "zero", FIFTH,
-                because=FIFTH_OF_LOSS),
+            recovers(EARLY_FORK, FORK, BF16, direction="zero", reward=m.HELD_OUT_REWARD),
             loses(FORK, BF16),
             regime=CHAINS,
             note="Forked halfway; the early fork after a quarter of the steps. Both draw other prompts and "
@@ -262,7 +257,7 @@ CLAIMS = (
             primary(m.REWARD, excess(MOE, MOE_BF16, DENSE, DENSE_BF16), "negative", LOSS,
                 because=TEN_POINTS),
             secondary(m.GROWTH, excess(MOE, MOE_BF16, DENSE, DENSE_BF16), "positive", FACTOR, because=GROWS),
-            manipulation(FIRST, minus(MOE, DENSE), "at most", QUARTER_MORE,
+            manipulation(m.FIRST_MISMATCH, minus(MOE, DENSE), "at most", QUARTER_MORE,
                 because="the MoE must not begin with more noise: " + CHANGES),
             regime=STEADY_CHAINS,
             note="Policies of both that have learned the task, paired in their order; the router is that of "
@@ -294,7 +289,7 @@ CLAIMS = (
 )
 # fmt: on
 
-H1, H2, H3, H4 = CLAIMS[:4]
+H1, H2, H3, H4 = find_claims(CLAIMS, "H1", "H2", "H3", "H4")
 
 HACKING_DYNAMICS = training_experiment(
     "hacking_dynamics",
@@ -308,6 +303,5 @@ HACKING_DYNAMICS = training_experiment(
     ),
     baseline=NONE,
     smoke=(GSPO,),
-    make=with_forks(DIAGNOSTICS, base=NONE),
-    diagnosed=DIAGNOSTICS,
+    diagnostics=DIAGNOSTICS,
 )

@@ -35,7 +35,7 @@ from experiments.regimes import (
     RLOO_FP16_CHAINS,
     WIDE_RECURRENCE,
 )
-from experiments.studies.repeated_runs import validated_experiment
+from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapsesSooner, mean_of, minus
 from simlab.studies.records import COLLAPSE_TIME, Criterion, exact, manipulation, primary, secondary
@@ -251,9 +251,8 @@ CLAIMS = (
             note="The same at width 64 is L5.")),
 )
 # fmt: on
-L3, L5 = CLAIMS[2], CLAIMS[4]
 
-LR_DYNAMICS = validated_experiment(
+LR_DYNAMICS = training_experiment(
     "lr_dynamics",
     "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
@@ -262,8 +261,9 @@ LR_DYNAMICS = validated_experiment(
     baseline=NONE,
     smoke=(TIS,),
     diagnostics=DIAGNOSTICS,
+    shared_diagnostics=("validation",),
 )
-LR_ON_POLICY = validated_experiment(
+LR_ON_POLICY = training_experiment(
     "lr_on_policy",
     "Do the claims hold in the setting of the paper: on-policy, RLOO, clip 0.2 and 0.28?",
     CLAIMS,
@@ -271,20 +271,23 @@ LR_ON_POLICY = validated_experiment(
     figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving", "lr_rloo_fp16"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),
+    shared_diagnostics=("validation",),
 )
-LENGTH_DYNAMICS = validated_experiment(
+LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
     minutes=110.0,
     figures=("lr_fig6", "lr_fig7", "lr_fig9"),
     baseline=FREE,
+    shared_diagnostics=("validation",),
 )
-LENGTH_WIDE_DYNAMICS = validated_experiment(
+LENGTH_WIDE_DYNAMICS = training_experiment(
     "length_wide_dynamics",
     "Does the triggered schedule help a wider model at the same factor?",
     CLAIMS,
     minutes=165.0,
     figures=("lr_fig8", "lr_fig10"),
     baseline=WIDE,
+    shared_diagnostics=("validation",),
 )

@@ -83,6 +83,12 @@ def claim_makers(paper: str) -> tuple[Callable[..., Claim], ...]:
     return *(partial(make_claim, paper, kind) for kind in kinds), partial(make_identity, paper)
 
 
+def find_claims(claims: Sequence[Claim], *ids: str) -> tuple[Claim, ...]:
+    """Return the claims of these ids."""
+    by_id = {claim.id: claim for claim in claims}
+    return tuple(by_id[id] for id in ids)
+
+
 def recovers(
     remedy: str,
     untreated: str,

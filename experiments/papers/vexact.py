@@ -16,8 +16,6 @@ from experiments.measurements.exact_sums import compare
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
-    FIFTH,
-    FIFTH_OF_LOSS,
     FIVE_POINTS,
     HALF,
     LOSS,
@@ -27,6 +25,7 @@ from experiments.papers.shared import (
     claim_makers,
     collapses,
     exact_trial,
+    find_claims,
     loses,
     recovers,
     recovers_more,
@@ -44,15 +43,14 @@ from experiments.regimes import (
     ONE_BIT_WEIGHTS,
     WEIGHT_NOISE,
 )
-from experiments.studies.matched_noise import with_matched_noise
-from experiments.studies.repeated_runs import validated_experiment
 from experiments.studies.stages import training_experiment
 from simlab.core.experiment import Run
 from simlab.core.results import Results
 from simlab.studies import estimands as m
-from simlab.studies.contrasts import ShareDifference, mean_of, minus, slope
-from simlab.studies.records import Measured, exact, manipulation, primary, secondary, stored_row
+from simlab.studies.contrasts import mean_of, minus, slope
+from simlab.studies.records import Measured, exact, manipulation, primary, secondary, stored_row, trials_of
 from simlab.studies.samples import Exact
+from simlab.studies.verdicts import measure_trials
 from simlab.theory.checks import vexact_checks as checks
 
 dynamics, _, identity = claim_makers("vexact")
@@ -70,7 +68,6 @@ FIXED, FRESH = (
     slope({log(scale): chain_arm(name) for scale, name in levels.items()}, "log of its scale")
     for levels in chains.NOISES.values()
 )
-KINDS = (TRUNCATED, NEAREST, FIXED)
 
 # Arms of noise_dynamics.
 RECENT, FRESH_1 = chain_arm(chains.RECENT), chain_arm(chains.NOISES["fresh"][1.0])
@@ -84,11 +81,9 @@ WEIGHTS_FRESH, WEIGHTS_FIXED = map(new_arm, catalog.WEIGHT_NOISES)
 # Arms of identical_engines.
 NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (chains.TIS, chains.IDENTICAL, chains.BYPASS))
 NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
-VALIDATED = dict.fromkeys((NONE, BF16, NEW_NONE, NEW_BF16), ("validation",))
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_POINTS + "; the larger mismatch costs more"
 LARGER_LOSES = TEN_POINTS + "; the larger mismatch costs more"
-FIRST_MISMATCH = m.early_log("rms_log_rho", "RMS log rho")
 
 SAME_GRADIENT = 2.0**-8
 """Largest relative difference of two gradients that counts as equal: the unit roundoff of BF16."""
@@ -136,9 +131,9 @@ CLAIMS = (
             primary(m.REWARD, minus(STOCHASTIC, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
             secondary(m.REWARD, minus(RECENT, TO_NEAREST), "negative", REWARDS, because=LARGER_COSTS),
             secondary(m.REWARD, minus(RECENT, FRESH_1), "zero", REWARDS, because=FIVE_POINTS),
-            manipulation(FIRST_MISMATCH, minus(STOCHASTIC, TO_NEAREST), "positive", FACTOR,
+            manipulation(m.FIRST_MISMATCH, minus(STOCHASTIC, TO_NEAREST), "positive", FACTOR,
                 because="larger: by a factor of 1.5"),
-            manipulation(FIRST_MISMATCH, minus(RECENT, TO_NEAREST), "positive", FACTOR,
+            manipulation(m.FIRST_MISMATCH, minus(RECENT, TO_NEAREST), "positive", FACTOR,
                 because="larger: by a factor of 1.5"),
             loses(TO_NEAREST, BF16),
             regime=ONE_BIT_WEIGHTS,
@@ -245,11 +240,9 @@ CLAIMS = (
     dynamics("V6", "Remedies differ under the same mismatch, and can be ranked", "review",
         *(
             trial(name,
-                primary(m.FINAL_REWARD,
-                    ShareDifference(*map(named, (chains.EXACT, chains.TIS, chains.NONE, chains.BF16))),
-                    "positive", FIFTH, because=FIFTH_OF_LOSS),
-                manipulation(m.FINAL_REWARD, minus(named(chains.NONE), named(chains.BF16)), "negative", LOSS,
-                    because="0.1 of the largest reward: a fraction of a smaller loss cannot be measured"),
+                recovers_more(*map(named, (chains.EXACT, chains.TIS, chains.NONE, chains.BF16)),
+                    role="primary", reward=m.FINAL_REWARD),
+                loses(named(chains.NONE), named(chains.BF16), m.FINAL_REWARD),
                 regime=regime,
                 rule_sha256=rule)
             for name, named, regime, rule in (
@@ -280,32 +273,34 @@ CLAIMS = (
             regime=NEW_CHAINS)),
 )
 # fmt: on
-V4, V5, V6 = CLAIMS[3:6]
+V4, V5, V6 = find_claims(CLAIMS, "V4", "V5", "V6")
 
 
-def compare_exact_sums(run: Run) -> None:
+def write_exact_sums(run: Run) -> None:
     """Write the table `exact_sums`: one step with exact sums against one with ordinary sums."""
     with run.phase("exact_sums"):
         run.table("exact_sums", compare(run.smoke))
 
 
-def measure_exact_sums(results: Results) -> list[Measured]:
-    """Return V5 from the table `exact_sums`."""
+def measure_with_exact_sums(results: Results) -> list[Measured]:
+    """Return the claims; V5 is from the table `exact_sums`."""
     rows = results.table("exact_sums")
     gradient, agreement = float(np.max(rows["gradient_difference"])), float(np.min(rows["same_tokens"]))
     trial = V5.trial("vexact_dynamics")
-    return [Measured(trial, (Exact(gradient), Exact(1 - agreement)), trial.note)]
+    exact_sums = Measured(trial, (Exact(gradient), Exact(1 - agreement)), trial.note)
+    return [*measure_trials(results, trials_of(CLAIMS, "vexact_dynamics")), exact_sums]
 
 
-VEXACT_DYNAMICS = validated_experiment(
+VEXACT_DYNAMICS = training_experiment(
     "vexact_dynamics",
     "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
     minutes=75.0,
     figures=("vexact_doses", "vexact_survival"),
     baseline=NONE,
-    measure=compare_exact_sums,
-    judge=measure_exact_sums,
+    shared_diagnostics=("validation",),
+    write_tables=write_exact_sums,
+    collect_evidence=measure_with_exact_sums,
 )
 MATCHED_NOISE = training_experiment(
     "matched_noise",
@@ -314,8 +309,7 @@ MATCHED_NOISE = training_experiment(
     minutes=50.0,
     figures=("vexact_matched",),
     baseline=NONE,
-    make=with_matched_noise(VALIDATED),
-    diagnosed=VALIDATED,
+    shared_diagnostics=("validation",),
 )
 LARGER_NOISE_DYNAMICS = training_experiment(
     "larger_noise",
@@ -324,8 +318,7 @@ LARGER_NOISE_DYNAMICS = training_experiment(
     minutes=60.0,
     figures=("vexact_larger",),
     baseline=NEW_NONE,
-    make=with_matched_noise(VALIDATED),
-    diagnosed=VALIDATED,
+    shared_diagnostics=("validation",),
 )
 WEIGHT_NOISE_DYNAMICS = training_experiment(
     "weight_noise",
@@ -334,18 +327,18 @@ WEIGHT_NOISE_DYNAMICS = training_experiment(
     minutes=50.0,
     figures=("vexact_weights",),
     baseline=NEW_NONE,
-    make=with_matched_noise(VALIDATED),
-    diagnosed=VALIDATED,
+    shared_diagnostics=("validation",),
 )
-NOISE_DYNAMICS = validated_experiment(
+NOISE_DYNAMICS = training_experiment(
     "noise_dynamics",
     "Does stochastic rounding, or logit noise, cost more than a smaller mismatch from rounding to nearest?",
     CLAIMS,
     minutes=45.0,
     figures=("vexact_kinds",),
     baseline=TO_NEAREST,
+    shared_diagnostics=("validation",),
 )
-IDENTICAL_ENGINES = validated_experiment(
+IDENTICAL_ENGINES = training_experiment(
     "identical_engines",
     "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
     CLAIMS,
@@ -353,4 +346,5 @@ IDENTICAL_ENGINES = validated_experiment(
     figures=("vexact_identical",),
     baseline=NEW_NONE,
     smoke=(NEW_BYPASS,),
+    shared_diagnostics=("validation",),
 )

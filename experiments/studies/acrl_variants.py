@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jax import Array, lax
 
 from experiments.arms.acrl import KL, MOVING, PENALTIES, SQUARED
@@ -17,9 +16,9 @@ from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnost
 from experiments.studies.repeated_runs import (
     curves,
     describe_runs,
+    join_frames,
     load_policies,
     policy_folder,
-    with_diagnostics,
 )
 from experiments.studies.runs import CHUNK, Frames, block_specs, record_arms
 from simlab.core.experiment import Run
@@ -99,18 +98,6 @@ IMPLEMENTATIONS: dict[str, Variant] = {
 }
 
 
-def run_with_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
-    """Run `names` with validation on held-out prompts; `run_variants` runs those that a sweep cannot."""
-    # If no plain arm ran, there are no tables.
-    plain = [name for name in names if name not in IMPLEMENTATIONS] or [chain_arm(NONE)]
-    frames = with_diagnostics(dict.fromkeys(plain, VALIDATION))(run, plain, block)
-    if variants := [name for name in names if name in IMPLEMENTATIONS]:
-        with run.phase("variants"):
-            more = run_variants(run, variants, block)
-        frames |= {name: pd.concat([frames[name], more[name]], ignore_index=True) for name in more}
-    return frames
-
-
 def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
     """Run these variants from the initial policies of the arm without correction, with validation."""
     record_arms(run, names)
@@ -131,11 +118,7 @@ def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
         parts, validated = _train_variant(*trained, variant, count, every)
         steps.append(curves(keys, parts, 0))
         rows += [row for step, values in validated.items() for row in rows_of_step(keys, step, values)]
-    return {
-        "runs": pd.concat(runs, ignore_index=True),
-        "steps": pd.concat(steps, ignore_index=True),
-        "diagnostics": pd.DataFrame(rows),
-    }
+    return join_frames(runs, steps, rows)
 
 
 def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:

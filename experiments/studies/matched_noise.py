@@ -5,14 +5,13 @@ other run, times `noise_factor`, and measured that of this one. A sweep alone ca
 scale constant.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from experiments.arms.catalog import MATCHED
 from experiments.regimes import BASE
@@ -20,12 +19,11 @@ from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnost
 from experiments.studies.repeated_runs import (
     curves,
     describe_runs,
+    join_frames,
     load_policies,
     policy_folder,
-    with_diagnostics,
 )
 from experiments.studies.runs import Frames, RunSpec, block_specs, record_arms, run_sweep
-from experiments.studies.stages import Make
 from simlab.core.experiment import Run
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
 from simlab.sweeps import run_config
@@ -40,8 +38,6 @@ LARGEST_SCALE = 50.0
 GAIN = 0.3
 """Exponent of the correction. Logit noise changes a confident policy only above a threshold, where the RMS
 log rho grows with a high power of the scale: with an exponent of 1 a pilot overshot by a factor of ten."""
-
-
 EXPECTED_MISMATCH = {kind: 10.0 if kind in ON_WEIGHTS else 1.0 for kind in KINDS}
 """RMS log rho over the scale of the noise, roughly, in a pilot. It sets the first scale alone."""
 
@@ -81,42 +77,24 @@ class FollowingNoise:
         return state, metrics
 
 
-def with_matched_noise(arms: Mapping[str, Sequence[str]]) -> Make:
-    """Return the function that runs a stage: arms of `MATCHED` by `run_matched`, others with diagnostics."""
-    plain_arms = with_diagnostics(arms)
-
-    def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
-        following = [name for name in names if name in MATCHED]
-        sources = [MATCHED[name].noise_follows for name in following]
-        plain = [name for name in names if name not in MATCHED]
-        frames = plain_arms(run, plain or sources[:1], block)
-        for name in following:
-            with run.phase("matched noise"):
-                followed = run_matched(run, name, block)
-            frames |= {table: pd.concat([frames[table], followed[table]]) for table in followed}
-        return frames
-
-    return make
-
-
-def run_matched(run: Run, name: str, block: int | None) -> Frames:
-    """Run an arm of `MATCHED` from a block of initial policies; return runs, steps and diagnostics.
+def run_matched(run: Run, names: Sequence[str], block: int | None) -> Frames:
+    """Run arms of `MATCHED` from a block of initial policies; return runs, steps and diagnostics.
 
     The steps hold `noise_scale`. The reward on held-out prompts is that of the training engine,
     without noise.
     """
-    arm = MATCHED[name]
-    record_arms(run, [name], gain=GAIN)
-    followed = block_specs(arm.noise_follows, block, run.smoke)
-    wanted = [follow(name, spec) for spec in followed]
-    runs = describe_runs(name, wanted)
-    keys = list(runs["run"])
-    metrics, rows = follow_noise(run, wanted, keys, arm.noise_factor * read_targets(run, followed))
-    return {
-        "runs": runs,
-        "steps": curves(keys, [metrics], 0),
-        "diagnostics": pd.DataFrame(rows),
-    }
+    record_arms(run, names, gain=GAIN)
+    runs, steps, rows = [], [], []
+    for name in names:
+        followed = block_specs(MATCHED[name].noise_follows, block, run.smoke)
+        wanted = [follow(name, spec) for spec in followed]
+        runs.append(describe_runs(name, wanted))
+        keys = list(runs[-1]["run"])
+        targets = MATCHED[name].noise_factor * read_targets(run, followed)
+        metrics, diagnosed = follow_noise(run, wanted, keys, targets)
+        steps.append(curves(keys, [metrics], 0))
+        rows += diagnosed
+    return join_frames(runs, steps, rows)
 
 
 def follow(name: str, spec: RunSpec) -> RunSpec:

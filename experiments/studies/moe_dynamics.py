@@ -1,9 +1,9 @@
 """MoE against dense models of the same recipe: H16 and A10, on the runs of both."""
 
 from experiments.papers import acrl, hacking
-from experiments.studies.repeated_runs import validated_experiment
+from experiments.studies.stages import training_experiment
 
-EXPERIMENT = validated_experiment(
+EXPERIMENT = training_experiment(
     "moe_dynamics",
     "Are mixtures of experts more fragile than dense models at one noise level, and does ACRL help both?",
     (*hacking.CLAIMS, *acrl.CLAIMS),
@@ -12,4 +12,5 @@ EXPERIMENT = validated_experiment(
     # Smoke mode has one small dense model for all arms, so the dense baseline would repeat this one.
     baseline=acrl.MOE,
     smoke=(acrl.MOE_ACRL,),
+    shared_diagnostics=("validation",),
 )

@@ -30,10 +30,12 @@ from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
 from simlab.studies.estimands import Frame
 from simlab.sweeps import Grid, recipe_of
+from simlab.sweeps.compilation import forget_compiled
 from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
 from simlab.sweeps.execute import advance_members, build_member, chunk_event, write_members
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.grids import Point
+from simlab.sweeps.memory import resident_bytes, return_free_memory
 from simlab.sweeps.plan import Plan, PlannedRun, expand, make_plan
 from simlab.sweeps.policy_training import (
     expected_training_minutes,
@@ -49,6 +51,8 @@ from simlab.training.recipe import Recipe, TrainState
 
 EVERY, SMOKE_EVERY = 20, 10
 POLL_SECONDS = 1.0
+MEMORY_LIMIT = 2e9
+"""Bytes of memory above which a process forgets its compiled functions, which the cache folder keeps."""
 
 
 def observe_arms(
@@ -229,6 +233,10 @@ def _count(_: Chunk | None = None) -> None:
 
 def _observe_here(observation: Observation, batch: Sequence[PlannedRun]) -> None:
     observe_batch(observation, batch, _count)
+    if resident_bytes() > MEMORY_LIMIT:
+        forget_compiled()
+        jax.clear_caches()
+        return_free_memory()
 
 
 def _train_here(path: Path, planned: PlannedRun, results: Path) -> None:

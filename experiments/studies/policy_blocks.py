@@ -1,8 +1,8 @@
 """Run arms from blocks of initial policies, all arms that are compared before the next block.
 
-Whoever stops an experiment early then has a balanced result: compared arms have the same initial policies. A
-finished pair of arm and block is kept as tables, so that an interrupted experiment resumes from there or from
-an earlier result.
+An experiment that is stopped early then has a balanced result: compared arms have the same initial policies.
+The tables of a finished pair of arm and block are saved, so that an interrupted experiment resumes from there
+or from an earlier result.
 """
 
 import hashlib
@@ -21,15 +21,7 @@ from experiments.regimes import BASE
 from experiments.studies.observed_runs import rows_of_step
 from experiments.studies.repeated_runs import curves, describe_runs, policy_folder, start_runs
 from experiments.studies.resume import load_resumed, merge_tables
-from experiments.studies.runs import (
-    BLOCK,
-    CHUNK,
-    SEED,
-    VECTORS,
-    RunSpec,
-    build_tables,
-    run_specs,
-)
+from experiments.studies.runs import BLOCK, CHUNK, SEED, VECTORS, RunSpec, build_tables, run_specs
 from simlab.core.atomic import write_atomically
 from simlab.core.experiment import Run
 from simlab.core.results import write_table
@@ -45,8 +37,6 @@ HELD_OUT = 32
 """Held-out prompts, each with a group of responses."""
 HELD_OUT_POINTS = 4
 """Times per run, evenly spaced, the last one at its end."""
-
-
 Schedule = Sequence[tuple[int, Sequence[str]]]
 """Numbers of blocks and the arms that are run from each, in this order."""
 

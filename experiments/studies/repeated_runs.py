@@ -1,10 +1,9 @@
-"""Runs that a sweep alone cannot make: with diagnostics between steps, or forked from another run."""
+"""Runs that a sweep cannot make: forked from another run, or with tables built from their metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,22 +13,12 @@ import pandas as pd
 
 from experiments.arms.catalog import EARLY_FORK, FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
-from experiments.studies.observed_runs import build_diagnostics, observe_arms, rows_of_step
-from experiments.studies.runs import (
-    CHUNK,
-    Frames,
-    RunSpec,
-    block_specs,
-    record_arms,
-    run_arms,
-    with_attributes,
-)
-from experiments.studies.stages import Make, training_experiment
-from simlab.core.experiment import Experiment, Run
+from experiments.studies.observed_runs import build_diagnostics, rows_of_step
+from experiments.studies.runs import CHUNK, Frames, RunSpec, block_specs, record_arms, with_attributes
+from simlab.core.experiment import Run
 from simlab.core.manifest import processor_family
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
-from simlab.studies.records import Claim, arms_of, trials_of
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import load_initial_params
@@ -38,56 +27,17 @@ from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 
-def with_diagnostics(arms: Mapping[str, Sequence[str]]) -> Make:
-    """Return the function that runs a stage, those of `arms` in it with diagnostics between steps."""
-
-    def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
-        with run.phase("diagnostics"):
-            diagnostics = observe_arms(run, {} if run.smoke else arms, names, block)
-        return run_arms(run, names, block) | {"diagnostics": diagnostics}
-
-    return make
-
-
-def validated_experiment(
-    name: str,
-    question: str,
-    claims: Sequence[Claim],
-    diagnostics: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    **how: Any,
-) -> Experiment:
-    """Return `training_experiment` with `diagnostics`, and validation on held-out prompts in every arm."""
-    arms = arms_of(trials_of(claims, name))
-    make = with_diagnostics({arm: (*diagnostics.get(arm, ()), "validation") for arm in arms})
-    return training_experiment(name, question, claims, make=make, diagnosed=arms, **how)
-
-
-def with_forks(arms: Mapping[str, Sequence[str]], base: str) -> Make:
-    """Return the function that runs a stage with diagnostics and forks `base` if a fork is wanted."""
-
-    def make(run: Run, names: Sequence[str], block: int | None) -> Frames:
-        # Without an arm there are no tables.
-        plain = [name for name in names if name not in FORKS] or [base]
-        with run.phase("diagnostics"):
-            diagnosed = {base: ("mismatch", "both engines")} if run.smoke else arms
-            diagnostics = observe_arms(run, diagnosed, plain, block)
-        frames = run_arms(run, plain, block) | {"diagnostics": diagnostics}
-        if wanted := [name for name in names if name in FORKS]:
-            with run.phase("forks"):
-                branches = run_forks(run, wanted, block, base)
-            frames |= {name: pd.concat([frames[name], branches[name]]) for name in branches}
-        return frames
-
-    return make
-
-
-def run_forks(run: Run, names: Sequence[str], block: int | None, arm: str) -> Frames:
-    """Run `arm` to its middle and continue as each of `names`; return runs, steps and diagnostics.
+def run_forks(run: Run, names: Sequence[str], block: int | None) -> Frames:
+    """Run the arm that `names` are forked from to its middle and continue as each of them.
 
     `EARLY_FORK` continues from the first quarter. The diagnostics at the end are the mismatch under the
-    engines of `arm`, for all forks, and the reward on held-out prompts.
+    engines of that arm, for all forks, and the reward on held-out prompts.
+
+    Returns:
+        `runs`, `steps` and `diagnostics`.
     """
     record_arms(run, names)
+    (arm,) = {FORKS[name].forked_from for name in names}
     wanted = block_specs(arm, block, run.smoke)
     recipe, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]
@@ -110,11 +60,7 @@ def run_forks(run: Run, names: Sequence[str], block: int | None, arm: str) -> Fr
         last, metrics = train(branch, state, steps - begin, chunk=CHUNK, axes=(None, 0))
         tables.append(curves(keys, [metrics], begin))
         rows += rows_of_step(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
-    return {
-        "runs": pd.concat(runs, ignore_index=True),
-        "steps": pd.concat(tables, ignore_index=True),
-        "diagnostics": pd.DataFrame(rows),
-    }
+    return join_frames(runs, tables, rows)
 
 
 def policy_folder(run: Run) -> Path:
@@ -150,6 +96,13 @@ def curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], first
     count = next(iter(joined.values())).shape[1]
     columns = {"run": np.repeat(keys, count), "step": np.tile(np.arange(count) + first, len(keys))}
     return pd.DataFrame(columns | {name: values.reshape(-1) for name, values in joined.items()})
+
+
+def join_frames(runs: Sequence[Frame], steps: Sequence[Frame], rows: Sequence[Mapping[str, Any]]) -> Frames:
+    """Return the tables of several arms from those of each; `rows` are the diagnostics of all of them."""
+    frames = {"runs": runs, "steps": steps}
+    joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
+    return joined | {"diagnostics": pd.DataFrame(rows)}
 
 
 def describe_runs(arm: str, wanted: Sequence[RunSpec], completed: int | None = None) -> Frame:

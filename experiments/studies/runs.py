@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pandas as pd
 
-from experiments.arms.catalog import ALL_ARMS, ARMS, RUNS_PER_BATCH
-from experiments.regimes import BASE
+from experiments.arms.catalog import ALL_ARMS, ARMS
+from experiments.regimes import BASE, RUNS_PER_BATCH
 from simlab.core.experiment import Run
 from simlab.core.json_value import Json
 from simlab.core.manifest import processor_family

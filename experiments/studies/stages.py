@@ -5,12 +5,18 @@ the others have the error rate of one test of 5% together (O'Brien & Fleming 197
 the trials that are still inconclusive, and of none that can no longer be decided.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import jax
+import pandas as pd
 
-from experiments.arms.catalog import ALL_ARMS, ARMS
+from experiments.arms.catalog import ALL_ARMS, ARMS, FORKS, MATCHED, VARIANTS
 from experiments.regimes import BASE
+from experiments.studies.acrl_variants import run_variants
+from experiments.studies.matched_noise import run_matched
+from experiments.studies.observed_runs import observe_arms
+from experiments.studies.repeated_runs import run_forks
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
 from experiments.studies.runs import BLOCK, SEED, Frames, Tables, build_tables, run_arms
 from simlab.core.experiment import Experiment, Run
@@ -18,6 +24,7 @@ from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
 from simlab.studies.futility import predictive_power
+from simlab.studies.power import count_sampled
 from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of
 from simlab.studies.registration import LOOKS, register
 from simlab.studies.sequential import Looks
@@ -34,6 +41,38 @@ DESIGN = (
 
 Make = Callable[[Run, Sequence[str], int | None], Frames]
 """Run these arms from that block of initial policies, or from all."""
+OTHERS: dict[str, tuple[Collection[str], Make]] = {
+    "forks": (FORKS, run_forks),
+    "matched noise": (MATCHED, run_matched),
+    "variants": (VARIANTS, run_variants),
+}
+"""The arms that a sweep cannot run, with the function that does, by the phase in the manifest."""
+
+
+def make_block(
+    run: Run,
+    names: Sequence[str],
+    block: int | None,
+    *,
+    baseline: str,
+    diagnostics: Mapping[str, Sequence[str]],
+) -> Frames:
+    """Run those of `names` that a sweep can, with their diagnostics if this is no smoke run, then the others.
+
+    Without an arm that a sweep runs there are no tables; the baseline is then run.
+    """
+    plain = [name for name in names if name in ARMS] or [baseline]
+    observed: Frames = {}
+    if diagnostics:
+        with run.phase("diagnostics"):
+            observed["diagnostics"] = observe_arms(run, {} if run.smoke else diagnostics, plain, block)
+    frames = run_arms(run, plain, block) | observed
+    for phase, (arms, run_others) in OTHERS.items():
+        if others := [name for name in names if name in arms]:
+            with run.phase(phase):
+                more = run_others(run, others, block)
+            frames |= {name: pd.concat([frames[name], more[name]], ignore_index=True) for name in more}
+    return frames
 
 
 def with_policies(arms: Sequence[str], block: int) -> list[str]:
@@ -45,7 +84,7 @@ def run_trials(
     run: Run,
     trials: Sequence[Trial],
     smoke: Sequence[str],
-    make: Make = run_arms,
+    make: Make,
     diagnosed: Collection[str] = (),
     family: int | None = None,
 ) -> None:
@@ -86,11 +125,6 @@ def open_arms(tables: Tables, trials: Sequence[Trial], family: int | None = None
     measured = [measure(views, trial) for trial in trials]
     family = family or count_sampled(trials)
     return arms_of([each.trial for each in measured if is_open(each, family)])
-
-
-def count_sampled(trials: Sequence[Trial]) -> int:
-    """Return how many of the primary criteria are estimated from initial policies."""
-    return sum(trial.primary.is_sampled for trial in trials)
 
 
 def is_open(measured: Measured, family: int) -> bool:
@@ -134,12 +168,11 @@ def training_experiment(
     figures: Sequence[str] = (),
     baseline: str,
     smoke: Sequence[str] = (),
-    make: Make = run_arms,
-    diagnosed: Collection[str] = (),
+    diagnostics: Mapping[str, Sequence[str]] = {},
+    shared_diagnostics: Sequence[str] = (),
     also: Sequence[Trial] = (),
-    measure: Callable[[Run], None] | None = None,
-    judge: Callable[[Results], list[Measured]] | None = None,
-    measure_all: Callable[[Results], list[Measured]] | None = None,
+    write_tables: Callable[[Run], None] = lambda _: None,
+    collect_evidence: Callable[[Results], list[Measured]] | None = None,
 ) -> Experiment:
     """Return the experiment that runs the trials called `name` among `claims`.
 
@@ -151,26 +184,24 @@ def training_experiment(
         figures: that show it.
         baseline: the untreated arm, with which the others are compared.
         smoke: the arms of smoke mode, besides the baseline.
-        make: runs arms from a block of initial policies.
-        diagnosed: arms with diagnostics between steps.
+        diagnostics: names of the diagnostics between steps, by arm.
+        shared_diagnostics: those of every arm, after its own.
         also: trials that no claim holds.
-        measure: writes further tables.
-        judge: measures what these tables hold.
-        measure_all: replaces the complete measurement.
+        write_tables: writes further tables after the runs.
+        collect_evidence: reads a finished run, by default the trials of the claims.
     """
     trials = trials_of(claims, name)
     arms = dict.fromkeys((baseline, *arms_of((*trials, *also))))
     design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline, (SEED,))
+    observed = {arm: (*diagnostics.get(arm, ()), *shared_diagnostics) for arm in arms}
+    observed = {arm: names for arm, names in observed.items() if names}
+    make = partial(make_block, baseline=baseline, diagnostics=observed)
 
     def run(run: Run) -> None:
         # The board corrects over the paper; a smaller family would stop a study that the board cannot decide.
         family = count_sampled([trial for claim in claims for trial in claim.trials])
-        run_trials(run, (*trials, *also), (baseline, *smoke), make, diagnosed, family)
-        if measure is not None:
-            measure(run)
-
-    def collect(results: Results) -> list[Measured]:
-        return [*measure_trials(results, trials), *(judge(results) if judge else ())]
+        run_trials(run, (*trials, *also), (baseline, *smoke), make, observed, family)
+        write_tables(run)
 
     return Experiment(
         name=name,
@@ -180,7 +211,7 @@ def training_experiment(
         minutes=minutes,
         claims=tuple(dict.fromkeys(trial.claim for trial in trials)),
         figures=tuple(figures),
-        collect_evidence=measure_all or collect,
+        collect_evidence=collect_evidence or partial(measure_trials, trials=trials),
         check_resume=check_arms,
         design=design,
         registered=register(claims, name),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from operator import attrgetter
 from typing import Any
@@ -87,6 +87,35 @@ def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
             total = total + weight * (known[before | {name}] - known[before])
         shares[name] = total / math.factorial(len(names))
     return shares
+
+
+def shapley_rows(
+    value: Value, names: Sequence[str], describe: Callable[[np.ndarray, np.ndarray], Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Return by name `describe` of its Shapley value, and the fractions `alone` and `without`.
+
+    Args:
+        value: of a set of names: a number or the terms of one; zero of the empty set.
+        names: the parts.
+        describe: called with the Shapley value of a name and with `value` of all names.
+
+    Returns:
+        Also the fraction of the total that a name makes `alone`, and the one that is lost `without` it.
+    """
+    every = frozenset(names)
+    total = value(every)
+
+    def fraction(chosen: frozenset[str]) -> float:
+        return float(value(chosen).sum() / total.sum())
+
+    return {
+        name: {
+            **describe(part, total),
+            "alone": fraction(frozenset({name})),
+            "without": 1 - fraction(every - {name}),
+        }
+        for name, part in shapley(value, names).items()
+    }
 
 
 def _names(record: Any, other: Any, above: str = "") -> Iterator[str]:

@@ -26,6 +26,7 @@ from simlab.studies.registration import (
 from simlab.studies.verdicts import VERDICTS, CriterionEvidence, Evidence, decide_family
 
 CORES = 2
+"""Cores on which an experiment takes its `minutes`."""
 # The five papers come first; claims from other sources follow.
 NUM_PAPERS = 5
 NOT_RUN = VERDICTS[-1]

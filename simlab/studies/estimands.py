@@ -129,11 +129,6 @@ def late_log(metric: str, quantity: str) -> Estimand:
     return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late(metric)))
 
 
-def early_log(metric: str, quantity: str) -> Estimand:
-    """The logarithm of the mean over the first tenth."""
-    return Estimand(f"log of {quantity}, first tenth", lambda view: float(np.log(view.early(metric))))
-
-
 def growth(metric: str, quantity: str) -> Estimand:
     """The log ratio of the last quarter to the first tenth."""
     return Estimand(
@@ -283,6 +278,7 @@ def _smooth(view: View, metric: str = "reward") -> np.ndarray:
 
 
 REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
+REWARD_CHANGE = change("reward", "the reward")
 HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter", _both_engines)
 FINAL_REWARD = Estimand(
     "held-out reward, mean of both engines, last quarter (sampled reward if not recorded)", _final
@@ -290,6 +286,9 @@ FINAL_REWARD = Estimand(
 PEAK_HELD_OUT = Estimand("held-out reward, mean of both engines, highest of the run", _peak_of_both_engines)
 PEAK_REWARD = Estimand("reward, best 50 steps", lambda view: float(_smooth(view).max()))
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
+FIRST_MISMATCH = Estimand(
+    "log of RMS log rho, first tenth", lambda view: float(np.log(view.early("rms_log_rho")))
+)
 GROWTH = growth("rms_log_rho", "RMS log rho")
 GROWTH_AFTER_FORK = Estimand(
     "log growth of RMS log rho, last quarter against the first chunk after the fork",

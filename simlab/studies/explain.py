@@ -18,12 +18,37 @@ from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
 from simlab.rollout import SamplingParams, Trajectory, generate
-from simlab.studies.attribution import between, differing, group_sites, shapley, subsets
+from simlab.studies.attribution import between, differing, group_sites, shapley_rows, subsets
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, Task
 from simlab.tasks.vocabulary import decode
 
 Row = dict[str, Json]
 Track = Callable[[Iterable, str, int], Iterable]
+
+
+def sample_responses(
+    params: Params,
+    model: TransformerConfig,
+    engine: Engine,
+    task: Task,
+    key: Array,
+    prompts: Array,
+    group_size: int,
+) -> Trajectory:
+    """Return `group_size` responses to each of the `prompts` [N, P], sampled at temperature 1."""
+    return generate(
+        params,
+        model,
+        engine,
+        SamplingParams(),
+        key,
+        prompts,
+        task.check,
+        group_size=group_size,
+        length=task.response_length,
+        end=EOS_TOKEN_ID,
+        pad=PAD_TOKEN_ID,
+    )
 
 
 @dataclass(frozen=True)
@@ -46,19 +71,7 @@ class ExplainTarget:
 
     def _generate(self, params: Params, engine: Engine, key: Array) -> Trajectory:
         prompts = self.task.prompts(stream(key, "prompts"), self.prompts, "held_out")
-        return generate(
-            params,
-            self.model,
-            engine,
-            SamplingParams(),
-            key,
-            prompts,
-            self.task.check,
-            group_size=self.group_size,
-            length=self.task.response_length,
-            end=EOS_TOKEN_ID,
-            pad=PAD_TOKEN_ID,
-        )
+        return sample_responses(params, self.model, engine, self.task, key, prompts, self.group_size)
 
     def score(self, engine: Engine, params: Params | None = None) -> np.ndarray:
         """Log-probabilities [B, T] of the sampled tokens, zero where there is none.
@@ -109,7 +122,7 @@ def explain(subject: ExplainTarget, track: Track, top: int = 8) -> dict[str, lis
         "tokens": _tokens(subject, base, total, top),
         "positions": _positions(subject, total),
         "probabilities": _probabilities(subject, base, total),
-        "groups": _groups(groups, log_rho, total),
+        "groups": _groups(groups, log_rho),
         "sites": [{"site": site, **_alone(log_rho([site]), total, worst)} for site in sites],
         "weights": _weights(subject, base, total, worst, track),
         "autopsy": _autopsy(subject, worst),
@@ -197,20 +210,14 @@ def _probabilities(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) 
     return rows
 
 
-def _groups(groups: dict[str, list[str]], log_rho: Callable, total: np.ndarray) -> list[Row]:
+def _groups(groups: dict[str, list[str]], log_rho: Callable) -> list[Row]:
     """Shares of the mean squared log rho: alone, missing from all, and Shapley's, which sum to one."""
-    shares = shapley(lambda chosen: (log_rho(_members(groups, chosen)) ** 2).sum(), list(groups))
-    every = set(_members(groups, groups))
-    rows = [
-        {
-            "group": group,
-            "shapley": float(shares[group] / (total**2).sum()),
-            "alone": _fraction(log_rho(members), total),
-            "without": 1 - _fraction(log_rho(every - set(members)), total),
-            "sites": members,
-        }
-        for group, members in groups.items()
-    ]
+    shares = shapley_rows(
+        lambda chosen: (log_rho(_members(groups, chosen)) ** 2).sum(),
+        list(groups),
+        lambda part, total: {"shapley": float(part / total)},
+    )
+    rows = [{"group": group, **row, "sites": groups[group]} for group, row in shares.items()]
     return sorted(rows, key=lambda row: -row["shapley"])
 
 

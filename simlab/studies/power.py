@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from simlab.studies.estimands import Views
-from simlab.studies.records import Claim, Criterion, Direction
+from simlab.studies.records import Claim, Criterion, Direction, Trial
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import Proportion, RatioOfMeans, Sample, needed_t, ratio_t_p
 from simlab.studies.sequential import Looks
@@ -157,7 +157,12 @@ def _tail(bound: float, freedom: int, shift: float) -> float:
 
 def primary_family(claims: Sequence[Claim], paper: str) -> int:
     """Return the number of sampled primary criteria of a paper."""
-    return sum(trial.primary.is_sampled for claim in claims if claim.paper == paper for trial in claim.trials)
+    return count_sampled([trial for claim in claims if claim.paper == paper for trial in claim.trials])
+
+
+def count_sampled(trials: Sequence[Trial]) -> int:
+    """Return the number of primary criteria with a sampling error."""
+    return sum(trial.primary.is_sampled for trial in trials)
 
 
 def _std(sample: RatioOfMeans) -> float:

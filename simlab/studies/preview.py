@@ -10,13 +10,14 @@ from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.board import CORES
 from simlab.studies.design import Design
 from simlab.studies.estimands import EARLY, Views
 from simlab.studies.loading import load_claims
 from simlab.studies.power import criterion_power, primary_family
 from simlab.studies.records import Claim, Criterion, Trial, arms_of, trials_of
+from simlab.studies.verdicts import initial_mismatch
 
-CORES = 2
 SHOWN = ("objective", "train_engine", "infer_engine", "schedule", "model", "noise_kind", "noise_level")
 """Attributes of an arm in the text of a preview."""
 Row = dict[str, Json]
@@ -53,15 +54,13 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
 
 
 def _describe_design(design: Design, views: Views | None) -> Row:
-    runs = views.arms.get(design.baseline, {}) if views else {}
-    mismatch = [view.early("rms_log_rho") for view in runs.values()]
     policies = {label for arm in design.arms.values() for label in arm.initial_policies}
     return {
         "baseline": design.baseline,
         "initial_policies": sorted(policies),
         "seeds": list(design.seeds),
         "max_runs": sum(len(arm.initial_policies) for arm in design.arms.values()) * len(design.seeds),
-        "initial_rms_log_rho": sum(mismatch) / len(mismatch) if mismatch else None,
+        "initial_rms_log_rho": initial_mismatch(views, design.baseline) if views else None,
         "regime": design.arms[design.baseline].attributes(design.base),
     }
 

@@ -117,13 +117,6 @@ class RatioOfMeans:
 
         return _widen(low, 1, rejects, self.estimate - low), _widen(high, -1, rejects, high - self.estimate)
 
-    def fieller_interval(self, alpha: float) -> Ends:
-        """Return the bounds that Student's t-test accepts; infinite where they are unbounded.
-
-        Reference: Fieller 1954.
-        """
-        return self._fieller_ends(float(stats.t.isf(alpha / 2, self.num_policies - 1)))
-
     def _fieller_ends(self, t: float) -> Ends:
         """Return the bounds at which the t-statistic of the contrasts is `t` and -`t`."""
         a, b, n = self.numerator, self._scale, self.num_policies

@@ -130,14 +130,14 @@ def measure(views: Views, trial: Trial, manifest: Mapping[str, Json] | None = No
     """Return the samples of the criteria of a trial."""
     samples = tuple(measure_criterion(views, criterion) for criterion in trial.criteria)
     conflict = family_conflict(views, trial.primary)
-    return Measured(trial, samples, trial.note, manifest or {}, conflict, initial_mismatch(views, trial))
+    mismatch = initial_mismatch(views, trial.regime.untreated)
+    return Measured(trial, samples, trial.note, manifest or {}, conflict, mismatch)
 
 
-def initial_mismatch(views: Views, trial: Trial) -> float | None:
-    """Return the mean RMS log rho (nats) over the first tenth of the untreated runs of a trial."""
-    runs = views.arms.get(trial.regime.untreated, {}).values()
-    values = [view.early("rms_log_rho") for view in runs]
-    return float(np.mean(values)) if values and np.isfinite(values).all() else None
+def initial_mismatch(views: Views, arm: str) -> float | None:
+    """Return the mean RMS log rho (nats) over the first tenth of the runs of an arm; None without one."""
+    values = [view.early("rms_log_rho") for view in views.arms.get(arm, {}).values()]
+    return sum(values) / len(values) if values and np.isfinite(values).all() else None
 
 
 def measure_criterion(views: Views, criterion: Criterion) -> Sample | None:

@@ -1,8 +1,10 @@
-"""Freed memory: the C library keeps it between steps and returns it after a sweep."""
+"""Memory of a process: the C library keeps what is freed between steps and returns it after a sweep."""
 
 import contextlib
 import ctypes
+import os
 from functools import cache
+from pathlib import Path
 
 # Parameters of glibc's mallopt; malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
@@ -26,3 +28,9 @@ def return_free_memory() -> None:
     """Give freed memory back to the system; glibc would keep it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has in RAM, in bytes; 0 where the system does not tell."""
+    pages = Path("/proc/self/statm")
+    return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if pages.is_file() else 0

@@ -37,7 +37,7 @@ from experiments.studies.runs import (
 from simlab.core.experiment import Run
 from simlab.engines.constant import ConstantEngine
 from simlab.objectives import TokenBatch, get_objective
-from simlab.sweeps import recipe_of, run_config
+from simlab.sweeps import compilation, recipe_of, run_config
 from simlab.training.diagnostics import DiagnosticContext
 from tests.training.recipes import assert_same_tree, differ
 
@@ -161,6 +161,17 @@ def end_abruptly(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.parametrize(("limit", "kept"), [(0.0, []), (np.inf, ["program"])])
+def test_process_forgets_its_programs_above_the_limit(limit, kept, monkeypatch):
+    programs = {"program": None}
+    monkeypatch.setattr(compilation, "_COMPILED", programs)
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)
+    monkeypatch.setattr(observed_runs, "observe_batch", lambda *_: None)
+    monkeypatch.setattr(observed_runs, "MEMORY_LIMIT", limit)
+    observed_runs._observe_here(cast(Any, None), [])
+    assert list(programs) == kept
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("batch", "message"), [(fail, "made up"), (end_abruptly, "killed, perhaps")])
 def test_an_error_in_one_process_stops_the_others(batch, message):
@@ -218,7 +229,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.usefixtures("quick_programs")
 def test_forks_continue_the_run(tmp_path):
     run = Run("forked", tmp_path / "out", smoke=True)
-    forks = run_forks(run, (FORK, EARLY_FORK), 0, chain_arm(NONE))
+    forks = run_forks(run, (FORK, EARLY_FORK), 0)
     plain = run_sweep(run, run_specs(chain_arm(NONE), 0, smoke=True))
     for metric in ("entropy", "rms_log_rho"):
         whole = plain["steps"].set_index(["run", "step"])[metric]
@@ -258,7 +269,7 @@ def test_noise_follows_the_mismatch_of_another_run():
 def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
     run = Run("matched", tmp_path / "out", smoke=True)
     name = new_arm(next(iter(LARGER_NOISES)))
-    frames = run_matched(run, name, 0)
+    frames = run_matched(run, [name], 0)
     targets = LARGER * read_targets(run, run_specs(new_arm(NONE), 0, smoke=True))
     reached = frames["steps"].pivot_table(index="run", columns="step", values="rms_log_rho").to_numpy()
     assert reached.shape == targets.shape

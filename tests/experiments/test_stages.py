@@ -14,7 +14,7 @@ from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables
 from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
-from simlab.core.experiment import Experiment, execute, find_resumable
+from simlab.core.experiment import Experiment, Run, execute, find_resumable
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import minus
 from simlab.studies.futility import predictive_power
@@ -315,3 +315,20 @@ def test_trial_goes_on_while_a_premise_is_inconclusive(noise, count):
 
     stages.run_trials(cast(Any, run), (trial,), (), _made_up(effects, calls), family=1)
     assert run.tables["runs"].groupby("arm")["initial_policy"].nunique().tolist() == [count] * 3
+
+
+def test_block_of_other_arms_alone_has_the_same_tables(tmp_path, monkeypatch):
+    def make(_run, names, _block):
+        return {"runs": pd.DataFrame({"arm": list(names)})}
+
+    monkeypatch.setattr(stages, "run_arms", make)
+    monkeypatch.setattr(stages, "ARMS", {"none": None, CLEAR: None})
+    monkeypatch.setattr(stages, "OTHERS", {"forks": (["fork"], make), "variants": (["variant"], make)})
+    run = Run("made_up", tmp_path)
+    for names, arms in (
+        (["fork"], ["none", "fork"]),
+        (["variant", CLEAR, "fork"], [CLEAR, "fork", "variant"]),
+    ):
+        frames = stages.make_block(run, names, 0, baseline="none", diagnostics={})
+        assert frames["runs"]["arm"].tolist() == arms
+    assert sorted(run.timings) == ["forks", "variants"]

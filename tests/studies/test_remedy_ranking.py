@@ -8,7 +8,6 @@ from experiments.studies.policy_blocks import split_blocks
 from simlab.studies.estimands import FINAL_REWARD, RunRows, Tables, View, Views
 from simlab.studies.registration import hash_rule
 from simlab.studies.remedy_ranking import compare_pairs, rank_remedies
-from simlab.studies.samples import RatioOfMeans
 
 NONE, CONTROL, GOOD, USELESS = "none", "control", "good", "useless"
 
@@ -54,20 +53,6 @@ def test_recovered_share_needs_a_loss():
 def test_final_reward_falls_back_to_sampled_reward():
     chunks = RunRows({"step": np.array([0, 190]), "reward": np.array([0.1, 0.6])}, np.arange(2))
     assert FINAL_REWARD(View(200, False, chunks)) == 0.6
-
-
-def test_fieller_interval_covers_as_often_as_it_says():
-    rng, hits, draws = np.random.default_rng(0), 0, 2000
-    for _ in range(draws):
-        below = rng.normal(0.5, 0.2, 16)
-        low, high = RatioOfMeans(0.6 * below + rng.normal(0, 0.1, 16), below).fieller_interval(0.1)
-        hits += np.isfinite(low) and low <= 0.6 <= high
-    assert hits / draws == pytest.approx(0.9, abs=0.03)
-
-
-def test_fieller_interval_is_unbounded_without_a_loss():
-    below = np.array([-1.0, 1.0, 0.5, -0.6])
-    assert RatioOfMeans(np.ones(4), below).fieller_interval(0.05) == (-np.inf, np.inf)
 
 
 def test_compare_pairs_finds_only_the_pair_that_differs():

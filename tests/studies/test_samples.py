@@ -29,6 +29,10 @@ VALUES = st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2, max
 MARGINS = st.floats(0.01, 3)
 
 
+def _fieller_interval(sample, alpha):
+    return sample._fieller_ends(float(stats.t.isf(alpha / 2, sample.num_policies - 1)))
+
+
 @given(VALUES)
 def test_flip_count_equals_brute_force(values):
     x = np.array(values)
@@ -118,6 +122,20 @@ def test_ratio_is_supported_where_its_interval_is(seed, margin, alpha):
     if min(abs(low - margin), abs(high - margin)) > 1e-3:
         assert (low > margin) == (sample.p_beyond(margin, 1) <= alpha)
         assert (high < margin) == (sample.p_beyond(margin, -1) <= alpha)
+
+
+def test_fieller_interval_covers_as_often_as_it_says():
+    rng, hits, draws = np.random.default_rng(0), 0, 2000
+    for _ in range(draws):
+        below = rng.normal(0.5, 0.2, 16)
+        low, high = _fieller_interval(RatioOfMeans(0.6 * below + rng.normal(0, 0.1, 16), below), 0.1)
+        hits += np.isfinite(low) and low <= 0.6 <= high
+    assert hits / draws == pytest.approx(0.9, abs=0.03)
+
+
+def test_fieller_interval_is_unbounded_without_a_loss():
+    below = np.array([-1.0, 1.0, 0.5, -0.6])
+    assert _fieller_interval(RatioOfMeans(np.ones(4), below), 0.05) == (-np.inf, np.inf)
 
 
 def test_ratio_is_unbounded_without_a_loss():
@@ -213,7 +231,7 @@ def test_correction_for_skewness_keeps_the_error_rate():
 def test_interval_of_skewed_contrasts_inverts_the_corrected_test():
     values = 1 - np.random.default_rng(5).gamma(0.3, 1.0, 24)
     sample = mean_of_policies(values)
-    (low, high), (plain_low, plain_high) = sample.interval(0.05), sample.fieller_interval(0.05)
+    (low, high), (plain_low, plain_high) = sample.interval(0.05), _fieller_interval(sample, 0.05)
     assert low < plain_low
     assert high >= plain_high
     assert 2 * skewed_t_p(values - low, sample.skewness) == pytest.approx(0.05)
