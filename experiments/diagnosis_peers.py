@@ -7,14 +7,16 @@ programs that read averages, and martingale is run with and without digests of t
 import json
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments.diagnosis_study.faults import FAULTS, simulate_log
+from experiments.diagnosis_study.fitting import CONFIDENT
 from experiments.diagnosis_study.forward_passes import CONTEXTS, Pool, make_pool
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
 from simlab.diagnosis.log import TokenLog
 from simlab.serving.open_engine import find_interpreter
@@ -42,7 +44,6 @@ VARIANTS = (
     "wrong page",
 )
 SIZE, LOGS, STEPS, TOKENS = 0.7, 1, 40, 800
-CONFIDENT = 0.6
 PROGRAM = Path(__file__).parent / "diagnosis_study" / "peer_programs.py"
 
 
@@ -59,12 +60,11 @@ def simulate_logs(pool: Pool, logs: int) -> dict[str, tuple[str, TokenLog]]:
     return logs_by_name
 
 
-def as_rows(cause: str, log: TokenLog) -> dict[str, Any]:
+def as_rows(cause: str, log: TokenLog) -> dict[str, Json]:
     """Return a log as the programs read it; a log without steps is spread over `STEPS`."""
     count = log.num_sequences
     steps = log.step if len(np.unique(log.step)) > 1 else np.arange(count) * min(STEPS, count) // count
     age = np.zeros(count, int) if log.version is None else np.maximum(log.step - log.version, 0)
-    starts = np.cumsum(log.lengths) - log.lengths
     ids = np.zeros(len(log.logp_train), int) if log.ids is None else log.ids
     rewards = np.arange(count) % 2 if log.rewards is None else log.rewards
     rows = [
@@ -77,7 +77,7 @@ def as_rows(cause: str, log: TokenLog) -> dict[str, Any]:
             "reward": float(rewards[row]),
             "group": row // 8,
         }
-        for row, (start, length) in enumerate(zip(starts, log.lengths, strict=True))
+        for row, (start, length) in enumerate(zip(log.starts, log.lengths, strict=True))
     ]
     return {"rows": rows, "old_weights": cause == "weight_sync"}
 
@@ -94,7 +94,9 @@ def run_peers(logs: dict[str, tuple[str, TokenLog]]) -> dict[str, dict[str, list
     return json.loads(done.stdout)
 
 
-def summarize(logs: dict[str, tuple[str, TokenLog]], alarms: dict[str, Any]) -> list[dict[str, Any]]:
+def summarize(
+    logs: dict[str, tuple[str, TokenLog]], alarms: Mapping[str, Mapping[str, list[str]]]
+) -> list[dict[str, Json]]:
     """Return one row per log and program: the alarms, for simlab the causes at or above `CONFIDENT`."""
     rows = []
     for name, (cause, log) in logs.items():
@@ -102,7 +104,7 @@ def summarize(logs: dict[str, tuple[str, TokenLog]], alarms: dict[str, Any]) -> 
         is_sure = best.probability >= CONFIDENT
         row = {"log": name, "variant": VARIANTS[int(name[:2])], "cause": cause}
         own = [best.cause] if is_sure and best.cause != "rounding" else []
-        for program, kinds in ({"simlab": own} | alarms.get(name, {})).items():
+        for program, kinds in {"simlab": own, **alarms.get(name, {})}.items():
             is_named = program == "simlab" and best.cause == cause
             rows.append(row | {"program": program, "alarms": ", ".join(kinds), "named": is_named})
     return rows

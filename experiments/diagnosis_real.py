@@ -4,21 +4,23 @@ The lab's trained mixture of experts is sampled by vLLM and scored by the lab in
 `python scripts/make_env.py vllm`; the smoke version samples with an engine of the lab.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.models import MODELS
+from simlab.models import MODELS, TransformerConfig
+from simlab.models.parameters import Params
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.open_engine import find_python
-from simlab.serving.protocol import SamplingRequest
+from simlab.serving.protocol import RealEngine, SamplingRequest
+from simlab.serving.server_process import Message
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.sweeps.start import load_initial_params, read_start
 from simlab.tasks import TASKS
@@ -28,7 +30,6 @@ POLICY = "add-tiny-moe-0"
 CONFIG = MODELS["tiny-moe"]
 PROMPTS, STEPS, LENGTH = 256, 4, 16
 UPDATE = 3e-3
-CONFIDENT = 0.6
 Entry = tuple[str, str, TokenLog]
 
 
@@ -37,22 +38,22 @@ class ProcessedVllm(VllmEngine):
 
     top_p = 1.0
 
-    def get_load_options(self, config: Any) -> dict[str, Any]:
+    def get_load_options(self, config: TransformerConfig) -> Mapping[str, Json]:
         """Return also the kind of log-probabilities."""
         return {**super().get_load_options(config), "logprobs_mode": "processed_logprobs"}
 
-    def _call(self, do: Any, arrays: Any, **header: Any) -> Any:
+    def _call(self, do: str, arrays: Mapping[str, np.ndarray], **header: object) -> Message:
         more = {"top_p": self.top_p} if do == "generate" else {}
         return super()._call(do, arrays, **header, **more)
 
 
-def read_policy(folder: Path) -> Any:
+def read_policy(folder: Path) -> Params:
     """Return the parameters of the trained mixture."""
     return load_initial_params(read_start(POLICY, CONFIG), TASKS["add"](), CONFIG, 0, folder)
 
 
 def make_log(
-    engine: Any, policies: Sequence[Any], temperature: float = 1.0, prompts: int = PROMPTS
+    engine: RealEngine, policies: Sequence[Params], temperature: float = 1.0, prompts: int = PROMPTS
 ) -> TokenLog:
     """Sample each step from `engine` and score it in float32 with the policy of the step."""
     trainer, rows, asked = JaxEngine("f32"), [], TASKS["add"]().prompt_set()[:prompts]
@@ -80,17 +81,17 @@ def make_log(
     )
 
 
-def move(params: Any, steps: int) -> Any:
+def move(params: Params, steps: int) -> Params:
     """Return the policy after so many updates, all in one direction, of `UPDATE` a weight."""
     rng = np.random.default_rng(0)
 
-    def change_leaf(leaf: Any) -> Any:
+    def change_leaf(leaf: jax.Array) -> jax.Array:
         return leaf + UPDATE * steps * rng.normal(size=leaf.shape).astype(np.float32)
 
     return jax.tree.map(change_leaf, params)
 
 
-def reload_logs(params: Any) -> Iterator[Entry]:
+def reload_logs(params: Params) -> Iterator[Entry]:
     """Yield the log of an FP8 cache, and that after a reload that scrambles the experts on a CPU."""
     with VllmEngine(find_python("vllm"), kv_cache="fp8") as engine:
         engine.sync_weights(CONFIG, params)
@@ -101,7 +102,7 @@ def reload_logs(params: Any) -> Iterator[Entry]:
         yield "reload scrambles the experts", "weight_sync", make_log(engine, [params] * STEPS)
 
 
-def sampler_logs(params: Any) -> Iterator[Entry]:
+def sampler_logs(params: Params) -> Iterator[Entry]:
     """Yield logs without a fault, of a temperature, of top-p, of a stuck engine and of stale sequences."""
     with ProcessedVllm(find_python("vllm")) as engine:
         engine.sync_weights(CONFIG, params)

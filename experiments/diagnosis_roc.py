@@ -1,17 +1,16 @@
 """Fit the classifier of `simlab diagnose` and measure how often it names the cause of unseen logs."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.diagnosis_study.faults import FAULTS, UNSEEN_IN_RHO, simulate_log
-from experiments.diagnosis_study.fitting import TREES, calibrate, fit_classifier, save_classifier
+from experiments.diagnosis_study.fitting import CONFIDENT, TREES, calibrate, fit_classifier, save_classifier
 from experiments.diagnosis_study.forward_passes import (
     CONTEXTS,
     HELD_OUT_ENGINES,
@@ -23,12 +22,11 @@ from experiments.diagnosis_study.parts import load_or_simulate
 from experiments.diagnosis_study.random_policies import make_random_pool
 from experiments.diagnosis_study.real_logs import real_logs
 from simlab.core.experiment import Experiment, Run
-from simlab.diagnosis.classifier import MISSING, PATH, UNKNOWN, Classifier, as_row, load_classifier
+from simlab.core.json_value import Json
+from simlab.diagnosis.classifier import PATH, UNKNOWN, Classifier, as_row, as_rows, load_classifier
 from simlab.diagnosis.injected_faults import generate_random_log
 from simlab.diagnosis.signatures import measure_signatures
-
-Frame = Any
-"""A table of pandas, whose stubs give unions for every selection."""
+from simlab.studies.estimands import Frame
 
 POLICIES: dict[str, dict[str, str]] = {
     "add": {
@@ -91,7 +89,6 @@ SYNTHETIC_CAUSES = {
 }
 VISIBLE, REALISTIC = 1.15, 1.5
 """RMS log rho over that without the fault: least in the fit, and least of a fault of realistic size."""
-CONFIDENT = 0.6
 NUISANCE = ("entropy", "confident", "level_all", "level_median")
 """Signatures of the policy or of the absolute size; not fitted."""
 ENGINE_FOLDS = 4
@@ -166,11 +163,6 @@ def is_visible(table: Frame, least: float) -> np.ndarray:
     return (moved | table["cause"].isin(("rounding", UNKNOWN, *UNSEEN_IN_RHO))).to_numpy()
 
 
-def as_rows(table: Frame, names: Iterable[str]) -> np.ndarray:
-    """Return the signatures of a table [R, F] in float32, as they are stored."""
-    return np.nan_to_num(table[list(names)].to_numpy(np.float32), nan=MISSING, posinf=8, neginf=-8)
-
-
 def fit(fitted: Frame, held: Frame, trees: int = TREES) -> Classifier:
     """Return the classifier of all logs, calibrated as one that lacks policies, engines and variants.
 
@@ -184,13 +176,13 @@ def fit(fitted: Frame, held: Frame, trees: int = TREES) -> Classifier:
     held = held[held["cause"].isin(set(fitted["cause"]))]
     scores, parts = [], []
     for part, unseen in (*split_engines(fitted, held), split_variants(fitted, held)):
-        model = fit_classifier(as_rows(part, names), part["cause"], names, trees)
-        scores.append(model.score(as_rows(unseen, names)))
+        model = fit_classifier(as_rows(part[names]), part["cause"], names, trees)
+        scores.append(model.score(as_rows(unseen[names])))
         parts.append(unseen)
-    everything = pd.concat([fitted, held], ignore_index=True)
-    model = fit_classifier(as_rows(everything, names), everything["cause"], names, trees)
-    usual = as_rows(held[held["cause"] != UNKNOWN], names)
-    scored = pd.concat(parts)
+    everything: Frame = pd.concat([fitted, held], ignore_index=True)
+    model = fit_classifier(as_rows(everything[names]), everything["cause"], names, trees)
+    usual = as_rows(held.loc[held["cause"] != UNKNOWN, names])
+    scored: Frame = pd.concat(parts)
     is_trained = (scored["policy"] != RANDOM).to_numpy()
     return calibrate(model, np.concatenate(scores), scored["cause"], usual, is_trained)
 
@@ -220,7 +212,7 @@ def split_variants(fitted: Frame, held: Frame) -> tuple[Frame, Frame]:
 
 def evaluate(model: Classifier, table: Frame) -> Frame:
     """Return the description of each log with the named cause, its probability, and that of the truth."""
-    probs = model.predict(as_rows(table, model.names))
+    probs = model.predict(as_rows(table[model.names]))
     best = probs.argmax(1)
     column = {str(cause): number for number, cause in enumerate(model.causes)}
     shown = table[[name for name in table if name not in set(model.names)]].reset_index(drop=True)
@@ -234,7 +226,7 @@ def evaluate(model: Classifier, table: Frame) -> Frame:
     return shown
 
 
-def summarize(logs: Frame) -> list[dict[str, Any]]:
+def summarize(logs: Frame) -> list[dict[str, Json]]:
     """Return one row per group of logs: named first, confidently wrong, confidently right."""
     is_random = logs["policy"] == RANDOM
     faulty, none = ~logs["cause"].isin(("rounding", UNKNOWN)), logs["cause"] == "rounding"
@@ -265,13 +257,13 @@ def summarize(logs: Frame) -> list[dict[str, Any]]:
     return rows
 
 
-def confusion(logs: Frame) -> list[dict[str, Any]]:
+def confusion(logs: Frame) -> list[dict[str, Json]]:
     """Return the number of logs of each cause and named cause."""
     counts = logs[logs["realistic"]].groupby(["cause", "named"]).size()
     return [{"cause": cause, "named": named, "logs": int(n)} for (cause, named), n in counts.items()]
 
 
-def calibration(logs: Frame) -> list[dict[str, Any]]:
+def calibration(logs: Frame) -> list[dict[str, Json]]:
     """Return how often the named cause was right at each probability."""
     edges = np.array([0.0, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0 + 1e-9])
     rows = []
@@ -283,10 +275,10 @@ def calibration(logs: Frame) -> list[dict[str, Any]]:
     return rows
 
 
-def roc(model: Classifier, table: Frame) -> list[dict[str, Any]]:
+def roc(model: Classifier, table: Frame) -> list[dict[str, Json]]:
     """Return the area under the ROC curve of each cause against all others."""
     table = table[is_visible(table, REALISTIC)]
-    probs = model.predict(as_rows(table, model.names))
+    probs = model.predict(as_rows(table[model.names]))
     rows = []
     for number, cause in enumerate(model.causes):
         has_cause = (table["cause"] == cause).to_numpy()
@@ -305,7 +297,7 @@ def roc(model: Classifier, table: Frame) -> list[dict[str, Any]]:
     return rows
 
 
-def real(model: Classifier, folder: Path) -> list[dict[str, Any]]:
+def real(model: Classifier, folder: Path) -> list[dict[str, Json]]:
     """Return the cause named for each log of real engines, and for those with a fault of the loader."""
     rows = []
     for description, log in real_logs(folder):
@@ -322,7 +314,7 @@ def simulate_splits(run: Run, counts: dict[str, int], folder: Path) -> dict[str,
     groups = SMOKE_POLICIES if run.smoke else POLICIES
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
     contexts, engines = (100, SMOKE_ENGINES) if run.smoke else (CONTEXTS, ())
-    work: list[tuple[str, str, Any]] = []
+    work: list[tuple[str, str, Callable[[], Frame]]] = []
     for policies, seed in zip(groups.values(), seeds, strict=True):
         for number, (policy, split) in enumerate(policies.items()):
             if split in counts:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from experiments.diagnosis_roc import CONFIDENT
+from experiments.diagnosis_study.fitting import CONFIDENT
+from simlab.core.json_value import Json
 from simlab.core.results import Results
+from simlab.diagnosis.classifier import UNKNOWN
+from simlab.studies.estimands import Frame
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -45,15 +47,15 @@ def format_accuracy(results: Results) -> str:
     return "\n".join(parts)
 
 
-def _confusions(confusion: Any) -> list[dict[str, Any]]:
+def _confusions(confusion: Frame) -> list[dict[str, Json]]:
     wrong = confusion[confusion["cause"] != confusion["named"]]
     return wrong.sort_values(["logs", "cause"], ascending=[False, True]).head(10).to_dict("records")
 
 
-def _real_rows(real: Any) -> list[dict[str, Any]]:
+def _real_rows(real: Frame) -> list[dict[str, Json]]:
     rows = []
     for (model, fault), part in real.groupby(["model", "fault"], sort=True):
-        right, unknown = part["named"] == part["cause"], part["named"] == "unknown"
+        right, unknown = part["named"] == part["cause"], part["named"] == UNKNOWN
         wrong = (part["probability"] >= CONFIDENT) & ~right & ~unknown
         rates = {"right": right.mean(), "wrong": wrong.mean(), "unknown": unknown.mean()}
         rows.append({"name": f"{model}: {fault}", "logs": len(part), **rates})
@@ -72,7 +74,7 @@ def format_real(results: Results) -> str:
 
 def format_peers(results: Results) -> str:
     """Return the Markdown of the alarms by cause and program."""
-    alarms: Any = results.table("alarms")
+    alarms: Frame = results.table("alarms")
     programs = list(dict.fromkeys(alarms["program"]))
     rows = []
     for (_, cause), part in alarms.groupby(["variant", "cause"], sort=False):
@@ -113,7 +115,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
 """Generated part of the page -> stored result, and its Markdown."""
 
 
-def _table(header: str, line: str, rows: list[dict[str, Any]]) -> str:
+def _table(header: str, line: str, rows: list[dict[str, Json]]) -> str:
     lines = [header, " | ".join(["---"] * (header.count("|") + 1)), *(line.format(**row) for row in rows)]
     return "".join(f"| {line} |\n" for line in lines)
 

@@ -1,11 +1,14 @@
 """Faults of sampling, and of what the engines and the loader log."""
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.special import log_softmax
 
 from experiments.diagnosis_study.faults_forward import Change, uniform
 from experiments.diagnosis_study.log_assembly import Draft, current_scores, pick_scores
-from simlab.diagnosis.log import LOWEST
+from simlab.diagnosis.injected_faults import filter_top_k, filter_top_p
+from simlab.diagnosis.log import LOWEST, index_tokens
 
 
 def draw_temperature(draft: Draft, colder: float) -> float:
@@ -23,20 +26,13 @@ def temperature_in_training(draft: Draft) -> None:
 
 
 def top_p(draft: Draft) -> None:
-    probs = np.exp(log_softmax(draft.infer, axis=1))
-    order = np.argsort(-probs, axis=1)
-    ranked = np.take_along_axis(probs, order, 1)
-    kept = np.cumsum(ranked, 1) - ranked < uniform(draft, 0.98, 0.6)
-    inside = np.empty_like(kept)
-    np.put_along_axis(inside, order, kept, 1)
-    draft.infer = np.where(inside, draft.infer, -np.inf)
+    draft.infer = filter_top_p(draft.infer, uniform(draft, 0.98, 0.6))
 
 
 def top_k(draft: Draft) -> None:
     # Of 32 tokens as many as 20 to 100 of a real vocabulary.
     k = max(2, round(uniform(draft, 6, 2) * (draft.width / 32) ** 0.7))
-    least = -np.sort(-draft.infer, axis=1)[:, [k - 1]]
-    draft.infer = np.where(draft.infer >= least, draft.infer, -np.inf)
+    draft.infer = filter_top_k(draft.infer, k)
 
 
 def min_p(draft: Draft) -> None:
@@ -68,18 +64,10 @@ def end_logit(engine: str) -> Change:
     return change
 
 
-def log_base(factor: float) -> Change:
-    def change(draft: Draft) -> None:
-        draft.logp_infer = draft.logp_infer * factor
-
-    return change
-
-
-def log_base_in_training(base: float) -> Change:
-    def change(draft: Draft) -> None:
-        draft.logp_train = draft.logp_train / np.log(base)
-
-    return change
+def edit_logp(engine: str, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Log a function of the log-probs of "train" or "infer"."""
+    name = f"logp_{engine}"
+    return lambda draft: setattr(draft, name, edit(getattr(draft, name)))
 
 
 def token_shift(draft: Draft) -> None:
@@ -199,10 +187,8 @@ def repeat_in_groups(draft: Draft, group: int, distinct: int = 1) -> None:
     row = np.arange(len(draft.lengths))
     is_repeated = draft.rng.random(len(row) // group + 1) < uniform(draft, 0.4, 1.0)
     source = np.where(is_repeated[row // group], row // group * group + row % distinct, row)
-    starts = np.cumsum(draft.lengths) - draft.lengths
     lengths = draft.lengths[source]
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    tokens = np.repeat(starts[source], lengths) + within
+    tokens = np.repeat(draft.starts[source], lengths) + index_tokens(lengths)
     for name in ("context", "bucket", "train", "infer", "token", "logp_train", "logp_infer"):
         setattr(draft, name, getattr(draft, name)[tokens])
     draft.lengths = lengths
@@ -250,10 +236,6 @@ def permute(draft: Draft) -> None:
     draft.logp_infer = draft.rng.permutation(draft.logp_infer)
 
 
-def round_log_probs(draft: Draft) -> None:
-    draft.logp_infer = np.round(draft.logp_infer, 1)
-
-
 def entropy(draft: Draft) -> None:
     scores = log_softmax(draft.infer, axis=1)
     draft.logp_infer = np.sum(np.exp(scores) * np.where(np.isfinite(scores), scores, 0), axis=1)
@@ -264,13 +246,8 @@ def sequence_mean(draft: Draft) -> None:
     draft.logp_infer = (sums / draft.lengths)[draft.sequence]
 
 
-def square(draft: Draft) -> None:
-    draft.logp_infer = -np.square(draft.logp_infer)
-
-
 def reverse(draft: Draft) -> None:
-    starts = (np.cumsum(draft.lengths) - draft.lengths)[draft.sequence]
-    draft.logp_infer = draft.logp_infer[starts + draft.from_end]
+    draft.logp_infer = draft.logp_infer[draft.starts[draft.sequence] + draft.from_end]
 
 
 def argmax(draft: Draft) -> None:
@@ -284,7 +261,7 @@ def clip(draft: Draft) -> None:
 
 def running_sum(draft: Draft) -> None:
     total = np.cumsum(draft.logp_infer)
-    starts = (np.cumsum(draft.lengths) - draft.lengths)[draft.sequence]
+    starts = draft.starts[draft.sequence]
     draft.logp_infer = total - total[starts] + draft.logp_infer[starts]
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 
 from simlab.diagnosis.classifier import LIMIT, UNKNOWN, Classifier, shrink_probability
@@ -24,7 +26,7 @@ CONFIDENT, MAX_WRONG = 0.6, 0.035
 """Fraction of held-out logs, below the target of 5%, with this probability on a wrong cause."""
 
 
-def fit_classifier(rows: np.ndarray, causes: Any, names: list[str], trees: int = TREES) -> Classifier:
+def fit_classifier(rows: np.ndarray, causes: pd.Series, names: list[str], trees: int = TREES) -> Classifier:
     """Return a classifier with temperature 1, from rows of signatures [R, F] and their causes [R].
 
     The mean score of `BOOSTERS` models of so many trees per cause, which try other signatures.
@@ -89,7 +91,7 @@ def _flatten(predictors: list) -> dict[str, np.ndarray]:
     return joined | {"roots": np.array(roots, np.int32)}
 
 
-def _fit_distance(rows: np.ndarray, causes: Any) -> dict[str, np.ndarray]:
+def _fit_distance(rows: np.ndarray, causes: ArrayLike) -> dict[str, np.ndarray]:
     """Fit Gaussians of one covariance to the causes."""
     center, scale = np.median(rows, axis=0), np.maximum(rows.std(0), 1e-2)
     centered = np.clip((rows - center) / scale, -LIMIT, LIMIT)
@@ -113,7 +115,7 @@ def _faultless_range(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def calibrate(
-    model: Classifier, scores: np.ndarray, causes: Any, usual: np.ndarray, is_trained: np.ndarray
+    model: Classifier, scores: np.ndarray, causes: pd.Series, usual: np.ndarray, is_trained: np.ndarray
 ) -> Classifier:
     """Return the model with offset, temperature, open-set distance and shrinkage towards `unknown`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import jax
@@ -16,13 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import simlab.models.transformer as transformer
-from simlab.engines import find_engine
+from simlab.core.arrays import AnyArray
+from simlab.engines import Engine, find_engine
 from simlab.models import MODELS, TransformerConfig, logits
 from simlab.models.kv_cache import empty_cache
+from simlab.models.parameters import Params
 from simlab.rollout.generate import generate
 from simlab.rollout.sampling import SamplingParams
+from simlab.rollout.trajectory import Trajectory
 from simlab.sweeps.start import load_initial_params, model_of_start, read_start
-from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
+from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS, Task
 
 CONTEXTS = 800
 """Maximum number of contexts of a pool."""
@@ -60,6 +63,9 @@ DROPOUT = {
     "dropout in attention": (0.15, "attention"),
 }
 """Rate of dropout and where it acts, by fault."""
+Edit = Callable[[jax.Array], jax.Array]
+Outputs = tuple[jax.Array, jax.Array]
+"""Logits [B, T, V] and last hidden states [B, T, D]."""
 ROPE_FACTORS = (1.3, 2.0, 4.0, 8.0)
 GAPS = (1, 4, 16)
 
@@ -138,34 +144,38 @@ def make_pool(
 class _ScoredPolicy:
     """A policy, tokens [B, P + T] whose responses begin at `first`, and the mask [B, T] of the contexts."""
 
-    params: Any
+    params: Params
     config: TransformerConfig
     tokens: np.ndarray
     first: int
     mask: np.ndarray
     rng: np.random.Generator
 
-    def pick(self, values: Any, begin: int | None = None) -> Pass:
+    def pick(self, values: Outputs, begin: int | None = None) -> Pass:
         """Return logits and hidden states at the contexts, from those of responses that start at `begin`."""
         start = (self.first if begin is None else begin) - 1
         return Pass(*(np.asarray(part)[:, start:-1][self.mask].astype(np.float32) for part in values))
 
-    def read(self, changes: Any = None, tokens: Any = None, engine: str = "f32") -> Pass:
+    def read(
+        self, changes: Params | None = None, tokens: np.ndarray | None = None, engine: str = "f32"
+    ) -> Pass:
         """Return the pass with some parameters changed, on other tokens, or under another engine."""
         params = dict(self.params) | (changes or {})
         return self.pick(_read(params, self.config, self.tokens if tokens is None else tokens, engine))
 
 
 def _config(name: str) -> TransformerConfig:
-    model: Any = model_of_start(name)
+    model = model_of_start(name)
     if isinstance(model, str):
         return MODELS[model]
     fields = {key: value for key, value in model.items() if key != "name"}
     return replace(MODELS[model["name"]], **fields)
 
 
-def _generate_responses(params: Any, config: TransformerConfig, task: Any, prompts: Any, key: Any) -> Any:
-    def run(params: Any, prompts: Any, key: Any) -> Any:
+def _generate_responses(
+    params: Params, config: TransformerConfig, task: Task, prompts: jax.Array, key: jax.Array
+) -> Trajectory:
+    def run(params: Params, prompts: jax.Array, key: jax.Array) -> Trajectory:
         return generate(
             params,
             config,
@@ -184,15 +194,15 @@ def _generate_responses(params: Any, config: TransformerConfig, task: Any, promp
 
 
 @partial(jax.jit, static_argnums=1)
-def _forward(params: Any, config: TransformerConfig, tokens: Any) -> Any:
+def _forward(params: Params, config: TransformerConfig, tokens: AnyArray) -> transformer.Forward:
     engine = find_engine("f32")
     weights = transformer.prepare(params, config, engine)
     return transformer.extend(weights, config, engine, empty_cache(config, *tokens.shape), tokens, 0)
 
 
 def _read_eagerly(
-    params: Any, config: TransformerConfig, tokens: Any, engine: str, experts: Any = None
-) -> tuple[Any, Any]:
+    params: Params, config: TransformerConfig, tokens: AnyArray, engine: str, experts: AnyArray | None = None
+) -> Outputs:
     """Return logits [B, T, V] and last hidden states [B, T, D], with the experts given or chosen."""
     numerics = find_engine(engine)
     weights = transformer.prepare(params, config, numerics)
@@ -204,11 +214,11 @@ def _read_eagerly(
 _read = jax.jit(_read_eagerly, static_argnums=(1, 3))
 
 
-def _noisy(leaf: Any, rng: Any, size: float) -> Any:
+def _noisy(leaf: jax.Array, rng: np.random.Generator, size: float) -> jax.Array:
     return leaf + size * leaf.std() * rng.normal(size=leaf.shape).astype(np.float32)
 
 
-def _old_weights(policy: _ScoredPolicy) -> tuple[dict[str, Pass], Any]:
+def _old_weights(policy: _ScoredPolicy) -> tuple[dict[str, Pass], Params]:
     """Return the passes with the weights of 1 to `UPDATES` updates ago, and the oldest weights."""
     passes, old = {}, policy.params
     for age in range(1, UPDATES + 1):
@@ -220,7 +230,7 @@ def _old_weights(policy: _ScoredPolicy) -> tuple[dict[str, Pass], Any]:
     return passes, old
 
 
-def _missing_weights(policy: _ScoredPolicy, old: Any) -> dict[str, Pass]:
+def _missing_weights(policy: _ScoredPolicy, old: Params) -> dict[str, Pass]:
     """Return the passes with tensors that never arrived or are corrupt."""
     params, rng = policy.params, policy.rng
     layers, embedding = params["layers"], params["embedding"]
@@ -241,14 +251,14 @@ def _missing_weights(policy: _ScoredPolicy, old: Any) -> dict[str, Pass]:
     return {name: policy.read(leaves) for name, leaves in changed.items()}
 
 
-def _fresh(leaf: Any, rng: Any) -> Any:
+def _fresh(leaf: jax.Array, rng: np.random.Generator) -> jax.Array | np.ndarray:
     """Return values as they are before training: a layer that never arrived in a new engine."""
     return (
         leaf.std() * rng.normal(size=leaf.shape).astype(np.float32) if leaf.ndim > 1 else np.ones_like(leaf)
     )
 
 
-def _gain(leaf: Any, rng: Any) -> Any:
+def _gain(leaf: jax.Array, rng: np.random.Generator) -> np.ndarray | float:
     """Return other gains for a norm's scale [D], 1 for matrices."""
     return np.exp(0.2 * rng.normal(size=leaf.shape)).astype(np.float32) if leaf.ndim == 1 else 1.0
 
@@ -257,14 +267,14 @@ def _expert_faults(policy: _ScoredPolicy) -> dict[str, Pass]:
     """Return experts in another order behind the same router, experts of noise, and a late expert shard."""
     rng, layers, count = policy.rng, policy.params["layers"], policy.config.num_experts
 
-    def change(layer: Any, edit: Callable[[Any], Any]) -> Any:
+    def change(layer: Params, edit: Edit) -> Params:
         return {
             name: edit(leaf) if name != "router" and leaf.ndim == 3 else leaf for name, leaf in layer.items()
         }
 
     order = rng.permutation(count)
     late = (np.arange(count) < count // 4)[:, None, None]
-    edits: dict[str, Callable[[Any], Any]] = {
+    edits: dict[str, Edit] = {
         "experts permuted": lambda leaf: leaf[order],
         "experts noisy": lambda leaf: _noisy(leaf, rng, 0.3),
         "experts scrambled": lambda leaf: leaf[..., rng.permutation(leaf.shape[-1])],
@@ -282,13 +292,15 @@ def _expert_faults(policy: _ScoredPolicy) -> dict[str, Pass]:
     return passes
 
 
-def _swap_halves(leaf: Any) -> Any:
+def _swap_halves(leaf: jax.Array) -> jax.Array:
     """Return [..., 2 n] with the two halves of the last axis exchanged."""
     half = leaf.shape[-1] // 2
     return jnp.concatenate([leaf[..., half:], leaf[..., :half]], axis=-1)
 
 
-def _objective(params: Any, config: TransformerConfig, tokens: Any, first: int, advantages: Any) -> Any:
+def _objective(
+    params: Params, config: TransformerConfig, tokens: AnyArray, first: int, advantages: AnyArray
+) -> jax.Array:
     table = jax.nn.log_softmax(logits(params, config, tokens, "f32")[:, first - 1 : -1])
     return jnp.sum(jnp.take_along_axis(table, tokens[:, first:, None], axis=2)[..., 0] * advantages)
 
@@ -318,7 +330,7 @@ def _context_faults(policy: _ScoredPolicy) -> dict[str, Pass]:
 
 
 @partial(jax.jit, static_argnums=(1, 3))
-def _with_gap(params: Any, config: TransformerConfig, tokens: Any, first: int, gap: Any) -> Any:
+def _with_gap(params: Params, config: TransformerConfig, tokens: AnyArray, first: int, gap: int) -> Outputs:
     """Read the response `gap` positions too late; the empty cache slots between are visible."""
     engine = find_engine("f32")
     weights = transformer.prepare(params, config, engine)
@@ -331,8 +343,8 @@ def _with_gap(params: Any, config: TransformerConfig, tokens: Any, first: int, g
 
 @partial(jax.jit, static_argnums=(1, 5))
 def _dropout(
-    params: Any, config: TransformerConfig, tokens: Any, rate: Any, seed: Any, where: str = "everywhere"
-) -> Any:
+    params: Params, config: TransformerConfig, tokens: AnyArray, rate: float, seed: int, where: str
+) -> Outputs:
     """Score with dropout on the output of blocks, as in training mode.
 
     `where` is "everywhere", "last layer", or "attention": every second block.
@@ -340,7 +352,7 @@ def _dropout(
     plain, keys = transformer.add_residual, iter(jax.random.split(jax.random.key(seed), 64))
     calls = iter(range(64))
 
-    def drop_units(stored: Any, update: Any, engine: Any) -> Any:
+    def drop_units(stored: jax.Array, update: jax.Array, engine: Engine) -> tuple[jax.Array, jax.Array]:
         call = next(calls)
         is_last = call >= 2 * (config.num_hidden_layers - 1)
         if not {"everywhere": True, "last layer": is_last, "attention": call % 2 == 0}[where]:
@@ -354,7 +366,7 @@ def _dropout(
 
 
 def _other_experts(
-    config: TransformerConfig, tokens: Any, chosen: np.ndarray, rng: Any
+    config: TransformerConfig, tokens: np.ndarray, chosen: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return experts with another second expert in one layer for 6% of the tokens, and the moved tokens."""
     moved = rng.random(tokens.shape) < 0.06

@@ -6,14 +6,13 @@ logits of the inference engine and both engines score it.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 from scipy.special import log_softmax
 
 from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pass, Pool
-from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.diagnosis.log import LOWEST, Sequences, TokenLog, index_tokens
 from simlab.tasks import EOS_TOKEN_ID
 
 LENGTHS = (30, 10_000)
@@ -62,7 +61,7 @@ def make_head(rng: np.random.Generator, pool: Pool, splits: int) -> WideHead:
 
 
 @dataclass
-class Draft:
+class Draft(Sequences):
     """A log under construction: logits [N, V] of both engines, where the tokens are, columns by name."""
 
     pool: Pool
@@ -80,22 +79,7 @@ class Draft:
     token: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     logp_train: np.ndarray = field(default_factory=lambda: np.zeros(0))
     logp_infer: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    columns: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def sequence(self) -> np.ndarray:
-        """Sequence of each token, [N]."""
-        return np.repeat(np.arange(len(self.lengths)), self.lengths)
-
-    @property
-    def index(self) -> np.ndarray:
-        """Index of each token in its response, [N]."""
-        return _arange(self.lengths)
-
-    @property
-    def from_end(self) -> np.ndarray:
-        """Tokens that follow each token in its response, [N]."""
-        return self.lengths[self.sequence] - 1 - self.index
+    columns: dict[str, np.ndarray | None] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -204,7 +188,7 @@ def _natural_contexts(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray,
     budget = float(np.exp(rng.uniform(*np.log(TOKENS))))
     count = max(8, int(budget / lengths.mean() / GROUP) * GROUP)
     chosen = rng.integers(0, len(begins), count)
-    return np.repeat(begins[chosen], lengths[chosen]) + _arange(lengths[chosen]), lengths[chosen]
+    return np.repeat(begins[chosen], lengths[chosen]) + index_tokens(lengths[chosen]), lengths[chosen]
 
 
 def _chain(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -220,15 +204,11 @@ def _chain(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
     ends = np.append(begins[1:], count_contexts) - 1
     last = (begin + lengths - 1) % count_contexts
     lengths = lengths + ends[np.searchsorted(ends, last)] - last
-    context = (np.repeat(begin, lengths) + _arange(lengths)) % count_contexts
+    context = (np.repeat(begin, lengths) + index_tokens(lengths)) % count_contexts
     # Only the last token of a response is an end token.
     inner = np.arange(len(context)) != np.repeat(np.cumsum(lengths) - 1, lengths)
     kept = ~(inner & np.isin(context, ends))
     return context[kept], np.bincount(np.repeat(np.arange(count), lengths)[kept], minlength=count)
-
-
-def _arange(lengths: np.ndarray) -> np.ndarray:
-    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def pick_scores(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -256,7 +236,7 @@ def draw_tokens(draft: Draft) -> None:
 def finish_log(draft: Draft) -> TokenLog:
     """Return the log with the optional columns that this run happens to write."""
     rng, count = draft.rng, len(draft.lengths)
-    optional: dict[str, Any] = {
+    optional = {
         "ids": draft.ids(draft.token).astype(np.int32),
         "group": np.arange(count) // GROUP,
         "rewards": rng.integers(0, 2, count).astype(np.float32),

@@ -1,10 +1,9 @@
-"""Signatures of the simulated logs of one policy, kept in a file so that an interrupted run resumes."""
+"""Save the signatures of the simulated logs of one policy, so that an interrupted run resumes."""
 
 import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -38,8 +37,8 @@ def digest_sources() -> str:
     return digest.hexdigest()[:12]
 
 
-def load_or_simulate(folder: Path, key: str, simulate: Callable[[], Any]) -> Any:
-    """Return the table `key` of an interrupted run of the same code, or simulate and keep it.
+def load_or_simulate(folder: Path, key: str, simulate: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """Return the table `key` of an interrupted run of the same code, or simulate and save it.
 
     Args:
         folder: Folder of the parts.

@@ -19,6 +19,7 @@ from experiments.diagnosis_study.forward_passes import (
     Pool,
 )
 from experiments.diagnosis_study.log_assembly import LAB_VOCABULARY
+from simlab.diagnosis.log import index_tokens
 from simlab.tasks import EOS_TOKEN_ID
 
 CONTEXTS, WIDTH = 2500, 48
@@ -57,7 +58,7 @@ def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) 
         engines=engines,
         faults=_draw_faults(policy),
         sequence=np.repeat(np.arange(len(lengths)), lengths),
-        index=np.arange(CONTEXTS) - np.repeat(np.cumsum(lengths) - lengths, lengths),
+        index=index_tokens(lengths),
         experts=None,
         flipped=None,
         direct=_log_uniform(rng, DIRECT_NOISE) if is_direct else 0.0,

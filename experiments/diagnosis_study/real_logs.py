@@ -9,16 +9,17 @@ import numpy as np
 import pandas as pd
 
 from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.studies.estimands import Frame
 
 NOISE = 1e-4
 """RMS log rho, nats, below which a pair of real engines counts as equal and has no mismatch to explain."""
 BAD_WORKER = "llamacpp:q4_0"
 
 
-def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
+def real_logs(folder: Path) -> Iterator[tuple[dict[str, str], TokenLog]]:
     """Yield a description (model, engines, fault, cause) and the log of each pair of different engines."""
-    tokens: Any = pd.read_parquet(folder / "tokens.parquet")
-    samples: Any = pd.read_parquet(folder / "samples.parquet")
+    tokens: Frame = pd.read_parquet(folder / "tokens.parquet")
+    samples: Frame = pd.read_parquet(folder / "samples.parquet")
     for (model, sampler, scorer), part in tokens.groupby(
         ["model", "sampling_engine", "scoring_engine"], sort=True
     ):
@@ -40,7 +41,7 @@ def real_logs(folder: Path) -> Iterator[tuple[dict[str, Any], TokenLog]]:
             yield pair | {"fault": f"every fourth row by {BAD_WORKER}", "cause": "one_worker"}, mixed
 
 
-def _as_log(tokens: Any, samples: Any) -> TokenLog:
+def _as_log(tokens: Frame, samples: Frame) -> TokenLog:
     tokens = tokens.sort_values(["sequence", "position"], kind="stable")
     lengths = tokens.groupby("sequence", sort=True).size()
     responses = samples.set_index("sequence")["response"]
@@ -59,24 +60,22 @@ def _as_log(tokens: Any, samples: Any) -> TokenLog:
 
 
 def _with_faults(log: TokenLog) -> Iterator[tuple[str, str, TokenLog]]:
-    ends = np.cumsum(log.lengths)
-    source = np.arange(len(log.logp_infer)) + 1
-    source[ends - 1] = ends - 1
+    is_last = log.from_end == 0
+    source = np.arange(len(is_last)) + ~is_last
     yield "shift by one", "token_shift", replace(log, logp_infer=log.logp_infer[source])
     for base in (2, 10):
         changed = np.maximum(log.logp_infer / np.log(base), LOWEST).astype(np.float32)
         yield f"base {base}", "log_base", replace(log, logp_infer=changed)
-    value = log.logp_infer.copy()
-    value[ends - 1] = -9.0
+    value = np.where(is_last, np.float32(-9), log.logp_infer)
     yield "end value", "end_of_sequence", replace(log, logp_infer=value)
 
 
 def _every_fourth(log: TokenLog, bad: TokenLog) -> TokenLog:
     count = min(log.num_sequences, bad.num_sequences)
-    starts, bad_starts = (np.cumsum(part.lengths) - part.lengths for part in (log, bad))
     rows: dict[str, list[np.ndarray]] = {"logp_train": [], "logp_infer": [], "ids": []}
     for number in range(count):
-        part, start = (bad, bad_starts[number]) if number % 4 == 0 else (log, starts[number])
+        part = bad if number % 4 == 0 else log
+        start = part.starts[number]
         for name, values in rows.items():
             values.append(getattr(part, name)[start : start + part.lengths[number]])
     lengths = np.array([len(values) for values in rows["ids"]])

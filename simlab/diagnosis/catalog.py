@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from simlab.diagnosis import micro_batches, routing, sequence_weights, version_lag
 from simlab.diagnosis.answer import Answer
+from simlab.diagnosis.classifier import UNKNOWN
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.ranking import PROCESSING_CAUSES, SYNC_CAUSES, RankedCause, answer_from_causes
 
@@ -35,7 +36,7 @@ def answer_questions(
         for name, (question, family) in FAMILIES.items()
     }
     answers |= {name: detector(log) for name, (_, detector) in DETECTORS.items()}
-    if causes[0].cause not in ("rounding", "unknown"):
+    if causes[0].cause not in ("rounding", UNKNOWN):
         first = f"fix {causes[0].cause} first: a correction hides a fault and costs samples"
         correction = answers["correction"]
         recommendation = "; ".join(filter(None, (first, correction.recommendation)))

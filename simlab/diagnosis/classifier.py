@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simlab.diagnosis.causes import CAUSES
 
@@ -136,11 +137,15 @@ def load_classifier() -> Classifier:
         return Classifier(**{name: stored[name] for name in stored.files})
 
 
-def as_row(signatures: Mapping[str, float], names: np.ndarray) -> np.ndarray:
-    """Return signatures as a row [F] in the order of `names`, with `MISSING` for NaN."""
+def as_rows(signatures: ArrayLike) -> np.ndarray:
+    """Return signatures [R, F] as the trees read them, in the fit as here, with `MISSING` for NaN."""
     # In float32, as the stored logs of the fit: a threshold may lie between two roundings of one value.
-    row = np.array([signatures.get(str(name), np.nan) for name in names], np.float32)
-    return np.nan_to_num(row, nan=MISSING, posinf=LIMIT, neginf=-LIMIT)
+    return np.nan_to_num(np.asarray(signatures, np.float32), nan=MISSING, posinf=LIMIT, neginf=-LIMIT)
+
+
+def as_row(signatures: Mapping[str, float], names: np.ndarray) -> np.ndarray:
+    """Return signatures as a row [F] in the order of `names`, with `MISSING` for NaN and absent ones."""
+    return as_rows([signatures.get(str(name), np.nan) for name in names])
 
 
 def estimate_causes(signatures: Mapping[str, float]) -> dict[str, float]:

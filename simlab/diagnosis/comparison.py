@@ -87,9 +87,9 @@ def _sequence_sums(log: TokenLog) -> np.ndarray:
         raise ValueError(
             f"A log must have at least {MIN_SEQUENCES} sequences to compare, got {log.num_sequences}."
         )
-    x, starts = log_rho(log).astype(np.float64), np.cumsum(log.lengths) - log.lengths
+    x = log_rho(log).astype(np.float64)
     columns = [
-        np.add.reduceat(np.asarray(sums(x, log.logp_infer, log.logp_train), np.float64), starts)
+        np.add.reduceat(np.asarray(sums(x, log.logp_infer, log.logp_train), np.float64), log.starts)
         for sums, _ in QUANTITIES.values()
     ]
     return np.stack([*columns, log.lengths, np.ones(log.num_sequences)], axis=1)

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from simlab.core.json_value import Json
 from simlab.diagnosis.curve_names import CURVES, has_level
@@ -59,14 +58,7 @@ def read_entries(file: Path, problems: list[Problem]) -> Iterator[Json]:
     elif file.suffix == SUFFIX:
         yield from read_trackio_file(file, problems)
     elif file.suffix == ".csv":
-        with open(file, newline="", errors="replace") as lines:
-            try:
-                reader = csv.DictReader(lines)
-                tag = _tag_of(file) if {"Step", "Value"} <= set(reader.fieldnames or ()) else None
-                for entry in reader:
-                    yield entry | {tag: entry["Value"]} if tag else entry
-            except csv.Error as error:
-                problems.append(Problem(file.name, None, f"not CSV ({error})"))
+        yield from _read_csv(file, problems)
     elif file.suffix == ".jsonl":
         for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
             try:
@@ -77,13 +69,24 @@ def read_entries(file: Path, problems: list[Problem]) -> Iterator[Json]:
         yield from _read_history(file.name, file.read_text(errors="replace"), problems)
 
 
+def _read_csv(file: Path, problems: list[Problem]) -> Iterator[dict[str, str]]:
+    with open(file, newline="", errors="replace") as lines:
+        try:
+            reader = csv.DictReader(lines)
+            tag = _tag_of(file) if {"Step", "Value"} <= set(reader.fieldnames or ()) else None
+            for entry in reader:
+                yield entry | {tag: entry["Value"]} if tag else entry
+        except csv.Error as error:
+            problems.append(Problem(file.name, None, f"not CSV ({error})"))
+
+
 def _tag_of(file: Path) -> str | None:
     """Return the curve of TensorBoard's CSV, which has its tag in the file name only."""
     stem = re.sub(r"\W+", "_", file.stem)
     return next((name for name in CURVES if stem.endswith(re.sub(r"\W+", "_", name))), None)
 
 
-def _read_history(name: str, text: str, problems: list[Problem]) -> list[Any]:
+def _read_history(name: str, text: str, problems: list[Problem]) -> list[Json]:
     """Return the entries of a JSON list or of `log_history`; of a truncated file, the complete ones."""
     try:
         content = json.loads(text)
@@ -99,7 +102,7 @@ def _read_history(name: str, text: str, problems: list[Problem]) -> list[Any]:
     return history
 
 
-def _parse_before_break(text: str) -> list[Any]:
+def _parse_before_break(text: str) -> list[Json]:
     decoder, entries = json.JSONDecoder(), []
     position = text.find("{", text.find('"log_history"')) if '"log_history"' in text else -1
     while position >= 0:

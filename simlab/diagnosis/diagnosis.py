@@ -13,6 +13,7 @@ from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import write_table
 from simlab.diagnosis.answer import Answer
 from simlab.diagnosis.catalog import QUESTIONS, answer_questions
+from simlab.diagnosis.classifier import UNKNOWN
 from simlab.diagnosis.curve_files import find_curves
 from simlab.diagnosis.input_checks import check_paths, check_usable, find_warnings
 from simlab.diagnosis.log import Problem, TokenLog
@@ -107,7 +108,7 @@ def diagnose(path: str | Path, rename: Mapping[str, str] | None = None) -> Diagn
 def _diagnose_curves(files: list[Path]) -> Diagnosis:
     rows, problems = read_curves(files)
     answers = answer_from_curves(rows, QUESTIONS)
-    causes = list_causes({"unknown": 1.0}, {}, (f"{SOURCE}; {WHAT_TO_LOG}", *answers["weight_sync"].evidence))
+    causes = list_causes({UNKNOWN: 1.0}, {}, (f"{SOURCE}; {WHAT_TO_LOG}", *answers["weight_sync"].evidence))
     names = [file.name for file in files]
     return Diagnosis(SOURCE, names, 0, 0, causes, {}, answers, {}, [], rows, [], problems)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simlab.core.catalog import lookup
-from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.diagnosis.log import LOWEST, Sequences, TokenLog
 from simlab.models.tabular import log_softmax
 
 FEATURES, VOCABULARY = 8, 32
@@ -19,14 +19,13 @@ LAYERS, TOP_K, EXPERTS = 4, 2, 8
 
 
 @dataclass
-class SyntheticLog:
+class SyntheticLog(Sequences):
     """A log under construction: `train` and `infer` are logits [N, V] under the two engines."""
 
     rng: np.random.Generator
     size: float
     lengths: np.ndarray
     step: np.ndarray
-    sequence: np.ndarray
     hidden: np.ndarray
     train: np.ndarray
     infer: np.ndarray
@@ -40,6 +39,23 @@ class SyntheticLog:
     def other_head(self) -> np.ndarray:
         """Return logits [N, V] of a change of the head that is as large as the head."""
         return _logits(self.hidden, self.rng.normal(size=(FEATURES, VOCABULARY)))
+
+
+def filter_top_p(logits: np.ndarray, p: float) -> np.ndarray:
+    """Return logits [N, V] with -inf at tokens outside the most probable ones that sum to `p`."""
+    probs = np.exp(log_softmax(logits))
+    order = np.argsort(-probs, axis=1)
+    ranked = np.take_along_axis(probs, order, 1)
+    kept = np.cumsum(ranked, 1) - ranked < p
+    inside = np.empty_like(kept)
+    np.put_along_axis(inside, order, kept, 1)
+    return np.where(inside, logits, -np.inf)
+
+
+def filter_top_k(logits: np.ndarray, k: int) -> np.ndarray:
+    """Return logits [N, V] with -inf below the `k`-th largest."""
+    least = -np.sort(-logits, axis=1)[:, [k - 1]]
+    return np.where(logits >= least, logits, -np.inf)
 
 
 Fault = Callable[[SyntheticLog], None]
@@ -75,19 +91,12 @@ def _temperature(synthetic: SyntheticLog) -> None:
 
 def _top_p(synthetic: SyntheticLog) -> None:
     """Sample and score with top-p, p = `size`."""
-    probs = np.exp(log_softmax(synthetic.infer))
-    order = np.argsort(-probs, axis=1)
-    ranked = np.take_along_axis(probs, order, 1)
-    kept = np.cumsum(ranked, 1) - ranked < synthetic.size
-    inside = np.empty_like(kept)
-    np.put_along_axis(inside, order, kept, 1)
-    synthetic.infer = np.where(inside, synthetic.infer, -np.inf)
+    synthetic.infer = filter_top_p(synthetic.infer, synthetic.size)
 
 
 def _top_k(synthetic: SyntheticLog) -> None:
     """Sample and score with top-k, k = `size`."""
-    least = -np.sort(-synthetic.infer, axis=1)[:, [round(synthetic.size) - 1]]
-    synthetic.infer = np.where(synthetic.infer >= least, synthetic.infer, -np.inf)
+    synthetic.infer = filter_top_k(synthetic.infer, round(synthetic.size))
 
 
 def _stale(synthetic: SyntheticLog) -> None:
@@ -222,7 +231,6 @@ def _start_log(
         size=size,
         lengths=lengths,
         step=np.sort(np.arange(sequences) * steps // sequences),
-        sequence=np.repeat(np.arange(sequences), lengths),
         hidden=hidden,
         train=train,
         infer=infer,

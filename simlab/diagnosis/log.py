@@ -34,8 +34,39 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def index_tokens(lengths: np.ndarray) -> np.ndarray:
+    """Return the index of each token [N] in its sequence, for sequences of `lengths` [S]."""
+    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+class Sequences:
+    """Positions of N tokens in S concatenated sequences, from their `lengths` [S]."""
+
+    lengths: np.ndarray
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Position of the first token of each sequence, [S]."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def sequence(self) -> np.ndarray:
+        """Sequence of each token, [N]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def index(self) -> np.ndarray:
+        """Index of each token in its sequence, [N]."""
+        return index_tokens(self.lengths)
+
+    @property
+    def from_end(self) -> np.ndarray:
+        """Tokens that follow each token in its sequence, [N]."""
+        return self.lengths[self.sequence] - 1 - self.index
+
+
 @dataclass(frozen=True)
-class TokenLog:
+class TokenLog(Sequences):
     """The sampled tokens of a run: arrays over tokens [N], or over sequences [S] whose `lengths` sum to N.
 
     - `logp_train`, `logp_infer` [N]: log-probability at theta_old, nats, at least `LOWEST`.
@@ -78,9 +109,7 @@ class TokenLog:
 
     def drop_masked(self) -> "TokenLog":
         """Return the log without masked tokens; a sequence without tokens stays, with length 0."""
-        lengths = np.bincount(
-            self.spread_to_tokens(np.arange(self.num_sequences))[self.mask], minlength=self.num_sequences
-        )
+        lengths = np.bincount(self.sequence[self.mask], minlength=self.num_sequences)
         return replace(self.take(self.mask, slice(None)), lengths=lengths)
 
     def select_sequences(self, chosen: np.ndarray) -> "TokenLog":

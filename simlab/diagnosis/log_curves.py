@@ -5,10 +5,10 @@ Averages over tokens cannot tell causes apart: the answer is by size and growth 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from simlab.core.json_value import Json
 from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.curve_files import read_entries
 from simlab.diagnosis.curve_names import CURVES, LEVELS, STEPS, find_curve
@@ -59,7 +59,7 @@ def read_curves(files: Sequence[Path]) -> tuple[list[dict[str, float]], list[Pro
 
 
 def _read_entry(
-    entry: Mapping[str, Any], file: str, number: int, problems: list[Problem]
+    entry: Mapping[str, Json], file: str, number: int, problems: list[Problem]
 ) -> dict[str, float] | None:
     """Return the known columns of an entry; None, with a problem, if a number is broken."""
     columns = {find_curve(str(name)): value for name, value in entry.items()}

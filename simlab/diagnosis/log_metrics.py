@@ -47,8 +47,7 @@ def _of_tokens(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndar
 
 
 def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str, PyTree]:
-    lengths = log.lengths[log.lengths > 0]
-    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    lengths, starts = log.lengths[log.lengths > 0], log.starts[log.lengths > 0]
 
     def per_token(values: np.ndarray) -> np.ndarray:
         return np.add.reduceat(values.astype(np.float64), starts) / lengths

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from simlab.core.json_value import Json
 from simlab.diagnosis.log import OVER_TOKENS, Problem, TokenLog, list_regular_files, printable
 from simlab.diagnosis.padding import drop_padding
 from simlab.diagnosis.rows import EXPERTS, MAX_TOKENS, Ragged, check_rows, join_logs
@@ -56,22 +57,26 @@ def read_log(path: Path, rename: Mapping[str, str] | None = None) -> ReadResult:
         file_problems = []
         for log, row_problems in _read(file, rename or {}):
             file_problems += row_problems
-            if log is not None:
-                parts.append((file.name, _number_step(log, file)))
-                tokens += len(log.logp_train)
-                if tokens > MAX_TOKENS:
-                    raise ValueError(f"A log must have at most {MAX_TOKENS:,} tokens: pass fewer files.")
-        problems += file_problems[:MAX_REPORTED_ROWS]
-        if len(file_problems) > MAX_REPORTED_ROWS:
-            problems.append(
-                Problem(file.name, None, f"{len(file_problems) - MAX_REPORTED_ROWS} more rows are unusable")
-            )
+            if log is None:
+                continue
+            parts.append((file.name, _number_step(log, file)))
+            tokens += len(log.logp_train)
+            if tokens > MAX_TOKENS:
+                raise ValueError(f"A log must have at most {MAX_TOKENS:,} tokens: pass fewer files.")
+        problems += _shorten(file.name, file_problems)
     if not parts:
         reasons = "; ".join(map(str, problems[:3])) or "no token-level log"
         raise ValueError(printable(f"{path} must have a usable log, got: {reasons}"))
     log, join_problems = join_logs(parts)
     log, padded = drop_padding(log, path.name)
     return ReadResult(log, problems + join_problems + padded, [file.name for file in files])
+
+
+def _shorten(file: str, problems: list[Problem]) -> list[Problem]:
+    """Return the first `MAX_REPORTED_ROWS` problems of a file, and the number of the others."""
+    more = len(problems) - MAX_REPORTED_ROWS
+    rest = [Problem(file, None, f"{more} more rows are unusable")] if more > 0 else []
+    return problems[:MAX_REPORTED_ROWS] + rest
 
 
 def _number_step(log: TokenLog, file: Path) -> TokenLog:
@@ -219,32 +224,26 @@ def _read_scalars(array: pa.Array, numbers: str) -> np.ndarray:
 
 
 def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
-    rows: list[tuple[int, dict[str, Any]]] = []
+    rows: dict[int, dict[str, np.ndarray]] = {}
     problems: list[Problem] = []
     keys: dict[str, None] = {}
-    with open(file, "rb") as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
-            if len(line) == MAX_LINE_BYTES:
-                reason = f"over {MAX_LINE_BYTES:,} bytes; the rest is skipped"
-                problems.append(Problem(file.name, number, reason))
-                break
-            if line.strip():
-                try:
-                    rows.append((number, _parse_row(line, rename, keys)))
-                except ValueError as error:
-                    problems.append(Problem(file.name, number, str(error)))
+    for number, line in _read_lines(file, problems):
+        try:
+            rows[number] = _parse_row(line, rename, keys)
+        except ValueError as error:
+            problems.append(Problem(file.name, number, str(error)))
     if not rows and not problems:
         raise ValueError("the file has no rows")
     yield None, problems
     if not rows:
         return
-    complete = [row for _, row in rows if row.keys() >= REQUIRED]
+    complete = [row for row in rows.values() if row.keys() >= REQUIRED]
     if not complete:
         raise ValueError(explain_missing(keys, rename))
     # The columns are those of most usable rows. Checking row by row keeps the row numbers.
     counts = Counter(name for row in complete for name in row)
     names = [name for name, count in counts.items() if 2 * count >= len(complete)]
-    for number, row in rows:
+    for number, row in rows.items():
         absent = [name for name in names if name not in row]
         if absent:
             yield None, [Problem(file.name, number, f"no {absent[0]}")]
@@ -254,6 +253,18 @@ def _read_json_lines(file: Path, rename: Mapping[str, str]) -> Iterator[Part]:
             name: Ragged(row[name], np.array([len(row[name])])) for name in names if name in OVER_TOKENS
         }
         yield check_rows(file.name, number, tokens, scalars)
+
+
+def _read_lines(file: Path, problems: list[Problem]) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the text of each line with text; a line that is too long ends the file."""
+    with open(file, "rb") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
+            if len(line) == MAX_LINE_BYTES:
+                reason = f"over {MAX_LINE_BYTES:,} bytes; the rest is skipped"
+                problems.append(Problem(file.name, number, reason))
+                return
+            if line.strip():
+                yield number, line
 
 
 def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) -> dict[str, np.ndarray]:
@@ -285,7 +296,7 @@ def _parse_row(line: bytes, rename: Mapping[str, str], keys: dict[str, None]) ->
     return columns
 
 
-def _parse_value(name: str, column: str, value: Any) -> np.ndarray:
+def _parse_value(name: str, column: str, value: Json) -> np.ndarray:
     spec = COLUMNS[column]
     try:
         if spec.numbers == "text":

@@ -4,7 +4,7 @@ import numpy as np
 
 from simlab.diagnosis.answer import Answer, answer_by_score, unknown_answer
 from simlab.diagnosis.log import TokenLog
-from simlab.diagnosis.rank_tests import intraclass_correlation, mean_by_class, rms
+from simlab.diagnosis.rank_tests import correlate, intraclass_correlation, mean_by_class, rms
 
 QUESTION = "micro-batch effects?"
 MIN_RMS_LOG_R = 1e-4
@@ -33,9 +33,8 @@ def detect_micro_batch_effects(log: TokenLog) -> Answer:
         return unknown_answer(
             QUESTION, "no `logp` in the log", "log the log-probabilities of the update's forward pass"
         )
-    sequence = log.spread_to_tokens(np.arange(log.num_sequences))
     moved = log.logp - log.logp_train
-    before = mark_before_update(moved, sequence, log.update)
+    before = mark_before_update(moved, log.sequence, log.update)
     if before.sum() < 50:
         return unknown_answer(QUESTION, f"{before.sum()} tokens scored before an update; the test needs 50")
     x = moved[before]
@@ -49,12 +48,8 @@ def detect_micro_batch_effects(log: TokenLog) -> Answer:
         part = intraclass_correlation(x, log.spread_to_tokens(log.micro_batch)[before])
         evidence.append(f"the micro-batch explains {max(part, 0):.1%} of log r")
     if log.advantages is not None and off > 0:
-        z = _correlation(x, log.advantages[before]) * np.sqrt(len(x))
+        z = correlate(x.astype(np.float64), log.advantages[before]) * np.sqrt(len(x))
         evidence.append(f"correlation of log r and the advantage: z = {z:.1f} (large after an update)")
     verdicts = "yes: the PPO ratio is not 1 before an update", "no: the PPO ratio is 1 before an update"
     fix = "batch-invariant kernels, or the same micro-batches and padding for old_log_prob and update"
     return answer_by_score(QUESTION, score, len(x), verdicts, evidence, fix)
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else 0.0

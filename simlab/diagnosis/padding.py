@@ -29,9 +29,7 @@ def drop_padding(log: TokenLog, file: str) -> tuple[TokenLog, list[Problem]]:
     zero = (log.logp_train == 0) & (log.logp_infer == 0) & log.mask
     if not zero.any():
         return log, repeated
-    starts = np.cumsum(log.lengths) - log.lengths
-    row = np.repeat(np.arange(log.num_sequences), log.lengths)
-    index = np.arange(len(zero)) - starts[row]
+    row, index = log.sequence, log.index
     first, last = log.lengths.copy(), np.full(log.num_sequences, -1)
     unpadded = np.flatnonzero(~zero)
     np.minimum.at(first, row[unpadded], index[unpadded])

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+EPSILON = 1e-12
+
 
 def rank_values(values: np.ndarray) -> np.ndarray:
     """Return ranks from 1 [N]; equal values get the mean of theirs. In NumPy: trainers lack SciPy."""
@@ -24,6 +26,13 @@ def rms(x: np.ndarray) -> float:
 def mean_by_class(values: np.ndarray, index: np.ndarray, count: int = 0) -> np.ndarray:
     """Return the mean of `values` [N] in each of at least `count` classes `index` [N]; 0 in an empty one."""
     return np.bincount(index, values, count) / np.maximum(np.bincount(index, minlength=count), 1)
+
+
+def correlate(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the correlation of two arrays [N]; 0 if one is constant."""
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt(np.mean(a * a) * np.mean(b * b))
+    return float(np.mean(a * b) / scale) if scale > EPSILON else 0.0
 
 
 def largest_finite(values: Iterable[float]) -> float:

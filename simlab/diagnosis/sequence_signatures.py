@@ -16,25 +16,25 @@ DIGITS = 2e-6
 """Difference, nats, of one log-probability written as text with six digits by one of two columns."""
 MIN_TOKENS = 4
 """Number of tokens below which a sequence has no level."""
+ROW_SIGNATURES = (
+    "row_stride",
+    "row_block",
+    "row_class_effect",
+    "row_order",
+    "row_worker",
+    "row_two_kinds",
+    "row_share",
+    "row_spread",
+    "row_trend",
+    "row_parity",
+    "row_halves",
+)
 
 
 def measure_rows(view: View) -> dict[str, float]:
     """Measure which rows differ: every k-th, blocks, one worker, or several kinds without order."""
-    names = (
-        "row_stride",
-        "row_block",
-        "row_class_effect",
-        "row_order",
-        "row_worker",
-        "row_two_kinds",
-        "row_share",
-        "row_spread",
-        "row_trend",
-        "row_parity",
-        "row_halves",
-    )
     log = view.log
-    measured = dict.fromkeys(names, np.nan) | _measure_duplicates(log)
+    measured = dict.fromkeys(ROW_SIGNATURES, np.nan) | _measure_duplicates(log)
     chosen = log.lengths >= MIN_TOKENS
     if chosen.sum() < MIN_ROWS:
         return measured
@@ -44,13 +44,13 @@ def measure_rows(view: View) -> dict[str, float]:
     rows, step = np.flatnonzero(chosen), log.step[chosen]
     # A bad worker differs within a step; engines that stay behind differ between steps.
     level = size_by_row - _step_means(size_by_row, step)
-    for name, classes in _list_orders(rows, step).items():
-        tests = [_class_contrast(level, each) for each in classes]
-        z, effect, _ = max(tests)
-        measured[name] = np.log1p(z)
-        if not measured["row_class_effect"] >= effect:
-            measured["row_class_effect"] = effect
-        measured["row_order"] = np.fmax(measured["row_order"], max(share for _, _, share in tests))
+    tests = {
+        name: [_class_contrast(level, each) for each in classes]
+        for name, classes in _list_orders(rows, step).items()
+    }
+    measured |= {name: np.log1p(max(each)[0]) for name, each in tests.items()}
+    measured["row_class_effect"] = max(max(each)[1] for each in tests.values())
+    measured["row_order"] = max(share for each in tests.values() for _, _, share in each)
     if log.worker is not None:
         measured["row_worker"] = np.log1p(_class_contrast(level, log.worker[chosen])[0])
     measured["row_two_kinds"], measured["row_share"] = _split_in_two(level)
@@ -125,14 +125,12 @@ def _split_in_two(level: np.ndarray) -> tuple[float, float]:
 def _measure_duplicates(log: TokenLog) -> dict[str, float]:
     """Measure sequences that repeat another of their group, beyond what their probability explains."""
     values = log.logp_infer.astype(np.float64) if log.ids is None else log.ids + 1.0
-    starts = np.cumsum(log.lengths) - log.lengths
-    index = np.arange(len(values)) - np.repeat(starts, log.lengths)
     # Irrational weights: equal sums mean equal sequences.
-    digest = np.add.reduceat(values * np.modf(np.sqrt(index + 2.0))[0], starts)
+    digest = np.add.reduceat(values * np.modf(np.sqrt(log.index + 2.0))[0], log.starts)
     owner = log.step if log.group is None else log.group
     keys = np.stack([owner.astype(np.float64), log.lengths, digest], axis=1)
     repeats = len(keys) - len(np.unique(keys, axis=0))
-    chance = np.exp(np.maximum(np.add.reduceat(log.logp_infer.astype(np.float64), starts), -700))
+    chance = np.exp(np.maximum(np.add.reduceat(log.logp_infer.astype(np.float64), log.starts), -700))
     sizes = np.bincount(np.unique(owner, return_inverse=True)[1])
     pairs = np.mean(sizes - 1) / 2
     # Without the prompt, equal answers to other prompts count as repeats too: more are expected.

@@ -123,6 +123,10 @@ def recommend_correction(log: TokenLog) -> Answer:
             ),
             recommendation="shorten responses, or use a finer format, exact engines or a lower learning rate",
         )
+    return _compare_corrections(ess_loss, groups)
+
+
+def _compare_corrections(ess_loss: float, groups: int) -> Answer:
     # Rounding gives similar runs the same answer, from the cache.
     errors = gradient_errors(float(np.round(ess_loss, 2)), groups)
     order = sorted(errors, key=lambda name: errors[name])

@@ -10,7 +10,7 @@ import numpy as np
 
 from simlab.diagnosis.index_signatures import measure_index
 from simlab.diagnosis.log import LOWEST, TokenLog
-from simlab.diagnosis.rank_tests import largest_finite
+from simlab.diagnosis.rank_tests import EPSILON, correlate, largest_finite
 from simlab.diagnosis.sequence_signatures import measure_logged_columns, measure_rows
 from simlab.diagnosis.token_view import View, bin_by_quantile, contrast, signed_log, view_log
 
@@ -19,7 +19,6 @@ FEW = 200
 MAX_SHIFT = 3
 PROBABILITIES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0 + 1e-9)
 LOG_BASES = {"base_2": np.log(2), "base_10": np.log(10)}
-EPSILON = 1e-12
 
 
 def _balance(x: np.ndarray) -> float:
@@ -29,18 +28,12 @@ def _balance(x: np.ndarray) -> float:
     return float(np.clip(excess.mean() / (np.mean(excess - inside) + EPSILON), -3, 3))
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    scale = np.sqrt(np.mean(a * a) * np.mean(b * b))
-    return float(np.mean(a * b) / scale) if scale > EPSILON else 0.0
-
-
 def _measure_neighbors(view: View) -> dict[str, float]:
     """Measure whether neighbors in a sequence share the size or the sign of their mismatch."""
     inside = view.sequence[1:] == view.sequence[:-1]
     names = {"neighbor_size": np.minimum(view.size, 5), "neighbor_sign": np.clip(view.z, -5, 5)}
     return {
-        name: _correlation(values[1:][inside], values[:-1][inside]) if inside.sum() >= 50 else np.nan
+        name: correlate(values[1:][inside], values[:-1][inside]) if inside.sum() >= 50 else np.nan
         for name, values in names.items()
     }
 
@@ -67,7 +60,7 @@ def _measure_levels(view: View) -> dict[str, float]:
         "mean_rho": float(rho.mean() / (rho.std() + 1e-6)),
         "mean_rho_excess": float(np.clip(rho.mean(), -1, 5)),
         "rho_balance": _balance(x),
-        "tilt": _correlation(x, infer),
+        "tilt": correlate(x, infer),
         "kurtosis": float(np.log(np.mean(view.z**4) / (np.mean(view.z**2) ** 2 + EPSILON) + 1e-3)),
         "entropy": float(-infer.mean()),
         "confident": float(np.mean(probs > 0.9)),

@@ -67,7 +67,7 @@ def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], li
     return tokens, scalars, problems
 
 
-def _find_samples(content: Any) -> dict[str, Any] | None:
+def _find_samples(content: object) -> dict[str, object] | None:
     """Return lists over samples by key, from any of the layouts."""
     if not isinstance(content, dict):
         return None
@@ -82,11 +82,11 @@ def _find_samples(content: Any) -> dict[str, Any] | None:
     return content if {"train_log_probs", "rollout_log_probs"} <= content.keys() else None
 
 
-def _integer(value: Any) -> int:
+def _integer(value: object) -> int:
     return value if type(value) is int else 0
 
 
-def _ragged(rows: Any, key: str) -> Ragged:
+def _ragged(rows: object, key: str) -> Ragged:
     if not isinstance(rows, list):
         raise ValueError(f"{key} must be a list over samples")
     arrays = [np.ravel(_array(row)) for row in rows]
@@ -95,7 +95,7 @@ def _ragged(rows: Any, key: str) -> Ragged:
     return Ragged(values, lengths.astype(np.int64))
 
 
-def _array(row: Any) -> np.ndarray:
+def _array(row: object) -> np.ndarray:
     if row is None:
         return np.zeros(0, np.float32)
     if isinstance(row, list) and not all(type(number) in (int, float, bool) for number in row):
@@ -106,7 +106,7 @@ def _array(row: Any) -> np.ndarray:
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 
 
-def _responses(rows: Any, lengths: Any) -> Ragged:
+def _responses(rows: object, lengths: object) -> Ragged:
     """Return the last `length` tokens of each sample, without its prompt."""
     if not (isinstance(rows, list) and isinstance(lengths, list) and len(rows) == len(lengths)):
         raise ValueError("tokens and response_lengths must be lists of equal length")

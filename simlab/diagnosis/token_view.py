@@ -36,10 +36,8 @@ class View:
 
 def view_log(log: TokenLog) -> View:
     """Return the view of a log without masked tokens."""
-    lengths = log.lengths
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
-    index = np.arange(len(sequence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    length = lengths[sequence]
+    sequence, index = log.sequence, log.index
+    length = log.lengths[sequence]
     x = log_rho(log).astype(np.float64)
     z = np.clip(x / _typical_size(x, log.logp_infer), -10, 10)
     size = np.abs(z)

@@ -9,6 +9,7 @@ import pickle
 import re
 import struct
 import zipfile
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIss
             raise ValueError(f"{self.path.name}: record {name!r} claims {info.file_size:,} bytes")
         return self.archive.read(info)
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         """Return a fresh object for an allowed name, so that a pickle cannot modify shared ones."""
         if module in ("torch", "torch.storage") and name in STORAGES:
             return name
@@ -113,7 +114,9 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIss
             self.storages[kind, key] = widened
         return self.storages[kind, key]
 
-    def build_tensor(self, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
+    def build_tensor(
+        self, storage: object, offset: int, size: Sequence[int], stride: Sequence[int], *_: object
+    ) -> np.ndarray:
         array = _view_storage(self.path.name, storage, offset, size, stride)
         self.numbers += array.size
         if self.numbers > MAX_NUMBERS:
@@ -121,7 +124,9 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIss
         return array
 
 
-def _view_storage(file: str, storage: Any, offset: Any, size: Any, stride: Any) -> np.ndarray:
+def _view_storage(
+    file: str, storage: object, offset: int, size: Sequence[int], stride: Sequence[int]
+) -> np.ndarray:
     numbers = (offset, *size, *stride)
     if not isinstance(storage, np.ndarray) or len(size) != len(stride):
         raise ValueError(f"{file}: a tensor without storage")

@@ -28,8 +28,7 @@ def detect_staleness(log: TokenLog) -> Answer:
         age = f"all sequences are {ages[0]} updates old" if len(ages) else "no tokens"
         return unknown_answer(QUESTION, age, "log sequences of different ages")
     x = log_rho(log)
-    sequence = log.spread_to_tokens(np.arange(log.num_sequences))
-    squares = mean_by_class(np.square(x, dtype=np.float64), sequence, log.num_sequences)
+    squares = mean_by_class(np.square(x, dtype=np.float64), log.sequence, log.num_sequences)
     z = spearman_z(lag, squares[nonempty])
     levels = rms_by_lag(x, log.spread_to_tokens(log.step - log.version))
     freshest, oldest = levels[int(ages[0])], levels[int(ages[-1])]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.diagnosis_roc import evaluate, summarize
@@ -12,7 +13,7 @@ from experiments.diagnosis_study import accuracy_page
 from simlab.core.results import Results
 from simlab.diagnosis import CAUSES, rank_causes
 from simlab.diagnosis.causes import WORDS
-from simlab.diagnosis.classifier import PATH, UNPROVED, as_row, load_classifier
+from simlab.diagnosis.classifier import LIMIT, MISSING, PATH, UNPROVED, as_row, as_rows, load_classifier
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.ranking import RankedCause, answer_from_causes, describe_signs, list_causes
@@ -211,6 +212,17 @@ def test_classifier_of_the_package_is_the_measured_one():
     assert f"of the faults named first ({faults['named_first']:.1%}," in text
     assert f"confidently wrong ({faults['confidently_wrong']:.1%})" in text
     assert f"named `rounding`, is missed ({no_fault['named_first']:.1%}," in text
+
+
+def test_rows_of_the_fit_are_those_of_the_product():
+    names = load_classifier().names
+    values = np.random.default_rng(0).normal(size=(30, len(names)))
+    values[::3, ::2], values[1::3, ::3], values[2::3, ::4] = np.nan, np.inf, -np.inf
+    table = pd.DataFrame(values, columns=[str(name) for name in names])
+    rows = np.stack([as_row(row, names) for row in table.to_dict("records")])
+    np.testing.assert_array_equal(as_rows(table[names]), rows)
+    assert set(rows[:, 0]) >= {MISSING, LIMIT, -LIMIT}
+    assert (as_row({}, names) == MISSING).all()
 
 
 def test_weight_sync_without_a_sign_says_so(faultless):

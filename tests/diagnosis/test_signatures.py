@@ -123,6 +123,15 @@ def test_shrinkage_moves_probability_to_unknown():
     assert shrunk.sum() <= 1 + 1e-9
 
 
+def test_log_has_the_places_of_its_tokens():
+    lengths = np.array([2, 0, 3])
+    log = TokenLog(lengths, np.zeros(5), np.zeros(5), np.ones(5, bool), np.zeros(3, np.int64))
+    assert log.starts.tolist() == [0, 2, 2]
+    assert log.sequence.tolist() == [0, 0, 2, 2, 2]
+    assert log.index.tolist() == [0, 1, 0, 1, 2]
+    assert log.from_end.tolist() == [1, 0, 2, 1, 0]
+
+
 def test_ranks_are_those_of_scipy():
     rng = np.random.default_rng(0)
     for values in (rng.normal(size=200), rng.integers(0, 5, 200), np.zeros(4), np.zeros(0)):
