@@ -15,7 +15,7 @@ from figures import (
 )
 from figures.figure_spec import FigureSpec
 from figures.kinds import Bars, Curves, Custom, Forest, Leveled, Panel
-from figures.series import final, measure
+from figures.series import measure
 from simlab.studies import estimands as m
 
 REWARD = Panel("reward", "reward", limits=(0, None))
@@ -71,8 +71,7 @@ LR, LR_RLOO = "lr_dynamics", "lr_on_policy"
 VEXACT, ACRL_RUNS = "vexact_dynamics", "acrl_dynamics"
 E4M3_RUNS, E4M3_MOE_RUNS = "e4m3_dynamics", "e4m3_moe_dynamics"
 CANCEL, SPELLINGS = "cancel_dynamics", "spelling_dynamics"
-NONE = "chain: no correction"
-BF16 = "chain: BF16 control"
+NONE, BF16 = mismatch.NONE, mismatch.CONTROL
 GSPO = "chain: GSPO"
 ACRL = "chain: ACRL 0.35"
 CORRECTED = (NONE, "chain: token TIS", BF16)
@@ -153,7 +152,14 @@ RECOVERY = Custom(
     "Dots: initial policies; bars: family-wise CI; gray: margin.",
 )
 STEPS = "log of the steps to a gain of 0.15, minus GSPO"
-HELD_OUT_MINUS_GSPO, VALIDATED = "held-out reward minus GSPO", final("held_out_avg_at_k", "diagnostics")
+HELD_OUT_MINUS_GSPO = "held-out reward minus GSPO"
+VALIDATED, HELD_OUT_E4M3, HELD_OUT_F32 = (
+    measure(m.diagnostic_late(column, "held-out reward"))
+    for column in ("held_out_avg_at_k", "held_out_infer", "held_out_train")
+)
+FINAL_REWARD, FINAL_DISCREPANCY, FINAL_ENTROPY = (
+    measure(m.late(column, column)) for column in ("reward", "discrepancy", "entropy")
+)
 
 # A row: name, experiment, title, kind, and the figure or table of a paper that it corresponds to.
 # fmt: off
@@ -330,18 +336,18 @@ FIGURES: dict[str, FigureSpec] = {
         Forest(minus(E4M3[1], E4M3), BEST_AND_FINAL, 1.9, E4M3_LABELS), "acrl Tab. 1", ("A13",)),
     "acrl_tab2": FigureSpec(ACRL_RUNS,
         "Final reward and discrepancy under truncation to 2 mantissa bits, minus the BF16 control",
-        Forest(minus(BF16, (BF16, *RIVALS)), {"final reward minus BF16": final("reward"),
-            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus BF16": final("discrepancy")}, 1.9),
+        Forest(minus(BF16, (BF16, *RIVALS)), {"final reward minus BF16": FINAL_REWARD,
+            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus BF16": FINAL_DISCREPANCY}, 1.9),
         "acrl Tab. 2", ("A2",)),
     "acrl_tab4": FigureSpec("acrl_algorithms",
         "Final reward and discrepancy of DAPO and PPO with FP8 inference, minus the same with BF16",
         Forest(ALGORITHMS, {"held-out reward minus BF16": measure(m.HELD_OUT_REWARD),
-            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus BF16": final("discrepancy")}, 2.2),
+            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus BF16": FINAL_DISCREPANCY}, 2.2),
         "acrl Tab. 4", ("A9",)),
     "acrl_distances": FigureSpec("acrl_variants",
         "ACRL on other objectives and with other distances, minus the objective alone",
-        Forest(ACRL_PAIRS | minus(NONE, VARIANTS), {"final reward minus objective alone": final("reward"),
-            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus objective alone": final("discrepancy")}, 2.4),
+        Forest(ACRL_PAIRS | minus(NONE, VARIANTS), {"final reward minus objective alone": FINAL_REWARD,
+            "final mean $|\\pi_{train} - \\pi_{infer}|$ minus objective alone": FINAL_DISCREPANCY}, 2.4),
             claims=("A9", "A14", "A16")),
     "acrl_tab5": FigureSpec(E4M3_MOE_RUNS,
         "Best and final held-out reward of MoE with E4M3 rollouts, minus the BF16 control",
@@ -352,24 +358,24 @@ FIGURES: dict[str, FigureSpec] = {
     "acrl_tab6": FigureSpec(E4M3_RUNS,
         "Held-out reward with E4M3 and float32 inference after E4M3 rollouts, minus the BF16 control",
         Forest(minus(E4M3[1], E4M3),
-            {"held-out reward (E4M3 inference) minus BF16": final("held_out_infer", "diagnostics"),
-            "held-out reward (float32 inference) minus BF16": final("held_out_train", "diagnostics")}, 1.9,
+            {"held-out reward (E4M3 inference) minus BF16": HELD_OUT_E4M3,
+            "held-out reward (float32 inference) minus BF16": HELD_OUT_F32}, 1.9,
             E4M3_LABELS), "acrl Tab. 6", ("A13",)),
     "acrl_tab7": FigureSpec(NEAREST,
         "ACRL with a reference X that is 25% off under FP8, round to nearest, minus ACRL with the correct X",
-        Forest(minus(NEAREST_X[1], NEAREST_X), {"final reward minus correct X": final("reward"),
-            "final entropy (nats) minus correct X": final("entropy")}, 1.5), "acrl Tab. 7", ("A6",)),
+        Forest(minus(NEAREST_X[1], NEAREST_X), {"final reward minus correct X": FINAL_REWARD,
+            "final entropy (nats) minus correct X": FINAL_ENTROPY}, 1.5), "acrl Tab. 7", ("A6",)),
     "acrl_truncated_x": FigureSpec(ACRL_RUNS,
         "ACRL with a reference X that is 25% off under truncation, minus ACRL with the correct X",
         Forest(minus(ACRL, ("chain: ACRL, 0.75 X", ACRL, "chain: ACRL, 1.25 X")),
-            {"final reward minus correct X": final("reward"),
-            "final entropy (nats) minus correct X": final("entropy")}, 1.5), claims=("A6",)),
+            {"final reward minus correct X": FINAL_REWARD,
+            "final entropy (nats) minus correct X": FINAL_ENTROPY}, 1.5), claims=("A6",)),
     "acrl_tab8": FigureSpec(ACRL_RUNS, "Discrepancy of a BF16 run under FP8 with 2 and 1 mantissa bits",
         Curves((BF16,), (SHADOW,)), "acrl Tab. 8", ("A7",)),
     "acrl_tab9": FigureSpec(NEAREST,
         "ACRL by gamma under FP8, round to nearest, minus the BF16 control",
-        Forest(minus(BF16, (*NEAREST_GAMMAS, NEAREST_ARMS[0])), {"final reward minus BF16": final("reward"),
-            "final entropy (nats) minus BF16": final("entropy")}, 2.8), "acrl Tab. 9", ("A5",)),
+        Forest(minus(BF16, (*NEAREST_GAMMAS, NEAREST_ARMS[0])), {"final reward minus BF16": FINAL_REWARD,
+            "final entropy (nats) minus BF16": FINAL_ENTROPY}, 2.8), "acrl Tab. 9", ("A5",)),
     "acrl_truncated_gammas": FigureSpec(ACRL_RUNS,
         "Discrepancy, entropy and reward under truncation for four strengths of ACRL",
         Curves(STRENGTHS, CONTROLLED), claims=("A5",)),
@@ -389,7 +395,7 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(GRPO_ARMS, (REWARD, MISMATCH, NORM)), claims=("N2", "N3")),
     "grpo_variants_rewards": FigureSpec("grpo_variants",
         "Final reward and growth of the mismatch of GRPO with each of DAPO's changes, minus GRPO",
-        Forest(minus(NONE, GRPO_PARTS), {"final reward minus GRPO": final("reward"),
+        Forest(minus(NONE, GRPO_PARTS), {"final reward minus GRPO": FINAL_REWARD,
             "log growth of RMS log $\\rho$ minus GRPO": measure(m.GROWTH)}, 2.0), claims=("N3", "N2")),
     "remedies_curves": FigureSpec("remedies",
         "Held-out reward and mismatch under IcePop, IPO, token TIS and KPop",
@@ -419,7 +425,7 @@ FIGURES: dict[str, FigureSpec] = {
     "cancel_tab3": FigureSpec(CANCEL, "Held-out reward of DFPO without its components, minus GSPO",
         Forest(minus(PARTS[0], PARTS), {HELD_OUT_MINUS_GSPO: VALIDATED}, 1.9), "cancel Tab. 3", ("C12",)),
     "cancel_tab4": FigureSpec(CANCEL, "Final reward of DFPO minus GSPO, by group size",
-        Forest(SIZE_PAIRS, {"final reward, DFPO min minus GSPO": final("reward")}, 1.7,
+        Forest(SIZE_PAIRS, {"final reward, DFPO min minus GSPO": FINAL_REWARD}, 1.7,
             [f"G = {size}" for size in SIZES]), "cancel Tab. 4", ("C13",)),
     "attribution_ladder": FigureSpec("attribution_ladder",
         "Shapley shares of rounding sites in the mismatch, and RMS log rho site by site",

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, look, new_figure
+from figures.style import COLORS, LineStyle, line_style, new_figure
 from simlab.core.results import Results
 from simlab.diagnosis.classifier import MISSING, as_row, load_classifier
 
@@ -108,7 +108,8 @@ def _draw_panel(axis: Axes, name: str, part: Any, is_unusual: bool) -> None:
 def _draw_steps(axis: Axes, results: Results, is_unusual: bool) -> None:
     steps: Any = results.table("steps")
     for number, name in enumerate(name for name in MISMATCH if name in steps):
-        axis.plot(steps["step"], steps[name], **look(number, marker=".", label=MISMATCH[name]))
+        style: LineStyle = {**line_style(number), "marker": "."}
+        axis.plot(steps["step"], steps[name], label=MISMATCH[name], **style)
     axis.set(xlabel="training step", ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
     _set_title(axis, "Over the steps\nhealthy: flat", is_unusual)
     if axis.lines:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -16,9 +16,16 @@ from simlab.studies.board import Row, board, estimate_text
 from simlab.studies.registration import AFTER
 from simlab.studies.verdicts import ALPHA, CriterionEvidence
 
-BOLD: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold"}
-PLAIN: dict[str, Any] = {"fontsize": 7.5}
-SMALL: dict[str, Any] = {"fontsize": 6.5, "color": MUTED}
+
+class Letters(NamedTuple):
+    """Style of a line of text."""
+
+    fontsize: float
+    fontweight: str = "normal"
+    color: str = "black"
+
+
+BOLD, PLAIN, SMALL = Letters(8.5, "bold"), Letters(7.5), Letters(6.5, color=MUTED)
 BOLD_LETTER, LETTER = 0.6, 0.52  # mean width of a letter in font sizes
 LINE = 1.3  # height of a line in font sizes
 LATE_RULES = {"exploratory": ", exploratory", "after": f", {AFTER}"}
@@ -188,10 +195,10 @@ def add_heading(figure: Figure, finding: str, shown: str, small: Sequence[str]) 
         for text, style in parts
         for line in textwrap.wrap(
             text.replace("n = ", "n\xa0=\xa0").replace("margin ", "margin\xa0"),
-            int(72 * width / ((BOLD_LETTER if style is BOLD else LETTER) * style["fontsize"])),
+            int(72 * width / ((BOLD_LETTER if style is BOLD else LETTER) * style.fontsize)),
         )
     ]
-    heading = 0.06 + sum(LINE * style["fontsize"] / 72 for _, style in lines)
+    heading = 0.06 + sum(LINE * style.fontsize / 72 for _, style in lines)
     total = height + heading
     figure.set_size_inches(width, total)
     # The layout reserves no room for a legend with an anchor.
@@ -204,5 +211,5 @@ def add_heading(figure: Figure, finding: str, shown: str, small: Sequence[str]) 
     layout.set(rect=(0, 0, 1, (height - room) / total))
     y = total - 0.04
     for line, style in lines:
-        figure.text(0.06 / width, y / total, line, va="top", **style)
-        y -= LINE * style["fontsize"] / 72
+        figure.text(0.06 / width, y / total, line, va="top", **style._asdict())
+        y -= LINE * style.fontsize / 72

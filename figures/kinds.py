@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures.series import Estimate, curves, read_labels
-from figures.style import COLORS, DASHES, MUTED, legend_above, new_figure, plain_log
+from figures.style import COLORS, DASHES, MUTED, ArmStyle, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
@@ -18,16 +20,17 @@ PREFIXES = {"", "truncation, ", "dense: ", "E4M3, "}
 UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"FP8", "E4M3", "RLOO", "no schedule"}
 CONTROLS = {f"{prefix}BF16 control" for prefix in PREFIXES} | {"RLOO, BF16", "BF16"}
 FIXED_STYLES = dict.fromkeys(UNTREATED, 0) | dict.fromkeys(CONTROLS, len(COLORS) - 1)
-"""Arms that look the same in every figure; others take their looks only when no other is left."""
+"""Arms that look the same in every figure; others take their styles only when no other is left."""
 LEVEL = 0.95  # confidence level where the board has none
 WINDOW = 0.1  # part of a run in the moving average of a curve
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
 GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
-REACH = 2.0  # a longer interval than this many times the range of the initial policies is cut
+REACH = 2.0  # an interval is cut at this many times the range of all initial policies and 0
 DOT: dict[str, Any] = {"ms": 4, "mew": 0.3, "mec": "white", "zorder": 4, "clip_on": False, "ls": "none"}
 """Mark of an initial policy; the white edge keeps it apart from others and from the interval."""
 CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorder": 5}
-"""Triangle at the end of an interval that goes on beyond the axis."""
+CUTS = {"x": "<>", "y": "v^"}
+"""Triangles at the ends of an interval that goes on beyond the axis."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ class Bars:
             figure.legend(handles=handles, loc="outside lower center", ncols=len(colors))
         return figure
 
-    def _draw_panel(self, axis: Any, rows: Any, colors: Sequence[str]) -> None:
+    def _draw_panel(self, axis: Axes, rows: Any, colors: Sequence[str]) -> None:
         names = list(dict.fromkeys(rows["bar"]))[::-1]
         height = 0.8 / len(colors)
         for row in rows.to_dict("records"):
@@ -213,7 +216,7 @@ Kind = Curves | Forest | Bars | Custom
 """The kinds of figures; `encoding` explains lines, bands, dots and bars."""
 
 
-def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, ArmStyle]:
     """Return the color, dashes and legend label of each arm."""
     names = {arm: (labels or {}).get(arm, arm) for arm in arms}
     fixed = {arm: FIXED_STYLES[name] for arm, name in names.items() if name in FIXED_STYLES}
@@ -237,7 +240,11 @@ def describe_lines(num: int, level: float) -> str:
 
 
 def draw_panel(
-    axis: Any, by_arm: Mapping[str, Any], panel: Panel, styles: Mapping[str, Any], level: float
+    axis: Axes,
+    by_arm: Mapping[str, pd.DataFrame],
+    panel: Panel,
+    styles: Mapping[str, ArmStyle],
+    level: float,
 ) -> None:
     """Draw the means of curves [step, initial policy], and their last quarter with intervals at the right.
 
@@ -245,17 +252,17 @@ def draw_panel(
     the raw one. `styles` are those of `arm_styles`.
     """
     axis.set(xlabel="training step", ylabel=panel.label)
-    by_arm = {arm: curve for arm, curve in by_arm.items() if len(curve)}
-    if not by_arm:
+    curve_of: dict[str, Any] = {arm: curve for arm, curve in by_arm.items() if len(curve)}
+    if not curve_of:
         return
-    values = np.concatenate([curve.to_numpy(float).ravel() for curve in by_arm.values()])
+    values = np.concatenate([curve.to_numpy(float).ravel() for curve in curve_of.values()])
     low, high = np.nanmin(values, where=values > 0, initial=np.inf), np.nanmax(values)
     log = panel.log and high > NARROW * low
     geometric = bool(log and np.nanmin(values) > 0)
-    last = max(curve.index.max() for curve in by_arm.values())
-    for arm, curve in by_arm.items():
+    last = max(curve.index.max() for curve in curve_of.values())
+    for arm, curve in curve_of.items():
         _draw_mean(axis, curve, geometric, styles[arm])
-    late = {arm: curve[curve.index >= 0.75 * last] for arm, curve in by_arm.items()}
+    late = {arm: curve[curve.index >= 0.75 * last] for arm, curve in curve_of.items()}
     ends = {arm: (np.log(rows) if geometric else rows).mean().dropna() for arm, rows in late.items()}
     back = np.exp if geometric else np.asarray
     x_of_arm = {arm: last * (1.07 + GAP * number) for number, arm in enumerate(ends)}
@@ -263,17 +270,21 @@ def draw_panel(
     for arm, own in ends.items():
         axis.plot([x_of_arm[arm]] * len(own), back(own), "o", color=styles[arm]["color"], **DOT)
     # The labels of four numbers such as 2000 do not fit below one of four panels.
-    ticks = MaxNLocator(4 if axis.get_subplotspec().get_gridspec().ncols < 4 else 2).tick_values(0, last)
+    spec: Any = axis.get_subplotspec()
+    ticks = MaxNLocator(4 if spec.get_gridspec().ncols < 4 else 2).tick_values(0, last)
     axis.set_xticks([tick for tick in ticks if 0 <= tick <= 1.02 * last])
     axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
     axis.margins(x=0.01)
     _scale(axis, panel, log, geometric, float(low), float(high))
+    limits = axis.get_ylim()
     for arm, own in ends.items():
-        if len(own) > 1:
-            _draw_interval(axis, x_of_arm[arm], own, back, styles[arm]["color"], level)
+        bar = {"color": styles[arm]["color"], "lw": 2.2, "alpha": 0.45}
+        tick = {"color": bar["color"], "marker": "_", "ms": 8, "mew": 1.4, "zorder": 4}
+        draw_interval(axis, x_of_arm[arm], own, level, bar, tick, limits=limits, back=back)
+    axis.set_ylim(limits)
 
 
-def _draw_mean(axis: Any, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:
+def _draw_mean(axis: Axes, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:
     mean = np.exp(np.log(curve).mean(axis=1)) if geometric else curve.mean(axis=1)
     window = int(WINDOW * len(mean))
     window = window if window > 2 else 1  # an even window of two would shift the curve
@@ -282,7 +293,7 @@ def _draw_mean(axis: Any, curve: Any, geometric: bool, style: Mapping[str, Any])
     axis.plot(mean.index, mean.rolling(window, min_periods=1, center=True).mean(), **style)
 
 
-def _scale(axis: Any, panel: Panel, log: bool, geometric: bool, low: float, high: float) -> None:
+def _scale(axis: Axes, panel: Panel, log: bool, geometric: bool, low: float, high: float) -> None:
     """Scale the y axis; a logarithmic one has room for zeros below."""
     if geometric:
         axis.set_yscale("log")
@@ -298,20 +309,50 @@ def _scale(axis: Any, panel: Panel, log: bool, geometric: bool, low: float, high
         axis.axhline(panel.reference, color=MUTED, lw=0.8)
 
 
-def _draw_interval(axis: Any, x: float, own: Any, back: Callable, color: str, level: float) -> None:
-    """Draw `back` of the interval of the mean over initial policies, cut at the limits of the axis."""
-    limits, interval = axis.get_ylim(), paired_effect(own, 0.0, own.index, level=level)
+def draw_interval(
+    axis: Axes,
+    at: float,
+    sample: pd.Series,
+    level: float,
+    bar: Mapping[str, object],
+    tick: Mapping[str, object] | None = None,
+    along: str = "y",
+    limits: tuple[float, float] = (-np.inf, np.inf),
+    back: Callable = np.asarray,
+) -> None:
+    """Draw `back` of the interval of the mean over initial policies, if there are several.
+
+    Args:
+        axis: the axes.
+        at: place of the bar across its direction.
+        sample: a number by initial policy.
+        level: of the interval.
+        bar: its style.
+        tick: style of the mark at the mean.
+        along: direction of the bar, `x` or `y`.
+        limits: where the bar is cut, with a triangle.
+        back: maps the sample to the units of the axis.
+    """
+    if len(sample) < 2:
+        return
+    interval = paired_effect(sample, 0.0, sample.index, level=level)
     low, mean, high = back([interval.low, interval.effect, interval.high])
-    axis.plot([x, x], np.clip([low, high], *limits), color=color, lw=2.2, alpha=0.45)
-    axis.plot([x], [mean], "_", color=color, ms=8, mew=1.4, zorder=4)
-    for is_cut, limit, marker in ((low < limits[0], limits[0], "v"), (high > limits[1], limits[1], "^")):
-        if is_cut:
-            axis.plot(x, limit, marker, color=color, **CUT)
-    axis.set_ylim(limits)
+    marks: Any = [(np.clip([low, high], *limits), bar)]
+    marks += [([mean], {"ls": "none", **tick})] if tick else []
+    for is_cut, limit, marker in zip((low < limits[0], high > limits[1]), limits, CUTS[along], strict=True):
+        marks += [([limit], {"color": bar["color"], "marker": marker, **CUT})] if is_cut else []
+    for values, style in marks:
+        across = [at] * len(values)
+        axis.plot(*((values, across) if along == "x" else (across, values)), **style)
 
 
 def draw_forest(
-    axis: Any, ends: Any, pairs: Mapping[str, str], label: str, labels: Mapping[str, str], level: float
+    axis: Axes,
+    ends: pd.Series,
+    pairs: Mapping[str, str],
+    label: str,
+    labels: Mapping[str, str],
+    level: float,
 ) -> None:
     """Draw arms minus others from equal initial policies, the mean of each arm at the right.
 
@@ -330,41 +371,30 @@ def draw_forest(
     axis.set(xlabel=f"{label}\n(bars: {name_level(level)})")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean (n)", (1.02, 0.8), color=MUTED, **text)
+    values: Any = ends
     differences = {
-        -row: (ends[arm] - ends[other]).dropna()
+        -row: (values[arm] - values[other]).dropna()
         for row, (arm, other) in enumerate(known.items())
         if arm != other
     }
     for row, arm in enumerate(known):
-        num = len((ends[arm] - ends[known[arm]]).dropna())
-        axis.annotate(f"{ends[arm].mean():.3g} ({num})", (1.02, -row), **text)
+        num = len((values[arm] - values[known[arm]]).dropna())
+        axis.annotate(f"{values[arm].mean():.3g} ({num})", (1.02, -row), **text)
     for height, own in differences.items():
         axis.plot(own, [height] * len(own), "o", color=COLORS[0], **DOT)
     axis.axvline(0, color=MUTED, lw=0.8)
-    _draw_difference_intervals(axis, differences, level)
+    low, high = (float(end) for end in axis.dataLim.intervalx)
+    limits = low - REACH * (high - low), high + REACH * (high - low)
+    bar = {"color": COLORS[5], "lw": 3.5, "alpha": 0.5}
+    tick = {"color": COLORS[1], "marker": "|", "ms": 10, "mew": 2}
+    for height, own in differences.items():
+        draw_interval(axis, height, own, level, bar, tick, along="x", limits=limits)
     axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
     axis.set(ylim=(-len(known) + 0.4, 0.6))
     axis.xaxis.set_major_locator(MaxNLocator(4))
 
 
-def _draw_difference_intervals(axis: Any, differences: Mapping[int, Any], level: float) -> None:
-    """Draw the interval of each row, cut at `REACH` times the range of all initial policies and 0."""
-    low, high = (float(end) for end in axis.dataLim.intervalx)
-    limits = low - REACH * (high - low), high + REACH * (high - low)
-    for height, own in differences.items():
-        if len(own) < 2:
-            continue
-        interval = paired_effect(own, 0.0, own.index, level=level)
-        shown = np.clip([interval.low, interval.high], *limits)
-        axis.plot(shown, [height] * 2, color=COLORS[5], lw=3.5, alpha=0.5)
-        axis.plot([interval.effect], [height], "|", color=COLORS[1], ms=10, mew=2)
-        if interval.low < limits[0]:
-            axis.plot(limits[0], height, "<", color=COLORS[5], **CUT)
-        if interval.high > limits[1]:
-            axis.plot(limits[1], height, ">", color=COLORS[5], **CUT)
-
-
-def _mark_best(axis: Any, rewards: Mapping[str, Any], arm: str) -> None:
+def _mark_best(axis: Axes, rewards: Mapping[str, Any], arm: str) -> None:
     if arm not in rewards:
         return
     step = rewards[arm].mean(axis=1).idxmax()

@@ -13,7 +13,7 @@ from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import MARGIN, Leaderboard, read_leaderboard
 
 PLAIN_LEVEL = 0.95
-"""Level of an interval that no look and no family has widened."""
+"""Level of an interval that no interim analysis and no family has widened."""
 SHOWN, BEYOND = (-1, 1.5), (-2, 2.5)
 """Limits of the axis of shares; an interval without an end runs out of the picture."""
 VERDICTS = {"supported": COLORS[2], "inconclusive": COLORS[5], "negligible": MUTED, "contradicted": COLORS[1]}

@@ -1,16 +1,26 @@
 """Mismatch in training runs: by token probability, by kind of noise, by site; change points and collapse."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.kinds import Panel, arm_styles, describe_lines, draw_forest, draw_panel, name_level
-from figures.series import curves, first_tenth, join_runs, mean_within, pool_tokens, read_labels
-from figures.style import COLORS, MARKERS, MUTED, legend_above, look, new_figure, plain_log
+from figures.kinds import (
+    Panel,
+    arm_styles,
+    describe_lines,
+    draw_forest,
+    draw_interval,
+    draw_panel,
+    name_level,
+)
+from figures.series import curves, join_runs, measure, pool_tokens, read_labels
+from figures.style import COLORS, MARKERS, MUTED, LineStyle, legend_above, line_style, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
+from simlab.studies.estimands import LATE, Estimand
 
 NONE = "chain: no correction"
 CONTROL = "chain: BF16 control"
@@ -26,7 +36,7 @@ METRICS = {
     "grad_norm": "gradient norm",
     "reward": "reward",
 }
-NOISE_KINDS = {
+NOISE_TITLES = {
     "truncation": "Truncation",
     "round to nearest": "To nearest",
     "fixed noise": "Fixed noise",
@@ -43,19 +53,20 @@ FLAGSHIP_PANELS = (
     Panel("mean_rho", "mean $\\rho$ of rare tokens", limits=(0, None), reference=1),
 )
 RARE = 0.01
+EARLY_MISMATCH = Estimand("RMS log rho, first tenth", lambda view: view.early("rms_log_rho"))
 SMOOTHED = 2  # chunks in the mean of a reward that is compared with half of the control's
 
 
 def draw_by_probability(results: Results, level: float) -> Figure:
     """Draw RMS log rho by bin of the first and the last quarter, and mean rho over steps; BF16 as control."""
-    rows = join_runs(results, "bins", ("arm", "initial_policy"))
+    rows: Any = join_runs(results, "bins", ("arm", "initial_policy"))
     rows = rows[rows["tokens"] > 0]
     untreated, control = (rows[rows["arm"] == arm] for arm in (NONE, CONTROL))
     figure, (size, drift) = new_figure(2.6, ncols=2)
     for number, (label, part) in enumerate(_quarters(untreated, control).items()):
         squares = part.assign(square=part["rms_log_rho"] ** 2)
         rms = np.sqrt(pool_tokens(squares, "square", ("high", "initial_policy")))
-        _draw_bins(size, rms, 0.1 * number, level, **look(number, label=label))
+        _draw_bins(size, rms, 0.1 * number, level, line_style(number), label)
     size.set(ylabel="RMS log $\\rho$ (nats)", ylim=(0, None))
     by_bin = {label: _ratio_over_steps(untreated, *ends) for label, ends in BINS.items()}
     rarest = next(iter(BINS))
@@ -83,28 +94,26 @@ def _ratio_over_steps(rows: Any, low: float, high: float) -> Any:
 
 def draw_ratio_by_probability(results: Results, level: float) -> Figure:
     """Draw mean rho by bin in the last quarter."""
-    rows = join_runs(results, "bins", ("arm", "initial_policy", "steps"))
+    rows: Any = join_runs(results, "bins", ("arm", "initial_policy", "steps"))
     late = rows[(rows["step"] >= 0.75 * rows["steps"]) & (rows["tokens"] > 0)]
-    figure, axis = new_figure()
+    figure, (axis,) = new_figure()
     for number, (arm, label) in enumerate(ROUNDED.items()):
         ratio = pool_tokens(late[late["arm"] == arm], "mean_rho", ("high", "initial_policy"))
-        _draw_bins(axis, ratio, 0.1 * number, level, **look(number, label=label) | {"ls": "none"})
+        _draw_bins(axis, ratio, 0.1 * number, level, {**line_style(number), "ls": "none"}, label)
     axis.axhline(1, color=MUTED, lw=0.8)
     axis.set(ylabel="mean $\\rho$ (last quarter)")
     legend_above(figure, [axis], f"Dots: initial policies; bars: {name_level(level)}")
     return figure
 
 
-def _draw_bins(axis: Any, values: Any, offset: float, level: float, **style: Any) -> None:
+def _draw_bins(axis: Axes, values: Any, offset: float, level: float, style: LineStyle, label: str) -> None:
     """Draw means, intervals and initial policies, by bin of pi_train."""
     bins = [(high, own.dropna()) for high, own in values.groupby("high")]
     x = np.arange(len(bins)) + offset
-    axis.plot(x, [own.mean() for _, own in bins], **style)
+    axis.plot(x, [own.mean() for _, own in bins], label=label, **style)
     for center, (_, own) in zip(x, bins, strict=True):
         axis.plot([center] * len(own), own, ".", color=style["color"], ms=2.5, alpha=0.6, mew=0)
-        if len(own) > 1:
-            interval = paired_effect(own, 0.0, own.index, level=level)
-            axis.plot([center] * 2, [interval.low, interval.high], color=style["color"], lw=2.2, alpha=0.45)
+        draw_interval(axis, center, own, level, {"color": style["color"], "lw": 2.2, "alpha": 0.45})
     axis.set_xticks(range(len(bins)), [f"{high:g}" for high, _ in bins])
     axis.set_xlabel("upper bound of $\\pi_{train}$")
 
@@ -128,8 +137,8 @@ def draw_token_probabilities(results: Results) -> Figure:
 
 def draw_change_points(results: Results, level: float) -> Figure:
     """Draw the step at which each metric of each run leaves its level, with and without distorted weights."""
-    rows = join_runs(results, "changes", ("arm", "initial_policy", "steps"))
-    figure, axis = new_figure(2.6)
+    rows: Any = join_runs(results, "changes", ("arm", "initial_policy", "steps"))
+    figure, (axis,) = new_figure(2.6)
     for number, (arm, label) in enumerate(DISTORTED.items()):
         for row, metric in enumerate(METRICS):
             changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
@@ -139,9 +148,7 @@ def draw_change_points(results: Results, level: float) -> Figure:
                 x = changes["step"][is_significant == significant]
                 axis.plot(x, [y] * len(x), "o", color=color, **style)
             steps = changes.groupby("initial_policy")["step"].mean()
-            if len(steps) > 1:
-                interval = paired_effect(steps, 0.0, steps.index, level=level)
-                axis.plot([interval.low, interval.high], [y] * 2, color=color, lw=3.5, alpha=0.3)
+            draw_interval(axis, y, steps, level, {"color": color, "lw": 3.5, "alpha": 0.3}, along="x")
         axis.plot([], [], "o", color=COLORS[number], label=label)
     axis.set_yticks([-row for row in range(len(METRICS))], list(METRICS.values()))
     axis.set(xlabel="training step of the change (hollow: p > 0.05)", xlim=(0, rows["steps"].max()))
@@ -151,17 +158,20 @@ def draw_change_points(results: Results, level: float) -> Figure:
 
 def draw_noise_kinds(results: Results, level: float) -> Figure:
     """Draw final reward minus BF16 against the mismatch that each kind of noise injects, and without any."""
-    late, noise = mean_within(results, "reward"), mean_within(results, "rms_log_rho", period=first_tenth)
+    rows: Any = join_runs(results, "chunks", ("arm", "initial_policy", "steps"))
+    late = rows[rows["step"] >= LATE * rows["steps"]].groupby(["arm", "initial_policy", "run"])
+    rewards = late["reward"].mean().groupby(["arm", "initial_policy"]).mean()
+    noise = measure(EARLY_MISMATCH)(results)
     figure, axes = new_figure(2.7, ncols=2)
-    for number, kind in enumerate(NOISE_KINDS):
+    for number, kind in enumerate(NOISE_TITLES):
         arms = _select_noise(results, kind)
-        _draw_levels(axes[0], late, noise, list(arms), look(number, label=kind), level)
+        _draw_levels(axes[0], rewards, noise, list(arms), line_style(number), kind, level)
     axes[0].axhline(0, color=MUTED, lw=0.8)
     label = "final reward minus BF16 control"
     axes[0].set(xlabel="initial RMS log $\\rho$ (nats)", ylabel=label, xscale="log")
     plain_log(axes[0].xaxis)
     pairs = dict.fromkeys((NONE, *WITHOUT_MISMATCH, CONTROL), CONTROL)
-    draw_forest(axes[1], late, pairs, label, read_labels(results), level)
+    draw_forest(axes[1], rewards, pairs, label, read_labels(results), level)
     legend_above(figure, axes)
     return figure
 
@@ -182,23 +192,23 @@ def _select_noise(results: Results, kind: str) -> dict[str, str]:
 
 
 def _draw_levels(
-    axis: Any, late: Any, noise: Any, arms: Sequence[str], style: Mapping[str, Any], level: float
+    axis: Axes, rewards: Any, noise: Any, arms: Sequence[str], style: LineStyle, label: str, level: float
 ) -> None:
     """Draw differences from the control, with intervals over initial policies, by mean noise."""
-    present = set(late.index.unique("arm"))
+    present = set(rewards.index.unique("arm"))
     shown = (arm for arm in arms if {CONTROL, arm} <= present)
     arms = sorted(shown, key=lambda arm: noise[arm].mean())
-    differences = [(late[arm] - late[CONTROL]).dropna() for arm in arms]
+    differences = [(rewards[arm] - rewards[CONTROL]).dropna() for arm in arms]
     intervals = [paired_effect(each, 0.0, each.index, level=level) for each in differences if len(each) > 1]
     if len(intervals) == len(arms) > 0:
         low, mean, high = np.transpose([(each.low, each.effect, each.high) for each in intervals])
         x = [float(np.mean(noise[arm])) for arm in arms]
-        axis.errorbar(x, mean, yerr=[mean - low, high - mean], capsize=2, **style)
+        axis.errorbar(x, mean, yerr=[mean - low, high - mean], capsize=2, label=label, **style)
 
 
 def draw_survival(results: Results) -> Figure:
     """Draw the fraction of initial policies whose reward is at least half of the control's, by noise."""
-    groups = {title: _select_noise(results, kind) for kind, title in NOISE_KINDS.items()}
+    groups = {title: _select_noise(results, kind) for kind, title in NOISE_TITLES.items()}
     groups["Other arms"] = WITHOUT_MISMATCH
     figure, axes = new_figure(3.0, ncols=len(groups), sharey=True)
     for axis, (kind, arms) in zip(axes, groups.items(), strict=True):
@@ -220,7 +230,7 @@ def draw_survival(results: Results) -> Figure:
     return figure
 
 
-def _draw_alive(axis: Any, own: Any, control: Any, **style: Any) -> None:
+def _draw_alive(axis: Axes, own: Any, control: Any, **style: Any) -> None:
     """Draw the fraction of initial policies with at least half of the control's reward."""
     alive = (own >= control / 2).mean(axis=1)
     axis.step(alive.index, alive, where="post", **style)
@@ -242,7 +252,7 @@ def draw_attribution(results: Results) -> Figure:
         left.plot(x, own["alone"], mfc="none", **points)
         climb = rungs[rungs["policy"] == policy]
         known = [0, *(1 + groups.index(group) for group in climb["group"][1:])]
-        right.plot(known, climb["rms_log_rho"], **look(number, label=policy))
+        right.plot(known, climb["rms_log_rho"], label=policy, **line_style(number))
     left.axhline(0, color=MUTED, lw=0.8)
     left.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
     left.set(ylabel="share of mean squared log $\\rho$", title="Shapley shares (hollow: alone; bars: 95% CI)")

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, MARKERS, MUTED, look, new_figure, plain_log
+from figures.style import COLORS, MARKERS, MUTED, line_style, new_figure, plain_log
 from simlab.core.results import Results
 
 LEAST_TOKENS = 20
@@ -70,7 +70,7 @@ def _draw_bins(axis: Axes, rows: Any, samplers: list[str]) -> None:
     for number, name in enumerate(shown[: len(COLORS)]):
         line = rows[(rows.sampling_engine == name) & (rows.tokens >= LEAST_TOKENS)]
         x = np.searchsorted(lows, line.low.to_numpy())
-        axis.plot(x, line.rms_log_rho, **look(number, label=name))
+        axis.plot(x, line.rms_log_rho, label=name, **line_style(number))
         if len(line):
             axis.set_yscale("log")
     axis.set_xticks(range(len(lows)), [f"{low:g}" for low in lows])

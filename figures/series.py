@@ -7,7 +7,6 @@ figure have.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from simlab.core.results import Results
@@ -18,7 +17,7 @@ RENAMED = {
     "H100, 25 and 13 bits": "H100 with 25 and with 13 bits",
 }
 """Labels of stored arms that have none or an unclear one."""
-Estimate = Callable[[Results], Any]
+Estimate = Callable[[Results], pd.Series]
 """Map results to a series of numbers, indexed by arm and initial policy."""
 
 
@@ -29,62 +28,35 @@ def read_labels(results: Results) -> dict[str, str]:
     return {str(arm): str(RENAMED.get(label, label)) for arm, label in labels}
 
 
-def join_runs(results: Results, table: str, columns: Sequence[str]) -> Any:
+def join_runs(results: Results, table: str, columns: Sequence[str]) -> pd.DataFrame:
     """Return `table` with the named columns of `runs`, sorted by run and step."""
     runs: Any = results.table("runs")[["run", *columns]]
     return results.table(table).merge(runs, on="run").sort_values(["run", "step"])
 
 
-def last_quarter(rows: Any) -> Any:
-    """Return which rows lie in the last quarter of their run; a shorter run contributes its last row."""
-    last = rows.groupby("run")["step"].transform("max")
-    return rows["step"] >= np.minimum(0.75 * rows["steps"], last)
-
-
-def first_tenth(rows: Any) -> Any:
-    """Return which rows lie in the first tenth of their run."""
-    return rows["step"] < 0.1 * rows["steps"]
-
-
-def mean_within(
-    results: Results, metric: str, table: str = "chunks", period: Callable[[Any], Any] = last_quarter
-) -> Any:
-    """Return the mean of a metric over a period of the runs, by arm and initial policy.
-
-    Empty if `table` lacks the metric, as in smoke mode.
-    """
-    rows = join_runs(results, table, ("arm", "initial_policy", "steps")).reindex(
-        columns=["run", "arm", "initial_policy", "steps", "step", metric]
-    )
-    by_run = rows[period(rows)].groupby(["arm", "initial_policy", "run"])[metric].mean()
-    return by_run.groupby(["arm", "initial_policy"]).mean()
-
-
-def final(metric: str, table: str = "chunks") -> Estimate:
-    """Estimate the mean of a metric over the last quarter of the runs."""
-    return lambda results: mean_within(results, metric, table)
-
-
 def measure(estimand: Estimand) -> Estimate:
-    """Estimate what a criterion of the board measures."""
+    """Estimate what a criterion of the board measures; an arm without a number is left out."""
 
-    def estimate(results: Results) -> Any:
+    def estimate(results: Results) -> pd.Series:
         runs = [
             {"arm": arm, "initial_policy": policy, "value": estimand(view)}
             for arm, views in Views(results).arms.items()
             for (policy, _), view in views.items()
         ]
-        return pd.DataFrame(runs).groupby(["arm", "initial_policy"])["value"].mean()
+        values: Any = pd.DataFrame(runs)
+        return values.groupby(["arm", "initial_policy"])["value"].mean().dropna()
 
     return estimate
 
 
-def curves(results: Results, arms: Sequence[str], metric: str, table: str = "chunks") -> dict[str, Any]:
+def curves(
+    results: Results, arms: Sequence[str], metric: str, table: str = "chunks"
+) -> dict[str, pd.DataFrame]:
     """Return the curves [step, initial policy] of those of `arms` that the results hold.
 
     An arm without the metric has no curve.
     """
-    rows = join_runs(results, table, ("arm", "initial_policy")).reindex(
+    rows: Any = join_runs(results, table, ("arm", "initial_policy")).reindex(
         columns=["arm", "initial_policy", "step", metric]
     )
     by_arm: dict[str, Any] = {}
@@ -95,7 +67,9 @@ def curves(results: Results, arms: Sequence[str], metric: str, table: str = "chu
     return {arm: curve[sorted(shared)] if shared else curve for arm, curve in by_arm.items()}
 
 
-def pool_tokens(rows: Any, column: str, by: Sequence[str]) -> Any:
+def pool_tokens(rows: pd.DataFrame, column: str, by: Sequence[str]) -> pd.Series:
     """Return the mean of a column of `bins` by `by`; each token counts once."""
-    weighted = rows.assign(total=rows[column] * rows["tokens"]).groupby(list(by))[["total", "tokens"]].sum()
+    weighted: Any = (
+        rows.assign(total=rows[column] * rows["tokens"]).groupby(list(by))[["total", "tokens"]].sum()
+    )
     return weighted["total"] / weighted["tokens"]

@@ -103,7 +103,7 @@ def _draw_ridge(axes: Axes, part: Any, base: float, scale: Any) -> None:
 def draw_spread(results: Results) -> Figure:
     """Draw measured spreads as points with intervals, theory as lines, named formats as stars."""
     by_bits: Any = results.table("spread")
-    figure, axes = new_figure(3.3)
+    figure, (axes,) = new_figure(3.3)
     for number, ((placement, rounding), label) in enumerate(ROUNDINGS.items()):
         part = by_bits[(by_bits["placement"] == placement) & (by_bits["rounding"] == rounding)]
         part = part.sort_values("mantissa_bits")

@@ -1,16 +1,19 @@
 """One style for all figures: color-blind-safe, legible in print at column width."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import matplotlib as mpl
+import numpy as np
 
 mpl.use("agg")  # figures are files and need no display
 
 import matplotlib.pyplot as plt
 from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from PIL import Image
@@ -57,19 +60,39 @@ RC: Any = {
 }
 
 
-def new_figure(height: float = 2.4, width: float = PAGE, **subplots: Any) -> tuple[Figure, Any]:
-    """Return `plt.subplots(...)`; sizes in inches."""
-    return plt.subplots(figsize=(width, height), **subplots)
+Dashes = str | tuple[float, tuple[float, ...]]
 
 
-def plain_log(axis: Any) -> None:
+class LineStyle(TypedDict):
+    """Style of a numbered curve, as arguments of `Axes.plot`."""
+
+    color: str
+    ls: Dashes
+    marker: str
+
+
+class ArmStyle(TypedDict):
+    """Style of an arm, as arguments of `Axes.plot`."""
+
+    color: str
+    ls: Dashes
+    label: str
+
+
+def new_figure(height: float = 2.4, width: float = PAGE, **subplots: object) -> tuple[Figure, np.ndarray]:
+    """Return `plt.subplots(...)` with at least one dimension of axes; sizes in inches."""
+    figure, axes = plt.subplots(figsize=(width, height), **cast("dict[str, Any]", subplots))
+    return figure, np.atleast_1d(axes)
+
+
+def plain_log(axis: Axis) -> None:
     """Label a logarithmic `axes.xaxis` or `axes.yaxis` of few decades with 1, 2 and 5 in plain numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend_above(figure: Figure, axes: Sequence[Any], title: str | None = None) -> None:
+def legend_above(figure: Figure, axes: Iterable[Axes], title: str | None = None) -> None:
     """Put one legend above all panels, in as few lines as hold it, each label once."""
     handles = {
         label: handle
@@ -85,9 +108,9 @@ def legend_above(figure: Figure, axes: Sequence[Any], title: str | None = None) 
     figure.legend(handles.values(), handles, title=title, title_fontsize=6.5, **where)
 
 
-def look(number: int, **more: Any) -> dict[str, Any]:
-    """Return color, dashes and marker of the curve `number`, updated by `more`."""
-    return {"color": COLORS[number], "ls": DASHES[number], "marker": MARKERS[number], **more}
+def line_style(number: int) -> LineStyle:
+    """Return color, dashes and marker of the curve `number`."""
+    return {"color": COLORS[number], "ls": DASHES[number], "marker": MARKERS[number]}
 
 
 def render(draw: Callable[[Results], Figure], results: Results, folder: Path, name: str) -> list[Path]:

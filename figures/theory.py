@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import COLORS, DASHES, MUTED, look, new_figure, plain_log
+from figures.style import COLORS, DASHES, MUTED, LineStyle, line_style, new_figure, plain_log
 from simlab.core.results import Results
 
 SMALLEST = 1e-17
@@ -110,12 +110,12 @@ def draw_recent_corrections(results: Results) -> Figure:
     return figure
 
 
-def _draw_masked(axis: Any, rows: Any) -> None:
+def _draw_masked(axis: Axes, rows: Any) -> None:
     """Draw the fraction that each region drops over the gap between the engines."""
     level = "noise" if rows.scale.nunique() == 1 else "scale"
     mean = rows.groupby(["rule", level])[["gap", "masked"]].mean()
     for number, rule in enumerate(dict.fromkeys(rows.rule)):
-        axis.plot(mean.loc[rule].gap, mean.loc[rule].masked, label=rule, **look(number))
+        axis.plot(mean.loc[rule].gap, mean.loc[rule].masked, label=rule, **line_style(number))
     axis.set(xscale="log", xlabel="KL per token (nats)", ylim=(-0.02, None))
     if mean.gap.max() < 100 * mean.gap.min():
         plain_log(axis.xaxis)
@@ -161,22 +161,22 @@ def _draw_moments(
         axis.grid(axis="x", visible=False)
 
 
-def _draw_relative_bias(axis: Any, moments: Any) -> None:
+def _draw_relative_bias(axis: Axes, moments: Any) -> None:
     level = _nearest(moments.rho_std, 0.1)
     chosen = moments[moments.rho_std == level]
     bias = chosen.groupby(["correction", "length"]).bias.mean()
     for number, (name, offset) in enumerate(LINES.items()):
         line = bias[name] / bias["none"]
-        axis.plot(line.index, line.values, **look(number))
+        axis.plot(line.index, line.values, **line_style(number))
         middle = len(line) // 2
-        text = {"textcoords": "offset points", "ha": "center", "color": COLORS[number]}
+        text: Any = {"textcoords": "offset points", "ha": "center", "color": COLORS[number]}
         axis.annotate(CORRECTIONS[name], (line.index[middle], line.values[middle]), (0, offset), **text)
     axis.axhline(1, color=MUTED, linewidth=0.8)
     axis.set(xlabel="length T (tokens)", ylabel="bias / bias without correction", ylim=(-0.16, 1.1))
     axis.set_title(f"Bias kept, std of $\\rho$ {level:.2g}")
 
 
-def _draw_best(axis: Any, moments: Any) -> None:
+def _draw_best(axis: Axes, moments: Any) -> None:
     known = moments[moments.correction.isin(list(CORRECTIONS))]
     mean = known.groupby(["length", "rho_std", "correction"])[f"mse_{GROUPS}"].mean().unstack()
     # Equal to the last digits where nothing is clipped: the plainest name wins.
@@ -185,8 +185,8 @@ def _draw_best(axis: Any, moments: Any) -> None:
     present = [name for name in CORRECTIONS if (winner == name).to_numpy().any()]
     for number, name in enumerate(present):
         rows, columns = np.nonzero((winner == name).to_numpy())
-        style = look(number % len(COLORS), ls="", label=CORRECTIONS[name])
-        axis.plot(winner.columns[columns], rows, markersize=6, **style)
+        style: LineStyle = {**line_style(number % len(COLORS)), "ls": ""}
+        axis.plot(winner.columns[columns], rows, markersize=6, label=CORRECTIONS[name], **style)
     legend = axis.legend(loc="lower center", ncols=2, fontsize=6, columnspacing=0.8, handletextpad=0)
     for handle in legend.get_lines():
         handle.set_markersize(5)
@@ -196,7 +196,7 @@ def _draw_best(axis: Any, moments: Any) -> None:
     axis.set_yticks(range(len(winner)), winner.index)
 
 
-def _draw_sample_size(axis: Any, ess: Any) -> None:
+def _draw_sample_size(axis: Axes, ess: Any) -> None:
     chain = ess[ess.method == "transfer matrix"]
     levels = np.unique(chain.rho_std)
     for i, level in enumerate(levels[:: max(1, len(levels) // 4)]):
@@ -205,7 +205,7 @@ def _draw_sample_size(axis: Any, ess: Any) -> None:
         axis.plot(line.index, line.values, color=color, linestyle=DASHES[i % len(DASHES)])
         # The level stands where its curve is nearest to one half.
         middle = (line - 0.5).abs().idxmin()
-        text = {"textcoords": "offset points", "color": color}
+        text: Any = {"textcoords": "offset points", "color": color}
         axis.annotate(f"{level:.2g}", (middle, line[middle]), (3, 2), **text)
     axis.set(xscale="log", ylim=(0, 1.02), xlabel="length T (tokens)", ylabel="effective samples / samples")
     axis.set_title("Effective samples, by std of $\\rho$")
@@ -216,7 +216,7 @@ def draw_survival_bias(results: Results) -> Figure:
     table = results.table("survival")
     table = table.loc[table.mass > LEAST_MASS]
 
-    def draw_curve(axis: Any, engine: str, by: str, **style: Any) -> None:
+    def draw_curve(axis: Axes, engine: str, by: str, **style: Any) -> None:
         line = table.loc[(table.engine == engine) & (table.by == by)]
         axis.plot(np.sqrt(line.low * line.high), 100 * (line.mean_rho - 1), **style)
 

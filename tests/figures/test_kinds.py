@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.arms.catalog import ALL_ARMS
+from figures import mismatch
 from figures.catalog import FIGURES
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
 from figures.kinds import Bars, Curves, Panel, arm_styles, describe_lines, draw_panel
-from figures.series import curves, final, mean_within, measure
+from figures.series import curves, measure
 from figures.style import PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
@@ -20,7 +22,7 @@ from simlab.core.results import Results
 from simlab.studies import Measured, paired_effect
 from simlab.studies.board import Row
 from simlab.studies.contrasts import minus
-from simlab.studies.estimands import PEAK_REWARD, REWARD, Tables, steps_to_gain
+from simlab.studies.estimands import PEAK_REWARD, REWARD, Tables, diagnostic_late, late, steps_to_gain
 from simlab.studies.records import Claim, Trial, manipulation, primary
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family
@@ -55,7 +57,7 @@ def _made(rows, **columns) -> Any:
 
 def _panel(panel, **values):
     """Draw a panel of curves [step 0 to 90, policy] and return its axis."""
-    _, axis = new_figure()
+    _, (axis,) = new_figure()
     found = {
         arm: pd.DataFrame(dict(zip(STARTS, rows, strict=True)), index=STEPS) for arm, rows in values.items()
     }
@@ -108,15 +110,15 @@ def test_every_figure_has_the_width_of_a_page():
 def test_curves_keep_shared_policies_and_average_seeds():
     rows = [("one", "a", 0, [1.0] * 4), ("one", "a", 1, [3.0] * 4), ("one", "b", 0, [6.0] * 4)]
     results = _made([*rows, ("other", "b", 0, [7.0] * 4)])
-    assert mean_within(results, "reward")["one"].to_dict() == {"a": 2.0, "b": 6.0}
+    assert measure(late("reward", "reward"))(results)["one"].to_dict() == {"a": 2.0, "b": 6.0}
     found = curves(results, ("one", "other", "absent"), "reward")
     assert {arm: list(curve.columns) for arm, curve in found.items()} == {"one": ["b"], "other": ["b"]}
 
 
-def test_mean_within_is_empty_when_not_recorded():
+def test_measure_is_empty_when_not_recorded():
     results = _made([("one", "a", 0, [1.0] * 4)])
     results.tables["diagnostics"] = pd.DataFrame(columns=["run", "step"])
-    assert not len(mean_within(results, "held_out_fp8", table="diagnostics"))
+    assert not len(measure(diagnostic_late("held_out_fp8", "held-out reward"))(results))
 
 
 def test_looks_of_fixed_arms_are_the_same_everywhere():
@@ -142,9 +144,9 @@ def test_estimates_of_one_run_match_hand_counts():
     rewards = [0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02]
     results = _made([("one", "a", 0, rewards)])
     values = {
-        "final": final("reward"), "best": measure(PEAK_REWARD), "gain": measure(steps_to_gain(0.05))
+        "final": late("reward", "reward"), "best": PEAK_REWARD, "gain": steps_to_gain(0.05)
     }  # fmt: skip
-    found = {name: estimate(results)["one", "a"] for name, estimate in values.items()}
+    found = {name: measure(estimand)(results)["one", "a"] for name, estimand in values.items()}
     # The last quarter is steps 90 to 110; 5 chunks of 0.1 end at step 70; 3 of 5 reach 0.05 at step 50.
     assert found == pytest.approx({"final": 0.02, "best": 0.1, "gain": np.log(60)})
 
@@ -220,6 +222,29 @@ def test_heading_describes_every_stored_experiment(name):
         words = describe_setting(Results(committed_results(name)), name, None)
         assert "{" not in words
         assert name in SETTINGS or ("noise: " in words and "n = " in words)
+
+
+@pytest.mark.parametrize("figure", [name for name, row in FIGURES.items() if row.kind.arms])
+def test_figure_arms_exist(figure):
+    folder = committed_results(FIGURES[figure].experiment)
+    is_stored = (folder / MANIFEST_NAME).is_file()
+    known = Results(folder).table("runs")["arm"] if is_stored else ALL_ARMS
+    assert set(FIGURES[figure].kind.arms or ()) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "table", "arms"),
+    [
+        ("vexact_dynamics", "runs", mismatch.WITHOUT_MISMATCH),
+        ("token_probabilities", "tokens", mismatch.SCATTERED),
+        ("flagship_sweep", "steps", mismatch.FLAGSHIP),
+    ],
+)
+def test_custom_figure_arms_are_in_the_stored_table(experiment, table, arms):
+    folder = committed_results(experiment)
+    if not (folder / MANIFEST_NAME).is_file():
+        pytest.skip("no stored result")
+    assert set(arms) <= set(Results(folder).table(table)["arm"])
 
 
 def test_legend_names_no_interval_for_one_policy():
