@@ -7,21 +7,22 @@ process, `seconds` after Python has imported the package, `remaining_seconds` wh
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from experiments.benchmarks.engine_speed import SMALL
-from experiments.benchmarks.timing import run_script
+from experiments.benchmarks.timing import time_sweeps
 from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 
 WITHIN = 1.5
 """Largest ratio of forecast and truth, either way."""
 FIRST_STEPS = {"empty cache": 20.0, "new engine pair": 10.0, "filled cache": 3.0}
 """Most seconds to the end of a sweep of one step, by what the cache holds."""
-PLAIN: dict[str, Any] = {**BASE, "objective": "grpo", "warm_start": None, "engines": "f32/bf16", "steps": 20}
+PLAIN: dict[str, Json] = {**BASE, "objective": "grpo", "warm_start": None, "engines": "f32/bf16", "steps": 20}
 LONG = {"task": {"name": "recurrence", "difficulty": 64}, "prompts_per_step": 4, "group_size": 8}
-SWEEPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+SWEEPS: dict[str, tuple[dict[str, Json], dict[str, Json], int]] = {
     "edited engine": ({"infer_mantissa_bits": 5}, {"seed": list(range(4))}, 0),
     "dense, float32": ({"engines": "f32/f32"}, {"seed": list(range(4))}, 0),
     "dense, bf16": ({}, {"seed": list(range(4))}, 0),
@@ -34,33 +35,23 @@ SWEEPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "many runs": ({"engines": "f32/f32"}, {"seed": list(range(32))}, 2),
 }
 """Name -> changes of `PLAIN`, grid, worker processes."""
-SCRIPT = """
-import json, os, resource, sys, time
-from simlab.sweeps import sweep
-start, call = time.perf_counter(), json.loads(sys.argv[1])
-result = sweep(call.pop("base"), call.pop("over"), call.pop("out"), yes=True, **call)
-seconds = time.perf_counter() - start
-used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-cpu = sum(each.ru_utime + each.ru_stime for each in used)
-timings = result.manifest["timings"]
-print(json.dumps([timings["expected"], timings["runs"], seconds, cpu]))
-"""
 
 
-def time_sweep(call: dict[str, Any], cache: str) -> dict[str, float]:
+def time_sweep(call: Mapping[str, Json], cache: str) -> dict[str, float]:
     """Return forecast, wall and CPU seconds of one sweep in a process of its own."""
-    process_seconds, (expected, remaining, seconds, cpu) = run_script(SCRIPT, call, cache)
+    process_seconds, (start, end), (timings,) = time_sweeps([call], cache)
+    expected, remaining = timings["expected"], timings["runs"]
     return {
         "expected_seconds": expected,
         "remaining_seconds": remaining,
         "process_seconds": process_seconds,
-        "seconds": seconds,
-        "cpu_seconds": cpu,
+        "seconds": end[0] - start[0],
+        "cpu_seconds": end[1],
         "off_by": max(expected, remaining) / min(expected, remaining),
     }
 
 
-def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Any]]:
+def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Json]]:
     """Return the rows of a sweep: the cache empty, then a second sweep of other seeds with it filled."""
     changes, over, workers = SWEEPS[name]
     rows = []
@@ -76,7 +67,7 @@ def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Any]]:
     return rows
 
 
-def measure_first_steps(run: Run) -> list[dict[str, Any]]:
+def measure_first_steps(run: Run) -> list[dict[str, Json]]:
     """Return the rows of sweeps of one step and one run; `empty cache` fills the cache of the others."""
     pairs = {"empty cache": "f32/bf16", "new engine pair": "f32/fp8-e4m3", "filled cache": "f32/bf16"}
     rows = []

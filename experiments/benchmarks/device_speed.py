@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +24,11 @@ from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMA
 from experiments.benchmarks.timing import least_seconds, train_call
 from experiments.regimes import BASE
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
 from simlab.sweeps.compile_cache import enable_compile_cache
-from simlab.sweeps.config import run_config
+from simlab.sweeps.config import RunConfig, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.training.loop import build_advance
 from simlab.training.recipe import Recipe, TrainState
@@ -61,7 +61,7 @@ def count_bytes(product: Product) -> int:
 
 
 def default_batch_sizes() -> tuple[int, ...]:
-    """Return the batch_sizes to measure on this kind of device."""
+    """Return the batch sizes to measure on this kind of device."""
     return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 16, 64, 256, 1024)
 
 
@@ -92,7 +92,7 @@ class Stages:
     compile_seconds: float
 
 
-def compile_stages(config: Any, smoke: bool, runs_per_batch: int) -> Stages:
+def compile_stages(config: RunConfig, smoke: bool, runs_per_batch: int) -> Stages:
     """Return the stages of a step of a run batch, compiled side by side."""
     start = time.perf_counter()
     recipe, state = stack_runs(swept_recipe(config), runs_per_batch)
@@ -110,7 +110,7 @@ def compile_stages(config: Any, smoke: bool, runs_per_batch: int) -> Stages:
     return Stages(recipe, state, *stages, compile_seconds=time.perf_counter() - start)
 
 
-def compile_all(config: Any, smoke: bool, batch_sizes: Sequence[int]) -> Iterator[Stages]:
+def compile_all(config: RunConfig, smoke: bool, batch_sizes: Sequence[int]) -> Iterator[Stages]:
     """Return the stages of every batch size; an accelerator times none before all are compiled."""
     compile_size = partial(compile_stages, config, smoke)
     if jax.default_backend() == "cpu":
@@ -139,8 +139,8 @@ def stage_seconds(stages: Stages, smoke: bool) -> dict[str, float]:
 
 def rows_of(
     recipe: Recipe, runs_per_batch: int, seconds: dict[str, float], compile_seconds: float, limit: Ceilings
-) -> list[dict[str, Any]]:
-    """Return the rows of a runs_per_batch."""
+) -> list[dict[str, Json]]:
+    """Return the rows of a batch size."""
     prompt_length = recipe.task.prompts(jax.random.key(0), 1).shape[1]
     products = step_floor.by_stage(recipe, prompt_length)
     tokens = runs_per_batch * recipe.prompts_per_step * recipe.group_size * recipe.task.response_length
@@ -169,7 +169,7 @@ def rows_of(
 
 
 def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Measure increasing batch_sizes until memory or the time limit is exhausted."""
+    """Measure increasing batch sizes until memory or the time limit is exhausted."""
     batch_sizes = sorted(batch_sizes or ((2,) if run.smoke else default_batch_sizes()))
     if batch_sizes[0] < 1:
         raise ValueError(f"runs_per_batch {batch_sizes[0]}; allowed: an integer >= 1")
@@ -184,7 +184,7 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
         "quantizer / copy": quantizer,
     }
     run.table("ceilings", [{"quantity": name, "value": value} for name, value in quantities.items()])
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Json]] = []
     compiled = compile_all(config, run.smoke, batch_sizes)
     for runs_per_batch in run.track(batch_sizes, "batch_sizes"):
         if rows and time.perf_counter() - began + _expect_seconds(rows, runs_per_batch) > limit_seconds:
@@ -205,20 +205,20 @@ def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: f
     run.table("verdicts", judge(rows, quantizer))
 
 
-def _expect_seconds(rows: list[dict[str, Any]], runs_per_batch: int) -> float:
+def _expect_seconds(rows: list[dict[str, Json]], runs_per_batch: int) -> float:
     """Return the expected seconds of a batch size: the last compile time, calls scaled by the size."""
     last = rows[-1]
     return last["compile_s"] + 16 * (STEPS + 2) * 1e-3 * last["ms"] * runs_per_batch / last["runs_per_batch"]
 
 
-def _processes() -> list[dict[str, Any]]:
+def _processes() -> list[dict[str, Json]]:
     """Run-steps per second of a sweep in one pinned process, and in one per core."""
     base = {**BASE, "objective": "grpo+tis", "steps": LONG}
     rows = processes(base, RUNS_PER_BATCH, BATCHES)
     return [row | {"run_steps_per_s": RUNS_PER_BATCH * BATCHES * LONG / row["seconds"]} for row in rows]
 
 
-def judge(rows: list[dict[str, Any]], quantizer: float) -> list[dict[str, Any]]:
+def judge(rows: list[dict[str, Json]], quantizer: float) -> list[dict[str, Json]]:
     """Return the decision rules with the measured numbers."""
     times = {(row["runs_per_batch"], row["stage"]): row["ms"] for row in rows if row["status"] == MEASURED}
     widest = max(runs_per_batch for runs_per_batch, _ in times)

@@ -6,11 +6,10 @@ float32, so all engines share `learn`.
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.regimes import BASE
 from simlab.core.experiment import Run
+from simlab.core.json_value import Json
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import BatchProgram, compile_batch, forget_compiled
 from simlab.sweeps.compile_cache import compile_cache_folder
@@ -98,7 +98,7 @@ def temporary_cache() -> Iterator[None]:
             compilation_cache.reset_cache()
 
 
-def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, Any]:
+def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, Json]:
     """Return seconds of one step of one batch, the least of some rounds, and what the compilation took.
 
     `cold` is a new engine: its `sample` is compiled, `learn` is there, except for the first engine of a size.
@@ -129,7 +129,7 @@ def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, A
     }
 
 
-def measure_engines(run: Run) -> list[dict[str, Any]]:
+def measure_engines(run: Run) -> list[dict[str, Json]]:
     """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is to float32 of that size."""
     engines, alone, batch = (TIMED[:2], TIMED[:1], 2) if run.smoke else (TIMED, ALONE, BATCH)
     cases = [(engine, batch) for engine in engines] + [(engine, 1) for engine in alone]
@@ -137,10 +137,3 @@ def measure_engines(run: Run) -> list[dict[str, Any]]:
         rows = [measure_engine(engine, size, run.smoke) for engine, size in run.track(cases, "engines")]
     plain = {row["runs_per_batch"]: row["ms"] for row in rows if row["engine"] == "f32"}
     return [row | {"ratio": row["ms"] / plain[row["runs_per_batch"]]} for row in rows]
-
-
-def time_cpu(call: Callable[[], Any]) -> float:
-    """Return the CPU seconds of one call."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start

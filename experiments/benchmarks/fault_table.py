@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.sweeps import sweep
 from simlab.sweeps.result_cache import DamagedError
 
 RUNS_PER_BATCH = 4
-BASE: dict[str, Any] = {
+BASE: dict[str, Json] = {
     "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
     "objective": "grpo",
     "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
@@ -136,7 +136,7 @@ class Bench:
         sweep(BASE | {"steps": self.steps}, over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, name="sweep")
 
 
-def _toml(value: Any) -> str:
+def _toml(value: Json) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + " }"
     return json.dumps(value)
@@ -173,7 +173,7 @@ def finish_sweep(bench: Bench, count: Count, folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def kill_sweeps(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, Any]]:
+def kill_sweeps(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, float]]:
     """Kill sweeps at random moments; yield a row per kill.
 
     A sweep that ends before its moment is a row and not a try.

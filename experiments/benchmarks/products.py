@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 
 from experiments.benchmarks.timing import Call, compile_call, interleave, median_seconds
 from simlab.core.experiment import Experiment, Run
-from simlab.engines import ACCUMULATORS, ENGINES, Accumulator, linear, matmul, quantize_operand
+from simlab.engines import ACCUMULATORS, ENGINES, Accumulator, Engine, linear, matmul, quantize_operand
 from simlab.engines.kernel_order import Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore
 from simlab.formats import quantize
@@ -55,9 +54,9 @@ def accumulator_cases(
             yield Case("accumulator", name, "traced", traced)
 
 
-def engine_cases(x: jax.Array, w: jax.Array, names: Mapping[str, Any]) -> Iterator[Case]:
+def engine_cases(x: jax.Array, w: jax.Array, named: Mapping[str, Engine]) -> Iterator[Case]:
     """Yield engines on float32 operands: static, traced, and with weights quantized before."""
-    for name, engine in names.items():
+    for name, engine in named.items():
         static = partial(compile_call, lambda x, w, n=name: linear(x, w, n), x)
         yield Case("engine", name, "static", static(w))
         if jax.tree.leaves(engine):
@@ -109,7 +108,12 @@ def compare(run: Run, shape: str, cases: list[Case], dot: Call, rounds: int, see
 
 
 def measure_products(
-    run: Run, table: str, list_cases: Callable[..., list[Case]], shapes: Shapes, rounds: int, limits: Any
+    run: Run,
+    table: str,
+    list_cases: Callable[[jax.Array, jax.Array, bool], list[Case]],
+    shapes: Shapes,
+    rounds: int,
+    limits: float | Mapping[str, float],
 ) -> None:
     """Compare the cases at every shape and write the table."""
     shapes, rounds = (SMOKE_SHAPES, 2) if run.smoke else (shapes, rounds)
@@ -125,7 +129,7 @@ def measure_products(
     run.table(table, rows)
     first = next(iter(shapes))
     for row in rows:
-        limit = limits if isinstance(limits, float) else limits.get(row["name"])
+        limit = limits.get(row["name"]) if isinstance(limits, Mapping) else limits
         if row["shape"] == first and row["variant"] == "static" and limit:
             run.report(f"{row['name']}: {row['ratio']:.2f} float32 products (limit {limit})")
 

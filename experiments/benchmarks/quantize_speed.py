@@ -1,17 +1,18 @@
 """Throughput of quantize-dequantize against the memory limit and against other libraries."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from experiments.benchmarks.timing import Call, interleave, median_seconds
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
+from simlab.core.plugins import import_module
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, quantize
 
 FORMATS_TIMED = ("e4m3fn", "e5m2", "fp16", "bf16")
@@ -34,7 +35,7 @@ class Method:
 class InPlace:
     """A compiled function that overwrites its input; its buffer survives from call to call."""
 
-    def __init__(self, function: Callable[..., Any], x: np.ndarray, *arguments: Any):
+    def __init__(self, function: Callable[..., object], x: np.ndarray, *arguments: object):
         """Compile at the first call; `arguments` follow the buffer."""
         self.compiled = jax.jit(function, donate_argnums=0)
         self.buffer, self.arguments = jnp.array(x), jax.device_put(arguments)
@@ -44,7 +45,7 @@ class InPlace:
         self.buffer = self.compiled(self.buffer, *self.arguments).block_until_ready()
 
 
-def out_of_place(function: Callable[..., Any], x: np.ndarray) -> Call:
+def out_of_place(function: Callable[..., object], x: np.ndarray) -> Call:
     """Return a call of the compiled function that writes to new memory each time."""
     compiled, array = jax.jit(function), jnp.array(x)
     return lambda: compiled(array).block_until_ready()
@@ -91,46 +92,39 @@ def own_methods(x: np.ndarray) -> list[Method]:
 
 
 def _ml_dtypes(x: np.ndarray) -> Call:
-    ml_dtypes = importlib.import_module("ml_dtypes")
     return lambda: x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
 
 
 def _torch(x: np.ndarray) -> Call:
-    torch = importlib.import_module("torch")
+    torch = import_module("torch")
     tensor = torch.from_numpy(x)
     return lambda: tensor.to(torch.float8_e4m3fn).to(torch.float32)
 
 
 def _gfloat(x: np.ndarray) -> Call:
-    gfloat = importlib.import_module("gfloat")
-    fmt = importlib.import_module("gfloat.formats").format_info_ocp_e4m3
+    gfloat = import_module("gfloat")
+    fmt = import_module("gfloat.formats").format_info_ocp_e4m3
     return out_of_place(lambda v: gfloat.round_ndarray(fmt, v, sat=True), x)
 
 
 def _pychop(x: np.ndarray) -> Call:
-    pychop = importlib.import_module("pychop")
+    pychop = import_module("pychop")
     pychop.backend("torch")
     chop = pychop.Chop(exp_bits=4, sig_bits=3, rmode=1)
-    return partial(chop, importlib.import_module("torch").from_numpy(x))
-
-
-def _cpfloat(_: np.ndarray) -> Call:
-    raise ModuleNotFoundError("no module of that name exists", name="cpfloat")
+    return partial(chop, import_module("torch").from_numpy(x))
 
 
 EXTRA = "pip install 'simlab[peers]'"
-BUILD = "in no package registry: build https://github.com/north-numerical-computing/cpfloat"
 PEERS: dict[str, tuple[str, Callable[[np.ndarray], Call], str, int]] = {
     "torch": ("cast", _torch, EXTRA, 2**24),
     "ml_dtypes": ("cast", _ml_dtypes, "a dependency of simlab", 2**22),
     "gfloat": ("jit", _gfloat, "pip install 'simlab[test]'", 2**22),
     "pychop": ("torch", _pychop, EXTRA, 2**20),
-    "cpfloat": ("C", _cpfloat, BUILD, 2**24),
 }
 """Other libraries: variant, function that prepares a call, how to install it, and elements of its array."""
 
 
-def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, Any]]]:
+def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, str | int]]]:
     """Return the methods of installed libraries, and the rows of those that are not installed."""
     present, absent = [], []
     for name, (variant, prepare, hint, elements) in PEERS.items():
@@ -143,7 +137,7 @@ def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, Any]]]:
     return present, absent
 
 
-def summarize(methods: list[Method], seconds: np.ndarray) -> list[dict[str, Any]]:
+def summarize(methods: list[Method], seconds: np.ndarray) -> list[dict[str, Json]]:
     """Return one row per method; ratios are taken within a round, in which the machine was the same."""
     keys = [(method.name, method.format, method.variant) for method in methods]
     low, ratio, high = np.quantile(seconds[:, [keys.index(LIMIT)]] / seconds, [0.25, 0.5, 0.75], axis=0)
@@ -156,7 +150,7 @@ def summarize(methods: list[Method], seconds: np.ndarray) -> list[dict[str, Any]
     ]
 
 
-def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def judge(rows: list[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return the decision rules with the measured numbers."""
     measured = [row for row in rows if row["status"] == "measured"]
     best_peer = max(row["gel_per_s"] for row in measured if row["method"] in PEERS)

@@ -8,17 +8,17 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.benchmarks.engine_speed import SMALL, build_batch, time_cpu
-from experiments.benchmarks.timing import interleave, run_script
+from experiments.benchmarks.engine_speed import SMALL, build_batch
+from experiments.benchmarks.timing import Call, interleave, time_call, time_sweeps
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.training.step import rollout
 
@@ -31,22 +31,6 @@ FLAGSHIP = {"model": "tiny-llama", "group_size": 16, "minibatches": 4}
 FEW, MANY = 20, 160
 """Steps of sweeps whose difference is the time of a step; both compile the same functions."""
 LIMITS = {"step, before / now": 1.8, "emulated step / float32": 1.3, "run-steps/s": 90.0}
-SCRIPT = """
-import json, resource, sys, tempfile, time
-from simlab.sweeps import sweep
-call = json.loads(sys.argv[1])
-def cpu_seconds():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-def measure(steps, first):
-    wall, cpu = time.perf_counter(), cpu_seconds()
-    with tempfile.TemporaryDirectory() as out:
-        seeds = list(range(first, first + call["runs"]))
-        sweep(call["base"] | {"steps": steps}, {"seed": seeds}, out, yes=True, **call["options"])
-    return time.perf_counter() - wall, cpu_seconds() - cpu
-few, many = call["steps"]
-print(json.dumps([measure(few, 0), measure(few, 100), measure(many, 200)]))
-"""
 
 
 def extract_package(commit: str, folder: Path) -> Path:
@@ -67,21 +51,26 @@ def time_version(
     `compilation` is the time of a first sweep beyond that of a second, `step` that of one step of the batches
     of all processes.
     """
-    runs = 2 if smoke else RUNS_PER_BATCH * PROCESSES
-    call = {
-        # Without fields that had other names; their defaults are those of the flagship in both versions.
-        "base": {"engines": pair, "objective": "grpo", "task": "add", **(SMALL if smoke else FLAGSHIP)},
-        "runs": runs,
-        "options": options | {"workers": 0 if smoke else PROCESSES},
-        "steps": [1, 2] if smoke else [FEW, MANY],
-    }
+    runs, workers = (2, 0) if smoke else (RUNS_PER_BATCH * PROCESSES, PROCESSES)
+    few, many = (1, 2) if smoke else (FEW, MANY)
+    # Without fields that had other names; their defaults are those of the flagship in both versions.
+    base = {"engines": pair, "objective": "grpo", "task": "add", **(SMALL if smoke else FLAGSHIP)}
     with tempfile.TemporaryDirectory() as cache:
-        first, again, longer = np.array(run_script(SCRIPT, call, cache, package)[1])
-    few, many = call["steps"]
+        calls = [
+            {
+                "base": base | {"steps": steps},
+                "over": {"seed": list(range(seed, seed + runs))},
+                "out": f"{cache}/{seed}",
+                "workers": workers,
+                **options,
+            }
+            for seed, steps in ((0, few), (100, few), (200, many))
+        ]
+        first, again, longer = np.diff(time_sweeps(calls, cache, package)[1], axis=0)
     return {"compilation": tuple(first - again), "step": tuple((longer - again) / (many - few))}
 
 
-def compare_versions(run: Run) -> list[dict[str, Any]]:
+def compare_versions(run: Run) -> list[dict[str, Json]]:
     """Return the rows of both versions: quantity, engine pair, version, wall and CPU seconds."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +94,7 @@ def compare_versions(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def compile_rollout(engine: str, form: str, smoke: bool) -> tuple[Callable[[], Any], float]:
+def compile_rollout(engine: str, form: str, smoke: bool) -> tuple[Call, float]:
     """Return the compiled rollout of a batch under one engine, and the CPU seconds of its compilation."""
     size = 2 if smoke else RUNS_PER_BATCH
     recipe, state = build_batch(engine, size, smoke, is_constant=form == "constants")
@@ -115,12 +104,13 @@ def compile_rollout(engine: str, form: str, smoke: bool) -> tuple[Callable[[], A
     return lambda: jax.block_until_ready(compiled(recipe, state)), time.process_time() - start
 
 
-def compare_forms(run: Run, seed: int) -> list[dict[str, Any]]:
+def compare_forms(run: Run, seed: int) -> list[dict[str, str | float]]:
     """Return CPU milliseconds of a rollout of a batch, engines as arguments and as constants, interleaved."""
     engines = ENGINES[:2] if run.smoke else ENGINES
     cases = [(engine, form) for engine in engines for form in ("arguments", "constants")]
     made = [compile_rollout(engine, form, run.smoke) for engine, form in run.track(cases, "forms")]
-    seconds = interleave(run, [call for call, _ in made], time_cpu, 2 if run.smoke else 10, seed)
+    timed = partial(time_call, clock=time.process_time)
+    seconds = interleave(run, [call for call, _ in made], timed, 2 if run.smoke else 10, seed)
     return [
         {"engine": engine, "form": form, "cpu_ms": 1e3 * float(least), "compile_cpu_seconds": compiling}
         for (engine, form), (_, compiling), least in zip(cases, made, seconds.min(axis=0), strict=True)

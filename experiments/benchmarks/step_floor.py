@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
     return {"rollout": rollout, "score": score, "updates": updates, "step": rollout + score + updates}
 
 
-def timed_call(product: Product) -> Callable[[], Any]:
+def timed_call(product: Product) -> Callable[[], object]:
     """Return a call that makes `SIDE_BY_SIDE` independent products, as many cores as there are at work."""
     rng = np.random.default_rng(0)
 

@@ -1,6 +1,5 @@
 """Time of one training step and its parts, against its arithmetic floor, the step in PyTorch and in TRL."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -19,8 +18,10 @@ from experiments.benchmarks import step_floor
 from experiments.benchmarks.engine_speed import measure_engines
 from experiments.benchmarks.step_floor import SIDE_BY_SIDE, timed_call
 from experiments.benchmarks.timing import Call, compile_call, interleave, time_call
+from simlab.checkpoints import save_checkpoint
 from simlab.core.experiment import Experiment, Run
 from simlab.core.paths import checkout_root
+from simlab.core.plugins import import_module
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -100,11 +101,11 @@ class Peer:
 
     def __init__(self, threads: int, recipe: Recipe, params: Params):
         """Compile it and sample once."""
-        self.torch = importlib.import_module("torch")
+        self.torch = import_module("torch")
         self.torch.set_num_threads(threads)
         self.torch._inductor.config.cpp.threads = threads
         self.torch._dynamo.reset()
-        self.module = importlib.import_module("experiments.benchmarks.step_speed_torch")
+        self.module = import_module("experiments.benchmarks.step_speed_torch")
         self.threads, self.recipe = threads, recipe
         tree = jax.tree.map(np.asarray, params)
         length = recipe.task.response_length
@@ -207,9 +208,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
     prompts = np.asarray(recipe.task.prompts(jax.random.key(2), 64))
     milliseconds = {}
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = importlib.import_module("simlab.checkpoints").save_checkpoint(
-            Path(folder, "checkpoint"), recipe.model, params
-        )
+        checkpoint = save_checkpoint(Path(folder, "checkpoint"), recipe.model, params)
         settings = {
             "checkpoint": str(checkpoint),
             "texts": ["".join(CHARACTERS[token] for token in prompt) for prompt in prompts],

@@ -7,14 +7,16 @@ no metrics, which simlab does.
 
 from typing import Any
 
+import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
+from jaxtyping import PyTree
+from torch import Tensor  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from simlab.models.config import TransformerConfig
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, LETTER, PAD_TOKEN_ID
 
-Tensor = Any
-Weights = dict[str, Any]
+Weights = dict[str, PyTree[Tensor]]
 
 
 class Float32:
@@ -65,10 +67,19 @@ class TruncatedFp8:
         return torch.where(x.abs() < 2.0**-6, torch.trunc(x * 1024) / 1024, normal), scale
 
 
+Engine = type[Float32] | type[TruncatedFp8]
+
+
 class TorchReference:
     """A policy and its training step; sizes are those of `model`, numbers those of the flagship."""
 
-    def __init__(self, model: TransformerConfig, params: dict[str, Any], response_length: int, engine: Any):
+    def __init__(
+        self,
+        model: TransformerConfig,
+        params: dict[str, PyTree[np.ndarray]],
+        response_length: int,
+        engine: Engine,
+    ):
         """Copy `params`, a tree of NumPy arrays; `engine` samples, training is in float32."""
         torch.set_flush_denormal(True)
         self.model, self.engine, self.length = model, engine, response_length
@@ -132,7 +143,7 @@ class TorchReference:
         mask = (ends.cumsum(1) - ends == 0).to(torch.float32)
         return -((surrogate * mask).sum(1) / mask.sum(1)).mean()
 
-    def response_logps(self, engine: Any, prompts: Tensor, responses: Tensor) -> Tensor:
+    def response_logps(self, engine: Engine, prompts: Tensor, responses: Tensor) -> Tensor:
         """Return log-probabilities [B, T] of responses under an engine."""
         weights = self._prepare(engine)
         tokens = torch.cat([prompts, responses[:, :-1]], 1)
@@ -154,7 +165,7 @@ class TorchReference:
         token = (below <= uniform * below[:, -1:]).sum(-1)
         return token, logps.gather(-1, token[:, None])[:, 0]
 
-    def _prepare(self, engine: Any) -> Weights:
+    def _prepare(self, engine: Engine) -> Weights:
         def layer(weights: Weights) -> Weights:
             return {k: (engine.prepare if w.ndim == 2 else engine.store)(w) for k, w in weights.items()}
 
@@ -172,7 +183,7 @@ class TorchReference:
         return [torch.zeros(shape) for _ in range(2 * self.model.num_hidden_layers)]
 
     def _extend(
-        self, weights: Weights, engine: Any, tokens: Tensor, start: Tensor | int, caches: list | None
+        self, weights: Weights, engine: Engine, tokens: Tensor, start: Tensor | int, caches: list | None
     ) -> Tensor:
         """Return normed hidden states [B, T, D] of tokens behind what the caches hold."""
         positions = start + torch.arange(tokens.shape[1])
@@ -192,7 +203,7 @@ class TorchReference:
             residual = engine.store(read)
         return self._norm(read, weights["norm"], engine)
 
-    def _norm(self, x: Tensor, weight: Tensor, engine: Any) -> Tensor:
+    def _norm(self, x: Tensor, weight: Tensor, engine: Engine) -> Tensor:
         scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.model.rms_norm_eps)
         return engine.store(engine.store(x * scale) * weight)
 
@@ -205,7 +216,7 @@ class TorchReference:
     def _attention(
         self,
         layer: Weights,
-        engine: Any,
+        engine: Engine,
         x: Tensor,
         angles: tuple[Tensor, Tensor],
         positions: Tensor,
@@ -231,7 +242,7 @@ class TorchReference:
         return engine.project(mixed.flatten(2), layer["o"])
 
     @staticmethod
-    def _rotate(x: Tensor, angles: tuple[Tensor, Tensor], engine: Any) -> Tensor:
+    def _rotate(x: Tensor, angles: tuple[Tensor, Tensor], engine: Engine) -> Tensor:
         first, second = x.chunk(2, -1)
         turned = torch.cat([-second, first], -1)
         return engine.store(engine.store(x * angles[0]) + engine.store(turned * angles[1]))

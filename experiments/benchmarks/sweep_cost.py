@@ -1,4 +1,4 @@
-"""Cost of a sweep by runs, runs per batch, response length and steps; warm starts; processes.
+"""Cost of a sweep by runs, runs per batch, response length and steps; processes.
 
 Times are of the steady state, compilation apart, each the fastest of a few. On an accelerator widths go to
 512.
@@ -9,22 +9,22 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.benchmarks import engine_speed
-from experiments.benchmarks.timing import run_script
+from experiments.benchmarks.timing import time_sweeps
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import advance_members, build_member
 from simlab.sweeps.plan import PlannedRun
-from simlab.sweeps.program import chunk_length, stack_members
+from simlab.sweeps.program import BatchedRun, chunk_length, stack_members
 from simlab.sweeps.result_cache import ResultCache
 
-BASE: dict[str, Any] = {
+BASE: dict[str, Json] = {
     "engines": "f32/fp8-e4m3",
     "objective": "grpo+tis",
     "task": {"name": "recurrence", "difficulty": 16},
@@ -38,14 +38,6 @@ SMALL = engine_speed.SMALL | {"engines": "f32/f32", "task": {"name": "recurrence
 RUNS_PER_BATCH = 4
 # Enough of both that a second process gains more than its start costs.
 BATCHES, LONG = 4, 200
-
-SWEEP = """
-import json, sys
-from simlab.sweeps import sweep
-call = json.loads(sys.argv[1])
-result = sweep(call.pop("base"), call.pop("over"), call.pop("out"), **call)
-print(result.manifest["timings"]["runs"])
-"""
 
 
 def run(run: Run) -> None:
@@ -68,15 +60,13 @@ def run(run: Run) -> None:
         ]
     run.table("cost", rows)
     run.table("fits", [fit(axis, rows) for axis in axes])
-    with run.phase("starts"):
-        run.table("starts", time_starts(base | {"steps": 1}))
     with run.phase("processes"):
         run.table(
             "processes", processes(base | {"steps": 10 if run.smoke else LONG}, runs_per_batch, BATCHES)
         )
 
 
-def cost(base: dict[str, Any], runs_per_batch: int, axis: str, value: int) -> dict[str, float]:
+def cost(base: dict[str, Json], runs_per_batch: int, axis: str, value: int) -> dict[str, float]:
     """Seconds to compile, and of all runs; run-steps per second."""
     field = {"length": "task.difficulty", "steps": "steps"}.get(axis)
     config = run_config(base, {field: value} if field else {})
@@ -93,14 +83,14 @@ def cost(base: dict[str, Any], runs_per_batch: int, axis: str, value: int) -> di
     }
 
 
-def _seconds(member: Any, runs_per_batch: int, steps: int, runs: int) -> float:
+def _seconds(member: BatchedRun, runs_per_batch: int, steps: int, runs: int) -> float:
     start = time.perf_counter()
     for _ in range(-(-runs // runs_per_batch)):
         advance_members([member] * runs_per_batch, runs_per_batch, steps, math.inf, lambda _: None)
     return time.perf_counter() - start
 
 
-def fit(axis: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def fit(axis: str, rows: list[dict[str, Json]]) -> dict[str, Json]:
     """The exponent of seconds ~ value^exponent, and the largest deviation from it."""
     points = [(row["value"], row["seconds"]) for row in rows if row["axis"] == axis]
     x, y = np.log(np.asarray(points, float)).T
@@ -109,18 +99,7 @@ def fit(axis: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"axis": axis, "exponent": float(exponent), "factor": float(np.exp(offset)), "worst_ratio": off}
 
 
-def time_starts(base: dict[str, Any]) -> list[dict[str, Any]]:
-    """Seconds from the start of a process to the end of its first step, without and with stored programs."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, which in enumerate(("first start", "second start")):
-            call = {"base": base, "over": None, "runs_per_batch": 1, "workers": 0}
-            seconds, _ = run_script(SWEEP, call | {"out": f"{folder}/{number}"}, folder)
-            rows.append({"start": which, "seconds": seconds})
-    return _with_speedup(rows)
-
-
-def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[dict[str, Any]]:
+def processes(base: dict[str, Json], runs_per_batch: int, batches: int) -> list[dict[str, Json]]:
     """Seconds of the same runs in one pinned process and in one per core, the first compilation apart.
 
     Processes share a program through the cache; each loads it by itself, which counts.
@@ -133,21 +112,21 @@ def processes(base: dict[str, Any], runs_per_batch: int, batches: int) -> list[d
             seconds = 0.0
             for number in range(2):  # the first time compiles
                 call = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
-                _, seconds = run_script(SWEEP, call | {"out": f"{folder}/{count}-{number}"}, folder)
+                _, _, (timings,) = time_sweeps([call | {"out": f"{folder}/{count}-{number}"}], folder)
+                seconds = timings["runs"]
             rows.append({"processes": count, "seconds": seconds})
     return _with_speedup(rows)
 
 
-def _with_speedup(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_speedup(rows: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [row | {"speedup": rows[0]["seconds"] / row["seconds"]} for row in rows]
 
 
 EXPERIMENT = Experiment(
     name="bench_sweep",
-    question="How does the time of a sweep grow, and what do cached compilations and a second process save?",
+    question="How does the time of a sweep grow, and what does a second process save?",
     decision_rule=(
-        "Kept programs are worth it if a second start reaches its first step at least 3 times sooner than a "
-        "first one; one process per core is worth it if the same runs take at most 1 / 1.5 of one process."
+        "One process per core is worth it if the same runs take at most 1 / 1.5 of the time of one process."
     ),
     minutes=12.0,
     figures=("sweep_cost",),

@@ -1,13 +1,12 @@
-"""Timing of calls: every benchmark interleaves what it compares, in another order each round."""
+"""Timing of calls and sweeps: every benchmark interleaves what it compares, in another order each round."""
 
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +14,28 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.core.experiment import Run
+from simlab.core.json_value import Json
 from simlab.training.loop import Advance, train
 from simlab.training.recipe import Recipe, TrainState
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
+
+SWEEPS = """
+import json, resource, sys, time
+from simlab.sweeps import sweep
+def read_clocks():
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return time.perf_counter(), sum(each.ru_utime + each.ru_stime for each in used)
+clocks, timings = [read_clocks()], []
+for call in json.loads(sys.argv[1]):
+    result = sweep(call.pop("base"), call.pop("over"), call.pop("out"), yes=True, **call)
+    clocks.append(read_clocks())
+    timings.append(result.manifest["timings"])
+print(json.dumps([clocks, timings]))
+"""
 
 
-def compile_call(function: Callable[..., Any], *arguments: Any) -> Call:
+def compile_call(function: Callable[..., object], *arguments: object) -> Call:
     """Return a call of the compiled function on arguments that are already on the device."""
     compiled = jax.jit(function)
     placed = jax.device_put(arguments)
@@ -41,11 +55,11 @@ def train_call(
     return train_on
 
 
-def time_call(call: Call) -> float:
-    """Return the seconds of one call."""
-    start = time.perf_counter()
+def time_call(call: Call, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of one call, by default those of the wall clock."""
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def median_seconds(call: Call, calls: int) -> float:
@@ -62,7 +76,7 @@ def least_seconds(call: Call, budget: float = 0.0, at_least: int = 3) -> float:
     return min(seconds)
 
 
-def run_script(script: str, call: Any, cache: str, package: Path | None = None) -> tuple[float, Any]:
+def run_script(script: str, call: Json, cache: str, package: Path | None = None) -> tuple[float, Json]:
     """Run Python code in a new process; return its seconds and the JSON of the last line that it prints.
 
     Args:
@@ -86,16 +100,39 @@ def run_script(script: str, call: Any, cache: str, package: Path | None = None) 
     return time.perf_counter() - start, json.loads(done.stdout.splitlines()[-1])
 
 
+def time_sweeps(
+    calls: Sequence[Mapping[str, Json]], cache: str, package: Path | None = None
+) -> tuple[float, np.ndarray, list[dict[str, float]]]:
+    """Make sweeps one after another in a new process.
+
+    Args:
+        calls: arguments of `sweep`, by name.
+        cache: as in `run_script`.
+        package: as in `run_script`.
+
+    Returns:
+        Seconds of the process; wall and CPU clock before the first sweep and after each [calls + 1, 2]; the
+        timings in the manifest of each.
+    """
+    seconds, (clocks, timings) = run_script(SWEEPS, list(calls), cache, package)
+    return seconds, np.array(clocks), timings
+
+
 def interleave(
-    run: Run, calls: Sequence[Call], measure: Callable[[Call], Any], rounds: int, seed: int, label: str = ""
+    run: Run,
+    calls: Sequence[Call],
+    measure: Callable[[Call], object],
+    rounds: int,
+    seed: int,
+    label: str = "",
 ) -> np.ndarray:
     """Return `measure` of every call in every round, [rounds, calls, ...]; each call is warmed up once."""
     rng = np.random.default_rng(seed)
     for call in calls:
         call()
-    results: list[list[Any]] = []
+    results: list[list[object]] = []
     for _ in run.track(range(rounds), f"rounds, {label}" if label else "rounds"):
-        row: list[Any] = [None] * len(calls)
+        row: list[object] = [None] * len(calls)
         for index in rng.permutation(len(calls)):
             row[index] = measure(calls[index])
         results.append(row)

@@ -4,6 +4,7 @@ from typing import Any
 
 from experiments.papers import CLAIMS
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies.exact import compute_row, exact_checks
 from simlab.studies.records import ExactCheck, Measured, Trial, trials_of
@@ -36,7 +37,7 @@ def collect_evidence(results: Results) -> list[Measured]:
     ]
 
 
-def measure_checks(trial: Trial, rows: list[dict[str, Any]]) -> Measured:
+def measure_checks(trial: Trial, rows: list[dict[str, Json]]) -> Measured:
     """Return the residuals of the checks of a trial, by what each states."""
     known = {row["statement"]: row for row in rows}
     samples, notes = [], []

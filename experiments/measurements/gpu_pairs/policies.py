@@ -1,8 +1,10 @@
 """Scored policies: tokens of the lab's trained policies, and real logits, each under any engine."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +16,13 @@ from simlab.core.paths import checkout_root
 from simlab.core.streams import stream
 from simlab.engines import ENGINES, Engine
 from simlab.models.config import MODELS, TransformerConfig
-from simlab.models.parameters import Params, init_params
+from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
-from simlab.rollout import SamplingParams, Trajectory, generate
-from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
+from simlab.rollout import Trajectory
+from simlab.studies.explain import sample_responses
+from simlab.sweeps.start import load_initial_params, read_start
+from simlab.tasks import TASKS
 from simlab.theory.engine_pairs import WIDTH, engine_rows
-from simlab.training.checkpoints import load_tree
-from simlab.training.warm_start import WarmStart, warm_start
 
 TASK = TASKS["add"]()
 GROUP_SIZE = 4
@@ -57,18 +59,9 @@ def train_policy(model: str, seed: int, prompts: int, steps: int) -> Policy:
 
 @partial(jax.jit, static_argnames=("config", "prompts"))
 def _sample(params: Params, config: TransformerConfig, prompts: int, key: Array) -> Trajectory:
-    return generate(
-        params,
-        config,
-        ENGINES["f32"],
-        SamplingParams(),
-        stream(key, "which card"),
-        TASK.prompts(stream(key, "which card prompts"), prompts, "held_out"),
-        TASK.check,
-        group_size=GROUP_SIZE,
-        length=TASK.response_length,
-        end=EOS_TOKEN_ID,
-        pad=PAD_TOKEN_ID,
+    asked = TASK.prompts(stream(key, "which card prompts"), prompts, "held_out")
+    return sample_responses(
+        params, config, ENGINES["f32"], TASK, stream(key, "which card"), asked, GROUP_SIZE
     )
 
 
@@ -82,11 +75,11 @@ def _score(
 def _parameters(model: str, seed: int, steps: int) -> tuple[Params, str]:
     """Load a warm start, or make one in `steps` updates where there is none."""
     name, config = f"add-{model}-{seed}.npz", MODELS[model]
-    path = checkout_root() / "experiments" / "warm_starts" / name
-    if path.is_file():
-        return load_tree(path, init_params(jax.random.key(0), config)), name
-    train = jax.jit(warm_start, static_argnums=(0, 1))
-    return train(TASK, config, WarmStart(steps=steps), jax.random.key(seed))[0], f"{steps} steps, not kept"
+    is_stored = (checkout_root() / "experiments" / "warm_starts" / name).is_file()
+    start = read_start(name, config) if is_stored else {"seed": seed, "steps": steps}
+    with tempfile.TemporaryDirectory() as folder:
+        params = load_initial_params(start, TASK, config, seed, Path(folder))
+    return params, name if is_stored else f"{steps} steps, not kept"
 
 
 def smollm2(positions: int, tokens: int, seed: int) -> Policy:

@@ -1,16 +1,15 @@
 """Numbers of the claims and of their notes, each with its interval, from the tables of the experiment."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from experiments.measurements.softmax.statistics import mean_interval
 from experiments.measurements.softmax.tables import PAPER_PLACEMENT
 from experiments.papers.hacking import H1, H2, H3
+from simlab.studies.estimands import Frame
 from simlab.studies.samples import StoredInterval
 
-Frame = Any  # the types of pandas are too loose to check
 Tables = Mapping[str, Frame]
 
 

@@ -61,15 +61,14 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
                 wanted = _choose_settings(size, per_vector, index)
                 pairs = tables.draw_pairs(seed, per_vector, size.tokens, wanted)
                 label = {"per_vector": per_vector, "seed": seed}
-                for (placement, name), pair in pairs.items():
-                    rows["ratios"].append(
-                        label | {"placement": placement, "format": name} | tables.ratio_row(pair)
-                    )
-                paper = pairs[tables.PAPER_PLACEMENT, "bf16"]
+                rows["ratios"] += [
+                    label | {"placement": placement, "format": name} | tables.ratio_row(pair)
+                    for (placement, name), pair in pairs.items()
+                ]
                 if index < size.seeds_per_format:
-                    pairs_by_seed[seed] = paper
-                    if per_vector == size.per_vector_of_formats:
-                        rows["histograms"] += _histograms(pairs, seed)
+                    pairs_by_seed[seed] = pairs[tables.PAPER_PLACEMENT, "bf16"]
+                if index < size.seeds_per_format and per_vector == size.per_vector_of_formats:
+                    rows["histograms"] += _histograms(pairs, seed)
             rows["level_pairs"] += [
                 {"per_vector": per_vector} | row for row in levels.compare_seeds(pairs_by_seed)
             ]

@@ -1,10 +1,9 @@
 """Compare the printed table with ours: find the reading and rounding placement of its numbers."""
 
-from typing import Any
-
 import pandas as pd
 
 from experiments.measurements.softmax.statistics import prediction_interval
+from simlab.studies.estimands import Frame
 
 # hacking Tab. 2: averages over its five seeds, four printed digits.
 PAPER = {"mean": 1.0000, "std": 0.0048, "max": 1.0189, "min": 0.9815}
@@ -12,10 +11,8 @@ PAPER_SEEDS = 5
 LAST_DIGIT = 1e-4
 FALSE_ALARM = 0.05
 
-Frame = Any  # the types of pandas are too loose to check
 
-
-def fit(ratios: Frame) -> Frame:
+def fit(ratios: Frame) -> pd.DataFrame:
     """Return, per reading, placement and column, the prediction interval and the printed average.
 
     A placement fits if the paper's averages, +- half a printed digit, lie in our prediction intervals for
