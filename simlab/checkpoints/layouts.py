@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Int
 
 from simlab.checkpoints.param_tree import LeafPath
 from simlab.models.config import TransformerConfig
@@ -23,7 +24,7 @@ class Slot:
     path: LeafPath
     region: tuple[int | slice, ...] = ()
     transposed: bool = False
-    order: np.ndarray | None = None
+    order: Int[np.ndarray, " rows"] | None = None
 
     def view(self, leaf: np.ndarray) -> np.ndarray:
         """Return a view of the region with the stored axes, in the order of the leaf's rows."""

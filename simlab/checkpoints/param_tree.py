@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params, init_params
@@ -25,7 +25,7 @@ def leaves_of(tree: Params) -> dict[LeafPath, PyTree]:
     return {leaf_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def allocate_aligned(shape: tuple[int, ...]) -> np.ndarray:
+def allocate_aligned(shape: tuple[int, ...]) -> Float[np.ndarray, "..."]:
     """Return an uninitialized float32 array, aligned so that JAX on CPU does not copy it."""
     raw = np.empty(4 * int(np.prod(shape)) + 64, np.uint8)
     start = -raw.ctypes.data % 64

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from jaxtyping import Float, UInt8
 
 from simlab.core.atomic import write_atomically
 
@@ -41,14 +42,14 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int
     row_bytes: int
-    decode: Callable[[np.ndarray], np.ndarray]
+    decode: Callable[[UInt8[np.ndarray, "rows bytes"]], Float[np.ndarray, "rows width"]]
 
     @property
     def nbytes(self) -> int:
         """Size in the file, bytes."""
         return prod(self.shape[:-1]) * self.row_bytes
 
-    def rows(self, start: int, stop: int) -> np.ndarray:
+    def rows(self, start: int, stop: int) -> Float[np.ndarray, "rows width"]:
         """Return rows start to stop - 1 along the last axis, all others flattened, float32 [rows, width]."""
         size = (stop - start) * self.row_bytes
         data = np.fromfile(self.file, np.uint8, size, offset=self.offset + start * self.row_bytes)

@@ -24,24 +24,29 @@ MEANINGS = {
 LOGITS = {"rounding": "nearest_even", "vocabulary": 2048, "logit_std": 1.5}
 """Defaults of the synthetic logits that --format rounds."""
 
+Length = Annotated[int, typer.Option(help="Response length in tokens.")]
+FormatName = Annotated[
+    str | None, typer.Option("--format", help="Number format of the logits; see `simlab list formats`.")
+]
+RhoStd = Annotated[float | None, typer.Option(help="Measured std of rho per token, instead of a format.")]
+RoundingName = Annotated[
+    str | None, typer.Option(help="Rounding of the logits to the format (default nearest_even).")
+]
+Vocabulary = Annotated[
+    int | None, typer.Option(min=2, help="Tokens of the synthetic vocabulary (default 2048).")
+]
+LogitStd = Annotated[
+    float | None, typer.Option(help="Standard deviation of the synthetic logits (default 1.5).")
+]
+
 
 def budget(
-    length: Annotated[int, typer.Option(help="Response length in tokens.")] = 8192,
-    fmt: Annotated[
-        str | None, typer.Option("--format", help="Number format of the logits; see `simlab list formats`.")
-    ] = None,
-    rho_std: Annotated[
-        float | None, typer.Option(help="Measured std of rho per token, instead of a format.")
-    ] = None,
-    rounding: Annotated[
-        str | None, typer.Option(help="Rounding of the logits to the format (default nearest_even).")
-    ] = None,
-    vocabulary: Annotated[
-        int | None, typer.Option(min=2, help="Tokens of the synthetic vocabulary (default 2048).")
-    ] = None,
-    logit_std: Annotated[
-        float | None, typer.Option(help="Standard deviation of the synthetic logits (default 1.5).")
-    ] = None,
+    length: Length = 8192,
+    fmt: FormatName = None,
+    rho_std: RhoStd = None,
+    rounding: RoundingName = None,
+    vocabulary: Vocabulary = None,
+    logit_std: LogitStd = None,
     json: Json = False,
 ) -> None:
     """Translate a mismatch per token into the effective sample size of complete sequences.
@@ -50,7 +55,6 @@ def budget(
     engine, which rounds at every layer. Give the std of rho that you measured to get its budget.
     """
     from simlab.theory.budget import budget as compute
-    from simlab.theory.rounding_error import gaussian_rho_std
 
     with one_clear_error():
         if (fmt is None) == (rho_std is None):
@@ -58,12 +62,7 @@ def budget(
         options = {"rounding": rounding, "vocabulary": vocabulary, "logit_std": logit_std}
         chosen = {name: value for name, value in options.items() if value is not None}
         if rho_std is None:
-            logits: dict[str, Any] = LOGITS | chosen
-            rho_std = gaussian_rho_std(fmt or "", *logits.values())
-            source = (
-                "measured: softmax of {vocabulary} Gaussian logits (std {logit_std:g}) rounded to {fmt} "
-                "({rounding}) against the exact softmax"
-            ).format(fmt=fmt, **logits)
+            rho_std, source = _round_logits(fmt or "", chosen)
         elif chosen:
             raise ValueError(f"--{next(iter(chosen)).replace('_', '-')} needs --format, got --rho-std.")
         else:
@@ -78,3 +77,15 @@ def budget(
         for key, value in numbers.items()
     ]
     show(rows, False, "Budget of independent tokens: 1 + std(rho)^2 multiplies over a response")
+
+
+def _round_logits(fmt: str, chosen: dict[str, Any]) -> tuple[float, str]:
+    """Return the std of rho of synthetic logits rounded to a format, and how it was measured."""
+    from simlab.theory.rounding_error import gaussian_rho_std
+
+    logits: dict[str, Any] = LOGITS | chosen
+    source = (
+        "measured: softmax of {vocabulary} Gaussian logits (std {logit_std:g}) rounded to {fmt} "
+        "({rounding}) against the exact softmax"
+    ).format(fmt=fmt, **logits)
+    return gaussian_rho_std(fmt, *logits.values()), source

@@ -1,41 +1,55 @@
 """`simlab calibrate`: rank emulated engines by their prediction of a measured pair."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
 from simlab.core.plugins import import_module
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from simlab.serving.calibration import Emulation, Fit
+
 EPILOG = (
     "Example: `simlab calibrate runs/probe policy --sampler vllm:bfloat16 --scorer transformers:float32 "
     "--engine bf16 --engine vllm-bf16 --noise-kind truncated --out runs/calibration`"
 )
-
-ENGINES_HELP = "Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8kv truncated`; repeatable."
+DEFAULT_ENGINES = ("bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8")
+ResultsFolder = Annotated[Path, typer.Argument(help="Result directory of `simlab probe`.")]
+Checkpoint = Annotated[Path, typer.Argument(help="The probed checkpoint.")]
+SamplingEngine = Annotated[
+    str | None,
+    typer.Option("--sampler", help="Measured sampling engine; needed if the probe has several pairs."),
+]
+ScoringEngine = Annotated[
+    str | None,
+    typer.Option("--scorer", help="Measured scoring engine; needed if the probe has several pairs."),
+]
+Engines = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8kv truncated`; repeatable."
+    ),
+]
+NoiseKind = Annotated[
+    str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list noise-kinds`.")
+]
+Train = Annotated[str, typer.Option(help="Emulated scoring engine.")]
+Out = Annotated[Path | None, typer.Option(file_okay=False, help="Directory for tables and figure.")]
 
 
 def calibrate(
-    results: Annotated[Path, typer.Argument(help="Result directory of `simlab probe`.")],
-    checkpoint: Annotated[Path, typer.Argument(help="The probed checkpoint.")],
-    sampling_engine: Annotated[
-        str | None,
-        typer.Option("--sampler", help="Measured sampling engine; needed if the probe has several pairs."),
-    ] = None,
-    scoring_engine: Annotated[
-        str | None,
-        typer.Option("--scorer", help="Measured scoring engine; needed if the probe has several pairs."),
-    ] = None,
-    engine: Annotated[list[str] | None, typer.Option(help=ENGINES_HELP)] = None,
-    noise_kind: Annotated[
-        str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list noise-kinds`.")
-    ] = None,
-    train: Annotated[str, typer.Option(help="Emulated scoring engine.")] = "f32",
-    out: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Directory for tables and figure."),
-    ] = None,
+    results: ResultsFolder,
+    checkpoint: Checkpoint,
+    sampling_engine: SamplingEngine = None,
+    scoring_engine: ScoringEngine = None,
+    engine: Engines = None,
+    noise_kind: NoiseKind = None,
+    train: Train = "f32",
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Compare the distribution of log rho of emulated engines with a measured one, by probability bin.
@@ -46,29 +60,17 @@ def calibrate(
     from dataclasses import asdict
 
     from simlab.checkpoints.checkpoint_reader import load_checkpoint
-    from simlab.core.catalog import lookup
     from simlab.core.results import Results
-    from simlab.engines import ENGINES, find_engine
-    from simlab.engines.noise_levels import NOISE_KINDS
+    from simlab.engines import find_engine
     from simlab.serving import calibration
-    from simlab.serving.emulations import get_real_kernels
 
     with one_clear_error():
-        names = tuple(
-            engine or ([] if noise_kind else ["bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8"])
-        )
-        known = calibration.get_catalog_emulations(tuple(ENGINES)) | get_real_kernels()
-        emulations = {name: lookup(known, name, "engine") for name in names}
-        if noise_kind:
-            lookup(NOISE_KINDS, noise_kind, "noise kind")
-            emulations |= calibration.get_noisy_emulations(noise_kind, range(4, 11))
+        emulations = _choose_emulations(engine, noise_kind)
         scoring = find_engine(train)
         probe = Results(results)
         tokens = probe.table("tokens")
-        sampling_engine, scoring_engine = calibration.find_pair(tokens, sampling_engine, scoring_engine)
-        prompts, responses, *measured = calibration.read_measured_pair(
-            tokens, probe.table("samples"), sampling_engine, scoring_engine
-        )
+        pair = calibration.find_pair(tokens, sampling_engine, scoring_engine)
+        prompts, responses, *measured = calibration.read_measured_pair(tokens, probe.table("samples"), *pair)
         model, params = load_checkpoint(checkpoint)
 
     def score(engine):
@@ -78,18 +80,45 @@ def calibrate(
     log_rho = {id(each.engine): predicted_train - score(each.engine) for each in emulations.values()}
     mask, logp_train, logp_infer = measured
     fits = calibration.calibrate(logp_train, logp_infer, mask, lambda engine: log_rho[id(engine)], emulations)
-    show([asdict(fit) for fit in fits], json, f"{sampling_engine} / {scoring_engine} on {checkpoint}")
-    if out is None:
-        return
-    labels = {"model": checkpoint.name, "sampling_engine": sampling_engine, "scoring_engine": scoring_engine}
-    first, measured_log_rho = next(iter(emulations)), (logp_train - logp_infer)[mask]
-    quantiles = []
+    show([asdict(fit) for fit in fits], json, f"{pair[0]} / {pair[1]} on {checkpoint}")
+    if out is not None:
+        labels = {"model": checkpoint.name, "sampling_engine": pair[0], "scoring_engine": pair[1]}
+        predicted = {name: log_rho[id(each.engine)][mask] for name, each in emulations.items()}
+        tables = _build_tables(fits, (logp_train - logp_infer)[mask], predicted, labels)
+        config = {"checkpoint": str(checkpoint), "results": str(results), "train": train, **labels}
+        _draw(out, {**config, "emulations": list(emulations)}, tables)
+
+
+def _choose_emulations(engines: list[str] | None, noise_kind: str | None) -> "dict[str, Emulation]":
+    """Return the emulations by name; without engines and a noise kind those of `DEFAULT_ENGINES`."""
+    from simlab.core.catalog import lookup
+    from simlab.engines import ENGINES
+    from simlab.engines.noise_levels import NOISE_KINDS
+    from simlab.serving import calibration
+    from simlab.serving.emulations import get_real_kernels
+
+    names = engines or (() if noise_kind else DEFAULT_ENGINES)
+    known = calibration.get_catalog_emulations(tuple(ENGINES)) | get_real_kernels()
+    emulations = {name: lookup(known, name, "engine") for name in names}
+    if noise_kind:
+        lookup(NOISE_KINDS, noise_kind, "noise kind")
+        emulations |= calibration.get_noisy_emulations(noise_kind, range(4, 11))
+    return emulations
+
+
+def _build_tables(
+    fits: "list[Fit]", measured: "np.ndarray", predicted: "dict[str, np.ndarray]", labels: dict[str, str]
+) -> dict[str, list[dict]]:
+    """Return the fits, and the quantiles of log rho [n] of the first and the nearest emulation."""
+    from dataclasses import asdict
+
+    from simlab.serving.calibration import build_quantile_rows
+
+    first, quantiles = next(iter(predicted)), []
     for name in dict.fromkeys((first, fits[0].emulation)):
-        predicted = log_rho[id(emulations[name].engine)][mask]
-        quantiles += calibration.build_quantile_rows(measured_log_rho, predicted, **labels, emulation=name)
+        quantiles += build_quantile_rows(measured, predicted[name], **labels, emulation=name)
     rows = [{**labels, **asdict(fit), "reference_system": fit.emulation == first} for fit in fits]
-    config = {"checkpoint": str(checkpoint), "results": str(results), "train": train, **labels}
-    _draw(out, {**config, "emulations": list(emulations)}, {"fits": rows, "quantiles": quantiles})
+    return {"fits": rows, "quantiles": quantiles}
 
 
 def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> None:

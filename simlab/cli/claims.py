@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, one_clear_error, print_problem, show
+from simlab.cli.output import Json, Yes, one_clear_error, print_problem, show
 
 EPILOG = (
     "Example: `simlab claims --paper hacking`, or `simlab claims V3 L2`, or "
@@ -19,26 +19,29 @@ Folder = Annotated[
         help="Folder of results, one per experiment; default those with the code.",
     ),
 ]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of claims to show with every criterion.")
+]
+Paper = Annotated[str | None, typer.Option(help="Only the claims of this paper.")]
+Verdict = Annotated[str | None, typer.Option(help="Only the claims of this verdict.")]
+Recompute = Annotated[
+    str | None, typer.Option(metavar="ID", help="Run the experiment behind a claim again and compare.")
+]
+Out = Annotated[Path | None, typer.Option(help="Where --recompute writes; default runs/EXPERIMENT.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Check commits and processors of stored results instead.")
+]
 
 
 def claims(
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Ids of claims to show with every criterion."),
-    ] = None,
-    paper: Annotated[str | None, typer.Option(help="Only the claims of this paper.")] = None,
-    verdict: Annotated[str | None, typer.Option(help="Only the claims of this verdict.")] = None,
-    recompute: Annotated[
-        str | None, typer.Option(metavar="ID", help="Run the experiment behind a claim again and compare.")
-    ] = None,
+    ids: Ids = None,
+    paper: Paper = None,
+    verdict: Verdict = None,
+    recompute: Recompute = None,
     results: Folder = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where --recompute writes; default runs/EXPERIMENT.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check commits and processors of stored results instead.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")] = False,
+    out: Out = None,
+    check: Check = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Print every claim of the papers, a row per regime, with the verdict that the stored results give.
@@ -46,24 +49,15 @@ def claims(
     Verdicts are computed anew from the tables at each call. The power is that of the primary criterion at
     twice its margin. With ids, and in JSON, every criterion has margin, interval, p-value and verdict.
     """
-    from simlab.core.catalog import lookup
-    from simlab.studies.board import board, counts
-    from simlab.studies.loading import load_claims, load_papers
-    from simlab.studies.verdicts import VERDICTS
+    from simlab.studies.board import board
 
     with one_clear_error():
         if check and (ids or paper or verdict or recompute):
             raise ValueError(
                 "--check must be given without ids, --paper, --verdict and --recompute: it checks all results"
             )
-        for each in ids or ():
-            lookup(load_claims(), each, "claim")
-        if paper is not None:
-            lookup(dict.fromkeys(load_papers()), paper, "paper")
-        if verdict is not None:
-            lookup(dict.fromkeys(VERDICTS), verdict, "verdict")
+        _check_names(ids or [], paper, verdict, recompute)
         if recompute is not None:
-            lookup(load_claims(), recompute, "claim")
             _recompute(recompute, results, out, yes)
             return
         if check:
@@ -79,13 +73,37 @@ def claims(
         print_problem(problem)
     if json:
         show([row.as_dict() for row in rows], True)
-        return
-    if not rows:
-        filters = {"ids": " ".join(ids or ()), "--paper": paper, "--verdict": verdict}
-        listed = ", ".join(f"{name} {value}" for name, value in filters.items() if value)
-        print_problem(f"no claim matches all filters: {listed}. Remove one of them.")
-        raise typer.Exit(1)
-    if ids:
+    elif rows:
+        _show_rows(rows, has_criteria=bool(ids))
+    else:
+        _report_no_claim({"ids": " ".join(ids or ()), "--paper": paper, "--verdict": verdict})
+
+
+def _check_names(ids: list[str], paper: str | None, verdict: str | None, recompute: str | None) -> None:
+    from simlab.core.catalog import lookup
+    from simlab.studies.loading import load_claims, load_papers
+    from simlab.studies.verdicts import VERDICTS
+
+    for each in ids:
+        lookup(load_claims(), each, "claim")
+    if paper is not None:
+        lookup(dict.fromkeys(load_papers()), paper, "paper")
+    if verdict is not None:
+        lookup(dict.fromkeys(VERDICTS), verdict, "verdict")
+    if recompute is not None:
+        lookup(load_claims(), recompute, "claim")
+
+
+def _report_no_claim(filters: dict[str, str | None]) -> None:
+    listed = ", ".join(f"{name} {value}" for name, value in filters.items() if value)
+    print_problem(f"no claim matches all filters: {listed}. Remove one of them.")
+    raise typer.Exit(1)
+
+
+def _show_rows(rows: list, has_criteria: bool) -> None:
+    from simlab.studies.board import counts
+
+    if has_criteria:
         for row in rows:
             _show_criteria(row)
         return

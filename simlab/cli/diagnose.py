@@ -16,20 +16,26 @@ EPILOG = (
 SHOWN = 5
 """Number of causes in the table."""
 
+LogPath = Annotated[Path, typer.Argument(help="Log file, or directory of log files.")]
+After = Annotated[Path | None, typer.Argument(help="Second log, to compare with the first.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Directory for the tables (Parquet); with --figure, default runs/diagnosis."),
+]
+Figure = Annotated[
+    bool, typer.Option("--figure", help="Plots of the signatures over one log, written to OUT.")
+]
+Rename = Annotated[
+    list[str] | None, typer.Option(help="Column of the log for a name in the files: FOUND=COLUMN.")
+]
+
 
 def diagnose(
-    path: Annotated[Path, typer.Argument(help="Log file, or directory of log files.")],
-    after: Annotated[Path | None, typer.Argument(help="Second log, to compare with the first.")] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Directory for the tables (Parquet); with --figure, default runs/diagnosis."),
-    ] = None,
-    figure: Annotated[
-        bool, typer.Option("--figure", help="Plots of the signatures over one log, written to OUT.")
-    ] = False,
-    rename: Annotated[
-        list[str] | None, typer.Option(help="Column of the log for a name in the files: FOUND=COLUMN.")
-    ] = None,
+    path: LogPath,
+    after: After = None,
+    out: Out = None,
+    figure: Figure = False,
+    rename: Rename = None,
     as_json: Json = False,
 ) -> None:
     """Name the cause of a mismatch, with probability, evidence, check and fix."""
@@ -46,24 +52,13 @@ def diagnose(
             check_out_folder(out)
         names = _parse_rename(rename or [])
         if after is not None:
-            rows = compare_logs(path, after, names)
-            show(rows, as_json, title=f"{after} minus {path}, 95% intervals by sequence")
+            title = f"{after} minus {path}, 95% intervals by sequence"
+            show(compare_logs(path, after, names), as_json, title)
             return
         diagnosis = diagnose_path(path, names)
         if out is not None:
             write_diagnosis(diagnosis, out, str(path))
-    if as_json:
-        content = {
-            "source": diagnosis.source,
-            "causes": diagnosis.cause_rows(),
-            "answers": diagnosis.answer_rows(),
-            "metrics": diagnosis.metrics,
-            "problems": [str(problem) for problem in diagnosis.problems],
-            "warnings": diagnosis.warnings,
-        }
-        print_json(content)
-    else:
-        _print(diagnosis)
+    (_print_json if as_json else _print)(diagnosis)
     if figure and out is not None:
         paths = _draw(out)
         typer.echo(f"figure: {', '.join(map(str, paths))}", err=as_json)
@@ -80,6 +75,18 @@ def _parse_rename(pairs: list[str]) -> dict[str, str]:
             raise ValueError(f"--rename must be FOUND=COLUMN with a column of {allowed}, got {pair}.")
         names[source] = column
     return names
+
+
+def _print_json(diagnosis) -> None:
+    content = {
+        "source": diagnosis.source,
+        "causes": diagnosis.cause_rows(),
+        "answers": diagnosis.answer_rows(),
+        "metrics": diagnosis.metrics,
+        "problems": [str(problem) for problem in diagnosis.problems],
+        "warnings": diagnosis.warnings,
+    }
+    print_json(content)
 
 
 def _print(diagnosis) -> None:

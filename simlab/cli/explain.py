@@ -22,26 +22,30 @@ TITLES = {
     "autopsy": "The worst token, site by site: error of inference against training",
 }
 
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Directory of a sweep, or a warm start.")]
+Arm = Annotated[str | None, typer.Option(help="Arm of the sweep; default: its first run.")]
+Params = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="Checkpoint of that run (.npz); default its warm start."),
+]
+Pair = Annotated[str | None, typer.Option(help="Engine pair train/infer; default: that of the run.")]
+Model = Annotated[str | None, typer.Option(help="Model preset of a warm start; default: the one it fits.")]
+TaskName = Annotated[str | None, typer.Option(help="Task of a warm start; default: add.")]
+Prompts = Annotated[int, typer.Option(min=1, help="Number of held-out prompts.")]
+GroupSize = Annotated[int, typer.Option(min=1, help="Responses per prompt.")]
+Top = Annotated[int, typer.Option(min=0, help="Number of worst tokens to list.")]
+
 
 def explain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a sweep, or a warm start.")],
-    arm: Annotated[str | None, typer.Option(help="Arm of the sweep; default: its first run.")] = None,
-    params: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="Checkpoint of that run (.npz); default its warm start."
-        ),
-    ] = None,
-    pair: Annotated[
-        str | None, typer.Option(help="Engine pair train/infer; default: that of the run.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model preset of a warm start; default: the one it fits.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="Task of a warm start; default: add.")] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts.")] = 8,
-    group_size: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 4,
-    top: Annotated[int, typer.Option(min=0, help="Number of worst tokens to list.")] = 8,
+    run: Run,
+    arm: Arm = None,
+    params: Params = None,
+    pair: Pair = None,
+    model: Model = None,
+    task: TaskName = None,
+    prompts: Prompts = 8,
+    group_size: GroupSize = 4,
+    top: Top = 8,
     json: Json = False,
 ) -> None:
     """Rank tokens, sites and weights by their effect on the mismatch, and analyze the worst token.
@@ -57,19 +61,13 @@ def explain(
 
     with one_clear_error():
         if Path(run).is_dir():
-            _reject_options(
-                {"--model": model, "--task": task}, f"a warm start, and {run} is a sweep directory"
-            )
+            warm_start_options = {"--model": model, "--task": task}
+            _reject_options(warm_start_options, f"a warm start, and {run} is a sweep directory")
             values = _read_sweep(Path(run), arm)
             # The initial policy may be elsewhere now, or gone.
             values = values if params is None else _without_policy(values)
         else:
-            _check_start(run, model)
-            _reject_options({"--arm": arm}, f"a sweep directory, and {run} is a warm start")
-            if pair is None:
-                raise ValueError(f"{run!r} is not a sweep directory. A warm start also needs --pair.")
-            values = {"warm_start": run, "task": task or "add", "engines": pair, "objective": "grpo"}
-            values |= {} if model is None else {"model": model}
+            values = _read_start(run, arm, pair, model, task)
         config, recipe, policy = _load_policy(values, params)
         engines = find_pair(pair) if pair else recipe.engines
         sizes = (prompts, group_size, config.seed)
@@ -86,6 +84,18 @@ def _reject_options(options: dict[str, str | None], kind: str) -> None:
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"{name} applies only to {kind}. Remove {name} {value}.")
+
+
+def _read_start(
+    run: str, arm: str | None, pair: str | None, model: str | None, task: str | None
+) -> dict[str, Any]:
+    """Return the fields of a run from a warm start."""
+    _check_start(run, model)
+    _reject_options({"--arm": arm}, f"a sweep directory, and {run} is a warm start")
+    if pair is None:
+        raise ValueError(f"{run!r} is not a sweep directory. A warm start also needs --pair.")
+    values = {"warm_start": run, "task": task or "add", "engines": pair, "objective": "grpo"}
+    return values if model is None else values | {"model": model}
 
 
 def _check_start(run: str, model: str | None) -> None:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")]
 
 WIDE = 160
 

@@ -11,26 +11,35 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: `simlab plan --model Qwen3-30B-A3B --devices 8xH100`, or `--devices 16xTPU-v5p`"
 
+Model = Annotated[
+    str, typer.Option(help="A real model, a preset, or a config.json; a wrong name lists them.")
+]
+Devices = Annotated[str, typer.Option(help="Number and type of devices, for example 8xH100.")]
+Sequences = Annotated[int, typer.Option(help="Sequences of a step: prompts times group.")]
+Prompt = Annotated[int, typer.Option(help="Tokens of a prompt.")]
+Response = Annotated[int, typer.Option(help="Tokens of a response.")]
+MicroBatch = Annotated[int, typer.Option(help="Sequences that a device trains on at once.")]
+Fp8 = Annotated[bool, typer.Option("--fp8", help="The sampling engine holds weights in FP8.")]
+Compute = Annotated[float, typer.Option(help="Fraction of peak FLOP/s that kernels reach.")]
+Memory = Annotated[float, typer.Option(help="Fraction of memory bandwidth that they reach.")]
+
 
 def plan(
-    model: Annotated[
-        str,
-        typer.Option(help="A real model, a preset, or a config.json; a wrong name lists them."),
-    ],
-    devices: Annotated[str, typer.Option(help="Number and type of devices, for example 8xH100.")],
-    sequences: Annotated[int, typer.Option(help="Sequences of a step: prompts times group.")] = 2048,
-    prompt: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 1024,
-    response: Annotated[int, typer.Option(help="Tokens of a response.")] = 8192,
-    micro_batch: Annotated[int, typer.Option(help="Sequences that a device trains on at once.")] = 1,
-    fp8: Annotated[bool, typer.Option("--fp8", help="The sampling engine holds weights in FP8.")] = False,
-    compute: Annotated[float, typer.Option(help="Fraction of peak FLOP/s that kernels reach.")] = 0.4,
-    memory: Annotated[float, typer.Option(help="Fraction of memory bandwidth that they reach.")] = 0.7,
+    model: Model,
+    devices: Devices,
+    sequences: Sequences = 2048,
+    prompt: Prompt = 1024,
+    response: Response = 8192,
+    micro_batch: MicroBatch = 1,
+    fp8: Fp8 = False,
+    compute: Compute = 0.4,
+    memory: Memory = 0.7,
     json: Json = False,
 ) -> None:
     """Print what a step costs, every number with its formula."""
     from dataclasses import asdict
 
-    from simlab.integrations.resource_plan import AT_LEAST, Step
+    from simlab.integrations.resource_plan import Step
     from simlab.integrations.resource_plan import plan as compute_plan
 
     with one_clear_error():
@@ -47,16 +56,19 @@ def plan(
     if json:
         show([asdict(item) for item in items], True)
         return
-    rows = [
-        {
-            "part": item.part,
-            "quantity": item.quantity,
-            "value": f"{'≥ ' if item.bound == AT_LEAST else ''}{_amount(item)}",
-            "formula": item.formula,
-        }
-        for item in items
-    ]
-    show(rows, False, f"{model} on {devices}; ≥: a lower bound, without overheads, imbalance and waiting")
+    title = f"{model} on {devices}; ≥: a lower bound, without overheads, imbalance and waiting"
+    show([_describe(item) for item in items], False, title)
+
+
+def _describe(item: "Item") -> dict[str, str]:
+    from simlab.integrations.resource_plan import AT_LEAST
+
+    return {
+        "part": item.part,
+        "quantity": item.quantity,
+        "value": f"{'≥ ' if item.bound == AT_LEAST else ''}{_amount(item)}",
+        "formula": item.formula,
+    }
 
 
 def _amount(item: "Item") -> str:

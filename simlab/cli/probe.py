@@ -1,12 +1,19 @@
 """`simlab probe`: measure the mismatch of engine pairs on a checkpoint."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simlab.cli.output import Json, check_out_folder, check_writable, one_clear_error, show
 from simlab.core.ranges import COUNT, SEED, Range
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from simlab.models.config import TransformerConfig
+    from simlab.models.parameters import Params
+    from simlab.serving.protocol import SamplingRequest
 
 EPILOG = (
     "Example: `simlab probe policy --task add --sample vllm:bfloat16+fp8 --score transformers:float32`. "
@@ -24,28 +31,39 @@ COLUMNS = [
     "max_rho",
     "router_flips",
 ]
+Checkpoint = Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file.")]
+Sample = Annotated[list[str], typer.Option(help="Sampling engine; repeatable.")]
+Score = Annotated[list[str] | None, typer.Option(help="Scoring engine; repeatable.")]
+TaskName = Annotated[
+    str | None, typer.Option(help="Task for the prompts: a simlab task or reasoning-gym:NAME.")
+]
+PromptFile = Annotated[
+    Path | None, typer.Option(help="File of prompts: one text or JSON list of token ids per line.")
+]
+Count = Annotated[int, typer.Option(help="Number of prompts of a task.")]
+PromptTokens = Annotated[
+    int | None, typer.Option(help="Number of last tokens of each prompt; default: length of the shortest.")
+]
+Length = Annotated[int, typer.Option(help="Maximum response length, tokens.")]
+Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")]
+End = Annotated[int | None, typer.Option(help="End token id; default: that of the checkpoint.")]
+Seed = Annotated[int, typer.Option(help="Sampling seed.")]
+Out = Annotated[Path, typer.Option(help="Directory of tables and manifest.")]
 
 
 def probe(
-    checkpoint: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file.")],
-    sample: Annotated[list[str], typer.Option(help="Sampling engine; repeatable.")],
-    score: Annotated[list[str] | None, typer.Option(help="Scoring engine; repeatable.")] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Task for the prompts: a simlab task or reasoning-gym:NAME.")
-    ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="File of prompts: one text or JSON list of token ids per line.")
-    ] = None,
-    count: Annotated[int, typer.Option(help="Number of prompts of a task.")] = 64,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(help="Number of last tokens of each prompt; default: length of the shortest."),
-    ] = None,
-    length: Annotated[int, typer.Option(help="Maximum response length, tokens.")] = 32,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
-    end: Annotated[int | None, typer.Option(help="End token id; default: that of the checkpoint.")] = None,
-    seed: Annotated[int, typer.Option(help="Sampling seed.")] = 0,
-    out: Annotated[Path, typer.Option(help="Directory of tables and manifest.")] = Path("runs/probe"),
+    checkpoint: Checkpoint,
+    sample: Sample,
+    score: Score = None,
+    task: TaskName = None,
+    prompts: PromptFile = None,
+    count: Count = 64,
+    prompt_tokens: PromptTokens = None,
+    length: Length = 32,
+    temperature: Temperature = 1.0,
+    end: End = None,
+    seed: Seed = 0,
+    out: Out = Path("runs/probe"),
     json: Json = False,
 ) -> None:
     """Sample with engines, score with engines, and write the mismatch report of every pair.
@@ -53,64 +71,99 @@ def probe(
     Each sampling engine also scores its own samples: decoding against prefill. A failing engine is reported
     and skipped; the exit status is then 1, and the results of the others are written.
     """
-    import pyarrow.parquet as pq
-
     from simlab.checkpoints.checkpoint_reader import load_checkpoint
-    from simlab.core.experiment import Experiment, execute
-    from simlab.serving.engine_probe import Probe
     from simlab.serving.open_engine import check_name
-    from simlab.serving.prompts import find_eos_token_id, read_prompts
-    from simlab.serving.protocol import EngineError, SamplingRequest, check_temperature
+    from simlab.serving.prompts import read_prompts
+    from simlab.serving.protocol import EngineError
 
+    scorers = score or []
     with one_clear_error():
         check_out_folder(out)
-        for name, number in (("--count", count), ("--prompt-tokens", prompt_tokens), ("--length", length)):
-            if number is not None:
-                COUNT.check(number, name)
-        if end is not None:
-            Range(low=0).check(end, "--end")
-        SEED.check(seed, "--seed")
-        try:
-            check_temperature(temperature)
-        except ValueError as error:
-            raise ValueError(f"--{error}") from error
+        _check_numbers(count, prompt_tokens, length, end, seed, temperature)
         if prompts is not None and not prompts.is_file():
             raise ValueError(f"--prompts must be a file, got {prompts}.")
-        for name in (*sample, *(score or [])):
+        for name in (*sample, *scorers):
             check_name(name)
         try:
             config, params = load_checkpoint(checkpoint)
             rows = read_prompts(checkpoint, config, task, prompts, count, prompt_tokens)
         except EngineError as error:
             raise ValueError(error) from error
-        if end is not None and end >= config.vocab_size:
-            raise ValueError(
-                f"--end must be at least 0 and below {config.vocab_size}, the vocabulary size of "
-                f"{checkpoint}, got {end}."
-            )
-        eos = find_eos_token_id(checkpoint, config) if end is None else end
-        sampling = SamplingRequest(
-            max_tokens=length, eos_token_id=eos, pad_token_id=eos, temperature=temperature, seed=seed
-        )
-
+        sampling = _build_request(checkpoint, config, length, temperature, end, seed)
         check_writable(out)
+        settings = {"checkpoint": str(checkpoint), "sample": sample, "score": scorers, "task": task}
+        tables = _measure(out, settings, config, params, rows, sampling)
+    _show_pairs(out, tables, json, f"Engine pairs on {checkpoint}")
 
-        def run(run) -> None:
-            run.seeds([seed])
-            run.configure(checkpoint=str(checkpoint), sample=sample, score=score or [], task=task)
-            run.configure(
-                prompts=len(rows), prompt_tokens=rows.shape[1], length=length, temperature=temperature
-            )
-            Probe(run).measure(config, params, rows, sample, score or [], sampling)
 
-        written = execute(
-            Experiment(name="probe", question="?", decision_rule="none", minutes=1.0, run=run), out
+def _check_numbers(
+    count: int, prompt_tokens: int | None, length: int, end: int | None, seed: int, temperature: float
+) -> None:
+    from simlab.serving.protocol import check_temperature
+
+    for name, number in (("--count", count), ("--prompt-tokens", prompt_tokens), ("--length", length)):
+        if number is not None:
+            COUNT.check(number, name)
+    if end is not None:
+        Range(low=0).check(end, "--end")
+    SEED.check(seed, "--seed")
+    try:
+        check_temperature(temperature)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error
+
+
+def _build_request(
+    checkpoint: Path,
+    config: "TransformerConfig",
+    length: int,
+    temperature: float,
+    end: int | None,
+    seed: int,
+) -> "SamplingRequest":
+    from simlab.serving.prompts import find_eos_token_id
+    from simlab.serving.protocol import SamplingRequest
+
+    if end is not None and end >= config.vocab_size:
+        raise ValueError(
+            f"--end must be at least 0 and below {config.vocab_size}, the vocabulary size of "
+            f"{checkpoint}, got {end}."
         )
+    eos = find_eos_token_id(checkpoint, config) if end is None else end
+    return SamplingRequest(
+        max_tokens=length, eos_token_id=eos, pad_token_id=eos, temperature=temperature, seed=seed
+    )
+
+
+def _measure(
+    out: Path,
+    settings: dict[str, Any],
+    config: "TransformerConfig",
+    params: "Params",
+    prompts: "np.ndarray",
+    sampling: "SamplingRequest",
+) -> list[str]:
+    """Write the tables of the probe of `prompts` [N, P]; return the names of all tables in `out`."""
+    from simlab.core.experiment import Experiment, execute
+    from simlab.serving.engine_probe import Probe
+
+    def run(run) -> None:
+        run.seeds([sampling.seed])
+        run.configure(**settings, prompts=len(prompts), prompt_tokens=prompts.shape[1])
+        run.configure(length=sampling.max_tokens, temperature=sampling.temperature)
+        Probe(run).measure(config, params, prompts, settings["sample"], settings["score"], sampling)
+
+    written = execute(Experiment(name="probe", question="?", decision_rule="none", minutes=1.0, run=run), out)
+    return sorted(written.manifest["tables"])
+
+
+def _show_pairs(out: Path, tables: list[str], json: bool, title: str) -> None:
+    """Print the pairs and the tables; exit with 1 if an engine failed."""
+    import pyarrow.parquet as pq
+
     # The folder may also hold tables of other commands.
-    tables = sorted(written.manifest["tables"])
     if "pairs" in tables:
-        pairs = pq.read_table(out / "pairs.parquet", columns=COLUMNS).to_pylist()
-        show(pairs, json, f"Engine pairs on {checkpoint}")
+        show(pq.read_table(out / "pairs.parquet", columns=COLUMNS).to_pylist(), json, title)
     typer.echo(f"results: {out} ({', '.join(tables)})", err=True)
     if "failures" in tables:
         raise typer.Exit(1)

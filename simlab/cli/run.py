@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simlab.cli.output import Json, check_writable, one_clear_error, print_json
+from simlab.cli.output import Json, Yes, check_writable, one_clear_error, print_json
 
 LONG_MINUTES = 5.0
 EPILOG = (
@@ -32,7 +32,7 @@ def run(
     explain: Annotated[
         bool, typer.Option("--explain", help="Print arms, claims, criteria, power and cost; run nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Run an experiment and write its tables and manifest.

@@ -1,35 +1,46 @@
 """`simlab sweep`: compute a grid of runs that a TOML file describes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simlab.cli.output import one_clear_error
+from simlab.cli.output import Yes, one_clear_error
+
+if TYPE_CHECKING:
+    from simlab.sweeps import SweepResult
+    from simlab.sweeps.file import Described
 
 EPILOG = "Example: `simlab sweep examples/first_sweep.toml --out runs/first_sweep`; call again to resume."
 
+Config = Annotated[Path, typer.Argument(help="TOML file: tables base and over; see examples/.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")]
+Workers = Annotated[
+    int | None, typer.Option(min=0, help="Worker processes; 0: none (default one per core, or per GPU).")
+]
+Executor = Annotated[str, typer.Option(help="Executor: local, or ray (needs 'simlab[ray]').")]
+Address = Annotated[
+    str | None, typer.Option(help="Ray head, host:6379, or local (default the head on this machine).")
+]
+RunsPerBatch = Annotated[
+    int | None, typer.Option(min=1, help="Runs computed in parallel (default 4 on a CPU, 96 on a GPU).")
+]
+CheckpointSeconds = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Print the plan and compute nothing.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")]
+
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="TOML file: tables base and over; see examples/.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Worker processes; 0: none (default one per core, or per GPU)."),
-    ] = None,
-    executor: Annotated[str, typer.Option(help="Executor: local, or ray (needs 'simlab[ray]').")] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(help="Ray head, host:6379, or local (default the head on this machine)."),
-    ] = None,
-    runs_per_batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs computed in parallel (default 4 on a CPU, 96 on a GPU)."),
-    ] = None,
-    checkpoint: Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")] = 30.0,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and compute nothing.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")] = False,
+    config: Config,
+    out: Out = None,
+    workers: Workers = None,
+    executor: Executor = "local",
+    address: Address = None,
+    runs_per_batch: RunsPerBatch = None,
+    checkpoint: CheckpointSeconds = 30.0,
+    plan: Plan = False,
+    watch: Watch = False,
+    yes: Yes = False,
 ) -> None:
     """Compute every run of a grid that the folder does not contain yet.
 
@@ -41,12 +52,8 @@ def sweep(
     named `mymodule:name`; the module is found in the file's folder.
     """
     from simlab.core.catalog import lookup
-    from simlab.sweeps import sweep as compute
     from simlab.sweeps.file import read_file
-    from simlab.sweeps.local import StoppedError, WorkerError
     from simlab.sweeps.plan import default_runs_per_batch
-    from simlab.sweeps.ray_executor import ClusterError
-    from simlab.sweeps.result_cache import DamagedError
     from simlab.sweeps.sweep import EXECUTORS, prepare
 
     with one_clear_error():
@@ -60,26 +67,25 @@ def sweep(
     if plan:
         typer.echo(f"{described.name}: {sweep_plan.describe()}")
         return
+    options = {"runs_per_batch": chosen, "workers": workers, "executor": executor, "address": address}
+    result = _compute(described, folder, **options, yes=yes, watch=watch, checkpoint_seconds=checkpoint)
+    typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
+    for line in result.problems():
+        typer.echo(line)
+
+
+def _compute(described: "Described", folder: Path, **options: Any) -> "SweepResult":
+    """Return the result of the sweep; exit with 1 where it was stopped, and with 2 where it failed."""
+    from simlab.sweeps import sweep as compute
+    from simlab.sweeps.local import StoppedError, WorkerError
+    from simlab.sweeps.ray_executor import ClusterError
+    from simlab.sweeps.result_cache import DamagedError
+
     try:
-        result = compute(
-            described.base,
-            described.grid,
-            folder,
-            name=described.name,
-            runs_per_batch=chosen,
-            workers=workers,
-            executor=executor,
-            address=address,
-            yes=yes,
-            watch=watch,
-            checkpoint_seconds=checkpoint,
-        )
+        return compute(described.base, described.grid, folder, name=described.name, **options)
     except StoppedError as stopped:
         typer.echo(f"simlab: {stopped}", err=True)
         raise typer.Exit(1) from stopped
     except (OSError, DamagedError, ClusterError, WorkerError) as error:
         typer.secho(f"simlab: {error}; finished runs are saved: call again to resume", err=True, fg="red")
         raise typer.Exit(2) from error
-    typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
-    for line in result.problems():
-        typer.echo(line)

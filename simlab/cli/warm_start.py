@@ -15,25 +15,27 @@ if TYPE_CHECKING:
     from simlab.models.parameters import Params
 
 EPILOG = "Example: `simlab warm-start add tiny-dense --out add-tiny-dense-0.npz`."
+TaskName = Annotated[str, typer.Argument(help="Task.")]
+ModelName = Annotated[str, typer.Argument(help="Model preset.")]
+Out = Annotated[Path, typer.Option(help="File for the parameters (.npz).")]
+Steps = Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")]
+DemoErrorRate = Annotated[float, typer.Option(help="Probability that a demonstrated digit is wrong, 0 to 1.")]
+LearningRate = Annotated[float, typer.Option(help="Learning rate of AdamW after the warm-up, above 0.")]
+MinLrRatio = Annotated[
+    float, typer.Option(help="Final learning rate as a fraction of the initial one, 0 to 1.")
+]
+Seed = Annotated[int, typer.Option(min=0, max=int(SEED.high), help="Seed of parameters and demonstrations.")]
 
 
 def warm_start(
-    task: Annotated[str, typer.Argument(help="Task.")],
-    model: Annotated[str, typer.Argument(help="Model preset.")],
-    out: Annotated[Path, typer.Option(help="File for the parameters (.npz).")],
-    steps: Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")] = 1200,
-    demo_error_rate: Annotated[
-        float, typer.Option(help="Probability that a demonstrated digit is wrong, 0 to 1.")
-    ] = 0.05,
-    learning_rate: Annotated[
-        float, typer.Option(help="Learning rate of AdamW after the warm-up, above 0.")
-    ] = 4e-3,
-    min_lr_ratio: Annotated[
-        float, typer.Option(help="Final learning rate as a fraction of the initial one, 0 to 1.")
-    ] = 0.1,
-    seed: Annotated[
-        int, typer.Option(min=0, max=int(SEED.high), help="Seed of parameters and demonstrations.")
-    ] = 0,
+    task: TaskName,
+    model: ModelName,
+    out: Out,
+    steps: Steps = 1200,
+    demo_error_rate: DemoErrorRate = 0.05,
+    learning_rate: LearningRate = 4e-3,
+    min_lr_ratio: MinLrRatio = 0.1,
+    seed: Seed = 0,
 ) -> None:
     """Train a model on demonstrations of a task and write its parameters."""
     import jax

@@ -9,15 +9,20 @@ live.attach_trl(trainer)  # TRL: GRPOTrainer with use_vllm, before `train`
 Needs NumPy only.
 """
 
+# pyright: reportMissingImports=false
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.diagnosis.ranking import RankedCause, rank_causes
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
 PREFIX = "simlab/"
 SHOWN_SIGNATURES = (
@@ -30,6 +35,20 @@ SHOWN_SIGNATURES = (
     "last_token",
     "index_jump",
 )
+
+
+class Array(Protocol):
+    """A NumPy array or a tensor of torch, [B, T]."""
+
+    def __getitem__(self, rows: slice, /) -> "Array":
+        """Return rows."""
+        ...
+
+
+class HasBatch(Protocol):
+    """verl's `DataProto`: arrays by name."""
+
+    batch: Mapping[str, Array]
 
 
 class RunStoppedError(RuntimeError):
@@ -56,7 +75,13 @@ class LiveDiagnosis:
     strikes: int = 0
 
     def observe(
-        self, step: int, logp_train: Any, logp_infer: Any, mask: Any, ids: Any = None, logp: Any = None
+        self,
+        step: int,
+        logp_train: Array,
+        logp_infer: Array,
+        mask: Array,
+        ids: Array | None = None,
+        logp: Array | None = None,
     ) -> dict[str, float]:
         """Diagnose padded arrays [B, T] and return metrics by name; {} at steps without a diagnosis.
 
@@ -94,9 +119,9 @@ class LiveDiagnosis:
             )
         return self.metrics
 
-    def diagnose_verl(self, batch: Any, step: int) -> dict[str, float]:
+    def diagnose_verl(self, batch: HasBatch, step: int) -> dict[str, float]:
         """Diagnose verl's `DataProto` after its old log-probs are computed."""
-        fields: Mapping[str, Any] = batch.batch
+        fields = batch.batch
         if "rollout_log_probs" not in fields or "old_log_probs" not in fields:
             raise ValueError(
                 "batch must have rollout_log_probs and old_log_probs. Set "
@@ -105,7 +130,7 @@ class LiveDiagnosis:
         names = ("old_log_probs", "rollout_log_probs", "response_mask", "responses")
         return self.observe(step, *(_as_array(fields[name]) for name in names))
 
-    def attach_trl(self, trainer: Any) -> None:
+    def attach_trl(self, trainer: "GRPOTrainer") -> None:
         """Diagnose each batch that TRL's `GRPOTrainer` scores, and add the metrics to its logs.
 
         Wraps `_generate_and_score_completions`, which returns both log-probs when vLLM samples, or a
@@ -114,7 +139,7 @@ class LiveDiagnosis:
         """
         score = trainer._generate_and_score_completions
 
-        def score_and_diagnose(*positional: Any, **named: Any) -> Any:
+        def score_and_diagnose(*positional: object, **named: object) -> dict[str, Array]:
             scored = score(*positional, **named)
             names = ("old_per_token_logps", "sampling_per_token_logps", "completion_mask", "completion_ids")
             if trainer.model.training and all(scored.get(name) is not None for name in names):
@@ -129,14 +154,13 @@ class LiveDiagnosis:
         trainer._generate_and_score_completions = score_and_diagnose
 
 
-def _as_array(values: Any) -> np.ndarray:
+def _as_array(values: Array) -> np.ndarray:
     """Return a tensor or an array as NumPy."""
-    if hasattr(values, "detach"):
-        values = values.detach().float().cpu().numpy()
-    return np.asarray(values)
+    detach = getattr(values, "detach", None)
+    return np.asarray(values if detach is None else detach().float().cpu().numpy())
 
 
-def choose_rows(mask: Any, max_tokens: int, turn: int) -> slice:
+def choose_rows(mask: Array, max_tokens: int, turn: int) -> slice:
     """Return consecutive rows of a mask [B, T] with at most `max_tokens` tokens; other rows at each `turn`.
 
     Consecutive, so that the order in which workers wrote the rows stays visible.
@@ -150,17 +174,23 @@ def choose_rows(mask: Any, max_tokens: int, turn: int) -> slice:
 
 
 def as_log(
-    step: int, rows: slice, logp_train: Any, logp_infer: Any, mask: Any, ids: Any, logp: Any
+    step: int,
+    rows: slice,
+    logp_train: Array,
+    logp_infer: Array,
+    mask: Array,
+    ids: Array | None,
+    logp: Array | None,
 ) -> TokenLog:
     """Return `rows` of padded arrays [B, T] as a log without masked tokens."""
     chosen = _as_array(mask[rows]) != 0
     chosen &= ~(np.isnan(_as_array(logp_train[rows])) | np.isnan(_as_array(logp_infer[rows])))
     lengths = chosen.sum(1)
 
-    def pick(values: Any) -> np.ndarray:
+    def pick(values: Array) -> np.ndarray:
         return _as_array(values[rows])[chosen]
 
-    def scores(values: Any) -> np.ndarray:
+    def scores(values: Array) -> np.ndarray:
         return np.clip(np.nan_to_num(pick(values), nan=LOWEST), LOWEST, 0).astype(np.float32)
 
     return TokenLog(

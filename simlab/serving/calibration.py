@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from simlab.core.json_value import Json
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
@@ -65,7 +66,9 @@ class Fit:
     note: str
 
 
-def measure_distance(measured: np.ndarray, predicted: np.ndarray, bins: np.ndarray) -> float:
+def measure_distance(
+    measured: Float[np.ndarray, " n"], predicted: Float[np.ndarray, " n"], bins: Int[np.ndarray, " n"]
+) -> float:
     """Return the distance of two sets of log rho [n] with `bins` [n], relative to a prediction of 0.
 
     Averages the first Wasserstein distance of each bin over the tokens, and divides by the mean of
@@ -84,17 +87,21 @@ def predict_log_rho(
     config: TransformerConfig,
     train: Engine,
     infer: Engine,
-    prompts: np.ndarray,
-    responses: np.ndarray,
-) -> np.ndarray:
+    prompts: Int[np.ndarray, "N P"],
+    responses: Int[np.ndarray, "N T"],
+) -> Float[np.ndarray, "N T"]:
     """Return log rho [N, T] of an emulated pair for responses that a real engine sampled."""
     logp_train = score_with_emulation(params, config, train, prompts, responses)
     return logp_train - score_with_emulation(params, config, infer, prompts, responses)
 
 
 def score_with_emulation(
-    params: Params, config: TransformerConfig, engine: Engine, prompts: np.ndarray, responses: np.ndarray
-) -> np.ndarray:
+    params: Params,
+    config: TransformerConfig,
+    engine: Engine,
+    prompts: Int[np.ndarray, "N P"],
+    responses: Int[np.ndarray, "N T"],
+) -> Float[np.ndarray, "N T"]:
     """Return the log-probabilities [N, T] of responses under an emulated engine."""
     # Compiling a deep model takes minutes; running op by op takes seconds.
     score = response_logps if config.num_hidden_layers > _DEEP else score_compiled
@@ -105,10 +112,10 @@ _DEEP = 8
 
 
 def calibrate(
-    logp_train: np.ndarray,
-    logp_infer: np.ndarray,
-    mask: np.ndarray,
-    predict: Callable[[Engine], np.ndarray],
+    logp_train: Float[np.ndarray, "N T"],
+    logp_infer: Float[np.ndarray, "N T"],
+    mask: Bool[np.ndarray, "N T"],
+    predict: Callable[[Engine], Float[np.ndarray, "N T"]],
     emulations: Mapping[str, Emulation],
     *,
     resamples: int = 400,
@@ -146,31 +153,44 @@ def calibrate(
 
     distances = np.asarray([[distance(each, rows) for rows in draws] for each in predictions.values()])
     nearest = distances[:, 1:].argmin(0)
-    fits = []
-    for number, (name, predicted) in enumerate(predictions.items()):
-        # Reflect at the estimate: resampling adds the same bias to a distance as the sample itself.
-        low, high = 2 * distances[number, 0] - np.quantile(distances[number, 1:], (0.975, 0.025))
-        is_good, is_fair = high < GOOD, distances[number, 0] < FAIR
-        fits.append(
-            Fit(
-                emulation=name,
-                distance=float(distances[number, 0]),
-                ci_low=max(0.0, float(low)),
-                ci_high=float(high),
-                best=float(np.mean(nearest == number)),
-                rms_measured=_rms(measured[mask]),
-                rms_predicted=_rms(predicted[mask]),
-                verdict="good" if is_good else "fair" if is_fair else "poor",
-                note="" if is_good else f"not modeled: {emulations[name].not_modeled}",
-            )
+    fits = [
+        _build_fit(
+            name,
+            emulations[name],
+            distances[number],
+            best=float(np.mean(nearest == number)),
+            rms_measured=_rms(measured[mask]),
+            rms_predicted=_rms(predicted[mask]),
         )
+        for number, (name, predicted) in enumerate(predictions.items())
+    ]
     return sorted(fits, key=lambda fit: fit.distance)
+
+
+def _build_fit(
+    name: str, emulation: Emulation, distances: Float[np.ndarray, " draws"], **numbers: float
+) -> Fit:
+    """Return the fit with the `distances` of the sample and of its resamples."""
+    # Reflect at the estimate: resampling adds the same bias to a distance as the sample itself.
+    low, high = 2 * distances[0] - np.quantile(distances[1:], (0.975, 0.025))
+    is_good, is_fair = high < GOOD, distances[0] < FAIR
+    return Fit(
+        emulation=name,
+        distance=float(distances[0]),
+        ci_low=max(0.0, float(low)),
+        ci_high=float(high),
+        verdict="good" if is_good else "fair" if is_fair else "poor",
+        note="" if is_good else f"not modeled: {emulation.not_modeled}",
+        **numbers,
+    )
 
 
 LEVELS = tuple(np.linspace(0.01, 0.99, 50).tolist())
 
 
-def build_quantile_rows(measured: np.ndarray, predicted: np.ndarray, **labels: str) -> list[dict[str, Json]]:
+def build_quantile_rows(
+    measured: Float[np.ndarray, " n"], predicted: Float[np.ndarray, " n"], **labels: str
+) -> list[dict[str, Json]]:
     """Return quantiles of two sets of log rho [n], one row per level, for `figures.real_engines`."""
     both = (np.quantile(one, LEVELS).tolist() for one in (measured, predicted))
     return [

@@ -1,18 +1,21 @@
 """Probe engine pairs on one checkpoint: each sampling engine with each scoring engine."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Int
 
 from simlab.core.experiment import Run
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.open_engine import check_name, open_engine
 from simlab.serving.probe_report import Rows, build_divergence_rows, build_mismatch_rows
-from simlab.serving.protocol import EngineError, Samples, SamplingRequest
+from simlab.serving.protocol import EngineError, RealEngine, Samples, SamplingRequest
 
+Result = TypeVar("Result")
 Weights = tuple[TransformerConfig, Params]
 DEPTHS = 8
 COMPARED = 4  # sequences with compared hidden states
@@ -31,7 +34,7 @@ class Probe:
         self,
         config: TransformerConfig,
         params: Params,
-        prompts: np.ndarray,
+        prompts: Int[np.ndarray, "N P"],
         sampling_engines: Sequence[str],
         scoring_engines: Sequence[str],
         sampling: SamplingRequest,
@@ -52,17 +55,27 @@ class Probe:
             for name in self.run.track(list(dict.fromkeys(sampling_engines)), "sampling engines"):
                 with contextlib.ExitStack() as own:
                     engine = scoring[name] if name in scoring else self._open(name, weights, own)
-                    if engine is None:
-                        continue
-                    samples = self._attempt(name, "generate", engine.generate, prompts, sampling)
-                    if samples is None:
-                        continue
-                    self._add_samples(name, prompts, samples)
-                    for other_name, other in {name: engine, **scoring}.items():
-                        if other is not None:
-                            self._measure_pair(config, prompts, samples, (name, engine), (other_name, other))
-                            self.write()
+                    if engine is not None:
+                        self._measure_engine(config, prompts, sampling, (name, engine), scoring)
         self.write()
+
+    def _measure_engine(
+        self,
+        config: TransformerConfig,
+        prompts: Int[np.ndarray, "N P"],
+        request: SamplingRequest,
+        sampling: tuple[str, RealEngine],
+        scoring: Mapping[str, RealEngine | None],
+    ) -> None:
+        name, engine = sampling
+        samples = self._attempt(name, "generate", engine.generate, prompts, request)
+        if samples is None:
+            return
+        self._add_samples(name, prompts, samples)
+        for other_name, other in {name: engine, **scoring}.items():
+            if other is not None:
+                self._measure_pair(config, prompts, samples, sampling, (other_name, other))
+                self.write()
 
     def write(self) -> None:
         """Write all tables with rows."""
@@ -70,16 +83,16 @@ class Probe:
             if rows:
                 self.run.table(name, rows)
 
-    def _add(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _add(self, table: str, rows: Iterable[Mapping[str, Json]]) -> None:
         self.rows[table] += [{**self.labels, **row} for row in rows]
 
-    def _open(self, name: str, weights: Weights, stack: contextlib.ExitStack) -> Any:
+    def _open(self, name: str, weights: Weights, stack: contextlib.ExitStack) -> RealEngine | None:
         """Return the engine with its weights, closed with `stack`; None if opening fails."""
         engine = self._attempt(name, "open", open_engine, name)
         if engine is None:
             return None
-        if hasattr(engine, "close"):
-            stack.callback(engine.close)
+        if (close := getattr(engine, "close", None)) is not None:
+            stack.callback(close)
         parity_error = self._attempt(name, "sync_weights", engine.sync_weights, *weights)
         if parity_error is None:
             return None
@@ -87,7 +100,9 @@ class Probe:
         self._add("engines", [{"engine": name, "parity_error": parity_error, "versions": versions}])
         return engine
 
-    def _attempt(self, name: str, operation: str, call: Any, *arguments: Any) -> Any:
+    def _attempt(
+        self, name: str, operation: str, call: Callable[..., Result], *arguments: object
+    ) -> Result | None:
         """Return the result of `call`; on an `EngineError` add a row to `failures` and return None."""
         try:
             return call(*arguments)
@@ -96,7 +111,7 @@ class Probe:
             self.run.report(f"{name}: {error}")
             return None
 
-    def _add_samples(self, name: str, prompts: np.ndarray, samples: Samples) -> None:
+    def _add_samples(self, name: str, prompts: Int[np.ndarray, "N P"], samples: Samples) -> None:
         lengths = samples.mask.sum(1)
         self._add(
             "samples",
@@ -114,7 +129,7 @@ class Probe:
     def _measure_pair(
         self,
         config: TransformerConfig,
-        prompts: np.ndarray,
+        prompts: Int[np.ndarray, "N P"],
         samples: Samples,
         sampling: tuple[str, Any],
         scoring: tuple[str, Any],

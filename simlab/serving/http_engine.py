@@ -3,11 +3,12 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from jaxtyping import Int
 
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
@@ -22,6 +23,7 @@ from simlab.serving.protocol import (
     check_logps,
 )
 
+Answer = TypeVar("Answer")
 # vLLM's prefix of a token under `return_tokens_as_token_ids`.
 PREFIX = "token_id:"
 
@@ -64,7 +66,7 @@ class HttpEngine:
         """Check the served weights against `params`; sends nothing."""
         return assert_parity(self, self.name, config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
+    def generate(self, prompts: Int[np.ndarray, "N P"], sampling: SamplingRequest) -> Samples:
         """Sample one response to each prompt, each with its own seed."""
 
         def respond(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +90,7 @@ class HttpEngine:
         tokens, logps = zip(*self._map(respond, len(prompts)), strict=True)
         return build_samples(self.name, np.stack(tokens), np.stack(logps), None, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
+    def score(self, prompts: Int[np.ndarray, "N P"], responses: Int[np.ndarray, "N T"]) -> EngineScores:
         """Score in one pass: the server echoes the prompt with its log-probs."""
         texts = np.concatenate([prompts, responses], axis=1)
 
@@ -102,11 +104,11 @@ class HttpEngine:
         logps = np.stack(self._map(score_row, len(texts)))
         return EngineScores(check_logps(self.name, logps, responses.shape), None)
 
-    def _map(self, work: Any, count: int) -> list[Any]:
+    def _map(self, work: Callable[[int], Answer], count: int) -> list[Answer]:
         with ThreadPoolExecutor(self.parallel) as pool:
             return list(pool.map(work, range(count)))
 
-    def _complete(self, prompt: np.ndarray, **options: object) -> Any:
+    def _complete(self, prompt: np.ndarray, **options: object) -> Json:
         body = {"model": self.model, "prompt": prompt.tolist(), "logprobs": 1, **options}
         reply = self._request("completions", {**body, "return_tokens_as_token_ids": True})
         try:
@@ -114,7 +116,7 @@ class HttpEngine:
         except (KeyError, IndexError, TypeError):
             raise EngineError(f"{self.name} returned no completion: {str(reply)[:200]}") from None
 
-    def _parse_choice(self, choice: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _parse_choice(self, choice: Json) -> tuple[np.ndarray, np.ndarray]:
         """Return tokens and log-probabilities of a choice; NaN for a first token, which has none."""
         reported = choice.get("logprobs") or {}
         names, logps = reported.get("tokens"), reported.get("token_logprobs")
@@ -127,7 +129,7 @@ class HttpEngine:
         tokens = np.asarray([int(name.removeprefix(PREFIX)) for name in names], np.int32)
         return tokens, np.asarray([np.nan if x is None else x for x in logps], np.float32)
 
-    def _request(self, path: str, content: Mapping[str, Json] | None = None) -> Any:
+    def _request(self, path: str, content: Mapping[str, Json] | None = None) -> Json:
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"

@@ -7,6 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from simlab.core.json_value import Json
 from simlab.core.manifest import device, versions
@@ -47,7 +48,7 @@ class JaxEngine:
         self._weights = config, params
         return assert_parity(self, f"simlab {self.name}", config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
+    def generate(self, prompts: Int[np.ndarray, "N P"], sampling: SamplingRequest) -> Samples:
         """Sample token by token with a KV cache."""
         config, params = self._get_weights()
         sampling_params = SamplingParams(temperature=sampling.temperature) if sampling.temperature else GREEDY
@@ -59,14 +60,16 @@ class JaxEngine:
         responses, logps = trajectory.responses, trajectory.logp_infer
         return build_samples(self.name, responses, logps, experts, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
+    def score(self, prompts: Int[np.ndarray, "N P"], responses: Int[np.ndarray, "N T"]) -> EngineScores:
         """Score in one pass."""
         config, params = self._get_weights()
         scores = score_compiled(params, config, self.engine, jnp.asarray(prompts), jnp.asarray(responses))
         experts = None if scores.routed_experts is None else np.asarray(scores.routed_experts)
         return EngineScores(check_logps(self.name, scores.logp, responses.shape), experts)
 
-    def hidden_states(self, tokens: np.ndarray, depths: Sequence[int]) -> np.ndarray:
+    def hidden_states(
+        self, tokens: Int[np.ndarray, "B S"], depths: Sequence[int]
+    ) -> Float[np.ndarray, "depths B S D"]:
         """Return the normed hidden states [depths, B, S, D] of `tokens` [B, S] after `depths` layers.
 
         Compiles the model once per depth, truncated to that depth.

@@ -6,6 +6,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from simlab.core.json_value import Json
 from simlab.metrics import METRICS, PROBABILITY_EDGES
@@ -33,7 +34,7 @@ Rows = dict[str, list[dict[str, Json]]]
 
 
 def build_mismatch_rows(
-    pair: Mapping[str, str], prompts: np.ndarray, samples: Samples, scores: EngineScores
+    pair: Mapping[str, str], prompts: Int[np.ndarray, "N P"], samples: Samples, scores: EngineScores
 ) -> Rows:
     """Return the rows of the tables `pairs`, `bins`, `positions`, `flips` and `tokens` for one pair.
 
@@ -96,7 +97,9 @@ def _build_position_rows(samples: Samples, scores: EngineScores) -> list[dict[st
     return rows
 
 
-def _compute_flips(prompts: np.ndarray, samples: Samples, scores: EngineScores) -> np.ndarray | None:
+def _compute_flips(
+    prompts: Int[np.ndarray, "N P"], samples: Samples, scores: EngineScores
+) -> np.ndarray | None:
     if samples.routed_experts is None or scores.routed_experts is None:
         return None
     trajectory = Trajectory(
@@ -111,7 +114,10 @@ def _compute_flips(prompts: np.ndarray, samples: Samples, scores: EngineScores) 
 
 
 def build_divergence_rows(
-    pair: Mapping[str, str], scoring: np.ndarray, sampling: np.ndarray, depths: list[int]
+    pair: Mapping[str, str],
+    scoring: Float[np.ndarray, "depths B S D"],
+    sampling: Float[np.ndarray, "depths B S D"],
+    depths: list[int],
 ) -> list:
     """Return rows of the table `layers`: RMS difference of normed hidden states over their RMS, by depth.
 

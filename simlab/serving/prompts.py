@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 
 from simlab.models.config import TransformerConfig
 from simlab.serving.open_engine import find_python
@@ -65,7 +66,9 @@ def load_task_prompts(name: str, count: int, encode: Encode = encode) -> list[np
     return [encode(question.text) for question in load_questions(name, count, "held_out")]
 
 
-def stack_prompts(prompts: Sequence[np.ndarray], length: int | None = None) -> np.ndarray:
+def stack_prompts(
+    prompts: Sequence[Int[np.ndarray, " P"]], length: int | None = None
+) -> Int[np.ndarray, "N P"]:
     """Return prompts as int32 [N, P]: the last `length` tokens of each, by default the shortest length.
 
     All rows have one length, so engines need no padding, in which they could differ.
@@ -90,7 +93,7 @@ def read_prompts(
     file: Path | None,
     count: int,
     length: int | None,
-) -> np.ndarray:
+) -> Int[np.ndarray, "N P"]:
     """Return prompts int32 [N, P] of a task or a file; exactly one must be given.
 
     Models over simlab's vocabulary use its encoding, others the tokenizer of the checkpoint in the

@@ -6,6 +6,7 @@ from typing import NoReturn, Protocol
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from simlab.core.json_value import Json
@@ -62,22 +63,22 @@ def check_temperature(value: float) -> None:
 class Samples:
     """Responses [N, T], their mask, and the log-probability of each token as the engine reports it.
 
-    `logps` are those of the raw logits, 0 where masked. `routed_experts` [N, P + T - 1, L, k] are the experts
-    of each token that was read; None for a dense model or an engine that does not report them.
+    `logps` are those of the raw logits, 0 where masked. `routed_experts` are the experts of each of the
+    S = P + T - 1 tokens that were read; None for a dense model or an engine that does not report them.
     """
 
-    responses: np.ndarray
-    mask: np.ndarray
-    logps: np.ndarray
-    routed_experts: np.ndarray | None
+    responses: Int[np.ndarray, "N T"]
+    mask: Bool[np.ndarray, "N T"]
+    logps: Float[np.ndarray, "N T"]
+    routed_experts: Int[np.ndarray, "N S L k"] | None
 
 
 @dataclass(frozen=True)
 class EngineScores:
     """Log-probabilities [B, T] of given responses, and `routed_experts` as in `Samples`."""
 
-    logps: np.ndarray
-    routed_experts: np.ndarray | None
+    logps: Float[np.ndarray, "B T"]
+    routed_experts: Int[np.ndarray, "B S L k"] | None
 
 
 class RealEngine(Protocol):
@@ -91,11 +92,11 @@ class RealEngine(Protocol):
         """Load weights; return the result of the parity check against `params`, nats."""
         ...
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
+    def generate(self, prompts: Int[np.ndarray, "N P"], sampling: SamplingRequest) -> Samples:
         """Sample one response to each prompt."""
         ...
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
+    def score(self, prompts: Int[np.ndarray, "N P"], responses: Int[np.ndarray, "N T"]) -> EngineScores:
         """Score responses in one pass over all tokens."""
         ...
 
@@ -104,7 +105,7 @@ def build_samples(
     engine: str,
     tokens: ArrayLike,
     logps: ArrayLike,
-    experts: np.ndarray | None,
+    experts: Int[np.ndarray, "N S L k"] | None,
     sampling: SamplingRequest,
     count: int,
 ) -> Samples:

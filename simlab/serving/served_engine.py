@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from jaxtyping import Int
 
 from simlab.checkpoints.checkpoint_writer import save_checkpoint
 from simlab.core.json_value import Json
@@ -102,13 +103,13 @@ class ServedEngine:
         self._loaded = True
         return assert_parity(self, self.name, config, params, self.parity)
 
-    def generate(self, prompts: np.ndarray, sampling: SamplingRequest) -> Samples:
+    def generate(self, prompts: Int[np.ndarray, "N P"], sampling: SamplingRequest) -> Samples:
         """Sample token by token with a KV cache."""
         _, arrays = self._call("generate", {"prompts": prompts}, **asdict(sampling))
         experts = arrays.get("routed_experts")
         return build_samples(self.name, arrays["tokens"], arrays["logps"], experts, sampling, len(prompts))
 
-    def score(self, prompts: np.ndarray, responses: np.ndarray) -> EngineScores:
+    def score(self, prompts: Int[np.ndarray, "N P"], responses: Int[np.ndarray, "N T"]) -> EngineScores:
         """Score in one pass."""
         tokens = np.concatenate([prompts, responses], axis=1)
         _, arrays = self._call("score", {"tokens": tokens, "first": np.asarray(prompts.shape[1])})

@@ -10,14 +10,14 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from simlab.core.json_value import Json
 from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
-from simlab.sweeps.config_reader import Plain, number, read, reading
+from simlab.sweeps.config_reader import number, read, reading
 from simlab.tasks import Task
 
-Changes = dict[str, Plain]
+Changes = dict[str, Json]
 PROJECTION = "engines.infer.projection"
 OPERANDS = ("activations", "weights")
 MANTISSA_BITS = Range(0, 21)
@@ -28,9 +28,15 @@ PATHS = {
     "clip_high": "objective.clip_high",
 }
 """Aliases of one field."""
+OPERAND_ALIASES = {
+    "infer_format": "format",
+    "infer_mantissa_bits": "format.mantissa_bits",
+    "infer_rounding": "rounding",
+}
+"""Aliases of a field of both operands."""
 
 
-def check_named_once(table: Mapping[str, Plain]) -> None:
+def check_named_once(table: Mapping[str, Json]) -> None:
     """Raise `ValueError` if `table` gives a field by its short name and by its path."""
     for name, path in PATHS.items():
         outer, inner = path.split(".")
@@ -39,17 +45,18 @@ def check_named_once(table: Mapping[str, Plain]) -> None:
             raise ValueError(f"{name} and {path} must not both be given: they name the same field.")
 
 
-def field_of(path: str) -> Callable[[Mapping[str, Plain], Plain], Changes]:
+def field_of(path: str) -> Callable[[Mapping[str, Json], Json], Changes]:
     """Return an alias of one field."""
     return lambda _, value: {path: value}
 
 
-def infer_format(table: Mapping[str, Plain], value: Plain) -> Changes:
+def infer_format(table: Mapping[str, Json], value: Json) -> Changes:
     """Store both operands of the inference engine's projections in the format `value`."""
-    return {f"{path}.format" if site.format is not None else path: value for path, site in _operands(table)}
+    field = OPERAND_ALIASES["infer_format"]
+    return {f"{path}.{field}" if site.format is not None else path: value for path, site in _operands(table)}
 
 
-def infer_mantissa_bits(table: Mapping[str, Plain], value: Plain) -> Changes:
+def infer_mantissa_bits(table: Mapping[str, Json], value: Json) -> Changes:
     """Keep `value` mantissa bits of both operands; a float32 operand keeps its exponent range.
 
     Raises `ValueError` for a value that is not an integer from 0 to 21.
@@ -57,15 +64,15 @@ def infer_mantissa_bits(table: Mapping[str, Plain], value: Plain) -> Changes:
     with reading("infer_mantissa_bits"):
         bits = number(value, int)
         MANTISSA_BITS.check(bits)
-    return _change_operands(table, "format.mantissa_bits", bits)
+    return _change_operands(table, OPERAND_ALIASES["infer_mantissa_bits"], bits)
 
 
-def infer_rounding(table: Mapping[str, Plain], value: Plain) -> Changes:
+def infer_rounding(table: Mapping[str, Json], value: Json) -> Changes:
     """Round both operands of the inference engine's projections by the mode `value`."""
-    return _change_operands(table, "rounding", value)
+    return _change_operands(table, OPERAND_ALIASES["infer_rounding"], value)
 
 
-def _change_operands(table: Mapping[str, Plain], field: str, value: Plain) -> Changes:
+def _change_operands(table: Mapping[str, Json], field: str, value: Json) -> Changes:
     """Return `value` at a field of both operands; one without a format gets float32 first."""
     changes: Changes = {}
     for path, site in _operands(table):
@@ -74,7 +81,7 @@ def _change_operands(table: Mapping[str, Plain], field: str, value: Plain) -> Ch
     return changes
 
 
-def response_length(table: Mapping[str, Plain], value: Plain) -> Changes:
+def response_length(table: Mapping[str, Json], value: Json) -> Changes:
     """Choose the difficulty whose longest response has `value` tokens.
 
     Raises `ValueError` naming the lengths that the task has.
@@ -98,7 +105,7 @@ def response_length(table: Mapping[str, Plain], value: Plain) -> Changes:
     return {"task.difficulty": lengths[wanted]}
 
 
-ALIASES: dict[str, Callable[[Mapping[str, Plain], Plain], Changes]] = {
+ALIASES: dict[str, Callable[[Mapping[str, Json], Json], Changes]] = {
     **{name: field_of(path) for name, path in PATHS.items()},
     "infer_format": infer_format,
     "infer_mantissa_bits": infer_mantissa_bits,
@@ -108,13 +115,13 @@ ALIASES: dict[str, Callable[[Mapping[str, Plain], Plain], Changes]] = {
 """From a run in plain values and the alias's value to changes of its fields, in the order of application."""
 
 
-def _operands(table: Mapping[str, Plain]) -> list[tuple[str, Site]]:
+def _operands(table: Mapping[str, Json]) -> list[tuple[str, Site]]:
     """Return path and record of both operands' sites, as `table` has them."""
     pair: EnginePair = read(EnginePair, table["engines"], "engines").record
     projection = pair.infer.projection
     return [(f"{PROJECTION}.{name}", getattr(projection, name)) for name in OPERANDS]
 
 
-def _with_field(value: Plain, field: str, content: Any) -> dict[str, Plain]:
+def _with_field(value: Json, field: str, content: Json) -> dict[str, Json]:
     table = {"name": value} if isinstance(value, str) else dict(value)
     return {**table, field: content}

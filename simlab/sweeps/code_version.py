@@ -1,7 +1,10 @@
 """The dependencies of the bits of a run besides its config: code, versions, and settings of JAX."""
 
 import hashlib
+import re
+from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 
 import jax
 import jaxlib
@@ -36,11 +39,21 @@ SETTINGS = {
 def code_digest() -> str:
     """Return the content hash of the packages `COMPUTING` and of the versions of JAX and optax."""
     versions = jax.__version__, jaxlib.__version__, optax.__version__
-    digest = hashlib.sha256(repr(versions).encode())
-    for package in COMPUTING:
-        for path in sorted((PACKAGE_ROOT / package).rglob("*.py")):
+    return digest_files((PACKAGE_ROOT / package for package in COMPUTING), repr(versions))
+
+
+def digest_files(folders: Iterable[Path], prefix: str = "") -> str:
+    """Return the hash of `prefix` and of the Python files below `folders`."""
+    digest = hashlib.sha256(prefix.encode())
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def without_addresses(value: object) -> str:
+    """Return the text of `value` without the addresses that functions print."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def check_settings() -> None:

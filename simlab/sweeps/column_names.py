@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pandas as pd
 
 from simlab.core.json_value import Json
-from simlab.sweeps.aliases import PROJECTION
+from simlab.sweeps.aliases import OPERAND_ALIASES, PROJECTION
 
-OPERAND_ALIASES = {
-    "infer_format": "format",
-    "infer_mantissa_bits": "format.mantissa_bits",
-    "infer_rounding": "rounding",
-}
 PATHS = "paths"
 """Key in `DataFrame.attrs` of the map from short names to full paths."""
 

@@ -6,11 +6,13 @@ import json
 import typing
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import jax
+from jax import Array
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup, shorten
+from simlab.core.json_value import Json
 from simlab.core.ranges import SEED, STEPS
 from simlab.engines import Site
 from simlab.formats import ROUNDINGS, StochasticRounding
@@ -20,7 +22,6 @@ from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config_reader import (
     FieldError,
-    Plain,
     default_of,
     number,
     paths_below,
@@ -31,8 +32,8 @@ from simlab.sweeps.config_reader import (
 from simlab.sweeps.start import model_of_start, read_start, start_key
 from simlab.training.recipe import Recipe
 
-OWN_FIELDS: dict[str, Plain] = {"steps": 100, "seed": 0, "warm_start": None}
-DEFAULTS: dict[str, Plain] = {"engines": "f32/f32", "objective": "grpo", **OWN_FIELDS}
+OWN_FIELDS: dict[str, Json] = {"steps": 100, "seed": 0, "warm_start": None}
+DEFAULTS: dict[str, Json] = {"engines": "f32/f32", "objective": "grpo", **OWN_FIELDS}
 """Values that a run has if its config omits them, besides the defaults of `Recipe`."""
 _RECIPE_FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
 _HINTS = typing.get_type_hints(Recipe, include_extras=True)
@@ -57,7 +58,7 @@ class RunConfig:
     """
 
     recipe: Recipe = dataclasses.field(repr=False, compare=False)
-    table: Mapping[str, Plain]
+    table: Mapping[str, Json]
 
     @property
     def steps(self) -> int:
@@ -70,17 +71,17 @@ class RunConfig:
         return self.table["seed"]
 
     @property
-    def warm_start(self) -> Plain:
+    def warm_start(self) -> Json:
         """The source of the first parameters."""
         return self.table["warm_start"]
 
-    def as_dict(self) -> dict[str, Plain]:
+    def as_dict(self) -> dict[str, Json]:
         """Return all fields by name, in plain values."""
         return dict(self.table)
 
 
 def run_config(
-    values: "RunConfig | Mapping[str, Plain]", changes: Mapping[str, Plain] | None = None
+    values: "RunConfig | Mapping[str, Json]", changes: Mapping[str, Json] | None = None
 ) -> RunConfig:
     """Return the run of `values` with `changes`; names may be dotted: `optimizer.learning_rate`.
 
@@ -113,7 +114,7 @@ def run_config(
     return _check_table(table)
 
 
-def _with_defaults(values: Mapping[str, Plain]) -> dict[str, Plain]:
+def _with_defaults(values: Mapping[str, Json]) -> dict[str, Json]:
     """Return `values` with the defaults of a run; a table without a name changes that of its field."""
     values = {name: _plain_value(name, value) for name, value in values.items()}
     for name, default in DEFAULTS.items():
@@ -122,14 +123,14 @@ def _with_defaults(values: Mapping[str, Plain]) -> dict[str, Plain]:
     return _change_fields(DEFAULTS, values)
 
 
-def _change_fields(table: Mapping[str, Plain], changes: Mapping[str, Plain]) -> dict[str, Plain]:
+def _change_fields(table: Mapping[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
     # A record before its fields: `objective` first, then `objective.clip_low`.
     for dotted in sorted(changes, key=lambda name: name.count(".")):
         table = _change_field(table, dotted.split("."), changes[dotted])
     return dict(table)
 
 
-def _plain_value(name: str, value: Any) -> Plain:
+def _plain_value(name: str, value: PyTree) -> Json:
     """Return a record that is given itself by its name; other values are returned unchanged."""
     is_record = dataclasses.is_dataclass(value) and name in _HINTS
     return read(_HINTS[name], value, name).plain if is_record else value
@@ -138,7 +139,7 @@ def _plain_value(name: str, value: Any) -> Plain:
 EXAMPLES = {"task": "add", "model": "tiny-dense"}
 
 
-def _check_table(table: Mapping[str, Plain]) -> RunConfig:
+def _check_table(table: Mapping[str, Json]) -> RunConfig:
     fields = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
     recipe = Recipe(**fields.record)
     _check_objective(recipe)
@@ -189,13 +190,13 @@ def run_key(config: RunConfig, runs_per_batch: int, program: str = "") -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def columns(config: RunConfig) -> dict[str, Plain]:
+def columns(config: RunConfig) -> dict[str, Json]:
     """Return the config as flat columns: `objective`, `objective.clip_low`, `optimizer.learning_rate`, ..."""
     table = config.as_dict() | {"warm_start": start_key(config.warm_start)}
     return {path.removesuffix(".name"): value for path, value in flatten(table)}
 
 
-def _change_field(table: Mapping[str, Plain], path: list[str], value: Plain) -> dict[str, Plain]:
+def _change_field(table: Mapping[str, Json], path: list[str], value: Json) -> dict[str, Json]:
     head, *rest = path
     if not rest:
         return {**table, head: value}
@@ -234,7 +235,7 @@ def _check_objective(recipe: Recipe) -> None:
 
 
 @cache
-def _check_structure(structure: Any, group_size: int, has_critic: bool) -> None:
+def _check_structure(structure: PyTree, group_size: int, has_critic: bool) -> None:
     shape = (2 * group_size, 2)
     shapes = dict.fromkeys(("logp", "logp_train", "logp_infer", "sum_squared_probabilities"), shape)
     shapes |= {"rewards": shape[:1]} | ({"values": shape} if has_critic else {})
@@ -244,7 +245,7 @@ def _check_structure(structure: Any, group_size: int, has_critic: bool) -> None:
     arrays["tokens"] = jax.ShapeDtypeStruct(shape, "int32")
     arrays["mask"] = jax.ShapeDtypeStruct(shape, "bool")
 
-    def value(**arrays: Any) -> Any:
+    def value(**arrays: Array) -> Array:
         objective: Objective = jax.tree.unflatten(structure, [0.5] * structure.num_leaves)
         batch = TokenBatch(**arrays, key=jax.random.key(0), group_size=group_size)
         return objective_value(objective, batch)

@@ -11,12 +11,14 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from cattrs import Converter
+from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup, shorten
+from simlab.core.json_value import Json
 from simlab.core.plugins import references
 from simlab.core.pytree import REGISTERED
 from simlab.core.ranges import Range
@@ -30,16 +32,16 @@ from simlab.sweeps.own_records import describe_own, load_own
 from simlab.tasks import TASKS, Task
 from simlab.training.schedules import SCHEDULES, Schedule
 
-Plain = Any  # None, bool, int, float, str, and lists and dicts of them
-Table = Mapping[str, Plain]
-Entry = Callable[[Mapping[str, Any], str, str], Any]
+Table = Mapping[str, Json]
+Entry = Callable[[Mapping[str, PyTree], str, str], PyTree]
+"""Find the entry of a catalog by its name; the last argument is the word for an entry in errors."""
 
 
 class Read(NamedTuple):
     """A record, and the canonical plain value that it stands for."""
 
-    record: Any
-    plain: Plain
+    record: PyTree
+    plain: Json
 
 
 class FieldError(ValueError):
@@ -62,36 +64,36 @@ def reading(path: str) -> Iterator[None]:
         raise FieldError(path, str(error)) from error
 
 
-def _pair(name: str, entry: Entry) -> Any:
+def _pair(name: str, entry: Entry) -> PyTree:
     train, slash, infer = name.partition("/")
     if slash and references(name):
         return EnginePair(*(_engine(part, entry) for part in (train, infer)))
     return entry({}, name, "engine pair") if references(name) else find_pair(name)
 
 
-def _engine(name: str, entry: Entry) -> Any:
+def _engine(name: str, entry: Entry) -> PyTree:
     engine = entry(ENGINES, name, "engine")
     if not isinstance(engine, Engine):
         raise ValueError(f"must be an engine, got {shorten(name)}, which is of type {type(engine).__name__}.")
     return engine
 
 
-def _objective(name: str, entry: Entry) -> Any:
+def _objective(name: str, entry: Entry) -> PyTree:
     base, *suffixes = name.split("+")
     return with_suffixes(entry(OBJECTIVES, base, "objective"), suffixes, name)
 
 
-def _site(name: str, entry: Entry) -> Any:
+def _site(name: str, entry: Entry) -> PyTree:
     quantization = entry(FORMATS, name, "format")
     return Site.of(quantization) if isinstance(quantization, Format) else quantization
 
 
-def _entry_of(catalog: Mapping[str, Any], word: str) -> Callable[[str, Entry], Any]:
+def _entry_of(catalog: Mapping[str, PyTree], word: str) -> Callable[[str, Entry], PyTree]:
     return lambda name, entry: entry(catalog, name, word)
 
 
 # Types of which a name means a record, and types of which it means a class.
-RECORDS: dict[Any, tuple[str, Callable[[str, Entry], Any]]] = {
+RECORDS: dict[type, tuple[str, Callable[[str, Entry], PyTree]]] = {
     Objective: ("an objective", _objective),
     EnginePair: ("an engine pair such as 'f32/bf16'", _pair),
     Engine: ("an engine", _entry_of(ENGINES, "engine")),
@@ -101,17 +103,17 @@ RECORDS: dict[Any, tuple[str, Callable[[str, Entry], Any]]] = {
     Scaling: ("a scaling", _entry_of(SCALINGS, "scaling")),
     Site: ("a format or a site", _site),
 }
-CLASSES: dict[Any, tuple[Mapping[str, type], str]] = {
+CLASSES: dict[type, tuple[Mapping[str, type], str]] = {
     Task: (TASKS, "task"),
     Schedule: (SCHEDULES, "schedule"),
 }
 CATALOGS = (OBJECTIVES, ENGINES, MODELS, FORMATS, ROUNDINGS, SCALINGS)
-ALTERNATIVES: dict[Any, Any] = {Rounding: (Rounding, StochasticRounding)}
-GIVEN: dict[Any, Any] = {Site: (Site, Format)}
+ALTERNATIVES: dict[type, tuple[type, ...]] = {Rounding: (Rounding, StochasticRounding)}
+GIVEN: dict[type, tuple[type, ...]] = {Site: (Site, Format)}
 """Kinds of record that may be given for a field of a type, besides those of that type."""
 
 
-def read(hint: Any, value: Plain, path: str) -> Read:
+def read(hint: object, value: Json, path: str) -> Read:
     """Return the record and the canonical form of `value` for a field `path` of type `hint`.
 
     Raises `ValueError` naming the field, the value and what is allowed.
@@ -119,11 +121,11 @@ def read(hint: Any, value: Plain, path: str) -> Read:
     if value is None and type(None) in _options(hint):
         return Read(None, None)
     with reading(path):
-        structured = CONVERTER.structure(value, hint)
+        structured = CONVERTER.structure(value, typing.cast("type", hint))
     return structured if isinstance(structured, Read) else Read(structured, plain(structured))
 
 
-def paths_below(hint: Any, above: str) -> Iterator[str]:
+def paths_below(hint: object, above: str) -> Iterator[str]:
     """Yield the dotted path of every field of the records below `above`."""
     for option in (hint, *typing.get_args(hint)):
         if dataclasses.is_dataclass(option):
@@ -132,7 +134,7 @@ def paths_below(hint: Any, above: str) -> Iterator[str]:
                 yield from paths_below(inner, f"{above}.{name}")
 
 
-def _check_field(hints: Mapping[str, Any], name: str, fields: Mapping[str, Any]) -> None:
+def _check_field(hints: Mapping[str, object], name: str, fields: Mapping[str, object]) -> None:
     """Raise `ValueError` for an unknown field, naming a similar one of the records below."""
     if name not in fields and not difflib.get_close_matches(name, fields):
         paths = [path for field in fields for path in paths_below(hints[field], field)]
@@ -142,7 +144,7 @@ def _check_field(hints: Mapping[str, Any], name: str, fields: Mapping[str, Any])
     lookup(fields, name, "field")
 
 
-def read_fields(cls: type, values: Table, present: Any = None) -> Read:
+def read_fields(cls: type, values: Table, present: PyTree = None) -> Read:
     """Return (keyword arguments, canonical table) of the dataclass `cls`.
 
     Fields that `values` leaves out are those of the record `present`, or the defaults.
@@ -164,7 +166,7 @@ def read_fields(cls: type, values: Table, present: Any = None) -> Read:
     return Read(records, canonical)
 
 
-def _read_over(start: Any, hint: Any, value: Plain, path: str) -> Read:
+def _read_over(start: PyTree, hint: object, value: Json, path: str) -> Read:
     """Read a field that holds `start` already, which a table without a name changes."""
     if not _is_change(start, value) or type(start) in RECORDS:
         return _read_change(start, hint, value, path)
@@ -174,18 +176,18 @@ def _read_over(start: Any, hint: Any, value: Plain, path: str) -> Read:
         return Read(type(start)(**fields.record), name | fields.plain)
 
 
-def _read_change(start: Any, hint: Any, value: Plain, path: str) -> Read:
+def _read_change(start: PyTree, hint: object, value: Json, path: str) -> Read:
     if not _is_change(start, value):
         return read(hint, value, path)
     with reading(path):
         return _apply_changes(start, value)
 
 
-def _is_change(start: Any, value: Plain) -> bool:
+def _is_change(start: PyTree, value: Json) -> bool:
     return isinstance(value, Mapping) and "name" not in value and dataclasses.is_dataclass(start)
 
 
-def _apply_changes(record: Any, changes: Table) -> Read:
+def _apply_changes(record: PyTree, changes: Table) -> Read:
     """Return a record of a catalog with `changes`, and those of them that change something."""
     if "format" in changes:
         record = _with_rounding(record)
@@ -212,13 +214,13 @@ def _apply_changes(record: Any, changes: Table) -> Read:
     return Read(changed, canonical)
 
 
-def _with_rounding(record: Any) -> Any:
+def _with_rounding(record: PyTree) -> PyTree:
     """Return `record`; a site without a format gets the default rounding and overflow rule."""
     is_empty = isinstance(record, Site) and record.format is None
     return dataclasses.replace(Site.of("fp32"), format=None) if is_empty else record
 
 
-def plain(record: Any) -> Plain:
+def plain(record: PyTree) -> Json:
     """Return a record as plain values: its fields, and its name where a class has one."""
     if dataclasses.is_dataclass(record):
         table = {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
@@ -243,7 +245,7 @@ def shortest(value: float) -> float:
         return float(str(np.float32(value)))
 
 
-def number(value: Plain, kind: type) -> Plain:
+def number(value: Json, kind: type) -> Json:
     """Return `value` as a `bool`, `int` or `float`.
 
     1 and 1.0 are equal where a float is meant, and 2.0 is 2 where an integer is. Raises `ValueError`.
@@ -265,39 +267,39 @@ def number(value: Plain, kind: type) -> Plain:
     return int(value)
 
 
-def default_of(field: dataclasses.Field) -> Any:
+def default_of(field: dataclasses.Field) -> PyTree:
     """Return the default of a field, `MISSING` if it has none."""
     return field.default_factory() if callable(field.default_factory) else field.default
 
 
-def _options(hint: Any) -> tuple:
+def _options(hint: object) -> tuple:
     """Return the types that a hint allows, without its annotation."""
-    hint = hint.__origin__ if typing.get_origin(hint) is Annotated else hint
+    hint = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _one_of(*kinds: Any) -> Callable[[Any], bool]:
+def _one_of(*kinds: object) -> Callable[[object], bool]:
     return lambda hint: any(option in kinds for option in _options(hint))
 
 
-def _reject(value: Plain, _: Any) -> Any:
+def _reject(value: Json, _: object) -> Read:
     raise ValueError(f"must be left as it is, got {shorten(value)}.")
 
 
-def _read_text(value: Plain, _: Any) -> Plain:
+def _read_text(value: Json, _: object) -> Json:
     if not isinstance(value, str):
         raise ValueError(f"must be a name, got {shorten(value)}.")
     return value
 
 
-def _read_record(value: Plain, hint: Any) -> Read:
-    cls: Any = _options(hint)[0]
+def _read_record(value: Json, hint: object) -> Read:
+    cls = _options(hint)[0]
     fields = read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
     return Read(cls(**fields.record), fields.plain)
 
 
-def _read_mapping(value: Plain, hint: Any) -> Read:
+def _read_mapping(value: Json, hint: object) -> Read:
     kind = typing.get_args(_options(hint)[0])[1]
     entries = {str(name): read(kind, part, str(name)) for name, part in sorted(_table(value).items())}
     return Read(
@@ -306,7 +308,7 @@ def _read_mapping(value: Plain, hint: Any) -> Read:
     )
 
 
-def _read_number(value: Plain, hint: Any) -> Plain:
+def _read_number(value: Json, hint: object) -> Json:
     options = _options(hint)
     if isinstance(value, tuple | list) and any(typing.get_origin(option) is tuple for option in options):
         return tuple(number(part, int) for part in value)
@@ -316,7 +318,7 @@ def _read_number(value: Plain, hint: Any) -> Plain:
     return converted
 
 
-def _read_class(value: Plain, hint: Any) -> Read:
+def _read_class(value: Json, hint: object) -> Read:
     base = _options(hint)[0]
     catalog, word = CLASSES[base]
     if isinstance(value, type) and issubclass(value, base):
@@ -328,7 +330,7 @@ def _read_class(value: Plain, hint: Any) -> Read:
     is_class = isinstance(entry, type) and issubclass(entry, base)
     if not is_class and not isinstance(entry, base):
         raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(entry)}.")
-    cls: Any = entry if is_class else type(entry)
+    cls: PyTree = entry if is_class else type(entry)
     # A schedule has numbers that differ between the runs of a batch.
     if base is Schedule and cls not in REGISTERED:
         raise ValueError(
@@ -339,20 +341,21 @@ def _read_class(value: Plain, hint: Any) -> Read:
     return Read(cls(**fields.record), {"name": name} | own | fields.plain)
 
 
-def _read_named(value: Plain, hint: Any) -> Read:
+def _read_named(value: Json, hint: object) -> Read:
     kind = next(option for option in _options(hint) if option in RECORDS)
     word, resolve = RECORDS[kind]
-    if isinstance(value, GIVEN.get(kind, ALTERNATIVES.get(kind, kind))):
+    kinds = ALTERNATIVES.get(kind, (kind,))
+    if isinstance(value, GIVEN.get(kind, kinds)):
         value = _catalog_name(value) or describe_own(value)
     name, changes = _name_and_changes(value)
     record, own = _look_up_entry(name, changes, resolve)
-    if not isinstance(record, ALTERNATIVES.get(kind, kind)):
+    if not isinstance(record, kinds):
         raise ValueError(f"must be {word}, got {shorten(name)}, which is of type {type(record).__name__}.")
     reading = _overridden(record, name, changes) if kind is Objective else _apply_changes(record, changes)
     return Read(reading.record, {"name": name} | own | reading.plain)
 
 
-def _catalog_name(record: Any) -> str | None:
+def _catalog_name(record: PyTree) -> str | None:
     """Return the name of a record that is an entry of a catalog, or a pair of two engines that are."""
     if isinstance(record, EnginePair) and record.replay == "none":
         train, infer = _catalog_name(record.train), _catalog_name(record.infer)
@@ -361,8 +364,8 @@ def _catalog_name(record: Any) -> str | None:
 
 
 def _look_up_entry(
-    name: str, changes: dict[str, Plain], resolve: Callable[[str, Entry], Any]
-) -> tuple[Any, dict[str, str]]:
+    name: str, changes: dict[str, Json], resolve: Callable[[str, Entry], PyTree]
+) -> tuple[PyTree, dict[str, str]]:
     """Return the entry called `name`, and the source of what in it is not built in."""
     if not isinstance(name, str) or not references(name):
         return resolve(name, lookup), {}
@@ -373,14 +376,14 @@ def _look_up_entry(
     return record, {"source": source}
 
 
-def _overridden(objective: Any, name: str, changes: Table) -> Read:
+def _overridden(objective: PyTree, name: str, changes: Table) -> Read:
     canonical = {}
     for override in sorted(changes):
         lookup(dict.fromkeys(override_names(objective)), override, "field of objective")
         written = changes[override]
         with reading(override):
             if isinstance(written, tuple | list):
-                value: Any = tuple(number(part, float) for part in written)
+                value: Json = tuple(number(part, float) for part in written)
             elif override in CHOICES:
                 value = _read_text(written, str)
             else:
@@ -390,7 +393,7 @@ def _overridden(objective: Any, name: str, changes: Table) -> Read:
     return Read(objective, canonical)
 
 
-def _name_and_changes(value: Plain) -> tuple[Any, dict[str, Plain]]:
+def _name_and_changes(value: Json) -> tuple[PyTree, dict[str, Json]]:
     """Split `"grpo"` or `{"name": "grpo", "clip_low": 0.1}`."""
     if isinstance(value, str):
         return value, {}
@@ -400,7 +403,7 @@ def _name_and_changes(value: Plain) -> tuple[Any, dict[str, Plain]]:
     return table.pop("name"), table
 
 
-def _table(value: Plain) -> Table:
+def _table(value: Json) -> Table:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a name or a table of fields, got {shorten(value)}.")
     return value

@@ -4,19 +4,19 @@ JAX keeps compiled functions, but has to trace a function to find it, which take
 """
 
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
 import optax
 from jax import export
+from jaxtyping import PyTree
 
 from simlab.core.atomic import write_atomically
 from simlab.core.paths import PACKAGE_ROOT
+from simlab.sweeps.code_version import digest_files, without_addresses
 
 # Packages whose code shapes a function; a function with other code is traced every time.
 KNOWN = ("simlab", "builtins", "numpy", "jax", "jaxlib", "optax")
@@ -39,7 +39,7 @@ def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path
     trees = [jax.tree.structure(argument) for argument in arguments]
 
     def trace() -> export.Exported:
-        def of_leaves(*parts: list) -> Any:
+        def of_leaves(*parts: list) -> PyTree:
             return function(*(tree.unflatten(part) for tree, part in zip(trees, parts, strict=True)))
 
         return export.export(jax.jit(of_leaves), disabled_checks=KERNELS)(*leaves)
@@ -60,8 +60,8 @@ def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path
 
 def _digest(leaves: list, trees: list, name: str) -> str:
     shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in part] for part in leaves]
-    # Functions print their address; what they do is in the digest of the package.
-    written = [re.sub(r" at 0x[0-9a-f]+", "", str(tree)) for tree in trees]
+    # The digest of the package holds what the functions do.
+    written = [without_addresses(tree) for tree in trees]
     settings = [getattr(jax.config, setting) for setting in SETTINGS]
     versions = jax.__version__, optax.__version__
     content = (_package(), versions, jax.default_backend(), settings, name, shapes, written)
@@ -70,19 +70,16 @@ def _digest(leaves: list, trees: list, name: str) -> str:
 
 @cache
 def _package() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(PACKAGE_ROOT.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return digest_files([PACKAGE_ROOT])
 
 
-def _is_known_tree(tree: Any) -> bool:
+def _is_known_tree(tree: PyTree) -> bool:
     node = tree.node_data()
     inside = node is None or (_is_known(node[0]) and _is_known(node[1]))
     return inside and all(map(_is_known_tree, tree.children()))
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
     """Return whether the package's digest and the value's text say all there is to say of a static value."""
     if isinstance(value, tuple | list):
         return all(map(_is_known, value))

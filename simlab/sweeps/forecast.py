@@ -9,7 +9,6 @@ the slowness that a calibration run at the start measures (`machine_speed`).
 
 import hashlib
 import os
-import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from simlab.core.json_value import Json
-from simlab.sweeps.code_version import code_digest
+from simlab.sweeps.code_version import code_digest, without_addresses
 from simlab.sweeps.compilation import count_operations
 from simlab.sweeps.config import recipe_of
 from simlab.sweeps.machine_speed import calibrate
@@ -203,7 +202,6 @@ class Stopwatch:
 
 def _path(group: CompileGroup, runs_per_batch: int) -> Path:
     recipe = swept_recipe(group.runs[0].config)
-    # Functions print their address.
-    signature = re.sub(r" at 0x[0-9a-f]+", "", str(static_signature(recipe, chunk_length(group.steps))))
+    signature = without_addresses(static_signature(recipe, chunk_length(group.steps)))
     digest = hashlib.sha256(f"{code_digest()} {signature}".encode()).hexdigest()[:20]
     return timing_path(f"{digest}-{runs_per_batch}")

@@ -6,7 +6,6 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -132,7 +131,7 @@ def as_grid(over: Grid | Mapping[str, Json] | None) -> Grid:
     raise ValueError(f"over must be a table of axes, grid(...), listed(...) or sampled(...), got {over!r}.")
 
 
-def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
+def _draws(name: str, how: Json, count: int, seed: int) -> list[Json]:
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     if not isinstance(how, Mapping):
         choices = _values(name, how)
@@ -144,7 +143,7 @@ def _draws(name: str, how: Any, count: int, seed: int) -> list[Any]:
     return [float(low * math.exp(u * math.log(high / low))) for u in uniform]
 
 
-def _range(name: str, how: Mapping[str, Any]) -> tuple[str, float, float]:
+def _range(name: str, how: Mapping[str, Json]) -> tuple[str, float, float]:
     for scale in how:
         lookup(dict.fromkeys(SCALES), scale, f"scale of {name}")
     if len(how) != 1:
@@ -158,11 +157,11 @@ def _range(name: str, how: Mapping[str, Any]) -> tuple[str, float, float]:
     return scale, *bounds
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _values(name: str, values: Any) -> list[Any]:
+def _values(name: str, values: Json) -> list[Json]:
     is_list = hasattr(values, "__iter__") and not isinstance(values, str | Mapping)
     listed = list(values) if is_list else []
     if not listed:
@@ -170,7 +169,7 @@ def _values(name: str, values: Any) -> list[Any]:
     return listed
 
 
-def _distinct(name: str, values: list[Any]) -> list[Any]:
+def _distinct(name: str, values: list[Json]) -> list[Json]:
     """Return `values`; a repeated one would be the same run, which is computed once."""
     # Records are left out: the text of a large array is abridged.
     written = Counter(repr(value) for value in values if isinstance(value, int | float | str | Mapping))

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -108,7 +107,7 @@ class Monitor:
                     if event["event"] == "chunk":
                         self._append(event)
 
-    def _append(self, event: dict[str, Any]) -> None:
+    def _append(self, event: dict[str, Json]) -> None:
         for member, key in enumerate(event["runs"]):
             if key in self._final:
                 continue

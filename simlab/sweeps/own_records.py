@@ -9,7 +9,6 @@ import base64
 import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import cloudpickle
 
@@ -21,16 +20,16 @@ from simlab.core.pytree import REGISTERED, register_class
 MAIN = "__main__"
 SOURCE = ".source"
 """Endings of the names of the columns of sources."""
-_CARRIED: dict[str, Any] = {}
+_CARRIED: dict[str, object] = {}
 """Records without a module file, by their source."""
-_DESCRIBED: dict[int, tuple[Any, dict[str, str]]] = {}
+_DESCRIBED: dict[int, tuple[object, dict[str, str]]] = {}
 """Names and sources of `_CARRIED`, by identity of the record, which is kept so that no other gets it."""
 
-_REFERENCES: dict[int, tuple[Any, str]] = {}
+_REFERENCES: dict[int, tuple[object, str]] = {}
 """References of the records of modules, by identity: a module that is loaded anew holds other objects."""
 
 
-def load_own(name: str, source: str | None = None) -> tuple[dict[str, Any], str]:
+def load_own(name: str, source: str | None = None) -> tuple[dict[str, object], str]:
     """Return the records that `name` refers to, by reference, and their source.
 
     `name` holds one `module:name` or more, as `f32/mymodule:engine` and `mymodule:mine+tis` do. Raises
@@ -47,7 +46,7 @@ def load_own(name: str, source: str | None = None) -> tuple[dict[str, Any], str]
     return {reference: record for reference, (record, _) in loaded.items()}, current
 
 
-def _load(reference: str, source: str) -> tuple[Any, str]:
+def _load(reference: str, source: str) -> tuple[object, str]:
     if source in _CARRIED:
         return _CARRIED[source], source
     module, _, name = reference.partition(":")
@@ -75,7 +74,7 @@ def describe_own(record: object) -> dict[str, str]:
     return _carry(record, name or f"{MAIN}:{type(record).__name__}-{fingerprint(record)[:6]}")
 
 
-def _places(record: Any) -> list[str]:
+def _places(record: object) -> list[str]:
     """Return where a record is the value of a public name in a module that is not built in."""
     return [
         f"{module}:{name}"
@@ -86,7 +85,7 @@ def _places(record: Any) -> list[str]:
     ]
 
 
-def _carry(record: Any, name: str) -> dict[str, str]:
+def _carry(record: object, name: str) -> dict[str, str]:
     try:
         source = fingerprint(record)
         pickle_record(record)
@@ -107,7 +106,7 @@ def pickle_record(record: object) -> str:
     return base64.b85encode(cloudpickle.dumps((record, list(dict.fromkeys(classes))))).decode()
 
 
-def _classes_in(record: Any) -> Iterable[type]:
+def _classes_in(record: object) -> Iterable[type]:
     if isinstance(record, type):
         yield record
     elif dataclasses.is_dataclass(record):
@@ -125,7 +124,7 @@ def collect_records(tables: Iterable[object]) -> dict[str, str]:
     return {source: pickle_record(_CARRIED[source]) for source in sorted(sources & _CARRIED.keys())}
 
 
-def _sources(table: Any) -> Iterable[str]:
+def _sources(table: object) -> Iterable[str]:
     if isinstance(table, Mapping):
         yield from str(table.get("source", "")).split("-")
         for value in table.values():

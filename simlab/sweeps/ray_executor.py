@@ -8,13 +8,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import ModuleType
 
 import jax
 import numpy as np
 
+from simlab.core.json_value import Json
 from simlab.core.own_code import is_installed
 from simlab.core.plugins import import_module
 from simlab.sweeps.code_version import code_digest
@@ -82,7 +83,7 @@ def compute(
     return time.perf_counter() - began
 
 
-def _connect(address: str | None) -> Any:
+def _connect(address: str | None) -> ModuleType:
     try:
         ray = import_module("ray")
     except ImportError as error:
@@ -131,13 +132,13 @@ class _Batch:
 
 
 def _work(
-    ray: Any, plan: Plan, cache: ResultCache, report: Report, show: Callable[[], None], every: float
+    ray: ModuleType, plan: Plan, cache: ResultCache, report: Report, show: Callable[[], None], every: float
 ) -> None:
     """Submit every batch that nobody else computes, segment by segment, and write it when it is complete."""
     # A core or a device each; a worker or node that dies costs a retry, an error in the code does not.
     needs = {"num_cpus": 1, "num_gpus": int(_resource() == "GPU")}
     submit = ray.remote(**needs, max_retries=-1, retry_exceptions=False)(_compute_batch)
-    running: dict[Any, _Batch] = {}
+    running: dict[Hashable, _Batch] = {}
 
     def go_on(part: _Batch, members: Sequence[BatchedRun]) -> None:
         if is_unfinished(members, part.steps):
@@ -186,7 +187,7 @@ def _plain(member: BatchedRun) -> BatchedRun:
 
 def _compute_batch(
     digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
-) -> tuple[list[BatchedRun], list[dict[str, Any]], float]:
+) -> tuple[list[BatchedRun], list[dict[str, Json]], float]:
     """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
     enable_compile_cache()
     if digest != code_digest():
@@ -194,6 +195,6 @@ def _compute_batch(
             f"node {socket.gethostname()} has another version of simlab or jaxlib than the driver"
         )
     start = time.perf_counter()
-    live: list[dict[str, Any]] = []
+    live: list[dict[str, Json]] = []
     members = advance_members(members, runs_per_batch, steps, seconds, live.append)
     return members, live, time.perf_counter() - start

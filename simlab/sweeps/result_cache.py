@@ -176,8 +176,8 @@ def _whole(path: Path) -> Iterator[Path]:
     except (OSError, ValueError, AttributeError) as error:  # pyarrow's and JSON's errors are among them
         record = path.with_name(f"{path.name.split('.')[0]}.json")
         raise DamagedError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}); delete {record.name} next to it and call "
-            "again: that run alone is computed anew"
+            f"{path} must be as it was written, got a damaged file ({str(error).splitlines()[0]}). Delete "
+            f"{record.name} next to it and call again: that run alone is computed anew"
         ) from error
 
 

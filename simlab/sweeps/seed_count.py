@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -87,7 +86,7 @@ def power_of(seeds: int, effect: float, std: float, *, paired: bool = False, alp
     return float(power if np.isfinite(power) else stats.norm.sf(bound - shift))
 
 
-def _spread(pilot: ArrayLike, other: Any, paired: bool) -> tuple[float, int]:
+def _spread(pilot: ArrayLike, other: ArrayLike | None, paired: bool) -> tuple[float, int]:
     """Return the standard deviation and its degrees of freedom."""
     arms: Sequence[np.ndarray] = [np.asarray(arm, float) for arm in (pilot, other) if arm is not None]
     if paired:

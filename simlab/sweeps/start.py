@@ -18,7 +18,7 @@ from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.code_version import code_digest
-from simlab.sweeps.config_reader import Plain, number, read, reading
+from simlab.sweeps.config_reader import number, read, reading
 from simlab.tasks import Task
 from simlab.training.checkpoints import DamagedCheckpointError, load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
@@ -27,7 +27,7 @@ PREFIX = "sha256:"
 LONGEST_NAME = 250  # bytes of a file name that every file system takes
 
 
-def read_start(value: Plain, model: TransformerConfig) -> Plain:
+def read_start(value: Json, model: TransformerConfig) -> Json:
     """Return the canonical form of `warm_start`: None, `{"file", "sha256"}`, or a table with `seed`.
 
     Raises `ValueError` for a file that is not there or does not fit the model.
@@ -53,7 +53,7 @@ def read_start(value: Plain, model: TransformerConfig) -> Plain:
     return start
 
 
-def _check_table_of_file(value: Mapping[str, Plain], start: Mapping[str, str]) -> None:
+def _check_table_of_file(value: Mapping[str, Json], start: Mapping[str, str]) -> None:
     """Raise `ValueError` for a table that names a file and anything else but its content."""
     if unknown := sorted(set(value) - set(start)):
         raise ValueError(f"warm_start: a file has no {', '.join(unknown)}. Remove it, or file.")
@@ -61,7 +61,7 @@ def _check_table_of_file(value: Mapping[str, Plain], start: Mapping[str, str]) -
         raise ValueError(f"warm_start: {start['file']} has changed: its sha256 is {start['sha256']}.")
 
 
-def model_of_start(value: Plain) -> Plain:
+def model_of_start(value: Json) -> Json:
     """Return the model of a file of parameters, as a preset's name or a table of changes to one.
 
     Files do not name their model; its preset is the one whose parameters have the same names and shapes.
@@ -75,7 +75,7 @@ def model_of_start(value: Plain) -> Plain:
 
 
 @lru_cache(maxsize=64)
-def _preset_of(path: Path, written: int) -> Plain:
+def _preset_of(path: Path, written: int) -> Json:
     without = [
         ({"name": name, "qk_norm": False}, replace(each, qk_norm=False)) for name, each in MODELS.items()
     ]
@@ -90,14 +90,12 @@ def _preset_of(path: Path, written: int) -> Plain:
     raise ValueError(f"model must be given, because {path.name} fits none of {', '.join(MODELS)}.")
 
 
-def start_key(start: Plain) -> Plain:
+def start_key(start: Json) -> Json:
     """Return what identifies an initial policy: the content of a file, not its path."""
     return PREFIX + start["sha256"] if start is not None and "sha256" in start else start
 
 
-def load_initial_params(
-    start: Plain, task: Task, model: TransformerConfig, seed: int, folder: Path
-) -> Params:
+def load_initial_params(start: Json, task: Task, model: TransformerConfig, seed: int, folder: Path) -> Params:
     """Return the initial parameters of a run; those of a table are trained once and saved in `folder`."""
     if start is None:
         return init_params(stream(jax.random.key(seed), "init"), model)

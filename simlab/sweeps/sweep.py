@@ -120,7 +120,7 @@ def prepare(
 ) -> tuple[Plan, ResultCache]:
     """Check every run of the grid and plan those that `folder` lacks."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out {folder} is a file; name a folder")
+        raise ValueError(f"out must be a folder, got the file {folder}.")
     runs = expand(base, points, runs_per_batch)
     cache = ResultCache(folder)
     return make_plan(runs, cache.missing(run.key for run in runs), runs_per_batch), cache

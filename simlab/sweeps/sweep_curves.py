@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simlab.core.atomic import write_atomically
@@ -24,14 +25,14 @@ def draw_curves(frame: pd.DataFrame, metrics: Sequence[str], by: str, smooth: in
     if absent:
         raise ValueError(f"no metric {absent[0]!r}; there are: {', '.join(frame.columns)}")
 
-    def draw(panel: Any, metric: str) -> None:
+    def draw(panel: Axes, metric: str) -> None:
         for name, rows in frame.groupby(by, sort=False, dropna=False):
             _band(panel, rows, metric, smooth, str(name))
 
     return _draw_panels(metrics, draw)
 
 
-def _band(panel: Any, rows: pd.DataFrame, metric: str, smooth: int, label: str) -> None:
+def _band(panel: Axes, rows: pd.DataFrame, metric: str, smooth: int, label: str) -> None:
     table: Any = rows.pivot(index="step", columns="run", values=metric).rolling(smooth, min_periods=1).mean()
     # A run that diverged has no later rows; the others carry the curve on.
     mean, error = table.mean(axis=1), table.sem(axis=1).fillna(0)
@@ -42,7 +43,7 @@ def _band(panel: Any, rows: pd.DataFrame, metric: str, smooth: int, label: str) 
 def save_arm_curves(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Path:
     """Draw mean curves, metric -> arm -> [steps], into a PNG, atomically."""
 
-    def draw(panel: Any, metric: str) -> None:
+    def draw(panel: Axes, metric: str) -> None:
         for name, curve in curves[metric].items():
             panel.plot(np.arange(len(curve)), curve, label=name)
 
@@ -50,7 +51,7 @@ def save_arm_curves(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) 
     return write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
 
 
-def _draw_panels(metrics: Sequence[str], draw: Callable[[Any, str], None]) -> Figure:
+def _draw_panels(metrics: Sequence[str], draw: Callable[[Axes, str], None]) -> Figure:
     """Return a figure with a panel per metric."""
     width, height = PANEL
     size = width * len(metrics), height

@@ -10,7 +10,6 @@ and do not change the bits of a run.
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import SimpleNamespace
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -47,7 +46,7 @@ def kind(stage: object) -> str:
     return f"{_path(type(stage))}({', '.join(parts)})"
 
 
-def _path(code: Any) -> str:
+def _path(code: object) -> str:
     # With the module: an own function may have the name of a built-in one.
     return f"{code.__module__}.{getattr(code, '__qualname__', type(code).__name__)}"
 
@@ -105,7 +104,7 @@ class SwitchObjective:
     transform = None
     centering = None
 
-    def _switch(self, field: str, apply: Callable[..., Array], *arguments: Any) -> Array:
+    def _switch(self, field: str, apply: Callable[..., Array], *arguments: Array) -> Array:
         branches = [
             lambda *arguments, stage=stage: apply(stage, *arguments)
             for stage in self.stages.get(field) or _ALL[field].values()
@@ -115,7 +114,7 @@ class SwitchObjective:
     def advantage(self, batch: TokenBatch, survivors: Array) -> Array:
         """Return advantages [B, T]."""
 
-        def apply(estimator: Any, survivors: Array) -> Array:
+        def apply(estimator: Callable[..., Array], survivors: Array) -> Array:
             advantages = estimator(batch, survivors)
             column = advantages[:, None] if advantages.ndim == 1 else advantages
             return jnp.broadcast_to(column, batch.mask.shape).astype(jnp.float32)
@@ -141,7 +140,7 @@ class SwitchObjective:
     def _one_or_ones(self, field: str, dtype: type, batch: TokenBatch, *arguments: Array) -> Array:
         """Return the selected stage [B, T], ones without a stage."""
 
-        def apply(stage: Any, *arguments: Array) -> Array:
+        def apply(stage: Callable[..., Array] | None, *arguments: Array) -> Array:
             return jnp.ones(batch.mask.shape, dtype) if stage is None else stage(batch, *arguments)
 
         return self._switch(field, apply, *arguments)
@@ -178,12 +177,12 @@ class SwitchSurrogate:
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return u [B, T]."""
 
-        def transform(transform: Any, weights: Array) -> Array:
+        def transform(transform: PyTree, weights: Array) -> Array:
             if transform is None:
                 return weights
             # The config was checked: surrogate and transform fit.
             surrogate = SimpleNamespace(one_weight_per_sequence=lambda: True)
-            stages: Any = SimpleNamespace(surrogate=surrogate, transform=transform)
+            stages: PyTree = SimpleNamespace(surrogate=surrogate, transform=transform)
             return transformed_weights(stages, weights, batch, advantages)
 
         weights = self.objective._switch("surrogate", lambda stage: stage(batch, advantages))
@@ -192,7 +191,7 @@ class SwitchSurrogate:
     def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
         """Return what to subtract from the advantage times u [B, T]."""
 
-        def apply(stage: Any) -> Array:
+        def apply(stage: PyTree) -> Array:
             penalty = stage.penalty(batch, advantages)
             return jnp.zeros(batch.mask.shape, jnp.float32) if penalty is None else penalty
 

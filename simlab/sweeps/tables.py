@@ -18,7 +18,6 @@ if its gradient or its reward is exactly zero to the end, from step `DEAD_BY` or
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -116,7 +115,7 @@ def runs_table(records: Sequence[Mapping[str, Json]], arms: Sequence[str]) -> pd
     return pd.DataFrame({name: _one_kind(values) for name, values in columns.items()})
 
 
-def _one_kind(values: list[Any]) -> list[Any]:
+def _one_kind(values: list[Json]) -> list[Json]:
     """Return a column; a number in one run and a pair or a word in another all become text."""
     kinds = {type(value) for value in values if value is not None}
     if list in kinds or (len(kinds) > 1 and not kinds <= {int, float}):

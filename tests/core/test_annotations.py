@@ -11,12 +11,7 @@ from simlab.core.paths import PACKAGE_ROOT
 PACKAGES = sorted(path.parent.name for path in PACKAGE_ROOT.glob("*/__init__.py"))
 # Part of a path -> why its annotations may have `Any`.
 ALLOWED = {
-    "integrations/live_diagnosis.py": "arrays and trainers of torch, verl and TRL",
-    "integrations/verl/": "objects of verl, Ray and torch, which are not installed beside the lab",
-    "serving/servers/": "runs inside the environments of real engines, which have no jaxtyping",
     "studies/estimands.py: Frame": "a pandas frame, whose stubs widen every operation",
-    "sweeps/own_records.py: load_own": "whatever the names of a user's objects refer to",
-    "sweeps/config_reader.py": "reads values of any type into fields of any type",
 }
 
 

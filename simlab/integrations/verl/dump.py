@@ -4,12 +4,14 @@
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from simlab.core.json_value import Json
 from simlab.integrations.verl.dump_writer import write_rows
+from simlab.integrations.verl.protocols import DataProto, KVBatchMeta, Trainer
 from simlab.integrations.verl.updates import (
     ROW,
     STEP,
@@ -34,10 +36,10 @@ def build_rows(
     fields: Mapping[str, Rows],
     lengths: Sequence[int],
     step: int,
-    groups: Sequence[Any] | None,
+    groups: Sequence[object] | None,
     versions: Sequence[int] | None,
     replay: str = "disabled",
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Json]]:
     """Return one row per sequence without the missing fields.
 
     Args:
@@ -55,7 +57,7 @@ def build_rows(
     rows = []
     for index, end in enumerate(lengths):
         mask = fields["response_mask"][index]
-        row: dict[str, Any] = {"step": step, "mask": _to_numpy(mask[:end].bool(), torch.int8)}
+        row: dict[str, Json] = {"step": step, "mask": _to_numpy(mask[:end].bool(), torch.int8)}
         for name, (column, kind) in TOKENS.items():
             if name in fields:
                 row[column] = _to_numpy(fields[name][index][:end], kind)
@@ -74,13 +76,16 @@ def build_rows(
     return rows
 
 
-def _to_numpy(values: Tensor, kind: torch.dtype) -> Any:
+def _to_numpy(values: Tensor, kind: torch.dtype) -> np.ndarray:
     return values.detach().to(kind).cpu().numpy()
 
 
 def wrap_update_actor(
-    update: Callable[..., Any], read: Callable[..., Any], number: Callable[..., None], folder: str
-) -> Callable[..., Any]:
+    update: Callable[..., object],
+    read: Callable[..., list[dict[str, Json]]],
+    number: Callable[..., None],
+    folder: str,
+) -> Callable[..., object]:
     """Wrap `_update_actor` of a trainer: write the batch with the log-probabilities of the update.
 
     `read(trainer, batch)` returns the rows; `number(batch, stem)` numbers them for the workers, which record
@@ -89,7 +94,7 @@ def wrap_update_actor(
     # Optimizer steps since theta_old.
     steps = 0
 
-    def update_and_dump(trainer: Any, batch: Any, *rest: Any, **named: Any) -> Any:
+    def update_and_dump(trainer: Trainer, batch: object, *rest: object, **named: object) -> object:
         nonlocal steps
         local = int(getattr(trainer, "local_trigger_step", None) or 0)
         steps = steps if local else 0
@@ -111,13 +116,13 @@ def wrap_update_actor(
     return update_and_dump
 
 
-def _write(rows: Sequence[dict[str, Any]], trainer: Any, folder: str, stem: str) -> None:
+def _write(rows: Sequence[dict[str, Json]], trainer: Trainer, folder: str, stem: str) -> None:
     rows = replace_copied_logps(rows) if _is_bypass_mode(trainer.config) else rows
     if rows:
         write_rows(rows, folder, stem)
 
 
-def read_data_proto(trainer: Any, batch: Any) -> list[dict[str, Any]]:
+def read_data_proto(trainer: Trainer, batch: DataProto) -> list[dict[str, Json]]:
     """Return the rows of a `DataProto`, for the legacy trainer of verl."""
     fields = {name: batch.batch[name] for name in batch.batch.keys()}  # noqa: SIM118 - no mapping
     mask = fields["response_mask"]
@@ -132,13 +137,13 @@ def read_data_proto(trainer: Any, batch: Any) -> list[dict[str, Any]]:
     return build_rows(fields, lengths.tolist(), int(trainer.global_steps), groups, None, replay)
 
 
-def number_data_proto(batch: Any, stem: str) -> None:
+def number_data_proto(batch: DataProto, stem: str) -> None:
     """Number the rows of a `DataProto`; verl sends both fields to the workers."""
     batch.batch[ROW] = torch.arange(len(batch)).reshape(-1, 1)
     batch.meta_info[STEP] = stem
 
 
-def read_queue(trainer: Any, batch: Any) -> list[dict[str, Any]]:
+def read_queue(trainer: Trainer, batch: KVBatchMeta) -> list[dict[str, Json]]:
     """Return the rows of a `KVBatchMeta` with fields in the transfer queue, for the trainer of verl 0.9."""
     import transfer_queue as tq
 
@@ -146,14 +151,14 @@ def read_queue(trainer: Any, batch: Any) -> list[dict[str, Any]]:
     keys = [batch.keys[index] for index in real]
     data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
     groups = data.pop("uid").tolist() if "uid" in data.keys() else None  # noqa: SIM118
-    versions = [batch.tags[index].get("min_global_steps") for index in real]
+    versions: list[Json] = [batch.tags[index].get("min_global_steps") for index in real]
     known = None if any(version is None for version in versions) else versions
     fields = {name: list(data[name].unbind()) for name in data.keys()}  # noqa: SIM118
     lengths = [len(mask) for mask in fields["response_mask"]]
     return build_rows(fields, lengths, int(trainer.global_steps), groups, known, _get_replay(trainer.config))
 
 
-def number_queue(batch: Any, stem: str) -> None:
+def number_queue(batch: KVBatchMeta, stem: str) -> None:
     """Number the rows of a `KVBatchMeta` in the transfer queue; fillers get -1."""
     import transfer_queue as tq
     from tensordict import TensorDict
@@ -166,16 +171,16 @@ def number_queue(batch: Any, stem: str) -> None:
     batch.extra_info[STEP] = stem
 
 
-def _find_real(batch: Any) -> list[int]:
+def _find_real(batch: KVBatchMeta) -> list[int]:
     return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
 
 
-def _is_bypass_mode(config: Any) -> bool:
+def _is_bypass_mode(config: Json) -> bool:
     correction = getattr(config, "algorithm", {}).get("rollout_correction", {}) or {}
     return bool(correction.get("bypass_mode", False))
 
 
-def _get_replay(config: Any) -> str:
+def _get_replay(config: Json) -> str:
     engine = config.actor_rollout_ref.actor.get("megatron", {}) or {}
     replay = engine.get("router_replay", {}) or {}
     return replay.get("mode", "disabled")

@@ -4,13 +4,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 ROWS_PER_BATCH = 256
 """Size of a row group; the experts of more rows would overflow Arrow's 32-bit offsets."""
 
 
-def write_rows(rows: Sequence[Mapping[str, Any]], folder: str | Path, stem: str) -> Path:
+def write_rows(rows: Sequence[Mapping[str, object]], folder: str | Path, stem: str) -> Path:
     """Write `<stem>.parquet`, or JSON lines without pyarrow, atomically.
 
     All rows have the same columns: numbers, text, or arrays over the tokens of the response.

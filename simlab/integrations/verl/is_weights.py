@@ -7,12 +7,13 @@ plug-in extends, too.
 # pyright: reportMissingImports=false
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from simlab.core.json_value import Json
 from simlab.integrations.verl.anchored_losses import smallest_with_mean, symmetric_binary_kl
+from simlab.integrations.verl.protocols import DataProto
 from simlab.integrations.verl.settings import Settings
 
 LIMIT = 20.0
@@ -25,7 +26,7 @@ def log_rho(old: Tensor, rollout: Tensor) -> Tensor:
 
 
 def acrl_powers(
-    old: Tensor, rollout: Tensor, mask: Tensor, groups: Sequence[Any], level: str, settings: Settings
+    old: Tensor, rollout: Tensor, mask: Tensor, groups: Sequence[object], level: str, settings: Settings
 ) -> Tensor:
     """Return rho^(gamma (1 - Y / X)) [B, T]: ACRL's weight up to the sign of the advantage and its clip.
 
@@ -50,7 +51,7 @@ def acrl_powers(
     return torch.where(real, powers, 1.0)
 
 
-def _group_mean(d: Tensor, counted: Tensor, groups: Sequence[Any]) -> Tensor:
+def _group_mean(d: Tensor, counted: Tensor, groups: Sequence[object]) -> Tensor:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(map(str, groups)))}
     index = torch.tensor([numbers[str(name)] for name in groups], device=d.device)
     totals = torch.zeros(len(numbers), device=d.device, dtype=d.dtype).index_add_(0, index, d * counted)
@@ -126,7 +127,7 @@ REJECTIONS: dict[str, RejectionRule] = {
 """Values of `algorithm.rollout_correction.rollout_rs` that the plug-in adds."""
 
 
-def split_rejections(config: Mapping[str, Any]) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+def split_rejections(config: Mapping[str, Json]) -> tuple[list[tuple[str, str]], dict[str, Json]]:
     """Return (name, threshold) of the plug-in's rejections, and `config` with verl's alone."""
     names = [name.strip() for name in str(config.get("rollout_rs") or "").split(",") if name.strip()]
     if not set(names) & set(REJECTIONS):
@@ -144,13 +145,14 @@ def split_rejections(config: Mapping[str, Any]) -> tuple[list[tuple[str, str]], 
     return [pair for pair in pairs if pair[0] in REJECTIONS], rest
 
 
-Correction = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
+Corrected = tuple[DataProto, dict[str, Json]]
+Correction = Callable[[DataProto, Mapping[str, Json]], Corrected]
 
 
 def wrap_rollout_correction(original: Correction, settings: Settings) -> Correction:
     """Add `CORRECTIONS` and `REJECTIONS` to `compute_rollout_correction_and_add_to_batch` of verl."""
 
-    def correct(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def correct(batch: DataProto, rollout_corr_config: Mapping[str, Json]) -> Corrected:
         rejections, rest = split_rejections(rollout_corr_config)
         if not rejections:
             return weigh(batch, rollout_corr_config)
@@ -161,7 +163,7 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
             batch.batch["response_mask"] = batch.batch["response_mask"] * accepted
         return batch, metrics
 
-    def weigh(batch: Any, rollout_corr_config: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def weigh(batch: DataProto, rollout_corr_config: Mapping[str, Json]) -> Corrected:
         kind = rollout_corr_config.get("rollout_is", None)
         if kind not in CORRECTIONS:
             return original(batch, rollout_corr_config)
@@ -188,7 +190,7 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
     return correct
 
 
-def _columns(batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _columns(batch: DataProto) -> tuple[Tensor, Tensor, Tensor]:
     """Return log-probabilities of the trainer and the rollout, and the mask, [B, T] each."""
     old, rollout, mask = (
         batch.batch[name] for name in ("old_log_probs", "rollout_log_probs", "response_mask")

@@ -3,11 +3,13 @@
 # pyright: reportMissingImports=false
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from simlab.core.json_value import Json
 from simlab.integrations.verl.settings import Settings
 from simlab.integrations.verl.triggers import build_trigger
 
@@ -49,7 +51,7 @@ STEP_SUMS = StepSums()
 class TriggeredScheduler:
     """Multiply the learning rates of verl's scheduler `inner` by the factor of a trigger."""
 
-    def __init__(self, inner: Any, settings: Settings, sums: StepSums = STEP_SUMS):
+    def __init__(self, inner: LRScheduler, settings: Settings, sums: StepSums = STEP_SUMS):
         """Start with a factor of one."""
         self.inner, self.trigger, self.sums, self.factor = inner, build_trigger(settings), sums, 1.0
 
@@ -64,12 +66,12 @@ class TriggeredScheduler:
         """Return the current learning rates."""
         return [rate * self.factor for rate in self.inner.get_last_lr()]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Json]:
         """Return the state for a checkpoint."""
         trigger_state = {name: value for name, value in vars(self.trigger).items() if name != "settings"}
         return {"inner": self.inner.state_dict(), "trigger": trigger_state, "factor": self.factor}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Json]) -> None:
         """Resume from `state_dict`, or from a checkpoint of verl without the plug-in."""
         if "trigger" not in state:
             self.inner.load_state_dict(state)
@@ -79,10 +81,12 @@ class TriggeredScheduler:
         self.factor = state["factor"]
 
 
-def wrap_lr_scheduler(build: Callable[[Any, Any], Any], settings: Settings) -> Callable[[Any, Any], Any]:
+def wrap_lr_scheduler(
+    build: Callable[[object, Optimizer], LRScheduler], settings: Settings
+) -> Callable[[object, Optimizer], TriggeredScheduler]:
     """Wrap `FSDPEngine._build_lr_scheduler`."""
 
-    def build_with_trigger(engine: Any, optimizer: Any) -> TriggeredScheduler:
+    def build_with_trigger(engine: object, optimizer: Optimizer) -> TriggeredScheduler:
         return TriggeredScheduler(build(engine, optimizer), settings)
 
     return build_with_trigger

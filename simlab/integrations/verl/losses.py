@@ -8,12 +8,12 @@ are those of `simlab.objectives`; a test compares value and gradient inside verl
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from simlab.integrations.verl import anchored_losses, group_transforms
+from simlab.integrations.verl.protocols import LossConfig
 from simlab.integrations.verl.settings import Settings
 
 TOKEN_LIMIT, SEQUENCE_LIMIT = 20.0, 10.0
@@ -259,7 +259,7 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def raw_rewards(token_level_rewards: Tensor, response_mask: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+def raw_rewards(token_level_rewards: Tensor, response_mask: Tensor, **_: object) -> tuple[Tensor, Tensor]:
     """Advantage and return of each token: its sequence's reward, no baseline.
 
     Reference: lr Eq. 2-4.
@@ -282,7 +282,7 @@ def batch_of(
     new: Tensor,
     advantages: Tensor,
     mask: Tensor,
-    config: Any,
+    config: LossConfig,
     weights: Tensor | None,
     settings: Settings,
 ) -> Batch:

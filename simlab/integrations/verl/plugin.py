@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any
 
 import torch
+from torch import Tensor
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 
+from simlab.core.json_value import Json
 from simlab.integrations.verl.dump import (
     number_data_proto,
     number_queue,
@@ -27,18 +28,18 @@ from simlab.integrations.verl.updates import wrap_train_batch
 PREFIX = "simlab_"
 
 
-def build_policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Any, dict[str, Any]]]:
+def build_policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Tensor, dict[str, float]]]:
     """Return `loss` with the signature of a verl policy loss."""
 
     def compute(
-        old_log_prob: Any,
-        log_prob: Any,
-        advantages: Any,
-        response_mask: Any,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
         loss_agg_mode: str = "token-mean",
-        config: Any = None,
-        rollout_is_weights: Any = None,
-    ) -> tuple[Any, dict[str, Any]]:
+        config: Json = None,
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
         batch = batch_of(
             old_log_prob, log_prob, advantages, response_mask, config, rollout_is_weights, settings
         )
@@ -58,11 +59,11 @@ def build_policy_loss(loss: Loss, settings: Settings) -> Callable[..., tuple[Any
     return compute
 
 
-def record_micro_batches(loss: Callable[..., Any]) -> Callable[..., Any]:
+def record_micro_batches(loss: Callable[..., object]) -> Callable[..., object]:
     """Wrap a policy loss: add its micro-batches to `STEP_SUMS`, for the learning rate."""
 
     @wraps(loss)
-    def compute(*positional: Any, **named: Any) -> Any:
+    def compute(*positional: Json, **named: Json) -> object:
         names = ("old_log_prob", "log_prob", "advantages", "response_mask", "loss_agg_mode", "config")
         arguments = dict(zip((*names, "rollout_is_weights"), positional, strict=False)) | named
         STEP_SUMS.add(arguments["response_mask"], arguments.get("rollout_is_weights"))

@@ -9,36 +9,45 @@ in the directory of the dump. After the update the driver adds them to its rows.
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
+from simlab.core.json_value import Json
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from verl.workers.engine.base import BaseEngine
+
+Result = TypeVar("Result")
 ROW, STEP = "simlab_row", "simlab_step"
 """Fields of a batch: the number of each row [B, 1], and the stem of the file of the step."""
 
 
-def wrap_train_batch(train: Callable[..., Any], folder: str) -> Callable[..., Any]:
+def wrap_train_batch(train: Callable[..., object], folder: str) -> Callable[..., object]:
     """Wrap `BaseEngine.train_batch` of verl, one optimizer step, to record log-probs of the actor."""
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.padding import no_padding_2_padding
 
-    def train_and_record(engine: Any, data: Any, loss_function: Callable[..., Any]) -> Any:
+    def train_and_record(
+        engine: "BaseEngine", data: "TensorDict", loss_function: Callable[..., object]
+    ) -> object:
         stem = tu.get(data, STEP)
         if stem is None:
             return train(engine, data, loss_function)
         seen: dict[str, np.ndarray] = {}
 
-        def record(output: Any, batch: Any) -> None:
+        def record(output: Mapping[str, torch.Tensor] | None, batch: "TensorDict") -> None:
             if output and "log_probs" in output and ROW in batch:
                 logps = no_padding_2_padding(output["log_probs"].detach(), batch)
                 number = len(seen) // 2
                 seen[f"row_{number}"] = _flat(batch[ROW])
                 seen[f"logp_{number}"] = logps.float().cpu().numpy()
 
-        def loss_and_record(*positional: Any, **named: Any) -> Any:
+        def loss_and_record(*positional: object, **named: Json) -> object:
             run_or_report(stem, lambda: record(named.get("model_output"), named.get("data")))
             return loss_function(*positional, **named)
 
@@ -69,7 +78,7 @@ def get_parts_folder(folder: str | Path, stem: str) -> Path:
     return Path(folder) / f".{stem}"
 
 
-def run_or_report(stem: str, action: Callable[[], Any]) -> Any:
+def run_or_report(stem: str, action: Callable[[], Result]) -> Result | None:
     """Return the result of `action`; report a failure, since training must continue."""
     try:
         return action()
@@ -79,8 +88,8 @@ def run_or_report(stem: str, action: Callable[[], Any]) -> Any:
 
 
 def add_updates(
-    rows: Sequence[dict[str, Any]], folder: str, stem: str, before: int = 0
-) -> tuple[list[dict[str, Any]], int]:
+    rows: Sequence[dict[str, Json]], folder: str, stem: str, before: int = 0
+) -> tuple[list[dict[str, Json]], int]:
     """Add `logp`, `update` and `micro_batch` to the rows if the workers recorded all of them.
 
     Uses the first pass over a row if there are several epochs. Removes the files of the workers.
@@ -88,7 +97,7 @@ def add_updates(
     Returns:
         The rows, and the number of updates since theta_old, of which `before` precede these rows.
     """
-    recorded: dict[int, dict[str, Any]] = {}
+    recorded: dict[int, dict[str, Json]] = {}
     parts, micro_batch, update = get_parts_folder(folder, stem), 0, before - 1
     for path in sorted(parts.glob("*.npz")):
         update = before + int(path.name.split("_")[0])
@@ -114,7 +123,7 @@ def add_updates(
     return complete, update + 1
 
 
-def replace_copied_logps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def replace_copied_logps(rows: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return rows of bypass mode with the true `logp_train` instead of the copy of the rollout.
 
     Before the first update, `logp` is that of the training engine at theta_old. Rows after it are dropped;

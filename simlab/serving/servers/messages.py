@@ -5,13 +5,14 @@ import json
 import os
 import sys
 import traceback
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import BinaryIO
 
 import numpy as np
 
 # Text printed into the pipe would decode to more bytes than this.
 MAX_BYTES = 2**34
-Message = tuple[dict[str, Any], dict[str, np.ndarray]]
+Message = tuple[dict[str, object], dict[str, np.ndarray]]
 
 
 def send(stream: BinaryIO, header: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
@@ -42,7 +43,7 @@ def _read_exactly(stream: BinaryIO, length: int) -> bytes:
     return content
 
 
-def serve(make: Any) -> None:
+def serve(make: Callable[[], object]) -> None:
     """Answer requests with the methods of `make()` until standard input ends; errors are answers too.
 
     Redirects the output of the framework to standard error, since standard output carries the answers.
@@ -56,7 +57,7 @@ def serve(make: Any) -> None:
         except EOFError:
             return
         try:
-            send(answers, *getattr(server, header["do"])(header, arrays))
+            send(answers, *getattr(server, str(header["do"]))(header, arrays))
         except Exception as error:  # any failure of the framework is reported, not lost
             traceback.print_exc()
             send(answers, {"error": f"{type(error).__name__}: {error}"}, {})

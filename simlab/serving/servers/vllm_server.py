@@ -30,7 +30,7 @@ from messages import serve  # pyright: ignore[reportMissingImports]  # noqa: E40
 class Routing:
     """Record the experts of every token of a batch, in the order in which vLLM processes them."""
 
-    def __init__(self, worker: Any):
+    def __init__(self, worker: "vllm.v1.worker.worker_base.WorkerBase"):
         """Attach to the routers of the worker's model; a dense model has none."""
         self.runner = worker.model_runner
         self.step: list[np.ndarray] = []
@@ -180,7 +180,7 @@ def _logps(tokens: list[int], reported: Any) -> list[float]:
     ]
 
 
-def _reload(worker: Any, folder: str, repack: bool) -> None:
+def _reload(worker: "vllm.v1.worker.worker_base.WorkerBase", folder: str, repack: bool) -> None:
     """Load other weights into the worker's model; pack the weights that vLLM does not pack again."""
     worker.reload_weights(weights_path=folder)
     model = worker.model_runner.model
